@@ -122,8 +122,8 @@ impl<P: Shared> Supply<P> {
 impl Shared for Pool {
     #[inline]
     fn take(&self) -> (Option<u32>, bool) {
-        let cached = self.take_cached();
-        cached.map_or_else(|| self.take_shared(), |tag| (Some(tag), false))
+        // It looks into the cache of this CPU as well.
+        self.take_shared()
     }
 
     #[inline]
