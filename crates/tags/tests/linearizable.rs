@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use checker::{Allocator, NotLinearizable, check};
 use history::History;
 use recorder::{Allocate, Plan, record};
+use nearfar_tags::Policy;
 use variants::Variant;
 
 /// How long histories of a plan are recorded; a plan has at least one.
@@ -42,12 +43,17 @@ const RESIZED_CACHES: Plan = Plan {
 /// The relaxations: how many free tags a call may have in hand, so that calls of other threads miss them.
 /// - A wait that ends takes a free tag and puts it for the next waiter.
 /// - A get that sees another size than at its start puts a tag above it back and searches again.
-/// - `Auto` moves up to half of a CPU's cache to or from the shared words, and the caches hold half of all tags at most.
+/// - `Auto` moves up to half of a CPU's cache to or from the shared words, and the caches hold half of all tags at most. Without
+///   caches it moves up to a sixteenth of all tags from the words of one CPU to those of another.
 fn moved(variant: Variant, plan: Plan, size: u32) -> u32 {
     if variant == variants::AUTO && size >= 16 {
         size / 4 + 1
     } else {
-        u32::from(plan.timeouts || !plan.sizes.is_empty())
+        let in_hand = u32::from(plan.timeouts || !plan.sizes.is_empty());
+        match variant.policy {
+            Policy::Auto => in_hand + size / 16,
+            _ => in_hand,
+        }
     }
 }
 

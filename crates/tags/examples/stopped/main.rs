@@ -1,4 +1,4 @@
-//! No tag is stuck: `stopped [SECONDS]` stops a thread whose CPU's cache is full, and measures how long another thread needs to get
+//! No tag is stuck: `stopped [SECONDS [VARIANT]]` stops a thread whose CPU's cache is full, and measures how long another thread needs to get
 //! every free tag while a thread for each CPU takes and puts. A line for each policy, exit code 1 if a tag was not reached.
 //!
 //! A round counts its longest time for one tag. Rounds in which the scheduler preempted the measuring thread are not counted.
@@ -20,9 +20,11 @@ use variants::{ALL, Variant};
 const TAGS: u32 = 255;
 
 fn main() -> ExitCode {
-    let seconds = std::env::args().nth(1).map_or(Ok(2), |value| value.parse());
+    let mut arguments = std::env::args().skip(1);
+    let seconds = arguments.next().map_or(Ok(2), |value| value.parse());
+    let name = arguments.next();
     let Ok(seconds) = seconds else {
-        eprintln!("usage: stopped [SECONDS]");
+        eprintln!("usage: stopped [SECONDS [VARIANT]]");
         return ExitCode::from(2);
     };
     println!(
@@ -38,7 +40,8 @@ fn main() -> ExitCode {
         "preempted"
     );
     let mut is_correct = true;
-    for variant in ALL {
+    let is_wanted = |variant: &Variant| name.as_deref().is_none_or(|name| name == variant.name);
+    for variant in ALL.into_iter().filter(is_wanted) {
         let moments = match variant.is_async_signal_safe() {
             true => [Moment::Outside, Moment::Inside].as_slice(),
             // A thread that is stopped while it has locked a cache stops all that need the lock.

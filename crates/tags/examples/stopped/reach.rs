@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearfar_tags::Tags;
+use nearfar_tags::{Policy, Tags};
 
 use crate::system::{ThreadId, run_on};
 use crate::tracer::Tracer;
@@ -29,11 +29,13 @@ pub struct Reached {
     pub all: Vec<Duration>,
     /// Rounds that are not counted: the measuring thread was preempted.
     pub preempted: usize,
-    /// Gets that returned no tag while one was free.
+    /// Gets that returned no tag while one was free that no thread could be moving.
     pub misses: u64,
     /// The fewest tags that were reached in a round, of those that were free.
     pub fewest: u32,
     pub expected: u32,
+    /// As long as fewer are reached, some are free that no thread is moving.
+    certain: u32,
 }
 
 /// The value below which a share of sorted values lies.
@@ -56,8 +58,10 @@ const FILL: u32 = 1;
 const FILLED: u32 = 2;
 const REST: u32 = 3;
 
-/// Tags that the stopped thread may hold, and have on their way between its cache and shared words.
+/// Tags that a thread may hold or have on their way between its cache and shared words, or between these, under `Auto`.
 const IN_TRANSIT: u32 = 32;
+/// Threads that take and put meanwhile.
+const MAX_LOADS: u32 = 8;
 /// A tag that is not reached by then is stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
@@ -74,7 +78,7 @@ pub fn measure(
         phase: AtomicU32::new(REST),
         is_over: AtomicBool::new(false),
     };
-    let loads = possible_cpus();
+    let loads = possible_cpus().min(MAX_LOADS);
     thread::scope(|scope| {
         scope.spawn(|| stage.victim(moment));
         for _ in 0..loads {
@@ -85,7 +89,18 @@ pub fn measure(
             Moment::Outside => 0,
             Moment::Inside => IN_TRANSIT,
         };
-        let result = rounds(&stage, &mut tracer, tags - loads - transit, length);
+        let expected = tags - loads - transit;
+        let moved = match variant.policy {
+            Policy::Auto => loads * IN_TRANSIT,
+            _ => 0,
+        };
+        let reached = Reached {
+            expected,
+            fewest: expected,
+            certain: expected.saturating_sub(moved),
+            ..Reached::default()
+        };
+        let result = rounds(&stage, &mut tracer, reached, length);
         stage.is_over.store(true, Ordering::Relaxed);
         run_on(None);
         result
@@ -95,14 +110,9 @@ pub fn measure(
 fn rounds(
     stage: &Stage,
     tracer: &mut Tracer,
-    expected: u32,
+    mut reached: Reached,
     length: Duration,
 ) -> io::Result<Reached> {
-    let mut reached = Reached {
-        expected,
-        fewest: expected,
-        ..Reached::default()
-    };
     let end = Instant::now() + length;
     let mut held = Vec::new();
     while Instant::now() < end {
@@ -137,7 +147,7 @@ impl Reached {
                     last = now;
                 }
                 None if last.elapsed() > STUCK => break,
-                None => self.misses += 1,
+                None => self.misses += u64::from((held.len() as u32) < self.certain),
             }
         }
         self.fewest = self.fewest.min(held.len() as u32);

@@ -58,13 +58,14 @@ fn stress(variant: Variant, length: Duration) -> bool {
         }
     }
     println!(
-        "{:<17} {:6.1} s  {:>12} gets  {:>9} waits, longest {:.1?}  {:>8} signals  {:>7} resizes  {} duplicates  {} lost  {} lost \
+        "{:<17} {:6.1} s  {:>12} gets  {:>9} waits, longest {:.1?}  {:>8} refills  {:>8} signals  {:>7} resizes  {} duplicates  {} lost  {} lost \
          wake-ups",
         variant.name,
         start.elapsed().as_secs_f64(),
         counts.gets,
         counts.waits,
         counts.longest_wait,
+        counts.refills,
         counts.signals,
         counts.resizes,
         counts.duplicates,
@@ -77,6 +78,7 @@ fn stress(variant: Variant, length: Duration) -> bool {
 fn add(counts: &mut Counts, other: Counts) {
     counts.gets += other.gets;
     counts.waits += other.waits;
+    counts.refills += other.refills;
     counts.signals += other.signals;
     counts.resizes += other.resizes;
     counts.duplicates += other.duplicates;

@@ -47,6 +47,8 @@ const fn scenario(tags: u32, is_resized: bool, may_wait: bool) -> Scenario {
 pub struct Counts {
     pub gets: u64,
     pub waits: u64,
+    /// Caches that were filled: 0 if `Auto` has no restartable sequences.
+    pub refills: u64,
     pub signals: u64,
     pub resizes: u64,
     pub duplicates: u64,
@@ -115,7 +117,8 @@ pub fn run(variant: Variant, scenario: Scenario, length: Duration, seed: u64) ->
     }
     drop(storm);
     counts.gets = shared.gets.load(Ordering::Relaxed);
-    counts.waits = target.tags.statistics().waits;
+    let statistics = target.tags.statistics();
+    (counts.waits, counts.refills) = (statistics.waits, statistics.refills);
     count_free(target, scenario, &mut counts);
     release(shared);
     counts
