@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use checker::{Allocator, NotLinearizable, check};
 use history::History;
-use recorder::{Allocate, Plan, record};
 use nearfar_tags::Policy;
+use recorder::{Allocate, Plan, record};
 use variants::Variant;
 
 /// How long histories of a plan are recorded; a plan has at least one.
