@@ -1,5 +1,7 @@
 //! `bench tags` through the whole command: every policy on this machine, and what it says about cells it cannot measure.
 
+mod keys;
+
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -9,11 +11,14 @@ const QUICK: &str =
     "--samples 1 --seconds 0.02 --queue-memory 64K --workers 2 --seed 3 --format json";
 
 fn tags(store: &tempfile::TempDir, words: &str) -> Output {
+    nearfar(store, &format!("bench tags {words} {QUICK}"))
+}
+
+fn nearfar(store: &tempfile::TempDir, words: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     command
-        .args(["bench", "tags"])
         .args(words.split_whitespace())
-        .args(QUICK.split_whitespace())
+        .current_dir(store.path())
         .env("NEARFAR_STORE", store.path().join("runs.db"))
         .env("HOME", store.path())
         .env("XDG_STATE_HOME", store.path().join("state"))
@@ -77,6 +82,65 @@ fn more_io_than_tags_makes_a_worker_wait() {
         let waits = metrics.iter().find(|it| it["metric"] == "wait_share");
         assert!(waits.unwrap()["median"].as_f64().unwrap() > 0.0, "{cell}");
     }
+}
+
+#[test]
+fn a_run_is_shown_as_a_mail_and_against_published_figures() {
+    let store = tempfile::tempdir().unwrap();
+    let run = tags(&store, "--factor policy=stock,auto --factor distance=alone");
+    assert!(run.status.success(), "{}", errors(&run));
+    let text = |words: &str| String::from_utf8(nearfar(&store, words).stdout).unwrap();
+
+    let mail = text("runs show last --format mail");
+    let command = "nearfar bench tags --factor=distance=alone";
+    assert!(
+        mail.contains(command) && mail.contains("--seed=3"),
+        "{mail}"
+    );
+    assert!(
+        mail.contains("Not claimed") && mail.contains("alone-low"),
+        "{mail}"
+    );
+    assert!(
+        mail.lines().all(|line| line.chars().count() <= 72),
+        "{mail}"
+    );
+    assert!(text("runs show last --format markdown").contains("| alone-low |"));
+
+    let file = store.path().join("figures.csv");
+    let table = "# case 3\nscenario,variant,kiops,sys_percent\nfar-low,stock,600,72\n";
+    std::fs::write(&file, table).unwrap();
+    let shown = text("runs show last --published figures.csv");
+    assert!(
+        shown.contains("far-low stock (the run does not have it)"),
+        "{shown}"
+    );
+    let json = text("runs show last --published figures.csv --format json");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["published"][0]["metric"], "operations_per_s");
+    keys::documented([&json["published"], &json["answer"]]);
+
+    std::fs::write(&file, format!("{table}far-low,limit,many,71\n")).unwrap();
+    let refused = nearfar(&store, "runs show last --published figures.csv");
+    assert_eq!(refused.status.code(), Some(2));
+    let says = "figures.csv: line 4: kiops is not a number of at least 0: \"many\"";
+    assert!(errors(&refused).contains(says), "{}", errors(&refused));
+}
+
+#[test]
+fn published_figures_are_of_tags_only() {
+    let store = tempfile::tempdir().unwrap();
+    let run = nearfar(&store, "bench mock --samples 1 --factor speed=fast");
+    assert!(run.status.success(), "{}", errors(&run));
+    let table = "scenario,variant,kiops\nfar-low,stock,600\n";
+    std::fs::write(store.path().join("figures.csv"), table).unwrap();
+    let refused = nearfar(&store, "runs show last --published figures.csv");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        errors(&refused).contains("run 1 is of mock"),
+        "{}",
+        errors(&refused)
+    );
 }
 
 #[test]

@@ -371,7 +371,7 @@ pub(super) mod tests {
             [("auto", true), ("coarse_llc", false), ("bitmap", false)]
         );
         let verdicts = |place: usize| others[place].steps.iter().map(Step::verdict);
-        assert_eq!(verdicts(2).last(), Some(Some(Verdict::Worse)));
+        assert_eq!(verdicts(2).next_back(), Some(Some(Verdict::Worse)));
         assert_eq!(verdicts(1).next(), Some(Some(Verdict::Better)));
     }
 

@@ -9,8 +9,8 @@ use crate::runs::{Shown, Written};
 use crate::style::Role;
 
 /// What the table of times is.
-pub(super) const TIMES: &str = "medians; interval: 95 %, of the median of operations/s; hand-over: median/99th percentile of the \
-                                time from a tag's completion until the caller that waited has it";
+pub(super) const TIMES: &str = "medians; interval: 95 %, of the median of operations/s; hand-over: from a put until the waiter \
+                                has the tag, median/99th percentile";
 /// What the table of steals is.
 pub(super) const STEALS: &str = "medians of samples, by what both CPUs share";
 
