@@ -244,7 +244,7 @@ impl Auto {
             *has_moved = true;
         }
         let size = self.size();
-        let most = (share / 2).clamp(1, MAX_BATCH as u32) as usize;
+        let most = (share * 3 / 4).clamp(1, MAX_BATCH as u32) as usize;
         let mut moved = match self.words.take_some(size, home, most) {
             Ok(moved) => moved,
             Err(puts) => return self.look_again(caches, gate, (empty, puts), size),

@@ -322,16 +322,22 @@ impl Block {
         words.any(|(word, first)| word.load(Ordering::SeqCst) as u32 & below(limit, first) != 0)
     }
 
-    /// Takes up to `most` tags.
+    /// Takes up to `most` tags, those of the fullest words: tags that were taken together are often put together, so that few words,
+    /// which another CPU wrote last, are written for many tags.
     fn move_out(&self, limit: u32, first: u32, most: usize) -> Moved {
         let mut moved = Moved::new();
-        for (word, first) in self.0.iter().zip((first..).step_by(TAGS as usize)) {
-            if moved.len == most {
+        while moved.len < most.div_ceil(2) {
+            let among = |index: usize| below(limit, first + index as u32 * TAGS);
+            let free = |index: usize| self.0[index].load(Ordering::SeqCst) as u32 & among(index);
+            let Some(index) = (0..WORDS).max_by_key(|index| free(*index).count_ones()) else {
+                break;
+            };
+            let mut bits = take_bits(&self.0[index], among(index), most - moved.len);
+            if bits == 0 {
                 break;
             }
-            let mut bits = take_bits(word, below(limit, first), most - moved.len);
             while bits != 0 {
-                moved.push(first + bits.trailing_zeros());
+                moved.push(first + index as u32 * TAGS + bits.trailing_zeros());
                 bits &= bits - 1;
             }
         }
