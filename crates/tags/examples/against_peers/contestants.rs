@@ -1,4 +1,4 @@
-//! Who is measured, and what `Auto` has to reach.
+//! The contestants, and the goals of `Auto` against each.
 
 use nearfar_tags::Policy;
 use serde::Serialize;
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Who is measured unless the caller says otherwise.
+    /// Those that are measured without `--contestant`.
     pub fn usual(regime: Regime) -> Vec<Self> {
         use Kind::*;
         let mut kinds = vec![Auto, AutoWithoutRseq, Bitmap];

@@ -26,7 +26,7 @@ pub trait Contestant: Sync {
     fn blocking(&self, stop: &AtomicBool) -> Option<u64>;
     /// As `saturated`; waits for a tag while it holds none. `None` if this allocator cannot wait.
     fn fair(&self, depth: usize, stop: &AtomicBool) -> Option<u64>;
-    /// How many tags this thread can take of those that nobody holds.
+    /// How many of the tags that no thread holds this thread can take.
     fn reachable(&self) -> usize;
 }
 

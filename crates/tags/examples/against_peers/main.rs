@@ -4,7 +4,7 @@
 //! cargo run --release -p nearfar-tags --example against_peers -- --regime plenty --threads 1,2
 //! ```
 //!
-//! A ratio is that of two measurements of the same round, so that a machine whose speed drifts favours nobody; printed are the
+//! A ratio is that of two measurements of the same round, so that a machine whose speed drifts does not favour one side; printed are the
 //! median of the rounds' ratios, the lowest and the highest. Lower is better.
 
 mod contestants;

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use nearfar_tags::{BuildError, Builder, Policy, Tags};
 
-/// An allocator that any thread can use without further ado.
+/// An allocator that any thread can use without registering itself.
 pub trait Peer: Sync {
     fn try_take(&self) -> Option<u32>;
 

@@ -18,13 +18,13 @@ use crate::ring::Ring;
 pub enum Regime {
     /// Each holds one tag at a time.
     Plenty,
-    /// Each wants so many that all want 1.5 times what there is; nobody waits.
+    /// Each wants an equal share of 1.5 times what there is, and does not wait.
     Saturated,
     /// Each gives its tags to a thread on another CPU, which puts them.
     Cross,
     /// Each waits for one of 1 or 4 tags.
     Blocking,
-    /// As saturated for longer; who has no tag waits for one.
+    /// As saturated, for longer; a thread without a tag waits for one.
     Fairness,
 }
 
@@ -42,7 +42,7 @@ pub struct Found {
     /// Nanoseconds of a get and a put: of CPU time, of the time that passed for blocking; of fairness, the fewest operations of a
     /// thread by the most.
     pub figure: f64,
-    /// Tags that one thread could not take afterwards, while nobody held any.
+    /// Tags that one thread could not take afterwards, when no thread held any.
     pub unreachable: usize,
 }
 

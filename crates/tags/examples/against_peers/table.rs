@@ -28,7 +28,7 @@ pub struct Row {
     ratio: Option<Spread>,
     goal: Option<f64>,
     is_met: Option<bool>,
-    /// The most tags that one thread could not take although nobody held any.
+    /// The most tags that one thread could not take when no thread held any.
     unreachable_tags: usize,
 }
 
