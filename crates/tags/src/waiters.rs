@@ -18,7 +18,7 @@
 //! - The first waiter joins (`mode`), then tries; a put makes its tag free, then reads `mode`. A fence stands between both steps of
 //!   both, so one of them sees the other.
 //! - A put that wakes nobody because of a record in `woken` relies on the waiter that was woken: it clears its record, then tries.
-//! - A waiter that leaves for any reason makes a tag that is free by then visible once more, as a put does (`pass_on`).
+//! - A waiter that leaves for any reason makes a tag that is free by then visible once more, as a put does (`missed`).
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -97,6 +97,14 @@ enum Phase {
     Overdue,
 }
 
+/// What became of a tag for the first waiter.
+enum HandOver {
+    /// Nobody waits, or nobody is overdue.
+    Refused,
+    /// It was given; also a free tag that waiters may have missed.
+    Done(Option<u32>),
+}
+
 #[derive(Default)]
 struct Queue {
     /// By `id`.
@@ -164,21 +172,39 @@ impl Waiters {
         }
     }
 
+    /// As `put`, and whatever else that leads to: one after another, since there may be as many as waiters.
     #[cold]
     fn put_overdue(&self, tag: u32, shared: &impl Shared) {
-        if !shared.is_retired(tag) && self.hand_over(tag, false, shared) {
-            return;
+        let mut next = Some(tag);
+        while let Some(tag) = next {
+            let outcome = match shared.is_retired(tag) {
+                true => HandOver::Refused,
+                false => self.hand_over(tag, false, shared),
+            };
+            next = match outcome {
+                HandOver::Done(missed) => missed,
+                HandOver::Refused => {
+                    shared.put(tag);
+                    fence(Ordering::SeqCst);
+                    self.wake_or_retake(tag, shared)
+                }
+            };
         }
-        shared.put(tag);
-        fence(Ordering::SeqCst);
-        self.announce(tag, shared);
     }
 
     /// A tag was made free while somebody waits: sees to it that a waiter tries.
     #[cold]
-    pub(crate) fn announce(&self, tag: u32, shared: &impl Shared) {
+    fn announce(&self, tag: u32, shared: &impl Shared) {
+        if let Some(tag) = self.wake_or_retake(tag, shared) {
+            self.put_overdue(tag, shared);
+        }
+    }
+
+    /// Wakes a waiter for a tag that was made free, if none was. If a waiter is overdue, the tag became visible too early: returns
+    /// one that is free now, for the first waiter.
+    fn wake_or_retake(&self, tag: u32, shared: &impl Shared) -> Option<u32> {
         let is_late = match self.count_pass(tag) {
-            Some(passes) if passes < self.max_passes => return,
+            Some(passes) if passes < self.max_passes => return None,
             passes => passes.is_some(),
         };
         let mut queue = lock(&self.queue);
@@ -188,13 +214,10 @@ impl Waiters {
         }
         if queue.overdue == 0 {
             self.wake_next(queue, tag);
-            return;
+            return None;
         }
         drop(queue);
-        // The tag became visible too early: what is free now is for the first waiter.
-        if let Some(tag) = self.take(shared) {
-            self.put(tag, shared);
-        }
+        self.take(shared)
     }
 
     /// How often this tag was made free since a waiter was woken for it; `None` if no waiter on its way was.
@@ -220,31 +243,29 @@ impl Waiters {
         grant.event.set();
     }
 
-    /// Gives a tag to the first waiter: if one is overdue, or at any rate (`always`). False if there is none.
-    fn hand_over(&self, tag: u32, always: bool, shared: &impl Shared) -> bool {
+    /// Gives a tag to the first waiter: if one is overdue, or at any rate (`always`).
+    fn hand_over(&self, tag: u32, always: bool, shared: &impl Shared) -> HandOver {
         let mut queue = lock(&self.queue);
         if queue.overdue == 0 && !always {
-            return false;
+            return HandOver::Refused;
         }
         let Some(first) = queue.waiters.front_mut() else {
-            return false;
+            return HandOver::Refused;
         };
         let granted = if first.wanted == 1 {
             Granted::Tag(tag)
         } else {
             first.given.push(tag);
             if first.given.len() < first.wanted {
-                return true;
+                return HandOver::Done(None);
             }
             Granted::Batch(std::mem::take(&mut first.given))
         };
         let was_woken = matches!(first.phase, Phase::Woken(_));
         queue.hand_overs += 1;
         self.end_wait(queue, 0, Some(granted));
-        if was_woken {
-            self.pass_on(shared);
-        }
-        true
+        let missed = was_woken.then(|| self.missed(shared));
+        HandOver::Done(missed.flatten())
     }
 
     /// Removes a waiter, and wakes it if it is granted something.
@@ -300,25 +321,26 @@ impl Waiters {
         }
     }
 
-    /// A waiter left: puts may have relied on it while others wait.
-    fn pass_on(&self, shared: &impl Shared) {
+    /// A waiter left on which puts may have relied while others wait: a tag that is free, to be put again.
+    fn missed(&self, shared: &impl Shared) -> Option<u32> {
         fence(Ordering::SeqCst);
-        if self.has_waiters()
-            && let Some(tag) = self.take(shared)
-        {
-            self.put(tag, shared);
-        }
+        self.has_waiters().then(|| self.take(shared)).flatten()
     }
 
     /// Tags became free without a put: gives them to the waiters.
     pub(crate) fn serve(&self, shared: &impl Shared) {
         fence(Ordering::SeqCst);
+        let mut missed = None;
         while self.has_waiters()
-            && let (Some(tag), _) = shared.take()
+            && let Some(tag) = missed.or_else(|| shared.take().0)
         {
-            if !self.hand_over(tag, true, shared) {
-                return self.put(tag, shared);
-            }
+            missed = match self.hand_over(tag, true, shared) {
+                HandOver::Done(missed) => missed,
+                HandOver::Refused => return self.put(tag, shared),
+            };
+        }
+        if let Some(tag) = missed {
+            self.put(tag, shared);
         }
     }
 
@@ -424,7 +446,9 @@ impl Waiters {
         };
         let given = std::mem::take(&mut queue.waiters[index].given);
         self.end_wait(queue, index, None);
-        self.pass_on(shared);
+        if let Some(tag) = self.missed(shared) {
+            self.put(tag, shared);
+        }
         shared.calm();
         (!given.is_empty()).then_some(Granted::Batch(given))
     }
