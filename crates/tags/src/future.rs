@@ -3,7 +3,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::waiters::{Granted, Place};
+use crate::queue::{Granted, Place};
 use crate::{OwnedTag, Tag, Tags};
 
 /// What [`Tags::get_async`] returns.

@@ -124,6 +124,7 @@ mod locked;
 mod order;
 mod policy;
 mod pool;
+mod queue;
 mod rseq;
 mod shards;
 mod size;

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use crate::bitmap::Bitmap;
 use crate::pool::Pool;
-use crate::waiters::{Granted, MAX_PASSES, Place, Shared, Waiters};
+use crate::queue::{Granted, Place, Shared};
+use crate::waiters::{MAX_PASSES, Waiters};
 
 /// Attempts before a caller yields, or joins the queue.
 const SPINS: u32 = 10;

@@ -20,15 +20,12 @@
 //! - A put that wakes nobody because of a record in `woken` relies on the waiter that was woken: it clears its record, then tries.
 //! - A waiter that leaves for any reason makes a tag that is free by then visible once more, as a put does (`missed`).
 
-use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
 use crate::apart::Apart;
-use crate::sync::{
-    Arc, AtomicU32, AtomicU64, Event, Mutex, MutexGuard, Ordering, PoisonError, fence,
-    fence_after_put,
-};
+use crate::queue::{Grant, Granted, NOBODY, OVERDUE, Phase, Place, Queue, Shared, Waiter, lock};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, fence_after_put};
 
 /// How often a tag is made free for anyone while a waiter that was woken for it has not run yet.
 pub(crate) const MAX_PASSES: u32 = 1000;
@@ -36,82 +33,12 @@ pub(crate) const MAX_PASSES: u32 = 1000;
 /// Wake-ups on their way that puts can see; more are possible, and may wake a waiter for nothing.
 const RECORDS: usize = 8;
 
-/// Nobody waits.
-const NOBODY: u32 = 0;
-/// Somebody waits, and nobody is overdue.
-const WAITING: u32 = 1;
-/// Somebody is overdue.
-const OVERDUE: u32 = 2;
-
-/// Free tags that any thread can take.
-pub(crate) trait Shared {
-    /// A free tag; `None` only if there was a moment without one. Also whether it made other tags free that waiters may not have seen.
-    fn take(&self) -> (Option<u32>, bool);
-    /// Makes a tag free.
-    fn put(&self, tag: u32);
-    /// Whether the tag is not handed out any more.
-    fn is_retired(&self, tag: u32) -> bool;
-    /// Makes the tags of caches free for any thread, and keeps them so until `calm`. Whether there were any.
-    fn revoke(&self) -> bool;
-    /// One for each `revoke`.
-    fn calm(&self);
-}
-
-/// What a wait ended with.
-#[derive(Debug)]
-pub(crate) enum Granted {
-    Tag(u32),
-    /// Fewer than wanted if the wait was ended before.
-    Batch(Vec<u32>),
-}
-
-/// A waiter's place in the queue, for the waiter.
-#[derive(Debug)]
-pub(crate) struct Place {
-    id: u64,
-    grant: Arc<Grant>,
-}
-
-#[derive(Debug, Default)]
-struct Grant {
-    event: Event,
-    granted: Mutex<Option<Granted>>,
-}
-
-/// A waiter's place in the queue, for others.
-struct Waiter {
-    id: u64,
-    wanted: usize,
-    given: Vec<u32>,
-    phase: Phase,
-    /// `None`: a thread that sleeps on its event.
-    waker: Option<Waker>,
-    grant: Arc<Grant>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Asleep,
-    /// Woken for this tag, and not yet seen to run.
-    Woken(u32),
-    Overdue,
-}
-
 /// What became of a tag for the first waiter.
 enum HandOver {
     /// Nobody waits, or nobody is overdue.
     Refused,
     /// It was given; also a free tag that waiters may have missed.
     Done(Option<u32>),
-}
-
-#[derive(Default)]
-struct Queue {
-    /// By `id`.
-    waiters: VecDeque<Waiter>,
-    overdue: usize,
-    joined: u64,
-    hand_overs: u64,
 }
 
 pub(crate) struct Waiters {
@@ -122,10 +49,6 @@ pub(crate) struct Waiters {
     woken: [AtomicU64; RECORDS],
     queue: Mutex<Queue>,
     max_passes: u32,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Waiters {
@@ -311,11 +234,7 @@ impl Waiters {
     }
 
     fn publish(&self, queue: &Queue) {
-        let mode = match (queue.waiters.is_empty(), queue.overdue) {
-            (true, _) => NOBODY,
-            (false, 0) => WAITING,
-            (false, _) => OVERDUE,
-        };
+        let mode = queue.mode();
         if self.mode.0.load(Ordering::Relaxed) != mode {
             self.mode.0.store(mode, Ordering::Relaxed);
         }
@@ -480,33 +399,5 @@ impl Waiters {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let queue = lock(&self.queue);
         (queue.joined, queue.hand_overs)
-    }
-}
-
-impl Granted {
-    pub(crate) fn into_tags(self) -> Vec<u32> {
-        match self {
-            Self::Tag(tag) => vec![tag],
-            Self::Batch(tags) => tags,
-        }
-    }
-}
-
-impl Queue {
-    fn index(&self, id: u64) -> Option<usize> {
-        self.waiters
-            .binary_search_by_key(&id, |waiter| waiter.id)
-            .ok()
-    }
-}
-
-impl Place {
-    /// What was granted.
-    fn end(&self, shared: &impl Shared) -> Option<Granted> {
-        let granted = lock(&self.grant.granted).take();
-        if granted.is_some() {
-            shared.calm();
-        }
-        granted
     }
 }

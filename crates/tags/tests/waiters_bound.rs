@@ -6,6 +6,9 @@ mod apart;
 #[path = "../src/event.rs"]
 #[allow(dead_code)]
 mod event;
+#[path = "../src/queue.rs"]
+#[allow(dead_code)]
+mod queue;
 #[path = "../src/waiters.rs"]
 #[allow(dead_code)]
 mod waiters;
@@ -24,7 +27,8 @@ mod sync {
 use std::cell::RefCell;
 use std::task::Waker;
 
-use waiters::{Granted, MAX_PASSES, Place, Shared, Waiters};
+use queue::{Granted, Place, Shared};
+use waiters::{MAX_PASSES, Waiters};
 
 /// Free tags; the last one that was put is taken first.
 #[derive(Default)]

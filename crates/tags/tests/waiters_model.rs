@@ -6,6 +6,9 @@
 #[path = "../src/apart.rs"]
 #[allow(dead_code)]
 mod apart;
+#[path = "../src/queue.rs"]
+#[allow(dead_code)]
+mod queue;
 #[path = "../src/waiters.rs"]
 #[allow(dead_code)]
 mod waiters;
@@ -51,8 +54,9 @@ use std::task::{Wake, Waker};
 use loom::sync::Arc;
 use loom::thread;
 
+use queue::Granted;
 use sync::{AtomicU32, Event, Ordering};
-use waiters::{Granted, Shared, Waiters};
+use waiters::{Shared, Waiters};
 
 /// Two tags as bits of a word. No stronger order than that of a lock: the protocol's own fences have to do.
 struct Word(AtomicU32);
