@@ -85,7 +85,7 @@ impl Waiters {
 
     /// As `put` for each tag, with one look at waiters for all.
     pub(crate) fn put_batch(&self, tags: &[u32], shared: &impl Shared) {
-        if self.mode.0.load(Ordering::Relaxed) == OVERDUE {
+        if self.is_overdue() {
             return tags.iter().for_each(|&tag| self.put(tag, shared));
         }
         tags.iter().for_each(|&tag| shared.put(tag));
@@ -234,10 +234,7 @@ impl Waiters {
     }
 
     fn publish(&self, queue: &Queue) {
-        let mode = queue.mode();
-        if self.mode.0.load(Ordering::Relaxed) != mode {
-            self.mode.0.store(mode, Ordering::Relaxed);
-        }
+        self.mode.0.store(queue.mode(), Ordering::Relaxed);
     }
 
     /// A waiter left on which puts may have relied while others wait: a tag that is free, to be put again.
@@ -390,7 +387,7 @@ impl Waiters {
         self.mode.0.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// Whether tags are handed over, so that a caller that does not wait may see none for long.
+    /// Whether tags are handed over: who does not wait may see none.
     pub(crate) fn is_overdue(&self) -> bool {
         self.mode.0.load(Ordering::Relaxed) == OVERDUE
     }

@@ -54,9 +54,9 @@ use std::task::{Wake, Waker};
 use loom::sync::Arc;
 use loom::thread;
 
-use queue::Granted;
+use queue::{Granted, Shared};
 use sync::{AtomicU32, Event, Ordering};
-use waiters::{Shared, Waiters};
+use waiters::Waiters;
 
 /// Two tags as bits of a word. No stronger order than that of a lock: the protocol's own fences have to do.
 struct Word(AtomicU32);
