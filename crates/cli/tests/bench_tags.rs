@@ -111,6 +111,7 @@ fn a_run_is_shown_as_a_mail_and_against_published_figures() {
     let table = "# case 3\nscenario,variant,kiops,sys_percent\nfar-low,stock,600,72\n";
     std::fs::write(&file, table).unwrap();
     let shown = text("runs show last --published figures.csv");
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         shown.contains("far-low stock (the run does not have it)"),
         "{shown}"
@@ -151,7 +152,7 @@ fn what_cannot_be_is_refused_with_the_argument() {
         ("--workers none", "--workers none: expected 1 to 64"),
         ("--request-bytes 8", "--request-bytes 8: expected 32 to"),
     ] {
-        let output = tags(&store, words);
+        let output = nearfar(&store, &format!("bench tags {words}"));
         assert_eq!(output.status.code(), Some(2));
         assert!(errors(&output).contains(says), "{}", errors(&output));
     }

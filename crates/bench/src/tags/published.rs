@@ -262,7 +262,7 @@ pub struct LeftOut {
 pub fn agreement(detail: &Detail, samples: &[Sample], published: &Published) -> Vec<Agreement> {
     let all = scenarios(detail);
     let (alone, others): (Vec<_>, Vec<_>) = all.iter().partition(|it| it.is_alone());
-    let conditions: BTreeSet<Cell> = others.iter().map(|it| it.conditions()).collect();
+    let conditions: BTreeSet<Cell> = all.iter().map(Scenario::conditions).collect();
     let mut found = Vec::new();
     for conditions in conditions {
         let of_these = others.iter().filter(|it| it.conditions() == conditions);
