@@ -345,7 +345,7 @@ fn two_waiters_share_a_tag() {
 /// The second tag is put while the wake-up for the first may be on its way.
 #[test]
 fn two_waiters_keep_two_tags() {
-    model(3, 2, 1, |model| {
+    model(2, 2, 1, |model| {
         let waiters = [(); 2].map(|()| {
             let model = model.clone();
             thread::spawn(move || model.take())
@@ -360,7 +360,7 @@ fn two_waiters_keep_two_tags() {
 
 #[test]
 fn a_waiter_that_gives_up_passes_its_wake_up_on() {
-    model(3, 1, 1, |model| {
+    model(2, 1, 1, |model| {
         let gives_up = spawn(&model, Model::wait_in_vain);
         let waiter = spawn(&model, |model| model.put(model.take()));
         model.put(0);
@@ -437,7 +437,7 @@ fn a_task_is_polled_until_a_tag_is_handed_to_it() {
 /// The thread may be woken for one tag and be handed the other, since a task waits behind it: the first is for the task then.
 #[test]
 fn a_woken_waiter_that_is_handed_another_tag_leaves_the_first() {
-    model(3, 2, 1, |model| {
+    model(2, 2, 1, |model| {
         let (one, other) = (model.clone(), model.clone());
         let waiter = thread::spawn(move || one.take());
         let task = thread::spawn(move || take_polled(&other));
