@@ -7,7 +7,7 @@
 //! A sequence names its descriptor in the thread's area: first instruction, length, and where to go on when it is interrupted. It
 //! stays named until the next one; a library that is unloaded while its threads live on would have to clear it.
 
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 #[cfg_attr(
     all(
@@ -72,17 +72,28 @@ pub(crate) struct Rseq {
 }
 
 impl Rseq {
-    /// `None` where the kernel, the C library or the process's limits do not offer them. Asks once.
+    /// `None` where the kernel, the C library or the process's limits do not offer them. Asks once, or several threads do at the same
+    /// time: a lock that one holds while another one forks is never released in the child.
     pub(crate) fn probe() -> Option<Self> {
-        static PROBED: LazyLock<Option<Rseq>> = LazyLock::new(|| {
-            let (offset, size) = sequences::area()?;
-            let commands = membarrier(QUERY)?;
-            let has_command = commands & i64::from(PRIVATE_EXPEDITED_RSEQ) != 0;
-            (size >= MIN_SIZE && has_command).then_some(())?;
-            membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ)?;
-            Some(Rseq { offset })
-        });
-        *PROBED
+        const UNKNOWN: isize = isize::MIN;
+        const ABSENT: isize = isize::MIN + 1;
+        static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
+        let mut offset = OFFSET.load(Ordering::Acquire);
+        if offset == UNKNOWN {
+            offset = Self::ask().unwrap_or(ABSENT);
+            OFFSET.store(offset, Ordering::Release);
+        }
+        (offset != ABSENT).then_some(Self { offset })
+    }
+
+    /// The offset of the area, once the process may restart sequences.
+    fn ask() -> Option<isize> {
+        let (offset, size) = sequences::area()?;
+        let commands = membarrier(QUERY)?;
+        let has_command = commands & i64::from(PRIVATE_EXPEDITED_RSEQ) != 0;
+        (size >= MIN_SIZE && has_command).then_some(())?;
+        membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ)?;
+        Some(offset)
     }
 
     #[inline]
