@@ -426,6 +426,7 @@ mod tests {
             transfer: TransferDelay {
                 same_node_ns: 5,
                 other_node_ns: 9,
+                is_by_distance: false,
             },
         };
         let mut guest = EmulatedGuest {

@@ -9,6 +9,7 @@
 //! cache 8388608 16            last-level cache of a node: bytes, ways
 //! delay 0 1 800               from the CPUs of a node, to the memory of a node, nanoseconds; every pair once
 //! transfer 500 2000           of a line another vCPU wrote: from the same node, from another node, nanoseconds
+//! transfer_pair 0 1 4000      of a line of node 1 to a vCPU of node 0, nanoseconds; optional
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,8 @@ pub struct Config {
     pub transfer_same: u32,
     /// Nanoseconds for a line from another node.
     pub transfer_other: u32,
+    /// The same by (node of the vCPU, node that has the line), for pairs that have their own.
+    pub transfer_pairs: BTreeMap<(u32, u32), u32>,
 }
 
 /// A configuration that cannot be used.
@@ -101,7 +104,7 @@ pub enum LineFault {
     #[error("{0:?} is not \"nearfar-delay 1\"")]
     Format(String),
     /// An unknown key.
-    #[error("{0:?} is not cpus, memory, cache, delay or transfer")]
+    #[error("{0:?} is not cpus, memory, cache, delay, transfer or transfer_pair")]
     Key(String),
     /// A key that may be there once.
     #[error("{0} a second time")]
@@ -178,6 +181,7 @@ struct Draft {
     cache: Option<(u64, u32)>,
     delays: BTreeMap<(u32, u32), u32>,
     transfer: Option<(u32, u32)>,
+    transfer_pairs: BTreeMap<(u32, u32), u32>,
 }
 
 impl Draft {
@@ -201,16 +205,8 @@ impl Draft {
                 let [bytes, ways] = numbers(rest)?;
                 set(&mut self.cache, key, (bytes, narrow(ways)?))
             }
-            "delay" => {
-                let [from, to, ns] = numbers(rest)?;
-                match self
-                    .delays
-                    .insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?)
-                {
-                    None => Ok(()),
-                    Some(_) => Err(LineFault::RepeatedDelay { from, to }),
-                }
-            }
+            "delay" => pair(&mut self.delays, rest),
+            "transfer_pair" => pair(&mut self.transfer_pairs, rest),
             "transfer" => {
                 let [same, other] = numbers(rest)?;
                 set(
@@ -290,7 +286,17 @@ impl Draft {
             delays,
             transfer_same,
             transfer_other,
+            transfer_pairs: self.transfer_pairs,
         })
+    }
+}
+
+/// `FROM TO NS`.
+fn pair(pairs: &mut BTreeMap<(u32, u32), u32>, rest: &str) -> Result<(), LineFault> {
+    let [from, to, ns] = numbers(rest)?;
+    match pairs.insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?) {
+        None => Ok(()),
+        Some(_) => Err(LineFault::RepeatedDelay { from, to }),
     }
 }
 

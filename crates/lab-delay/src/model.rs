@@ -36,6 +36,8 @@ pub struct Touched<'a> {
     pub word: &'a AtomicU64,
     /// See above.
     pub left: Word,
+    /// The line's word before the access.
+    pub before: Word,
 }
 
 /// Caches, lines and costs.
@@ -47,7 +49,8 @@ pub struct Model {
     lines: Lines,
     delays: Vec<Vec<u32>>,
     transfer_same: u32,
-    transfer_other: u32,
+    /// By the vCPU's node and the node that has the line, both by position.
+    transfers_other: Vec<Vec<u32>>,
 }
 
 impl Model {
@@ -67,6 +70,11 @@ impl Model {
         };
         let delay = |from: u32, to: u32| config.delays.get(&(from, to)).copied().unwrap_or(0);
         let row = |&from: &u32| memory.nodes().iter().map(|&to| delay(from, to)).collect();
+        let transfer = |from: u32, to: u32| {
+            let own = config.transfer_pairs.get(&(from, to)).copied();
+            own.unwrap_or(config.transfer_other)
+        };
+        let transfers = |&from: &u32| nodes.iter().map(|&to| transfer(from, to)).collect();
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
         Ok(Self {
             places: (0..).zip(&config.cpus).map(place).collect(),
@@ -77,7 +85,7 @@ impl Model {
             lines: Lines::new(memory.lines())?,
             delays: nodes.iter().map(row).collect(),
             transfer_same: config.transfer_same,
-            transfer_other: config.transfer_other,
+            transfers_other: nodes.iter().map(transfers).collect(),
             memory,
         })
     }
@@ -130,18 +138,28 @@ impl Model {
                     .compare_exchange_weak(old.0, left.0, Relaxed, Relaxed)
                     .is_ok()
             {
-                return Touched { cost, word, left };
+                return Touched {
+                    cost,
+                    word,
+                    left,
+                    before: old,
+                };
             }
         }
     }
 
-    /// The nanoseconds of a cost, for a line of the memory node at a position.
-    pub fn nanoseconds(&self, place: Place, cost: Cost, memory: usize) -> u32 {
+    /// The nanoseconds of a cost, for a line of the memory node at a position, whose word was `before`. A line of several other nodes
+    /// is waited for until the last of them has answered.
+    pub fn nanoseconds(&self, place: Place, cost: Cost, memory: usize, before: Word) -> u32 {
         match cost {
             Cost::Hit => 0,
             Cost::Memory => self.delays[place.node][memory],
             Cost::TransferSame => self.transfer_same,
-            Cost::TransferOther => self.transfer_other,
+            Cost::TransferOther => {
+                let row = self.transfers_other[place.node].iter().enumerate();
+                let has_copy = |&(node, _): &(usize, &u32)| node != place.node && before.at(node);
+                row.filter(has_copy).map(|(_, &ns)| ns).max().unwrap_or(0)
+            }
         }
     }
 }

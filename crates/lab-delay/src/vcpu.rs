@@ -140,7 +140,9 @@ impl<'a> Vcpu<'a> {
         if cost == Cost::Memory {
             self.counters.miss_to(spot.memory);
         }
-        let ns = self.model.nanoseconds(self.place, cost, spot.memory);
+        let ns = self
+            .model
+            .nanoseconds(self.place, cost, spot.memory, touched.before);
         if ns != 0 {
             let until = self.ready(start, clock) + clock.ticks(ns);
             clock.wait(until);

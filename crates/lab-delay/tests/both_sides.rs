@@ -25,6 +25,7 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
             transfer: TransferDelay {
                 same_node_ns: 0,
                 other_node_ns: 0,
+                is_by_distance: false,
             },
         },
         cpu_nodes: cpus.iter().copied().map(NodeId).collect(),

@@ -4,6 +4,7 @@
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
 use nearfar_lab_delay::model::ownership::Cost::{self, Hit, Memory, TransferOther, TransferSame};
+use nearfar_lab_delay::model::ownership::Word;
 use proptest::prelude::*;
 
 fn model() -> Model {
@@ -105,17 +106,45 @@ fn costs_become_nanoseconds_by_pair() {
     let model = model();
     let (near, far) = (model.places()[0], model.places()[2]);
     assert_eq!(
-        [0, 1].map(|memory| model.nanoseconds(near, Memory, memory)),
+        [0, 1].map(|memory| model.nanoseconds(near, Memory, memory, Word::default())),
         [400, 800]
     );
     assert_eq!(
-        [0, 1].map(|memory| model.nanoseconds(far, Memory, memory)),
+        [0, 1].map(|memory| model.nanoseconds(far, Memory, memory, Word::default())),
         [700, 300]
     );
     assert_eq!(
-        [Hit, TransferSame, TransferOther].map(|cost| model.nanoseconds(near, cost, 0)),
+        [Hit, TransferSame, TransferOther].map(|cost| model.nanoseconds(
+            near,
+            cost,
+            0,
+            Word::written(far.vcpu, far.node)
+        )),
         [0, 500, 2000]
     );
+}
+
+#[test]
+fn a_line_that_several_nodes_have_is_waited_for_until_the_last_has_answered() {
+    let config: Config = "nearfar-delay 1\ncpus 0 1 2\nmemory 0 65536 0\ncache 128 2\n\
+                          delay 0 0 1\ndelay 1 0 1\ndelay 2 0 1\ntransfer 500 2000\n\
+                          transfer_pair 0 2 4000\n"
+        .parse()
+        .unwrap();
+    let model = Model::new(&config).unwrap();
+    let [first, second, third] = [0, 1, 2].map(|vcpu| model.places()[vcpu]);
+    let mut ns = Vec::new();
+    for (place, write) in [
+        (second, true),
+        (first, true),
+        (third, true),
+        (second, false),
+        (first, true),
+    ] {
+        let touched = model.touch(place, 0, write);
+        ns.push(model.nanoseconds(place, touched.cost, 0, touched.before));
+    }
+    assert_eq!(ns, [1, 2000, 2000, 2000, 4000]);
 }
 
 #[test]

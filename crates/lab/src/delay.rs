@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{Delays, NodeId};
+use nearfar_machine::{Delays, NodeId, PairDelay};
 
 use crate::design::Design;
 
@@ -100,5 +100,29 @@ fn config(design: &Design, delays: &Delays) -> String {
         "\ntransfer {} {}",
         transfer.same_node_ns, transfer.other_node_ns
     );
+    for (pair, ns) in transfers_by_distance(delays) {
+        let _ = writeln!(
+            text,
+            "transfer_pair {} {} {ns}",
+            pair.cpu_node.0, pair.memory_node.0
+        );
+    }
     text
+}
+
+/// What a line from each other node takes, where that depends on the distance.
+fn transfers_by_distance(delays: &Delays) -> Vec<(&PairDelay, u32)> {
+    let others = || {
+        let pairs = delays.pairs.iter();
+        pairs.filter(|pair| pair.cpu_node != pair.memory_node)
+    };
+    let nearest = others().map(|pair| pair.distance.0).min();
+    let Some(nearest) = nearest.filter(|_| delays.transfer.is_by_distance) else {
+        return Vec::new();
+    };
+    let other = f64::from(delays.transfer.other_node_ns);
+    let scaled = |pair: &PairDelay| other * f64::from(pair.distance.0) / f64::from(nearest.max(1));
+    let longest = f64::from(spec::MAX_DELAY_NS);
+    let with_ns = |pair| (pair, scaled(pair).round().min(longest) as u32);
+    others().map(with_ns).collect()
 }

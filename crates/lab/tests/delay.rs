@@ -80,6 +80,24 @@ fn the_scale_holds_for_memory_and_transfers() {
 }
 
 #[test]
+fn transfers_by_distance_are_in_proportion_to_the_nearest_other_node() {
+    let setup = setup(FOUR, "transfer=500/2000/distance").unwrap();
+    for line in [
+        "transfer 500 2000",
+        "transfer_pair 0 1 2000",
+        "transfer_pair 0 3 4000",
+    ] {
+        assert!(
+            setup.config.lines().any(|it| it == line),
+            "{}",
+            setup.config
+        );
+    }
+    let label = setup.delays.to_string();
+    assert!(label.ends_with("transfer 500/2000/distance ns"), "{label}");
+}
+
+#[test]
 fn what_the_machine_has_not_is_refused() {
     assert_eq!(
         setup(FOUR, "21=900"),

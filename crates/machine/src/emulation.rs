@@ -95,6 +95,9 @@ pub struct TransferDelay {
     pub same_node_ns: u32,
     /// From a CPU of another node.
     pub other_node_ns: u32,
+    /// Whether `other_node_ns` is for the nearest other node, and lines of others take longer in proportion to their distance.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_by_distance: bool,
 }
 
 impl Emulation {
@@ -144,6 +147,7 @@ mod samples {
             transfer: TransferDelay {
                 same_node_ns: 500,
                 other_node_ns: 2000,
+                is_by_distance: false,
             },
         }
     }

@@ -72,6 +72,14 @@ pub const DECLARATION: Declaration = Declaration {
             "I/Os a second that the device ends at most; 0 for no limit",
             "0",
         ),
+        Argument {
+            kind: Kind::OneOf(&["retry", "queue"]),
+            ..Argument::new(
+                "wait",
+                "What a worker without a tag does: try again after its next completions, or queue at once",
+                "retry",
+            )
+        },
         Argument::new(
             "batch",
             "I/Os that a worker completes at most before it submits again",
@@ -128,6 +136,7 @@ struct Parameters {
     possible_cpus: Option<u32>,
     service_us: f64,
     iops: u64,
+    wait: String,
     batch: u32,
     request_bytes: u32,
     queue_memory: Option<u64>,
@@ -144,6 +153,7 @@ impl Parameters {
             possible_cpus: arguments.within("possible-cpus", 1..=65535)?,
             service_us: within(arguments, "service-us", 0.0..=1e6)?,
             iops: within(arguments, "iops", 0..=1 << 40)?,
+            wait: arguments.get("wait")?,
             batch: within(arguments, "batch", 1..=u32::MAX)?,
             request_bytes: within(arguments, "request-bytes", 32..=1 << 20)?,
             queue_memory: arguments.within("queue-memory", 1 << 12..=1 << 40)?,
@@ -344,6 +354,7 @@ impl Experiment for TagsExperiment<'_> {
             completion: completion.ok_or_else(|| unknown(COMPLETION))?,
             shares: shares(depth.unsigned_abs(), both as u64),
             batch: self.parameters.batch,
+            is_queueing: self.parameters.wait == "queue",
             time: Duration::from_secs_f64(self.parameters.seconds),
             device: self.device(cpus.len()),
         };

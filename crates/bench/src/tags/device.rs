@@ -3,11 +3,12 @@
 //! ```text
 //!  memory of the device's node
 //!  ├─ requests   one for each tag, as the block layer has: written when it is submitted, read when it is completed
-//!  └─ queues     one for each worker: the next line when an I/O is submitted, and when one is completed
+//!  └─ queue      one for all, as the device has one set of tags: its next line when an I/O is submitted, and when one is completed
 //! ```
 //!
-//! A request is in the cache of whoever had the tag last, so a tag from afar brings its lines from afar. A queue is so long that its
-//! lines are in no cache when their turn comes, as if the device had just written them.
+//! A request is in the cache of whoever had the tag last, so a tag from afar brings its lines from afar. The queue
+//! is so long that its lines are in no cache when their turn comes, as if the device had just written them. Its tail and its head are
+//! lines that every CPU writes.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,7 +26,7 @@ pub(super) struct Config {
     pub(super) request_bytes: usize,
     /// An I/O takes at least as long.
     pub(super) service_ns: u64,
-    /// Between two I/Os of one queue that the device ends; 0 for no limit.
+    /// Between two I/Os of one worker that the device ends; 0 for no limit.
     pub(super) interval_ns: u64,
 }
 
@@ -41,17 +42,13 @@ pub(super) struct Device<'a> {
     config: Config,
     requests: &'a [AtomicU64],
     request_words: usize,
-    queues: Vec<&'a [AtomicU64]>,
+    queue: &'a [AtomicU64],
+    /// Where the next I/O is submitted, and the next one completed.
+    tail: Padded<AtomicU64>,
+    head: Padded<AtomicU64>,
     /// Submitted and not completed, by submitter and then by handler; `None` where that handler completes none of it.
     rings: Vec<Option<Ring>>,
     completed: Vec<Padded<AtomicU64>>,
-}
-
-/// A worker's position in its queue.
-#[derive(Default)]
-pub(super) struct Queue {
-    next_line: usize,
-    last_due_ns: u64,
 }
 
 /// On cache lines that nothing else is on, nor on the one that the processor may fetch with it.
@@ -72,7 +69,7 @@ impl<'a> Device<'a> {
         config.tags as usize * words_of(config.request_bytes) * size_of::<u64>()
     }
 
-    /// A device for so many workers. `memory` holds the requests and, in equal parts of it, the queues. `completes` says which
+    /// A device for so many workers. `memory` holds the requests, then the queue. `completes` says which
     /// handler may complete a submitter's I/O.
     pub(super) fn new(
         config: Config,
@@ -81,18 +78,19 @@ impl<'a> Device<'a> {
         completes: impl Fn(usize, usize) -> bool,
     ) -> Self {
         let words = words_of(config.request_bytes);
-        let (requests, queues) = memory.split_at(config.tags as usize * words);
+        let (requests, queue) = memory.split_at(config.tags as usize * words);
         requests
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
-        let part = (queues.len() / workers / LINE_WORDS).max(1) * LINE_WORDS;
         let pairs = (0..workers).flat_map(|from| (0..workers).map(move |to| (from, to)));
         let ring = |(from, to)| completes(from, to).then(|| Ring::new(config.tags));
         Self {
             config,
             requests,
             request_words: words,
-            queues: queues.chunks_exact(part).take(workers).collect(),
+            queue,
+            tail: Padded::default(),
+            head: Padded::default(),
             rings: pairs.map(ring).collect(),
             completed: (0..workers).map(|_| Padded::default()).collect(),
         }
@@ -107,14 +105,14 @@ impl<'a> Device<'a> {
         self.rings[submitter * self.completed.len() + handler].as_ref()
     }
 
-    /// Starts an I/O.
+    /// Starts an I/O, after the submitter's last one.
     ///
     /// # Errors
     /// When the tag is held already.
     pub(super) fn submit(
         &self,
         (submitter, handler): (usize, usize),
-        queue: &mut Queue,
+        last_due_ns: &mut u64,
         tag: u32,
         now_ns: u64,
     ) -> Result<(), Duplicate> {
@@ -122,26 +120,24 @@ impl<'a> Device<'a> {
         if request[OWNER].swap(submitter as u64 + 1, Ordering::Relaxed) != 0 {
             return Err(Duplicate { tag });
         }
-        let done = queue.last_due_ns + self.config.interval_ns;
+        let done = *last_due_ns + self.config.interval_ns;
         let due = done.max(now_ns + self.config.service_ns);
-        queue.last_due_ns = due;
+        *last_due_ns = due;
         request[DUE].store(due, Ordering::Relaxed);
         for line in request.chunks(LINE_WORDS).skip(1) {
-            line[0].store(now_ns, Ordering::Relaxed);
+            line[LINE_WORDS - 1].store(now_ns, Ordering::Relaxed);
         }
-        self.entry(submitter, queue)
-            .store(now_ns, Ordering::Relaxed);
+        self.entry(&self.tail).store(now_ns, Ordering::Relaxed);
         if let Some(ring) = self.ring(submitter, handler) {
             ring.push(tag);
         }
         Ok(())
     }
 
-    /// The next line of a worker's queue.
-    fn entry(&self, worker: usize, queue: &mut Queue) -> &AtomicU64 {
-        let words = self.queues[worker];
-        queue.next_line = (queue.next_line + LINE_WORDS) % words.len();
-        &words[queue.next_line]
+    /// The queue's line at a position, which moves on.
+    fn entry(&self, position: &Padded<AtomicU64>) -> &AtomicU64 {
+        let line = position.0.fetch_add(1, Ordering::Relaxed) as usize;
+        &self.queue[line * LINE_WORDS % self.queue.len()]
     }
 
     /// When the oldest I/O of a submitter is done that this handler completes; `None` without one.
@@ -154,15 +150,12 @@ impl<'a> Device<'a> {
     pub(super) fn complete(
         &self,
         (submitter, handler): (usize, usize),
-        queue: &mut Queue,
         now_ns: u64,
     ) -> Option<u32> {
         let tag = self.ring(submitter, handler)?.pop()?;
-        self.entry(handler, queue).load(Ordering::Relaxed);
+        self.entry(&self.head).load(Ordering::Relaxed);
         let request = self.request(tag);
-        for line in request.chunks(LINE_WORDS).skip(1) {
-            line[0].load(Ordering::Relaxed);
-        }
+        request[self.request_words - 1].load(Ordering::Relaxed);
         request[FREED].store(now_ns, Ordering::Relaxed);
         request[OWNER].store(0, Ordering::Relaxed);
         self.completed[submitter].0.fetch_add(1, Ordering::Release);
@@ -242,13 +235,13 @@ mod tests {
     fn an_io_takes_the_service_time_and_those_of_a_queue_the_interval() {
         let memory = memory();
         let device = Device::new(CONFIG, &memory, 2, |_, _| true);
-        let (mut submitter, mut handler) = (Queue::default(), Queue::default());
+        let mut last_due = 0;
         for (tag, now) in [(2, 100), (0, 110), (1, 400)] {
-            device.submit((0, 1), &mut submitter, tag, now).unwrap();
+            device.submit((0, 1), &mut last_due, tag, now).unwrap();
         }
         for (tag, due) in [(2, 150), (0, 170), (1, 450)] {
             assert_eq!(device.next_due(0, 1), Some(due));
-            assert_eq!(device.complete((0, 1), &mut handler, due + 5), Some(tag));
+            assert_eq!(device.complete((0, 1), due + 5), Some(tag));
             assert_eq!(device.freed_ns(tag), due + 5);
         }
         assert_eq!(device.next_due(0, 1), None);
@@ -259,12 +252,12 @@ mod tests {
     fn a_tag_that_is_handed_out_twice_is_noticed() {
         let memory = memory();
         let device = Device::new(CONFIG, &memory, 2, |from, to| from == to);
-        let mut queue = Queue::default();
-        device.submit((0, 0), &mut queue, 1, 0).unwrap();
-        let error = device.submit((1, 1), &mut queue, 1, 0).unwrap_err();
+        let mut last_due = 0;
+        device.submit((0, 0), &mut last_due, 1, 0).unwrap();
+        let error = device.submit((1, 1), &mut last_due, 1, 0).unwrap_err();
         assert!(error.to_string().contains("tag 1"));
-        device.complete((0, 0), &mut queue, 50);
-        device.submit((1, 1), &mut queue, 1, 60).unwrap();
+        device.complete((0, 0), 50);
+        device.submit((1, 1), &mut last_due, 1, 60).unwrap();
     }
 
     #[test]

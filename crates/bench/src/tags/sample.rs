@@ -13,7 +13,7 @@ pub(crate) struct Sample {
     pub(super) operations_per_s: f64,
     pub(super) user_s: f64,
     pub(super) system_s: f64,
-    /// Of the workers' time, with a place among the waiters.
+    /// Of the workers' time, without a tag that they wanted.
     pub(super) wait_share: f64,
     pub(super) hand_over_ns: Histogram,
     pub(super) steals: StealCounts,

@@ -60,6 +60,7 @@ pub(super) struct Spec<'a> {
     /// I/Os that each worker keeps in flight.
     pub(super) shares: Vec<u64>,
     pub(super) batch: u32,
+    pub(super) is_queueing: bool,
     pub(super) time: Duration,
     pub(super) device: Config,
 }
@@ -87,6 +88,7 @@ pub(super) fn take(
         started: Instant::now(),
         sleepers: (0..workers).map(|_| Default::default()).collect(),
         batch: spec.batch,
+        is_queueing: spec.is_queueing,
     };
     std::thread::scope(|scope| {
         let (arrived, arrivals) = mpsc::channel();
@@ -171,6 +173,7 @@ mod tests {
             completion,
             shares: vec![depth / workers as u64; workers],
             batch: 8,
+            is_queueing: true,
             time: Duration::from_millis(40),
             device,
         };

@@ -7,8 +7,8 @@
 //!       └───── sleep until the next I/O is done, or a tag is handed over
 //! ```
 //!
-//! A worker that waits for a tag has its place among the waiters, and goes on completing: in the block layer the process sleeps
-//! and its CPU still takes the device's interrupts.
+//! A worker that waits for a tag goes on completing: in the block layer the process sleeps and its CPU still takes the device's
+//! interrupts.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nearfar_runs::Histogram;
 use nearfar_tags::{Get, Tags};
 
-use super::device::{Device, Duplicate, Padded, Queue};
+use super::device::{Device, Duplicate, Padded};
 use crate::conditions::usage_of;
 
 /// What all workers do now.
@@ -40,6 +40,8 @@ pub(super) struct Shared<'a> {
     pub(super) sleepers: Vec<Padded<Sleeper>>,
     /// Most completions before a worker submits again.
     pub(super) batch: u32,
+    /// Whether a worker without a tag has a place among the waiters at once.
+    pub(super) is_queueing: bool,
 }
 
 /// A worker that may sleep.
@@ -84,7 +86,7 @@ pub(super) struct Measured {
     pub(super) elapsed_s: f64,
     pub(super) user_s: f64,
     pub(super) system_s: f64,
-    /// With a place among the waiters.
+    /// Without a tag that it wanted.
     pub(super) wait_s: f64,
     pub(super) hand_over_ns: Histogram,
 }
@@ -98,8 +100,10 @@ pub(super) struct Worker<'a> {
     /// Who may complete its I/Os, one of them at random.
     handlers: std::ops::Range<usize>,
     random: fastrand::Rng,
-    queue: Queue,
+    last_due_ns: u64,
     submitted: u64,
+    /// Whose I/Os it completes first.
+    first: usize,
     wait: Option<Wait<'a>>,
     waited_ns: u64,
     hand_over_ns: Histogram,
@@ -107,7 +111,8 @@ pub(super) struct Worker<'a> {
 }
 
 struct Wait<'a> {
-    get: Pin<Box<Get<'a>>>,
+    /// Its place among the waiters.
+    get: Option<Pin<Box<Get<'a>>>>,
     since_ns: u64,
     /// Counted from here: the beginning of the measurement where that is later.
     counted_from_ns: u64,
@@ -150,8 +155,9 @@ impl<'a> Worker<'a> {
             share,
             handlers,
             random: fastrand::Rng::with_seed(index as u64),
-            queue: Queue::default(),
+            last_due_ns: 0,
             submitted: 0,
+            first: 0,
             wait: None,
             waited_ns: 0,
             hand_over_ns: Histogram::new(),
@@ -213,11 +219,13 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Completes what is done, up to a batch of it.
+    /// Completes what is done, up to a batch of it; another submitter's first each time, so that none has to wait for the others.
     fn complete(&mut self) -> u32 {
         let (device, now) = (&self.shared.device, self.shared.now_ns());
         let mut count = 0;
-        for submitter in 0..self.shared.sleepers.len() {
+        let workers = self.shared.sleepers.len();
+        self.first = (self.first + 1) % workers;
+        for submitter in (self.first..workers).chain(0..self.first) {
             let pair = (submitter, self.index);
             let is_done = || {
                 device
@@ -226,7 +234,7 @@ impl<'a> Worker<'a> {
             };
             let mut completed = false;
             while count < self.shared.batch && is_done() {
-                let Some(tag) = device.complete(pair, &mut self.queue, now) else {
+                let Some(tag) = device.complete(pair, now) else {
                     break;
                 };
                 self.shared.tags.put(tag);
@@ -248,50 +256,50 @@ impl<'a> Worker<'a> {
         {
             let handler = self.random.usize(self.handlers.clone());
             let now = self.shared.now_ns();
-            device.submit((self.index, handler), &mut self.queue, tag, now)?;
+            device.submit((self.index, handler), &mut self.last_due_ns, tag, now)?;
             self.submitted += 1;
             count += 1;
         }
         Ok(count)
     }
 
-    /// A tag, or a place among the waiters.
+    /// A tag. Without one the worker waits: with I/O in flight it tries again after the next completions, as all that are woken do in
+    /// the block layer; without, or where all have to, it has a place among the waiters.
     fn tag(&mut self) -> Option<u32> {
-        if let Some(wait) = &mut self.wait {
-            let mut context = Context::from_waker(&self.waker);
-            let Poll::Ready(tag) = wait.get.as_mut().poll(&mut context) else {
-                return None;
+        let tags = self.shared.tags;
+        if let Some(Wait { get: Some(get), .. }) = &mut self.wait {
+            return match get.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+                Poll::Ready(tag) => Some(self.end_wait(tag.into_number())),
+                Poll::Pending => None,
             };
-            let tag = tag.into_number();
-            self.end_wait(tag);
-            return Some(tag);
         }
-        if let Some(tag) = self.shared.tags.try_take() {
-            return Some(tag);
+        if let Some(tag) = tags.try_take() {
+            return Some(self.end_wait(tag));
         }
-        let mut get = Box::pin(self.shared.tags.get_async());
-        let since_ns = self.shared.now_ns();
-        match get.as_mut().poll(&mut Context::from_waker(&self.waker)) {
-            Poll::Ready(tag) => Some(tag.into_number()),
-            Poll::Pending => {
-                let counted_from_ns = since_ns;
-                self.wait = Some(Wait {
-                    get,
-                    since_ns,
-                    counted_from_ns,
-                });
-                None
+        let now = self.shared.now_ns();
+        let wait = self.wait.get_or_insert(Wait {
+            get: None,
+            since_ns: now,
+            counted_from_ns: now,
+        });
+        if self.shared.is_queueing || self.submitted == self.shared.device.completed(self.index) {
+            let mut get = Box::pin(tags.get_async());
+            if let Poll::Ready(tag) = get.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+                return Some(self.end_wait(tag.into_number()));
             }
+            wait.get = Some(get);
         }
+        None
     }
 
-    fn end_wait(&mut self, tag: u32) {
-        let (now, freed) = (self.shared.now_ns(), self.shared.device.freed_ns(tag));
+    fn end_wait(&mut self, tag: u32) -> u32 {
         if let Some(wait) = self.wait.take() {
+            let (now, freed) = (self.shared.now_ns(), self.shared.device.freed_ns(tag));
             self.waited_ns += now - wait.counted_from_ns;
             self.hand_over_ns
                 .record(now.saturating_sub(freed.max(wait.since_ns)));
         }
+        tag
     }
 
     /// Until the next I/O is done, another worker may have submitted one that is, or a tag is handed over.

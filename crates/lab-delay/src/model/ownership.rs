@@ -73,7 +73,8 @@ impl Word {
         Self(if left >> COPIES == 0 { 0 } else { left })
     }
 
-    fn at(self, node: usize) -> bool {
+    /// Whether a node has a copy.
+    pub fn at(self, node: usize) -> bool {
         self.0 & copy(node) != 0
     }
 

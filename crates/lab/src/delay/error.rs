@@ -26,7 +26,7 @@ pub enum DelaySpecError {
     #[error("cache {0:?} is not SIZE/WAYS such as 4M/16 (64 bytes a way at least, 4G at most)")]
     Cache(String),
     /// The value of `transfer`.
-    #[error("transfer {0:?} is not SAME/OTHER such as 500/2000")]
+    #[error("transfer {0:?} is not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
     Transfer(String),
 }
 

@@ -74,6 +74,7 @@ impl Asked {
         self.transfer.unwrap_or(TransferDelay {
             same_node_ns: scaled(same),
             other_node_ns: scaled(other),
+            is_by_distance: false,
         })
     }
 
@@ -125,7 +126,7 @@ impl FromStr for DelaySpec {
     type Err = DelaySpecError;
 
     /// `off`, `auto`, or items with commas between: `scale=4`, `base=200`, `near=400`, `far=800`, `20=900`, `0-1=800`,
-    /// `0:1=800`, `cache=4M/16`, `transfer=500/2000`.
+    /// `0:1=800`, `cache=4M/16`, `transfer=500/2000`, `transfer=500/2000/distance`.
     fn from_str(text: &str) -> Result<Self, DelaySpecError> {
         match text {
             "off" => Ok(Self::Off),
@@ -154,14 +155,18 @@ fn cache(text: &str) -> Result<CacheModel, DelaySpecError> {
         .ok_or_else(|| DelaySpecError::Cache(text.to_owned()))
 }
 
-/// `500/2000`: nanoseconds within a node, and from another.
+/// `500/2000`: nanoseconds within a node, and from another; `500/2000/distance`: from the nearest other one, from others in
+/// proportion to their distance.
 fn transfer(text: &str) -> Result<TransferDelay, DelaySpecError> {
-    let (same, other) = text
+    let plain = text.strip_suffix("/distance");
+    let (same, other) = plain
+        .unwrap_or(text)
         .split_once('/')
         .ok_or_else(|| DelaySpecError::Transfer(text.to_owned()))?;
     Ok(TransferDelay {
         same_node_ns: nanoseconds(same)?,
         other_node_ns: nanoseconds(other)?,
+        is_by_distance: plain.is_some(),
     })
 }
 

@@ -100,10 +100,14 @@ impl fmt::Display for CacheModel {
     }
 }
 
-/// As `--delay transfer=` takes it: `500/2000`.
+/// As `--delay transfer=` takes it: `500/2000`, `500/2000/distance`.
 impl fmt::Display for TransferDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.same_node_ns, self.other_node_ns)
+        write!(f, "{}/{}", self.same_node_ns, self.other_node_ns)?;
+        match self.is_by_distance {
+            true => f.write_str("/distance"),
+            false => Ok(()),
+        }
     }
 }
 
