@@ -149,7 +149,7 @@ fn what_cannot_be_is_refused_with_the_argument() {
     let store = tempfile::tempdir().unwrap();
     for (words, says) in [
         ("--tags 0", "--tags 0: expected 1 to 16777216"),
-        ("--workers none", "--workers none: expected 1 to 64"),
+        ("--batch none", "--batch none: expected 1 to 4294967295"),
         ("--request-bytes 8", "--request-bytes 8: expected 32 to"),
     ] {
         let output = nearfar(&store, &format!("bench tags {words}"));
