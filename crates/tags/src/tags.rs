@@ -24,12 +24,12 @@ use crate::{Batch, BuildError, Get, GetOwned, OwnedTag, Policy, Statistics, Tag}
 ///
 /// # Waiting
 /// Callers that wait are served in the order of their arrival. While a woken waiter is on its way, a thread that runs may take a tag
-/// before it. A waiter that was woken and found no tag is overdue, and so is the first waiter after a tag that one was woken for was
-/// put 1000 times more, and every task or batch from its first wait on. While a waiter is overdue, each tag that is put goes to the first waiter, and
-/// no other thread sees it.
+/// before it. A waiter that was woken and found no tag is overdue, and so is the first waiter once a tag that one was woken for was
+/// put 1000 times more, and every task or batch from its first wait on. While a waiter is overdue, each tag that is put goes to the
+/// first waiter, and no other thread sees it.
 ///
-/// So an overdue waiter at position k has a tag after k puts at most, and any waiter, even if none of them ever runs, after 1002 k puts
-/// of a tag. A batch counts as many times as it wants tags.
+/// So an overdue waiter at position k has a tag after k puts at most, and any waiter, even if none of them ever runs, after 1002 k
+/// puts of a tag. A batch counts as many times as it wants tags.
 ///
 /// # Fork
 /// In a forked child the tags belong to the parent: getting one panics, putting one and dropping a guard or a future does nothing. The
