@@ -66,6 +66,10 @@ fn page(shown: &Shown<'_>, findings: &Findings) -> Document {
 fn mail(shown: &Shown<'_>, findings: &Findings) -> Document {
     let mut out = Document::new();
     matrices(shown, findings, &mut out);
+    if findings.orders.is_empty() {
+        said(findings, &mut out);
+        return out;
+    }
     out.heading("Found", "");
     sentences::summary(findings)
         .into_iter()
