@@ -54,7 +54,14 @@ fn refuses_everything(tags: &Arc<Tags>) -> bool {
         && tags.free() == 0
 }
 
+/// One test, so that no other thread of the program holds a lock, or makes its first allocator, at the moment of a fork.
 #[test]
+fn a_child_is_not_its_parent() {
+    a_child_gets_no_tag_of_its_parent();
+    a_waiting_future_is_dropped_in_a_child();
+    a_started_program_changes_nothing();
+}
+
 fn a_child_gets_no_tag_of_its_parent() {
     let policies = [Policy::Stock, Policy::Limit, Policy::Bitmap, Policy::Auto];
     for policy in policies {
@@ -92,7 +99,6 @@ fn makes_its_own() -> bool {
 }
 
 /// A process that is started by another program's way is not affected.
-#[test]
 fn a_started_program_changes_nothing() {
     let tags = Tags::new(8).unwrap();
     let tag = tags.get();
@@ -107,7 +113,6 @@ fn a_started_program_changes_nothing() {
 }
 
 /// The queue's lock was held by a thread that the child does not have, or not: a future is dropped without it.
-#[test]
 fn a_waiting_future_is_dropped_in_a_child() {
     let tags = Tags::new(1).unwrap();
     let held = tags.get();
