@@ -1,18 +1,18 @@
 //! Policy `Auto`: a cache of tags for each CPU while there are many, shared words of bits while they are scarce.
 //!
 //! ```text
-//!              ┌── a get finds no tag in the words; somebody waits; a CPU has no share ──┐
-//!              │                                                                       ▼
+//!              ┌── a get finds no tag in the words; a thread waits; a CPU has no share ──┐
+//!              │                                                                        ▼
 //!  open: caches in front of words                            closed: words only, caches emptied into them
-//!              ▲                                                                       │
-//!              └── for a while no get failed, nobody waits, a quarter is free ─────────────┘
+//!              ▲                                                                        │
+//!              └── for a while no get failed, none waits, a quarter is free ────────────┘
 //! ```
 //!
-//! Who needs every free tag in the words closes the gate and counts itself as a user of it, then restarts all sequences (membarrier)
-//! and moves the cached tags to the words, one at a time, so that a thread which is stopped meanwhile keeps one tag at most. Several
-//! threads may do so at once; none waits for another. The gate does not open while it has users, so that whoever empties caches never
-//! meets a sequence. A get fails only after it saw the words without a free tag (`Shards::take`) while the gate was closed and the
-//! caches were empty all the time: the gate's epoch says whether it was.
+//! A thread that needs every free tag in the words closes the gate and counts itself as a user of it, then restarts all sequences
+//! (membarrier) and moves the cached tags to the words, one at a time, so that a thread which is stopped meanwhile keeps one tag at
+//! most. Several threads may do so at once; none waits for another. The gate does not open while it has users, so that a thread
+//! that empties caches never meets a sequence. A get fails only after it saw the words without a free tag (`Shards::take`) while
+//! the gate was closed and the caches were empty all the time: the gate's epoch says whether it was.
 //!
 //! Without restartable sequences the gate is closed for ever.
 
@@ -141,7 +141,7 @@ impl Auto {
         (tag, has_moved)
     }
 
-    /// Puts a tag into this CPU's cache; false if it is full or there is none, or somebody waits.
+    /// Puts a tag into this CPU's cache; false if it is full or there is none, or a thread waits.
     #[inline(always)]
     pub(crate) fn put_cached(&self, tag: u32) -> bool {
         match &self.caches {
@@ -180,12 +180,12 @@ impl Auto {
         self.claim(caches, home) && caches.push(&self.control, tag)
     }
 
-    /// Somebody is about to wait: moves every free tag into the words, and keeps them there until `calm`. Whether it moved any.
+    /// A thread is about to wait: moves every free tag into the words, and keeps them there until `calm`. Whether it moved any.
     pub(crate) fn revoke(&self) -> bool {
         self.close()
     }
 
-    /// Somebody does not wait any more.
+    /// A thread does not wait any more.
     pub(crate) fn calm(&self) {
         self.leave();
     }
@@ -299,7 +299,7 @@ impl Auto {
         }
     }
 
-    /// A tag of the words. From the shard of another CPU it moves some at once, unless somebody waits.
+    /// A tag of the words. From the shard of another CPU it moves some at once, unless a thread waits.
     fn take_closed(&self, gate: u64, has_moved: &mut bool) -> Option<u32> {
         let home = self.home();
         let moved = Cell::new(false);

@@ -106,7 +106,7 @@ impl Caches {
     fn sequence(&self, control: &Control) -> Popped {
         let control = std::ptr::from_ref(control).cast();
         let memory = self.memory.as_ptr().cast();
-        // SAFETY: `rseq` was probed; `memory` has `cpus` caches of the layout above; whoever writes one otherwise closed the gate and
+        // SAFETY: `rseq` was probed; `memory` has `cpus` caches of the layout above; a thread that writes one otherwise closed the gate and
         // called `restart_all` first.
         unsafe { rseq::pop(self.rseq.offset(), control, memory, self.cpus) }
     }
@@ -165,7 +165,7 @@ impl Caches {
 
 impl Drop for Caches {
     fn drop(&mut self) {
-        // SAFETY: `map` mapped these bytes, and nobody else knows them.
+        // SAFETY: `map` mapped these bytes, and nothing else has their address.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), bytes(self.cpus)) };
     }
 }

@@ -68,7 +68,7 @@ fn wiped_page() -> &'static AtomicU32 {
     if page == libc::MAP_FAILED {
         return &UNWIPED;
     }
-    // SAFETY: the advice is for the mapping made above, which nobody else knows.
+    // SAFETY: the advice is for the mapping made above, whose address nothing else has.
     if unsafe { libc::madvise(page, size, libc::MADV_WIPEONFORK) } != 0 {
         return &UNWIPED;
     }

@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// Makes a tag free by the shortest way, without a look at waiters: false, and nothing done, where the policy has no such way or
-    /// somebody waits (between `revoke` and `calm`).
+    /// a thread waits (between `revoke` and `calm`).
     #[inline]
     pub(crate) fn put_cached(&self, tag: u32) -> bool {
         match self {
@@ -90,7 +90,7 @@ impl Pool {
         }
     }
 
-    /// Somebody is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
+    /// A thread is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
     /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`. Whether it
     /// moved any.
     pub(crate) fn revoke(&self) -> bool {

@@ -5,11 +5,11 @@ use std::task::Waker;
 
 use crate::sync::{Arc, Event, Mutex, MutexGuard, PoisonError};
 
-/// Nobody waits.
-pub(crate) const NOBODY: u32 = 0;
-/// Somebody waits, and nobody is overdue.
+/// No caller waits.
+pub(crate) const NONE_WAITS: u32 = 0;
+/// Callers wait, and none is overdue.
 const WAITING: u32 = 1;
-/// Somebody is overdue.
+/// A caller is overdue.
 pub(crate) const OVERDUE: u32 = 2;
 
 /// Free tags that any thread can take.
@@ -91,7 +91,7 @@ impl Granted {
 impl Queue {
     pub(crate) fn mode(&self) -> u32 {
         match (self.waiters.is_empty(), self.overdue) {
-            (true, _) => NOBODY,
+            (true, _) => NONE_WAITS,
             (false, 0) => WAITING,
             (false, _) => OVERDUE,
         }

@@ -1,4 +1,4 @@
-//! What an allocator did, beside handing out tags.
+//! What an allocator did in addition to handing out tags.
 
 /// Counts since the allocator was made. Each is counted where it is rare: a get from a cache at hand counts nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -17,14 +17,16 @@
 //! No wake-up is lost:
 //! - The first waiter joins (`mode`), then tries; a put makes its tag free, then reads `mode`. A fence stands between both steps of
 //!   both, so one of them sees the other.
-//! - A put that wakes nobody because of a record in `woken` relies on the waiter that was woken: it clears its record, then tries.
+//! - A put that wakes no waiter because of a record in `woken` relies on the waiter that was woken: it clears its record, then tries.
 //! - A waiter that leaves for any reason makes a tag that is free by then visible once more, as a put does (`missed`).
 
 use std::task::Waker;
 use std::time::Instant;
 
 use crate::apart::Apart;
-use crate::queue::{Grant, Granted, NOBODY, OVERDUE, Phase, Place, Queue, Shared, Waiter, lock};
+use crate::queue::{
+    Grant, Granted, NONE_WAITS, OVERDUE, Phase, Place, Queue, Shared, Waiter, lock,
+};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, fence_after_put};
 
 /// How often a tag is made free for anyone while a waiter that was woken for it has not run yet.
@@ -35,7 +37,7 @@ const RECORDS: usize = 8;
 
 /// What became of a tag for the first waiter.
 enum HandOver {
-    /// Nobody waits, or nobody is overdue.
+    /// No caller waits, or none is overdue.
     Refused,
     /// It was given; also a free tag that waiters may have missed.
     Done(Option<u32>),
@@ -54,7 +56,7 @@ pub(crate) struct Waiters {
 impl Waiters {
     pub(crate) fn new(max_passes: u32) -> Self {
         Self {
-            mode: Apart(AtomicU32::new(NOBODY)),
+            mode: Apart(AtomicU32::new(NONE_WAITS)),
             woken: std::array::from_fn(|_| AtomicU64::new(0)),
             queue: Mutex::default(),
             max_passes,
@@ -78,7 +80,7 @@ impl Waiters {
         }
         shared.put(tag);
         fence_after_put();
-        if self.mode.0.load(Ordering::Relaxed) != NOBODY {
+        if self.mode.0.load(Ordering::Relaxed) != NONE_WAITS {
             self.announce(tag, shared);
         }
     }
@@ -115,7 +117,7 @@ impl Waiters {
         }
     }
 
-    /// A tag was made free while somebody waits: sees to it that a waiter tries.
+    /// A tag was made free while a caller waits: sees to it that a waiter tries.
     #[cold]
     fn announce(&self, tag: u32, shared: &impl Shared) {
         if let Some(tag) = self.wake_or_retake(tag, shared) {
@@ -382,9 +384,9 @@ impl Waiters {
         }
     }
 
-    /// Whether somebody waits.
+    /// Whether a caller waits.
     pub(crate) fn has_waiters(&self) -> bool {
-        self.mode.0.load(Ordering::Relaxed) != NOBODY
+        self.mode.0.load(Ordering::Relaxed) != NONE_WAITS
     }
 
     /// Whether tags are handed over: who does not wait may see none.

@@ -90,7 +90,11 @@ impl Varied {
     pub fn help(&self) -> String {
         match &self.levels {
             Levels::Named { all, default } => {
-                format!("{} [default: {}]", all.join(", "), default.join(","))
+                let chosen = match all == default {
+                    true => "all".to_owned(),
+                    false => default.join(","),
+                };
+                format!("{} [default: {chosen}]", all.join(", "))
             }
             Levels::Number { range, default } => {
                 let default: Vec<String> = default.iter().map(i64::to_string).collect();

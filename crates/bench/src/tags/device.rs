@@ -6,7 +6,7 @@
 //!  └─ queue      one for all, as the device has one set of tags: its next line when an I/O is submitted, and when one is completed
 //! ```
 //!
-//! A request is in the cache of whoever had the tag last, so a tag from afar brings its lines from afar. The queue
+//! A request is in the cache of the CPU that had the tag last, so a tag from afar brings its lines from afar. The queue
 //! is so long that its lines are in no cache when their turn comes, as if the device had just written them. Its tail and its head are
 //! lines that every CPU writes.
 

@@ -182,7 +182,9 @@ impl<'a> Worker<'a> {
     /// A thread that ends at once, by a panic now and then.
     fn brief_thread(&mut self) {
         let shared = self.shared;
-        let (owner, panics) = (self.owner, self.random.bool());
+        // A release build of the workspace aborts instead.
+        let panics = self.random.bool() && cfg!(panic = "unwind");
+        let owner = self.owner;
         let ended = thread::scope(|scope| {
             let brief = scope.spawn(move || {
                 let Some(tag) = shared.target.tags.try_get() else {

@@ -1,7 +1,7 @@
 //! The sequences for aarch64; what each may do, and why an interruption is harmless, is said in `x86_64.rs`. The thread's area is at
 //! TPIDR_EL0 + offset: `cpu_id` at 4, `rseq_cs` at 8.
 //!
-//! The stores of a sequence need no order: threads of the same CPU see them in program order, and whoever empties the cache of
+//! The stores of a sequence need no order: threads of the same CPU see them in program order, and a thread that empties the cache of
 //! another CPU waits for a membarrier first.
 
 use core::arch::asm;

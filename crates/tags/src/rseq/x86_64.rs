@@ -51,7 +51,7 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
 /// - Before that store nothing is changed, and each input is kept in its register, so the abort handler starts again at 2:.
 /// - A preemption, a migration or a signal between 3: and 4: makes the kernel resume at 7:. So from the read of `cpu_id` to the store
 ///   no other thread ran on this CPU and the thread stayed there: `count` and the slot are what was read.
-/// - The gate is read inside. Whoever closes it and then interrupts all sequences (membarrier) knows that none commits afterwards that
+/// - The gate is read inside. A thread that closes it and then interrupts all sequences (membarrier) knows that none commits afterwards that
 ///   saw it open.
 /// - A jump to 8: leaves the sequence without a store; the kernel then ignores the descriptor.
 ///
