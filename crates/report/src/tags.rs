@@ -74,10 +74,7 @@ fn mail(shown: &Shown<'_>, findings: &Findings) -> Document {
     sentences::summary(findings)
         .into_iter()
         .for_each(|text| out.paragraph(text));
-    out.heading("Steps", "medians, 95 % intervals of the change");
-    sentences::orders(findings)
-        .into_iter()
-        .for_each(|text| out.paragraph(text));
+    said(findings, &mut out);
     out
 }
 

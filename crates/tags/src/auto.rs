@@ -5,7 +5,7 @@
 //!              │                                                                        ▼
 //!  open: caches in front of words                            closed: words only, caches emptied into them
 //!              ▲                                                                        │
-//!              └── for a while no get failed, none waits, a quarter is free ────────────┘
+//!              └── for a while no get failed, none waits, each CPU can cache some ─────┘
 //! ```
 //!
 //! A thread that needs every free tag in the words closes the gate and counts itself as a user of it, then restarts all sequences
@@ -316,7 +316,10 @@ impl Auto {
             moved.set(true);
             tag
         };
-        let put = |tag| self.words.put_all(&[tag], home);
+        let put = |tag| {
+            moved.set(true);
+            self.words.put_all(&[tag], home);
+        };
         let tag = self.control.size.take(take, put);
         // Who waits since then may have missed what was moved.
         *has_moved |= moved.get() && self.control.gate.load(Ordering::SeqCst) & USERS != 0;

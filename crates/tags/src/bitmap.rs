@@ -29,7 +29,7 @@ impl Bitmap {
     pub(crate) fn put(&self, tag: u32) {
         let word = &self.words[(tag / TAGS) as usize];
         let before = word.fetch_add(PUT + (1 << (tag % TAGS)), Ordering::SeqCst);
-        debug_assert!(
+        assert!(
             before & (1 << (tag % TAGS)) == 0,
             "tag {tag} was free already"
         );

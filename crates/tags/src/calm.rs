@@ -116,7 +116,8 @@ impl Calm {
 
     /// A look while the gate is closed, on this CPU, at so many free tags of `size`: true if the gate may open.
     pub(crate) fn look(&self, cpu: usize, free: u32, size: u32) -> bool {
-        let cpu = cpu as u32 + 1;
+        // A thread without an area has the highest number: it counts as several CPUs.
+        let cpu = u32::try_from(cpu).map_or(SEVERAL, |cpu| cpu.saturating_add(1));
         let seen = self.cpu.load(Ordering::Relaxed);
         if seen != cpu && seen != SEVERAL {
             let now = if seen == 0 { cpu } else { SEVERAL };
@@ -132,7 +133,7 @@ impl Calm {
             return false;
         }
         let has_missed = self.missed.swap(0, Ordering::Relaxed) != 0;
-        let is_sole = self.cpu.swap(0, Ordering::Relaxed) == cpu;
+        let is_sole = self.cpu.swap(0, Ordering::Relaxed) == cpu && cpu != SEVERAL;
         let fewest = self.fewest.swap(u32::MAX, Ordering::Relaxed);
         let share = match (is_sole, has_missed) {
             // Where one CPU takes and puts, a cache makes no get fail.

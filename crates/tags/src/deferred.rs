@@ -124,7 +124,7 @@ impl Deferred {
         let word = &self.words[(tag / self.word_tags) as usize];
         let bit = 1 << (tag % self.word_tags);
         let before = word.put.0.tags.fetch_add(PUT + bit, Ordering::SeqCst);
-        debug_assert!(before & bit == 0, "tag {tag} was free already");
+        assert!(before & bit == 0, "tag {tag} was free already");
         self.hint(cpu).0.store(tag, Ordering::Relaxed);
     }
 

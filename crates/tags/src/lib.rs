@@ -103,7 +103,7 @@
 //!   locked nothing.
 //! - Waiters are served in the order of their arrival, and no wake-up is lost.
 //! - A forked child panics when it takes a tag of its parent's allocator, and its puts change nothing.
-//! - [`Tags::try_take`], and [`Tags::put`] while no thread waits, are async-signal-safe under [`Policy::Auto`] and
+//! - While no caller waits or begins to, [`Tags::try_take`] and [`Tags::put`] are async-signal-safe under [`Policy::Auto`] and
 //!   [`Policy::Coarse`].
 
 mod apart;

@@ -162,6 +162,10 @@ impl Locked {
         pool.refills += 1;
         let mut stack = lock(&cache.0);
         for _ in 1..stack.batch() {
+            // It was empty when it was unlocked; threads of its CPU may have filled it meanwhile.
+            if stack.is_full() {
+                break;
+            }
             match pool.free.pop() {
                 Some(tag) => self.push(own, &mut stack, tag),
                 None => break,

@@ -53,6 +53,8 @@ pub(crate) struct Waiter {
     pub wanted: usize,
     pub given: Vec<u32>,
     pub phase: Phase,
+    /// Puts that woke no waiter while this one was the first.
+    pub passes: u32,
     /// `None`: a thread that sleeps on its event.
     pub waker: Option<Waker>,
     pub grant: Arc<Grant>,

@@ -101,7 +101,7 @@ impl Shards {
             recent.store(tag / TAGS, Ordering::Relaxed);
         }
         let before = word.fetch_add(PUT + (1 << (tag % TAGS)), Ordering::SeqCst);
-        debug_assert!(
+        assert!(
             before & (1 << (tag % TAGS)) == 0,
             "tag {tag} was free already"
         );
@@ -122,7 +122,7 @@ impl Shards {
         let words = self.shard(self.shard_of(home)).iter().flat_map(|b| &b.0);
         for (word, bits) in words.zip(bits).filter(|(_, bits)| *bits != 0) {
             let before = word.fetch_add(PUT + u64::from(bits), Ordering::SeqCst);
-            debug_assert!(before & u64::from(bits) == 0, "a tag was free already");
+            assert!(before & u64::from(bits) == 0, "a tag was free already");
         }
     }
 

@@ -17,11 +17,15 @@ pub(crate) fn fence_after_put() {
     }
 }
 
-/// Microseconds since the first call.
+/// Microseconds of the monotonic clock. Without an initializer that a signal handler or a child of fork could wait for.
 pub(crate) fn now_us() -> u64 {
-    static START: std::sync::LazyLock<std::time::Instant> =
-        std::sync::LazyLock::new(std::time::Instant::now);
-    START.elapsed().as_micros() as u64
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to `now`, which outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
 /// A number of this thread, the lowest ones first.

@@ -25,11 +25,11 @@ use crate::{Batch, BuildError, Get, GetOwned, OwnedTag, Policy, Statistics, Tag}
 /// # Waiting
 /// Callers that wait are served in the order of their arrival. While a woken waiter is on its way, a thread that runs may take a tag
 /// before it. A waiter that was woken and found no tag is overdue, and so is the first waiter once a tag that one was woken for was
-/// put 1000 times more, and every task or batch from its first wait on. While a waiter is overdue, each tag that is put goes to the
+/// put 1000 times more, or 1000 tags were put while all waiters were on their way, and every task or batch from its first wait on. While a waiter is overdue, each tag that is put goes to the
 /// first waiter, and no other thread sees it.
 ///
-/// So an overdue waiter at position k has a tag after k puts at most, and any waiter, even if none of them ever runs, after 1002 k
-/// puts of a tag. A batch counts as many times as it wants tags.
+/// So an overdue waiter at position k has a tag after k puts at most, and any waiter, even if none of them ever runs, after 10,000 k
+/// puts (1002 k of the same tag). A batch counts as many times as it wants tags.
 ///
 /// # Fork
 /// In a forked child the tags belong to the parent: getting one panics, putting one and dropping a guard or a future does nothing. The
@@ -106,7 +106,8 @@ impl Tags {
         self.take_timeout(timeout).map(|tag| Tag::new(self, tag))
     }
 
-    /// A tag, once the future is ready, under any executor. A future that is dropped gives its place, or its tag, to the next.
+    /// A tag, once the future is ready, under any executor. A future that is dropped gives its place, or its tag, to the next. One that is neither polled nor
+    /// dropped keeps its place, and the tag that is handed to it.
     pub fn get_async(&self) -> Get<'_> {
         Get::new(self)
     }
@@ -199,8 +200,8 @@ impl Tags {
     /// Makes a tag free that `take`, `try_take`, or `take_timeout` returned, or that a guard was dissolved into.
     ///
     /// # Panics
-    /// If there is no such tag. A tag that is not held is not noticed in a build without debug assertions: it will be handed out
-    /// twice.
+    /// If there is no such tag, or it is in the shared words already. A tag that is not held is not noticed everywhere: it, or another
+    /// one, is handed out twice or lost then.
     #[inline]
     pub fn put(&self, tag: u32) {
         // A cache refuses what is no tag.

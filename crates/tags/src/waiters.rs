@@ -137,12 +137,29 @@ impl Waiters {
             let id = first.id;
             self.make_overdue(&mut queue, id);
         }
-        if queue.overdue == 0 {
+        if queue.overdue == 0 && !self.pass_first(&mut queue) {
             self.wake_next(queue, tag);
             return None;
         }
         drop(queue);
         self.take(shared)
+    }
+
+    /// Where every waiter is on its way, the first is passed once more. Whether it is overdue by that.
+    fn pass_first(&self, queue: &mut Queue) -> bool {
+        let mut waiters = queue.waiters.iter();
+        if waiters.any(|waiter| waiter.phase == Phase::Asleep) {
+            return false;
+        }
+        let Some(first) = queue.waiters.front_mut() else {
+            return false;
+        };
+        first.passes += 1;
+        let (id, is_late) = (first.id, first.passes > self.max_passes);
+        if is_late {
+            self.make_overdue(queue, id);
+        }
+        is_late
     }
 
     /// How often this tag was made free since a waiter was woken for it; `None` if no waiter on its way was.
@@ -186,11 +203,9 @@ impl Waiters {
             }
             Granted::Batch(std::mem::take(&mut first.given))
         };
-        let was_woken = matches!(first.phase, Phase::Woken(_));
         queue.hand_overs += 1;
         self.end_wait(queue, 0, Some(granted));
-        let missed = was_woken.then(|| self.missed(shared));
-        HandOver::Done(missed.flatten())
+        HandOver::Done(self.missed(shared))
     }
 
     /// Removes a waiter, and wakes it if it is granted something.
@@ -269,7 +284,6 @@ impl Waiters {
         let mut queue = lock(&self.queue);
         let id = queue.joined;
         queue.joined += 1;
-        let is_first = queue.waiters.is_empty();
         let is_overdue = wanted > 1 || waker.is_some();
         queue.overdue += usize::from(is_overdue);
         queue.waiters.push_back(Waiter {
@@ -281,15 +295,15 @@ impl Waiters {
             } else {
                 Phase::Asleep
             },
+            passes: 0,
             waker,
             grant: grant.clone(),
         });
         self.publish(&queue);
         drop(queue);
-        // The tags of caches may be for those before. Otherwise the first waiter looks for all that join while it does.
-        if shared.revoke() || is_first || is_overdue {
-            self.serve(shared);
-        }
+        shared.revoke();
+        // What is free now, or was in a cache, may be for those before: a put may rely on a waiter that does not run.
+        self.serve(shared);
         Place { id, grant }
     }
 

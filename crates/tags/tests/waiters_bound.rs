@@ -124,3 +124,51 @@ fn every_tag_wakes_a_waiter() {
     }
     assert_eq!(free.take().0, None);
 }
+
+/// As `passes`, for a tag that no waiter was woken for: the one that was is held.
+#[test]
+fn another_tag_does_not_pass_a_woken_waiter_for_ever() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let place = waiters.join(1, None, &free);
+    waiters.put(0, &free);
+    assert_eq!(free.take().0, Some(0));
+    let passed = (0..=MAX_PASSES + 1).take_while(|_| {
+        waiters.put(1, &free);
+        free.take().0.is_some()
+    });
+    assert_eq!(passed.count() as u32, MAX_PASSES);
+    assert_eq!(granted(&waiters, &place, &free), Some(1));
+}
+
+/// A tag was put while the only waiter was on its way; it is still free when another one joins.
+#[test]
+fn a_caller_that_joins_finds_what_was_put_before() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let first = waiters.join(1, None, &free);
+    waiters.put(0, &free);
+    assert_eq!(free.take().0, Some(0));
+    waiters.put(1, &free);
+    let second = waiters.join(1, None, &free);
+    assert_eq!(granted(&waiters, &first, &free), Some(1));
+    waiters.put(0, &free);
+    assert!(matches!(
+        waiters.sleep(&second, None, &free),
+        Some(Granted::Tag(0))
+    ));
+}
+
+/// A tag that is handed to the first leaves no other tag free while the second sleeps.
+#[test]
+fn a_hand_over_leaves_no_tag_free_while_others_wait() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let task = waiters.join(1, Some(Waker::noop().clone()), &free);
+    let second = waiters.join(1, None, &free);
+    // As a put that read the mode before the task joined.
+    free.put(1);
+    waiters.put(0, &free);
+    assert_eq!(granted(&waiters, &task, &free), Some(0));
+    assert!(matches!(
+        waiters.sleep(&second, None, &free),
+        Some(Granted::Tag(1))
+    ));
+}

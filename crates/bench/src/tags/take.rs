@@ -1,7 +1,7 @@
 //! Taking a sample: the workers of a cell, each on its CPU, for a while.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,6 +19,9 @@ use super::worker::{ENDED, MEASURING, Measured, Shared, WARMING_UP, Worker};
 const CANCEL_CHECK: Duration = Duration::from_millis(20);
 /// The warm-up's part of a sample's time.
 const WARM_UP_PART: u32 = 4;
+/// How often it is seen whether all workers have begun to measure, and for how long at most.
+const START_CHECK: Duration = Duration::from_micros(100);
+const LATEST_START: Duration = Duration::from_secs(5);
 
 /// Which worker completes an I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +88,7 @@ pub(super) fn take(
         tags,
         device: Device::new(spec.device, memory, workers, completes),
         phase: AtomicU8::new(WARMING_UP),
+        measuring: AtomicUsize::new(0),
         started: Instant::now(),
         sleepers: (0..workers).map(|_| Default::default()).collect(),
         batch: spec.batch,
@@ -98,6 +102,7 @@ pub(super) fn take(
             thread.spawn_scoped(scope, move || -> Result<Measured, BoxError> {
                 let pinned = affinity::pin(cpu);
                 let pinned = pinned.map_err(|error| format!("cannot run on CPU {cpu}: {error}"));
+                sleep_exactly();
                 let _ = arrived.send(pinned.is_ok());
                 pinned?;
                 Ok(Worker::new(shared, index, share, handlers).run()?)
@@ -107,7 +112,7 @@ pub(super) fn take(
         let started = threads.iter().all(Result::is_ok);
         let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
         let measured = match all_run {
-            true => measure(shared, spec.time, cancel),
+            true => measure(shared, workers, spec.time, cancel),
             false => None,
         };
         shared.set_phase(ENDED);
@@ -125,14 +130,26 @@ pub(super) fn take(
 /// Lets the workers warm up and measure. What the allocator had done before and after; `None` when it was cancelled.
 fn measure(
     shared: &Shared<'_>,
+    workers: usize,
     time: Duration,
     cancel: &AtomicBool,
 ) -> Option<(nearfar_tags::Statistics, nearfar_tags::Statistics)> {
     pause(time / WARM_UP_PART, cancel)?;
     let before = shared.tags.statistics();
     shared.set_phase(MEASURING);
+    // On a busy host a worker may not run for longer than the sample takes.
+    let until = Instant::now() + LATEST_START;
+    while shared.measuring.load(Ordering::Relaxed) < workers && Instant::now() < until {
+        pause(START_CHECK, cancel)?;
+    }
     pause(time, cancel)?;
     Some((before, shared.tags.statistics()))
+}
+
+/// The end of a sleep is not put off by the thread's timer slack, 50 us unless it is set: more than an I/O takes.
+fn sleep_exactly() {
+    // SAFETY: sets a property of the calling thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }
 
 fn pause(time: Duration, cancel: &AtomicBool) -> Option<()> {

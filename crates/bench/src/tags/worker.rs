@@ -11,7 +11,7 @@
 //! interrupts.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -36,6 +36,8 @@ pub(super) struct Shared<'a> {
     pub(super) tags: &'a Tags,
     pub(super) device: Device<'a>,
     pub(super) phase: AtomicU8,
+    /// Workers that have begun to measure.
+    pub(super) measuring: AtomicUsize,
     pub(super) started: Instant,
     pub(super) sleepers: Vec<Padded<Sleeper>>,
     /// Most completions before a worker submits again.
@@ -170,10 +172,12 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// A tag that was handed out twice.
     pub(super) fn run(mut self) -> Result<Measured, Duplicate> {
-        self.work_while(WARMING_UP)?;
+        let warmed_up = self.work_while(WARMING_UP);
         self.restart_wait();
         self.hand_over_ns = Histogram::new();
         let before = self.mark();
+        self.shared.measuring.fetch_add(1, Ordering::Relaxed);
+        warmed_up?;
         self.work_while(MEASURING)?;
         self.restart_wait();
         let after = self.mark();

@@ -33,7 +33,7 @@ pub(super) fn summary(findings: &Findings) -> Vec<Text> {
     if !findings.orders.is_empty() {
         let parts = [
             (OrderVerdict::Holds, "holds in"),
-            (OrderVerdict::HoldsInPart, "in part in"),
+            (OrderVerdict::HoldsInPart, "holds in part in"),
             (OrderVerdict::Contradicted, "is contradicted in"),
             (OrderVerdict::NotSignificant, "is not significant in"),
             (OrderVerdict::Unknown, "is unknown in"),
@@ -42,14 +42,18 @@ pub(super) fn summary(findings: &Findings) -> Vec<Text> {
             let of = findings.orders.iter().filter(|it| it.verdict == verdict);
             let names: Vec<&str> = of.map(|it| it.scenario.as_str()).collect();
             let among = findings.orders.len();
-            (!names.is_empty()).then(|| format!("{words} {}", scenarios(&names, among)))
+            let is_in_none = verdict == OrderVerdict::NotSignificant && names.len() == among;
+            (!names.is_empty()).then(|| match is_in_none {
+                true => format!("is significant in none of {among} scenarios"),
+                false => format!("{words} {}", scenarios(&names, among)),
+            })
         };
         let parts: Vec<String> = parts.into_iter().filter_map(part).collect();
         let text = format!(
             "The order stock < limit < limit_topology {}.",
             parts.join("; it ")
         );
-        said.push(text.replace("it in part in", "it holds in part in").into());
+        said.push(text.into());
     }
     let policies = policies_of_others(findings);
     if !policies.is_empty() {
@@ -74,7 +78,7 @@ pub(super) fn summary(findings: &Findings) -> Vec<Text> {
 }
 
 /// A sentence a scenario: is the published order there?
-pub(super) fn orders(findings: &Findings) -> Vec<Text> {
+fn orders(findings: &Findings) -> Vec<Text> {
     findings.orders.iter().map(order).collect()
 }
 
@@ -139,9 +143,7 @@ fn others(findings: &Findings) -> Vec<Text> {
             .map(|it| it.scenario.as_str())
             .collect();
         let not = of.iter().filter(|it| !it.beats_all).map(|other| {
-            let steps = other.steps.iter();
-            let steps = steps.filter(|it| it.verdict() != Some(Verdict::Better));
-            let steps: Vec<String> = steps.map(step).collect();
+            let steps: Vec<String> = other.steps.iter().map(step).collect();
             match steps.is_empty() {
                 true => format!("{}: not all three were measured", other.scenario),
                 false => format!("{}: {}", other.scenario, steps.join(", ")),
@@ -184,22 +186,15 @@ fn far(findings: &Findings) -> Vec<Text> {
     let of = |it: &Scenario| {
         let steps = steps_to(findings, &findings.distances, it);
         let near = scenario_of(findings, &steps.first()?.a)?;
-        let times = |step: &&Step| {
+        let of_policy = |step: &&Step| {
             let policy = step.b.text(POLICY);
             let Some(compared) = step.compared.get() else {
                 return format!("{policy} unknown");
             };
-            let interval = compared.shift.confidence.map_or_else(String::new, |it| {
-                format!(" ({:.2} to {:.2})", it.low, it.high)
-            });
-            format!("{policy} {:.2}{interval}", compared.shift.value)
+            format!("{policy} {}", change(compared))
         };
-        let times: Vec<String> = steps.iter().map(times).collect();
-        let text = format!(
-            "times the operations of {}: {}",
-            near.name,
-            times.join(", ")
-        );
+        let changes: Vec<String> = steps.iter().map(of_policy).collect();
+        let text = format!("against {}: {}", near.name, changes.join(", "));
         Some(
             Role::Heading
                 .text(format!("{}: ", it.name))
