@@ -10,8 +10,9 @@
 //! ```
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -70,8 +71,32 @@ impl Store {
             };
             std::fs::create_dir_all(directory).map_err(failed)?;
         }
-        look_at_header(path)?;
+        if matches!(look_at_header(path)?, Header::Absent) {
+            Self::make(path)?;
+        }
         Self::open_for_writing(path)
+    }
+
+    /// Makes a store with its tables under another name first: a process that is killed meanwhile leaves no file that is not a store.
+    fn make(path: &Path) -> Result<(), StoreError> {
+        let failed = |error| StoreError::File {
+            doing: "create",
+            path: path.to_owned(),
+            error,
+        };
+        let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let file = tempfile::Builder::new()
+            .prefix(".runs-")
+            // As SQLite makes files; the process's mask applies.
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(directory.unwrap_or(Path::new(".")))
+            .map_err(failed)?;
+        drop(Self::open_for_writing(file.path())?);
+        match file.persist_noclobber(path) {
+            // Another process has made it meanwhile.
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made.map(drop).map_err(|error| failed(error.error)),
+        }
     }
 
     /// Opens a store that is there, for writing where that is possible and else for reading.
