@@ -180,9 +180,9 @@ impl Auto {
         self.claim(caches, home) && caches.push(&self.control, tag)
     }
 
-    /// A thread is about to wait: moves every free tag into the words, and keeps them there until `calm`. Whether it moved any.
-    pub(crate) fn revoke(&self) -> bool {
-        self.close()
+    /// A thread is about to wait: moves every free tag into the words, and keeps them there until `calm`.
+    pub(crate) fn revoke(&self) {
+        self.close();
     }
 
     /// A thread does not wait any more.

@@ -91,12 +91,11 @@ impl Pool {
     }
 
     /// A thread is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
-    /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`. Whether it
-    /// moved any.
-    pub(crate) fn revoke(&self) -> bool {
+    /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`.
+    pub(crate) fn revoke(&self) {
         match self {
             Self::Auto(pool) => pool.revoke(),
-            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => false,
+            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => {}
         }
     }
 

@@ -20,8 +20,8 @@ pub(crate) trait Shared {
     fn put(&self, tag: u32);
     /// Whether the tag is not handed out any more.
     fn is_retired(&self, tag: u32) -> bool;
-    /// Makes the tags of caches free for any thread, and keeps them so until `calm`. Whether there were any.
-    fn revoke(&self) -> bool;
+    /// Makes the tags of caches free for any thread, and keeps them so until `calm`.
+    fn revoke(&self);
     /// One for each `revoke`.
     fn calm(&self);
 }

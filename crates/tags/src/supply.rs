@@ -136,8 +136,8 @@ impl Shared for Pool {
         tag >= self.size()
     }
 
-    fn revoke(&self) -> bool {
-        Pool::revoke(self)
+    fn revoke(&self) {
+        Pool::revoke(self);
     }
 
     fn calm(&self) {
@@ -181,9 +181,7 @@ impl Shared for Reserved {
         false
     }
 
-    fn revoke(&self) -> bool {
-        false
-    }
+    fn revoke(&self) {}
 
     fn calm(&self) {}
 }

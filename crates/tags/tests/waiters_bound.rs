@@ -47,9 +47,7 @@ impl Shared for Free {
         false
     }
 
-    fn revoke(&self) -> bool {
-        false
-    }
+    fn revoke(&self) {}
 
     fn calm(&self) {}
 }

@@ -95,9 +95,7 @@ impl Shared for Word {
         false
     }
 
-    fn revoke(&self) -> bool {
-        false
-    }
+    fn revoke(&self) {}
 
     fn calm(&self) {}
 }
@@ -145,9 +143,9 @@ impl Shared for Cached {
         false
     }
 
-    fn revoke(&self) -> bool {
+    fn revoke(&self) {
         self.gate.fetch_add(Self::USER, Ordering::AcqRel);
-        self.move_cached()
+        self.move_cached();
     }
 
     fn calm(&self) {
