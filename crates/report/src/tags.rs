@@ -66,14 +66,12 @@ fn page(shown: &Shown<'_>, findings: &Findings) -> Document {
 fn mail(shown: &Shown<'_>, findings: &Findings) -> Document {
     let mut out = Document::new();
     matrices(shown, findings, &mut out);
-    if findings.orders.is_empty() {
-        said(findings, &mut out);
-        return out;
+    if !findings.orders.is_empty() {
+        out.heading("Found", "");
+        sentences::summary(findings)
+            .into_iter()
+            .for_each(|text| out.paragraph(text));
     }
-    out.heading("Found", "");
-    sentences::summary(findings)
-        .into_iter()
-        .for_each(|text| out.paragraph(text));
     said(findings, &mut out);
     out
 }
