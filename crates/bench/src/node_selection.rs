@@ -157,7 +157,7 @@ fn nodes_that(machine: &Machine, has: impl Fn(&Node) -> bool) -> NodeSet {
 }
 
 /// The CPUs that may be used, one of each core first; isolated ones only when there are no others.
-fn in_order(machine: &Machine, usable: &CpuSet) -> Vec<CpuId> {
+pub(crate) fn in_order(machine: &Machine, usable: &CpuSet) -> Vec<CpuId> {
     let free = usable.difference(&machine.cpu_states.kept_free());
     let candidates = if free.is_empty() { usable } else { &free };
     let (mut leaders, siblings): (Vec<_>, Vec<_>) =

@@ -2,6 +2,8 @@
 
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, NodeSet};
 
+use crate::node_selection::in_order;
+
 /// Where the other group of workers is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Distance {
@@ -145,21 +147,12 @@ fn with_cpus(machine: &Machine, allowed: &CpuSet) -> impl DoubleEndedIterator<It
     nodes.map(|node| node.id)
 }
 
-/// A node's CPUs that may be used, one of each core first.
+/// A node's CPUs that may be used, as every experiment chooses them.
 fn cpus_of(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
     let cpus = machine
         .node(node)
         .map(|node| node.cpus.intersection(allowed));
-    let mut cpus: Vec<CpuId> = cpus.unwrap_or_default().iter().collect();
-    let thread = |cpu: CpuId| {
-        machine
-            .siblings(cpu)
-            .iter()
-            .take_while(|&it| it != cpu)
-            .count()
-    };
-    cpus.sort_by_key(|&cpu| (thread(cpu), cpu));
-    cpus
+    in_order(machine, &cpus.unwrap_or_default())
 }
 
 #[cfg(test)]

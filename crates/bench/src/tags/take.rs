@@ -112,7 +112,7 @@ pub(super) fn take(
         let started = threads.iter().all(Result::is_ok);
         let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
         let measured = match all_run {
-            true => measure(shared, workers, spec.time, cancel),
+            true => measure(shared, spec.time, cancel),
             false => None,
         };
         shared.set_phase(ENDED);
@@ -130,7 +130,6 @@ pub(super) fn take(
 /// Lets the workers warm up and measure. What the allocator had done before and after; `None` when it was cancelled.
 fn measure(
     shared: &Shared<'_>,
-    workers: usize,
     time: Duration,
     cancel: &AtomicBool,
 ) -> Option<(nearfar_tags::Statistics, nearfar_tags::Statistics)> {
@@ -138,6 +137,7 @@ fn measure(
     let before = shared.tags.statistics();
     shared.set_phase(MEASURING);
     // On a busy host a worker may not run for longer than the sample takes.
+    let workers = shared.sleepers.len();
     let until = Instant::now() + LATEST_START;
     while shared.measuring.load(Ordering::Relaxed) < workers && Instant::now() < until {
         pause(START_CHECK, cancel)?;
