@@ -21,6 +21,7 @@ use crate::size::Size;
 use crate::statistics::{Statistics, Steals};
 use crate::sync::{AtomicU64, Ordering};
 use crate::topology::{Group, Topology};
+use crate::word::find;
 
 /// A take without success reads these twice; more groups than this are merged to larger ones.
 const MAX_BLOCKS: usize = 512;
@@ -104,24 +105,20 @@ impl Coarse {
     #[cold]
     fn take_nearest(&self, home: usize, limit: u32) -> Option<u32> {
         let own = home / self.lines;
-        let mut before = None;
-        loop {
+        let pass = || {
             let mut puts = 0;
             for shard in self.nearest_first(home) {
                 match self.words.take_of(shard, limit, home) {
                     Ok(tag) => {
                         self.count(own, shard / self.lines);
-                        return Some(tag);
+                        return Ok(tag);
                     }
                     Err(count) => puts += count,
                 }
             }
-            // A count only grows: an equal sum means equal counts, so that all words were empty between the passes.
-            if before == Some(puts) {
-                return None;
-            }
-            before = Some(puts);
-        }
+            Err(puts)
+        };
+        find(pass, || self.words.puts(limit))
     }
 
     /// All shards; those of a group from the same one as its own on.

@@ -23,12 +23,12 @@ use std::sync::OnceLock;
 
 use crate::apart::Apart;
 use crate::size::Size;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
+use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError};
+use crate::word::{self, below};
 
 /// The most tags of a word.
-const MAX_WORD_TAGS: u32 = u32::BITS;
+const MAX_WORD_TAGS: u32 = word::TAGS;
 const MIN_WORDS: u32 = 4;
-const PUT: u64 = 1 << u32::BITS;
 
 pub(crate) struct Deferred {
     words: Box<[Word]>,
@@ -48,8 +48,8 @@ struct Word {
 }
 
 struct Put {
-    /// Below, a bit for each tag that was put and not moved to `free`; above, the number of puts.
-    tags: AtomicU64,
+    /// The tags that were put and not moved to `free`, and how often some were put.
+    tags: word::Word,
     /// Held while bits are neither here nor there.
     moving: Mutex<()>,
 }
@@ -100,31 +100,33 @@ impl Deferred {
     fn take_from(&self, first: u32, limit: u32) -> Option<u32> {
         let words = limit.div_ceil(self.word_tags);
         let (word, bit) = (first / self.word_tags, first % self.word_tags);
-        loop {
+        let pass = || {
             let mut puts = 0_u64;
             for index in (word..words).chain(0..word) {
-                let below = bits(limit, index * self.word_tags, self.word_tags);
+                let among = self.bits(limit, index);
                 let from = if index == word { bit } else { 0 };
-                match self.words[index as usize].take(below, from) {
-                    Ok(bit) => return Some(index * self.word_tags + bit),
-                    Err(count) => puts += count,
+                match self.words[index as usize].take(among, from) {
+                    Ok(bit) => return Ok(index * self.word_tags + bit),
+                    Err(count) => puts += u64::from(count),
                 }
             }
-            // A count only grows: an equal sum means equal counts.
-            let words = &self.words[..words as usize];
-            if puts == words.iter().map(Word::puts).sum::<u64>() {
-                return None;
-            }
-        }
+            Err(puts)
+        };
+        let all = &self.words[..words as usize];
+        word::find(pass, || all.iter().map(Word::puts).sum())
+    }
+
+    /// The bits of tags below `limit` in a word.
+    fn bits(&self, limit: u32, index: u32) -> u32 {
+        bits(limit, index * self.word_tags, self.word_tags)
     }
 
     /// Makes a tag free on this CPU.
     #[inline]
     pub(crate) fn put(&self, cpu: usize, tag: u32) {
         let word = &self.words[(tag / self.word_tags) as usize];
-        let bit = 1 << (tag % self.word_tags);
-        let before = word.put.0.tags.fetch_add(PUT + bit, Ordering::SeqCst);
-        assert!(before & bit == 0, "tag {tag} was free already");
+        let bit = tag % self.word_tags;
+        word.put.0.tags.put(1 << bit, tag - bit);
         self.hint(cpu).0.store(tag, Ordering::Relaxed);
     }
 
@@ -166,7 +168,7 @@ impl Deferred {
 impl Word {
     fn new(free: u32) -> Self {
         let put = Put {
-            tags: AtomicU64::new(0),
+            tags: word::Word::new(),
             moving: Mutex::new(()),
         };
         Self {
@@ -176,7 +178,7 @@ impl Word {
     }
 
     /// A free tag among these bits, from a bit on if there is one; or the number of puts when there was none.
-    fn take(&self, among: u32, from: u32) -> Result<u32, u64> {
+    fn take(&self, among: u32, from: u32) -> Result<u32, u32> {
         loop {
             let mut free = self.free.0.load(Ordering::SeqCst) & among;
             while free != 0 {
@@ -198,38 +200,37 @@ impl Word {
 
     /// Makes the tags that were put free to take. The number of puts if none of these bits is free.
     #[cold]
-    fn move_put(&self, among: u32) -> Option<u64> {
+    fn move_put(&self, among: u32) -> Option<u32> {
         let Put { tags, moving } = &self.put.0;
         let _moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let put = tags.load(Ordering::SeqCst);
-            if put as u32 != 0 {
-                let put = tags.fetch_and(!(PUT - 1), Ordering::SeqCst) as u32;
-                self.free.0.fetch_or(put, Ordering::SeqCst);
-                if put & among != 0 {
-                    return None;
+            match tags.take_all() {
+                Ok(put) => {
+                    self.free.0.fetch_or(put, Ordering::SeqCst);
+                    if put & among != 0 {
+                        return None;
+                    }
                 }
-            } else if self.free.0.load(Ordering::SeqCst) & among != 0 {
-                return None;
-            } else {
-                return Some(put >> u32::BITS);
+                Err(puts) => {
+                    let free = self.free.0.load(Ordering::SeqCst) & among;
+                    return (free == 0).then_some(puts);
+                }
             }
         }
     }
 
     fn puts(&self) -> u64 {
-        self.put.0.tags.load(Ordering::SeqCst) >> u32::BITS
+        self.put.0.tags.puts().into()
     }
 
     fn all_free(&self) -> u32 {
         let Put { tags, moving } = &self.put.0;
         let _moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
-        self.free.0.load(Ordering::SeqCst) | tags.load(Ordering::SeqCst) as u32
+        self.free.0.load(Ordering::SeqCst) | tags.free()
     }
 }
 
-/// The bits of a word that are tags below `limit`.
+/// The bits of tags below `limit` in a word of `word_tags` tags, by its first one.
 fn bits(limit: u32, start: u32, word_tags: u32) -> u32 {
-    let below = limit.saturating_sub(start).min(word_tags);
-    ((1_u64 << below) - 1) as u32
+    below(limit.min(start + word_tags), start)
 }

@@ -134,6 +134,7 @@ mod sync;
 mod tags;
 mod topology;
 mod waiters;
+mod word;
 
 pub use batch::Batch;
 pub use builder::{BuildError, Builder};

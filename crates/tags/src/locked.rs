@@ -220,7 +220,7 @@ impl Locked {
                 })
             }
         };
-        let found = found.or_else(|| self.listed.take(all, 0))?;
+        let found = found.or_else(|| self.listed.take(all))?;
         pool.next = (found + 1) % all;
         Some(found as usize)
     }

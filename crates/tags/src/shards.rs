@@ -5,17 +5,13 @@
 //! shard 0   block: 8 words = 256 tags of a cache line, a second block for tags 256.., ...
 //! shard 1   the same tags again; a free tag has its bit in one shard
 //! ```
-//!
-//! A word is that of `bitmap`: 32 tags in its low half and, in its high half, how often a tag was put into it.
 
 use std::ops::Range;
 
 use crate::apart::Apart;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, Ordering};
+use crate::word::{self, Seen, TAGS, Word, below};
 
-/// Tags of a word.
-const TAGS: u32 = u32::BITS;
-const PUT: u64 = 1 << TAGS;
 /// Words of a block.
 const WORDS: usize = 8;
 /// Tags of a block.
@@ -26,7 +22,7 @@ const MAX_BLOCKS: usize = 8;
 pub(crate) const MAX_BATCH: usize = 32;
 
 #[repr(align(64))]
-struct Block([AtomicU64; WORDS]);
+struct Block([Word; WORDS]);
 
 pub(crate) struct Shards {
     blocks: Box<[Block]>,
@@ -76,7 +72,7 @@ impl Shards {
     /// As `new`, in this many shards.
     pub(crate) fn with_shards(capacity: u32, shards: usize) -> Self {
         let stride = Self::blocks_of(capacity).next_multiple_of(2);
-        let block = || Block(std::array::from_fn(|_| AtomicU64::new(0)));
+        let block = || Block(std::array::from_fn(|_| Word::new()));
         Self {
             blocks: (0..stride * shards).map(|_| block()).collect(),
             stride,
@@ -100,12 +96,7 @@ impl Shards {
         if recent.load(Ordering::Relaxed) != tag / TAGS {
             recent.store(tag / TAGS, Ordering::Relaxed);
         }
-        let before = word.fetch_add(PUT + (1 << (tag % TAGS)), Ordering::SeqCst);
-        assert!(
-            before & (1 << (tag % TAGS)) == 0,
-            "tag {tag} was free already"
-        );
-        (before >> TAGS) as u32
+        word.put(1 << (tag % TAGS), tag / TAGS * TAGS)
     }
 
     /// As `put`, with one write for the tags of a word where there is one block.
@@ -120,9 +111,9 @@ impl Shards {
             bits[(tag / TAGS) as usize] |= 1 << (tag % TAGS);
         }
         let words = self.shard(self.shard_of(home)).iter().flat_map(|b| &b.0);
-        for (word, bits) in words.zip(bits).filter(|(_, bits)| *bits != 0) {
-            let before = word.fetch_add(PUT + u64::from(bits), Ordering::SeqCst);
-            assert!(before & u64::from(bits) == 0, "a tag was free already");
+        let words = words.zip((0..).step_by(TAGS as usize));
+        for ((word, first), bits) in words.zip(bits).filter(|(_, bits)| *bits != 0) {
+            word.put(bits, first);
         }
     }
 
@@ -134,23 +125,23 @@ impl Shards {
         if let Some(tag) = block.take_word(recent as usize % WORDS, limit, recent * TAGS) {
             return Some(tag);
         }
-        loop {
-            let (mut before, mut after) = (0, 0);
+        let pass = || {
+            let mut puts = 0;
             let tag = self.find(limit, home, |block, first| {
-                block.take(limit, first).map_err(|puts| before += puts).ok()
+                block.take(limit, first).map_err(|count| puts += count).ok()
             });
-            if tag.is_some() {
-                return tag;
-            }
-            self.find(limit, home, |block, _| {
-                after += block.puts();
-                None::<()>
-            });
-            // A count only grows: an equal sum means equal counts, so that all words stayed empty since they were seen so.
-            if before == after {
-                return None;
-            }
-        }
+            tag.ok_or(puts)
+        };
+        word::find(pass, || self.puts(limit))
+    }
+
+    /// The sum of the words' counts.
+    #[inline]
+    pub(crate) fn puts(&self, limit: u32) -> u64 {
+        let blocks = limit.div_ceil(BLOCK_TAGS) as usize;
+        let shards = self.blocks.chunks_exact(self.stride);
+        let blocks = shards.flat_map(|shard| &shard[..blocks]);
+        blocks.map(|block| Seen::of(&block.0).puts).sum()
     }
 
     /// A free tag of a shard, or the sum of its words' counts when each was seen empty.
@@ -171,7 +162,7 @@ impl Shards {
         let (mut free, mut puts) = (0, 0);
         for shard in self.blocks.chunks_exact(self.stride) {
             for block in &shard[..blocks] {
-                let seen = Seen::of(block);
+                let seen = Seen::of(&block.0);
                 free |= seen.free;
                 puts += seen.puts;
             }
@@ -202,7 +193,7 @@ impl Shards {
     #[inline(never)]
     fn move_out(&self, limit: u32, home: usize, most: usize) -> Moved {
         let moved = self.find(limit, home, |block, first| {
-            let moved = match Seen::of(block).free {
+            let moved = match Seen::of(&block.0).free {
                 0 => return None,
                 _ => block.move_out(limit, first, most),
             };
@@ -215,7 +206,7 @@ impl Shards {
     #[inline]
     pub(crate) fn is_home_empty(&self, home: usize) -> bool {
         let blocks = self.shard(self.shard_of(home));
-        blocks.iter().all(|block| Seen::of(block).free == 0)
+        blocks.iter().all(|block| Seen::of(&block.0).free == 0)
     }
 
     /// Free tags among these, counted word by word.
@@ -225,7 +216,7 @@ impl Shards {
             let first = (index % self.stride) as u32 * BLOCK_TAGS;
             let words = block.0.iter().zip((first..).step_by(TAGS as usize));
             words
-                .map(|(word, first)| word.load(Ordering::SeqCst) as u32 & among(first))
+                .map(|(word, first)| word.free() & among(first))
                 .map(u32::count_ones)
                 .sum()
         };
@@ -294,32 +285,10 @@ impl Shards {
     }
 }
 
-/// What a pass over a block saw.
-struct Seen {
-    /// The sum of the low halves.
-    free: u64,
-    puts: u64,
-}
-
-impl Seen {
-    #[inline(always)]
-    fn of(block: &Block) -> Self {
-        let (mut free, mut sum) = (0, 0_u64);
-        for word in &block.0 {
-            let word = word.load(Ordering::SeqCst);
-            free += u64::from(word as u32);
-            sum = sum.wrapping_add(word);
-        }
-        // Both sums have the same low halves: what is left are the counts, modulo 2^32 as each is.
-        let puts = sum.wrapping_sub(free) >> TAGS;
-        Self { free, puts }
-    }
-}
-
 impl Block {
     fn has_free(&self, limit: u32, first: u32) -> bool {
         let mut words = self.0.iter().zip((first..).step_by(TAGS as usize));
-        words.any(|(word, first)| word.load(Ordering::SeqCst) as u32 & below(limit, first) != 0)
+        words.any(|(word, first)| word.free() & below(limit, first) != 0)
     }
 
     /// Takes up to `most` tags, those of the fullest words: tags that were taken together are often put together, so that few words,
@@ -328,11 +297,11 @@ impl Block {
         let mut moved = Moved::new();
         while moved.len < most.div_ceil(2) {
             let among = |index: usize| below(limit, first + index as u32 * TAGS);
-            let free = |index: usize| self.0[index].load(Ordering::SeqCst) as u32 & among(index);
+            let free = |index: usize| self.0[index].free() & among(index);
             let Some(index) = (0..WORDS).max_by_key(|index| free(*index).count_ones()) else {
                 break;
             };
-            let mut bits = take_bits(&self.0[index], among(index), most - moved.len);
+            let mut bits = self.0[index].take_some(among(index), most - moved.len);
             if bits == 0 {
                 break;
             }
@@ -347,7 +316,7 @@ impl Block {
     /// A free tag, or the sum of the words' counts when each was seen empty; `first` is the block's first tag.
     #[inline]
     fn take(&self, limit: u32, first: u32) -> Result<u32, u64> {
-        let Seen { free, puts } = Seen::of(self);
+        let Seen { free, puts } = Seen::of(&self.0);
         if free == 0 {
             return Err(puts);
         }
@@ -360,54 +329,7 @@ impl Block {
     /// A free tag of the word `index`, whose first tag is `first`.
     #[inline]
     fn take_word(&self, index: usize, limit: u32, first: u32) -> Option<u32> {
-        let word = &self.0[index];
-        let mut seen = word.load(Ordering::SeqCst);
-        if seen as u32 == 0 {
-            return None;
-        }
-        let below = below(limit, first);
-        while seen as u32 & below != 0 {
-            let bit = (seen as u32 & below).trailing_zeros();
-            match exchange(word, seen, seen & !(1 << bit)) {
-                Ok(()) => return Some(first + bit),
-                Err(now) => seen = now,
-            }
-        }
-        None
+        let bit = self.0[index].take(below(limit, first)).ok()?;
+        Some(first + bit)
     }
-
-    #[inline]
-    fn puts(&self) -> u64 {
-        Seen::of(self).puts
-    }
-}
-
-fn exchange(word: &AtomicU64, seen: u64, new: u64) -> Result<(), u64> {
-    word.compare_exchange_weak(seen, new, Ordering::SeqCst, Ordering::SeqCst)
-        .map(drop)
-}
-
-/// Takes up to `most` of these bits.
-fn take_bits(word: &AtomicU64, bits: u32, most: usize) -> u32 {
-    let mut seen = word.load(Ordering::SeqCst);
-    loop {
-        let mut taken = seen as u32 & bits;
-        while taken.count_ones() as usize > most {
-            taken &= taken - 1;
-        }
-        if taken == 0 {
-            return 0;
-        }
-        match exchange(word, seen, seen & !u64::from(taken)) {
-            Ok(()) => return taken,
-            Err(now) => seen = now,
-        }
-    }
-}
-
-/// The bits of a word that are tags below `limit`, by the word's first tag.
-#[inline]
-fn below(limit: u32, first: u32) -> u32 {
-    let tags = limit.saturating_sub(first).min(TAGS);
-    ((1_u64 << tags) - 1) as u32
 }

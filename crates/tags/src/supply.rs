@@ -170,7 +170,7 @@ impl Reserved {
 
 impl Shared for Reserved {
     fn take(&self) -> (Option<u32>, bool) {
-        (self.words.take(self.tags, 0), false)
+        (self.words.take(self.tags), false)
     }
 
     fn put(&self, tag: u32) {

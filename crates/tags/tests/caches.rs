@@ -22,6 +22,9 @@ mod shards;
 mod size;
 #[path = "../src/statistics.rs"]
 mod statistics;
+#[path = "../src/word.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod word;
 mod sync {
     pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -25,6 +25,9 @@ mod size;
 #[path = "../src/statistics.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod statistics;
+#[path = "../src/word.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod word;
 mod sync {
     pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub use std::sync::{Mutex, MutexGuard, PoisonError};
