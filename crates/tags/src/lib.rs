@@ -134,6 +134,7 @@ mod sync;
 mod tags;
 mod topology;
 mod waiters;
+mod wakeups;
 mod word;
 
 pub use batch::Batch;

@@ -279,11 +279,13 @@ impl Tags {
         }
         let one_at_a_time = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
         let held = self.supply.pool.resize(tags);
+        let retired = self.supply.waiters.take_retired(&self.supply.pool);
+        retired.iter().for_each(|&tag| self.supply.pool.put(tag));
         drop(one_at_a_time);
         let usable = (tags + 1 - least) as usize;
         self.supply.waiters.end_larger(usable);
         self.supply.waiters.serve(&self.supply.pool);
-        Ok(held)
+        Ok(held - retired.len() as u32)
     }
 
     /// The number of tags, the reserved ones counted.

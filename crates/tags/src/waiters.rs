@@ -27,17 +27,15 @@ use crate::apart::Apart;
 use crate::queue::{
     Grant, Granted, NONE_WAITS, OVERDUE, Phase, Place, Queue, Shared, Waiter, lock,
 };
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, fence_after_put};
+use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, fence, fence_after_put};
+use crate::wakeups::WakeUps;
 
 /// How often a tag is made free for anyone while a waiter that was woken for it has not run yet.
 pub(crate) const MAX_PASSES: u32 = 1000;
 
-/// Wake-ups on their way that puts can see; more are possible, and may wake a waiter for nothing.
-const RECORDS: usize = 8;
-
 /// What became of a tag for the first waiter.
 enum HandOver {
-    /// No caller waits, or none is overdue.
+    /// No caller waits, or none is overdue, or the tag is retired.
     Refused,
     /// It was given; also a free tag that waiters may have missed.
     Done(Option<u32>),
@@ -46,9 +44,7 @@ enum HandOver {
 pub(crate) struct Waiters {
     /// Read by each put, on a line that changes only when the queue's state does.
     mode: Apart<AtomicU32>,
-    /// Tag + 1 that a waiter on its way was woken for, and how often it was made free since in the upper half; 0 for none. The tag's
-    /// remainder is the index.
-    woken: [AtomicU64; RECORDS],
+    woken: WakeUps,
     queue: Mutex<Queue>,
     max_passes: u32,
 }
@@ -57,7 +53,7 @@ impl Waiters {
     pub(crate) fn new(max_passes: u32) -> Self {
         Self {
             mode: Apart(AtomicU32::new(NONE_WAITS)),
-            woken: std::array::from_fn(|_| AtomicU64::new(0)),
+            woken: WakeUps::new(),
             queue: Mutex::default(),
             max_passes,
         }
@@ -102,11 +98,7 @@ impl Waiters {
     fn put_overdue(&self, tag: u32, shared: &impl Shared) {
         let mut next = Some(tag);
         while let Some(tag) = next {
-            let outcome = match shared.is_retired(tag) {
-                true => HandOver::Refused,
-                false => self.hand_over(tag, false, shared),
-            };
-            next = match outcome {
+            next = match self.hand_over(tag, false, shared) {
                 HandOver::Done(missed) => missed,
                 HandOver::Refused => {
                     shared.put(tag);
@@ -128,7 +120,7 @@ impl Waiters {
     /// Wakes a waiter for a tag that was made free, if none was. If a waiter is overdue, the tag became visible too early: returns
     /// one that is free now, for the first waiter.
     fn wake_or_retake(&self, tag: u32, shared: &impl Shared) -> Option<u32> {
-        let is_late = match self.count_pass(tag) {
+        let is_late = match self.woken.count_pass(tag) {
             Some(passes) if passes < self.max_passes => return None,
             passes => passes.is_some(),
         };
@@ -162,24 +154,13 @@ impl Waiters {
         is_late
     }
 
-    /// How often this tag was made free since a waiter was woken for it; `None` if no waiter on its way was.
-    fn count_pass(&self, tag: u32) -> Option<u32> {
-        let record = &self.woken[tag as usize % RECORDS];
-        let is_same = |value: u64| value as u32 == tag + 1;
-        if !is_same(record.load(Ordering::Relaxed)) {
-            return None;
-        }
-        let before = record.fetch_add(1 << u32::BITS, Ordering::Relaxed);
-        is_same(before).then_some((before >> u32::BITS) as u32)
-    }
-
     fn wake_next(&self, mut queue: MutexGuard<'_, Queue>, tag: u32) {
         let mut waiters = queue.waiters.iter_mut();
         let Some(next) = waiters.find(|waiter| waiter.phase == Phase::Asleep) else {
             return; // All are on their way.
         };
         next.phase = Phase::Woken(tag);
-        self.woken[tag as usize % RECORDS].store(u64::from(tag) + 1, Ordering::Relaxed);
+        self.woken.record(tag);
         let grant = next.grant.clone();
         drop(queue);
         grant.event.set();
@@ -188,7 +169,8 @@ impl Waiters {
     /// Gives a tag to the first waiter: if one is overdue, or at any rate (`always`).
     fn hand_over(&self, tag: u32, always: bool, shared: &impl Shared) -> HandOver {
         let mut queue = lock(&self.queue);
-        if queue.overdue == 0 && !always {
+        // In the lock: a tag that is given away before it is retired is given before `take_retired`.
+        if queue.overdue == 0 && !always || shared.is_retired(tag) {
             return HandOver::Refused;
         }
         let Some(first) = queue.waiters.front_mut() else {
@@ -215,7 +197,7 @@ impl Waiters {
         };
         match waiter.phase {
             Phase::Asleep => {}
-            Phase::Woken(tag) => self.forget(tag),
+            Phase::Woken(tag) => self.woken.forget(tag),
             Phase::Overdue => queue.overdue -= 1,
         }
         self.publish(&queue);
@@ -231,19 +213,11 @@ impl Waiters {
         }
     }
 
-    /// Clears the record of a wake-up. It may be that of another waiter, woken for the same tag later: a put wakes one more then.
-    fn forget(&self, tag: u32) {
-        let record = &self.woken[tag as usize % RECORDS];
-        if record.load(Ordering::Relaxed) as u32 == tag + 1 {
-            record.store(0, Ordering::Relaxed);
-        }
-    }
-
     fn make_overdue(&self, queue: &mut Queue, id: u64) {
         let Some(index) = queue.index(id) else { return };
         match std::mem::replace(&mut queue.waiters[index].phase, Phase::Overdue) {
             Phase::Overdue => return,
-            Phase::Woken(tag) => self.forget(tag),
+            Phase::Woken(tag) => self.woken.forget(tag),
             Phase::Asleep => {}
         }
         queue.overdue += 1;
@@ -383,6 +357,15 @@ impl Waiters {
         }
         shared.calm();
         (!given.is_empty()).then_some(Granted::Batch(given))
+    }
+
+    /// The retired tags among those that were given to batches which still wait: after tags were retired, none is given that is.
+    pub(crate) fn take_retired(&self, shared: &impl Shared) -> Vec<u32> {
+        let mut queue = lock(&self.queue);
+        let waiters = queue.waiters.iter_mut();
+        waiters
+            .flat_map(|waiter| waiter.given.extract_if(.., |tag| shared.is_retired(*tag)))
+            .collect()
     }
 
     /// Ends the waits for more tags than there are.

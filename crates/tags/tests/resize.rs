@@ -121,6 +121,31 @@ fn a_batch_that_became_too_large_ends_its_wait() {
     }
 }
 
+/// A batch that waits was given a tag that a smaller number retires.
+#[test]
+fn a_batch_has_no_tag_above_the_limit() {
+    for tags in each(8, 8, 0) {
+        let policy = tags.policy();
+        let held = tags.get_batch(8).unwrap().into_numbers();
+        assert_eq!(held.len(), 8);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| tags.get_batch(3).unwrap().into_numbers());
+            wait_for_waits(&tags, 1);
+            tags.put(7);
+            assert_eq!(tags.resize(4), Ok(3), "{policy:?}: 4, 5 and 6 are held");
+            tags.put(6);
+            tags.put_batch(&[0, 1, 2]);
+            let mut batch = waiter.join().unwrap();
+            batch.sort_unstable();
+            assert_eq!(batch, [0, 1, 2], "{policy:?}");
+            tags.put_batch(&batch);
+        });
+        tags.put_batch(&[3, 4, 5]);
+        assert_eq!(tags.resize(8), Ok(0));
+        assert_eq!(tags.try_get_batch(9).numbers().len(), 8, "{policy:?}");
+    }
+}
+
 /// Callers that hold nothing while they want batches of more than half of the tags.
 #[test]
 fn batches_do_not_wait_for_each_other() {

@@ -12,6 +12,8 @@ mod queue;
 #[path = "../src/waiters.rs"]
 #[allow(dead_code)]
 mod waiters;
+#[path = "../src/wakeups.rs"]
+mod wakeups;
 
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -6,12 +6,16 @@
 #[path = "../src/apart.rs"]
 #[allow(dead_code)]
 mod apart;
+#[path = "waiters_model/pools.rs"]
+mod pools;
 #[path = "../src/queue.rs"]
 #[allow(dead_code)]
 mod queue;
 #[path = "../src/waiters.rs"]
 #[allow(dead_code)]
 mod waiters;
+#[path = "../src/wakeups.rs"]
+mod wakeups;
 
 /// The primitives of loom under the names that the protocol uses.
 mod sync {
@@ -54,104 +58,10 @@ use std::task::{Wake, Waker};
 use loom::sync::Arc;
 use loom::thread;
 
+use pools::{Cached, Resized, Word};
 use queue::{Granted, Shared};
 use sync::{AtomicU32, Event, Ordering};
 use waiters::Waiters;
-
-/// Two tags as bits of a word. No stronger order than that of a lock: the protocol's own fences have to do.
-struct Word(AtomicU32);
-
-impl Word {
-    fn take(&self) -> Option<u32> {
-        let mut word = self.0.load(Ordering::Acquire);
-        while word != 0 {
-            let tag = word.trailing_zeros();
-            let order = (Ordering::Acquire, Ordering::Acquire);
-            let without = word & !(1 << tag);
-            match self.0.compare_exchange(word, without, order.0, order.1) {
-                Ok(_) => return Some(tag),
-                Err(now) => word = now,
-            }
-        }
-        None
-    }
-
-    fn put(&self, tag: u32) {
-        let before = self.0.fetch_or(1 << tag, Ordering::Release);
-        assert!(before & (1 << tag) == 0, "tag {tag} was free already");
-    }
-}
-
-impl Shared for Word {
-    fn take(&self) -> (Option<u32>, bool) {
-        (Word::take(self), false)
-    }
-
-    fn put(&self, tag: u32) {
-        Word::put(self, tag);
-    }
-
-    fn is_retired(&self, _: u32) -> bool {
-        false
-    }
-
-    fn revoke(&self) {}
-
-    fn calm(&self) {}
-}
-
-/// A word and a cache, which is used while nobody waits. A sequence that puts a tag into the cache commits or aborts; a
-/// revocation is not one step: the tags are nowhere for a moment.
-struct Cached {
-    word: Word,
-    /// Users of the closed gate, times 4, and a bit for each tag of the cache.
-    gate: AtomicU32,
-}
-
-impl Cached {
-    const USER: u32 = 4;
-
-    fn put_cached(&self, tag: u32) -> bool {
-        let add = |gate| (gate < Self::USER).then_some(gate | 1 << tag);
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.gate.fetch_update(order.0, order.1, add).is_ok()
-    }
-
-    fn move_cached(&self) -> bool {
-        let bits = self.gate.fetch_and(!(Self::USER - 1), Ordering::AcqRel) % Self::USER;
-        if bits != 0 {
-            self.word.0.fetch_or(bits, Ordering::Release);
-        }
-        bits != 0
-    }
-}
-
-impl Shared for Cached {
-    fn take(&self) -> (Option<u32>, bool) {
-        if let Some(tag) = self.word.take() {
-            return (Some(tag), false);
-        }
-        let has_moved = self.move_cached();
-        (self.word.take(), has_moved)
-    }
-
-    fn put(&self, tag: u32) {
-        self.word.put(tag);
-    }
-
-    fn is_retired(&self, _: u32) -> bool {
-        false
-    }
-
-    fn revoke(&self) {
-        self.gate.fetch_add(Self::USER, Ordering::AcqRel);
-        self.move_cached();
-    }
-
-    fn calm(&self) {
-        self.gate.fetch_sub(Self::USER, Ordering::AcqRel);
-    }
-}
 
 /// What the threads of a model share.
 struct Model<S = Word> {
@@ -395,6 +305,32 @@ fn new_tags_end_waits() {
         model.waiters.serve(&model.word);
         let tags = waiters.map(|waiter| waiter.join().unwrap());
         tags.into_iter().for_each(|tag| model.put(tag));
+    });
+}
+
+/// A batch waits when the number of tags becomes less: it is given none that is retired, also by a put that began before.
+#[test]
+fn a_batch_is_given_no_retired_tag() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(4);
+    builder.check(|| {
+        let model = Arc::new(Model {
+            word: Resized::new(3),
+            waiters: Waiters::new(1),
+        });
+        let place = model.waiters.join(2, None, &model.word);
+        let put = spawn(&model, |model| model.put(2));
+        model.word.set(2);
+        let retired = model.waiters.take_retired(&model.word);
+        retired.into_iter().for_each(|tag| model.word.put(tag));
+        model.put(0);
+        model.put(1);
+        let granted = model.waiters.sleep(&place, None, &model.word);
+        let mut tags = granted.expect("no deadline").into_tags();
+        tags.sort_unstable();
+        assert_eq!(tags, [0, 1]);
+        put.join().unwrap();
+        assert_eq!(model.word.free(), 0b100);
     });
 }
 
