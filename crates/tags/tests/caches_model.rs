@@ -242,3 +242,66 @@ fn no_take_misses_a_tag_of_another_line() {
         });
     }
 }
+
+/// Used by the holder of the only tag: loom reports an access that is not ordered after that of the holder before.
+#[derive(Default)]
+struct Counter(loom::cell::UnsafeCell<u32>);
+
+// SAFETY: only the holder of the tag uses it.
+unsafe impl Send for Counter {}
+// SAFETY: as above.
+unsafe impl Sync for Counter {}
+
+impl Counter {
+    fn count(&self) {
+        // SAFETY: the caller holds the tag; loom checks it.
+        self.0.with_mut(|count| unsafe { *count += 1 });
+    }
+}
+
+/// Two threads; this one holds tag 0 at first.
+fn hand_over<P: Send + Sync + 'static>(
+    policy: P,
+    take: fn(&P, usize) -> Option<u32>,
+    put: fn(&P, usize, u32),
+) {
+    assert_eq!(take(&policy, 0), Some(0));
+    let shared = Arc::new((policy, Counter::default()));
+    let use_one = move |(policy, counter): &(P, Counter), cpu| {
+        if let Some(tag) = take(policy, cpu) {
+            counter.count();
+            put(policy, cpu, tag);
+        }
+    };
+    let other = {
+        let shared = shared.clone();
+        loom::thread::spawn(move || use_one(&shared, 1))
+    };
+    shared.1.count();
+    put(&shared.0, 0, 0);
+    use_one(&shared, 0);
+    other.join().expect("it did not panic");
+}
+
+#[test]
+fn a_holder_sees_what_the_one_before_wrote() {
+    let limits = (0, 1, 1);
+    for search in [Search::InTurns, Search::NearestFirst] {
+        model(None, move || {
+            let size = CacheSize { divisor: 1 };
+            let policy = Locked::new(Order::unknown(2), search, size, limits);
+            hand_over(policy, Locked::take, Locked::put);
+        });
+    }
+    model(None, move || {
+        hand_over(Deferred::new(2, limits), Deferred::take, Deferred::put);
+    });
+    model(None, move || {
+        let topology = Topology {
+            cpus: vec![Some(Cpu::default()); 2],
+            distances: vec![vec![10]],
+        };
+        let policy = Coarse::new(&topology, Group::Node, limits);
+        hand_over(policy, Coarse::take, Coarse::put);
+    });
+}

@@ -12,8 +12,8 @@ use std::thread;
 use nearfar_tags::Tags;
 use variants::{ALL, Variant};
 
-const THREADS: usize = 4;
-const ROUNDS: usize = if cfg!(miri) { 12 } else { 10_000 };
+const THREADS: usize = if cfg!(miri) { 2 } else { 4 };
+const ROUNDS: usize = if cfg!(miri) { 5 } else { 10_000 };
 
 /// A counter for each tag.
 struct Counters(Box<[UnsafeCell<u64>]>);
