@@ -19,7 +19,10 @@ mod declared;
 mod device;
 pub mod findings;
 mod groups;
+#[cfg(test)]
+mod made_up;
 pub mod published;
+mod rounds;
 mod sample;
 mod scenario;
 mod take;
@@ -37,5 +40,7 @@ pub const EXPERIMENT: &str = "tags";
 
 /// The primary metric.
 pub const OPERATIONS: &str = "operations_per_s";
+/// CPU time of the workers through the operations.
+pub const CPU_PER_OPERATION: &str = "cpu_ns_per_operation";
 /// The share of the workers' CPU time that was the kernel's, 0 to 1.
 pub const SYSTEM_SHARE: &str = "system_share";

@@ -85,20 +85,18 @@ impl<'a> Join<'a> {
         let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
         // Levels of one run were measured round by round, so that what drifts is common to both.
         let is_paired = self.baseline.is_paired() && self.side.is_paired();
-        let (design, a, b) = match is_paired {
-            true => {
-                let (a, b) = paired(&a, &b);
-                (Design::Paired, vec![a], vec![b])
-            }
-            false => (Design::Independent, by_run(&a), by_run(&b)),
+        let better = Some(metric.better);
+        let question = match is_paired {
+            true => Question::paired(&by_round(&a), &by_round(&b), better),
+            false => Question {
+                a: by_run(&a),
+                b: by_run(&b),
+                design: Design::Independent,
+                better,
+            },
         };
         let has_samples = |side: &[Vec<f64>]| side.iter().any(|run| !run.is_empty());
-        (has_samples(&a) && has_samples(&b)).then_some(Question {
-            a,
-            b,
-            design,
-            better: Some(metric.better),
-        })
+        (has_samples(&question.a) && has_samples(&question.b)).then_some(question)
     }
 
     /// Cells and metrics that only one of both has; where all samples failed the cell is one of both.
@@ -137,16 +135,9 @@ fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
     runs.into_values().collect()
 }
 
-/// The values of the rounds that both sides have, in the order of the rounds.
-fn paired(a: &[(&Sample, f64)], b: &[(&Sample, f64)]) -> (Vec<f64>, Vec<f64>) {
-    let of = |side: &[(&Sample, f64)]| -> BTreeMap<(usize, u32), f64> {
-        let rounds = side.iter();
-        rounds
-            .filter_map(|(sample, value)| Some(((sample.run, sample.round?), *value)))
-            .collect()
-    };
-    let (a, b) = (of(a), of(b));
-    let both = a.iter();
-    both.filter_map(|(round, a)| Some((*a, *b.get(round)?)))
-        .unzip()
+/// The values by run and round, of those that have one.
+fn by_round(side: &[(&Sample, f64)]) -> BTreeMap<(usize, u32), f64> {
+    let rounds = side.iter();
+    let of = |(sample, value): &(&Sample, f64)| Some(((sample.run, sample.round?), *value));
+    rounds.filter_map(of).collect()
 }

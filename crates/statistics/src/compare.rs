@@ -26,6 +26,8 @@ mod order;
 mod ranks;
 mod runs;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CONFIDENCE, Interval, Summary};
@@ -112,6 +114,24 @@ pub struct Question {
     pub design: Design,
     /// Which direction is better; `None` where nothing says so.
     pub better: Option<Better>,
+}
+
+impl Question {
+    /// The samples that both sides have of a round, in the order of the rounds.
+    pub fn paired<Round: Ord>(
+        a: &BTreeMap<Round, f64>,
+        b: &BTreeMap<Round, f64>,
+        better: Option<Better>,
+    ) -> Self {
+        let both = a.iter().filter_map(|(round, a)| Some((*a, *b.get(round)?)));
+        let (a, b) = both.unzip();
+        Self {
+            a: vec![a],
+            b: vec![b],
+            design: Design::Paired,
+            better,
+        }
+    }
 }
 
 /// What one side's samples are.

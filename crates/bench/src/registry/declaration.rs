@@ -319,6 +319,14 @@ impl Declaration {
         }
     }
 
+    /// The levels that are declared for a factor; none for one that is not, or whose levels are numbers or depend on the machine.
+    pub fn levels_of(&self, factor: &str) -> &'static [&'static str] {
+        match self.factor(factor).map(|it| &it.levels) {
+            Some(Levels::Named { all, .. }) => all,
+            _ => &[],
+        }
+    }
+
     fn factor(&self, name: &str) -> Option<&'static Varied> {
         self.factors.iter().find(|factor| factor.name == name)
     }

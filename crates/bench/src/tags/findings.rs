@@ -7,18 +7,19 @@
 //! distances   near ─► far                           of each policy and depth: what does far cost?
 //! alone       stock ─► another policy               one thread, tags to spare: is anything worse?
 //! ```
+//!
+//! All are judged by operations per second; alone also by CPU time per operation, since the device paces one worker.
 
 use std::collections::BTreeMap;
 
 use nearfar_machine::Known;
-use nearfar_runs::{Cell, Detail, Sample};
-use nearfar_statistics::compare::{
-    Better, Compared, DEFAULT_MARGIN, Design, Question, Verdict, compare,
-};
+use nearfar_runs::{Cell, Detail, Metric, Sample};
+use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, Verdict, compare};
 use serde::{Deserialize, Serialize};
 
-use super::OPERATIONS;
+use super::rounds::Rounds;
 use super::scenario::{DISTANCE, POLICY, Scenario, policies, scenarios};
+use super::{CPU_PER_OPERATION, OPERATIONS};
 
 /// The published policies, in the order in which they are claimed to become better.
 pub const PUBLISHED_ORDER: [&str; 3] = ["stock", "limit", "limit_topology"];
@@ -73,6 +74,8 @@ pub struct Other {
 /// Two cells: B against A.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Step {
+    /// What they are compared by.
+    pub metric: String,
     pub a: Cell,
     pub b: Cell,
     pub compared: Known<Compared>,
@@ -97,12 +100,8 @@ impl Step {
 pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
     let scenarios = scenarios(detail);
     let policies = policies(detail);
-    let rounds = Rounds::of(samples);
     let (alone, with_others): (Vec<_>, Vec<_>) = scenarios.iter().partition(|it| it.is_alone());
-    let asked = Asked {
-        detail,
-        rounds: &rounds,
-    };
+    let asked = Asked::of(detail, samples);
     Findings {
         orders: orders(&asked, &with_others),
         others: others(&asked, &with_others, &policies),
@@ -112,62 +111,74 @@ pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
     }
 }
 
-/// Operations per second by cell and round.
-struct Rounds<'a>(BTreeMap<&'a Cell, BTreeMap<u32, f64>>);
-
-impl<'a> Rounds<'a> {
-    fn of(samples: &'a [Sample]) -> Self {
-        let mut rounds: BTreeMap<&Cell, BTreeMap<u32, f64>> = BTreeMap::new();
-        for sample in samples.iter().filter(|it| it.failed.is_none()) {
-            if let Some(value) = sample.values.get(OPERATIONS) {
-                let of_cell = rounds.entry(&sample.cell).or_default();
-                of_cell.insert(sample.round, value.number());
-            }
-        }
-        Self(rounds)
-    }
-
-    /// The rounds that both cells have.
-    fn question(&self, a: &Cell, b: &Cell) -> Question {
-        let both = self.0.get(a).zip(self.0.get(b));
-        let pairs = both
-            .into_iter()
-            .flat_map(|(a, b)| a.iter().filter_map(|(round, a)| Some((*a, *b.get(round)?))));
-        let (a, b) = pairs.unzip();
-        Question {
-            a: vec![a],
-            b: vec![b],
-            design: Design::Paired,
-            better: Some(Better::Higher),
-        }
-    }
-}
-
 /// What questions are asked of.
 struct Asked<'a> {
     detail: &'a Detail,
-    rounds: &'a Rounds<'a>,
+    /// The metrics that cells are compared by, of those that the run has.
+    metrics: Vec<(&'a Metric, Rounds<'a>)>,
 }
 
-impl Asked<'_> {
+/// Two cells that are compared by a metric.
+struct Pair {
+    metric: &'static str,
+    a: Cell,
+    b: Cell,
+}
+
+impl Pair {
+    fn by_operations(a: Cell, b: Cell) -> Self {
+        let metric = OPERATIONS;
+        Self { metric, a, b }
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn of(detail: &'a Detail, samples: &'a [Sample]) -> Self {
+        let metrics = detail.metrics.iter();
+        let metrics = metrics.filter(|it| [OPERATIONS, CPU_PER_OPERATION].contains(&&*it.name));
+        let metrics = metrics.map(|it| (it, Rounds::of(samples, &it.name)));
+        Self {
+            detail,
+            metrics: metrics.collect(),
+        }
+    }
+
     fn has(&self, cell: &Cell) -> bool {
         self.detail.plan.contains(cell)
     }
 
+    fn metric(&self, name: &str) -> Option<&(&'a Metric, Rounds<'a>)> {
+        self.metrics.iter().find(|(metric, _)| metric.name == name)
+    }
+
+    /// The rounds that both cells have.
+    fn question(&self, pair: &Pair) -> Question {
+        let metric = self.metric(pair.metric);
+        let of = |cell| metric.and_then(|(_, rounds)| rounds.of_cell(cell));
+        let none = BTreeMap::new();
+        let [a, b] = [&pair.a, &pair.b].map(|cell| of(cell).unwrap_or(&none));
+        Question::paired(a, b, metric.map(|(metric, _)| metric.better))
+    }
+
     /// Answers all steps whose cells the run has, corrected for their number; keeps groups together.
-    fn answer<K>(&self, groups: Vec<(K, Vec<(Cell, Cell)>)>) -> Vec<(K, Vec<Step>)> {
+    fn answer<K>(&self, groups: Vec<(K, Vec<Pair>)>) -> Vec<(K, Vec<Step>)> {
         let all = groups.iter().flat_map(|(_, pairs)| pairs);
-        let questions: Vec<Question> = all.map(|(a, b)| self.rounds.question(a, b)).collect();
+        let questions: Vec<Question> = all.map(|pair| self.question(pair)).collect();
         let mut answers = compare(&questions, DEFAULT_MARGIN).into_iter();
-        let mut step = |(a, b)| {
+        let mut step = |Pair { metric, a, b }| {
             let compared = answers.next().flatten();
             let compared = compared.map_or_else(
                 || Known::no("no round has a sample of both cells"),
                 Known::Yes,
             );
-            Step { a, b, compared }
+            Step {
+                metric: metric.to_owned(),
+                a,
+                b,
+                compared,
+            }
         };
-        let mut steps = |pairs: Vec<(Cell, Cell)>| pairs.into_iter().map(&mut step).collect();
+        let mut steps = |pairs: Vec<Pair>| pairs.into_iter().map(&mut step).collect();
         let groups = groups.into_iter();
         groups.map(|(key, pairs)| (key, steps(pairs))).collect()
     }
@@ -177,7 +188,8 @@ fn orders(asked: &Asked<'_>, scenarios: &[&Scenario]) -> Vec<Order> {
     let groups = scenarios.iter().filter_map(|scenario| {
         let there = PUBLISHED_ORDER.map(|policy| scenario.cell(policy));
         let there: Vec<Cell> = there.into_iter().filter(|it| asked.has(it)).collect();
-        let pairs = there.windows(2).map(|it| (it[0].clone(), it[1].clone()));
+        let pairs = there.windows(2);
+        let pairs = pairs.map(|it| Pair::by_operations(it[0].clone(), it[1].clone()));
         let pairs: Vec<_> = pairs.collect();
         (!pairs.is_empty()).then(|| (scenario.name.clone(), pairs))
     });
@@ -209,7 +221,8 @@ fn others(asked: &Asked<'_>, scenarios: &[&Scenario], policies: &[String]) -> Ve
             let other = scenario.cell(policy);
             let published = PUBLISHED_ORDER.map(|policy| scenario.cell(policy));
             let published = published.into_iter().filter(|it| asked.has(it));
-            let pairs: Vec<_> = published.map(|it| (it, other.clone())).collect();
+            let pairs = published.map(|it| Pair::by_operations(it, other.clone()));
+            let pairs: Vec<Pair> = pairs.collect();
             if asked.has(&other) && !pairs.is_empty() {
                 groups.push(((scenario.name.clone(), policy.clone()), pairs));
             }
@@ -236,7 +249,7 @@ fn distances(asked: &Asked<'_>, scenarios: &[&Scenario], policies: &[String]) ->
             let far = scenario.cell(policy);
             let near = far.clone().with(DISTANCE, "near");
             if far.text(DISTANCE) == "far" && asked.has(&far) && asked.has(&near) {
-                pairs.push((near, far));
+                pairs.push(Pair::by_operations(near, far));
             }
         }
     }
@@ -245,179 +258,28 @@ fn distances(asked: &Asked<'_>, scenarios: &[&Scenario], policies: &[String]) ->
 
 fn alone_steps(asked: &Asked<'_>, alone: &[&Scenario], policies: &[String]) -> Vec<Step> {
     let mut pairs = Vec::new();
-    for scenario in alone {
-        let stock = scenario.cell(PUBLISHED_ORDER[0]);
-        let others = policies.iter().map(|policy| scenario.cell(policy));
-        let others = others.filter(|it| *it != stock && asked.has(it) && asked.has(&stock));
-        pairs.extend(others.map(|other| (stock.clone(), other)));
+    for metric in [OPERATIONS, CPU_PER_OPERATION] {
+        if metric != OPERATIONS && asked.metric(metric).is_none() {
+            continue;
+        }
+        for scenario in alone {
+            let stock = scenario.cell(PUBLISHED_ORDER[0]);
+            let others = policies.iter().map(|policy| scenario.cell(policy));
+            let others = others.filter(|it| *it != stock && asked.has(it) && asked.has(&stock));
+            pairs.extend(others.map(|b| Pair {
+                metric,
+                a: stock.clone(),
+                b,
+            }));
+        }
     }
     of_one_group(asked, pairs)
 }
 
-fn of_one_group(asked: &Asked<'_>, pairs: Vec<(Cell, Cell)>) -> Vec<Step> {
+fn of_one_group(asked: &Asked<'_>, pairs: Vec<Pair>) -> Vec<Step> {
     let answers = asked.answer(vec![((), pairs)]);
     answers.into_iter().flat_map(|(_, steps)| steps).collect()
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use nearfar_runs::{Metric, Values};
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::tags::DEPTH;
-
-    pub(in crate::tags) fn detail(plan: Vec<Cell>) -> Detail {
-        Detail {
-            parameters: json!({"tags": 255}),
-            factors: nearfar_runs::Factor::of_cells(&plan),
-            plan,
-            metrics: vec![Metric::real(OPERATIONS, "1/s", Better::Higher).primary()],
-            seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
-        }
-    }
-
-    pub(in crate::tags) fn cell(policy: &str, distance: &str, depth: i64) -> Cell {
-        let cell = Cell::new().with(POLICY, policy).with(DISTANCE, distance);
-        cell.with(DEPTH, depth)
-    }
-
-    /// A run in which each cell has such a median; samples of a round share a drift, and have noise of 2 % of their own.
-    pub(in crate::tags) fn run(cells: &[(Cell, f64)], rounds: u32) -> (Detail, Vec<Sample>) {
-        let mut random = fastrand::Rng::with_seed(7);
-        let mut samples = Vec::new();
-        for round in 1..=rounds {
-            let drift = 1.0 + 0.3 * random.f64();
-            for (cell, median) in cells {
-                let noise = 1.0 + 0.02 * (random.f64() - 0.5);
-                let value = median * drift * noise;
-                let values: Values = [(OPERATIONS.to_owned(), value.into())].into();
-                samples.push(Sample {
-                    number: samples.len() as u64 + 1,
-                    round,
-                    cell: cell.clone(),
-                    started_at_s: 0.0,
-                    took_s: 1.0,
-                    values,
-                    failed: None,
-                    warnings: Vec::new(),
-                    detail: Value::Null,
-                });
-            }
-        }
-        let plan = cells.iter().map(|(cell, _)| cell.clone()).collect();
-        (detail(plan), samples)
-    }
-
-    fn of(cells: &[(Cell, f64)]) -> Findings {
-        let (detail, samples) = run(cells, 12);
-        findings(&detail, &samples)
-    }
-
-    fn three(distance: &str, depth: i64, medians: [f64; 3]) -> Vec<(Cell, f64)> {
-        let cells = PUBLISHED_ORDER.map(|policy| cell(policy, distance, depth));
-        cells.into_iter().zip(medians).collect()
-    }
-
-    #[test]
-    fn planted_orders_are_found_in_spite_of_drift() {
-        let planted = [
-            ("near", 248, [1000.0, 1100.0, 1200.0], OrderVerdict::Holds),
-            (
-                "near",
-                512,
-                [900.0, 1000.0, 1000.0],
-                OrderVerdict::HoldsInPart,
-            ),
-            (
-                "far",
-                248,
-                [600.0, 800.0, 700.0],
-                OrderVerdict::Contradicted,
-            ),
-            (
-                "far",
-                512,
-                [400.0, 400.0, 400.0],
-                OrderVerdict::NotSignificant,
-            ),
-        ];
-        let cells = planted.map(|(distance, depth, medians, _)| three(distance, depth, medians));
-        let found = of(&cells.concat());
-        let verdicts = found.orders.iter().map(|order| order.verdict);
-        let expected = planted.map(|(.., verdict)| verdict);
-        assert_eq!(verdicts.collect::<Vec<_>>(), expected);
-        let names: Vec<_> = found.orders.iter().map(|it| it.scenario.as_str()).collect();
-        assert_eq!(names, ["near-low", "near-high", "far-low", "far-high"]);
-    }
-
-    #[test]
-    fn a_policy_beats_all_three_only_if_it_is_better_than_each() {
-        let mut cells = three("far", 512, [400.0, 600.0, 700.0]);
-        cells.push((cell("auto", "far", 512), 900.0));
-        cells.push((cell("coarse_llc", "far", 512), 700.0));
-        cells.push((cell("bitmap", "far", 512), 650.0));
-        let others = of(&cells).others;
-        let found: Vec<_> = others
-            .iter()
-            .map(|it| (it.policy.as_str(), it.beats_all))
-            .collect();
-        assert_eq!(
-            found,
-            [("auto", true), ("coarse_llc", false), ("bitmap", false)]
-        );
-        let verdicts = |place: usize| others[place].steps.iter().map(Step::verdict);
-        assert_eq!(verdicts(2).next_back(), Some(Some(Verdict::Worse)));
-        assert_eq!(verdicts(1).next(), Some(Some(Verdict::Better)));
-    }
-
-    #[test]
-    fn without_one_of_the_three_nothing_beats_all_three() {
-        let cells = [
-            (cell("stock", "far", 512), 400.0),
-            (cell("limit", "far", 512), 500.0),
-            (cell("auto", "far", 512), 900.0),
-        ];
-        let found = of(&cells);
-        assert_eq!((found.orders.len(), found.orders[0].steps.len()), (1, 1));
-        assert!(!found.others[0].beats_all);
-    }
-
-    #[test]
-    fn far_is_compared_with_near_and_alone_with_stock() {
-        let cells = [
-            (cell("stock", "near", 512), 1000.0),
-            (cell("stock", "far", 512), 500.0),
-            (cell("auto", "far", 512), 500.0),
-            (cell("stock", "alone", 248), 1000.0),
-            (cell("auto", "alone", 248), 900.0),
-        ];
-        let found = of(&cells);
-        let [far] = found.distances.as_slice() else {
-            panic!("{:?}", found.distances);
-        };
-        let ratio = far.compared.get().unwrap().shift.value;
-        assert!((0.49..0.51).contains(&ratio), "{ratio}");
-        let [auto] = found.alone.as_slice() else {
-            panic!("{:?}", found.alone);
-        };
-        assert_eq!(auto.policies(), ("stock".to_owned(), "auto".to_owned()));
-        assert_eq!(auto.verdict(), Some(Verdict::Worse));
-    }
-
-    #[test]
-    fn three_rounds_have_no_verdict_and_a_cell_without_samples_a_reason() {
-        let (detail, mut samples) = run(&three("far", 512, [400.0, 600.0, 700.0]), 3);
-        let found = findings(&detail, &samples);
-        assert_eq!(found.orders[0].verdict, OrderVerdict::Unknown);
-        samples.retain(|it| it.cell.text(POLICY) != "limit");
-        let found = findings(&detail, &samples);
-        let steps = &found.orders[0].steps;
-        assert!(steps.iter().all(|step| step.compared.get().is_none()));
-        assert!(findings(&detail, &[]).distances.is_empty());
-    }
-}
+mod tests;

@@ -16,6 +16,10 @@ pub const DEPTH: &str = "depth";
 /// The level of [`DISTANCE`] with one thread and tags to spare.
 pub const ALONE: &str = "alone";
 
+/// What [`Scenario::published_name`] can be.
+pub(super) const PUBLISHED_NAMES: [&str; 5] =
+    ["near-low", "near-high", "far-low", "far-high", ALONE];
+
 /// The number of tags of the published runs, for runs whose parameters do not say it.
 const PUBLISHED_TAGS: i64 = 255;
 
@@ -124,7 +128,7 @@ fn name(levels: &Cell, all: &[Cell], tags: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tags::findings::tests::detail;
+    use crate::tags::made_up::detail;
 
     fn names(plan: &[Cell]) -> Vec<String> {
         let scenarios = scenarios(&detail(plan.to_vec()));

@@ -1,7 +1,7 @@
 //! The findings in words. Each figure has its interval; what is not significant is said to be that.
 
 use nearfar_bench::tags::findings::{Order, OrderVerdict, Step};
-use nearfar_bench::tags::{DISTANCE, Findings, POLICY, Scenario};
+use nearfar_bench::tags::{CPU_PER_OPERATION, DISTANCE, Findings, POLICY, Scenario};
 use nearfar_runs::Cell;
 use nearfar_statistics::compare::Verdict;
 
@@ -10,8 +10,9 @@ use crate::document::Text;
 use crate::style::Role;
 
 /// How verdicts are made.
-pub(super) const METHOD: &str = "Operations per second, paired by round: Wilcoxon's signed ranks. For each of the four questions \
-                                 (published order, other policies, far, alone) the chance of any false alarm is 5 % (Holm).";
+pub(super) const METHOD: &str = "Operations per second and, alone, CPU time per operation, paired by round: Wilcoxon's signed \
+                                 ranks. For each of the four questions (published order, other policies, far, alone) the chance \
+                                 of any false alarm is 5 % (Holm).";
 
 /// All of them.
 pub(super) fn of(findings: &Findings) -> Vec<Text> {
@@ -97,22 +98,28 @@ fn order(order: &Order) -> Text {
         .then(Role::Plain, format!(": {}", steps.join("; ")))
 }
 
-/// `limit +27 % (+25 to +29) against stock`.
+/// `limit +27 % (+25 to +29) against stock`, `auto CPU time per operation -40 % (-42 to -37) against stock, better`.
 fn step(step: &Step) -> String {
     let (a, b) = step.policies();
+    let what = match step.metric == CPU_PER_OPERATION {
+        true => "CPU time per operation ",
+        false => "",
+    };
     let compared = match step.compared.get() {
         Some(compared) => compared,
         None => {
             let reason = step.compared.unknown_reason().unwrap_or_default();
-            return format!("{b} against {a} unknown: {reason}");
+            return format!("{b} {what}against {a} unknown: {reason}");
         }
     };
-    let change = format!("{b} {} against {a}", change(compared));
+    let change = format!("{b} {what}{} against {a}", change(compared));
     match compared.verdict {
+        // Less is better: the sign alone could be misread.
+        Verdict::Better if !what.is_empty() => format!("{change}, better"),
         Verdict::Better | Verdict::Different => change,
         Verdict::Worse => format!("{change}, worse"),
         Verdict::Equivalent => format!("{change}, equivalent"),
-        Verdict::Equal => format!("{b} equal to {a}"),
+        Verdict::Equal => format!("{b} {what}equal to {a}"),
         Verdict::NotSignificant => format!("{change}, not significant"),
         Verdict::TooFewSamples => format!("{change}, too few samples"),
     }

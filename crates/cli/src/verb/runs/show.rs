@@ -1,7 +1,6 @@
 //! `nearfar runs show`.
 
 use std::fs::File;
-use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
@@ -16,9 +15,6 @@ use super::Which;
 use crate::args::{Colour, Format, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-
-/// Most bytes that are read of a file of published figures.
-const MAX_PUBLISHED_BYTES: u64 = 1 << 20;
 
 /// Show a stored run: its machine and parameters, and the result of each cell
 #[derive(Args)]
@@ -133,8 +129,7 @@ impl Show {
 fn figures(file: &Path) -> Result<Figures, Failure> {
     let name = file.display().to_string();
     let opened = File::open(file).with_context(|| format!("cannot read {name}"));
-    let input = opened.map_err(Failure::Input)?.take(MAX_PUBLISHED_BYTES);
-    let published = Published::read(BufReader::new(input));
+    let published = Published::read(opened.map_err(Failure::Input)?);
     let published = published
         .map_err(|error| Failure::Input(anyhow::Error::new(error).context(name.clone())))?;
     Ok(Figures { name, published })
