@@ -16,9 +16,10 @@
 //!
 //! Without restartable sequences the gate is closed for ever.
 
-use crate::caches::{Caches, Empty, MOST};
 use std::cell::Cell;
 
+use crate::apart::Apart;
+use crate::caches::{Cache, Caches, MOST, Reach, Sight};
 use crate::calm::Calm;
 use crate::shards::{MAX_BATCH, Moved, Shards};
 use crate::size::Size;
@@ -49,10 +50,19 @@ pub(crate) struct Control {
     pub(crate) gate: AtomicU64,
     /// Sequences read its low half: tags at or above it are not handed out.
     pub(crate) size: Size,
+    pub(crate) reach: Reach,
+    /// How often free tags came into the words while the gate was open, and how often it opened.
+    pub(crate) landed: Landed,
 }
+
+/// On lines of its own: it changes, and the rest of `Control` seldom does.
+#[repr(align(128))]
+pub(crate) struct Landed(pub(crate) AtomicU64);
 
 pub(crate) struct Auto {
     control: Control,
+    /// `landed` when the words were last seen without a free tag, while the gate was open.
+    empty_at: Apart<AtomicU64>,
     caches: Option<Caches>,
     words: Shards,
     capacity: u32,
@@ -94,7 +104,10 @@ impl Auto {
             control: Control {
                 gate: AtomicU64::new(gate),
                 size: Size::new(sizes.size),
+                reach: caches.as_ref().map_or(Reach::NONE, Caches::reach),
+                landed: Landed(AtomicU64::new(1)),
             },
+            empty_at: Apart(AtomicU64::new(0)),
             caches,
             words,
             capacity: sizes.capacity,
@@ -102,10 +115,20 @@ impl Auto {
         }
     }
 
+    /// No tag, and no cache.
+    pub(crate) fn without_tags() -> Self {
+        let sizes = Sizes {
+            reserved: 0,
+            size: 0,
+            capacity: 0,
+        };
+        Self::new(&sizes, None, (1, 1))
+    }
+
     /// A tag of this CPU's cache.
     #[inline(always)]
     pub(crate) fn take_cached(&self) -> Option<u32> {
-        self.caches.as_ref()?.pop(&self.control)
+        self.control.pop()
     }
 
     /// A free tag. `None` only if there was a moment without one, tags that another thread moves counted as held: up to a batch in
@@ -144,10 +167,7 @@ impl Auto {
     /// Puts a tag into this CPU's cache; false if it is full or there is none, or a thread waits.
     #[inline(always)]
     pub(crate) fn put_cached(&self, tag: u32) -> bool {
-        match &self.caches {
-            Some(caches) => caches.push(&self.control, tag),
-            None => false,
-        }
+        self.control.push(tag)
     }
 
     /// Makes a tag free where `put_cached` did not.
@@ -158,7 +178,9 @@ impl Auto {
             return;
         }
         let home = self.home();
-        if self.words.put(tag, home).is_multiple_of(PUTS_PER_LOOK) {
+        let puts = self.words.put(tag, home);
+        self.land();
+        if puts.is_multiple_of(PUTS_PER_LOOK) {
             self.look(home);
         }
     }
@@ -173,11 +195,11 @@ impl Auto {
         let Some(cache) = caches.cache(home).filter(|_| tag < self.size()) else {
             return false;
         };
-        if cache.most.load(Ordering::Relaxed) != 0 {
+        if cache.most() != 0 {
             self.spill(caches, tag, home);
             return true;
         }
-        self.claim(caches, home) && caches.push(&self.control, tag)
+        self.claim(caches, home) && self.control.push(tag)
     }
 
     /// A thread is about to wait: moves every free tag into the words, and keeps them there until `calm`.
@@ -232,30 +254,51 @@ impl Auto {
     /// A tag of the words, and more of them into this CPU's cache.
     #[inline(never)]
     fn take_open(&self, caches: &Caches, gate: u64, has_moved: &mut bool) -> Search {
-        let empty = match caches.pop_or_empty(&self.control) {
-            Ok(tag) => return Search::Tag(tag),
-            Err(empty) => empty,
-        };
+        let size = self.size();
+        let sight = self.control.sight();
+        if let Some(sight) = sight
+            && sight.landed == self.empty_at.0.load(Ordering::SeqCst)
+        {
+            return self.judge(sight, gate, size);
+        }
+        if sight.is_none()
+            && let Some(tag) = self.control.pop()
+        {
+            return Search::Tag(tag);
+        }
         let home = caches.cpu();
         let cache = caches.cache(home);
-        let share = cache.map_or(0, |cache| cache.most.load(Ordering::Relaxed));
+        let share = cache.map_or(0, Cache::most);
         if share == 0 && !self.claim(caches, home) {
             // All caches may have been emptied for smaller shares.
             *has_moved = true;
         }
-        let size = self.size();
+        let landed = self.control.landed.0.load(Ordering::SeqCst);
         let most = (share * 3 / 4).clamp(1, MAX_BATCH as u32) as usize;
-        let mut moved = match self.words.take_some(size, home, most) {
-            Ok(moved) => moved,
-            Err(puts) => return self.look_again(caches, gate, (empty, puts), size),
-        };
-        if let Some(cache) = cache {
-            cache.refills.fetch_add(1, Ordering::Relaxed);
+        match self.words.take_some(size, home, most) {
+            Ok(moved) => {
+                if let Some(cache) = cache {
+                    cache.refills.fetch_add(1, Ordering::Relaxed);
+                }
+                self.fill(moved, home, has_moved)
+            }
+            Err(_) if self.control.gate.load(Ordering::SeqCst) == gate && self.size() == size => {
+                self.empty_at.0.store(landed, Ordering::SeqCst);
+                match self.control.sight() {
+                    Some(sight) if sight.landed == landed => self.judge(sight, gate, size),
+                    _ => Search::Unknown,
+                }
+            }
+            Err(_) => Search::Unknown,
         }
+    }
+
+    /// Keeps one of these tags and puts the others into this CPU's cache.
+    fn fill(&self, mut moved: Moved, home: usize, has_moved: &mut bool) -> Search {
         let tag = moved.pop();
         let is_below = tag.is_some_and(|tag| tag < self.size());
         while is_below && let Some(other) = moved.pop() {
-            if !caches.push(&self.control, other) {
+            if !self.control.push(other) {
                 moved.push(other);
                 break;
             }
@@ -265,37 +308,37 @@ impl Auto {
             moved.push(tag);
         }
         if !moved.tags().is_empty() {
-            self.words.put_all(moved.tags(), home);
+            self.put_words(moved.tags(), home);
             *has_moved = true;
         }
         let tag = tag.filter(|_| is_below);
         tag.map_or(Search::Unknown, Search::Tag)
     }
 
-    /// After this CPU's cache and then the words were seen without a tag: there was a moment without a free one if no other CPU may
-    /// cache any, and neither changed until a second look.
-    fn look_again(
-        &self,
-        caches: &Caches,
-        gate: u64,
-        (empty, puts): (Empty, u64),
-        size: u32,
-    ) -> Search {
-        let is_sole = || caches.most(empty) == Some(self.calm.claimed());
-        if !is_sole() || self.words.pass(size) != Some(puts) {
-            return Search::Unknown;
+    /// After this CPU's cache was seen without a tag, at a moment when the words had none: whether that was a moment without a free tag.
+    /// It was if no other cache could hold any. One that could had its share claimed by then, and gives it back only while the gate is
+    /// closed.
+    fn judge(&self, sight: Sight, gate: u64, size: u32) -> Search {
+        let is_sole = sight.most == self.calm.claimed();
+        if is_sole && self.control.gate.load(Ordering::SeqCst) == gate && self.size() == size {
+            Search::NoneFree
+        } else {
+            Search::Unknown
         }
-        match caches.pop_or_empty(&self.control) {
-            Ok(tag) => Search::Tag(tag),
-            Err(still)
-                if still == empty
-                    && is_sole()
-                    && self.control.gate.load(Ordering::SeqCst) == gate
-                    && self.size() == size =>
-            {
-                Search::NoneFree
-            }
-            Err(_) => Search::Unknown,
+    }
+
+    /// Puts these tags into the words. While the gate is open, they count as landed before this returns: until then they are held.
+    fn put_words(&self, tags: &[u32], home: usize) {
+        self.words.put_all(tags, home);
+        self.land();
+    }
+
+    /// Tags came into the words. A caller that finds the gate closed here put them there before the gate opens again, where the next
+    /// search sees them.
+    #[inline]
+    fn land(&self) {
+        if self.control.gate.load(Ordering::SeqCst) & LOW == 0 {
+            self.control.landed.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -312,13 +355,13 @@ impl Auto {
                 return self.words.take(size, home);
             };
             let tag = some.pop();
-            self.words.put_all(some.tags(), home);
+            self.put_words(some.tags(), home);
             moved.set(true);
             tag
         };
         let put = |tag| {
             moved.set(true);
-            self.words.put_all(&[tag], home);
+            self.put_words(&[tag], home);
         };
         let tag = self.control.size.take(take, put);
         // Who waits since then may have missed what was moved.
@@ -328,18 +371,16 @@ impl Auto {
 
     /// Moves half of this CPU's cache, and a tag, into the words.
     fn spill(&self, caches: &Caches, tag: u32, home: usize) {
-        let share = caches
-            .cache(home)
-            .map_or(0, |cache| cache.most.load(Ordering::Relaxed));
+        let share = caches.cache(home).map_or(0, Cache::most);
         let mut moved = Moved::new();
         moved.push(tag);
         for _ in 0..(share / 2).min(MAX_BATCH as u32) {
-            let Some(other) = caches.pop(&self.control) else {
+            let Some(other) = self.control.pop() else {
                 break;
             };
             moved.push(other);
         }
-        self.words.put_all(moved.tags(), home);
+        self.put_words(moved.tags(), home);
     }
 
     /// Lets a CPU cache tags. The caches together hold half of them at most.
@@ -356,9 +397,7 @@ impl Auto {
         };
         // Before a sequence can put a tag into it.
         caches.touch(cpu);
-        let order = (Ordering::SeqCst, Ordering::SeqCst);
-        let most = cache.most.compare_exchange(0, share, order.0, order.1);
-        if most.is_err() {
+        if !cache.claim(share) {
             self.calm.unclaim(share);
         }
         true
@@ -395,12 +434,12 @@ impl Auto {
         let home = caches.cpu();
         let mut has_moved = false;
         for cache in caches.touched() {
-            let share = cache.most.swap(0, Ordering::SeqCst);
+            let (share, mut front) = cache.withdraw();
             if share != 0 {
                 self.calm.unclaim(share);
                 self.calm.note_active();
             }
-            while let Some(tag) = cache.steal() {
+            while let Some(tag) = front.take().or_else(|| cache.steal()) {
                 self.words.put(tag, home);
                 has_moved = true;
             }
@@ -420,6 +459,8 @@ impl Auto {
         if !self.calm.look(home, self.words.free(0..size), size) {
             return;
         }
+        // What was seen before does not hold from now on.
+        self.control.landed.0.fetch_add(1, Ordering::SeqCst);
         let opened = (gate & !LOW).wrapping_add(EPOCH);
         let order = (Ordering::SeqCst, Ordering::SeqCst);
         let gate = (self.control.gate).compare_exchange(gate, opened, order.0, order.1);

@@ -1,9 +1,13 @@
 //! A cache of free tags for each possible CPU, in memory that is touched only for CPUs that ran a caller.
 //!
 //! ```text
-//! count  most  pushes  refills  slots: count tags, the last is taken first
-//! ├──4──┼──4──┼───4───┼───4───┼──4──┼──4──┼── … 44
+//! front  most  count  refills  slots: count tags, the last is taken first
+//! ├──4──┼──4──┼──4──┼───4───┼──4──┼──4──┼── … 44
 //! ```
+//!
+//! A tag that is put while the front is empty goes there, and is the next that is taken: a thread that puts what it took writes and
+//! reads one word, whose address needs no look at `count`. The front is a tag + 1, all ones while it is empty, and 0 while the cache
+//! may hold nothing.
 //!
 //! Only restartable sequences write tags while the gate is open; while it is closed, and after `restart_all`, any thread
 //! takes tags out with atomic instructions. A cache of zeros holds nothing and accepts nothing, and that is what a child of fork
@@ -12,7 +16,7 @@
 use std::ptr::NonNull;
 
 use crate::auto::Control;
-use crate::rseq::{self, Popped, Rseq};
+use crate::rseq::{self, Rseq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const SLOTS: usize = 44;
@@ -21,11 +25,10 @@ pub(crate) const MOST: u32 = SLOTS as u32;
 
 #[repr(C, align(64))]
 pub(crate) struct Cache {
+    /// The front, in the low half, and how many tags it may hold: 0 until a thread of its CPU asks for some, and after it was emptied.
+    /// Sequences write the low half while it is not 0.
+    front_and_most: AtomicU64,
     count: AtomicU32,
-    /// Tags it may hold: 0 until a thread of its CPU asks for some, and after it was emptied.
-    pub(crate) most: AtomicU32,
-    /// Counted before a tag is put.
-    pushes: AtomicU32,
     /// How often it was filled.
     pub(crate) refills: AtomicU32,
     slots: [AtomicU32; SLOTS],
@@ -34,20 +37,84 @@ pub(crate) struct Cache {
 /// The sequences' code has these offsets.
 const _: () = {
     assert!(size_of::<Cache>() == 3 << 6);
-    assert!(std::mem::offset_of!(Cache, count) == 0);
-    assert!(std::mem::offset_of!(Cache, most) == 4);
-    assert!(std::mem::offset_of!(Cache, pushes) == 8);
+    assert!(std::mem::offset_of!(Cache, front_and_most) == 0);
+    assert!(std::mem::offset_of!(Cache, count) == 8);
     assert!(std::mem::offset_of!(Cache, slots) == 16);
     assert!(std::mem::offset_of!(Control, gate) == 0);
     assert!(std::mem::offset_of!(Control, size) == 8);
+    assert!(std::mem::offset_of!(Control, reach) == 16);
+    assert!(std::mem::offset_of!(Reach, cpus) == 8);
+    assert!(std::mem::offset_of!(Control, landed) == 128);
 };
 
-/// A cache that was empty: the same twice was empty in between, since a sequence that puts a tag, seen from the same CPU, counts
-/// and puts at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Empty {
-    cache: usize,
-    pushes: u32,
+/// The front while it is empty.
+const NO_FRONT: u64 = u32::MAX as u64;
+
+/// A cache at a moment when it was empty and the gate open.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight {
+    /// Tags that it may hold.
+    pub(crate) most: u32,
+    /// `Control::landed` at that moment.
+    pub(crate) landed: u64,
+}
+
+/// Where the sequences find the caches of a [`Control`].
+#[repr(C)]
+pub(crate) struct Reach {
+    memory: *mut Cache,
+    cpus: u32,
+    /// From the thread pointer to the thread's area; 0 where there are no caches.
+    offset: isize,
+}
+
+// SAFETY: the address is that of caches that are made of atomics, and whose owner lives where the `Control` does.
+unsafe impl Send for Reach {}
+// SAFETY: as above.
+unsafe impl Sync for Reach {}
+
+impl Reach {
+    /// No caches.
+    pub(crate) const NONE: Self = Self {
+        memory: std::ptr::null_mut(),
+        cpus: 0,
+        offset: 0,
+    };
+}
+
+/// What the restartable sequences do, on the cache of the CPU that runs this thread.
+impl Control {
+    #[inline(always)]
+    fn sequences(&self) -> Option<(isize, *const u64)> {
+        let offset = self.reach.offset;
+        (offset != 0).then(|| (offset, std::ptr::from_ref(self).cast()))
+    }
+
+    /// A tag, while the gate is open.
+    #[inline(always)]
+    pub(crate) fn pop(&self) -> Option<u32> {
+        let (offset, control) = self.sequences()?;
+        // SAFETY: an offset says that `rseq` was probed, and `reach` that there are `cpus` caches of the layout above; a thread that
+        // writes one otherwise closed the gate and called `restart_all` first.
+        let tag = unsafe { rseq::pop(offset, control) };
+        (tag != rseq::NONE).then_some(tag)
+    }
+
+    /// Puts a tag below the size, while the gate is open. Whether it did.
+    #[inline(always)]
+    pub(crate) fn push(&self, tag: u32) -> bool {
+        let sequences = self.sequences();
+        // SAFETY: as in `pop`.
+        sequences.is_some_and(|(offset, control)| unsafe { rseq::push(offset, control, tag) })
+    }
+
+    /// The cache, if it is empty and the gate open.
+    pub(crate) fn sight(&self) -> Option<Sight> {
+        let (offset, control) = self.sequences()?;
+        // SAFETY: as in `pop`.
+        let (most, landed) = unsafe { rseq::sight(offset, control) }?;
+        Some(Sight { most, landed })
+    }
 }
 
 pub(crate) struct Caches {
@@ -75,49 +142,17 @@ impl Caches {
             cpus,
             touched: (0..cpus.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         };
-        this.at(cpus).most.store(1, Ordering::Relaxed);
+        this.at(cpus).claim(1);
         Some(this)
     }
 
-    /// A tag of this CPU's cache, while the gate is open.
-    #[inline(always)]
-    pub(crate) fn pop(&self, control: &Control) -> Option<u32> {
-        let popped = self.sequence(control);
-        (popped.tag != rseq::NONE).then_some(popped.tag)
-    }
-
-    /// As `pop`, while the gate is open and this thread runs on a possible CPU: `Err` says which cache was empty.
-    pub(crate) fn pop_or_empty(&self, control: &Control) -> Result<u32, Empty> {
-        let Popped { tag, cache, pushes } = self.sequence(control);
-        match tag {
-            rseq::NONE => Err(Empty { cache, pushes }),
-            tag => Ok(tag),
+    /// What sequences read.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach {
+            memory: self.memory.as_ptr(),
+            cpus: self.cpus,
+            offset: self.rseq.offset(),
         }
-    }
-
-    /// Tags that the cache may hold which was empty.
-    pub(crate) fn most(&self, empty: Empty) -> Option<u32> {
-        let offset = empty.cache.checked_sub(self.memory.addr().get())?;
-        let cache = self.cache(offset / size_of::<Cache>())?;
-        Some(cache.most.load(Ordering::SeqCst))
-    }
-
-    #[inline(always)]
-    fn sequence(&self, control: &Control) -> Popped {
-        let control = std::ptr::from_ref(control).cast();
-        let memory = self.memory.as_ptr().cast();
-        // SAFETY: `rseq` was probed; `memory` has `cpus` caches of the layout above; a thread that writes one otherwise closed the gate and
-        // called `restart_all` first.
-        unsafe { rseq::pop(self.rseq.offset(), control, memory, self.cpus) }
-    }
-
-    /// Puts a tag below the size into this CPU's cache, while the gate is open. Whether it did.
-    #[inline(always)]
-    pub(crate) fn push(&self, control: &Control, tag: u32) -> bool {
-        let control = std::ptr::from_ref(control).cast();
-        let memory = self.memory.as_ptr().cast();
-        // SAFETY: as in `pop`.
-        unsafe { rseq::push(self.rseq.offset(), control, memory, self.cpus, tag) }
     }
 
     /// The CPU that runs this thread; it may run on another one when this returns.
@@ -154,7 +189,7 @@ impl Caches {
 
     /// Whether this is a child of fork: it has none of the tags that were cached.
     pub(crate) fn is_wiped(&self) -> bool {
-        self.at(self.cpus).most.load(Ordering::Relaxed) == 0
+        self.at(self.cpus).most() == 0
     }
 
     fn at(&self, cpu: u32) -> &Cache {
@@ -171,12 +206,34 @@ impl Drop for Caches {
 }
 
 impl Cache {
-    /// Tags that it holds, roughly while the gate is open.
-    pub(crate) fn len(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+    /// Tags that it may hold.
+    pub(crate) fn most(&self) -> u32 {
+        (self.front_and_most.load(Ordering::SeqCst) >> u32::BITS) as u32
     }
 
-    /// Takes a tag out. The gate is closed, `restart_all` was called, and the gate stays closed until this returns: so `count` only
+    /// Lets it hold this many tags. False, and nothing done, if it may hold some already.
+    pub(crate) fn claim(&self, most: u32) -> bool {
+        let claimed = u64::from(most) << u32::BITS | NO_FRONT;
+        let order = (Ordering::SeqCst, Ordering::SeqCst);
+        let exchanged = (self.front_and_most).compare_exchange(0, claimed, order.0, order.1);
+        exchanged.is_ok()
+    }
+
+    /// Tags that it holds, roughly while the gate is open.
+    pub(crate) fn len(&self) -> u32 {
+        let front = self.front_and_most.load(Ordering::Relaxed) as u32;
+        self.count.load(Ordering::Relaxed) + u32::from(!matches!(front, 0 | u32::MAX))
+    }
+
+    /// Lets it hold nothing from now on: how many tags it might hold, and the tag in front. The gate is as for `steal`.
+    pub(crate) fn withdraw(&self) -> (u32, Option<u32>) {
+        let before = self.front_and_most.swap(0, Ordering::SeqCst);
+        let front = before as u32;
+        let tag = (!matches!(front, 0 | u32::MAX)).then(|| front - 1);
+        ((before >> u32::BITS) as u32, tag)
+    }
+
+    /// Takes a tag out of the slots. The gate is closed, `restart_all` was called, and the gate stays closed until this returns: so `count` only
     /// decreases, and a slot below it keeps its tag.
     pub(crate) fn steal(&self) -> Option<u32> {
         let mut count = self.count.load(Ordering::SeqCst);

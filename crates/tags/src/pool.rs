@@ -11,12 +11,14 @@ use crate::order::Order;
 use crate::policy::Policy;
 use crate::statistics::Statistics;
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "`Auto` is what the shortest paths read: a box would be a load more"
-)]
-pub(crate) enum Pool {
-    Auto(Auto),
+pub(crate) struct Pool {
+    /// First, so that the shortest paths need not look which policy it is: without caches under the others.
+    auto: Auto,
+    other: Option<Other>,
+}
+
+/// Where the tags of another policy than `Auto` are.
+enum Other {
     Locked(Box<Locked>),
     Deferred(Deferred),
     Coarse(Box<Coarse>),
@@ -25,13 +27,13 @@ pub(crate) enum Pool {
 impl Pool {
     /// The builder was checked.
     pub(crate) fn new(builder: &Builder, capacity: u32) -> Self {
-        match builder.policy {
+        let other = match builder.policy {
             Policy::Stock | Policy::Limit | Policy::LimitTopology => {
-                Self::Locked(Box::new(locked(builder, capacity)))
+                Other::Locked(Box::new(locked(builder, capacity)))
             }
             Policy::Coarse(group) => {
                 let tags = (builder.reserved, builder.tags, capacity);
-                Self::Coarse(Box::new(Coarse::new(&builder.topology, group, tags)))
+                Other::Coarse(Box::new(Coarse::new(&builder.topology, group, tags)))
             }
             Policy::Bitmap => {
                 let cpus = match builder.topology.cpus.len() {
@@ -39,9 +41,18 @@ impl Pool {
                     numbers => numbers,
                 };
                 let tags = (builder.reserved, builder.tags, capacity);
-                Self::Deferred(Deferred::new(cpus, tags))
+                Other::Deferred(Deferred::new(cpus, tags))
             }
-            Policy::Auto => Self::Auto(auto(builder, capacity)),
+            Policy::Auto => {
+                return Self {
+                    auto: auto(builder, capacity),
+                    other: None,
+                };
+            }
+        };
+        Self {
+            auto: Auto::without_tags(),
+            other: Some(other),
         }
     }
 
@@ -49,21 +60,18 @@ impl Pool {
     /// it found none.
     #[inline]
     pub(crate) fn take_cached(&self) -> Option<u32> {
-        match self {
-            Self::Auto(pool) => pool.take_cached(),
-            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => None,
-        }
+        self.auto.take_cached()
     }
 
     /// A free tag, after `take_cached`. `None` only if there was a moment without one, tags that another thread moves counted as held.
     /// Also whether it made other tags free that waiters may not have seen.
     #[inline]
     pub(crate) fn take_shared(&self) -> (Option<u32>, bool) {
-        let tag = match self {
-            Self::Auto(pool) => return pool.take(),
-            Self::Locked(pool) => pool.take(cpu::current()),
-            Self::Deferred(pool) => pool.take(cpu::current()),
-            Self::Coarse(pool) => pool.take(cpu::current()),
+        let tag = match &self.other {
+            None => return self.auto.take(),
+            Some(Other::Locked(pool)) => pool.take(cpu::current()),
+            Some(Other::Deferred(pool)) => pool.take(cpu::current()),
+            Some(Other::Coarse(pool)) => pool.take(cpu::current()),
         };
         (tag, false)
     }
@@ -72,76 +80,72 @@ impl Pool {
     /// a thread waits (between `revoke` and `calm`).
     #[inline]
     pub(crate) fn put_cached(&self, tag: u32) -> bool {
-        match self {
-            Self::Auto(pool) => pool.put_cached(tag),
-            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => false,
-        }
+        self.auto.put_cached(tag)
     }
 
     /// Makes a tag free. The caller looks at waiters before and after. Between `revoke` and `calm` the tag is where `take` of any
     /// thread finds it.
     #[inline]
     pub(crate) fn put(&self, tag: u32) {
-        match self {
-            Self::Auto(pool) => pool.put(tag),
-            Self::Locked(pool) => pool.put(cpu::current(), tag),
-            Self::Deferred(pool) => pool.put(cpu::current(), tag),
-            Self::Coarse(pool) => pool.put(cpu::current(), tag),
+        match &self.other {
+            None => self.auto.put(tag),
+            Some(Other::Locked(pool)) => pool.put(cpu::current(), tag),
+            Some(Other::Deferred(pool)) => pool.put(cpu::current(), tag),
+            Some(Other::Coarse(pool)) => pool.put(cpu::current(), tag),
         }
     }
 
     /// A thread is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
     /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`.
     pub(crate) fn revoke(&self) {
-        match self {
-            Self::Auto(pool) => pool.revoke(),
-            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => {}
+        if self.other.is_none() {
+            self.auto.revoke();
         }
     }
 
     /// A waiter has ended its wait: one for each `revoke`.
     pub(crate) fn calm(&self) {
-        if let Self::Auto(pool) = self {
-            pool.calm();
+        if self.other.is_none() {
+            self.auto.calm();
         }
     }
 
     /// Sets the number of tags. Those above it that are held or cached come back and stay. Returns how many above it are held. By
     /// one caller at a time.
     pub(crate) fn resize(&self, tags: u32) -> u32 {
-        match self {
-            Self::Auto(pool) => pool.resize(tags),
-            Self::Locked(pool) => pool.resize(tags),
-            Self::Deferred(pool) => pool.resize(tags),
-            Self::Coarse(pool) => pool.resize(tags),
+        match &self.other {
+            None => self.auto.resize(tags),
+            Some(Other::Locked(pool)) => pool.resize(tags),
+            Some(Other::Deferred(pool)) => pool.resize(tags),
+            Some(Other::Coarse(pool)) => pool.resize(tags),
         }
     }
 
     pub(crate) fn size(&self) -> u32 {
-        match self {
-            Self::Auto(pool) => pool.size(),
-            Self::Locked(pool) => pool.size(),
-            Self::Deferred(pool) => pool.size(),
-            Self::Coarse(pool) => pool.size(),
+        match &self.other {
+            None => self.auto.size(),
+            Some(Other::Locked(pool)) => pool.size(),
+            Some(Other::Deferred(pool)) => pool.size(),
+            Some(Other::Coarse(pool)) => pool.size(),
         }
     }
 
     /// Free tags, roughly: others take and put meanwhile.
     pub(crate) fn free(&self) -> u32 {
-        match self {
-            Self::Auto(pool) => pool.free(),
-            Self::Locked(pool) => pool.free(),
-            Self::Deferred(pool) => pool.free(),
-            Self::Coarse(pool) => pool.free(),
+        match &self.other {
+            None => self.auto.free(),
+            Some(Other::Locked(pool)) => pool.free(),
+            Some(Other::Deferred(pool)) => pool.free(),
+            Some(Other::Coarse(pool)) => pool.free(),
         }
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        match self {
-            Self::Auto(pool) => pool.statistics(),
-            Self::Deferred(_) => Statistics::default(),
-            Self::Locked(pool) => pool.statistics(),
-            Self::Coarse(pool) => pool.statistics(),
+        match &self.other {
+            None => self.auto.statistics(),
+            Some(Other::Deferred(_)) => Statistics::default(),
+            Some(Other::Locked(pool)) => pool.statistics(),
+            Some(Other::Coarse(pool)) => pool.statistics(),
         }
     }
 }

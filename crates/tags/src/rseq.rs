@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 )]
 mod sequences;
 
-pub(crate) use sequences::{pop, push};
+pub(crate) use sequences::{pop, push, sight};
 
 const QUERY: libc::c_int = 0;
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
@@ -52,17 +52,8 @@ const MAX_TRIES: u32 = 1 << 16;
 /// Bytes of the area up to and with `rseq_cs`.
 const MIN_SIZE: u32 = 16;
 
-/// The `tag` of `Popped` where there was none.
+/// Instead of a tag, or of a number of tags: there is none.
 pub(crate) const NONE: u32 = u32::MAX;
-
-/// What `pop` found.
-#[derive(Clone, Copy)]
-pub(crate) struct Popped {
-    pub(crate) tag: u32,
-    /// Without a tag, while the gate is open: which cache was empty, and how many pushes it had seen.
-    pub(crate) cache: usize,
-    pub(crate) pushes: u32,
-}
 
 /// Restartable sequences are there.
 #[derive(Clone, Copy, Debug)]

@@ -165,10 +165,13 @@ impl Tags {
     /// As `try_get`, without a guard: the caller puts it back with `put`.
     #[inline]
     pub fn try_take(&self) -> Option<u32> {
-        let cached = self.supply.pool.take_cached();
-        cached.or_else(|| self.try_take_shared())
+        match self.supply.pool.take_cached() {
+            None => self.try_take_shared(),
+            tag => tag,
+        }
     }
 
+    #[inline(never)]
     fn try_take_shared(&self) -> Option<u32> {
         self.process.assert();
         self.supply.take()

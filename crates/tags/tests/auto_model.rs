@@ -4,6 +4,8 @@
 //! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions (switches away from a thread that could go on).
 //! Each atomic is sequentially consistent here, which loom's loads are not: a load is an addition of 0.
 
+#[path = "../src/apart.rs"]
+mod apart;
 #[path = "../src/auto.rs"]
 #[allow(dead_code)]
 mod auto;
@@ -141,6 +143,27 @@ fn a_waiter_finds_the_tag_or_is_seen() {
         let is_cached = put(&auto, tag);
         let found = waiter.join().unwrap();
         assert!(found.is_some() || !is_cached, "the waiter sleeps for ever");
+    });
+}
+
+/// While the caches open, a put that saw them closed may end in the words, where a get has found no tag before.
+#[test]
+fn a_get_finds_the_tag_that_came_into_the_words_while_the_gate_opened() {
+    check(|| {
+        let auto = auto(2);
+        let both = [take(&auto).unwrap(), take(&auto).unwrap()];
+        auto.revoke();
+        auto.calm();
+        let other = on_cpu(1, &auto, move |auto| {
+            put(auto, both[1]);
+        });
+        put(&auto, both[0]);
+        let first = take(&auto);
+        let second = take(&auto);
+        other.join().unwrap();
+        let rest = take_all(&auto);
+        let found = first.into_iter().chain(second).chain(rest);
+        assert_eq!(found.count(), 2);
     });
 }
 

@@ -6,7 +6,50 @@
 
 use core::arch::asm;
 
-use super::Popped;
+/// A sequence that finds this CPU's cache, then does `$body`; `$failed` is done outside of it, after a jump to 8:.
+macro_rules! sequence {
+    ($($body:literal),+; $failed:literal; $($operands:tt)+) => {
+        asm!(
+            "mrs {area}, tpidr_el0",
+            "add {area}, {area}, {offset}",
+            "2:",
+            "adrp {cache}, 6f",
+            "add {cache}, {cache}, :lo12:6f",
+            "str {cache}, [{area}, #8]",
+            "3:",
+            "ldr {other:w}, [{control}]",
+            "cbnz {other:w}, 8f",
+            "ldr {cache:w}, [{area}, #4]",
+            "ldr {other:w}, [{control}, #24]",
+            "cmp {cache:w}, {other:w}",
+            "b.hs 8f",
+            "add {cache}, {cache}, {cache}, lsl #1",
+            "ldr {other}, [{control}, #16]",
+            "add {cache}, {other}, {cache}, lsl #6",
+            $($body,)+
+            "4:",
+            "b 5f",
+            "8:",
+            $failed,
+            "5:",
+            // The signature before the handler, as glibc registered it: an instruction that traps (brk #0x45e0).
+            ".pushsection __rseq_failure, \"ax\", @progbits",
+            ".balign 4",
+            ".inst 0xd428bc00",
+            "7:",
+            "b 2b",
+            ".popsection",
+            ".pushsection __rseq_cs, \"aw\", @progbits",
+            ".balign 32",
+            "6:",
+            ".long 0, 0",
+            ".quad 3b, 4b - 3b, 7b",
+            ".popsection",
+            $($operands)+
+            options(nostack),
+        )
+    };
+}
 
 /// glibc's `__rseq_offset` and `__rseq_size`; `None` where it has none or did not register the area.
 pub(crate) fn area() -> Option<(isize, u32)> {
@@ -52,69 +95,40 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
     cpu
 }
 
-/// Takes the last tag of this CPU's cache.
+/// Takes a tag of this CPU's cache: the one in front, or the last one of the slots.
 ///
 /// # Safety
-/// `offset` is that of `area`; `control` is readable; `caches` are `cpus` caches that only sequences write while the gate is 0.
+/// `offset` is that of `area`; `control` is a `Control` whose caches only sequences write while the gate is 0.
 #[inline(always)]
-pub(crate) unsafe fn pop(offset: isize, control: *const u64, caches: *mut u8, cpus: u32) -> Popped {
-    let (tag, cache, pushes): (u32, usize, u32);
+pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
+    let tag: u32;
     // SAFETY: as on x86-64: one store commits, the inputs stay in their registers. Registers clobbered: those declared, and flags.
     unsafe {
-        asm!(
-            "mrs {area}, tpidr_el0",
-            "add {area}, {area}, {offset}",
-            "2:",
-            "adrp {cache}, 6f",
-            "add {cache}, {cache}, :lo12:6f",
-            "str {cache}, [{area}, #8]",
-            "3:",
-            "ldr {count:w}, [{control}]",
-            "cbnz {count:w}, 8f",
-            "ldr {cache:w}, [{area}, #4]",
-            "cmp {cache:w}, {cpus:w}",
-            "b.hs 8f",
-            "add {cache}, {cache}, {cache}, lsl #1",
-            "add {cache}, {caches}, {cache}, lsl #6",
-            "ldr {count:w}, [{cache}]",
-            "ldr {pushes:w}, [{cache}, #8]",
-            "cbz {count:w}, 8f",
-            "sub {count:w}, {count:w}, #1",
-            "add {slot}, {cache}, {count}, lsl #2",
-            "ldr {tag:w}, [{slot}, #16]",
-            "str {count:w}, [{cache}]",
-            "4:",
-            "b 5f",
-            "8:",
-            "mov {tag:w}, #-1",
-            "5:",
-            // The signature before the handler, as glibc registered it: an instruction that traps (brk #0x45e0).
-            ".pushsection __rseq_failure, \"ax\", @progbits",
-            ".balign 4",
-            ".inst 0xd428bc00",
-            "7:",
-            "b 2b",
-            ".popsection",
-            ".pushsection __rseq_cs, \"aw\", @progbits",
-            ".balign 32",
-            "6:",
-            ".long 0, 0",
-            ".quad 3b, 4b - 3b, 7b",
-            ".popsection",
+        sequence!(
+            "mov {value:w}, #-1",
+            "ldr {tag:w}, [{cache}]",
+            "sub {tag:w}, {tag:w}, #1",
+            "cmn {tag:w}, #2",
+            "b.lo 9f",
+            "ldr {value:w}, [{cache}, #8]",
+            "cbz {value:w}, 8f",
+            "sub {value:w}, {value:w}, #1",
+            "add {other}, {cache}, {value}, lsl #2",
+            "ldr {tag:w}, [{other}, #16]",
+            "add {cache}, {cache}, #8",
+            "9:",
+            "str {value:w}, [{cache}]";
+            "mov {tag:w}, #-1";
             offset = in(reg) offset,
             control = in(reg) control,
-            caches = in(reg) caches,
-            cpus = in(reg) cpus,
             area = out(reg) _,
-            cache = out(reg) cache,
-            count = out(reg) _,
-            slot = out(reg) _,
-            pushes = out(reg) pushes,
+            cache = out(reg) _,
+            other = out(reg) _,
+            value = out(reg) _,
             tag = out(reg) tag,
-            options(nostack),
         );
     }
-    Popped { tag, cache, pushes }
+    tag
 }
 
 /// Puts a tag into this CPU's cache. False, and no tag put, if the cache is full or there is none, if the gate is not 0, or if the tag
@@ -123,75 +137,72 @@ pub(crate) unsafe fn pop(offset: isize, control: *const u64, caches: *mut u8, cp
 /// # Safety
 /// As `pop`.
 #[inline(always)]
-pub(crate) unsafe fn push(
-    offset: isize,
-    control: *const u64,
-    caches: *mut u8,
-    cpus: u32,
-    tag: u32,
-) -> bool {
-    let failed: u32;
+pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool {
+    let value: u32;
     // SAFETY: as in `pop`.
     unsafe {
-        asm!(
-            "mrs {area}, tpidr_el0",
-            "add {area}, {area}, {offset}",
-            "2:",
-            "adrp {cache}, 6f",
-            "add {cache}, {cache}, :lo12:6f",
-            "str {cache}, [{area}, #8]",
-            "3:",
-            "ldr {count:w}, [{control}]",
-            "cbnz {count:w}, 8f",
-            "ldr {count:w}, [{control}, #8]",
-            "cmp {tag:w}, {count:w}",
+        sequence!(
+            "ldr {other:w}, [{control}, #8]",
+            "cmp {tag:w}, {other:w}",
             "b.hs 8f",
-            "ldr {cache:w}, [{area}, #4]",
-            "cmp {cache:w}, {cpus:w}",
+            "add {value:w}, {tag:w}, #1",
+            "ldr {other:w}, [{cache}]",
+            "cmn {other:w}, #1",
+            "b.eq 9f",
+            "ldr {count:w}, [{cache}, #8]",
+            "add {value:w}, {count:w}, #1",
+            "ldr {other:w}, [{cache}, #4]",
+            "cmp {value:w}, {other:w}",
             "b.hs 8f",
-            "add {cache}, {cache}, {cache}, lsl #1",
-            "add {cache}, {caches}, {cache}, lsl #6",
-            "ldr {count:w}, [{cache}]",
-            "ldr {slot:w}, [{cache}, #4]",
-            "cmp {count:w}, {slot:w}",
-            "b.hs 8f",
-            "ldr {slot:w}, [{cache}, #8]",
-            "add {slot:w}, {slot:w}, #1",
-            "str {slot:w}, [{cache}, #8]",
-            "add {slot}, {cache}, {count}, lsl #2",
-            "str {tag:w}, [{slot}, #16]",
-            "mov {failed:w}, #0",
-            "add {count:w}, {count:w}, #1",
-            "str {count:w}, [{cache}]",
-            "4:",
-            "b 5f",
-            "8:",
-            "mov {failed:w}, #1",
-            "5:",
-            ".pushsection __rseq_failure, \"ax\", @progbits",
-            ".balign 4",
-            ".inst 0xd428bc00",
-            "7:",
-            "b 2b",
-            ".popsection",
-            ".pushsection __rseq_cs, \"aw\", @progbits",
-            ".balign 32",
-            "6:",
-            ".long 0, 0",
-            ".quad 3b, 4b - 3b, 7b",
-            ".popsection",
+            "add {other}, {cache}, {count}, lsl #2",
+            "str {tag:w}, [{other}, #16]",
+            "add {cache}, {cache}, #8",
+            "9:",
+            "str {value:w}, [{cache}]";
+            "mov {value:w}, #0";
             offset = in(reg) offset,
             control = in(reg) control,
-            caches = in(reg) caches,
-            cpus = in(reg) cpus,
             tag = in(reg) tag,
             area = out(reg) _,
             cache = out(reg) _,
+            other = out(reg) _,
             count = out(reg) _,
-            slot = out(reg) _,
-            failed = out(reg) failed,
-            options(nostack),
+            value = out(reg) value,
         );
     }
-    failed == 0
+    value != 0
+}
+
+/// This CPU's cache while it is empty and the gate 0: how many tags it may hold, and how often tags landed. `None` otherwise.
+///
+/// As on x86-64. `landed` is read by an acquire: what is read after the sequence is not older.
+///
+/// # Safety
+/// As `pop`.
+#[inline(always)]
+pub(crate) unsafe fn sight(offset: isize, control: *const u64) -> Option<(u32, u64)> {
+    let (most, landed): (u32, u64);
+    // SAFETY: as in `pop`.
+    unsafe {
+        sequence!(
+            "ldr {most:w}, [{cache}]",
+            "add {most:w}, {most:w}, #1",
+            "cmp {most:w}, #1",
+            "b.hi 8f",
+            "ldr {most:w}, [{cache}, #8]",
+            "cbnz {most:w}, 8f",
+            "ldr {most:w}, [{cache}, #4]",
+            "add {other}, {control}, #128",
+            "ldar {landed}, [{other}]";
+            "mov {most:w}, #-1";
+            offset = in(reg) offset,
+            control = in(reg) control,
+            area = out(reg) _,
+            cache = out(reg) _,
+            other = out(reg) _,
+            most = out(reg) most,
+            landed = out(reg) landed,
+        );
+    }
+    (most != super::NONE).then_some((most, landed))
 }

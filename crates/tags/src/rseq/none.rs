@@ -12,16 +12,18 @@ pub(crate) unsafe fn cpu(_offset: isize) -> u32 {
 
 /// # Safety
 /// None is needed.
-pub(crate) unsafe fn pop(_: isize, _: *const u64, _: *mut u8, _: u32) -> super::Popped {
-    super::Popped {
-        tag: super::NONE,
-        cache: 0,
-        pushes: 0,
-    }
+pub(crate) unsafe fn pop(_: isize, _: *const u64) -> u32 {
+    super::NONE
 }
 
 /// # Safety
 /// None is needed.
-pub(crate) unsafe fn push(_: isize, _: *const u64, _: *mut u8, _: u32, _tag: u32) -> bool {
+pub(crate) unsafe fn push(_: isize, _: *const u64, _tag: u32) -> bool {
     false
+}
+
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn sight(_: isize, _: *const u64) -> Option<(u32, u64)> {
+    None
 }

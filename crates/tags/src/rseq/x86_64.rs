@@ -1,10 +1,50 @@
 //! The sequences for x86-64. The thread's area is at FS + offset: `cpu_id` at 4, `rseq_cs` at 8.
 //!
-//! `Control`: the gate at 0, the size at 8. A cache has 192 bytes: `count` at 0, `most` at 4, `pushes` at 8, slots at 16.
+//! `Control`: the gate at 0, the size at 8, the caches' address at 16, their number at 24, `landed` at 128. A cache has 192 bytes: the front at 0, `most` at 4, `count` at 8, slots
+//! at 16.
 
 use core::arch::asm;
 
-use super::Popped;
+/// A sequence that finds this CPU's cache, then does `$body`; `$failed` is done outside of it, after a jump to 8:.
+macro_rules! sequence {
+    ($($body:literal),+; $failed:literal; $($operands:tt)+) => {
+        asm!(
+            "2:",
+            "lea {cache}, [rip + 6f]",
+            "mov qword ptr fs:[{offset} + 8], {cache}",
+            "3:",
+            "cmp dword ptr [{control}], 0",
+            "jne 8f",
+            "mov {cache:e}, dword ptr fs:[{offset} + 4]",
+            "cmp {cache:e}, dword ptr [{control} + 24]",
+            "jae 8f",
+            "lea {cache}, [{cache} + 2*{cache}]",
+            "shl {cache}, 6",
+            "add {cache}, qword ptr [{control} + 16]",
+            $($body,)+
+            "4:",
+            "5:",
+            // The signature before the handler, as glibc registered it; with 0f b9 3d it is an instruction that traps.
+            ".pushsection __rseq_failure, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "7:",
+            "jmp 2b",
+            "8:",
+            $failed,
+            "jmp 5b",
+            ".popsection",
+            ".pushsection __rseq_cs, \"aw\", @progbits",
+            ".balign 32",
+            "6:",
+            ".long 0, 0",
+            ".quad 3b, 4b - 3b, 7b",
+            ".popsection",
+            $($operands)+
+            options(nostack),
+        )
+    };
+}
 
 /// glibc's `__rseq_offset` and `__rseq_size`; `None` where it has none or did not register the area.
 pub(crate) fn area() -> Option<(isize, u32)> {
@@ -45,144 +85,115 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
     cpu
 }
 
-/// Takes the last tag of this CPU's cache.
+/// Takes a tag of this CPU's cache: the one in front, or the last one of the slots.
 ///
-/// The sequence is 3: to 4:. It writes registers until its last instruction, the one store that commits: `count` becomes one less.
+/// The sequence is 3: to 4:. It writes registers until its last instruction, the one store that commits: the front becomes empty, or `count`
+/// one less.
 /// - Before that store nothing is changed, and each input is kept in its register, so the abort handler starts again at 2:.
 /// - A preemption, a migration or a signal between 3: and 4: makes the kernel resume at 7:. So from the read of `cpu_id` to the store
-///   no other thread ran on this CPU and the thread stayed there: `count` and the slot are what was read.
+///   no other thread ran on this CPU and the thread stayed there: the front, `count` and the slot are what was read.
 /// - The gate is read inside. A thread that closes it and then interrupts all sequences (membarrier) knows that none commits afterwards that
 ///   saw it open.
 /// - A jump to 8: leaves the sequence without a store; the kernel then ignores the descriptor.
 ///
 /// # Safety
-/// `offset` is that of `area`; `control` is readable; `caches` are `cpus` caches that only sequences write while the gate is 0.
+/// `offset` is that of `area`; `control` is a `Control` whose caches only sequences write while the gate is 0.
 #[inline(always)]
-pub(crate) unsafe fn pop(offset: isize, control: *const u64, caches: *mut u8, cpus: u32) -> Popped {
-    let (tag, cache, pushes): (u32, usize, u32);
+pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
+    let tag: u32;
     // SAFETY: see above. Registers clobbered: those declared, and flags; memory as the compiler assumes without `nomem`.
     unsafe {
-        asm!(
-            "2:",
-            "lea {cache}, [rip + 6f]",
-            "mov qword ptr fs:[{offset} + 8], {cache}",
-            "3:",
-            "cmp dword ptr [{control}], 0",
-            "jne 8f",
-            "mov {cache:e}, dword ptr fs:[{offset} + 4]",
-            "cmp {cache:e}, {cpus:e}",
-            "jae 8f",
-            "lea {cache}, [{cache} + 2*{cache}]",
-            "shl {cache}, 6",
-            "add {cache}, {caches}",
-            "mov {count:e}, dword ptr [{cache}]",
-            "mov {pushes:e}, dword ptr [{cache} + 8]",
-            "sub {count:e}, 1",
+        sequence!(
+            "mov {value:e}, -1",
+            "mov {tag:e}, dword ptr [{cache}]",
+            "sub {tag:e}, 1",
+            "cmp {tag:e}, -2",
+            "jb 9f",
+            "mov {value:e}, dword ptr [{cache} + 8]",
+            "sub {value:e}, 1",
             "jb 8f",
-            "mov {tag:e}, dword ptr [{cache} + 4*{count:r} + 16]",
-            "mov dword ptr [{cache}], {count:e}",
-            "4:",
-            "5:",
-            // The signature before the handler, as glibc registered it; with 0f b9 3d it is an instruction that traps.
-            ".pushsection __rseq_failure, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "7:",
-            "jmp 2b",
-            "8:",
-            "mov {tag:e}, -1",
-            "jmp 5b",
-            ".popsection",
-            ".pushsection __rseq_cs, \"aw\", @progbits",
-            ".balign 32",
-            "6:",
-            ".long 0, 0",
-            ".quad 3b, 4b - 3b, 7b",
-            ".popsection",
+            "mov {tag:e}, dword ptr [{cache} + 4*{value:r} + 16]",
+            "add {cache}, 8",
+            "9:",
+            "mov dword ptr [{cache}], {value:e}";
+            "mov {tag:e}, -1";
             offset = in(reg) offset,
             control = in(reg) control,
-            caches = in(reg) caches,
-            cpus = in(reg) cpus,
-            cache = out(reg) cache,
-            count = out(reg) _,
-            pushes = out(reg) pushes,
+            cache = out(reg) _,
+            value = out(reg) _,
             tag = out(reg) tag,
-            options(nostack),
         );
     }
-    Popped { tag, cache, pushes }
+    tag
 }
 
 /// Puts a tag into this CPU's cache. False, and no tag put, if the cache is full or there is none, if the gate is not 0, or if the tag
 /// is not below the size.
 ///
-/// As `pop`. Before the last store it counts a push, which is harmless if it is interrupted and counts again, and writes the slot above
-/// `count`, which holds no tag. The last store, `count` plus one, commits. The size is read inside as the gate is, so that after a
-/// membarrier no tag is put that is above a smaller size.
+/// As `pop`. Before the last store it writes the slot above `count`, which holds no tag. The last store commits: the tag is in front, or
+/// `count` is one more. The size is read inside as the gate is, so that after a membarrier no tag is put that is above a smaller size.
 ///
 /// # Safety
 /// As `pop`.
 #[inline(always)]
-pub(crate) unsafe fn push(
-    offset: isize,
-    control: *const u64,
-    caches: *mut u8,
-    cpus: u32,
-    tag: u32,
-) -> bool {
-    let failed: u32;
+pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool {
+    let value: u32;
     // SAFETY: as in `pop`.
     unsafe {
-        asm!(
-            "2:",
-            "lea {cache}, [rip + 6f]",
-            "mov qword ptr fs:[{offset} + 8], {cache}",
-            "3:",
-            "cmp dword ptr [{control}], 0",
-            "jne 8f",
+        sequence!(
             "cmp {tag:e}, dword ptr [{control} + 8]",
             "jae 8f",
-            "mov {cache:e}, dword ptr fs:[{offset} + 4]",
-            "cmp {cache:e}, {cpus:e}",
+            "lea {value:e}, [{tag:r} + 1]",
+            "cmp dword ptr [{cache}], -1",
+            "je 9f",
+            "mov {count:e}, dword ptr [{cache} + 8]",
+            "lea {value:e}, [{count:r} + 1]",
+            "cmp {value:e}, dword ptr [{cache} + 4]",
             "jae 8f",
-            "lea {cache}, [{cache} + 2*{cache}]",
-            "shl {cache}, 6",
-            "add {cache}, {caches}",
-            "mov {count:e}, dword ptr [{cache}]",
-            "cmp {count:e}, dword ptr [{cache} + 4]",
-            "jae 8f",
-            "add dword ptr [{cache} + 8], 1",
             "mov dword ptr [{cache} + 4*{count:r} + 16], {tag:e}",
-            "xor {failed:e}, {failed:e}",
-            "add {count:e}, 1",
-            "mov dword ptr [{cache}], {count:e}",
-            "4:",
-            "5:",
-            ".pushsection __rseq_failure, \"ax\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "7:",
-            "jmp 2b",
-            "8:",
-            "mov {failed:e}, 1",
-            "jmp 5b",
-            ".popsection",
-            ".pushsection __rseq_cs, \"aw\", @progbits",
-            ".balign 32",
-            "6:",
-            ".long 0, 0",
-            ".quad 3b, 4b - 3b, 7b",
-            ".popsection",
+            "add {cache}, 8",
+            "9:",
+            "mov dword ptr [{cache}], {value:e}";
+            "xor {value:e}, {value:e}";
             offset = in(reg) offset,
             control = in(reg) control,
-            caches = in(reg) caches,
-            cpus = in(reg) cpus,
             tag = in(reg) tag,
             cache = out(reg) _,
             count = out(reg) _,
-            failed = out(reg) failed,
-            options(nostack),
+            value = out(reg) value,
         );
     }
-    failed == 0
+    value != 0
+}
+
+/// This CPU's cache while it is empty and the gate 0: how many tags it may hold, and how often tags landed. `None` otherwise.
+///
+/// As `pop`. Nothing is stored; the last instruction reads `landed`. So there was a moment at which the cache was empty and `landed`
+/// was that.
+///
+/// # Safety
+/// As `pop`.
+#[inline(always)]
+pub(crate) unsafe fn sight(offset: isize, control: *const u64) -> Option<(u32, u64)> {
+    let (most, landed): (u32, u64);
+    // SAFETY: as in `pop`.
+    unsafe {
+        sequence!(
+            "mov {most:e}, dword ptr [{cache}]",
+            "add {most:e}, 1",
+            "cmp {most:e}, 1",
+            "ja 8f",
+            "cmp dword ptr [{cache} + 8], 0",
+            "jne 8f",
+            "mov {most:e}, dword ptr [{cache} + 4]",
+            "mov {landed}, qword ptr [{control} + 128]";
+            "mov {most:e}, -1";
+            offset = in(reg) offset,
+            control = in(reg) control,
+            cache = out(reg) _,
+            most = out(reg) most,
+            landed = out(reg) landed,
+        );
+    }
+    (most != super::NONE).then_some((most, landed))
 }

@@ -2,7 +2,7 @@
 //! was preempted then, or if all were restarted.
 
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::auto::Control;
 use crate::sync::{AtomicU32, Ordering::SeqCst};
@@ -19,10 +19,12 @@ pub(crate) fn run_on(cpu: usize) {
     CPU.with(|number| number.set(cpu));
 }
 
-pub(crate) struct Caches(Vec<Cache>);
+/// The caches, which sequences reach through a `Control`.
+pub(crate) struct Caches(Arc<Vec<Cache>>);
+
+pub(crate) struct Reach(Option<Arc<Vec<Cache>>>);
 
 pub(crate) struct Cache {
-    pub(crate) most: AtomicU32,
     pub(crate) refills: AtomicU32,
     /// Changed by each access, so that loom sees which accesses may be in either order.
     accesses: AtomicU32,
@@ -32,59 +34,99 @@ pub(crate) struct Cache {
 
 #[derive(Default)]
 struct State {
+    front: Option<u32>,
     tags: Vec<u32>,
-    pushes: u32,
+    most: u32,
     /// Counts the sequences that began and the restarts.
     begun: u32,
     is_touched: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Empty {
-    cpu: usize,
-    pushes: u32,
+#[derive(Clone, Copy)]
+pub(crate) struct Sight {
+    pub(crate) most: u32,
+    pub(crate) landed: u64,
+}
+
+impl Reach {
+    pub(crate) const NONE: Self = Self(None);
+}
+
+impl Control {
+    pub(crate) fn pop(&self) -> Option<u32> {
+        let pop = |state: &mut State, _| state.front.take().or_else(|| state.tags.pop());
+        self.sequence(|| (), pop)?.1
+    }
+
+    pub(crate) fn push(&self, tag: u32) -> bool {
+        let push = |state: &mut State, size| {
+            if tag >= size || state.most == 0 {
+                return false;
+            }
+            let is_there = state.front == Some(tag) || state.tags.contains(&tag);
+            assert!(!is_there, "tag {tag} was free already");
+            if state.front.is_none() {
+                state.front = Some(tag);
+                return true;
+            }
+            let has_space = state.tags.len() + 1 < state.most as usize;
+            if has_space {
+                state.tags.push(tag);
+            }
+            has_space
+        };
+        self.sequence(|| (), push).is_some_and(|(_, is_put)| is_put)
+    }
+
+    pub(crate) fn sight(&self) -> Option<Sight> {
+        let seen = |state: &mut State, _| {
+            let is_empty = state.front.is_none() && state.tags.is_empty();
+            is_empty.then_some(state.most)
+        };
+        let (landed, most) = self.sequence(|| self.landed.0.load(SeqCst), seen)?;
+        most.map(|most| Sight { most, landed })
+    }
+
+    /// What `read` and `commit` found; `None` if the gate is closed.
+    fn sequence<R, T>(
+        &self,
+        read: impl Fn() -> R,
+        commit: impl Fn(&mut State, u32) -> T,
+    ) -> Option<(R, T)> {
+        let cache = &self.reach.0.as_ref()?[CPU.with(Cell::get)];
+        loop {
+            let begun = cache.access(|state| {
+                state.begun += 1;
+                state.begun
+            });
+            if self.gate.load(SeqCst) & CLOSED != 0 {
+                return None;
+            }
+            let size = self.size.get();
+            let seen = read();
+            let done = cache.access(|state| {
+                let is_undisturbed = state.begun == begun;
+                is_undisturbed.then(|| commit(state, size))
+            });
+            if let Some(done) = done {
+                return Some((seen, done));
+            }
+        }
+    }
 }
 
 impl Caches {
     pub(crate) fn new(cpus: usize) -> Self {
         let cache = || Cache {
-            most: AtomicU32::new(0),
             refills: AtomicU32::new(0),
             accesses: AtomicU32::new(0),
             state: Mutex::default(),
         };
-        Self((0..cpus).map(|_| cache()).collect())
+        Self(Arc::new((0..cpus).map(|_| cache()).collect()))
     }
 
-    pub(crate) fn pop(&self, control: &Control) -> Option<u32> {
-        self.pop_or_empty(control).ok()
-    }
-
-    pub(crate) fn pop_or_empty(&self, control: &Control) -> Result<u32, Empty> {
-        let cpu = self.cpu();
-        let pop = |state: &mut State, _, _| {
-            let pushes = state.pushes;
-            state.tags.pop().ok_or(Empty { cpu, pushes })
-        };
-        let closed = Err(Empty { cpu, pushes: 0 });
-        self.0[cpu].sequence(control, pop).unwrap_or(closed)
-    }
-
-    pub(crate) fn push(&self, control: &Control, tag: u32) -> bool {
-        let push = |state: &mut State, size, most| {
-            if tag >= size || state.tags.len() >= most {
-                return false;
-            }
-            assert!(!state.tags.contains(&tag), "tag {tag} was free already");
-            state.pushes += 1;
-            state.tags.push(tag);
-            true
-        };
-        self.0[self.cpu()].sequence(control, push).unwrap_or(false)
-    }
-
-    pub(crate) fn most(&self, empty: Empty) -> Option<u32> {
-        Some(self.0[empty.cpu].most.load(SeqCst))
+    pub(crate) fn reach(&self) -> Reach {
+        Reach(Some(self.0.clone()))
     }
 
     pub(crate) fn cpu(&self) -> usize {
@@ -105,7 +147,7 @@ impl Caches {
     }
 
     pub(crate) fn restart_all(&self) {
-        for cache in &self.0 {
+        for cache in self.0.iter() {
             cache.access(|state| state.begun += 1);
         }
     }
@@ -116,8 +158,26 @@ impl Caches {
 }
 
 impl Cache {
+    pub(crate) fn most(&self) -> u32 {
+        self.access(|state| state.most)
+    }
+
+    pub(crate) fn claim(&self, most: u32) -> bool {
+        self.access(|state| {
+            let is_free = state.most == 0;
+            if is_free {
+                state.most = most;
+            }
+            is_free
+        })
+    }
+
     pub(crate) fn len(&self) -> u32 {
-        self.access(|state| state.tags.len() as u32)
+        self.access(|state| state.tags.len() as u32 + u32::from(state.front.is_some()))
+    }
+
+    pub(crate) fn withdraw(&self) -> (u32, Option<u32>) {
+        self.access(|state| (std::mem::take(&mut state.most), state.front.take()))
     }
 
     pub(crate) fn steal(&self) -> Option<u32> {
@@ -127,31 +187,5 @@ impl Cache {
     fn access<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
         self.accesses.fetch_add(1, SeqCst);
         run(&mut self.state.lock().unwrap())
-    }
-
-    /// `None` if the gate is closed.
-    fn sequence<T>(
-        &self,
-        control: &Control,
-        commit: impl Fn(&mut State, u32, usize) -> T,
-    ) -> Option<T> {
-        loop {
-            let begun = self.access(|state| {
-                state.begun += 1;
-                state.begun
-            });
-            if control.gate.load(SeqCst) & CLOSED != 0 {
-                return None;
-            }
-            let size = control.size.get();
-            let most = self.most.load(SeqCst) as usize;
-            let done = self.access(|state| {
-                let is_undisturbed = state.begun == begun;
-                is_undisturbed.then(|| commit(state, size, most))
-            });
-            if done.is_some() {
-                return done;
-            }
-        }
     }
 }

@@ -51,11 +51,6 @@ impl Shards {
         self.take_some(limit, home, 1).ok()?.pop()
     }
 
-    pub(crate) fn pass(&self, limit: u32) -> Option<u64> {
-        let word = self.0.load(SeqCst);
-        (word & below(limit) == 0).then_some(word >> 32)
-    }
-
     pub(crate) fn take_some(&self, limit: u32, _: usize, most: usize) -> Result<Moved, u64> {
         let mut taken = 0;
         let take = |word: u64| {
