@@ -156,6 +156,10 @@ impl Auto {
             if let Some(tag) = self.take_closed(gate, &mut has_moved) {
                 break Some(tag);
             }
+            if self.caches.as_ref().is_some_and(Caches::has_unreached) && self.empty_again() {
+                has_moved = true;
+                continue;
+            }
             if self.control.gate.load(Ordering::SeqCst) / EPOCH == gate / EPOCH {
                 self.calm.note_miss();
                 break None;
@@ -385,7 +389,7 @@ impl Auto {
 
     /// Lets a CPU cache tags. The caches together hold half of them at most.
     fn claim(&self, caches: &Caches, cpu: usize) -> bool {
-        let Some(cache) = caches.cache(cpu).filter(|_| !caches.is_wiped()) else {
+        let Some(cache) = caches.cache(cpu).filter(|_| caches.is_usable()) else {
             return false;
         };
         let Some(share) = self.calm.claim(self.size() / 2) else {
@@ -428,22 +432,41 @@ impl Auto {
         self.control.gate.fetch_sub(USER, Ordering::SeqCst);
     }
 
-    /// The caller is a user of the closed gate.
+    /// The caller is a user of the closed gate. Whether a tag was moved into the words.
     fn empty(&self, caches: &Caches) -> bool {
-        caches.restart_all();
-        let home = caches.cpu();
         let mut has_moved = false;
-        for cache in caches.touched() {
-            let (share, mut front) = cache.withdraw();
-            if share != 0 {
-                self.calm.unclaim(share);
-                self.calm.note_active();
+        if caches.restart_all() {
+            for cache in caches.touched() {
+                has_moved |= self.empty_cache(cache, caches.cpu());
             }
-            while let Some(tag) = front.take().or_else(|| cache.steal()) {
-                self.words.put(tag, home);
-                has_moved = true;
-            }
+        } else {
+            caches.visit(|cache| has_moved |= self.empty_cache(cache, caches.cpu()));
         }
+        has_moved
+    }
+
+    /// No sequence puts tags into the cache any more.
+    fn empty_cache(&self, cache: &Cache, home: usize) -> bool {
+        let (share, mut front) = cache.withdraw();
+        if share != 0 {
+            self.calm.unclaim(share);
+            self.calm.note_active();
+        }
+        let mut has_moved = false;
+        while let Some(tag) = front.take().or_else(|| cache.steal()) {
+            self.words.put(tag, home);
+            has_moved = true;
+        }
+        has_moved
+    }
+
+    /// Empties the caches that could not be emptied when the gate was closed, as far as this thread can. Whether a tag was moved into
+    /// the words.
+    #[cold]
+    fn empty_again(&self) -> bool {
+        self.close();
+        let has_moved = self.caches.as_ref().is_some_and(|it| self.empty(it));
+        self.leave();
         has_moved
     }
 
@@ -451,8 +474,7 @@ impl Auto {
     #[cold]
     fn look(&self, home: usize) {
         let gate = self.control.gate.load(Ordering::SeqCst);
-        let has_caches = |caches: &Caches| !caches.is_wiped();
-        if gate & LOW != CLOSED | EMPTIED || !self.caches.as_ref().is_some_and(has_caches) {
+        if gate & LOW != CLOSED | EMPTIED || !self.caches.as_ref().is_some_and(Caches::is_usable) {
             return;
         }
         let size = self.size();

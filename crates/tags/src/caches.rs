@@ -10,14 +10,16 @@
 //! may hold nothing.
 //!
 //! Only restartable sequences write tags while the gate is open; while it is closed, and after `restart_all`, any thread
-//! takes tags out with atomic instructions. A cache of zeros holds nothing and accepts nothing, and that is what a child of fork
-//! finds.
+//! takes tags out with atomic instructions. Where the kernel refuses to restart sequences, that holds for the cache of a CPU on which
+//! the thread ran since the gate was closed: whoever was in a sequence there was preempted, and starts it again. A cache of zeros holds
+//! nothing and accepts nothing, and that is what a child of fork finds.
 
 use std::ptr::NonNull;
 
 use crate::auto::Control;
 use crate::rseq::{self, Rseq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::visit;
 
 const SLOTS: usize = 44;
 /// Tags that a cache has space for.
@@ -124,6 +126,8 @@ pub(crate) struct Caches {
     cpus: u32,
     /// CPUs whose cache was ever used, a bit each.
     touched: Box<[AtomicU64]>,
+    /// The kernel refused to restart sequences.
+    is_refused: AtomicU32,
 }
 
 // SAFETY: the memory belongs to this value, and the caches in it are made of atomics; sequences write those of their CPU only.
@@ -141,6 +145,7 @@ impl Caches {
             memory: map(bytes(cpus))?,
             cpus,
             touched: (0..cpus.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            is_refused: AtomicU32::new(0),
         };
         this.at(cpus).claim(1);
         Some(this)
@@ -174,22 +179,53 @@ impl Caches {
 
     /// Every cache that may hold a tag.
     pub(crate) fn touched(&self) -> impl Iterator<Item = &Cache> {
-        (0..self.cpus)
-            .filter(|cpu| {
-                let word = self.touched[*cpu as usize / 64].load(Ordering::SeqCst);
-                word & 1 << (cpu % 64) != 0
-            })
-            .map(|cpu| self.at(cpu))
+        self.touched_cpus().map(|cpu| self.at(cpu))
     }
 
-    /// After the gate was closed: on return, no sequence that saw it open will commit.
-    pub(crate) fn restart_all(&self) {
-        self.rseq.restart_all();
+    fn touched_cpus(&self) -> impl Iterator<Item = u32> {
+        (0..self.cpus).filter(|cpu| {
+            let word = self.touched[*cpu as usize / 64].load(Ordering::SeqCst);
+            word & 1 << (cpu % 64) != 0
+        })
     }
 
-    /// Whether this is a child of fork: it has none of the tags that were cached.
-    pub(crate) fn is_wiped(&self) -> bool {
-        self.at(self.cpus).most() == 0
+    /// After the gate was closed: on true, no sequence that saw it open will commit. On false the caches are not usable from now on.
+    pub(crate) fn restart_all(&self) -> bool {
+        let tries = if self.is_refused() { 1 } else { rseq::TRIES };
+        let is_done = self.rseq.restart_all(tries);
+        if !is_done {
+            self.is_refused.store(1, Ordering::SeqCst);
+        }
+        is_done
+    }
+
+    /// After the gate was closed, where `restart_all` is refused: calls `empty` with each cache to which no sequence that saw the gate
+    /// open will commit, since this thread runs on its CPU. That is the cache of this CPU, and of each one that the thread may run on.
+    #[cold]
+    pub(crate) fn visit(&self, mut empty: impl FnMut(&Cache)) {
+        let mut run = || {
+            if let Some(cache) = self.cache(self.cpu()) {
+                empty(cache);
+            }
+        };
+        run();
+        visit::each(self.touched_cpus().map(|cpu| cpu as usize), run);
+    }
+
+    /// Whether tags may be cached: not in a child of fork, which has none of the tags that were cached, nor after `restart_all` was
+    /// refused.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.at(self.cpus).most() != 0 && !self.is_refused()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether a tag may be in a cache though all were emptied, since `restart_all` was refused.
+    #[inline]
+    pub(crate) fn has_unreached(&self) -> bool {
+        self.is_refused() && self.touched().any(|cache| cache.len() != 0)
     }
 
     fn at(&self, cpu: u32) -> &Cache {
@@ -233,8 +269,8 @@ impl Cache {
         ((before >> u32::BITS) as u32, tag)
     }
 
-    /// Takes a tag out of the slots. The gate is closed, `restart_all` was called, and the gate stays closed until this returns: so `count` only
-    /// decreases, and a slot below it keeps its tag.
+    /// Takes a tag out of the slots. The gate is closed, `restart_all` was called or this is in
+    /// `visit`, and the gate stays closed until this returns: so `count` only decreases, and a slot below it keeps its tag.
     pub(crate) fn steal(&self) -> Option<u32> {
         let mut count = self.count.load(Ordering::SeqCst);
         loop {

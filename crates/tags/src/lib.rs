@@ -103,6 +103,9 @@
 //!   locked nothing.
 //! - Waiters are served in the order of their arrival, and no wake-up is lost.
 //! - A forked child panics when it takes a tag of its parent's allocator, and its puts change nothing.
+//! - If the kernel refuses `membarrier` after it granted it (a seccomp filter that is installed later), `Auto` goes on without caches.
+//!   It empties them by running on each of their CPUs; where the kernel refuses that as well, the tags of a CPU's cache count as held
+//!   until a get of a thread on that CPU meets no other free tag.
 //! - While no caller waits or begins to, [`Tags::try_take`] and [`Tags::put`] are async-signal-safe under [`Policy::Auto`] and
 //!   [`Policy::Coarse`].
 
@@ -133,6 +136,7 @@ mod supply;
 mod sync;
 mod tags;
 mod topology;
+mod visit;
 mod waiters;
 mod wakeups;
 mod word;

@@ -48,12 +48,18 @@ pub(crate) use sequences::{pop, push, sight};
 const QUERY: libc::c_int = 0;
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 const REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
-const MAX_TRIES: u32 = 1 << 16;
+/// Calls of membarrier until it counts as refused.
+pub(crate) const TRIES: u32 = 64;
 /// Bytes of the area up to and with `rseq_cs`.
 const MIN_SIZE: u32 = 16;
 
 /// Instead of a tag, or of a number of tags: there is none.
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// Offset of the area, once the system was asked.
+static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
+const UNKNOWN: isize = isize::MIN;
+const ABSENT: isize = isize::MIN + 1;
 
 /// Restartable sequences are there.
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +72,6 @@ impl Rseq {
     /// `None` where the kernel, the C library or the process's limits do not offer them. Asks once, or several threads do at the same
     /// time: a lock that one holds while another one forks is never released in the child.
     pub(crate) fn probe() -> Option<Self> {
-        const UNKNOWN: isize = isize::MIN;
-        const ABSENT: isize = isize::MIN + 1;
-        static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
         let mut offset = OFFSET.load(Ordering::Acquire);
         if offset == UNKNOWN {
             offset = Self::ask().unwrap_or(ABSENT);
@@ -99,19 +102,20 @@ impl Rseq {
         unsafe { sequences::cpu(self.offset) }
     }
 
-    /// On return, each sequence of this process that began before has ended or starts again, and what it wrote is visible.
-    pub(crate) fn restart_all(self) {
-        let mut tries = 0;
-        while membarrier(PRIVATE_EXPEDITED_RSEQ).is_none() {
+    /// On true, each sequence of this process that began before has ended or starts again, and what it wrote is visible. False if the
+    /// kernel refuses, which it may from now on in the calling thread: a seccomp filter can be installed at any time. Allocators that
+    /// are made later have no caches then.
+    pub(crate) fn restart_all(self, tries: u32) -> bool {
+        for _ in 0..tries {
+            if membarrier(PRIVATE_EXPEDITED_RSEQ).is_some() {
+                return true;
+            }
             // The kernel may be short of memory for a moment; a child of fork may have to register again.
             membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ);
             std::thread::yield_now();
-            tries += 1;
-            assert!(
-                tries < MAX_TRIES,
-                "the kernel refuses membarrier, which it granted before"
-            );
         }
+        OFFSET.store(ABSENT, Ordering::Release);
+        false
     }
 }
 

@@ -29,7 +29,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use auto::{Auto, Sizes};
-use caches::{Caches, run_on};
+use caches::{Caches, Refused, refuse, run_on};
 
 /// Fewer tags are never cached; the others are reserved.
 const SIZE: u32 = 16;
@@ -178,6 +178,51 @@ fn caches_stay_closed_while_somebody_waits() {
         other.join().unwrap();
         auto.calm();
         assert_eq!(take_all(&auto), [14, 15]);
+    });
+}
+
+/// To one thread, while the other still has what the kernel granted.
+#[test]
+fn no_tag_is_lost_or_twice_when_restarts_are_refused() {
+    for what in [Refused::Restarts, Refused::RestartsAndVisits] {
+        check(move || {
+            let auto = auto(2);
+            let both = [take(&auto).unwrap(), take(&auto).unwrap()];
+            both.into_iter().for_each(|tag| {
+                put(&auto, tag);
+            });
+            let other = on_cpu(1, &auto, move |auto| {
+                refuse(what);
+                cycle(auto);
+            });
+            cycle(&auto);
+            other.join().unwrap();
+            assert_eq!(take_all(&auto), [14, 15]);
+        });
+    }
+}
+
+/// The tag in the other CPU's cache counts as held until a thread there looks for it.
+#[test]
+fn a_cache_that_no_thread_may_empty_is_emptied_on_its_cpu() {
+    check(|| {
+        let auto = auto(2);
+        let both = [take(&auto).unwrap(), take(&auto).unwrap()];
+        both.into_iter().for_each(|tag| {
+            put(&auto, tag);
+        });
+        let other = on_cpu(1, &auto, |auto| {
+            refuse(Refused::RestartsAndVisits);
+            cycle(auto);
+        });
+        refuse(Refused::RestartsAndVisits);
+        cycle(&auto);
+        other.join().unwrap();
+        let mut all = take_all(&auto);
+        run_on(1);
+        all.append(&mut take_all(&auto));
+        all.sort_unstable();
+        assert_eq!(all, [14, 15]);
     });
 }
 

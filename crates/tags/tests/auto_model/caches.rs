@@ -12,6 +12,24 @@ const CLOSED: u64 = u32::MAX as u64;
 
 loom::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
+    static REFUSED: Cell<Option<Refused>> = Cell::new(None);
+}
+
+/// What the kernel refuses to a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Restarts,
+    /// And to run on another CPU.
+    RestartsAndVisits,
+}
+
+/// From now on the kernel refuses this to the calling thread.
+pub(crate) fn refuse(what: Refused) {
+    REFUSED.with(|refused| refused.set(Some(what)));
+}
+
+fn refused() -> Option<Refused> {
+    REFUSED.with(Cell::get)
 }
 
 /// Where the calling thread runs from now on.
@@ -20,7 +38,7 @@ pub(crate) fn run_on(cpu: usize) {
 }
 
 /// The caches, which sequences reach through a `Control`.
-pub(crate) struct Caches(Arc<Vec<Cache>>);
+pub(crate) struct Caches(Arc<Vec<Cache>>, AtomicU32);
 
 pub(crate) struct Reach(Option<Arc<Vec<Cache>>>);
 
@@ -122,7 +140,8 @@ impl Caches {
             accesses: AtomicU32::new(0),
             state: Mutex::default(),
         };
-        Self(Arc::new((0..cpus).map(|_| cache()).collect()))
+        let caches = (0..cpus).map(|_| cache()).collect();
+        Self(Arc::new(caches), AtomicU32::new(0))
     }
 
     pub(crate) fn reach(&self) -> Reach {
@@ -146,14 +165,35 @@ impl Caches {
         caches.filter(|cache| cache.access(|state| state.is_touched))
     }
 
-    pub(crate) fn restart_all(&self) {
+    pub(crate) fn restart_all(&self) -> bool {
+        if refused().is_some() {
+            self.1.store(1, SeqCst);
+            return false;
+        }
         for cache in self.0.iter() {
             cache.access(|state| state.begun += 1);
         }
+        true
     }
 
-    pub(crate) fn is_wiped(&self) -> bool {
-        false
+    /// A thread that runs on a CPU has preempted those in its sequences.
+    pub(crate) fn visit(&self, mut empty: impl FnMut(&Cache)) {
+        let own = self.cpu();
+        let others = (0..self.0.len()).filter(|_| refused() == Some(Refused::Restarts));
+        for cpu in std::iter::once(own).chain(others) {
+            run_on(cpu);
+            self.0[cpu].access(|state| state.begun += 1);
+            empty(&self.0[cpu]);
+        }
+        run_on(own);
+    }
+
+    pub(crate) fn is_usable(&self) -> bool {
+        self.1.load(SeqCst) == 0
+    }
+
+    pub(crate) fn has_unreached(&self) -> bool {
+        !self.is_usable() && self.0.iter().any(|cache| cache.len() != 0)
     }
 }
 
