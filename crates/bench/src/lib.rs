@@ -19,6 +19,7 @@ pub mod bandwidth;
 mod buffer_size;
 mod child;
 mod conditions;
+mod lab_counts;
 pub mod latency;
 pub mod load;
 mod mapping;

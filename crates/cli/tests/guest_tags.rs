@@ -1,4 +1,4 @@
-//! Case 3 in a guest of four nodes with delays and line transfers: the published order of allocators.
+//! Case 3 in a guest of four nodes with delays and line transfers: the published order of allocators, and the counts of lines.
 //!
 //! The cell is the one with the widest margin (2.4 times on an idle host): far, with as many I/Os as tags, completed by their
 //! submitter. Small caches then go to the pool for each I/O, large ones keep their tags.
@@ -13,6 +13,8 @@ use serde_json::Value;
 const TAGS: &str = "bench tags --no-store --format json --samples 6 --seconds 0.3 --workers 1 --possible-cpus 64 \
                     --factor policy=stock,limit_topology --factor distance=far --factor depth=248 \
                     --factor completion=submitter";
+/// As in [`TAGS`].
+const SECONDS: f64 = 0.3;
 
 #[test]
 fn large_caches_and_near_steals_beat_small_caches_far_away() {
@@ -40,4 +42,15 @@ fn large_caches_and_near_steals_beat_small_caches_far_away() {
     };
     let (stock, topology) = (median("stock"), median("limit_topology"));
     assert!(stock < topology, "stock {stock}, limit_topology {topology}");
+    for cell in run["summary"].as_array().unwrap() {
+        let of = |name: &str| {
+            let metrics = cell["metrics"].as_array().unwrap();
+            let metric = metrics.iter().find(|it| it["metric"] == name).unwrap();
+            metric["median"].as_f64().unwrap()
+        };
+        let (all, remote) = (of("line_transfers"), of("line_transfers_remote"));
+        // Both workers use the device's queue and are on different nodes.
+        let operations = of("operations_per_s") * SECONDS;
+        assert!(remote > operations && remote <= all, "{cell}");
+    }
 }

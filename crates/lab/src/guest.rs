@@ -29,6 +29,7 @@ mod process;
 mod progress;
 mod pump;
 mod qmp;
+mod questions;
 mod renew;
 mod run;
 mod saved;

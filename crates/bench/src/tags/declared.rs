@@ -16,6 +16,7 @@ use super::sample::{self, Sample};
 use super::take::{Completion, Spec, take};
 use super::topology::topology;
 use super::{ALONE, DEPTH, DISTANCE, EXPERIMENT, POLICY};
+use crate::lab_counts::LabCounts;
 use crate::mapping::{Backing, Mapping};
 use crate::probe::default_buffer_bytes;
 use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
@@ -183,6 +184,7 @@ pub(crate) struct TagsExperiment<'a> {
     /// CPUs that this process may use.
     allowed: CpuSet,
     memory: Option<Mapping>,
+    counts: Option<LabCounts>,
 }
 
 pub(crate) fn make<'a>(
@@ -199,6 +201,7 @@ pub(crate) fn make<'a>(
         cells: arguments.cells(),
         allowed,
         memory: None,
+        counts: LabCounts::of(machine),
     };
     let mut notes = Vec::new();
     if context.is_measured_here {
@@ -357,6 +360,7 @@ impl Experiment for TagsExperiment<'_> {
             is_queueing: self.parameters.wait == "queue",
             time: Duration::from_secs_f64(self.parameters.seconds),
             device: self.device(cpus.len()),
+            counts: self.counts.as_ref(),
         };
         let memory = self
             .memory
@@ -367,6 +371,10 @@ impl Experiment for TagsExperiment<'_> {
 
     fn values(sample: &Sample) -> Values {
         sample::values(sample)
+    }
+
+    fn warnings(sample: &Sample) -> Vec<String> {
+        sample.warnings.clone()
     }
 }
 

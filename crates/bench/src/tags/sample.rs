@@ -1,24 +1,40 @@
 //! What a sample has: counts of all workers, and what the allocator did meanwhile.
 
 use nearfar_experiment::{Better, Histogram, Metric, MetricValue, Values};
-use nearfar_tags::{Statistics, Steals};
+use nearfar_tags::Steals;
 use serde::{Deserialize, Serialize};
 
 use super::worker::Measured;
-use super::{OPERATIONS, SYSTEM_SHARE};
+use super::{CPU_TIME, OPERATIONS, SYSTEM_SHARE};
+use crate::lab_counts::LineTransfers;
 
 /// One sample.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(super) operations_per_s: f64,
-    pub(super) user_s: f64,
-    pub(super) system_s: f64,
+    /// CPU time of the workers.
+    pub(super) cpu_s: f64,
+    /// The kernel's part of it, 0 to 1; `None` where no worker's is known.
+    pub(super) system_share: Option<f64>,
+    /// `None` without an operation.
+    pub(super) cpu_ns_per_operation: Option<f64>,
     /// Of the workers' time, without a tag that they wanted.
     pub(super) wait_share: f64,
     pub(super) hand_over_ns: Histogram,
     pub(super) steals: StealCounts,
+    /// `None` where nothing counts them.
+    pub(super) line_transfers: Option<LineTransfers>,
     /// The slowest worker's operations over the fastest's; `None` if none made any.
     pub(super) fairness: Option<f64>,
+    /// What may be wrong with it, in sentences.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What was counted outside the workers while they measured.
+pub(super) struct Meanwhile {
+    pub(super) steals: StealCounts,
+    pub(super) line_transfers: Option<LineTransfers>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Steals by what both CPUs share.
@@ -36,7 +52,7 @@ pub(super) struct StealCounts {
 const LOCAL_DISTANCE: u64 = 10;
 
 impl StealCounts {
-    fn between(before: &Steals, after: &Steals) -> Self {
+    pub(super) fn between(before: &Steals, after: &Steals) -> Self {
         Self {
             core: after.core - before.core,
             core_group: after.core_group - before.core_group,
@@ -59,7 +75,7 @@ impl StealCounts {
 }
 
 impl Sample {
-    pub(super) fn new(workers: &[Measured], before: &Statistics, after: &Statistics) -> Self {
+    pub(super) fn new(workers: &[Measured], meanwhile: Meanwhile) -> Self {
         let sum = |of: fn(&Measured) -> f64| workers.iter().map(of).sum::<f64>();
         let rates = || workers.iter().map(|it| it.operations as f64 / it.elapsed_s);
         let (least, most) = (
@@ -70,16 +86,44 @@ impl Sample {
         workers
             .iter()
             .for_each(|it| hand_over_ns.merge(&it.hand_over_ns));
+        let (cpu_s, operations) = (sum(|it| it.cpu_s), sum(|it| it.operations as f64));
+        let mut warnings = meanwhile.warnings;
+        warnings.extend(open_waits(workers, &hand_over_ns));
         Self {
             operations_per_s: rates().sum(),
-            user_s: sum(|it| it.user_s),
-            system_s: sum(|it| it.system_s),
+            cpu_s,
+            system_share: system_share(workers),
+            cpu_ns_per_operation: (operations > 0.0).then(|| 1e9 * cpu_s / operations),
             wait_share: sum(|it| it.wait_s) / sum(|it| it.elapsed_s),
             hand_over_ns,
-            steals: StealCounts::between(&before.steals, &after.steals),
+            steals: meanwhile.steals,
+            line_transfers: meanwhile.line_transfers,
             fairness: (most > 0.0).then_some(least / most),
+            warnings,
         }
     }
+}
+
+/// The kernel's share of the CPU time of those workers for which it is known.
+fn system_share(workers: &[Measured]) -> Option<f64> {
+    let known = workers
+        .iter()
+        .filter_map(|it| Some((it.cpu_s, it.cpu_s * it.system_share?)));
+    let (cpu_s, system_s) = known.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    (cpu_s > 0.0).then(|| system_s / cpu_s)
+}
+
+/// A warning when a wait that had not ended had lasted longer than every wait that did: the histogram is without it.
+fn open_waits(workers: &[Measured], hand_over_ns: &Histogram) -> Option<String> {
+    let open_ns = workers.iter().filter_map(|it| it.open_wait_ns).max()?;
+    let longest_ns = hand_over_ns.quantiles().map_or(0, |it| it.max);
+    (open_ns > longest_ns).then(|| {
+        format!(
+            "a worker still waited for a tag at the end, for {:.3} ms so far: longer than every wait in hand_over_ns, \
+             which has only waits that ended; wait_share has it",
+            open_ns as f64 / 1e6
+        )
+    })
 }
 
 pub(super) fn metrics() -> Vec<Metric> {
@@ -90,12 +134,14 @@ pub(super) fn metrics() -> Vec<Metric> {
         lower("system_s", "s"),
         lower("user_s", "s"),
         lower(SYSTEM_SHARE, "1"),
+        lower(CPU_TIME, "ns"),
         lower("wait_share", "1"),
         Metric::histogram("hand_over_ns", "ns", Better::Lower),
     ];
     let last = [
         lower("steal_distance", ""),
         Metric::integer("line_transfers", "", Better::Lower),
+        Metric::integer("line_transfers_remote", "", Better::Lower),
         Metric::real("fairness", "1", Better::Higher),
     ];
     let parts = ["core", "core_group", "llc", "node", "remote"].map(steals);
@@ -103,12 +149,10 @@ pub(super) fn metrics() -> Vec<Metric> {
 }
 
 pub(super) fn values(sample: &Sample) -> Values {
-    let cpu_s = sample.user_s + sample.system_s;
     let steals = &sample.steals;
-    let known: [(&str, MetricValue); 9] = [
+    let system_s = sample.system_share.map(|share| share * sample.cpu_s);
+    let known: [(&str, MetricValue); 7] = [
         (OPERATIONS, sample.operations_per_s.into()),
-        ("system_s", sample.system_s.into()),
-        ("user_s", sample.user_s.into()),
         ("wait_share", sample.wait_share.into()),
         ("steals_core", steals.core.into()),
         ("steals_core_group", steals.core_group.into()),
@@ -117,14 +161,19 @@ pub(super) fn values(sample: &Sample) -> Values {
         ("steals_remote", steals.remote.into()),
     ];
     let hand_over = (sample.hand_over_ns.count() > 0).then(|| sample.hand_over_ns.clone().into());
-    let sometimes: [(&str, Option<MetricValue>); 4] = [
-        (
-            "system_share",
-            (cpu_s > 0.0).then(|| (sample.system_s / cpu_s).into()),
-        ),
+    let real = |value: Option<f64>| value.map(MetricValue::from);
+    let transfers =
+        |of: fn(&LineTransfers) -> u64| Some(of(sample.line_transfers.as_ref()?).into());
+    let sometimes: [(&str, Option<MetricValue>); 9] = [
+        ("system_s", real(system_s)),
+        ("user_s", real(system_s.map(|it| sample.cpu_s - it))),
+        (SYSTEM_SHARE, real(sample.system_share)),
+        (CPU_TIME, real(sample.cpu_ns_per_operation)),
         ("hand_over_ns", hand_over),
-        ("steal_distance", steals.mean_distance().map(Into::into)),
-        ("fairness", sample.fairness.map(Into::into)),
+        ("steal_distance", real(steals.mean_distance())),
+        ("line_transfers", transfers(LineTransfers::all)),
+        ("line_transfers_remote", transfers(|it| it.other_node)),
+        ("fairness", real(sample.fairness)),
     ];
     let sometimes = sometimes
         .into_iter()
@@ -141,21 +190,21 @@ mod tests {
         Measured {
             operations,
             elapsed_s: 0.5,
-            user_s: 0.3,
-            system_s: 0.1,
+            cpu_s: 0.4,
+            system_share: Some(0.25),
             wait_s: 0.25,
             hand_over_ns: Histogram::new(),
+            open_wait_ns: None,
         }
     }
 
     fn sample(steals: Steals) -> Sample {
-        let mut after = Statistics::default();
-        after.steals = steals;
-        Sample::new(
-            &[measured(100), measured(400)],
-            &Statistics::default(),
-            &after,
-        )
+        let meanwhile = Meanwhile {
+            steals: StealCounts::between(&Steals::default(), &steals),
+            line_transfers: None,
+            warnings: Vec::new(),
+        };
+        Sample::new(&[measured(100), measured(400)], meanwhile)
     }
 
     #[test]
@@ -171,6 +220,8 @@ mod tests {
         assert_eq!(of("operations_per_s"), 1000.0);
         assert_eq!((of("wait_share"), of("fairness")), (0.5, 0.25));
         assert!((of("system_share") - 0.25).abs() < 1e-9);
+        assert!((of("user_s") - 0.6).abs() < 1e-9 && (of("system_s") - 0.2).abs() < 1e-9);
+        assert!((of("cpu_ns_per_operation") - 0.8e9 / 500.0).abs() < 1e-3);
         assert_eq!((of("steals_remote"), of("steal_distance")), (3.0, 25.0));
     }
 
@@ -179,6 +230,47 @@ mod tests {
         let values = values(&sample(Steals::default()));
         assert_eq!(values.get("steal_distance"), None);
         assert_eq!(values.get("hand_over_ns"), None);
+        assert_eq!(values.get("line_transfers"), None);
         assert_eq!(nearfar_runs::check_values(&metrics(), &values), Ok(()));
+    }
+
+    #[test]
+    fn line_transfers_are_all_and_those_between_nodes() {
+        let mut sample = sample(Steals::default());
+        sample.line_transfers = Some(LineTransfers {
+            same_node: 3,
+            other_node: 40,
+        });
+        let values = values(&sample);
+        let of = |name: &str| values[name].number();
+        assert_eq!(
+            (of("line_transfers"), of("line_transfers_remote")),
+            (43.0, 40.0)
+        );
+    }
+
+    #[test]
+    fn the_share_of_a_worker_without_one_is_not_0() {
+        let without = Measured {
+            system_share: None,
+            ..measured(1)
+        };
+        let share = |workers: &[Measured]| system_share(workers);
+        let known = share(&[measured(1), without.clone()]).unwrap();
+        assert!((known - 0.25).abs() < 1e-9);
+        assert_eq!(share(&[without]), None);
+    }
+
+    #[test]
+    fn a_wait_without_end_is_a_warning_where_no_other_was_as_long() {
+        let waiting = |open_wait_ns| Measured {
+            open_wait_ns: Some(open_wait_ns),
+            ..measured(1)
+        };
+        let mut ended = Histogram::new();
+        ended.record(1000);
+        assert_eq!(open_waits(&[waiting(900), measured(1)], &ended), None);
+        let warning = open_waits(&[waiting(900), waiting(2_000_000)], &ended).unwrap();
+        assert!(warning.contains("2.000 ms"), "{warning}");
     }
 }

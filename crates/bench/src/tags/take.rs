@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use nearfar_experiment::BoxError;
 use nearfar_machine::CpuId;
 use nearfar_proc::affinity;
-use nearfar_tags::Tags;
+use nearfar_tags::{Statistics, Tags};
 
 use super::device::{Config, Device};
-use super::sample::Sample;
+use super::sample::{Meanwhile, Sample, StealCounts};
 use super::worker::{ENDED, MEASURING, Measured, Shared, WARMING_UP, Worker};
+use crate::conditions::Ticks;
+use crate::lab_counts::{CountsError, LabCounts, LineTransfers};
 
 /// Between two looks at whether it was cancelled.
 const CANCEL_CHECK: Duration = Duration::from_millis(20);
@@ -66,6 +68,8 @@ pub(super) struct Spec<'a> {
     pub(super) is_queueing: bool,
     pub(super) time: Duration,
     pub(super) device: Config,
+    /// Who counts line transfers; `None` where they are not counted.
+    pub(super) counts: Option<&'a LabCounts>,
 }
 
 /// Measures.
@@ -112,7 +116,7 @@ pub(super) fn take(
         let started = threads.iter().all(Result::is_ok);
         let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
         let measured = match all_run {
-            true => measure(shared, spec.time, cancel),
+            true => measure(shared, spec, cancel),
             false => None,
         };
         shared.set_phase(ENDED);
@@ -123,18 +127,61 @@ pub(super) fn take(
         }
         let workers: Vec<Measured> = workers.into_iter().collect::<Result<_, _>>()?;
         let (before, after) = measured.ok_or("interrupted")?;
-        Ok(Sample::new(&workers, &before, &after))
+        Ok(Sample::new(&workers, after.since(&before, spec.cpus)))
     })
 }
 
-/// Lets the workers warm up and measure. What the allocator had done before and after; `None` when it was cancelled.
+/// What is counted outside the workers, at one moment.
+struct Reading {
+    transfers: Option<Result<LineTransfers, CountsError>>,
+    statistics: Statistics,
+    ticks: Ticks,
+}
+
+impl Reading {
+    fn now(tags: &Tags, counts: Option<&LabCounts>) -> Self {
+        let ticks = Ticks::now();
+        Self {
+            transfers: counts.map(LabCounts::transfers),
+            statistics: tags.statistics(),
+            ticks,
+        }
+    }
+
+    fn since(self, before: &Self, cpus: &[CpuId]) -> Meanwhile {
+        let warnings = self
+            .ticks
+            .warnings_since(&before.ticks, cpus.iter().copied());
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let line_transfers = match (&before.transfers, self.transfers) {
+            (Some(Ok(before)), Some(Ok(after))) => Some(after.since(before)),
+            (Some(Err(error)), _) => {
+                warnings.push(error.to_string());
+                None
+            }
+            (_, Some(Err(error))) => {
+                warnings.push(error.to_string());
+                None
+            }
+            (None, _) | (_, None) => None,
+        };
+        Meanwhile {
+            steals: StealCounts::between(&before.statistics.steals, &self.statistics.steals),
+            line_transfers,
+            warnings,
+        }
+    }
+}
+
+/// Lets the workers warm up and measure. What was counted before and after; `None` when it was cancelled.
 fn measure(
     shared: &Shared<'_>,
-    time: Duration,
+    spec: &Spec<'_>,
     cancel: &AtomicBool,
-) -> Option<(nearfar_tags::Statistics, nearfar_tags::Statistics)> {
-    pause(time / WARM_UP_PART, cancel)?;
-    let before = shared.tags.statistics();
+) -> Option<(Reading, Reading)> {
+    pause(spec.time / WARM_UP_PART, cancel)?;
+    // The workers go on while the counts are read, before and after: both readings are as far from the phase's change.
+    let before = Reading::now(shared.tags, spec.counts);
     shared.set_phase(MEASURING);
     // On a busy host a worker may not run for longer than the sample takes.
     let workers = shared.sleepers.len();
@@ -142,8 +189,8 @@ fn measure(
     while shared.measuring.load(Ordering::Relaxed) < workers && Instant::now() < until {
         pause(START_CHECK, cancel)?;
     }
-    pause(time, cancel)?;
-    Some((before, shared.tags.statistics()))
+    pause(spec.time, cancel)?;
+    Some((before, Reading::now(shared.tags, spec.counts)))
 }
 
 /// The end of a sleep is not put off by the thread's timer slack, 50 us unless it is set: more than an I/O takes.
@@ -193,6 +240,7 @@ mod tests {
             is_queueing: true,
             time: Duration::from_millis(40),
             device,
+            counts: None,
         };
         let tags = Tags::builder(tags).policy(Policy::Auto).build().unwrap();
         take(&spec, &tags, &memory, &AtomicBool::new(false)).unwrap()

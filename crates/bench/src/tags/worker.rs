@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_runs::Histogram;
 use nearfar_tags::{Get, Tags};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::device::{Device, Duplicate, Padded};
 use crate::conditions::usage_of;
@@ -86,11 +87,15 @@ impl Shared<'_> {
 pub(super) struct Measured {
     pub(super) operations: u64,
     pub(super) elapsed_s: f64,
-    pub(super) user_s: f64,
-    pub(super) system_s: f64,
+    /// CPU time, as the scheduler counts it.
+    pub(super) cpu_s: f64,
+    /// The kernel's part of it, 0 to 1, as getrusage(2) divides it; `None` where it counted no time.
+    pub(super) system_share: Option<f64>,
     /// Without a tag that it wanted.
     pub(super) wait_s: f64,
     pub(super) hand_over_ns: Histogram,
+    /// How long a wait that had not ended at the end had lasted.
+    pub(super) open_wait_ns: Option<u64>,
 }
 
 /// One worker.
@@ -137,8 +142,17 @@ struct Mark {
     at_ns: u64,
     completed: u64,
     waited_ns: u64,
+    cpu_s: f64,
     user_s: f64,
     system_s: f64,
+}
+
+impl Mark {
+    fn system_share_since(&self, before: &Self) -> Option<f64> {
+        let system_s = self.system_s - before.system_s;
+        let both_s = system_s + self.user_s - before.user_s;
+        (both_s > 0.0).then(|| system_s / both_s)
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -156,7 +170,7 @@ impl<'a> Worker<'a> {
             index,
             share,
             handlers,
-            random: fastrand::Rng::with_seed(index as u64),
+            random: fastrand::Rng::new(),
             last_due_ns: 0,
             submitted: 0,
             first: 0,
@@ -172,6 +186,9 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// A tag that was handed out twice.
     pub(super) fn run(mut self) -> Result<Measured, Duplicate> {
+        // Workers that begin at once would go on in step with each other and with those of other samples.
+        let offset_ns = self.random.u64(0..=self.shared.device.service_ns());
+        std::thread::sleep(Duration::from_nanos(offset_ns).min(LONGEST_SLEEP));
         let warmed_up = self.work_while(WARMING_UP);
         self.restart_wait();
         self.hand_over_ns = Histogram::new();
@@ -184,9 +201,10 @@ impl<'a> Worker<'a> {
         Ok(Measured {
             operations: after.completed - before.completed,
             elapsed_s: seconds(after.at_ns - before.at_ns),
-            user_s: after.user_s - before.user_s,
-            system_s: after.system_s - before.system_s,
+            cpu_s: after.cpu_s - before.cpu_s,
+            system_share: after.system_share_since(&before),
             wait_s: seconds(after.waited_ns - before.waited_ns),
+            open_wait_ns: self.wait.map(|wait| after.at_ns - wait.since_ns),
             hand_over_ns: self.hand_over_ns,
         })
     }
@@ -198,6 +216,7 @@ impl<'a> Worker<'a> {
             at_ns: self.shared.now_ns(),
             completed: self.shared.device.completed(self.index),
             waited_ns: self.waited_ns,
+            cpu_s: thread_cpu_s(),
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
         }
@@ -238,7 +257,8 @@ impl<'a> Worker<'a> {
             };
             let mut completed = false;
             while count < self.shared.batch && is_done() {
-                let Some(tag) = device.complete(pair, now) else {
+                // Each tag is free from its own put on, not from the first of the batch.
+                let Some(tag) = device.complete(pair, self.shared.now_ns()) else {
                     break;
                 };
                 self.shared.tags.put(tag);
@@ -321,6 +341,12 @@ impl<'a> Worker<'a> {
             self.shared.sleepers[self.index].0.sleep(time);
         }
     }
+}
+
+/// CPU time of the calling thread up to now: getrusage(2) may be a tick behind.
+fn thread_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -74,9 +74,6 @@ pub enum PlugError {
     /// A word after the device.
     #[error("{0}: expected node=NUMBER")]
     Node(String),
-    /// A question that is not `plug` or `plugged`.
-    #[error("{0}: not something that can be asked for")]
-    Question(String),
     /// A guest of Power.
     #[error("Linux on Power takes PCI devices at run time only with the tools of its firmware")]
     Power,
@@ -149,21 +146,8 @@ impl Guest {
         }
     }
 
-    /// Answers a question from within the guest: `ok`, or what is wrong.
-    pub(super) fn asked(&mut self, words: &str) -> String {
-        let plugged = match (words, words.strip_prefix("plug ")) {
-            (_, Some(plug)) => plug.parse().and_then(|plug| self.plug(plug)),
-            ("plugged", None) => {
-                self.resume_delays();
-                Ok(())
-            }
-            _ => Err(PlugError::Question(words.to_owned())),
-        };
-        plugged.map_or_else(|problem| problem.to_string(), |()| "ok".to_owned())
-    }
-
     /// Adds the device; the guest hears of it by itself.
-    fn plug(&mut self, plug: HotPlug) -> Result<(), PlugError> {
+    pub(super) fn plug(&mut self, plug: HotPlug) -> Result<(), PlugError> {
         if self.arch == Arch::Powerpc64le {
             // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
             return Err(PlugError::Power);
