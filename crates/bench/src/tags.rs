@@ -44,5 +44,3 @@ pub const OPERATIONS: &str = "operations_per_s";
 pub const CPU_PER_OPERATION: &str = "cpu_ns_per_operation";
 /// The share of the workers' CPU time that was the kernel's, 0 to 1.
 pub const SYSTEM_SHARE: &str = "system_share";
-/// CPU time of all workers over their operations, in nanoseconds: what the allocator costs where the device sets the pace.
-pub const CPU_TIME: &str = "cpu_ns_per_operation";

@@ -5,7 +5,7 @@ use nearfar_tags::Steals;
 use serde::{Deserialize, Serialize};
 
 use super::worker::Measured;
-use super::{CPU_TIME, OPERATIONS, SYSTEM_SHARE};
+use super::{CPU_PER_OPERATION, OPERATIONS, SYSTEM_SHARE};
 use crate::lab_counts::LineTransfers;
 
 /// One sample.
@@ -134,7 +134,7 @@ pub(super) fn metrics() -> Vec<Metric> {
         lower("system_s", "s"),
         lower("user_s", "s"),
         lower(SYSTEM_SHARE, "1"),
-        lower(CPU_TIME, "ns"),
+        lower(CPU_PER_OPERATION, "ns"),
         lower("wait_share", "1"),
         Metric::histogram("hand_over_ns", "ns", Better::Lower),
     ];
@@ -168,7 +168,7 @@ pub(super) fn values(sample: &Sample) -> Values {
         ("system_s", real(system_s)),
         ("user_s", real(system_s.map(|it| sample.cpu_s - it))),
         (SYSTEM_SHARE, real(sample.system_share)),
-        (CPU_TIME, real(sample.cpu_ns_per_operation)),
+        (CPU_PER_OPERATION, real(sample.cpu_ns_per_operation)),
         ("hand_over_ns", hand_over),
         ("steal_distance", real(steals.mean_distance())),
         ("line_transfers", transfers(LineTransfers::all)),
