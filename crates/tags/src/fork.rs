@@ -4,8 +4,8 @@
 //! clears a page of this process in a forked child (MADV_WIPEONFORK, Linux 4.14). Before that, and under Miri, a child is not noticed.
 //! A child that shares its parent's memory (`vfork`, `posix_spawn`) is no copy and is not affected.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// The process that made an allocator.
 #[derive(Clone, Copy, Debug)]
@@ -17,10 +17,9 @@ pub(crate) struct Process {
 impl Process {
     /// This process.
     pub(crate) fn current() -> Self {
-        static PAGE: OnceLock<&AtomicU32> = OnceLock::new();
         /// Numbers that were given to this process or to those it is forked from.
         static NUMBERS: AtomicU32 = AtomicU32::new(1);
-        let page = *PAGE.get_or_init(wiped_page);
+        let page = page();
         let mut number = page.load(Ordering::Relaxed);
         if number == 0 {
             let new = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -54,24 +53,57 @@ fn panic_in_child() -> ! {
     panic!("these tags are its parent's: a forked child makes an allocator of its own");
 }
 
-/// A number in a page that is 0 in a forked child; in ordinary memory where the kernel cannot do that.
-fn wiped_page() -> &'static AtomicU32 {
+/// A number that is 0 in a forked child; an ordinary one where the kernel cannot do that.
+///
+/// Several threads may map a page for it at the same time, and the first is kept. A lock or a `OnceLock` would be held for ever in a
+/// child that is forked meanwhile by another thread; such a child finds no page here, or one that is wiped, and in both cases its own.
+fn page() -> &'static AtomicU32 {
     static UNWIPED: AtomicU32 = AtomicU32::new(0);
-    if cfg!(miri) {
-        return &UNWIPED;
+    static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+    let mut page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        let mapped = map_wiped();
+        let new = mapped.unwrap_or(ptr::from_ref(&UNWIPED).cast_mut());
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        page = match PAGE.compare_exchange(ptr::null_mut(), new, order.0, order.1) {
+            Ok(_) => new,
+            Err(other) => {
+                if let Some(mapped) = mapped {
+                    unmap(mapped);
+                }
+                other
+            }
+        };
     }
-    let size = 4096;
+    // SAFETY: `UNWIPED`, or a mapping that is aligned to a page, filled with zeros, a valid `AtomicU32`, and never unmapped once it is in
+    // `PAGE`.
+    unsafe { &*page }
+}
+
+const PAGE_SIZE: usize = 4096;
+
+/// A page that the kernel clears in a forked child; `None` where it cannot.
+fn map_wiped() -> Option<*mut AtomicU32> {
+    if cfg!(miri) {
+        return None;
+    }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping wherever the kernel likes; nothing else refers to it.
-    let page = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
+    let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_SIZE, protection, flags, -1, 0) };
     if page == libc::MAP_FAILED {
-        return &UNWIPED;
+        return None;
     }
     // SAFETY: the advice is for the mapping made above, whose address nothing else has.
-    if unsafe { libc::madvise(page, size, libc::MADV_WIPEONFORK) } != 0 {
-        return &UNWIPED;
+    if unsafe { libc::madvise(page, PAGE_SIZE, libc::MADV_WIPEONFORK) } != 0 {
+        unmap(page.cast());
+        return None;
     }
-    // SAFETY: the mapping is aligned to a page, filled with zeros, a valid `AtomicU32`, and never unmapped.
-    unsafe { &*page.cast::<AtomicU32>() }
+    Some(page.cast())
+}
+
+/// Unmaps what `map_wiped` mapped and nothing else has the address of.
+fn unmap(page: *mut AtomicU32) {
+    // SAFETY: the mapping has this size, and no reference to it was made.
+    unsafe { libc::munmap(page.cast(), PAGE_SIZE) };
 }

@@ -2,8 +2,9 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::task::{Context, Waker};
+use std::thread;
 use std::time::Duration;
 
 use nearfar_tags::{Policy, Tags, Topology};
@@ -57,9 +58,26 @@ fn refuses_everything(tags: &Arc<Tags>) -> bool {
 /// One test, so that no other thread of the program holds a lock, or makes its first allocator, at the moment of a fork.
 #[test]
 fn a_child_is_not_its_parent() {
+    threads_make_the_first_allocators_at_once();
     a_child_gets_no_tag_of_its_parent();
     a_waiting_future_is_dropped_in_a_child();
     a_started_program_changes_nothing();
+}
+
+fn threads_make_the_first_allocators_at_once() {
+    let start = Barrier::new(4);
+    let made = thread::scope(|scope| {
+        let make = || {
+            start.wait();
+            Arc::new(Tags::builder(8).reserved(1).build().unwrap())
+        };
+        let threads = [(); 4].map(|()| scope.spawn(make));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    for tags in made {
+        assert_eq!(tags.get().number() / 8, 0);
+        assert!(in_child(|| refuses_everything(&tags)));
+    }
 }
 
 fn a_child_gets_no_tag_of_its_parent() {
