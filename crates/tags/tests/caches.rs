@@ -34,6 +34,7 @@ mod topology {
     pub use nearfar_tags::{Cpu, Group, Topology};
 }
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -42,6 +43,7 @@ use coarse::Coarse;
 use deferred::Deferred;
 use locked::{CacheSize, Locked, Search};
 use order::Order;
+use size::Size;
 use topology::{Cpu, Group, Topology};
 
 /// Four nodes on a line, each with two last-level caches of two core groups of two cores with two hardware threads: 16 CPUs a node.
@@ -235,6 +237,41 @@ fn fill(policy: &Locked, cpus: &[usize]) {
     held.into_iter()
         .zip(turns)
         .for_each(|(tag, cpu)| policy.put(*cpu, tag));
+}
+
+/// A search that runs while the size changes; `found` has its results in turn, and each but the last comes with other sizes.
+fn take_while_resized(sizes: &[u32], found: [Option<u32>; 2]) -> (Option<u32>, Vec<u32>) {
+    let size = Size::new(4);
+    let put = RefCell::new(Vec::new());
+    let searches = RefCell::new(found.into_iter());
+    let search = |limit| {
+        let mut searches = searches.borrow_mut();
+        let found = searches.next().expect("two searches");
+        if searches.len() != 0 {
+            assert_eq!(limit, 4);
+            sizes.iter().for_each(|tags| size.set(*tags));
+        }
+        found
+    };
+    let tag = size.take(search, |tag| put.borrow_mut().push(tag));
+    (tag, put.into_inner())
+}
+
+#[test]
+fn a_tag_that_the_size_excludes_meanwhile_is_put_again() {
+    let excluded = take_while_resized(&[3], [Some(3), Some(1)]);
+    assert_eq!(excluded, (Some(1), vec![3]));
+    let below = take_while_resized(&[3], [Some(2), Some(1)]);
+    assert_eq!(below, (Some(2), vec![]));
+}
+
+/// While the size was larger there may have been a free tag, also if it is the same again.
+#[test]
+fn a_search_that_finds_none_while_the_size_changes_is_repeated() {
+    for sizes in [[8].as_slice(), &[8, 4]] {
+        let (tag, _) = take_while_resized(sizes, [None, Some(1)]);
+        assert_eq!(tag, Some(1), "sizes {sizes:?}");
+    }
 }
 
 #[test]
