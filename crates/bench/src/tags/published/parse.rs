@@ -252,6 +252,8 @@ fn record(bytes: &[u8], line: u64) -> Result<Option<csv::StringRecord>, Publishe
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .trim(csv::Trim::All)
+        // Without this a carriage return ends the record, and the rest of the line is dropped.
+        .terminator(csv::Terminator::Any(b'\n'))
         .from_reader(bytes);
     match reader.records().next() {
         None => Ok(None),

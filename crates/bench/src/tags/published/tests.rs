@@ -48,6 +48,14 @@ fn what_is_wrong_is_said_with_its_line() {
             "line 3: it has 2 fields instead of 3",
         ),
         (
+            "scenario,variant,kiops\nnear-low,stock,1\rnear-low,limit,2\n",
+            "line 2: it has 5 fields instead of 3",
+        ),
+        (
+            "scenario,variant,kiops\rnear-low,stock,1\r",
+            "line 1: unknown or repeated column \"kiops\\rnear-low\"",
+        ),
+        (
             "# note\nscenario,variant,kiops\n# more\nnear-low,stock,fast\n",
             "line 4: kiops is not a number of at least 0: \"fast\"",
         ),
