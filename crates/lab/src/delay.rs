@@ -16,6 +16,7 @@ mod matrix;
 mod plugin;
 mod region;
 mod spec;
+mod stored;
 
 pub use counts::{Counts, Misses, VcpuCounts};
 pub use error::{DelayError, DelaySpecError};
@@ -23,6 +24,7 @@ pub use matrix::far_for_ratio;
 pub use plugin::find_plugin;
 pub use region::DelayRegion;
 pub use spec::{Asked, DelaySpec};
+pub use stored::spec_of;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -22,6 +22,7 @@ pub mod kernels;
 pub mod packages;
 mod programs;
 pub mod qemu;
+pub mod repeat;
 pub mod request;
 pub mod scale;
 mod start;

@@ -34,7 +34,7 @@ pub mod runs;
 pub mod spread;
 mod style;
 mod summary;
-pub mod tags;
+mod tags;
 pub mod topo;
 pub mod trace;
 mod unbound;

@@ -10,7 +10,8 @@
 mod sentences;
 mod tables;
 
-use nearfar_bench::matrix::stored::NoAnswer;
+use std::error::Error;
+
 use nearfar_bench::matrix::{self, Answer, Row};
 use nearfar_machine::Known;
 use nearfar_runs::Counted;
@@ -20,7 +21,7 @@ use crate::document::{Axis, Bars, Chart, Document, Plot, Text};
 use crate::runs::{Own, Shown};
 
 /// What a stored run of the probe shows beyond what runs of all experiments do.
-pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, NoAnswer> {
+pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>> {
     let answer = matrix::stored::answer(shown.run, shown.detail, shown.samples)?;
     let text = tables(&answer);
     Ok(Own {
@@ -28,6 +29,7 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, NoAnswer> {
         text,
         page: of_page(&answer),
         json: serde_json::to_value(&answer).unwrap_or_default(),
+        published: None,
     })
 }
 

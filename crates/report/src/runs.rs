@@ -3,11 +3,10 @@
 mod factors;
 mod mail;
 mod over_time;
+mod own;
 mod page;
 mod written;
 
-use nearfar_bench::matrix::stored::NoAnswer;
-use nearfar_bench::{matrix, tags};
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
 use nearfar_runs::{
@@ -22,6 +21,8 @@ use crate::summary::Summary;
 
 pub(crate) use factors::Layout;
 pub use mail::mail;
+pub(crate) use own::Against;
+pub use own::{Own, OwnError, PublishedFile};
 pub(crate) use page::heat_map;
 pub use page::page;
 pub(crate) use written::Written;
@@ -106,33 +107,6 @@ pub struct Shown<'a> {
     pub samples: &'a [Sample],
     /// Whether the run is in a store that stays, where its number finds it.
     pub is_kept: bool,
-}
-
-/// What an experiment shows of its runs beyond what runs of all experiments do.
-pub struct Own {
-    /// Instead of a table a metric.
-    pub text: Document,
-    /// On the page, below its metrics.
-    pub page: Document,
-    /// In a mail, instead of a table a metric.
-    pub mail: Document,
-    pub json: Value,
-}
-
-type OwnOf = fn(&Shown<'_>) -> Result<Own, NoAnswer>;
-
-/// Experiments that show more.
-const OWN: &[(&str, OwnOf)] = &[
-    (matrix::EXPERIMENT, crate::probe::own),
-    (tags::EXPERIMENT, crate::tags::own),
-];
-
-impl Shown<'_> {
-    /// What the run's experiment shows of it; `None` for one that shows nothing of its own.
-    pub fn own(&self) -> Option<Result<Own, NoAnswer>> {
-        let found = OWN.iter().find(|(name, _)| *name == self.run.experiment);
-        found.map(|(_, own)| own(self))
-    }
 }
 
 /// One run: where and how it was made, and each cell's samples summed up.

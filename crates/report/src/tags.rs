@@ -7,34 +7,47 @@
 //! findings ─► sentences                  the judgement is that of nearfar_bench::tags
 //! ```
 
+mod mail;
 mod published;
 mod sentences;
 mod tables;
 
-use nearfar_bench::matrix::stored::NoAnswer;
+use std::error::Error;
+
 use nearfar_bench::tags::{
-    Findings, OPERATIONS, POLICY, SYSTEM_SHARE, findings, published as of_others,
+    Findings, OPERATIONS, POLICY, Published, SYSTEM_SHARE, agreement, findings,
 };
 use nearfar_runs::{Better, Metric};
 
 use crate::document::{Axis, Bars, Chart, Document, HeatMap, Plot};
-use crate::runs::{self, Layout, Own, Shown, Written};
-
-pub use of_others::Agreement;
-pub use published::published;
+use crate::runs::{self, Against, Layout, Own, PublishedFile, Shown, Written};
 
 /// What the names of scenarios mean.
 const LEGEND: &str = "near, far: the node of the second group of workers; low, high: below and above the number of tags in flight; \
                       alone: one worker, tags to spare";
 
 /// What a run of the experiment shows beyond what runs of all experiments do.
-pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, NoAnswer> {
+pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>> {
     let findings = findings(shown.detail, shown.samples);
     Ok(Own {
         text: text(shown, &findings),
         page: page(shown, &findings),
         mail: mail(shown, &findings),
         json: serde_json::to_value(&findings).unwrap_or_default(),
+        published: None,
+    })
+}
+
+/// How a table of published figures compares with the run.
+pub(crate) fn against(
+    shown: &Shown<'_>,
+    file: PublishedFile<'_>,
+) -> Result<Against, Box<dyn Error + Send + Sync>> {
+    let published = Published::read(file.input)?;
+    let agreements = agreement(shown.detail, shown.samples, &published);
+    Ok(Against {
+        document: published::published(&agreements, file.name),
+        json: serde_json::to_value(&agreements)?,
     })
 }
 
@@ -65,7 +78,7 @@ fn page(shown: &Shown<'_>, findings: &Findings) -> Document {
 
 fn mail(shown: &Shown<'_>, findings: &Findings) -> Document {
     let mut out = Document::new();
-    matrices(shown, findings, &mut out);
+    mail::tables(shown, findings, &mut out);
     if !findings.orders.is_empty() {
         out.heading("Found", "");
         sentences::summary(findings)

@@ -6,8 +6,7 @@ mod html;
 mod made_up;
 mod stored;
 
-use nearfar_bench::tags::{Published, agreement};
-use nearfar_report::{Style, runs, tags};
+use nearfar_report::{Style, runs};
 
 /// The published table, without the cells of far and high.
 const PUBLISHED: &str = "scenario,variant,kiops,sys_percent\n\
@@ -16,7 +15,7 @@ const PUBLISHED: &str = "scenario,variant,kiops,sys_percent\n\
     far-low,stock,600.0,72.28\nfar-low,limit,761.7,71.17\nfar-low,limit+topology,762.5,74.48\n";
 
 fn own(stored: &stored::Stored) -> runs::Own {
-    stored.shown().own().unwrap().unwrap()
+    stored.shown().own(None).unwrap().unwrap()
 }
 
 #[test]
@@ -52,10 +51,18 @@ fn a_run_of_any_experiment_as_a_mail() {
 #[test]
 fn rank_correlation_with_a_published_table() {
     let stored = stored::case_3();
-    let published = Published::read(PUBLISHED.as_bytes()).unwrap();
-    let found = agreement(&stored.detail, &stored.samples, &published);
-    let document = tags::published(&found, "tag-allocator.csv");
-    insta::assert_snapshot!(document.to_text(&Style::default()));
+    let file = runs::PublishedFile {
+        name: "tag-allocator.csv",
+        input: &mut PUBLISHED.as_bytes(),
+    };
+    let own = stored.shown().own(Some(file)).unwrap().unwrap();
+    assert_eq!(
+        own.published.unwrap()[0]["cells"].as_array().unwrap().len(),
+        9
+    );
+    let text = own.text.to_text(&Style::default());
+    let (_, published) = text.split_once("\nPublished figures").unwrap();
+    insta::assert_snapshot!(format!("Published figures{published}"));
 }
 
 #[test]

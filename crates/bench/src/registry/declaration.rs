@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::arguments::{ArgumentError, Arguments};
 
+/// Longest word of a command with several levels.
+const MAX_WORD_BYTES: usize = 56;
+
 /// What an experiment says of itself.
 pub struct Declaration {
     /// The verb below `bench`, and the experiment's name in lists of runs.
@@ -250,8 +253,7 @@ impl Declaration {
         for factor in factors {
             let default = self.factor(&factor.name).map(Varied::default);
             if default.as_ref() != Some(&factor.levels) {
-                let levels: Vec<String> = factor.levels.iter().map(Level::to_string).collect();
-                words.push(format!("--factor={}={}", factor.name, levels.join(",")));
+                words.extend(factor_words(&factor));
             }
         }
         for argument in self.arguments {
@@ -337,10 +339,51 @@ impl Declaration {
     }
 }
 
+/// `--factor=NAME=LEVEL,LEVEL`, several times where one would be longer than a line of a mail.
+fn factor_words(factor: &Factor) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for level in &factor.levels {
+        let level = level.to_string();
+        match words.last_mut() {
+            Some(word) if word.len() + 1 + level.len() <= MAX_WORD_BYTES => {
+                word.push(',');
+                word.push_str(&level);
+            }
+            _ => words.push(format!("--factor={}={level}", factor.name)),
+        }
+    }
+    words
+}
+
 fn wrong(option: &'static str, given: &str, expected: String) -> ArgumentError {
     ArgumentError::Factor {
         option,
         given: given.to_owned(),
         expected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_levels_of_a_factor_are_several_words() {
+        let words = |levels: &[&str]| factor_words(&Factor::new("policy", levels.iter().copied()));
+        assert_eq!(words(&["stock", "auto"]), ["--factor=policy=stock,auto"]);
+        let many = [
+            "stock",
+            "limit",
+            "limit_topology",
+            "coarse_llc",
+            "coarse_node",
+        ];
+        assert_eq!(
+            words(&many),
+            [
+                "--factor=policy=stock,limit,limit_topology,coarse_llc",
+                "--factor=policy=coarse_node"
+            ]
+        );
     }
 }

@@ -21,6 +21,10 @@ use crate::mapping::{Backing, Mapping};
 use crate::probe::default_buffer_bytes;
 use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
 
+/// What to do on a machine without a second node.
+const GUEST_HINT: &str = "a guest of four nodes has them: --guest machine=kunpeng --guest arch=x86_64 --guest \
+                          scale=cpus=1,memory=512M --guest delay=auto";
+
 const COMPLETION: &str = "completion";
 
 pub const DECLARATION: Declaration = Declaration {
@@ -235,6 +239,9 @@ impl TagsExperiment<'_> {
             if self.cells.len() < count {
                 notes.push(format!("not measured: distance={level}: {reason}"));
             }
+        }
+        if !notes.is_empty() && nodes.other(Distance::Near).is_err() {
+            notes.push(GUEST_HINT.to_owned());
         }
         match self.cells.is_empty() {
             true => Err(RunError::Target(notes.join("\n").into())),

@@ -1,7 +1,9 @@
 //! A stored run as the text of a mail: what machine, what was run and how to repeat it, what was found, what is not claimed.
 
 use nearfar_bench::registry::EXPERIMENTS;
-use nearfar_runs::RunState;
+use nearfar_lab::repeat;
+use nearfar_machine::Emulation;
+use nearfar_runs::{RunState, RunTarget};
 
 use super::{Shown, UNREADABLE};
 use crate::amount::{count, moment};
@@ -62,17 +64,48 @@ fn facts<'a>(shown: &Shown<'a>) -> impl Iterator<Item = (&'static str, Text)> + 
     facts.into_iter().chain(super::targets(detail))
 }
 
-/// The command that makes a run as this one; `None` for an experiment that the registry does not have.
+/// The command that makes a run as this one, in guests as its own; `None` for an experiment that the registry does not have.
 fn command(shown: &Shown<'_>) -> Option<String> {
     let mut declarations = EXPERIMENTS.iter().map(|entry| &entry.declaration);
     let declaration = declarations.find(|it| it.name == shown.run.experiment)?;
-    let words = declaration.command(shown.run, shown.detail);
+    let mut words = Vec::new();
+    let guest = shown.run.emulation.as_ref().and_then(Emulation::guest);
+    let is_in_guest = shown.detail.targets.is_empty() && guest.is_some();
+    if let Some(guest) = guest.filter(|_| is_in_guest) {
+        words.extend(["nearfar", "lab", "run"].map(str::to_owned));
+        let options = repeat::options(guest).into_iter();
+        words.extend(options.map(|(key, value)| format!("--{key}={value}")));
+        words.extend(["--results=results", "--"].map(str::to_owned));
+    }
+    words.extend(declaration.command(shown.run, shown.detail));
+    words.extend(guest_words(&shown.detail.targets));
+    // What a guest stores elsewhere ends with it.
+    words.extend(is_in_guest.then(|| "--store=/results/runs.db".to_owned()));
     // No level and no value that a declaration reads needs quotation marks but a text.
     let word = |word: String| match word.contains([' ', '\'', '"', '$', '*', ';', '&', '|']) {
         true => format!("'{}'", word.replace('\'', "'\\''")),
         false => word,
     };
     Some(words.into_iter().map(word).collect::<Vec<_>>().join(" "))
+}
+
+/// `--guest KEY=VALUE` of the guests that took the samples: what is the same in all of them once, what is varied as it was given.
+fn guest_words(targets: &[RunTarget]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for target in targets {
+        let guest = target.emulation.as_ref().and_then(Emulation::guest);
+        let options = guest.map(repeat::options).unwrap_or_default().into_iter();
+        let same = options.filter(|(key, _)| target.levels.level(key).is_none());
+        let same = same.map(|(key, value)| format!("--guest={key}={value}"));
+        let varied = target.levels.levels();
+        let varied = varied.map(|(key, level)| format!("--guest={key}={level}"));
+        for word in same.chain(varied) {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+    }
+    words
 }
 
 /// What the figures do not say.
@@ -97,7 +130,9 @@ fn not_claimed(shown: &Shown<'_>, has_command: bool, out: &mut Document) {
             run.failed, run.with_warnings, run.run
         ));
     }
-    if has_command && !detail.targets.is_empty() {
-        out.paragraph("The command above has no --guest options: give those of the targets.");
+    let is_unknown = |it: &Option<Emulation>| it.as_ref().is_some_and(|it| it.guest().is_none());
+    let mut emulated = detail.targets.iter().map(|it| &it.emulation);
+    if has_command && (is_unknown(&run.emulation) || emulated.any(is_unknown)) {
+        out.paragraph("That the command above is whole: how the guest was started was not stored.");
     }
 }

@@ -9,7 +9,7 @@ use crate::document::{Align, Document, Table, Text, cells};
 use crate::style::Role;
 
 /// The rank correlations with a table, and what they leave out. `name`: where the table is from.
-pub fn published(agreements: &[Agreement], name: &str) -> Document {
+pub(super) fn published(agreements: &[Agreement], name: &str) -> Document {
     let mut out = Document::titled("Published figures", name);
     let varies = |it: &Agreement| it.conditions != agreements[0].conditions;
     let has_conditions = agreements.iter().any(varies);

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use nearfar_bench::{matrix, tags};
-use nearfar_machine::{Emulation, NodeId};
+use nearfar_machine::{
+    Acceleration, CacheModel, Delays, Distance, EmulatedGuest, Emulation, NodeId, NodeLimits,
+    PairDelay, TransferDelay,
+};
 use nearfar_report::runs::Shown;
 use nearfar_runs::{
     Better, Cell, CellSummary, Detail, Factor, Histogram, Metric, MetricValue, Owner, Run, RunId,
@@ -303,6 +306,7 @@ pub fn case_3() -> Stored {
         Metric::real(tags::OPERATIONS, "1/s", Better::Higher).primary(),
         Metric::real("user_s", "s", Better::Lower),
         Metric::real("system_s", "s", Better::Lower),
+        Metric::real(tags::CPU_PER_OPERATION, "ns", Better::Lower),
         Metric::real(tags::SYSTEM_SHARE, "1", Better::Lower),
         Metric::real("wait_share", "1", Better::Lower),
         Metric::histogram("hand_over_ns", "ns", Better::Lower),
@@ -322,7 +326,43 @@ pub fn case_3() -> Stored {
     detail.factors[3] = Factor::new(tags::POLICY, POLICIES);
     let mut stored = Stored::new(tags::EXPERIMENT, detail, samples, 40);
     stored.run.title = "255 tags, 40 cells".to_owned();
+    stored.run.emulation = Some(guest());
     stored
+}
+
+/// Four nodes without delays but of line transfers.
+fn guest() -> Emulation {
+    let limits = NodeLimits {
+        cpus: Some(1),
+        memory_bytes: Some(512 << 20),
+    };
+    let transfer = TransferDelay {
+        same_node_ns: 500,
+        other_node_ns: 2000,
+        is_by_distance: true,
+    };
+    Emulation::from(EmulatedGuest {
+        machine: "kunpeng".to_owned(),
+        node_limits: limits,
+        kernel: "6.12.117+deb12-amd64".to_owned(),
+        kernel_arguments: Vec::new(),
+        architecture: "x86_64".to_owned(),
+        acceleration: Acceleration::Tcg,
+        qemu: None,
+        delays: Some(Delays {
+            pairs: vec![PairDelay {
+                cpu_node: NodeId(0),
+                memory_node: NodeId(0),
+                distance: Distance(10),
+                delay_ns: 400,
+            }],
+            cache: CacheModel {
+                bytes: 8 << 20,
+                ways: 16,
+            },
+            transfer,
+        }),
+    })
 }
 
 fn tags_values(cell: &Cell, operations: f64, noise: f64) -> Values {
@@ -354,6 +394,7 @@ fn tags_values(cell: &Cell, operations: f64, noise: f64) -> Values {
         ("steal_distance", (10.0 + 22.0 * remote).into()),
         ("line_transfers", (1_000_000u64).into()),
         ("fairness", (0.9 * noise).into()),
+        (tags::CPU_PER_OPERATION, (1e9 / operations).into()),
     ]
     .map(|(name, value): (&str, MetricValue)| (name.to_owned(), value))
     .into();

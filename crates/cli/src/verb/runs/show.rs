@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use nearfar_bench::tags::{self, Agreement, Published};
 use nearfar_report::document::Document;
-use nearfar_report::runs;
+use nearfar_report::runs::{self, Own, OwnError, PublishedFile};
 use nearfar_runs::{CellSummary, Detail, Run, RunId, Store, summarise};
 use serde::Serialize;
 
@@ -31,8 +30,8 @@ pub struct Show {
     /// Write the run also as a page: heat maps of its metrics, every sample, run times against time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Compare the order of the cells of a run of bench tags with published figures: CSV with the columns scenario, variant, kiops
-    /// and, if known, sys_percent
+    /// Compare the order of the run's cells with that of published figures, where its experiment reads such a file (bench tags: CSV
+    /// with the columns scenario, variant, kiops and, if known, sys_percent)
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
     /// How the answer is printed
@@ -62,16 +61,10 @@ impl From<Format> for Form {
     }
 }
 
-/// Figures of others, and the file they are from.
-struct Figures {
-    name: String,
-    published: Published,
-}
-
 /// How a run is shown.
 pub struct Shape<'a> {
     html: Option<&'a Path>,
-    figures: Option<Figures>,
+    published: Option<&'a Path>,
     form: Form,
     colour: Colour,
     /// A run that is not kept has no number.
@@ -83,7 +76,7 @@ impl Shape<'_> {
     pub fn of(format: Format, colour: Colour, is_kept: bool) -> Self {
         Self {
             html: None,
-            figures: None,
+            published: None,
             form: format.into(),
             colour,
             is_kept,
@@ -102,7 +95,7 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    published: Option<&'a [Agreement]>,
+    published: Option<serde_json::Value>,
 }
 
 impl Show {
@@ -112,12 +105,11 @@ impl Show {
                 "--html -: standard output has the table; name a file for the page"
             )));
         }
-        let figures = self.published.as_deref().map(figures).transpose()?;
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
         let shape = Shape {
             html: self.html.as_deref(),
-            figures,
+            published: self.published.as_deref(),
             ..Shape::of(Format::Table, colour, true)
         };
         let form = self.format;
@@ -125,35 +117,27 @@ impl Show {
     }
 }
 
-/// Reads published figures.
-fn figures(file: &Path) -> Result<Figures, Failure> {
-    let name = file.display().to_string();
-    let opened = File::open(file).with_context(|| format!("cannot read {name}"));
-    let published = Published::read(opened.map_err(Failure::Input)?);
-    let published = published
-        .map_err(|error| Failure::Input(anyhow::Error::new(error).context(name.clone())))?;
-    Ok(Figures { name, published })
-}
-
-/// The rank correlations with published figures, where there are such figures.
-fn agreements(
-    shape: &Shape<'_>,
-    shown: &runs::Shown<'_>,
-) -> Result<Option<Vec<Agreement>>, Failure> {
-    let Some(Figures { name, published }) = &shape.figures else {
-        return Ok(None);
-    };
-    let run = shown.run;
-    if run.experiment != tags::EXPERIMENT {
-        return Err(Failure::Input(anyhow!(
-            "--published {name}: run {} is of {}; only the cells of runs of {} have published figures",
-            run.run,
-            run.experiment,
-            tags::EXPERIMENT
-        )));
+/// What the run's experiment shows of it; `None` where it shows nothing of its own, or where a newer nearfar wrote it: what the runs
+/// of all experiments have can be shown all the same.
+fn own(shape: &Shape<'_>, shown: &runs::Shown<'_>) -> Result<Option<Own>, Failure> {
+    let name = shape.published.map(|file| file.display().to_string());
+    let name = name.unwrap_or_default();
+    let open = |file| File::open(file).with_context(|| format!("cannot read {name}"));
+    let mut input = shape
+        .published
+        .map(open)
+        .transpose()
+        .map_err(Failure::Input)?;
+    let published = input
+        .as_mut()
+        .map(|input| PublishedFile { name: &name, input });
+    match shown.own(published) {
+        Err(OwnError::Unreadable(error)) => {
+            output::say!("nearfar: {error}; shown as a run of any experiment");
+            Ok(None)
+        }
+        own => own.map_err(Failure::input),
     }
-    let found = tags::agreement(shown.detail, shown.samples, published);
-    Ok(Some(found))
 }
 
 /// Prints a stored run, and writes its page where a file is named.
@@ -173,21 +157,17 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
         samples: &samples,
         is_kept: shape.is_kept,
     };
-    let agreements = agreements(shape, &shown)?;
-    // What the runs of all experiments have can be shown also where a newer nearfar wrote the rest.
-    let own = shown.own().and_then(|own| {
-        own.inspect_err(|error| output::say!("nearfar: {error}; shown as a run of any experiment"))
-            .ok()
-    });
-    let (mut text, mut page, mut mail, answer) = match own {
-        Some(own) => (Some(own.text), own.page, Some(own.mail), Some(own.json)),
-        None => (None, Document::new(), None, None),
+    let own = own(shape, &shown)?;
+    let (text, page, mail, answer, published) = match own {
+        Some(own) => (
+            Some(own.text),
+            own.page,
+            Some(own.mail),
+            Some(own.json),
+            own.published,
+        ),
+        None => (None, Document::new(), None, None, None),
     };
-    if let (Some(found), Some(figures)) = (&agreements, &shape.figures) {
-        let published = nearfar_report::tags::published(found, &figures.name);
-        let documents = text.iter_mut().chain(&mut mail).chain([&mut page]);
-        documents.for_each(|document| document.append(published.clone()));
-    }
     if let Some(file) = shape.html {
         let page = runs::page(&shown, page);
         output::write_file(file, page.to_html().as_bytes())?;
@@ -199,7 +179,7 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
             detail: &detail,
             summary: &summary,
             answer,
-            published: agreements.as_deref(),
+            published,
         };
         let mut json = serde_json::to_value(&json).map_err(Failure::input)?;
         if !shape.is_kept {

@@ -1,0 +1,127 @@
+//! The options that boot a guest as a stored one.
+
+use nearfar_machine::{Acceleration, EmulatedGuest};
+
+use crate::delay;
+use crate::kernels::Series;
+
+/// The options of `lab run` without their dashes, each with its value: what decides how the guest behaves. A machine that a file
+/// described is named by that file's name.
+pub fn options(guest: &EmulatedGuest) -> Vec<(&'static str, String)> {
+    let mut options = vec![("machine", guest.machine.clone())];
+    if !guest.node_limits.is_empty() {
+        options.push(("scale", guest.node_limits.to_string()));
+    }
+    options.push(("arch", guest.architecture.clone()));
+    let series = Series::of_release(&guest.kernel);
+    options.extend(series.map(|series| ("kernel", series.to_string())));
+    options.extend(
+        guest
+            .kernel_arguments
+            .iter()
+            .map(|it| ("append", it.clone())),
+    );
+    match &guest.delays {
+        Some(delays) => options.push(("delay", delay::spec_of(delays))),
+        None => options.push(("accel", accel(guest.acceleration).to_owned())),
+    }
+    options
+}
+
+fn accel(acceleration: Acceleration) -> &'static str {
+    match acceleration {
+        Acceleration::Kvm => "kvm",
+        Acceleration::Tcg => "tcg",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_machine::{
+        CacheModel, Delays, Distance, NodeId, NodeLimits, PairDelay, TransferDelay,
+    };
+
+    use super::*;
+
+    fn delays(of: [u32; 4]) -> Delays {
+        let places = [(0, 0, 10), (0, 1, 20), (1, 0, 20), (1, 1, 10)];
+        let pair = |((cpu, memory, distance), delay_ns)| PairDelay {
+            cpu_node: NodeId(cpu),
+            memory_node: NodeId(memory),
+            distance: Distance(distance),
+            delay_ns,
+        };
+        Delays {
+            pairs: places.into_iter().zip(of).map(pair).collect(),
+            cache: CacheModel {
+                bytes: 8 << 20,
+                ways: 16,
+            },
+            transfer: TransferDelay {
+                same_node_ns: 500,
+                other_node_ns: 2000,
+                is_by_distance: false,
+            },
+        }
+    }
+
+    fn words(delays: Option<Delays>) -> String {
+        let guest = EmulatedGuest {
+            machine: "two-node".to_owned(),
+            node_limits: NodeLimits {
+                cpus: Some(2),
+                memory_bytes: Some(512 << 20),
+            },
+            kernel: "6.12.9-amd64".to_owned(),
+            kernel_arguments: vec!["quiet".to_owned()],
+            architecture: "aarch64".to_owned(),
+            acceleration: Acceleration::Tcg,
+            qemu: None,
+            delays,
+        };
+        let words = options(&guest).into_iter();
+        let words = words.map(|(key, value)| format!("--{key}={value}"));
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn what_decides_how_a_guest_behaves_is_in_its_options() {
+        assert_eq!(
+            words(None),
+            "--machine=two-node --scale=cpus=2,memory=512M --arch=aarch64 --kernel=6.12 --append=quiet --accel=tcg"
+        );
+    }
+
+    #[test]
+    fn delays_are_written_as_short_as_they_can_be_asked_for() {
+        let of = |delays| {
+            words(Some(delays))
+                .rsplit_once("--delay=")
+                .unwrap()
+                .1
+                .to_owned()
+        };
+        assert_eq!(of(delays([400, 800, 800, 400])), "auto");
+        let by_distance = Delays {
+            transfer: TransferDelay {
+                same_node_ns: 500,
+                other_node_ns: 2000,
+                is_by_distance: true,
+            },
+            ..delays([400, 800, 800, 400])
+        };
+        assert_eq!(of(by_distance), "transfer=500/2000/distance");
+        let small = Delays {
+            cache: CacheModel {
+                bytes: 1 << 20,
+                ways: 8,
+            },
+            ..delays([400, 900, 900, 400])
+        };
+        assert_eq!(of(small), "10=400,20=900,cache=1M/8");
+        assert_eq!(
+            of(delays([400, 900, 800, 400])),
+            "0:0=400,0:1=900,1:0=800,1:1=400"
+        );
+    }
+}
