@@ -11,7 +11,8 @@ pub struct Builder {
     pub(crate) capacity: u32,
     pub(crate) reserved: u32,
     pub(crate) policy: Policy,
-    pub(crate) topology: Topology,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) possible_cpus: Option<u32>,
     pub(crate) without_rseq: bool,
 }
 
@@ -27,6 +28,8 @@ pub enum BuildError {
     NoTopology(Policy),
     /// The topology has no CPU, or more numbers of CPUs than 65535: how many.
     CpuNumbers(usize),
+    /// No possible CPU, or more than 65535: how many.
+    PossibleCpus(u32),
     /// The topology's distances are not one row for each node with a distance to each node: the first node without.
     Distances { node: u32 },
     /// A CPU is on a node without distances.
@@ -45,7 +48,8 @@ impl Builder {
             capacity: tags,
             reserved: 0,
             policy: Policy::default(),
-            topology: Topology::default(),
+            topology: None,
+            possible_cpus: None,
             without_rseq: false,
         }
     }
@@ -70,19 +74,26 @@ impl Builder {
 
     /// Where each CPU is; `LimitTopology` and `Coarse` need it, the others only count steals with it.
     pub fn topology(mut self, topology: Topology) -> Self {
-        self.topology = topology;
+        self.topology = Some(topology);
         self
     }
 
-    /// `Auto` without restartable sequences, as where the system has none.
+    /// How many CPUs may come online: `Stock` divides the tags by it. Without it, as many as the topology has numbers or, without a
+    /// topology, the system has. For experiments; there is space for the system's CPUs at least.
+    pub fn possible_cpus(mut self, cpus: u32) -> Self {
+        self.possible_cpus = Some(cpus);
+        self
+    }
+
+    /// `Auto` without restartable sequences, as where the system has none. For tests and comparisons.
     pub fn without_rseq(mut self) -> Self {
         self.without_rseq = true;
         self
     }
 
     /// # Errors
-    /// No tag that is not reserved, more than [`MAX_TAGS`](Self::MAX_TAGS), a topology that contradicts itself, or a policy without
-    /// the topology it needs.
+    /// No tag that is not reserved, more than [`MAX_TAGS`](Self::MAX_TAGS), no possible CPU or more than 65535, a topology that
+    /// contradicts itself, or a policy without the topology it needs.
     pub fn build(self) -> Result<Tags, BuildError> {
         let capacity = self.capacity.max(self.tags);
         if capacity > Self::MAX_TAGS {
@@ -92,10 +103,15 @@ impl Builder {
             return Err(BuildError::NoTags);
         }
         let needs_topology = matches!(self.policy, Policy::LimitTopology | Policy::Coarse(_));
-        if self.topology != Topology::default() {
-            self.topology.check()?;
-        } else if needs_topology {
-            return Err(BuildError::NoTopology(self.policy));
+        match &self.topology {
+            Some(topology) => topology.check()?,
+            None if needs_topology => return Err(BuildError::NoTopology(self.policy)),
+            None => {}
+        }
+        if let Some(cpus) = self.possible_cpus
+            && !(1..=Order::MAX_CPUS).contains(&(cpus as usize))
+        {
+            return Err(BuildError::PossibleCpus(cpus));
         }
         let pool = Pool::new(&self, capacity);
         Ok(Tags::from_parts(pool, &self, capacity))
@@ -119,6 +135,10 @@ impl fmt::Display for BuildError {
                     f,
                     "topology: {cpus} numbers of CPUs, at most {most} are possible"
                 )
+            }
+            Self::PossibleCpus(cpus) => {
+                let most = Order::MAX_CPUS;
+                write!(f, "{cpus} possible CPUs: 1 to {most} are possible")
             }
             Self::Distances { node } => {
                 write!(f, "topology: node {node} has no distance to each node")

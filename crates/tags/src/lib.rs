@@ -82,11 +82,9 @@
 //!
 //! ```
 //! # use nearfar_tags::{Cpu, Group, Policy, Tags, Topology};
-//! let cpu = |core, node| Some(Cpu { core, core_group: core, llc: node, node });
-//! let topology = Topology {
-//!     cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)],
-//!     distances: vec![vec![10, 21], vec![21, 10]],
-//! };
+//! let cpu = |core, node| Some(Cpu::new(core, node));
+//! let cpus = vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)];
+//! let topology = Topology::new(cpus, vec![vec![10, 21], vec![21, 10]]);
 //! let tags = Tags::builder(255)
 //!     .policy(Policy::Coarse(Group::Node))
 //!     .topology(topology)

@@ -62,10 +62,7 @@ impl Order {
     /// A cache for each CPU, nothing known of where they are.
     pub(crate) fn unknown(cpus: usize) -> Self {
         let cpus = vec![Some(Cpu::default()); cpus.clamp(1, Self::MAX_CPUS)];
-        let topology = Topology {
-            cpus,
-            distances: vec![vec![10]],
-        };
+        let topology = Topology::new(cpus, vec![vec![10]]);
         Self {
             is_known: false,
             ..Self::new(&topology, None)

@@ -4,7 +4,7 @@ use crate::auto::{Auto, Sizes};
 use crate::builder::Builder;
 use crate::caches::Caches;
 use crate::coarse::Coarse;
-use crate::cpu;
+use crate::cpu::{self, Possible};
 use crate::deferred::Deferred;
 use crate::locked::{CacheSize, Locked, Search};
 use crate::order::Order;
@@ -33,15 +33,12 @@ impl Pool {
             }
             Policy::Coarse(group) => {
                 let tags = (builder.reserved, builder.tags, capacity);
-                Other::Coarse(Box::new(Coarse::new(&builder.topology, group, tags)))
+                let topology = builder.topology.as_ref().expect("the builder was checked");
+                Other::Coarse(Box::new(Coarse::new(topology, group, tags)))
             }
             Policy::Bitmap => {
-                let cpus = match builder.topology.cpus.len() {
-                    0 => cpu::possible(),
-                    numbers => numbers,
-                };
                 let tags = (builder.reserved, builder.tags, capacity);
-                Other::Deferred(Deferred::new(cpus, tags))
+                Other::Deferred(Deferred::new(possible(builder).numbers, tags))
             }
             Policy::Auto => {
                 return Self {
@@ -150,13 +147,27 @@ impl Pool {
     }
 }
 
+/// Those of the builder, with numbers for the CPUs of this machine at least.
+fn possible(builder: &Builder) -> Possible {
+    let mut possible = Possible::read();
+    if let Some(topology) = &builder.topology {
+        possible.count = topology.cpus.len();
+        possible.numbers = possible.numbers.max(topology.cpus.len());
+    }
+    if let Some(cpus) = builder.possible_cpus {
+        possible.count = cpus as usize;
+        possible.numbers = possible.numbers.max(cpus as usize);
+    }
+    possible
+}
+
 fn auto(builder: &Builder, capacity: u32) -> Auto {
     let sizes = Sizes {
         reserved: builder.reserved,
         size: builder.tags,
         capacity,
     };
-    let cpus = cpu::possible();
+    let cpus = possible(builder).numbers;
     let caches = match builder.without_rseq {
         true => None,
         false => Caches::new(cpus),
@@ -165,19 +176,16 @@ fn auto(builder: &Builder, capacity: u32) -> Auto {
 }
 
 fn locked(builder: &Builder, capacity: u32) -> Locked {
-    let topology = &builder.topology;
-    let is_known = !topology.cpus.is_empty();
-    let order = match is_known {
-        true => Order::new(topology, None),
-        false => Order::unknown(cpu::possible()),
+    let possible = possible(builder);
+    let (order, online) = match &builder.topology {
+        Some(topology) => {
+            let online = topology.cpus.iter().flatten().count();
+            (Order::new(topology, None), online)
+        }
+        None => (Order::unknown(possible.numbers), cpu::online()),
     };
-    let online = match is_known {
-        true => topology.cpus.iter().flatten().count(),
-        false => cpu::online(),
-    };
-    let possible = topology.cpus.len().max(order.len());
     let divisor = match builder.policy {
-        Policy::Stock => possible,
+        Policy::Stock => possible.count,
         _ => online.min(8),
     };
     let search = match builder.policy {

@@ -18,6 +18,7 @@ pub struct Statistics {
 
 /// Steals by what both CPUs share; none is counted by an allocator without a topology.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Steals {
     pub core: u64,
     pub core_group: u64,

@@ -7,6 +7,7 @@ use crate::order::Order;
 
 /// CPUs that share a part of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
 pub enum Group {
     /// The hardware threads of a core.
     Core,
@@ -18,6 +19,7 @@ pub enum Group {
 
 /// Where a CPU is. The numbers only say which CPUs share a part; equal numbers of different parts mean nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub struct Cpu {
     pub core: u32,
     /// A group of cores below the last-level cache: a module, a cluster. The core's number where there is none.
@@ -29,6 +31,7 @@ pub struct Cpu {
 
 /// The machine as far as the order of stealing needs it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Topology {
     /// By CPU number, up to the highest possible CPU; a number without a CPU is `None`.
     pub cpus: Vec<Option<Cpu>>,
@@ -36,7 +39,32 @@ pub struct Topology {
     pub distances: Vec<Vec<u32>>,
 }
 
+impl Cpu {
+    /// A CPU of this core and node: the core is a group of its own, and the node's CPUs share a last-level cache.
+    pub fn new(core: u32, node: u32) -> Self {
+        Self {
+            core,
+            core_group: core,
+            llc: node,
+            node,
+        }
+    }
+
+    pub fn with_core_group(self, core_group: u32) -> Self {
+        Self { core_group, ..self }
+    }
+
+    pub fn with_llc(self, llc: u32) -> Self {
+        Self { llc, ..self }
+    }
+}
+
 impl Topology {
+    /// The fields of that name. [`Builder::build`](crate::Builder::build) checks them.
+    pub fn new(cpus: Vec<Option<Cpu>>, distances: Vec<Vec<u32>>) -> Self {
+        Self { cpus, distances }
+    }
+
     /// Whether the order of stealing can be made of it. A last-level cache or core group may span nodes, as with emulated nodes: its
     /// CPUs on one node are near each other. A core may not.
     pub(crate) fn check(&self) -> Result<(), BuildError> {

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
-use nearfar_tags::{Policy, Tags, Topology};
+use nearfar_tags::{Policy, Tags};
 
 /// Runs `child` in a forked child; whether it returned true.
 fn in_child(child: impl FnOnce() -> bool) -> bool {
@@ -83,10 +83,7 @@ fn threads_make_the_first_allocators_at_once() {
 fn a_child_gets_no_tag_of_its_parent() {
     let policies = [Policy::Stock, Policy::Limit, Policy::Bitmap, Policy::Auto];
     for policy in policies {
-        let builder = Tags::builder(64)
-            .reserved(2)
-            .policy(policy)
-            .topology(Topology::default());
+        let builder = Tags::builder(64).reserved(2).policy(policy);
         let tags = Arc::new(builder.build().unwrap());
         // Some of the tags are cached by this CPU.
         let held: Vec<_> = (0..40).map(|_| tags.get()).collect();

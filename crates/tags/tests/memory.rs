@@ -33,9 +33,11 @@ mod sync {
     pub use std::sync::{Mutex, MutexGuard, PoisonError};
 }
 
-mod topology {
-    pub use nearfar_tags::{Cpu, Group, Topology};
-}
+#[path = "../src/topology.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod topology;
+
+use nearfar_tags::BuildError;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};

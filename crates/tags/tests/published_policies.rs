@@ -16,16 +16,8 @@ const POLICIES: [Policy; 7] = [
 
 /// Two nodes of two cores with two hardware threads.
 fn two_nodes() -> Topology {
-    let cpu = |number: u32| Cpu {
-        core: number / 2,
-        core_group: number / 2,
-        llc: number / 4,
-        node: number / 4,
-    };
-    Topology {
-        cpus: (0..8).map(|number| Some(cpu(number))).collect(),
-        distances: vec![vec![10, 21], vec![21, 10]],
-    }
+    let cpu = |number: u32| Some(Cpu::new(number / 2, number / 4));
+    Topology::new((0..8).map(cpu).collect(), vec![vec![10, 21], vec![21, 10]])
 }
 
 fn tags(policy: Policy, tags: u32) -> Tags {
@@ -117,22 +109,13 @@ fn a_topology_that_contradicts_itself_is_refused() {
     let sound = two_nodes();
     let messages = [
         error(Topology::default()),
-        error(Topology {
-            cpus: vec![None; 3],
-            ..sound.clone()
-        }),
-        error(Topology {
-            cpus: vec![None; 1 << 20],
-            ..sound.clone()
-        }),
-        error(Topology {
-            distances: vec![vec![10, 21], vec![21]],
-            ..sound.clone()
-        }),
-        error(Topology {
-            distances: vec![vec![10]],
-            ..sound.clone()
-        }),
+        error(Topology::new(vec![None; 3], sound.distances.clone())),
+        error(Topology::new(vec![None; 1 << 20], sound.distances.clone())),
+        error(Topology::new(
+            sound.cpus.clone(),
+            vec![vec![10, 21], vec![21]],
+        )),
+        error(Topology::new(sound.cpus.clone(), vec![vec![10]])),
         {
             let mut split = sound.clone();
             split.cpus[1] = split.cpus[7];
@@ -141,7 +124,7 @@ fn a_topology_that_contradicts_itself_is_refused() {
         },
     ];
     let expected = [
-        "the policy LimitTopology needs to know where each CPU is",
+        "topology: no CPU",
         "topology: no CPU",
         "topology: 1048576 numbers of CPUs, at most 65535 are possible",
         "topology: node 1 has no distance to each node",
@@ -149,4 +132,13 @@ fn a_topology_that_contradicts_itself_is_refused() {
         "topology: CPUs 0 and 1 share core 0 but not its core group, last-level cache or node",
     ];
     assert_eq!(messages, expected);
+    let without = Tags::builder(255).policy(Policy::LimitTopology).build();
+    let message = without.expect_err("it is refused").to_string();
+    assert_eq!(
+        message,
+        "the policy LimitTopology needs to know where each CPU is"
+    );
+    let without_cpus = Tags::builder(255).possible_cpus(0).build();
+    let message = without_cpus.expect_err("it is refused").to_string();
+    assert_eq!(message, "0 possible CPUs: 1 to 65535 are possible");
 }

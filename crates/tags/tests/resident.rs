@@ -34,7 +34,10 @@ fn resident_bytes_of_one(variant: Variant, allocators: &mut Vec<Tags>) -> u64 {
     let topology = topology_of(CPUS);
     let before = resident_bytes();
     for _ in 0..ALLOCATORS {
-        let builder = variant.builder(TAGS).topology(topology.clone());
+        let builder = variant
+            .builder(TAGS)
+            .topology(topology.clone())
+            .possible_cpus(CPUS);
         let tags = builder.build().expect("the topology is consistent");
         use_everywhere(&tags);
         allocators.push(tags);

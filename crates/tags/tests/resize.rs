@@ -16,10 +16,7 @@ fn each(tags: u32, capacity: u32, reserved: u32) -> impl Iterator<Item = Tags> {
         Policy::Auto,
     ];
     policies.into_iter().map(move |policy| {
-        let topology = Topology {
-            cpus: vec![Some(Cpu::default()); 4],
-            distances: vec![vec![10]],
-        };
+        let topology = Topology::new(vec![Some(Cpu::default()); 4], vec![vec![10]]);
         let builder = Tags::builder(tags).capacity(capacity).reserved(reserved);
         builder.policy(policy).topology(topology).build().unwrap()
     })

@@ -252,9 +252,13 @@ impl TagsExperiment<'_> {
     fn tags(&self, cell: &Cell) -> Result<Tags, BoxError> {
         let level = cell.text(POLICY);
         let policy = policy(&level).ok_or_else(|| format!("{level} is no policy"))?;
-        let possible = self.parameters.possible_cpus.unwrap_or(0);
-        let builder = Tags::builder(self.parameters.tags).policy(policy);
-        Ok(builder.topology(topology(self.machine, possible)).build()?)
+        let mut builder = Tags::builder(self.parameters.tags)
+            .policy(policy)
+            .topology(topology(self.machine));
+        if let Some(cpus) = self.parameters.possible_cpus {
+            builder = builder.possible_cpus(cpus);
+        }
+        Ok(builder.build()?)
     }
 
     /// Has a CPU of the node touch each page first, for a process that may not bind memory.

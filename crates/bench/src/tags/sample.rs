@@ -209,12 +209,10 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_sum_of_its_workers() {
-        let steals = Steals {
-            node: 1,
-            remote: 3,
-            remote_distance: 90,
-            ..Steals::default()
-        };
+        let mut steals = Steals::default();
+        steals.node = 1;
+        steals.remote = 3;
+        steals.remote_distance = 90;
         let values = values(&sample(steals));
         let of = |name: &str| values[name].number();
         assert_eq!(of("operations_per_s"), 1000.0);

@@ -8,31 +8,25 @@ use crate::buffer_size::last_level_caches;
 /// The distance of a pair of nodes that has none: the largest of ACPI's SLIT, which means unreachable.
 const UNREACHABLE: u32 = 255;
 
-/// The machine's topology with `possible` CPUs, or all of the machine's where those are more.
+/// The machine's topology, with numbers for all possible CPUs.
 ///
 /// CPUs whose last-level cache is unknown share one with their node; without clusters a core is a group of its own.
-pub(super) fn topology(machine: &Machine, possible: u32) -> Topology {
+pub(super) fn topology(machine: &Machine) -> Topology {
     let nodes: Vec<NodeId> = machine.nodes.iter().map(|node| node.id).collect();
-    let width = possible.max(machine.mask_width()) as usize;
-    let mut cpus = vec![None; width];
+    let mut cpus = vec![None; machine.mask_width() as usize];
     for cpu in machine.cpus.iter().filter(|cpu| cpu.online) {
         let node = cpu
             .node
             .and_then(|node| nodes.iter().position(|&other| other == node));
         let (core, node) = (cpu.core.unwrap_or(cpu.id), node.unwrap_or(0));
-        cpus[cpu.id.0 as usize] = Some(Cpu {
-            core: core.0,
-            core_group: cpu.cluster.unwrap_or(core).0,
-            llc: last_level_cache(machine, cpu.id).map_or(node as u32, |first| first.0),
-            node: node as u32,
-        });
+        let place = Cpu::new(core.0, node as u32)
+            .with_core_group(cpu.cluster.unwrap_or(core).0)
+            .with_llc(last_level_cache(machine, cpu.id).map_or(node as u32, |first| first.0));
+        cpus[cpu.id.0 as usize] = Some(place);
     }
     let distance = |from, to| machine.distance(from, to).map_or(UNREACHABLE, |it| it.0);
     let row = |&from: &NodeId| nodes.iter().map(|&to| distance(from, to)).collect();
-    Topology {
-        cpus,
-        distances: nodes.iter().map(row).collect(),
-    }
+    Topology::new(cpus, nodes.iter().map(row).collect())
 }
 
 /// The lowest CPU that shares the last-level cache.
@@ -50,16 +44,8 @@ mod tests {
 
     #[test]
     fn a_machine_without_caches_and_clusters_has_those_of_nodes_and_cores() {
-        let topology = topology(&machine(), 64);
-        assert_eq!(topology.cpus.len(), 64);
-        let expected = Cpu {
-            core: 4,
-            core_group: 4,
-            llc: 1,
-            node: 1,
-        };
-        assert_eq!(topology.cpus[5], Some(expected));
-        assert_eq!(topology.cpus[16], None);
+        let topology = topology(&machine());
+        assert_eq!(topology.cpus[5], Some(Cpu::new(4, 1)));
         assert_eq!(topology.distances[2], [25, 22, 10, 16]);
     }
 }

@@ -36,17 +36,9 @@ impl Peer for Tags {
 /// This crate's allocator; each CPU of this machine counts as a core of one node.
 pub fn tags(tags: u32, policy: Policy, change: fn(Builder) -> Builder) -> Result<Tags, BuildError> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-    let cpu = |core| {
-        Some(nearfar_tags::Cpu {
-            core,
-            core_group: core,
-            ..Default::default()
-        })
-    };
-    let topology = nearfar_tags::Topology {
-        cpus: (0..cpus).map(cpu).collect(),
-        distances: vec![vec![10]],
-    };
+    let cpu = |core| Some(nearfar_tags::Cpu::new(core, 0));
+    let cpus = (0..cpus).map(cpu).collect();
+    let topology = nearfar_tags::Topology::new(cpus, vec![vec![10]]);
     change(Tags::builder(tags).policy(policy).topology(topology)).build()
 }
 

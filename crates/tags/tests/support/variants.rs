@@ -68,18 +68,11 @@ pub fn topology() -> Topology {
 }
 
 pub fn topology_of(cpus: u32) -> Topology {
-    let place = |cpu| {
-        Some(Cpu {
-            core: cpu,
-            core_group: cpu % 4,
-            llc: cpu % 2,
-            node: cpu % 2,
-        })
-    };
-    Topology {
-        cpus: (0..cpus).map(place).collect(),
-        distances: vec![vec![10, 21], vec![21, 10]],
-    }
+    let place = |cpu| Some(Cpu::new(cpu, cpu % 2).with_core_group(cpu % 4));
+    Topology::new(
+        (0..cpus).map(place).collect(),
+        vec![vec![10, 21], vec![21, 10]],
+    )
 }
 
 #[cfg(not(miri))]
