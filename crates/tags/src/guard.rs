@@ -25,6 +25,16 @@ impl<'a> Tag<'a> {
     pub fn into_number(self) -> u32 {
         ManuallyDrop::new(self).number
     }
+
+    /// The tag with a guard that keeps its allocator alive.
+    ///
+    /// # Panics
+    /// If `tags` is another allocator.
+    pub fn into_owned(self, tags: &Arc<Tags>) -> OwnedTag {
+        let is_own = std::ptr::eq(self.tags, Arc::as_ptr(tags));
+        assert!(is_own, "tag {} is of another allocator", self.number);
+        OwnedTag::new(tags.clone(), self.into_number())
+    }
 }
 
 impl Drop for Tag<'_> {
@@ -49,6 +59,14 @@ impl OwnedTag {
     /// The tag, below the allocator's size when it was handed out.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// The tag without its guard: [`Tags::put`] makes it free.
+    pub fn into_number(self) -> u32 {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: the field is dropped once: what `this` holds is never dropped.
+        unsafe { std::ptr::drop_in_place(&mut this.tags) };
+        this.number
     }
 
     /// The allocator.

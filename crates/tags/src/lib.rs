@@ -70,7 +70,8 @@
 //! ```
 //! # use nearfar_tags::Tags;
 //! let tags = Tags::builder(8).reserved(1).capacity(32).build()?;
-//! assert_eq!(tags.try_get_reserved().expect("it is free").number(), 0);
+//! let reserved = tags.reserved().expect("one is reserved");
+//! assert_eq!(reserved.try_get().expect("it is free").number(), 0);
 //! assert_eq!(tags.resize(32), Ok(0)); // none above it is held
 //! assert_eq!(tags.free(), 31);
 //! # Ok::<(), nearfar_tags::BuildError>(())
@@ -126,6 +127,7 @@ mod order;
 mod policy;
 mod pool;
 mod queue;
+mod reserved;
 mod rseq;
 mod shards;
 mod size;
@@ -141,9 +143,10 @@ mod word;
 
 pub use batch::Batch;
 pub use builder::{BuildError, Builder};
-pub use future::{Get, GetOwned};
+pub use future::{Get, GetBatch, GetOwned};
 pub use guard::{OwnedTag, Tag};
 pub use policy::Policy;
+pub use reserved::ReservedTags;
 pub use statistics::{Statistics, Steals};
 pub use tags::{ResizeError, Tags};
 pub use topology::{Cpu, Group, Topology};

@@ -1,5 +1,6 @@
 //! Free tags and the callers that wait for them.
 
+use std::task::Waker;
 use std::time::Instant;
 
 use crate::bitmap::Bitmap;
@@ -80,21 +81,44 @@ impl<P: Shared> Supply<P> {
         usable: impl Fn() -> usize,
         deadline: Option<Instant>,
     ) -> Option<Vec<u32>> {
+        match self.take_all_or_join(wanted, usable, None) {
+            Ok(tags) => tags,
+            Err(place) => {
+                let granted = self.waiters.sleep(&place, deadline, &self.pool);
+                self.all_or_none(granted, wanted)
+            }
+        }
+    }
+
+    /// `wanted` tags at once, `None` if `usable` says that there are fewer; or a place in the queue, whose wait ends with
+    /// `all_or_none`.
+    pub(crate) fn take_all_or_join(
+        &self,
+        wanted: usize,
+        usable: impl Fn() -> usize,
+        waker: Option<Waker>,
+    ) -> Result<Option<Vec<u32>>, Place> {
         if wanted > usable() {
-            return None;
+            return Ok(None);
         }
         let mut tags = vec![0; wanted];
         let taken = self.take_batch(&mut tags);
         if taken == wanted {
-            return Some(tags);
+            return Ok(Some(tags));
         }
         // Kept, they could be the ones that another caller with a part of a batch waits for.
         self.put_batch(&tags[..taken]);
-        let place = self.waiters.join(wanted, None, &self.pool);
-        let granted = match wanted > usable() {
-            true => self.waiters.leave(&place, &self.pool),
-            false => self.waiters.sleep(&place, deadline, &self.pool),
-        };
+        let place = self.waiters.join(wanted, waker, &self.pool);
+        if wanted > usable() {
+            // The size became less before it joined.
+            self.leave(&place);
+            return Ok(None);
+        }
+        Err(place)
+    }
+
+    /// The tags that a wait for `wanted` ended with; `None`, and none kept, if they are fewer.
+    pub(crate) fn all_or_none(&self, granted: Option<Granted>, wanted: usize) -> Option<Vec<u32>> {
         let tags = granted.map_or(Vec::new(), Granted::into_tags);
         if tags.len() < wanted {
             self.put_batch(&tags);

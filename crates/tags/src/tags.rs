@@ -1,12 +1,16 @@
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::builder::Builder;
 use crate::fork::Process;
+use crate::future::Kind;
 use crate::pool::Pool;
 use crate::supply::{Reserved, Supply};
-use crate::{Batch, BuildError, Get, GetOwned, OwnedTag, Policy, Statistics, Tag};
+use crate::{
+    Batch, BuildError, Get, GetBatch, GetOwned, OwnedTag, Policy, ReservedTags, Statistics, Tag,
+};
 
 /// The tags 0..N and who may have them next.
 ///
@@ -50,6 +54,18 @@ pub struct ResizeError {
     tags: u32,
     least: u32,
     capacity: u32,
+}
+
+impl ResizeError {
+    /// The size that is not possible.
+    pub fn tags(&self) -> u32 {
+        self.tags
+    }
+
+    /// The sizes that are.
+    pub fn possible(&self) -> RangeInclusive<u32> {
+        self.least..=self.capacity
+    }
 }
 
 impl fmt::Display for ResizeError {
@@ -109,7 +125,7 @@ impl Tags {
     /// A tag, once the future is ready, under any executor. A future that is dropped gives its place, or its tag, to the next. One that is neither polled nor
     /// dropped keeps its place, and the tag that is handed to it.
     pub fn get_async(&self) -> Get<'_> {
-        Get::new(self)
+        Get::new(self, Kind::Ordinary)
     }
 
     /// As `try_get`, with a guard that keeps the allocator alive.
@@ -157,9 +173,14 @@ impl Tags {
 
     fn get_batch_until(&self, tags: usize, deadline: Option<Instant>) -> Option<Batch<'_>> {
         self.process.assert();
-        let usable = || (self.size() - self.reserved.pool.tags()) as usize;
+        let usable = || self.usable();
         let tags = self.supply.take_all_until(tags, usable, deadline)?;
         Some(Batch::new(self, tags))
+    }
+
+    /// As `get_batch`, once the future is ready. A future that is dropped gives what it was given to the next.
+    pub fn get_batch_async(&self, tags: usize) -> GetBatch<'_> {
+        GetBatch::new(self, Kind::Ordinary, tags)
     }
 
     /// As `try_get`, without a guard: the caller puts it back with `put`.
@@ -241,27 +262,10 @@ impl Tags {
         }
     }
 
-    /// A reserved tag, or `None` if there was a moment without a free one.
-    pub fn try_get_reserved(&self) -> Option<Tag<'_>> {
-        self.try_take_reserved().map(|tag| Tag::new(self, tag))
-    }
-
-    /// A reserved tag, or `None` if there was none for that long, or there are no reserved tags.
-    pub fn get_reserved_timeout(&self, timeout: Duration) -> Option<Tag<'_>> {
-        let tag = self.try_take_reserved();
-        if tag.is_some() || timeout.is_zero() || self.reserved.pool.tags() == 0 {
-            return tag.map(|tag| Tag::new(self, tag));
-        }
-        let tag = self
-            .reserved
-            .take_until(Instant::now().checked_add(timeout))?;
-        Some(Tag::new(self, tag))
-    }
-
-    /// As `try_get_reserved`, without a guard; [`put`](Self::put) makes it free again.
-    pub fn try_take_reserved(&self) -> Option<u32> {
-        self.process.assert();
-        self.reserved.take()
+    /// The tags that [`Builder::reserved`] keeps for who asks for them here; `None` if there are none.
+    pub fn reserved(&self) -> Option<ReservedTags<'_>> {
+        let has_some = self.reserved.pool.tags() != 0;
+        has_some.then(|| ReservedTags::new(self))
     }
 
     /// Sets the number of tags, the reserved ones counted, and returns how many at or above it are still held. Those stay valid; they
@@ -328,6 +332,15 @@ impl Tags {
 
     pub(crate) fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Tags that are not reserved.
+    pub(crate) fn usable(&self) -> usize {
+        (self.size() - self.reserved.pool.tags()) as usize
+    }
+
+    pub(crate) fn reserved_supply(&self) -> &Supply<Reserved> {
+        &self.reserved
     }
 
     pub(crate) fn supply(&self) -> &Supply<Pool> {

@@ -46,7 +46,7 @@ fn refuses_everything(tags: &Arc<Tags>) -> bool {
         && panics(|| tags.try_get_batch(2))
         && panics(|| tags.get_batch(2))
         && panics(|| tags.try_take_batch(&mut numbers))
-        && panics(|| tags.try_get_reserved())
+        && panics(|| tags.reserved().unwrap().try_get())
         && panics(|| tags.resize(20))
         && panics(|| {
             let mut context = Context::from_waker(Waker::noop());

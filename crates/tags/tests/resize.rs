@@ -161,23 +161,3 @@ fn batches_do_not_wait_for_each_other() {
         assert_eq!(tags.free(), 8);
     }
 }
-
-#[test]
-fn reserved_tags_have_guards_and_waits() {
-    for tags in each(4, 4, 1) {
-        let reserved = tags.try_get_reserved().unwrap();
-        assert_eq!(reserved.number(), 0);
-        assert!(
-            tags.get_reserved_timeout(Duration::from_millis(1))
-                .is_none()
-        );
-        assert_eq!(tags.try_get_batch(4).numbers().len(), 3);
-        thread::scope(|scope| {
-            let wait = || tags.get_reserved_timeout(Duration::from_secs(60)).is_some();
-            let waiter = scope.spawn(wait);
-            thread::sleep(Duration::from_millis(2));
-            drop(reserved);
-            assert!(waiter.join().unwrap());
-        });
-    }
-}
