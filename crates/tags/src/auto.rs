@@ -11,17 +11,19 @@
 //! A thread that needs every free tag in the words closes the gate and counts itself as a user of it, then restarts all sequences
 //! (membarrier) and moves the cached tags to the words, one at a time, so that a thread which is stopped meanwhile keeps one tag at
 //! most. Several threads may do so at once; none waits for another. The gate does not open while it has users, so that a thread
-//! that empties caches never meets a sequence. A get fails only after it saw the words without a free tag (`Shards::take`) while
-//! the gate was closed and the caches were empty all the time: the gate's epoch says whether it was.
+//! that empties caches never meets a sequence. With the gate closed, a get fails only after it saw the words without a free tag (`Shards::take`) while
+//! the gate was closed and the caches were empty all the time: the gate's epoch says whether it was. What happens while it is open is
+//! in `open.rs`.
 //!
 //! Without restartable sequences the gate is closed for ever.
 
 use std::cell::Cell;
 
 use crate::apart::Apart;
-use crate::caches::{Cache, Caches, MOST, Reach, Sight};
+use crate::caches::{Cache, Caches, MOST, Reach};
 use crate::calm::Calm;
-use crate::shards::{MAX_BATCH, Moved, Shards};
+use crate::open::Search;
+use crate::shards::{MAX_BATCH, Shards};
 use crate::size::Size;
 use crate::statistics::Statistics;
 use crate::sync::{AtomicU64, Ordering};
@@ -60,21 +62,13 @@ pub(crate) struct Control {
 pub(crate) struct Landed(pub(crate) AtomicU64);
 
 pub(crate) struct Auto {
-    control: Control,
+    pub(crate) control: Control,
     /// `landed` when the words were last seen without a free tag, while the gate was open.
-    empty_at: Apart<AtomicU64>,
-    caches: Option<Caches>,
-    words: Shards,
+    pub(crate) empty_at: Apart<AtomicU64>,
+    pub(crate) caches: Option<Caches>,
+    pub(crate) words: Shards,
     capacity: u32,
-    calm: Calm,
-}
-
-/// What a search with the gate open found.
-enum Search {
-    Tag(u32),
-    NoneFree,
-    /// Other caches may have some.
-    Unknown,
+    pub(crate) calm: Calm,
 }
 
 /// The tags `reserved..size` are free, those up to `capacity` as soon as the limit grows.
@@ -181,29 +175,14 @@ impl Auto {
         if is_open && self.put_open(tag) {
             return;
         }
-        let home = self.home();
-        let puts = self.words.put(tag, home);
+        let puts = match self.calm.is_scarce() {
+            true => self.words.put_common(tag),
+            false => self.words.put(tag, self.home()),
+        };
         self.land();
         if puts.is_multiple_of(PUTS_PER_LOOK) {
-            self.look(home);
+            self.look(self.home());
         }
-    }
-
-    /// As `put`; the gate was open a moment ago. False, and nothing done, if the tag belongs into the words.
-    #[inline(never)]
-    fn put_open(&self, tag: u32) -> bool {
-        let home = self.home();
-        let Some(caches) = &self.caches else {
-            return false;
-        };
-        let Some(cache) = caches.cache(home).filter(|_| tag < self.size()) else {
-            return false;
-        };
-        if cache.most() != 0 {
-            self.spill(caches, tag, home);
-            return true;
-        }
-        self.claim(caches, home) && self.control.push(tag)
     }
 
     /// A thread is about to wait: moves every free tag into the words, and keeps them there until `calm`.
@@ -213,6 +192,7 @@ impl Auto {
 
     /// A thread does not wait any more.
     pub(crate) fn calm(&self) {
+        self.calm.note_wait();
         self.leave();
     }
 
@@ -248,91 +228,15 @@ impl Auto {
     }
 
     #[inline]
-    fn home(&self) -> usize {
+    pub(crate) fn home(&self) -> usize {
         match &self.caches {
             Some(caches) => caches.cpu(),
             None => crate::sync::thread_number(),
         }
     }
 
-    /// A tag of the words, and more of them into this CPU's cache.
-    #[inline(never)]
-    fn take_open(&self, caches: &Caches, gate: u64, has_moved: &mut bool) -> Search {
-        let size = self.size();
-        let sight = self.control.sight();
-        if let Some(sight) = sight
-            && sight.landed == self.empty_at.0.load(Ordering::SeqCst)
-        {
-            return self.judge(sight, gate, size);
-        }
-        if sight.is_none()
-            && let Some(tag) = self.control.pop()
-        {
-            return Search::Tag(tag);
-        }
-        let home = caches.cpu();
-        let cache = caches.cache(home);
-        let share = cache.map_or(0, Cache::most);
-        if share == 0 && !self.claim(caches, home) {
-            // All caches may have been emptied for smaller shares.
-            *has_moved = true;
-        }
-        let landed = self.control.landed.0.load(Ordering::SeqCst);
-        let most = (share * 3 / 4).clamp(1, MAX_BATCH as u32) as usize;
-        match self.words.take_some(size, home, most) {
-            Ok(moved) => {
-                if let Some(cache) = cache {
-                    cache.refills.fetch_add(1, Ordering::Relaxed);
-                }
-                self.fill(moved, home, has_moved)
-            }
-            Err(_) if self.control.gate.load(Ordering::SeqCst) == gate && self.size() == size => {
-                self.empty_at.0.store(landed, Ordering::SeqCst);
-                match self.control.sight() {
-                    Some(sight) if sight.landed == landed => self.judge(sight, gate, size),
-                    _ => Search::Unknown,
-                }
-            }
-            Err(_) => Search::Unknown,
-        }
-    }
-
-    /// Keeps one of these tags and puts the others into this CPU's cache.
-    fn fill(&self, mut moved: Moved, home: usize, has_moved: &mut bool) -> Search {
-        let tag = moved.pop();
-        let is_below = tag.is_some_and(|tag| tag < self.size());
-        while is_below && let Some(other) = moved.pop() {
-            if !self.control.push(other) {
-                moved.push(other);
-                break;
-            }
-        }
-        if let Some(tag) = tag.filter(|_| !is_below) {
-            // The size became less.
-            moved.push(tag);
-        }
-        if !moved.tags().is_empty() {
-            self.put_words(moved.tags(), home);
-            *has_moved = true;
-        }
-        let tag = tag.filter(|_| is_below);
-        tag.map_or(Search::Unknown, Search::Tag)
-    }
-
-    /// After this CPU's cache was seen without a tag, at a moment when the words had none: whether that was a moment without a free tag.
-    /// It was if no other cache could hold any. One that could had its share claimed by then, and gives it back only while the gate is
-    /// closed.
-    fn judge(&self, sight: Sight, gate: u64, size: u32) -> Search {
-        let is_sole = sight.most == self.calm.claimed();
-        if is_sole && self.control.gate.load(Ordering::SeqCst) == gate && self.size() == size {
-            Search::NoneFree
-        } else {
-            Search::Unknown
-        }
-    }
-
     /// Puts these tags into the words. While the gate is open, they count as landed before this returns: until then they are held.
-    fn put_words(&self, tags: &[u32], home: usize) {
+    pub(crate) fn put_words(&self, tags: &[u32], home: usize) {
         self.words.put_all(tags, home);
         self.land();
     }
@@ -351,6 +255,9 @@ impl Auto {
         let home = self.home();
         let moved = Cell::new(false);
         let take = |size| {
+            if self.calm.is_scarce() {
+                return self.words.take_common(size);
+            }
             let most = size as usize / TAGS_PER_MOVED;
             if most < 2 || gate & USERS != 0 || !self.words.is_home_empty(home) {
                 return self.words.take(size, home);
@@ -373,43 +280,9 @@ impl Auto {
         tag
     }
 
-    /// Moves half of this CPU's cache, and a tag, into the words.
-    fn spill(&self, caches: &Caches, tag: u32, home: usize) {
-        let share = caches.cache(home).map_or(0, Cache::most);
-        let mut moved = Moved::new();
-        moved.push(tag);
-        for _ in 0..(share / 2).min(MAX_BATCH as u32) {
-            let Some(other) = self.control.pop() else {
-                break;
-            };
-            moved.push(other);
-        }
-        self.put_words(moved.tags(), home);
-    }
-
-    /// Lets a CPU cache tags. The caches together hold half of them at most.
-    fn claim(&self, caches: &Caches, cpu: usize) -> bool {
-        let Some(cache) = caches.cache(cpu).filter(|_| caches.is_usable()) else {
-            return false;
-        };
-        let Some(share) = self.calm.claim(self.size() / 2) else {
-            // More CPUs cache than there are shares: takes all back, for smaller ones.
-            self.close();
-            self.calm.note_active();
-            self.leave();
-            return false;
-        };
-        // Before a sequence can put a tag into it.
-        caches.touch(cpu);
-        if !cache.claim(share) {
-            self.calm.unclaim(share);
-        }
-        true
-    }
-
     /// Closes the gate, or keeps it closed, until `leave`. On return no cache holds a tag. Whether a tag was moved into the words.
     #[inline(never)]
-    fn close(&self) -> bool {
+    pub(crate) fn close(&self) -> bool {
         let join = |gate: u64| Some((gate | CLOSED) + USER);
         let order = (Ordering::SeqCst, Ordering::SeqCst);
         let gate = self.control.gate.fetch_update(order.0, order.1, join);
@@ -428,7 +301,7 @@ impl Auto {
         has_moved
     }
 
-    fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.control.gate.fetch_sub(USER, Ordering::SeqCst);
     }
 

@@ -1,8 +1,8 @@
 //! A cache of free tags for each possible CPU, in memory that is touched only for CPUs that ran a caller.
 //!
 //! ```text
-//! front  most  count  refills  slots: count tags, the last is taken first
-//! ├──4──┼──4──┼──4──┼───4───┼──4──┼──4──┼── … 44
+//! front  most  count  refills  moves  slots: count tags, the last is taken first
+//! ├──4──┼──4──┼──4──┼───4───┼──4──┼──4──┼──4──┼── … 43
 //! ```
 //!
 //! A tag that is put while the front is empty goes there, and is the next that is taken: a thread that puts what it took writes and
@@ -21,9 +21,9 @@ use crate::rseq::{self, Rseq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::visit;
 
-const SLOTS: usize = 44;
-/// Tags that a cache has space for.
-pub(crate) const MOST: u32 = SLOTS as u32;
+const SLOTS: usize = 43;
+/// Tags that a cache has space for, the front counted.
+pub(crate) const MOST: u32 = SLOTS as u32 + 1;
 
 #[repr(C, align(64))]
 pub(crate) struct Cache {
@@ -33,6 +33,8 @@ pub(crate) struct Cache {
     count: AtomicU32,
     /// How often it was filled.
     pub(crate) refills: AtomicU32,
+    /// The last `Moves`.
+    moves: AtomicU32,
     slots: [AtomicU32; SLOTS],
 }
 
@@ -41,7 +43,7 @@ const _: () = {
     assert!(size_of::<Cache>() == 3 << 6);
     assert!(std::mem::offset_of!(Cache, front_and_most) == 0);
     assert!(std::mem::offset_of!(Cache, count) == 8);
-    assert!(std::mem::offset_of!(Cache, slots) == 16);
+    assert!(std::mem::offset_of!(Cache, slots) == 20);
     assert!(std::mem::offset_of!(Control, gate) == 0);
     assert!(std::mem::offset_of!(Control, size) == 8);
     assert!(std::mem::offset_of!(Control, reach) == 16);
@@ -51,6 +53,13 @@ const _: () = {
 
 /// The front while it is empty.
 const NO_FRONT: u64 = u32::MAX as u64;
+
+/// Which way tags move between a cache and the words.
+#[derive(Clone, Copy)]
+pub(crate) enum Moves {
+    Refill = 1,
+    Spill = 2,
+}
 
 /// A cache at a moment when it was empty and the gate open.
 #[derive(Clone, Copy)]
@@ -108,6 +117,26 @@ impl Control {
         let sequences = self.sequences();
         // SAFETY: as in `pop`.
         sequences.is_some_and(|(offset, control)| unsafe { rseq::push(offset, control, tag) })
+    }
+
+    /// Takes some tags at once, while the gate is open, up to the length of `tags`; returns how many.
+    pub(crate) fn pop_some(&self, tags: &mut [u32]) -> usize {
+        let Some((offset, control)) = self.sequences() else {
+            return 0;
+        };
+        let most = tags.len() as u32;
+        // SAFETY: as in `pop`; `tags` has that length.
+        unsafe { rseq::pop_some(offset, control, tags.as_mut_ptr(), most) as usize }
+    }
+
+    /// As `push` for the first ones of these tags; returns how many. None if one of them is not below the size.
+    pub(crate) fn push_some(&self, tags: &[u32]) -> usize {
+        let Some((offset, control)) = self.sequences() else {
+            return 0;
+        };
+        let count = tags.len() as u32;
+        // SAFETY: as in `pop`; `tags` has that length.
+        unsafe { rseq::push_some(offset, control, tags.as_ptr(), count) as usize }
     }
 
     /// The cache, if it is empty and the gate open.
@@ -259,6 +288,14 @@ impl Cache {
     pub(crate) fn len(&self) -> u32 {
         let front = self.front_and_most.load(Ordering::Relaxed) as u32;
         self.count.load(Ordering::Relaxed) + u32::from(!matches!(front, 0 | u32::MAX))
+    }
+
+    /// Notes which way tags move now. Whether they moved that way the last time as well: then this CPU only takes, or only puts, and
+    /// what is left behind moves next.
+    pub(crate) fn moves_again(&self, moves: Moves) -> bool {
+        let last = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves as u32, Ordering::Relaxed);
+        last == moves as u32
     }
 
     /// Lets it hold nothing from now on: how many tags it might hold, and the tag in front. The gate is as for `steal`.

@@ -3,6 +3,7 @@
 //! A membarrier interrupts all CPUs that run the process. So the gate stays closed for a while after the last get that failed; caches
 //! are smaller after an opening that did not last, and when they cannot be smaller, the gate stays closed for longer.
 
+use crate::apart::Apart;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, now_us};
 
 /// A cache has space for at least this many: N / active CPUs is 8 or more.
@@ -12,6 +13,9 @@ const MIN_CLOSED_US: u64 = 1_000;
 const MAX_CLOSED_US: u64 = 256_000;
 /// An opening that lasted less than this many times the closing before it was too early.
 const OPEN_FACTOR: u64 = 8;
+/// A CPU takes and puts alone if no other did for this long, which is more than the time slices of a few threads: one that is preempted
+/// for a moment comes back.
+const ALONE_US: u64 = 32_000;
 /// More than one CPU, in `cpu`.
 const SEVERAL: u32 = u32::MAX;
 
@@ -21,8 +25,12 @@ pub(crate) struct Calm {
     most: u32,
     /// 1 if a get failed since `since_us`.
     missed: AtomicU32,
+    /// 1 if one failed since the look before.
+    scarce: Apart<AtomicU32>,
     /// Number + 1 of the only CPU that looked since `since_us`, 0 for none.
     cpu: AtomicU32,
+    /// When several CPUs were last seen to take and put, 0 for never.
+    several_us: AtomicU64,
     /// The fewest free tags of all looks since `since_us`.
     fewest: AtomicU32,
     /// When the gate opened or closed, or when it last had to stay closed.
@@ -46,7 +54,9 @@ impl Calm {
         let this = Self {
             most,
             missed: AtomicU32::new(0),
+            scarce: Apart(AtomicU32::new(0)),
             cpu: AtomicU32::new(0),
+            several_us: AtomicU64::new(0),
             fewest: AtomicU32::new(u32::MAX),
             since_us: AtomicU64::new(0),
             closed_us: AtomicU64::new(MIN_CLOSED_US),
@@ -90,11 +100,24 @@ impl Calm {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether gets failed a short time ago.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.scarce.0.load(Ordering::Relaxed) != 0
+    }
+
     pub(crate) fn note_miss(&self) {
         // Read first: all CPUs keep the line while gets go on to fail.
         if self.missed.load(Ordering::Relaxed) == 0 {
             self.missed.store(1, Ordering::Relaxed);
+            self.scarce.0.store(1, Ordering::Relaxed);
         }
+    }
+
+    /// A caller waited: another CPU wants tags, even if it does not run a caller now.
+    pub(crate) fn note_wait(&self) {
+        self.cpu.store(SEVERAL, Ordering::Relaxed);
+        self.note_miss();
     }
 
     pub(crate) fn note_closing(&self) {
@@ -133,7 +156,14 @@ impl Calm {
             return false;
         }
         let has_missed = self.missed.swap(0, Ordering::Relaxed) != 0;
-        let is_sole = self.cpu.swap(0, Ordering::Relaxed) == cpu && cpu != SEVERAL;
+        if !has_missed && self.is_scarce() {
+            self.scarce.0.store(0, Ordering::Relaxed);
+        }
+        let only = self.cpu.swap(0, Ordering::Relaxed);
+        if only == SEVERAL {
+            self.several_us.store(now, Ordering::Relaxed);
+        }
+        let is_sole = only == cpu && self.is_alone(cpu, now);
         let fewest = self.fewest.swap(u32::MAX, Ordering::Relaxed);
         let share = match (is_sole, has_missed) {
             // Where one CPU takes and puts, a cache makes no get fail.
@@ -150,6 +180,15 @@ impl Calm {
         };
         self.share.store(share, Ordering::Relaxed);
         true
+    }
+
+    /// Whether this CPU, the only one since the last look in time, has been that for long.
+    fn is_alone(&self, cpu: u32, now: u64) -> bool {
+        if cpu == SEVERAL {
+            return false;
+        }
+        let several = self.several_us.load(Ordering::Relaxed);
+        several == 0 || now.saturating_sub(several) >= ALONE_US
     }
 
     /// The gate is open.

@@ -123,6 +123,7 @@ mod fork;
 mod future;
 mod guard;
 mod locked;
+mod open;
 mod order;
 mod policy;
 mod pool;

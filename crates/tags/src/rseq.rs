@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 )]
 mod sequences;
 
-pub(crate) use sequences::{pop, push, sight};
+pub(crate) use sequences::{pop, pop_some, push, push_some, sight};
 
 const QUERY: libc::c_int = 0;
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;

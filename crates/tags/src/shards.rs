@@ -19,7 +19,7 @@ const BLOCK_TAGS: u32 = WORDS as u32 * TAGS;
 /// A take without success reads all blocks twice, so that many tags have few shards.
 const MAX_BLOCKS: usize = 8;
 /// Tags that are moved at once.
-pub(crate) const MAX_BATCH: usize = 32;
+pub(crate) const MAX_BATCH: usize = 44;
 
 #[repr(align(64))]
 struct Block([Word; WORDS]);
@@ -60,6 +60,19 @@ impl Moved {
     pub(crate) fn tags(&self) -> &[u32] {
         &self.tags[..self.len]
     }
+
+    /// Adds the tags that `take` writes to the start of this space, up to `most`; it returns how many.
+    pub(crate) fn add(&mut self, most: usize, take: impl FnOnce(&mut [u32]) -> usize) {
+        let space = &mut self.tags[self.len..];
+        let most = most.min(space.len());
+        self.len += take(&mut space[..most]);
+    }
+
+    /// Removes the first tags.
+    pub(crate) fn remove_first(&mut self, count: usize) {
+        self.tags.copy_within(count..self.len, 0);
+        self.len -= count;
+    }
 }
 
 impl Shards {
@@ -90,12 +103,23 @@ impl Shards {
     #[inline]
     pub(crate) fn put(&self, tag: u32, home: usize) -> u32 {
         let shard = self.shard_of(home);
-        let block = &self.shard(shard)[(tag / BLOCK_TAGS) as usize];
-        let word = &block.0[(tag % BLOCK_TAGS / TAGS) as usize];
         let recent = &self.recent[shard].0;
         if recent.load(Ordering::Relaxed) != tag / TAGS {
             recent.store(tag / TAGS, Ordering::Relaxed);
         }
+        self.put_into(shard, tag)
+    }
+
+    /// As `put`, into the shard that `take_common` looks at first.
+    #[inline]
+    pub(crate) fn put_common(&self, tag: u32) -> u32 {
+        self.put_into(0, tag)
+    }
+
+    #[inline]
+    fn put_into(&self, shard: usize, tag: u32) -> u32 {
+        let block = &self.shard(shard)[(tag / BLOCK_TAGS) as usize];
+        let word = &block.0[(tag % BLOCK_TAGS / TAGS) as usize];
         word.put(1 << (tag % TAGS), tag / TAGS * TAGS)
     }
 
@@ -125,6 +149,17 @@ impl Shards {
         if let Some(tag) = block.take_word(recent as usize % WORDS, limit, recent * TAGS) {
             return Some(tag);
         }
+        self.take_from(limit, home)
+    }
+
+    /// As `take`, for callers of all CPUs that put with `put_common`.
+    #[inline]
+    pub(crate) fn take_common(&self, limit: u32) -> Option<u32> {
+        self.take_from(limit, 0)
+    }
+
+    #[inline]
+    fn take_from(&self, limit: u32, home: usize) -> Option<u32> {
         let pass = || {
             let mut puts = 0;
             let tag = self.find(limit, home, |block, first| {

@@ -1,4 +1,4 @@
-//! Schedules of the gate in front of the caches, by loom: `auto.rs` and `calm.rs` as they run, over a word of bits and over sequences
+//! Schedules of the gate in front of the caches, by loom: `auto.rs`, `open.rs` and `calm.rs` as they run, over a word of bits and over sequences
 //! that commit or start again.
 //!
 //! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions (switches away from a thread that could go on).
@@ -14,6 +14,8 @@ mod caches;
 #[path = "../src/calm.rs"]
 #[allow(dead_code)]
 mod calm;
+#[path = "../src/open.rs"]
+mod open;
 #[path = "auto_model/shards.rs"]
 mod shards;
 #[path = "../src/size.rs"]

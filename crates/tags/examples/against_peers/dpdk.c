@@ -18,7 +18,7 @@ struct line {
 } __attribute__((aligned(128)));
 struct ring {
     struct line lines[LINES];
-    uint64_t len, line;
+    uint64_t len, line, looks;
 };
 
 static bool stopped(const uint8_t *stop) { return __atomic_load_n(stop, __ATOMIC_RELAXED); }
@@ -97,8 +97,8 @@ uint64_t peer_saturated(struct peer *peer, uint64_t depth, const uint8_t *stop) 
     return puts;
 }
 
-static void pause_for(unsigned *turns) {
-    if (++*turns % 64 == 0)
+static void pause_for(const struct ring *ring, uint64_t *turns) {
+    if (++*turns % ring->looks == 0)
         sched_yield();
     else
         rte_pause();
@@ -106,17 +106,17 @@ static void pause_for(unsigned *turns) {
 
 void peer_cross_take(struct peer *peer, struct ring *ring, const uint8_t *stop) {
     struct rte_mempool *pool = peer->pool;
-    unsigned turns = 0;
+    uint64_t turns = 0;
     for (uint64_t number = 0;; number++) {
         struct line *line = &ring->lines[number % ring->len];
-        while (__atomic_load_n(&line->filled, __ATOMIC_ACQUIRE) != 0) pause_for(&turns);
+        while (__atomic_load_n(&line->filled, __ATOMIC_ACQUIRE) != 0) pause_for(ring, &turns);
         uint64_t taken = 0;
         while (taken < ring->line && !stopped(stop)) {
             void *object;
             if (rte_mempool_get(pool, &object) == 0)
                 line->tags[taken++] = ((char *)object - peer->first) / RTE_CACHE_LINE_SIZE;
             else
-                pause_for(&turns);
+                pause_for(ring, &turns);
         }
         __atomic_store_n(&line->filled, taken == 0 ? CLOSED : taken, __ATOMIC_RELEASE);
         if (taken == 0) return;
@@ -125,14 +125,14 @@ void peer_cross_take(struct peer *peer, struct ring *ring, const uint8_t *stop) 
 
 uint64_t peer_cross_put(struct peer *peer, struct ring *ring) {
     struct rte_mempool *pool = peer->pool;
-    unsigned turns = 0;
+    uint64_t turns = 0;
     uint64_t puts = 0;
     for (uint64_t number = 0;;) {
         struct line *line = &ring->lines[number % ring->len];
         uint16_t filled = __atomic_load_n(&line->filled, __ATOMIC_ACQUIRE);
         if (filled == CLOSED) return puts;
         if (filled == 0) {
-            pause_for(&turns);
+            pause_for(ring, &turns);
             continue;
         }
         for (unsigned i = 0; i < filled; i++)

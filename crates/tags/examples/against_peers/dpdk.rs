@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use crate::loops::Contestant;
+use crate::loops::{Contestant, Flags};
 use crate::ring::Ring;
 
 const SOURCE: &str = include_str!("dpdk.c");
@@ -95,7 +95,7 @@ impl Contestant for Mempool {
         None
     }
 
-    fn fair(&self, _: usize, _: &AtomicBool) -> Option<u64> {
+    fn fair(&self, _: usize, _: &Flags) -> Option<u64> {
         None
     }
 

@@ -8,6 +8,14 @@ use crate::ring::{Pause, Ring};
 /// Operations between two looks at the flag that ends a measurement.
 const BETWEEN_LOOKS: u64 = 64;
 
+/// Set once each.
+#[derive(Default)]
+pub struct Flags {
+    /// The warm-up has ended. Until all threads have run, those that did find tags to spare.
+    pub begin: AtomicBool,
+    pub stop: AtomicBool,
+}
+
 /// An allocator and its loops. Each returns how many tags the thread put.
 pub trait Contestant: Sync {
     /// Called by each thread before its loop.
@@ -24,8 +32,8 @@ pub trait Contestant: Sync {
     fn cross_put(&self, ring: &Ring) -> u64;
     /// As `plenty`; waits for the tag. `None` if this allocator cannot wait.
     fn blocking(&self, stop: &AtomicBool) -> Option<u64>;
-    /// As `saturated`; waits for a tag while it holds none. `None` if this allocator cannot wait.
-    fn fair(&self, depth: usize, stop: &AtomicBool) -> Option<u64>;
+    /// As `saturated`; waits for a tag while it holds none. Counts what it puts from `begin` on. `None` if this allocator cannot wait.
+    fn fair(&self, depth: usize, flags: &Flags) -> Option<u64>;
     /// How many of the tags that no thread holds this thread can take.
     fn reachable(&self) -> usize;
 }
@@ -73,7 +81,7 @@ impl<P: Peer> Contestant for P {
         for number in 0.. {
             let line = ring.at(number);
             while !line.is_empty() {
-                pause.wait();
+                pause.wait(ring);
             }
             let mut taken = 0;
             while taken < ring.line && !stop.load(Ordering::Relaxed) {
@@ -82,7 +90,7 @@ impl<P: Peer> Contestant for P {
                         line.set(taken, tag);
                         taken += 1;
                     }
-                    None => pause.wait(),
+                    None => pause.wait(ring),
                 }
             }
             match taken {
@@ -97,7 +105,7 @@ impl<P: Peer> Contestant for P {
         let (mut number, mut puts) = (0, 0);
         while let Some(filled) = ring.at(number).filled() {
             if filled == 0 {
-                pause.wait();
+                pause.wait(ring);
                 continue;
             }
             let line = ring.at(number);
@@ -118,10 +126,13 @@ impl<P: Peer> Contestant for P {
         Some(puts)
     }
 
-    fn fair(&self, depth: usize, stop: &AtomicBool) -> Option<u64> {
+    fn fair(&self, depth: usize, flags: &Flags) -> Option<u64> {
         let mut held = Held::new(depth);
         let mut puts = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !flags.stop.load(Ordering::Relaxed) {
+            if !flags.begin.load(Ordering::Relaxed) {
+                puts = 0;
+            }
             if held.len() == 0 {
                 held.push(self.take()?);
             }

@@ -3,14 +3,17 @@
 use std::io;
 use std::mem;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::loops::Contestant;
+use crate::loops::{Contestant, Flags};
 use crate::ring::Ring;
+
+/// Before fairness is measured: several time slices of each thread.
+const WARM_UP: Duration = Duration::from_millis(200);
 
 /// What the threads do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, clap::ValueEnum)]
@@ -63,7 +66,7 @@ pub fn measure(
             .collect(),
         _ => Vec::new(),
     };
-    let stop = AtomicBool::new(false);
+    let flags = Flags::default();
     let ready = Barrier::new(cell.threads + 1);
     let run = |index: usize| {
         if cell.regime == Regime::Cross {
@@ -72,7 +75,7 @@ pub fn measure(
         contestant.enter();
         ready.wait();
         let (start, before) = (Instant::now(), cpu_time());
-        let puts = one_thread(contestant, cell, rings.get(index / 2), index, &stop);
+        let puts = one_thread(contestant, cell, rings.get(index / 2), index, &flags);
         let (end, after) = (Instant::now(), cpu_time());
         contestant.leave();
         Some(Thread {
@@ -86,8 +89,12 @@ pub fn measure(
         let spawn = |index| scope.spawn(move || run(index));
         let threads: Vec<_> = (0..cell.threads).map(spawn).collect();
         ready.wait();
+        if cell.regime == Regime::Fairness {
+            thread::sleep(WARM_UP);
+        }
+        flags.begin.store(true, Ordering::Relaxed);
         thread::sleep(time);
-        stop.store(true, Ordering::Relaxed);
+        flags.stop.store(true, Ordering::Relaxed);
         threads.into_iter().map(joined).collect()
     });
     let Some(threads) = threads else {
@@ -124,14 +131,15 @@ fn one_thread(
     cell: Cell,
     ring: Option<&Ring>,
     index: usize,
-    stop: &AtomicBool,
+    flags: &Flags,
 ) -> Option<u64> {
+    let stop = &flags.stop;
     let depth = (cell.tags as usize * 3 / 2 / cell.threads).max(1);
     match (cell.regime, ring) {
         (Regime::Plenty, _) => Some(contestant.plenty(stop)),
         (Regime::Saturated, _) => Some(contestant.saturated(depth, stop)),
         (Regime::Blocking, _) => contestant.blocking(stop),
-        (Regime::Fairness, _) => contestant.fair(depth, stop),
+        (Regime::Fairness, _) => contestant.fair(depth, flags),
         (Regime::Cross, None) => Some(0),
         (Regime::Cross, Some(ring)) if index.is_multiple_of(2) => {
             contestant.cross_take(ring, stop);

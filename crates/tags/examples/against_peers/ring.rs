@@ -28,20 +28,24 @@ pub struct Ring {
     len: u64,
     /// Tags of a line.
     pub line: u64,
+    /// How often a side looks for a line before it lets another thread run: one that has the CPU for itself gains nothing by a yield,
+    /// and to others that share it the time would count as that of the allocator.
+    looks: u64,
 }
 
 impl Ring {
     /// One of 1, 2 or 4 rings, which hold 120 to 124 tags together.
     pub fn of(rings: usize) -> Self {
-        let (len, line) = match rings {
-            1 => (4, 31),
-            2 => (2, 31),
-            _ => (2, 15),
+        let (len, line, looks) = match rings {
+            1 => (4, 31, 64),
+            2 => (2, 31, 1),
+            _ => (2, 15, 1),
         };
         Self {
             lines: Default::default(),
             len,
             line,
+            looks,
         }
     }
 
@@ -85,14 +89,14 @@ impl Line {
     }
 }
 
-/// Waits a moment for the other side: first without the kernel, since it runs on another CPU.
+/// Waits a moment for the other side, which runs on another CPU.
 #[derive(Default)]
-pub struct Pause(u32);
+pub struct Pause(u64);
 
 impl Pause {
-    pub fn wait(&mut self) {
+    pub fn wait(&mut self, ring: &Ring) {
         self.0 += 1;
-        match self.0 % 64 {
+        match self.0 % ring.looks {
             0 => std::thread::yield_now(),
             _ => std::hint::spin_loop(),
         }

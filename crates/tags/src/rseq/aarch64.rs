@@ -114,7 +114,7 @@ pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
             "cbz {value:w}, 8f",
             "sub {value:w}, {value:w}, #1",
             "add {other}, {cache}, {value}, lsl #2",
-            "ldr {tag:w}, [{other}, #16]",
+            "ldr {tag:w}, [{other}, #20]",
             "add {cache}, {cache}, #8",
             "9:",
             "str {value:w}, [{cache}]";
@@ -155,7 +155,7 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
             "cmp {value:w}, {other:w}",
             "b.hs 8f",
             "add {other}, {cache}, {count}, lsl #2",
-            "str {tag:w}, [{other}, #16]",
+            "str {tag:w}, [{other}, #20]",
             "add {cache}, {cache}, #8",
             "9:",
             "str {value:w}, [{cache}]";
@@ -171,6 +171,108 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
         );
     }
     value != 0
+}
+
+/// Takes up to `most` tags of the slots of this CPU's cache, the last ones, into `tags`. Returns how many.
+///
+/// # Safety
+/// As `pop`; `tags` has space for `most`.
+#[inline(always)]
+pub(crate) unsafe fn pop_some(
+    offset: isize,
+    control: *const u64,
+    tags: *mut u32,
+    most: u32,
+) -> u32 {
+    let popped: u32;
+    // SAFETY: as in `pop`; writes `most` tags at most to `tags`.
+    unsafe {
+        sequence!(
+            "ldr {value:w}, [{cache}, #8]",
+            "cmp {value:w}, {most:w}",
+            "csel {popped:w}, {value:w}, {most:w}, lo",
+            "sub {value:w}, {value:w}, {popped:w}",
+            "cbz {popped:w}, 8f",
+            "add {from}, {cache}, {value}, lsl #2",
+            "add {from}, {from}, #20",
+            "mov {index:w}, {popped:w}",
+            "22:",
+            "sub {index:w}, {index:w}, #1",
+            "ldr {other:w}, [{from}, {index}, lsl #2]",
+            "str {other:w}, [{tags}, {index}, lsl #2]",
+            "cbnz {index:w}, 22b",
+            "str {value:w}, [{cache}, #8]";
+            "mov {popped:w}, #0";
+            offset = in(reg) offset,
+            control = in(reg) control,
+            tags = in(reg) tags,
+            most = in(reg) most,
+            area = out(reg) _,
+            cache = out(reg) _,
+            other = out(reg) _,
+            value = out(reg) _,
+            index = out(reg) _,
+            from = out(reg) _,
+            popped = out(reg) popped,
+        );
+    }
+    popped
+}
+
+/// Puts as many of these tags, the first ones, into the slots of this CPU's cache as have space. Returns how many: none if one of them
+/// is not below the size, or for a reason for which `push` fails.
+///
+/// # Safety
+/// As `pop`; `tags` are `count` tags.
+#[inline(always)]
+pub(crate) unsafe fn push_some(
+    offset: isize,
+    control: *const u64,
+    tags: *const u32,
+    count: u32,
+) -> u32 {
+    let pushed: u32;
+    // SAFETY: as in `pop`; reads `count` tags at most.
+    unsafe {
+        sequence!(
+            "ldr {size:w}, [{control}, #8]",
+            "ldr {value:w}, [{cache}, #8]",
+            "ldr {pushed:w}, [{cache}, #4]",
+            "subs {pushed:w}, {pushed:w}, #1",
+            "b.lo 8f",
+            "subs {pushed:w}, {pushed:w}, {value:w}",
+            "b.ls 8f",
+            "cmp {pushed:w}, {count:w}",
+            "csel {pushed:w}, {pushed:w}, {count:w}, lo",
+            "cbz {pushed:w}, 8f",
+            "add {to}, {cache}, {value}, lsl #2",
+            "add {to}, {to}, #20",
+            "add {value:w}, {value:w}, {pushed:w}",
+            "mov {index:w}, {pushed:w}",
+            "22:",
+            "sub {index:w}, {index:w}, #1",
+            "ldr {other:w}, [{tags}, {index}, lsl #2]",
+            "cmp {other:w}, {size:w}",
+            "b.hs 8f",
+            "str {other:w}, [{to}, {index}, lsl #2]",
+            "cbnz {index:w}, 22b",
+            "str {value:w}, [{cache}, #8]";
+            "mov {pushed:w}, #0";
+            offset = in(reg) offset,
+            control = in(reg) control,
+            tags = in(reg) tags,
+            count = in(reg) count,
+            area = out(reg) _,
+            cache = out(reg) _,
+            other = out(reg) _,
+            size = out(reg) _,
+            value = out(reg) _,
+            index = out(reg) _,
+            to = out(reg) _,
+            pushed = out(reg) pushed,
+        );
+    }
+    pushed
 }
 
 /// This CPU's cache while it is empty and the gate 0: how many tags it may hold, and how often tags landed. `None` otherwise.

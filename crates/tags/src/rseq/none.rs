@@ -27,3 +27,15 @@ pub(crate) unsafe fn push(_: isize, _: *const u64, _tag: u32) -> bool {
 pub(crate) unsafe fn sight(_: isize, _: *const u64) -> Option<(u32, u64)> {
     None
 }
+
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn pop_some(_: isize, _: *const u64, _: *mut u32, _: u32) -> u32 {
+    0
+}
+
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn push_some(_: isize, _: *const u64, _: *const u32, _: u32) -> u32 {
+    0
+}

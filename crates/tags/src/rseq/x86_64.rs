@@ -1,7 +1,7 @@
 //! The sequences for x86-64. The thread's area is at FS + offset: `cpu_id` at 4, `rseq_cs` at 8.
 //!
 //! `Control`: the gate at 0, the size at 8, the caches' address at 16, their number at 24, `landed` at 128. A cache has 192 bytes: the front at 0, `most` at 4, `count` at 8, slots
-//! at 16.
+//! at 20.
 
 use core::arch::asm;
 
@@ -112,7 +112,7 @@ pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
             "mov {value:e}, dword ptr [{cache} + 8]",
             "sub {value:e}, 1",
             "jb 8f",
-            "mov {tag:e}, dword ptr [{cache} + 4*{value:r} + 16]",
+            "mov {tag:e}, dword ptr [{cache} + 4*{value:r} + 20]",
             "add {cache}, 8",
             "9:",
             "mov dword ptr [{cache}], {value:e}";
@@ -150,7 +150,7 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
             "lea {value:e}, [{count:r} + 1]",
             "cmp {value:e}, dword ptr [{cache} + 4]",
             "jae 8f",
-            "mov dword ptr [{cache} + 4*{count:r} + 16], {tag:e}",
+            "mov dword ptr [{cache} + 4*{count:r} + 20], {tag:e}",
             "add {cache}, 8",
             "9:",
             "mov dword ptr [{cache}], {value:e}";
@@ -164,6 +164,109 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
         );
     }
     value != 0
+}
+
+/// Takes up to `most` tags of the slots of this CPU's cache, the last ones, into `tags`. Returns how many.
+///
+/// As `pop`. `tags` belongs to the caller: what an interrupted sequence wrote there, the next one overwrites.
+///
+/// # Safety
+/// As `pop`; `tags` has space for `most`.
+#[inline(always)]
+pub(crate) unsafe fn pop_some(
+    offset: isize,
+    control: *const u64,
+    tags: *mut u32,
+    most: u32,
+) -> u32 {
+    let popped: u32;
+    // SAFETY: as in `pop`; writes `most` tags at most to `tags`.
+    unsafe {
+        sequence!(
+            "mov {value:e}, dword ptr [{cache} + 8]",
+            "mov {popped:e}, {value:e}",
+            "cmp {popped:e}, {most:e}",
+            "cmova {popped:e}, {most:e}",
+            "sub {value:e}, {popped:e}",
+            "mov {index:e}, {popped:e}",
+            "lea {from}, [{cache} + 4*{value:r} + 16]",
+            "test {index:e}, {index:e}",
+            "jz 8f",
+            "22:",
+            "mov {tag:e}, dword ptr [{from} + 4*{index:r}]",
+            "mov dword ptr [{tags} + 4*{index:r} - 4], {tag:e}",
+            "sub {index:e}, 1",
+            "jnz 22b",
+            "mov dword ptr [{cache} + 8], {value:e}";
+            "xor {popped:e}, {popped:e}";
+            offset = in(reg) offset,
+            control = in(reg) control,
+            tags = in(reg) tags,
+            most = in(reg) most,
+            cache = out(reg) _,
+            value = out(reg) _,
+            index = out(reg) _,
+            from = out(reg) _,
+            tag = out(reg) _,
+            popped = out(reg) popped,
+        );
+    }
+    popped
+}
+
+/// Puts as many of these tags, the first ones, into the slots of this CPU's cache as have space. Returns how many: none if one of them
+/// is not below the size, or for a reason for which `push` fails.
+///
+/// As `push`.
+///
+/// # Safety
+/// As `pop`; `tags` are `count` tags.
+#[inline(always)]
+pub(crate) unsafe fn push_some(
+    offset: isize,
+    control: *const u64,
+    tags: *const u32,
+    count: u32,
+) -> u32 {
+    let pushed: u32;
+    // SAFETY: as in `pop`; reads `count` tags at most.
+    unsafe {
+        sequence!(
+            "mov {value:e}, dword ptr [{cache} + 8]",
+            "mov {pushed:e}, dword ptr [{cache} + 4]",
+            "sub {pushed:e}, 1",
+            "jb 8f",
+            "sub {pushed:e}, {value:e}",
+            "jbe 8f",
+            "cmp {pushed:e}, {count:e}",
+            "cmova {pushed:e}, {count:e}",
+            "mov {index:e}, {pushed:e}",
+            "lea {to}, [{cache} + 4*{value:r} + 16]",
+            "add {value:e}, {pushed:e}",
+            "test {index:e}, {index:e}",
+            "jz 8f",
+            "22:",
+            "mov {tag:e}, dword ptr [{tags} + 4*{index:r} - 4]",
+            "cmp {tag:e}, dword ptr [{control} + 8]",
+            "jae 8f",
+            "mov dword ptr [{to} + 4*{index:r}], {tag:e}",
+            "sub {index:e}, 1",
+            "jnz 22b",
+            "mov dword ptr [{cache} + 8], {value:e}";
+            "xor {pushed:e}, {pushed:e}";
+            offset = in(reg) offset,
+            control = in(reg) control,
+            tags = in(reg) tags,
+            count = in(reg) count,
+            cache = out(reg) _,
+            value = out(reg) _,
+            index = out(reg) _,
+            to = out(reg) _,
+            tag = out(reg) _,
+            pushed = out(reg) pushed,
+        );
+    }
+    pushed
 }
 
 /// This CPU's cache while it is empty and the gate 0: how many tags it may hold, and how often tags landed. `None` otherwise.

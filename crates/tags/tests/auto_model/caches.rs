@@ -60,6 +60,11 @@ struct State {
     is_touched: bool,
 }
 
+pub(crate) enum Moves {
+    Refill,
+    Spill,
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Sight {
     pub(crate) most: u32,
@@ -96,6 +101,31 @@ impl Control {
         self.sequence(|| (), push).is_some_and(|(_, is_put)| is_put)
     }
 
+    pub(crate) fn pop_some(&self, tags: &mut [u32]) -> usize {
+        let pop = |state: &mut State, _| {
+            let left = state.tags.len().saturating_sub(tags.len());
+            state.tags.split_off(left)
+        };
+        let popped = self
+            .sequence(|| (), pop)
+            .map_or(Vec::new(), |(_, tags)| tags);
+        tags[..popped.len()].copy_from_slice(&popped);
+        popped.len()
+    }
+
+    pub(crate) fn push_some(&self, tags: &[u32]) -> usize {
+        let push = |state: &mut State, size| {
+            let space = (state.most as usize).saturating_sub(state.tags.len() + 1);
+            let some = &tags[..space.min(tags.len())];
+            if some.iter().any(|tag| *tag >= size) {
+                return 0;
+            }
+            state.tags.extend(some);
+            some.len()
+        };
+        self.sequence(|| (), push).map_or(0, |(_, pushed)| pushed)
+    }
+
     pub(crate) fn sight(&self) -> Option<Sight> {
         let seen = |state: &mut State, _| {
             let is_empty = state.front.is_none() && state.tags.is_empty();
@@ -130,6 +160,12 @@ impl Control {
                 return Some((seen, done));
             }
         }
+    }
+}
+
+impl Cache {
+    pub(crate) fn moves_again(&self, _: Moves) -> bool {
+        true
     }
 }
 

@@ -28,6 +28,16 @@ impl Moved {
     pub(crate) fn tags(&self) -> &[u32] {
         &self.0
     }
+
+    pub(crate) fn add(&mut self, most: usize, take: impl FnOnce(&mut [u32]) -> usize) {
+        let mut space = vec![0; most];
+        let taken = take(&mut space);
+        self.0.extend(&space[..taken]);
+    }
+
+    pub(crate) fn remove_first(&mut self, count: usize) {
+        self.0.drain(..count);
+    }
 }
 
 impl Shards {
@@ -39,6 +49,14 @@ impl Shards {
     pub(crate) fn put(&self, tag: u32, _: usize) -> u32 {
         self.put_all(&[tag], 0);
         0
+    }
+
+    pub(crate) fn put_common(&self, tag: u32) -> u32 {
+        self.put(tag, 0)
+    }
+
+    pub(crate) fn take_common(&self, limit: u32) -> Option<u32> {
+        self.take(limit, 0)
     }
 
     pub(crate) fn put_all(&self, tags: &[u32], _: usize) {
