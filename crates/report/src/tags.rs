@@ -59,6 +59,7 @@ fn text(shown: &Shown<'_>, findings: &Findings) -> Document {
     out.heading("Steals", tables::STEALS);
     out.table(tables::steals(shown, findings));
     said(findings, &mut out);
+    steps_of_others(findings, &mut out);
     runs::warnings_of(shown, &mut out);
     out
 }
@@ -66,6 +67,7 @@ fn text(shown: &Shown<'_>, findings: &Findings) -> Document {
 fn page(shown: &Shown<'_>, findings: &Findings) -> Document {
     let mut out = Document::new();
     said(findings, &mut out);
+    steps_of_others(findings, &mut out);
     out.heading("Steals", tables::STEALS);
     if let Some(chart) = steals(shown, findings) {
         out.chart(chart);
@@ -120,6 +122,14 @@ fn said(findings: &Findings, out: &mut Document) {
         out.paragraph(text);
     }
     out.remark(sentences::METHOD);
+}
+
+/// Each step behind what is said of the other policies.
+fn steps_of_others(findings: &Findings, out: &mut Document) {
+    if !findings.others.is_empty() {
+        out.heading("Other policies", tables::OTHERS);
+        out.table(tables::others(findings));
+    }
 }
 
 /// Steals of a sample by what both CPUs share.

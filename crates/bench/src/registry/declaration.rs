@@ -171,6 +171,14 @@ impl Argument {
         }
     }
 
+    /// Whether it has this value anyway: a stored 20.0 is the default 20.
+    fn is_default(&self, value: &str) -> bool {
+        let number = |text: &str| text.parse::<f64>().ok();
+        self.default.is_some_and(|default| {
+            default == value || number(default).is_some_and(|it| number(value) == Some(it))
+        })
+    }
+
     /// Its value in stored parameters; `None` where it was not given.
     fn stored(&self, value: &Value) -> Option<String> {
         match value {
@@ -261,7 +269,7 @@ impl Declaration {
             let value = stored.and_then(|it| argument.stored(it));
             match (argument.kind, value) {
                 (Kind::Flag, Some(_)) => words.push(format!("--{}", argument.name)),
-                (_, Some(value)) if argument.default != Some(value.as_str()) => {
+                (_, Some(value)) if !argument.is_default(&value) => {
                     words.push(format!("--{}={value}", argument.name));
                 }
                 _ => {}

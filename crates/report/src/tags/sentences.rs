@@ -136,44 +136,22 @@ fn policies_of_others(findings: &Findings) -> Vec<&str> {
     policies
 }
 
-/// A sentence a policy: where does it beat the published three?
+/// A sentence a policy: where does it beat the published three? [`super::tables::others`] has the steps.
 fn others(findings: &Findings) -> Vec<Text> {
     let sentence = |policy: &str| {
-        let of: Vec<_> = findings
-            .others
-            .iter()
-            .filter(|it| it.policy == policy)
-            .collect();
-        let beaten: Vec<&str> = of
-            .iter()
-            .filter(|it| it.beats_all)
-            .map(|it| it.scenario.as_str())
-            .collect();
-        let not = of.iter().filter(|it| !it.beats_all).map(|other| {
-            let steps: Vec<String> = other.steps.iter().map(step).collect();
-            match steps.is_empty() {
-                true => format!("{}: not all three were measured", other.scenario),
-                false => format!("{}: {}", other.scenario, steps.join(", ")),
-            }
-        });
-        let not: Vec<String> = not.collect();
-        let mut text = Role::Heading.text(format!("{policy}: "));
-        text = match beaten.as_slice() {
-            [] => text.then(Role::Plain, "better than all three in no scenario"),
-            beaten => text.then(
-                Role::Near,
-                format!("better than all three in {}", scenarios(beaten, of.len())),
-            ),
+        let of = findings.others.iter().filter(|it| it.policy == policy);
+        let of: Vec<_> = of.collect();
+        let beaten = of.iter().filter(|it| it.beats_all);
+        let beaten: Vec<&str> = beaten.map(|it| it.scenario.as_str()).collect();
+        let role = match beaten.is_empty() {
+            true => Role::Plain,
+            false => Role::Near,
         };
-        match not.is_empty() {
-            true => text,
-            false => text.then(Role::Plain, format!("; {}", not.join("; "))),
-        }
+        let text = format!("better than all three in {}", scenarios(&beaten, of.len()));
+        Role::Heading.text(format!("{policy}: ")).then(role, text)
     };
-    policies_of_others(findings)
-        .into_iter()
-        .map(sentence)
-        .collect()
+    let policies = policies_of_others(findings).into_iter();
+    policies.map(sentence).collect()
 }
 
 /// The scenario of a cell.

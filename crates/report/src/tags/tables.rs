@@ -1,9 +1,12 @@
 //! The tables: a row a cell, medians.
 
+use nearfar_bench::tags::findings::{PUBLISHED_ORDER, Step};
 use nearfar_bench::tags::{Findings, OPERATIONS, POLICY};
 use nearfar_runs::{Cell, CellSummary, Metric};
+use nearfar_statistics::compare::Verdict;
 
 use crate::amount::{figure, or};
+use crate::compare::figures::change;
 use crate::document::{Align, Table, Text};
 use crate::runs::{Shown, Written};
 use crate::style::Role;
@@ -126,4 +129,43 @@ pub(super) fn steals(shown: &Shown<'_>, findings: &Findings) -> Table {
     ];
     let columns = classes.into_iter().chain(others).flatten().collect();
     table(shown, findings, columns, "Steals")
+}
+
+/// What the table of other policies is.
+pub(super) const OTHERS: &str =
+    "change of operations/s with its 95 % interval; *: significant; =: equivalent";
+
+/// The other policies against each of the published three.
+pub(super) fn others(findings: &Findings) -> Table {
+    let names = [("scenario", Align::Left), ("policy", Align::Left)];
+    let heads = PUBLISHED_ORDER.map(|policy| (policy, Align::Right));
+    let heads: Vec<_> = names.into_iter().chain(heads).collect();
+    let mut table = Table::new(&heads).caption("Other policies against the published ones");
+    for other in &findings.others {
+        let against = |policy: &str| {
+            let mut steps = other.steps.iter();
+            let step = steps.find(|step| step.a.text(POLICY) == policy);
+            step.map_or_else(Text::default, against)
+        };
+        let names = [
+            Role::Heading.text(&other.scenario),
+            Role::Subject.text(&other.policy),
+        ];
+        table.row(names.into_iter().chain(PUBLISHED_ORDER.map(against)));
+    }
+    table
+}
+
+/// `+33 % (+14 to +68) *`.
+fn against(step: &Step) -> Text {
+    let Some(compared) = step.compared.get() else {
+        return Role::Dim.text("unknown");
+    };
+    let (role, mark) = match compared.verdict {
+        Verdict::Better => (Role::Near, " *"),
+        Verdict::Worse => (Role::Far, " *"),
+        Verdict::Equivalent | Verdict::Equal => (Role::Plain, " ="),
+        _ => (Role::Dim, ""),
+    };
+    role.text(change(compared) + mark)
 }
