@@ -169,6 +169,57 @@ fn a_get_finds_the_tag_that_came_into_the_words_while_the_gate_opened() {
     });
 }
 
+/// A get that saw the caches closed searches again if they opened since: the tag that is always free may be in one by then.
+#[test]
+fn a_get_finds_the_tag_that_came_into_a_cache_while_it_searched() {
+    check(|| {
+        let auto = auto(2);
+        let tag = take(&auto).unwrap();
+        auto.revoke();
+        auto.calm();
+        let other = on_cpu(1, &auto, move |auto| {
+            put(auto, tag);
+            if let Some(tag) = take(auto) {
+                put(auto, tag);
+            }
+            run_on(0);
+            take(auto)
+        });
+        let found = take(&auto);
+        let last = other.join().unwrap();
+        assert!(found.is_some());
+        let rest = take_all(&auto);
+        assert_eq!(found.into_iter().chain(last).chain(rest).count(), 2);
+    });
+}
+
+/// Four CPUs cache, where shares for two were expected.
+#[test]
+fn caches_hold_at_most_half_of_the_tags() {
+    check(|| {
+        run_on(0);
+        let sizes = Sizes {
+            reserved: 0,
+            size: SIZE,
+            capacity: SIZE,
+        };
+        let auto = Auto::new(&sizes, Some(Caches::new(4)), (4, 2));
+        let held = take_all(&auto);
+        for (tags, cpu) in held.chunks(4).zip(0..) {
+            run_on(cpu);
+            tags.iter().for_each(|tag| {
+                put(&auto, *tag);
+            });
+        }
+        let cached = (0..4).map(|cpu| {
+            run_on(cpu);
+            std::iter::from_fn(|| auto.take_cached()).count() as u32
+        });
+        let cached: u32 = cached.sum();
+        assert!((1..=SIZE / 2).contains(&cached), "{cached} tags");
+    });
+}
+
 #[test]
 fn caches_stay_closed_while_somebody_waits() {
     check(|| {

@@ -46,6 +46,7 @@ use deferred::Deferred;
 use locked::{CacheSize, Locked, Search};
 use order::Order;
 use size::Size;
+use statistics::Steals;
 use topology::{Cpu, Group, Topology};
 
 /// Four nodes on a line, each with two last-level caches of two core groups of two cores with two hardware threads: 16 CPUs a node.
@@ -314,11 +315,32 @@ fn a_search_in_turns_continues_after_the_last_one() {
     for (cpu, pair) in [3, 20, 50].into_iter().zip(held.chunks(2)) {
         pair.iter().for_each(|tag| policy.put(cpu, *tag));
     }
-    // CPU 0 empties the caches of 3, 20 and 50; CPU 51 then starts behind them and finds what CPU 60 has, not what CPU 2 has.
+    // CPU 0 empties the caches of 3, 20 and 50; CPU 51 then starts behind them and finds what CPU 60 has, not what CPU 2 or 50 has.
     (0..6).for_each(|_| assert!(policy.take(0).is_some()));
-    policy.put(2, held[0]);
-    policy.put(60, held[1]);
-    assert_eq!(policy.take(51), Some(held[1]));
+    for (cpu, tag) in [2, 50, 60].into_iter().zip(&held) {
+        policy.put(cpu, *tag);
+    }
+    assert_eq!(policy.take(51), Some(held[2]));
+}
+
+/// As published: a put that fills a cache moves half of it to the pool, so that a cache of one tag holds none.
+#[test]
+fn a_full_cache_gives_half_of_its_tags_to_the_pool() {
+    for (size, puts, cached) in [(1, 1, 0), (4, 3, 3), (4, 4, 2), (16, 15, 15), (16, 16, 8)] {
+        let order = Order::new(&four_nodes(), None);
+        let divisor = 64 / size;
+        let policy = Locked::new(order, Search::InTurns, CacheSize { divisor }, (0, 64, 64));
+        let held: Vec<u32> = std::iter::from_fn(|| policy.take(0)).collect();
+        held[..puts].iter().for_each(|tag| policy.put(0, *tag));
+        // CPU 1 takes those of the pool before it empties the cache.
+        let before = |_: &usize| {
+            assert!(policy.take(1).is_some());
+            let steals = policy.statistics().steals;
+            steals == Steals::default()
+        };
+        let of_pool = (0..puts).take_while(before).count();
+        assert_eq!(puts - of_pool, cached, "{puts} puts into a cache of {size}");
+    }
 }
 
 #[test]

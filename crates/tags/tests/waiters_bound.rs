@@ -26,7 +26,7 @@ mod sync {
     }
 }
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::task::Waker;
 
 use queue::{Granted, Place, Shared};
@@ -34,15 +34,19 @@ use waiters::{MAX_PASSES, Waiters};
 
 /// Free tags; the last one that was put is taken first.
 #[derive(Default)]
-struct Free(RefCell<Vec<u32>>);
+struct Free {
+    tags: RefCell<Vec<u32>>,
+    puts: Cell<u32>,
+}
 
 impl Shared for Free {
     fn take(&self) -> (Option<u32>, bool) {
-        (self.0.borrow_mut().pop(), false)
+        (self.tags.borrow_mut().pop(), false)
     }
 
     fn put(&self, tag: u32) {
-        self.0.borrow_mut().push(tag);
+        self.puts.set(self.puts.get() + 1);
+        self.tags.borrow_mut().push(tag);
     }
 
     fn is_retired(&self, _: u32) -> bool {
@@ -97,6 +101,18 @@ fn tasks_are_never_passed() {
         assert_eq!(passes(&waiters, &free), 0);
         assert_eq!(granted(&waiters, place, &free), Some(0));
     }
+}
+
+/// Nor does another thread see the tag, which it could take before the waiter.
+#[test]
+fn a_tag_for_a_task_is_never_free() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let places = [(); 2].map(|()| waiters.join(1, Some(Waker::noop().clone()), &free));
+    for place in &places {
+        waiters.put(0, &free);
+        assert_eq!(granted(&waiters, place, &free), Some(0));
+    }
+    assert_eq!(free.puts.get(), 0);
 }
 
 /// As long as a waiter is overdue, those before it get their tags without being passed.
