@@ -24,7 +24,7 @@ mod size;
 #[path = "../src/statistics.rs"]
 #[allow(dead_code)]
 mod statistics;
-#[path = "auto_model/sync.rs"]
+#[path = "support/sequential_sync.rs"]
 mod sync;
 
 use loom::sync::Arc;

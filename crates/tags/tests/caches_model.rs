@@ -33,12 +33,8 @@ mod statistics;
 #[allow(dead_code)] // What only other policies need.
 mod word;
 
-mod sync {
-    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-    pub use loom::sync::{Mutex, MutexGuard};
-    pub use std::sync::PoisonError;
-}
-
+#[path = "support/loom_sync.rs"]
+mod sync;
 #[path = "../src/topology.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod topology;
@@ -106,6 +102,26 @@ fn no_take_misses_a_tag_that_is_stolen_put_or_taken() {
             both(&policy, one, other, |policy| policy.take(1), 2);
         });
     }
+}
+
+/// A take finds its CPU's cache empty and fills it, while another thread of that CPU puts as many tags as it holds.
+#[test]
+fn a_cache_is_not_filled_beyond_its_size() {
+    const TAGS: u32 = 32;
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(1);
+    builder.max_branches = 10_000;
+    builder.check(|| {
+        // Caches of 16, a batch of 8: of 16 tags that one CPU puts, 8 go to the pool.
+        let policy = locked(Search::InTurns, TAGS, 2);
+        (16..TAGS).for_each(|tag| policy.put(1, tag));
+        let put = |policy: &Locked| (0..16).for_each(|tag| policy.put(0, tag));
+        let take = |policy: &Locked| {
+            let tag = policy.take(0).expect("8 are in the pool");
+            policy.put(0, tag);
+        };
+        both(&policy, put, take, |policy| policy.take(2), TAGS);
+    });
 }
 
 /// Two threads steal from each other and from a cache that both put to: a put fills it and moves tags to the pool.

@@ -11,6 +11,9 @@ mod coarse;
 #[path = "../src/deferred.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod deferred;
+#[path = "../src/event.rs"]
+#[allow(dead_code)] // What only waiters need.
+mod event;
 #[path = "../src/locked.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod locked;
@@ -25,13 +28,12 @@ mod size;
 #[path = "../src/statistics.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod statistics;
+#[path = "../src/sync.rs"]
+#[allow(dead_code, unused_imports)] // What only other protocols need.
+mod sync;
 #[path = "../src/word.rs"]
 #[allow(dead_code)] // What only other policies need.
 mod word;
-mod sync {
-    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-    pub use std::sync::{Mutex, MutexGuard, PoisonError};
-}
 
 #[path = "../src/topology.rs"]
 #[allow(dead_code)] // What only the library needs.

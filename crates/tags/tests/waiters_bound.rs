@@ -15,16 +15,9 @@ mod waiters;
 #[path = "../src/wakeups.rs"]
 mod wakeups;
 
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-    pub(crate) use crate::event::Event;
-
-    pub(crate) fn fence_after_put() {
-        fence(Ordering::SeqCst);
-    }
-}
+#[path = "../src/sync.rs"]
+#[allow(dead_code, unused_imports)] // What only other protocols need.
+mod sync;
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;

@@ -1,12 +1,13 @@
+#![allow(dead_code, reason = "each model uses a part")]
 //! Atomics of loom whose loads and stores are sequentially consistent, and a clock that lets the gate open at each look.
 
 pub(crate) use loom::sync::atomic::Ordering;
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
+        #[derive(Default)]
         pub(crate) struct $name(loom::sync::atomic::$name);
 
-        #[allow(dead_code)]
         impl $name {
             pub(crate) fn new(value: $value) -> Self {
                 Self(loom::sync::atomic::$name::new(value))
@@ -30,6 +31,10 @@ macro_rules! atomic {
 
             pub(crate) fn fetch_sub(&self, value: $value, _: Ordering) -> $value {
                 self.0.fetch_sub(value, Ordering::SeqCst)
+            }
+
+            pub(crate) fn fetch_and(&self, value: $value, _: Ordering) -> $value {
+                self.0.fetch_and(value, Ordering::SeqCst)
             }
 
             pub(crate) fn fetch_or(&self, value: $value, _: Ordering) -> $value {
@@ -59,6 +64,16 @@ macro_rules! atomic {
             ) -> Result<$value, $value> {
                 let order = (Ordering::SeqCst, Ordering::SeqCst);
                 self.0.compare_exchange(seen, new, order.0, order.1)
+            }
+
+            pub(crate) fn compare_exchange_weak(
+                &self,
+                seen: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.compare_exchange(seen, new, success, failure)
             }
         }
     };
