@@ -1,7 +1,7 @@
 //! Schedules of the gate in front of the caches, by loom: `auto.rs`, `open.rs` and `calm.rs` as they run, over a word of bits and over sequences
 //! that commit or start again.
 //!
-//! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions (switches away from a thread that could go on).
+//! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions, 2 where restarts are refused (switches away from a thread that could go on).
 //! Each atomic is sequentially consistent here, which loom's loads are not: a load is an addition of 0.
 
 #[path = "../src/apart.rs"]
@@ -37,8 +37,12 @@ use caches::{Caches, Refused, refuse, run_on};
 const SIZE: u32 = 16;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
+    check_within(3, model);
+}
+
+fn check_within(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
     builder.check(model);
 }
@@ -238,7 +242,7 @@ fn caches_stay_closed_while_somebody_waits() {
 #[test]
 fn no_tag_is_lost_or_twice_when_restarts_are_refused() {
     for what in [Refused::Restarts, Refused::RestartsAndVisits] {
-        check(move || {
+        check_within(2, move || {
             let auto = auto(2);
             let both = [take(&auto).unwrap(), take(&auto).unwrap()];
             both.into_iter().for_each(|tag| {
@@ -258,7 +262,7 @@ fn no_tag_is_lost_or_twice_when_restarts_are_refused() {
 /// The tag in the other CPU's cache counts as held until a thread there looks for it.
 #[test]
 fn a_cache_that_no_thread_may_empty_is_emptied_on_its_cpu() {
-    check(|| {
+    check_within(2, || {
         let auto = auto(2);
         let both = [take(&auto).unwrap(), take(&auto).unwrap()];
         both.into_iter().for_each(|tag| {
