@@ -58,6 +58,12 @@ fn every_policy_is_measured_where_there_is_a_node_for_it() {
         let is_measured = cells.iter().any(|cell| level(cell, "distance") == distance);
         let is_named = errors(&output).contains(&format!("not measured: distance={distance}: "));
         assert_ne!(is_measured, is_named, "{distance}: {}", errors(&output));
+        let has_hint = errors(&output).contains("--guest machine=");
+        assert!(
+            distance == "far" || is_named == has_hint,
+            "{}",
+            errors(&output)
+        );
     }
     for cell in cells {
         let first = &cell["metrics"][0];
@@ -125,6 +131,10 @@ fn a_run_is_shown_as_a_mail_and_against_published_figures() {
     let refused = nearfar(&store, "runs show last --published figures.csv");
     assert_eq!(refused.status.code(), Some(2));
     let says = "figures.csv: line 4: kiops is not a number of at least 0: \"many\"";
+    assert!(errors(&refused).contains(says), "{}", errors(&refused));
+    std::fs::write(&file, format!("{table}{}", " ".repeat(1 << 20))).unwrap();
+    let refused = nearfar(&store, "runs show last --published figures.csv");
+    let says = "figures.csv: it is larger than 1024 KiB";
     assert!(errors(&refused).contains(says), "{}", errors(&refused));
 }
 
