@@ -71,6 +71,9 @@ pub(crate) struct Mapping {
     backing: Backing,
 }
 
+// SAFETY: the memory belongs to the mapping alone, and does not depend on the thread.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
     /// Maps at least `bytes`, aligned for huge pages and asking for what `backing` says. No page is there yet.
     pub(crate) fn new(bytes: usize, backing: Backing) -> io::Result<Self> {

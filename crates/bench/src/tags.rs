@@ -15,12 +15,15 @@
 //! CSV ─────► published    figures of others, and whether they rank the cells the same way
 //! ```
 
+mod allocator;
 mod declared;
 mod device;
 pub mod findings;
 mod groups;
 #[cfg(test)]
 mod made_up;
+mod memory;
+mod plan;
 pub mod published;
 mod rounds;
 mod sample;
@@ -32,6 +35,7 @@ mod worker;
 pub use declared::DECLARATION;
 pub(crate) use declared::make;
 pub use findings::{Findings, findings};
+pub use groups::{Groups, groups};
 pub use published::{Agreement, Published, PublishedError, agreement};
 pub use scenario::{ALONE, DEPTH, DISTANCE, POLICY, Scenario, scenarios};
 

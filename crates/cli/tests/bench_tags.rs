@@ -73,21 +73,34 @@ fn every_policy_is_measured_where_there_is_a_node_for_it() {
 }
 
 #[test]
-fn more_io_than_tags_makes_a_worker_wait() {
+fn a_worker_alone_has_tags_to_spare_and_peers_are_measured_with_policies() {
     let store = tempfile::tempdir().unwrap();
-    // Alone it has a quarter of the depth: 8 of 4 tags.
-    let words =
-        "--factor policy=stock,bitmap,auto --factor distance=alone --factor depth=32 --tags 4";
-    let output = tags(&store, words);
+    // Its share would be 8 of 4 tags.
+    let words = "--factor policy=stock,auto --factor distance=alone --factor depth=32,64 --tags 4";
+    let output = tags(&store, &format!("{words} --peers"));
     let run: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", errors(&output)));
     let cells = run["summary"].as_array().unwrap();
-    assert_eq!(cells.len(), 3);
+    let policies: Vec<_> = cells.iter().map(|it| &it["cell"]["policy"]).collect();
+    assert_eq!(policies, ["stock", "auto", "mutex_vec", "array_queue"]);
     for cell in cells {
         let metrics = cell["metrics"].as_array().unwrap();
-        let waits = metrics.iter().find(|it| it["metric"] == "wait_share");
-        assert!(waits.unwrap()["median"].as_f64().unwrap() > 0.0, "{cell}");
+        let of = |name: &str| {
+            let metric = metrics.iter().find(|it| it["metric"] == name);
+            metric.and_then(|it| it["median"].as_f64())
+        };
+        assert_eq!(of("wait_share"), Some(0.0), "{cell}");
+        assert!(of("cpu_ns_per_operation").unwrap() > 0.0, "{cell}");
+        let counts_steals = cell["cell"]["policy"] == "stock";
+        assert_eq!(of("steals_node").is_some(), counts_steals, "{cell}");
     }
+    let shown = nearfar(&store, "runs show last");
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("alone: node 0 (the device's), CPUs "),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -104,14 +117,14 @@ fn a_run_is_shown_as_a_mail_and_against_published_figures() {
         "{mail}"
     );
     assert!(
-        mail.contains("Not claimed") && mail.contains("alone-low"),
+        mail.contains("Not claimed") && mail.contains("alone"),
         "{mail}"
     );
     assert!(
         mail.lines().all(|line| line.chars().count() <= 72),
         "{mail}"
     );
-    assert!(text("runs show last --format markdown").contains("| alone-low |"));
+    assert!(text("runs show last --format markdown").contains("| alone |"));
 
     let file = store.path().join("figures.csv");
     let table = "# case 3\nscenario,variant,kiops,sys_percent\nfar-low,stock,600,72\n";

@@ -15,7 +15,7 @@ mod tables;
 use std::error::Error;
 
 use nearfar_bench::tags::{
-    Findings, OPERATIONS, POLICY, Published, SYSTEM_SHARE, agreement, findings,
+    Findings, OPERATIONS, POLICY, Published, SYSTEM_SHARE, agreement, findings, groups,
 };
 use nearfar_runs::{Better, Metric};
 
@@ -99,6 +99,9 @@ fn matrices(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
         }
     }
     out.remark(LEGEND);
+    for (distance, groups) in groups(shown.samples) {
+        out.remark(sentences::groups(&distance, &groups));
+    }
 }
 
 fn matrix(shown: &Shown<'_>, findings: &Findings, metric: &Metric) -> HeatMap {

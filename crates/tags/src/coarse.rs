@@ -179,15 +179,19 @@ impl Coarse {
                 .map(|counter| counter.load(Ordering::Relaxed))
                 .sum()
         };
+        let mut steals = Steals {
+            core: sum(|counters| &counters.core),
+            core_group: sum(|counters| &counters.core_group),
+            llc: sum(|counters| &counters.llc),
+            node: sum(|counters| &counters.node),
+            remote: sum(|counters| &counters.remote),
+            remote_distance: sum(|counters| &counters.remote_distance),
+            tags: 0,
+        };
+        // One each.
+        steals.tags = steals.core + steals.core_group + steals.llc + steals.node + steals.remote;
         Statistics {
-            steals: Steals {
-                core: sum(|counters| &counters.core),
-                core_group: sum(|counters| &counters.core_group),
-                llc: sum(|counters| &counters.llc),
-                node: sum(|counters| &counters.node),
-                remote: sum(|counters| &counters.remote),
-                remote_distance: sum(|counters| &counters.remote_distance),
-            },
+            steals,
             ..Statistics::default()
         }
     }

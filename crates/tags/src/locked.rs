@@ -183,7 +183,8 @@ impl Locked {
                 continue;
             };
             if other != own {
-                count(&mut pool.steals, self.order.nearness(own, other));
+                let tags = pool.moving.len() as u64 + 1;
+                count(&mut pool.steals, self.order.nearness(own, other), tags);
             }
             let mut stack = lock(&cache.0);
             while let Some(tag) = pool.moving.pop() {
@@ -383,9 +384,9 @@ impl Stack {
     }
 }
 
-fn count(steals: &mut Steals, nearness: Option<Nearness>) {
+fn count(steals: &mut Steals, nearness: Option<Nearness>, tags: u64) {
     match nearness {
-        None => {}
+        None => return,
         Some(Nearness::Core) => steals.core += 1,
         Some(Nearness::CoreGroup) => steals.core_group += 1,
         Some(Nearness::Llc) => steals.llc += 1,
@@ -395,4 +396,5 @@ fn count(steals: &mut Steals, nearness: Option<Nearness>) {
             steals.remote_distance += u64::from(distance);
         }
     }
+    steals.tags += tags;
 }

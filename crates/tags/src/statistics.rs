@@ -16,7 +16,8 @@ pub struct Statistics {
     pub hand_overs: u64,
 }
 
-/// Steals by what both CPUs share; none is counted by an allocator without a topology.
+/// Steals by what both CPUs share: how often tags of another cache or group were taken. None is counted by an allocator without a
+/// topology.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Steals {
@@ -28,4 +29,6 @@ pub struct Steals {
     pub remote: u64,
     /// The sum over `remote` of the nodes' distances.
     pub remote_distance: u64,
+    /// The tags that were taken in all of these together: all of a cache at once, one of a group.
+    pub tags: u64,
 }

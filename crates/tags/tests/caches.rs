@@ -295,6 +295,7 @@ fn the_nearest_cache_is_emptied_first() {
     let near = [steals.core, steals.core_group, steals.llc, steals.node];
     assert_eq!(near, [1, 1, 1, 1]);
     assert_eq!((steals.remote, steals.remote_distance), (3, 15 + 15 + 20));
+    assert_eq!(steals.tags, 2 * others.len() as u64, "a whole cache each");
 }
 
 #[test]

@@ -1,23 +1,26 @@
 //! The experiment as `nearfar bench tags` declares it, and how one is made of what was asked for.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Resources, Values};
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_proc::affinity;
-use nearfar_tags::{Builder, Group, Policy, Tags};
+use nearfar_tags::Builder;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::allocator::{self, Allocator};
 use super::device::{Config, Device};
-use super::groups::{Distance, Nodes};
+use super::groups::{Distance, Groups, Nodes};
+use super::memory::on_node;
+use super::plan::planned;
 use super::sample::{self, Sample};
 use super::take::{Completion, Spec, take};
 use super::topology::topology;
 use super::{ALONE, DEPTH, DISTANCE, EXPERIMENT, POLICY};
 use crate::lab_counts::LabCounts;
-use crate::mapping::{Backing, Mapping};
+use crate::mapping::Mapping;
 use crate::probe::default_buffer_bytes;
 use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
 
@@ -47,7 +50,7 @@ pub const DECLARATION: Declaration = Declaration {
         Varied::new(DISTANCE, &["near", "far", ALONE], &["near", "far", ALONE]),
         Varied::numbers(DEPTH, 1..=1 << 20, &[248, 512]),
         Varied::new(COMPLETION, &["submitter", "any", "device"], &["any"]),
-        Varied::new(POLICY, POLICIES, POLICIES),
+        Varied::new(POLICY, allocator::ALL, allocator::POLICIES),
     ],
     arguments: &[
         Argument::new("tags", "Tags of the device", "255"),
@@ -103,33 +106,13 @@ pub const DECLARATION: Declaration = Declaration {
             "Memory of the device's queues, such as 32M [default: four last-level caches]",
             Kind::Size,
         ),
+        Argument::optional(
+            "peers",
+            "Measure what programs use without nearfar as well: the policies mutex_vec and array_queue",
+            Kind::Flag,
+        ),
     ],
 };
-
-const POLICIES: &[&str] = &[
-    "stock",
-    "limit",
-    "limit_topology",
-    "coarse_core",
-    "coarse_llc",
-    "coarse_node",
-    "bitmap",
-    "auto",
-];
-
-fn policy(level: &str) -> Option<Policy> {
-    Some(match level {
-        "stock" => Policy::Stock,
-        "limit" => Policy::Limit,
-        "limit_topology" => Policy::LimitTopology,
-        "coarse_core" => Policy::Coarse(Group::Core),
-        "coarse_llc" => Policy::Coarse(Group::Llc),
-        "coarse_node" => Policy::Coarse(Group::Node),
-        "bitmap" => Policy::Bitmap,
-        "auto" => Policy::Auto,
-        _ => return None,
-    })
-}
 
 /// A key for each argument.
 #[derive(Clone, Debug, Serialize)]
@@ -145,6 +128,7 @@ struct Parameters {
     batch: u32,
     request_bytes: u32,
     queue_memory: Option<u64>,
+    peers: bool,
 }
 
 impl Parameters {
@@ -162,6 +146,7 @@ impl Parameters {
             batch: within(arguments, "batch", 1..=u32::MAX)?,
             request_bytes: within(arguments, "request-bytes", 32..=1 << 20)?,
             queue_memory: arguments.within("queue-memory", 1 << 12..=1 << 40)?,
+            peers: arguments.has("peers")?,
         })
     }
 }
@@ -188,6 +173,8 @@ pub(crate) struct TagsExperiment<'a> {
     /// CPUs that this process may use.
     allowed: CpuSet,
     memory: Option<Mapping>,
+    /// Where the memory is not as it should be; of every sample.
+    memory_warnings: Vec<String>,
     counts: Option<LabCounts>,
 }
 
@@ -198,13 +185,16 @@ pub(crate) fn make<'a>(
     let Context { machine, .. } = context;
     let online = machine.cpu_states.online.clone();
     let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let parameters = Parameters::read(arguments)?;
+    let (factors, cells) = planned(arguments, parameters.peers);
     let mut experiment = TagsExperiment {
         machine,
-        parameters: Parameters::read(arguments)?,
-        factors: arguments.factors(),
-        cells: arguments.cells(),
+        parameters,
+        factors,
+        cells,
         allowed,
         memory: None,
+        memory_warnings: Vec::new(),
         counts: LabCounts::of(machine),
     };
     let mut notes = Vec::new();
@@ -249,34 +239,30 @@ impl TagsExperiment<'_> {
         }
     }
 
-    fn tags(&self, cell: &Cell) -> Result<Tags, BoxError> {
-        let level = cell.text(POLICY);
-        let policy = policy(&level).ok_or_else(|| format!("{level} is no policy"))?;
-        let mut builder = Tags::builder(self.parameters.tags)
-            .policy(policy)
-            .topology(topology(self.machine));
-        if let Some(cpus) = self.parameters.possible_cpus {
-            builder = builder.possible_cpus(cpus);
-        }
-        Ok(builder.build()?)
+    fn allocator(&self, cell: &Cell) -> Result<Allocator, BoxError> {
+        let Parameters {
+            tags,
+            possible_cpus,
+            ..
+        } = self.parameters;
+        Allocator::new(&cell.text(POLICY), tags, |builder| {
+            let builder = builder.topology(topology(self.machine));
+            match possible_cpus {
+                Some(cpus) => builder.possible_cpus(cpus),
+                None => builder,
+            }
+        })
     }
 
-    /// Has a CPU of the node touch each page first, for a process that may not bind memory.
-    fn touch_on(&self, node: NodeId, words: &[AtomicU64]) -> Result<(), BoxError> {
-        let cpus = self
-            .machine
-            .node(node)
-            .map(|node| node.cpus.intersection(&self.allowed));
-        let cpus = cpus.unwrap_or_default();
-        let touch = || {
-            let pages = words.chunks(rustix::param::page_size() / size_of::<u64>());
-            pages.for_each(|page| page[0].store(0, Ordering::Relaxed));
-        };
-        std::thread::scope(|scope| {
-            let touched = scope.spawn(|| affinity::run_on(&cpus).map(|()| touch()));
-            touched.join().map_err(|_| "a thread panicked")
-        })??;
-        Ok(())
+    /// I/Os that each worker keeps in flight. One that is alone has the share that it has of two groups, and tags to spare.
+    fn shares(&self, depth: u64, groups: &Groups) -> Vec<u64> {
+        match groups.other_node {
+            Some(_) => shares(depth, groups.workers().len() as u64),
+            None => {
+                let share = shares(depth, 2 * u64::from(self.parameters.workers))[0];
+                vec![share.min(u64::from(self.parameters.tags / 2)).max(1)]
+            }
+        }
     }
 
     fn device(&self, workers: usize) -> Config {
@@ -338,13 +324,9 @@ impl Experiment for TagsExperiment<'_> {
         let queues = self.parameters.queue_memory;
         let queues = queues.unwrap_or_else(|| default_buffer_bytes(self.machine, &[node]).0);
         let bytes = Device::request_memory(&self.device(1)) + queues as usize;
-        let mut memory = Mapping::new(bytes, Backing::Transparent)?;
-        if self.machine.online_nodes().count() > 1 && memory.bind(node).is_err() {
-            self.touch_on(node, memory.shared_words())?;
-        } else {
-            memory.touch(0..memory.bytes());
-        }
+        let (memory, warnings) = on_node(self.machine, &self.allowed, node, bytes)?;
         self.memory = Some(memory);
+        self.memory_warnings = warnings;
         Ok(())
     }
 
@@ -356,28 +338,24 @@ impl Experiment for TagsExperiment<'_> {
             return Err(unknown(DEPTH).into());
         };
         let (nodes, workers) = (self.nodes()?, self.parameters.workers as usize);
-        let cpus = nodes.cpus(self.machine, &self.allowed, distance, workers)?;
-        // A worker alone keeps the share that it has of two groups.
-        let both = match distance {
-            Distance::Alone => 2 * workers,
-            Distance::Near | Distance::Far => cpus.len(),
-        };
+        let groups = nodes.groups(self.machine, &self.allowed, distance, workers)?;
         let spec = Spec {
-            cpus: &cpus,
-            on_device_node: cpus.len().div_ceil(2),
+            groups: &groups,
             completion: completion.ok_or_else(|| unknown(COMPLETION))?,
-            shares: shares(depth.unsigned_abs(), both as u64),
+            shares: self.shares(depth.unsigned_abs(), &groups),
             batch: self.parameters.batch,
             is_queueing: self.parameters.wait == "queue",
             time: Duration::from_secs_f64(self.parameters.seconds),
-            device: self.device(cpus.len()),
+            device: self.device(groups.workers().len()),
             counts: self.counts.as_ref(),
         };
         let memory = self
             .memory
             .as_ref()
             .ok_or("the memory of the device is missing")?;
-        take(&spec, &self.tags(cell)?, memory.shared_words(), cancel)
+        let mut sample = take(&spec, &self.allocator(cell)?, memory.shared_words(), cancel)?;
+        sample.warnings.extend(self.memory_warnings.iter().cloned());
+        Ok(sample)
     }
 
     fn values(sample: &Sample) -> Values {
@@ -401,9 +379,20 @@ mod tests {
     }
 
     #[test]
-    fn each_level_of_the_policy_is_one() {
-        let policies: std::collections::HashSet<_> =
-            POLICIES.iter().map(|it| policy(it).unwrap()).collect();
-        assert_eq!(policies.len(), POLICIES.len());
+    fn a_worker_alone_has_tags_to_spare() {
+        let machine = crate::tags::groups::tests::machine();
+        let context = Context {
+            machine: &machine,
+            cancel: &AtomicBool::new(false),
+            is_measured_here: false,
+        };
+        let made = make(&DECLARATION.arguments(&[], &[], |_| None).unwrap(), context).unwrap();
+        let mut experiment = made.experiment;
+        let alone = Groups::alone(NodeId(0), nearfar_machine::CpuId(0));
+        assert_eq!(experiment.shares(248, &alone), [31]);
+        experiment.parameters.workers = 1;
+        assert_eq!(experiment.shares(512, &alone), [127]);
+        experiment.parameters.tags = 1;
+        assert_eq!(experiment.shares(512, &alone), [1]);
     }
 }

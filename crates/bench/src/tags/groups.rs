@@ -1,7 +1,9 @@
 //! The nodes and CPUs of the two groups of workers.
 
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, NodeSet};
+use serde::{Deserialize, Serialize};
 
+use super::DISTANCE;
 use crate::node_selection::in_order;
 
 /// Where the other group of workers is.
@@ -115,28 +117,76 @@ impl Nodes {
         node.map(Some).ok_or(&self.reason)
     }
 
-    /// The CPUs of the workers, those on the device's node first, as many in each group: up to `workers`, as many as fit.
+    /// The workers, as many in each group: up to `workers`, as many as fit.
     ///
     /// # Errors
     /// Why the machine has no such node.
-    pub(super) fn cpus(
+    pub(super) fn groups(
         &self,
         machine: &Machine,
         allowed: &CpuSet,
         distance: Distance,
         workers: usize,
-    ) -> Result<Vec<CpuId>, &str> {
-        let mut cpus = cpus_of(machine, allowed, self.device);
-        let Some(other) = self.other(distance)? else {
-            cpus.truncate(1);
-            return Ok(cpus);
+    ) -> Result<Groups, &str> {
+        let other_node = self.other(distance)?;
+        let mut device_cpus = cpus_of(machine, allowed, self.device);
+        let mut other_cpus = other_node.map_or_else(Vec::new, |it| cpus_of(machine, allowed, it));
+        let workers = match other_node {
+            Some(_) => workers.min(device_cpus.len()).min(other_cpus.len()),
+            None => 1,
         };
-        let others = cpus_of(machine, allowed, other);
-        let workers = workers.min(cpus.len()).min(others.len());
-        cpus.truncate(workers);
-        cpus.extend(&others[..workers]);
-        Ok(cpus)
+        device_cpus.truncate(workers);
+        other_cpus.truncate(workers);
+        Ok(Groups {
+            device_node: self.device,
+            device_cpus,
+            other_node,
+            other_cpus,
+        })
     }
+}
+
+/// Where the workers of a sample were, one on each CPU, in the order in which they are numbered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Groups {
+    pub device_node: NodeId,
+    pub device_cpus: Vec<CpuId>,
+    /// The node of the other group; `None` where a worker is alone.
+    pub other_node: Option<NodeId>,
+    pub other_cpus: Vec<CpuId>,
+}
+
+impl Groups {
+    #[cfg(test)]
+    pub(super) fn alone(device_node: NodeId, cpu: CpuId) -> Self {
+        Self {
+            device_node,
+            device_cpus: vec![cpu],
+            other_node: None,
+            other_cpus: Vec::new(),
+        }
+    }
+
+    /// The workers' CPUs, those on the device's node first.
+    pub(super) fn workers(&self) -> Vec<CpuId> {
+        [self.device_cpus.as_slice(), &self.other_cpus].concat()
+    }
+}
+
+/// Where the workers of a run were, by the level of the factor distance, in the order of its samples. More than one of a level where
+/// samples were taken on several machines. Samples of versions that did not store it have none.
+pub fn groups(samples: &[nearfar_runs::Sample]) -> Vec<(String, Groups)> {
+    let mut all = Vec::new();
+    for sample in samples {
+        let groups = sample.detail.get("groups").map(Groups::deserialize);
+        if let Some(Ok(groups)) = groups {
+            let found = (sample.cell.text(DISTANCE), groups);
+            if !all.contains(&found) {
+                all.push(found);
+            }
+        }
+    }
+    all
 }
 
 fn with_cpus(machine: &Machine, allowed: &CpuSet) -> impl DoubleEndedIterator<Item = NodeId> {
@@ -206,8 +256,9 @@ pub(super) mod tests {
         assert_eq!(nodes.other(Distance::Near), Ok(Some(NodeId(0))));
         assert_eq!(nodes.other(Distance::Far), Ok(Some(NodeId(3))));
         let cpus = |distance, workers| {
-            let cpus = nodes.cpus(&machine, &machine.cpu_states.online, distance, workers);
-            cpus.unwrap().iter().map(|cpu| cpu.0).collect::<Vec<_>>()
+            let groups = nodes.groups(&machine, &machine.cpu_states.online, distance, workers);
+            let cpus = groups.unwrap().workers();
+            cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>()
         };
         assert_eq!(cpus(Distance::Far, 3), [4, 6, 5, 12, 14, 13]);
         assert_eq!(cpus(Distance::Near, 9), [4, 6, 5, 7, 0, 2, 1, 3]);
@@ -219,8 +270,14 @@ pub(super) mod tests {
         let machine = machine();
         let allowed = CpuSet::range(CpuId(0), CpuId(4));
         let nodes = Nodes::choose(&machine, &allowed, None).unwrap();
-        let cpus = nodes.cpus(&machine, &allowed, Distance::Near, 4);
-        assert_eq!(cpus, Ok(vec![CpuId(0), CpuId(4)]));
+        let groups = nodes.groups(&machine, &allowed, Distance::Near, 4);
+        let expected = Groups {
+            device_node: NodeId(0),
+            device_cpus: vec![CpuId(0)],
+            other_node: Some(NodeId(1)),
+            other_cpus: vec![CpuId(4)],
+        };
+        assert_eq!(groups, Ok(expected));
         assert!(
             nodes
                 .other(Distance::Far)

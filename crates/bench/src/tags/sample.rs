@@ -4,6 +4,7 @@ use nearfar_experiment::{Better, Histogram, Metric, MetricValue, Values};
 use nearfar_tags::Steals;
 use serde::{Deserialize, Serialize};
 
+use super::groups::Groups;
 use super::worker::Measured;
 use super::{CPU_PER_OPERATION, OPERATIONS, SYSTEM_SHARE};
 use crate::lab_counts::LineTransfers;
@@ -21,18 +22,22 @@ pub(crate) struct Sample {
     /// Of the workers' time, without a tag that they wanted.
     pub(super) wait_share: f64,
     pub(super) hand_over_ns: Histogram,
-    pub(super) steals: StealCounts,
+    /// `None` where the allocator counts none.
+    pub(super) steals: Option<StealCounts>,
     /// `None` where nothing counts them.
     pub(super) line_transfers: Option<LineTransfers>,
     /// The slowest worker's operations over the fastest's; `None` if none made any.
     pub(super) fairness: Option<f64>,
+    /// Where the workers were.
+    pub(super) groups: Groups,
     /// What may be wrong with it, in sentences.
     pub(super) warnings: Vec<String>,
 }
 
 /// What was counted outside the workers while they measured.
 pub(super) struct Meanwhile {
-    pub(super) steals: StealCounts,
+    pub(super) groups: Groups,
+    pub(super) steals: Option<StealCounts>,
     pub(super) line_transfers: Option<LineTransfers>,
     pub(super) warnings: Vec<String>,
 }
@@ -46,6 +51,7 @@ pub(super) struct StealCounts {
     node: u64,
     remote: u64,
     remote_distance: u64,
+    tags: u64,
 }
 
 /// The distance within a node, as in ACPI's SLIT.
@@ -60,16 +66,26 @@ impl StealCounts {
             node: after.node - before.node,
             remote: after.remote - before.remote,
             remote_distance: after.remote_distance - before.remote_distance,
+            tags: after.tags - before.tags,
         }
+    }
+
+    fn local(&self) -> u64 {
+        self.core + self.core_group + self.llc + self.node
     }
 
     /// The mean distance from the CPU that took tags to the one they were taken from; `None` without steals.
     fn mean_distance(&self) -> Option<f64> {
-        let local = self.core + self.core_group + self.llc + self.node;
-        let (count, sum) = (
-            local + self.remote,
-            LOCAL_DISTANCE * local + self.remote_distance,
-        );
+        self.mean(LOCAL_DISTANCE * self.local() + self.remote_distance)
+    }
+
+    /// The tags that one steal took, in the mean; `None` without steals.
+    fn mean_tags(&self) -> Option<f64> {
+        self.mean(self.tags)
+    }
+
+    fn mean(&self, sum: u64) -> Option<f64> {
+        let count = self.local() + self.remote;
         (count > 0).then(|| sum as f64 / count as f64)
     }
 }
@@ -99,6 +115,7 @@ impl Sample {
             steals: meanwhile.steals,
             line_transfers: meanwhile.line_transfers,
             fairness: (most > 0.0).then_some(least / most),
+            groups: meanwhile.groups,
             warnings,
         }
     }
@@ -140,6 +157,7 @@ pub(super) fn metrics() -> Vec<Metric> {
     ];
     let last = [
         lower("steal_distance", ""),
+        lower("tags_per_steal", ""),
         Metric::integer("line_transfers", "", Better::Lower),
         Metric::integer("line_transfers_remote", "", Better::Lower),
         Metric::real("fairness", "1", Better::Higher),
@@ -149,41 +167,42 @@ pub(super) fn metrics() -> Vec<Metric> {
 }
 
 pub(super) fn values(sample: &Sample) -> Values {
-    let steals = &sample.steals;
     let system_s = sample.system_share.map(|share| share * sample.cpu_s);
-    let known: [(&str, MetricValue); 7] = [
-        (OPERATIONS, sample.operations_per_s.into()),
-        ("wait_share", sample.wait_share.into()),
-        ("steals_core", steals.core.into()),
-        ("steals_core_group", steals.core_group.into()),
-        ("steals_llc", steals.llc.into()),
-        ("steals_node", steals.node.into()),
-        ("steals_remote", steals.remote.into()),
-    ];
     let hand_over = (sample.hand_over_ns.count() > 0).then(|| sample.hand_over_ns.clone().into());
     let real = |value: Option<f64>| value.map(MetricValue::from);
+    let steals = |of: fn(&StealCounts) -> u64| Some(of(sample.steals.as_ref()?).into());
+    let mean = |of: fn(&StealCounts) -> Option<f64>| real(of(sample.steals.as_ref()?));
     let transfers =
         |of: fn(&LineTransfers) -> u64| Some(of(sample.line_transfers.as_ref()?).into());
-    let sometimes: [(&str, Option<MetricValue>); 9] = [
+    let all: [(&str, Option<MetricValue>); 17] = [
+        (OPERATIONS, real(Some(sample.operations_per_s))),
         ("system_s", real(system_s)),
         ("user_s", real(system_s.map(|it| sample.cpu_s - it))),
         (SYSTEM_SHARE, real(sample.system_share)),
         (CPU_PER_OPERATION, real(sample.cpu_ns_per_operation)),
+        ("wait_share", real(Some(sample.wait_share))),
         ("hand_over_ns", hand_over),
-        ("steal_distance", real(steals.mean_distance())),
+        ("steals_core", steals(|it| it.core)),
+        ("steals_core_group", steals(|it| it.core_group)),
+        ("steals_llc", steals(|it| it.llc)),
+        ("steals_node", steals(|it| it.node)),
+        ("steals_remote", steals(|it| it.remote)),
+        ("steal_distance", mean(StealCounts::mean_distance)),
+        ("tags_per_steal", mean(StealCounts::mean_tags)),
         ("line_transfers", transfers(LineTransfers::all)),
         ("line_transfers_remote", transfers(|it| it.other_node)),
         ("fairness", real(sample.fairness)),
     ];
-    let sometimes = sometimes
+    let known = all
         .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)));
-    let all = known.into_iter().chain(sometimes);
-    all.map(|(name, value)| (name.to_owned(), value)).collect()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    known.collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use nearfar_machine::{CpuId, NodeId};
+
     use super::*;
 
     fn measured(operations: u64) -> Measured {
@@ -200,7 +219,8 @@ mod tests {
 
     fn sample(steals: Steals) -> Sample {
         let meanwhile = Meanwhile {
-            steals: StealCounts::between(&Steals::default(), &steals),
+            groups: Groups::alone(NodeId(0), CpuId(0)),
+            steals: Some(StealCounts::between(&Steals::default(), &steals)),
             line_transfers: None,
             warnings: Vec::new(),
         };
@@ -213,6 +233,7 @@ mod tests {
         steals.node = 1;
         steals.remote = 3;
         steals.remote_distance = 90;
+        steals.tags = 10;
         let values = values(&sample(steals));
         let of = |name: &str| values[name].number();
         assert_eq!(of("operations_per_s"), 1000.0);
@@ -221,6 +242,16 @@ mod tests {
         assert!((of("user_s") - 0.6).abs() < 1e-9 && (of("system_s") - 0.2).abs() < 1e-9);
         assert!((of("cpu_ns_per_operation") - 0.8e9 / 500.0).abs() < 1e-3);
         assert_eq!((of("steals_remote"), of("steal_distance")), (3.0, 25.0));
+        assert_eq!(of("tags_per_steal"), 2.5);
+    }
+
+    #[test]
+    fn an_allocator_that_counts_no_steals_has_no_figure_of_them() {
+        let mut sample = sample(Steals::default());
+        assert_eq!(values(&sample)["steals_node"].number(), 0.0);
+        sample.steals = None;
+        let values = values(&sample);
+        assert!(values.keys().all(|name| !name.contains("steal")));
     }
 
     #[test]

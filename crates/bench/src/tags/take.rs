@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use nearfar_experiment::BoxError;
 use nearfar_machine::CpuId;
 use nearfar_proc::affinity;
-use nearfar_tags::{Statistics, Tags};
+use nearfar_tags::Steals;
 
+use super::allocator::Allocator;
 use super::device::{Config, Device};
+use super::groups::Groups;
 use super::sample::{Meanwhile, Sample, StealCounts};
 use super::worker::{ENDED, MEASURING, Measured, Shared, WARMING_UP, Worker};
 use crate::conditions::Ticks;
@@ -58,9 +60,7 @@ impl Completion {
 
 /// What a cell measures.
 pub(super) struct Spec<'a> {
-    /// The workers', those on the device's node first.
-    pub(super) cpus: &'a [CpuId],
-    pub(super) on_device_node: usize,
+    pub(super) groups: &'a Groups,
     pub(super) completion: Completion,
     /// I/Os that each worker keeps in flight.
     pub(super) shares: Vec<u64>,
@@ -78,15 +78,13 @@ pub(super) struct Spec<'a> {
 /// When a worker cannot run on its CPU, a tag was handed out twice, or `cancel` was set.
 pub(super) fn take(
     spec: &Spec<'_>,
-    tags: &Tags,
+    tags: &Allocator,
     memory: &[AtomicU64],
     cancel: &AtomicBool,
 ) -> Result<Sample, BoxError> {
-    let workers = spec.cpus.len();
-    let handlers = |index| {
-        spec.completion
-            .handlers(index, workers, spec.on_device_node)
-    };
+    let (cpus, on_device_node) = (spec.groups.workers(), spec.groups.device_cpus.len());
+    let workers = cpus.len();
+    let handlers = |index| spec.completion.handlers(index, workers, on_device_node);
     let completes = |submitter, handler| handlers(submitter).contains(&handler);
     let shared = &Shared {
         tags,
@@ -112,7 +110,7 @@ pub(super) fn take(
                 Ok(Worker::new(shared, index, share, handlers).run()?)
             })
         };
-        let threads: Vec<_> = spec.cpus.iter().enumerate().map(spawn).collect();
+        let threads: Vec<_> = cpus.iter().enumerate().map(spawn).collect();
         let started = threads.iter().all(Result::is_ok);
         let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
         let measured = match all_run {
@@ -127,31 +125,29 @@ pub(super) fn take(
         }
         let workers: Vec<Measured> = workers.into_iter().collect::<Result<_, _>>()?;
         let (before, after) = measured.ok_or("interrupted")?;
-        Ok(Sample::new(&workers, after.since(&before, spec.cpus)))
+        Ok(Sample::new(&workers, after.since(&before, spec.groups)))
     })
 }
 
 /// What is counted outside the workers, at one moment.
 struct Reading {
     transfers: Option<Result<LineTransfers, CountsError>>,
-    statistics: Statistics,
+    steals: Option<Steals>,
     ticks: Ticks,
 }
 
 impl Reading {
-    fn now(tags: &Tags, counts: Option<&LabCounts>) -> Self {
+    fn now(tags: &Allocator, counts: Option<&LabCounts>) -> Self {
         let ticks = Ticks::now();
         Self {
             transfers: counts.map(LabCounts::transfers),
-            statistics: tags.statistics(),
+            steals: tags.steals(),
             ticks,
         }
     }
 
-    fn since(self, before: &Self, cpus: &[CpuId]) -> Meanwhile {
-        let warnings = self
-            .ticks
-            .warnings_since(&before.ticks, cpus.iter().copied());
+    fn since(self, before: &Self, groups: &Groups) -> Meanwhile {
+        let warnings = self.ticks.warnings_since(&before.ticks, groups.workers());
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let line_transfers = match (&before.transfers, self.transfers) {
             (Some(Ok(before)), Some(Ok(after))) => Some(after.since(before)),
@@ -166,7 +162,11 @@ impl Reading {
             (None, _) | (_, None) => None,
         };
         Meanwhile {
-            steals: StealCounts::between(&before.statistics.steals, &self.statistics.steals),
+            groups: groups.clone(),
+            steals: before
+                .steals
+                .zip(self.steals)
+                .map(|(before, after)| StealCounts::between(&before, &after)),
             line_transfers,
             warnings,
         }
@@ -215,14 +215,27 @@ fn pause(time: Duration, cancel: &AtomicBool) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_tags::Policy;
+    use nearfar_machine::NodeId;
 
     use super::*;
 
     /// Workers on the CPUs of this process, in turns.
-    fn sample(completion: Completion, workers: usize, depth: u64, tags: u32) -> Sample {
+    fn sample(
+        policy: &str,
+        completion: Completion,
+        workers: usize,
+        depth: u64,
+        tags: u32,
+    ) -> Sample {
         let here: Vec<CpuId> = affinity::get(0).unwrap().iter().collect();
-        let cpus: Vec<CpuId> = here.iter().copied().cycle().take(workers).collect();
+        let mut cpus: Vec<CpuId> = here.iter().copied().cycle().take(workers).collect();
+        let other_cpus = cpus.split_off(workers.div_ceil(2));
+        let groups = Groups {
+            device_node: NodeId(0),
+            device_cpus: cpus,
+            other_node: Some(NodeId(1)),
+            other_cpus,
+        };
         let device = Config {
             tags,
             request_bytes: 64,
@@ -232,8 +245,7 @@ mod tests {
         let words = Device::request_memory(&device) / 8 + 1024;
         let memory: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let spec = Spec {
-            cpus: &cpus,
-            on_device_node: workers.div_ceil(2),
+            groups: &groups,
             completion,
             shares: vec![depth / workers as u64; workers],
             batch: 8,
@@ -242,23 +254,25 @@ mod tests {
             device,
             counts: None,
         };
-        let tags = Tags::builder(tags).policy(Policy::Auto).build().unwrap();
+        let tags = Allocator::new(policy, tags, |it| it).unwrap();
         take(&spec, &tags, &memory, &AtomicBool::new(false)).unwrap()
     }
 
     #[test]
     fn every_completion_goes_on_with_more_io_than_tags() {
         for completion in [Completion::Submitter, Completion::Any, Completion::Device] {
-            let sample = sample(completion, 4, 32, 9);
-            assert!(sample.operations_per_s > 0.0, "{completion:?}");
-            assert!(sample.wait_share > 0.0, "{completion:?}");
-            assert!(sample.hand_over_ns.count() > 0, "{completion:?}");
+            for policy in ["auto", "mutex_vec", "array_queue"] {
+                let sample = sample(policy, completion, 4, 32, 9);
+                assert!(sample.operations_per_s > 0.0, "{policy} {completion:?}");
+                assert!(sample.wait_share > 0.0, "{policy} {completion:?}");
+                assert!(sample.hand_over_ns.count() > 0, "{policy} {completion:?}");
+            }
         }
     }
 
     #[test]
     fn a_worker_alone_with_tags_to_spare_never_waits() {
-        let sample = sample(Completion::Submitter, 1, 4, 16);
+        let sample = sample("auto", Completion::Submitter, 1, 4, 16);
         assert_eq!((sample.wait_share, sample.fairness), (0.0, Some(1.0)));
         assert_eq!(sample.hand_over_ns.count(), 0);
     }

@@ -18,9 +18,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use nearfar_runs::Histogram;
-use nearfar_tags::{Get, Tags};
+use nearfar_tags::Get;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::allocator::Allocator;
 use super::device::{Device, Duplicate, Padded};
 use crate::conditions::usage_of;
 
@@ -34,7 +35,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// What all workers share.
 pub(super) struct Shared<'a> {
-    pub(super) tags: &'a Tags,
+    pub(super) tags: &'a Allocator,
     pub(super) device: Device<'a>,
     pub(super) phase: AtomicU8,
     /// Workers that have begun to measure.
@@ -297,7 +298,7 @@ impl<'a> Worker<'a> {
                 Poll::Pending => None,
             };
         }
-        if let Some(tag) = tags.try_take() {
+        if let Some(tag) = tags.take() {
             return Some(self.end_wait(tag));
         }
         let now = self.shared.now_ns();
@@ -306,8 +307,11 @@ impl<'a> Worker<'a> {
             since_ns: now,
             counted_from_ns: now,
         });
-        if self.shared.is_queueing || self.submitted == self.shared.device.completed(self.index) {
-            let mut get = Box::pin(tags.get_async());
+        let has_none_in_flight = self.submitted == self.shared.device.completed(self.index);
+        if (self.shared.is_queueing || has_none_in_flight)
+            && let Some(get) = tags.wait()
+        {
+            let mut get = Box::pin(get);
             if let Poll::Ready(tag) = get.as_mut().poll(&mut Context::from_waker(&self.waker)) {
                 return Some(self.end_wait(tag.into_number()));
             }
@@ -336,7 +340,12 @@ impl<'a> Worker<'a> {
             Duration::from_nanos(due.saturating_sub(now))
         });
         let is_only_own = self.handlers.len() == 1 && self.handlers.start == self.index;
-        let time = if is_only_own { time } else { time.min(longest) };
+        // Nothing wakes a worker that waits outside a queue and has nothing to complete.
+        let is_woken = next.is_some() || self.wait.as_ref().is_none_or(|wait| wait.get.is_some());
+        let time = match is_only_own && is_woken {
+            true => time,
+            false => time.min(longest),
+        };
         if !time.is_zero() {
             self.shared.sleepers[self.index].0.sleep(time);
         }

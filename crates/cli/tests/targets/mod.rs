@@ -570,6 +570,7 @@ pub const NO_TARGETS: &[&str] = &[
     "migration-cost-ns",
     "output",
     "pattern",
+    "peers",
     "policy",
     "possible-cpus",
     "probe",

@@ -1,13 +1,27 @@
 //! The findings in words. Each figure has its interval; what is not significant is said to be that.
 
 use nearfar_bench::tags::findings::{Order, OrderVerdict, Step};
-use nearfar_bench::tags::{CPU_PER_OPERATION, DISTANCE, Findings, POLICY, Scenario};
+use nearfar_bench::tags::{CPU_PER_OPERATION, DISTANCE, Findings, Groups, POLICY, Scenario};
+use nearfar_machine::{CpuId, NodeId};
 use nearfar_runs::Cell;
 use nearfar_statistics::compare::Verdict;
 
 use crate::compare::figures::change;
 use crate::document::Text;
 use crate::style::Role;
+
+/// Where the workers of a level of the factor distance were.
+pub(super) fn groups(distance: &str, groups: &Groups) -> String {
+    let on = |node: NodeId, cpus: &[CpuId], what: &str| {
+        let cpus: Vec<String> = cpus.iter().map(CpuId::to_string).collect();
+        format!("node {node}{what}, CPUs {}", cpus.join(", "))
+    };
+    let own = on(groups.device_node, &groups.device_cpus, " (the device's)");
+    let other = groups
+        .other_node
+        .map(|node| format!("; {}", on(node, &groups.other_cpus, "")));
+    format!("{distance}: {own}{}", other.unwrap_or_default())
+}
 
 /// How verdicts are made.
 pub(super) const METHOD: &str = "Operations per second and, alone, CPU time per operation, paired by round: Wilcoxon's signed \

@@ -125,6 +125,7 @@ pub(super) fn steals(shown: &Shown<'_>, findings: &Findings) -> Table {
     let classes = CLASSES.map(|(name, title)| counts(shown, name, title));
     let others = [
         medians(shown, "steal_distance", "distance"),
+        medians(shown, "tags_per_steal", "tags each"),
         counts(shown, "line_transfers", "line transfers"),
     ];
     let columns = classes.into_iter().chain(others).flatten().collect();
