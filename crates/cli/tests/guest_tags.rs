@@ -42,6 +42,16 @@ fn large_caches_and_near_steals_beat_small_caches_far_away() {
     };
     let (stock, topology) = (median("stock"), median("limit_topology"));
     assert!(stock < topology, "stock {stock}, limit_topology {topology}");
+    let groups = run["answer"]["groups"].as_array().unwrap();
+    let [far] = groups.as_slice() else {
+        panic!("{groups:?}");
+    };
+    let nodes = [&far["device_node"], &far["other_node"]].map(|it| it.as_u64().unwrap());
+    assert!(far["distance"] == "far" && nodes[0] != nodes[1], "{far}");
+    // Two CPUs a node, the first of each.
+    for (cpus, node) in [("device_cpus", nodes[0]), ("other_cpus", nodes[1])] {
+        assert_eq!(far[cpus], serde_json::json!([2 * node]), "{far}");
+    }
     for cell in run["summary"].as_array().unwrap() {
         let of = |name: &str| {
             let metrics = cell["metrics"].as_array().unwrap();

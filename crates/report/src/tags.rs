@@ -15,9 +15,10 @@ mod tables;
 use std::error::Error;
 
 use nearfar_bench::tags::{
-    Findings, OPERATIONS, POLICY, Published, SYSTEM_SHARE, agreement, findings, groups,
+    Findings, Groups, OPERATIONS, POLICY, Published, SYSTEM_SHARE, agreement, findings, groups,
 };
 use nearfar_runs::{Better, Metric};
+use serde_json::Value;
 
 use crate::document::{Axis, Bars, Chart, Document, HeatMap, Plot};
 use crate::runs::{self, Against, Layout, Own, PublishedFile, Shown, Written};
@@ -33,7 +34,7 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>
         text: text(shown, &findings),
         page: page(shown, &findings),
         mail: mail(shown, &findings),
-        json: serde_json::to_value(&findings).unwrap_or_default(),
+        json: json(shown, &findings),
         published: None,
     })
 }
@@ -49,6 +50,18 @@ pub(crate) fn against(
         document: published::published(&agreements, file.name),
         json: serde_json::to_value(&agreements)?,
     })
+}
+
+/// The findings, and where the workers were.
+fn json(shown: &Shown<'_>, findings: &Findings) -> Value {
+    let mut json = serde_json::to_value(findings).unwrap_or_default();
+    let of_distance = |(distance, groups): (String, Groups)| {
+        let mut json = serde_json::to_value(groups).unwrap_or_default();
+        json["distance"] = distance.into();
+        json
+    };
+    json["groups"] = groups(shown.samples).into_iter().map(of_distance).collect();
+    json
 }
 
 fn text(shown: &Shown<'_>, findings: &Findings) -> Document {
