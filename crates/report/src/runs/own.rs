@@ -65,12 +65,14 @@ pub enum OwnError {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+type AgainstOf = fn(&Shown<'_>, PublishedFile<'_>) -> Result<Against, BoxError>;
+
 /// An experiment that shows more.
 struct OfExperiment {
     name: &'static str,
     show: fn(&Shown<'_>) -> Result<Own, BoxError>,
     /// `None` for an experiment that published figures are not compared with.
-    against: Option<fn(&Shown<'_>, PublishedFile<'_>) -> Result<Against, BoxError>>,
+    against: Option<AgainstOf>,
 }
 
 const OWN: &[OfExperiment] = &[
