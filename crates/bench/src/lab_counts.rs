@@ -1,8 +1,8 @@
 //! What the lab's delay plugin counted, asked from within the guest.
 //!
 //! ```text
-//! guest: "ask PID counts" ──► /run/nearfar-lab/pipe/link ──► host: sums the plugin's counters
-//!        "ok {...}"       ◄── pipe/answer.PID            ◄──
+//! guest: "ask ID counts" ───► /run/nearfar-lab/pipe/link ──► host: sums the plugin's counters
+//!        "ok {...}"       ◄── pipe/answer.ID             ◄──
 //! ```
 //!
 //! The same way as `nearfar-lab plug` asks. Both readings of an interval are late by the time that an answer takes, so their
@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nearfar_machine::Machine;
@@ -77,7 +78,7 @@ impl LabCounts {
     /// # Errors
     /// When the host cannot be asked, or has no answer.
     pub(crate) fn transfers(&self) -> Result<LineTransfers, CountsError> {
-        let id = std::process::id();
+        let id = question();
         let answer = Answer::new(self.pipes.join(format!("answer.{id}")))?;
         // Opened for reading as well, which does not wait for the agent to have it open.
         let link = open(
@@ -92,6 +93,14 @@ impl LabCounts {
         let transfers = json.and_then(|json| serde_json::from_str(json).ok());
         transfers.ok_or(CountsError::Refused(answer))
     }
+}
+
+/// A number of its own for each question: an answer that comes too late must not be that of the next one. The process's number, below
+/// 2^22 (include/linux/threads.h), and a count.
+fn question() -> u32 {
+    static QUESTIONS: AtomicU32 = AtomicU32::new(0);
+    let count = QUESTIONS.fetch_add(1, Ordering::Relaxed);
+    std::process::id() << 10 | count % (1 << 10)
 }
 
 /// A pipe for an answer, removed when it is dropped.

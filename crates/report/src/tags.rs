@@ -24,7 +24,7 @@ use crate::document::{Axis, Bars, Chart, Document, HeatMap, Plot};
 use crate::runs::{self, Against, Layout, Own, PublishedFile, Shown, Written};
 
 /// What the names of scenarios mean.
-const LEGEND: &str = "near, far: the node of the second group of workers; low, high: below and above the number of tags in flight; \
+const LEGEND: &str = "near, far: the node of the second group of workers; low, high: fewer and more I/Os in flight than tags; \
                       alone: one worker, tags to spare";
 
 /// What a run of the experiment shows beyond what runs of all experiments do.

@@ -1,11 +1,11 @@
 //! Policy `Auto`: a cache of tags for each CPU while there are many, shared words of bits while they are scarce.
 //!
 //! ```text
-//!              ┌── a get finds no tag in the words; a thread waits; a CPU has no share ──┐
-//!              │                                                                        ▼
-//!  open: caches in front of words                            closed: words only, caches emptied into them
-//!              ▲                                                                        │
-//!              └── for a while no get failed, none waits, each CPU can cache some ─────┘
+//!        ┌── a get finds no tag that other CPUs may cache; a thread waits; a CPU has no share ──┐
+//!        │                                                                                     ▼
+//!  open: caches in front of words                   closed: words only, caches emptied into them
+//!        ▲                                                                                     │
+//!        └── for a while no get failed, none waits, each CPU can cache some ───────────────────┘
 //! ```
 //!
 //! A thread that needs every free tag in the words closes the gate and counts itself as a user of it, then restarts all sequences
@@ -57,7 +57,7 @@ pub(crate) struct Control {
     pub(crate) landed: Landed,
 }
 
-/// On lines of its own: it changes, and the rest of `Control` seldom does.
+/// On lines of its own: it changes, and the rest of `Control` almost never.
 #[repr(align(128))]
 pub(crate) struct Landed(pub(crate) AtomicU64);
 
@@ -168,21 +168,21 @@ impl Auto {
         self.control.push(tag)
     }
 
-    /// Makes a tag free where `put_cached` did not.
+    /// Makes a tag free where `put_cached` did not. Whether it moved others into the words, which a waiter may have missed.
     #[inline]
-    pub(crate) fn put(&self, tag: u32) {
+    pub(crate) fn put(&self, tag: u32) -> bool {
         let is_open = self.control.gate.load(Ordering::SeqCst) & LOW == 0;
-        if is_open && self.put_open(tag) {
-            return;
+        let mut has_moved = false;
+        if is_open && self.put_open(tag, &mut has_moved) {
+            return has_moved;
         }
-        let puts = match self.calm.is_scarce() {
-            true => self.words.put_common(tag),
-            false => self.words.put(tag, self.home()),
-        };
+        let home = self.home();
+        let puts = self.words.put(tag, home);
         self.land();
         if puts.is_multiple_of(PUTS_PER_LOOK) {
-            self.look(self.home());
+            self.look(home);
         }
+        has_moved
     }
 
     /// A thread is about to wait: moves every free tag into the words, and keeps them there until `calm`.
@@ -199,6 +199,8 @@ impl Auto {
     /// Sets the limit. On return, tags at or above it are in the words, or held: how many are.
     pub(crate) fn resize(&self, tags: u32) -> u32 {
         self.control.size.set(tags);
+        // That the words had no tag below the old size says nothing from now on.
+        self.control.landed.0.fetch_add(1, Ordering::SeqCst);
         self.close();
         self.leave();
         self.capacity - tags - self.words.free(tags..self.capacity)
@@ -255,9 +257,6 @@ impl Auto {
         let home = self.home();
         let moved = Cell::new(false);
         let take = |size| {
-            if self.calm.is_scarce() {
-                return self.words.take_common(size);
-            }
             let most = size as usize / TAGS_PER_MOVED;
             if most < 2 || gate & USERS != 0 || !self.words.is_home_empty(home) {
                 return self.words.take(size, home);

@@ -60,7 +60,7 @@ impl Builder {
         self
     }
 
-    /// Tags 0..`tags` are handed out by `Tags::try_get_reserved` and its forms only: for work that frees other tags.
+    /// Tags 0..`tags` are handed out by [`Tags::reserved`] only: for work that frees other tags.
     pub fn reserved(mut self, tags: u32) -> Self {
         self.reserved = tags;
         self

@@ -47,6 +47,7 @@ const _: () = {
     assert!(std::mem::offset_of!(Control, gate) == 0);
     assert!(std::mem::offset_of!(Control, size) == 8);
     assert!(std::mem::offset_of!(Control, reach) == 16);
+    assert!(std::mem::offset_of!(Reach, memory) == 0);
     assert!(std::mem::offset_of!(Reach, cpus) == 8);
     assert!(std::mem::offset_of!(Control, landed) == 128);
 };

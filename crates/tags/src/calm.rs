@@ -3,7 +3,6 @@
 //! A membarrier interrupts all CPUs that run the process. So the gate stays closed for a while after the last get that failed; caches
 //! are smaller after an opening that did not last, and when they cannot be smaller, the gate stays closed for longer.
 
-use crate::apart::Apart;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, now_us};
 
 /// A cache has space for at least this many: N / active CPUs is 8 or more.
@@ -25,8 +24,6 @@ pub(crate) struct Calm {
     most: u32,
     /// 1 if a get failed since `since_us`.
     missed: AtomicU32,
-    /// 1 if one failed since the look before.
-    scarce: Apart<AtomicU32>,
     /// Number + 1 of the only CPU that looked since `since_us`, 0 for none.
     cpu: AtomicU32,
     /// When several CPUs were last seen to take and put, 0 for never.
@@ -54,7 +51,6 @@ impl Calm {
         let this = Self {
             most,
             missed: AtomicU32::new(0),
-            scarce: Apart(AtomicU32::new(0)),
             cpu: AtomicU32::new(0),
             several_us: AtomicU64::new(0),
             fewest: AtomicU32::new(u32::MAX),
@@ -100,17 +96,10 @@ impl Calm {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether gets failed a short time ago.
-    #[inline]
-    pub(crate) fn is_scarce(&self) -> bool {
-        self.scarce.0.load(Ordering::Relaxed) != 0
-    }
-
     pub(crate) fn note_miss(&self) {
         // Read first: all CPUs keep the line while gets go on to fail.
         if self.missed.load(Ordering::Relaxed) == 0 {
             self.missed.store(1, Ordering::Relaxed);
-            self.scarce.0.store(1, Ordering::Relaxed);
         }
     }
 
@@ -156,9 +145,6 @@ impl Calm {
             return false;
         }
         let has_missed = self.missed.swap(0, Ordering::Relaxed) != 0;
-        if !has_missed && self.is_scarce() {
-            self.scarce.0.store(0, Ordering::Relaxed);
-        }
         let only = self.cpu.swap(0, Ordering::Relaxed);
         if only == SEVERAL {
             self.several_us.store(now, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! A get fails here only if no other CPU may cache tags. The proof that the words have none is kept: `landed` counts whenever free tags
 //! came into them, after they did, and `empty_at` is what it was before a pass over the words saw them empty. While both are equal,
-//! no put of a tag into the words has returned since, and a sequence that finds the cache empty and reads `landed` without
+//! no put of a tag into the words has returned since the pass, and a sequence that finds the cache empty and reads `landed` without
 //! an interruption names the moment.
 
 use crate::auto::Auto;
@@ -21,7 +21,7 @@ pub(crate) enum Search {
 impl Auto {
     /// As `put`; the gate was open a moment ago. False, and nothing done, if the tag belongs into the words.
     #[inline(never)]
-    pub(crate) fn put_open(&self, tag: u32) -> bool {
+    pub(crate) fn put_open(&self, tag: u32, has_moved: &mut bool) -> bool {
         let home = self.home();
         let Some(caches) = &self.caches else {
             return false;
@@ -30,10 +30,10 @@ impl Auto {
             return false;
         };
         if cache.most() != 0 {
-            self.spill(caches, tag, home);
+            *has_moved = self.spill(caches, tag, home);
             return true;
         }
-        self.claim(caches, home) && self.control.push(tag)
+        self.claim(caches, home, has_moved) && self.control.push(tag)
     }
 
     /// A tag of the words, and more of them into this CPU's cache.
@@ -44,15 +44,15 @@ impl Auto {
         let cache = caches.cache(home);
         let share = cache.map_or(0, Cache::most);
         // Only a CPU that alone caches tags can tell that there is none: others do not read what every spill writes.
-        let is_sole = share != 0 && share == self.calm.claimed();
-        if is_sole && let Some(found) = self.look_at_empty(gate, size) {
+        // It has not been proven yet: the thread may be on another CPU by now.
+        let may_be_sole = share != 0 && share == self.calm.claimed();
+        if may_be_sole && let Some(found) = self.look_at_empty(gate, size) {
             return found;
         }
-        if share == 0 && !self.claim(caches, home) {
-            // All caches may have been emptied for smaller shares.
-            *has_moved = true;
+        if share == 0 {
+            self.claim(caches, home, has_moved);
         }
-        let landed = is_sole.then(|| self.control.landed.0.load(Ordering::SeqCst));
+        let landed = may_be_sole.then(|| self.control.landed.0.load(Ordering::SeqCst));
         let most = match cache.is_some_and(|cache| cache.moves_again(Moves::Refill)) {
             true => share,
             false => share * 3 / 4,
@@ -80,12 +80,11 @@ impl Auto {
 
     /// Whether there was a moment without a free tag, after this CPU's cache had none: `None` if the words may have some.
     fn look_at_empty(&self, gate: u64, size: u32) -> Option<Search> {
-        let sight = self.control.sight();
-        match sight {
+        // Before the sight: a pass that ends after it says nothing about the moment at which the cache was empty.
+        let empty_at = self.empty_at.0.load(Ordering::SeqCst);
+        match self.control.sight() {
             None => self.control.pop().map(Search::Tag),
-            Some(sight) if sight.landed == self.empty_at.0.load(Ordering::SeqCst) => {
-                Some(self.judge(sight, gate, size))
-            }
+            Some(sight) if sight.landed == empty_at => Some(self.judge(sight, gate, size)),
             Some(_) => None,
         }
     }
@@ -122,8 +121,8 @@ impl Auto {
         }
     }
 
-    /// Moves half of this CPU's cache, or all of it if it was full the last time as well, and a tag, into the words.
-    fn spill(&self, caches: &Caches, tag: u32, home: usize) {
+    /// Moves half of this CPU's cache, or all of it if it was full the last time as well, and a tag, into the words. Whether it moved others than the tag.
+    fn spill(&self, caches: &Caches, tag: u32, home: usize) -> bool {
         let cache = caches.cache(home);
         let share = cache.map_or(0, Cache::most);
         let most = match cache.is_some_and(|cache| cache.moves_again(Moves::Spill)) {
@@ -134,16 +133,17 @@ impl Auto {
         moved.push(tag);
         moved.add(most as usize, |space| self.control.pop_some(space));
         self.put_words(moved.tags(), home);
+        moved.tags().len() > 1
     }
 
     /// Lets a CPU cache tags. The caches together hold half of them at most.
-    fn claim(&self, caches: &Caches, cpu: usize) -> bool {
+    fn claim(&self, caches: &Caches, cpu: usize, has_moved: &mut bool) -> bool {
         let Some(cache) = caches.cache(cpu).filter(|_| caches.is_usable()) else {
             return false;
         };
         let Some(share) = self.calm.claim(self.size() / 2) else {
             // More CPUs cache than there are shares: takes all back, for smaller ones.
-            self.close();
+            *has_moved |= self.close();
             self.calm.note_active();
             self.leave();
             return false;

@@ -2,14 +2,18 @@
 
 use crate::auto::{Auto, Sizes};
 use crate::builder::Builder;
-use crate::caches::Caches;
+use crate::caches::{self, Caches};
 use crate::coarse::Coarse;
 use crate::cpu::{self, Possible};
 use crate::deferred::Deferred;
 use crate::locked::{CacheSize, Locked, Search};
 use crate::order::Order;
 use crate::policy::Policy;
+use crate::shards;
 use crate::statistics::Statistics;
+
+/// A batch has space for all tags of a cache.
+const _: () = assert!(caches::MOST as usize <= shards::MAX_BATCH);
 
 pub(crate) struct Pool {
     /// First, so that the shortest paths need not look which policy it is: without caches under the others.
@@ -83,13 +87,14 @@ impl Pool {
     /// Makes a tag free. The caller looks at waiters before and after. Between `revoke` and `calm` the tag is where `take` of any
     /// thread finds it.
     #[inline]
-    pub(crate) fn put(&self, tag: u32) {
+    pub(crate) fn put(&self, tag: u32) -> bool {
         match &self.other {
-            None => self.auto.put(tag),
+            None => return self.auto.put(tag),
             Some(Other::Locked(pool)) => pool.put(cpu::current(), tag),
             Some(Other::Deferred(pool)) => pool.put(cpu::current(), tag),
             Some(Other::Coarse(pool)) => pool.put(cpu::current(), tag),
         }
+        false
     }
 
     /// A thread is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.

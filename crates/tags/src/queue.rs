@@ -16,8 +16,8 @@ pub(crate) const OVERDUE: u32 = 2;
 pub(crate) trait Shared {
     /// A free tag; `None` only if there was a moment without one. Also whether it made other tags free that waiters may not have seen.
     fn take(&self) -> (Option<u32>, bool);
-    /// Makes a tag free.
-    fn put(&self, tag: u32);
+    /// Makes a tag free. Whether it made others free as well, which waiters may not have seen.
+    fn put(&self, tag: u32) -> bool;
     /// Whether the tag is not handed out any more.
     fn is_retired(&self, tag: u32) -> bool;
     /// Makes the tags of caches free for any thread, and keeps them so until `calm`.

@@ -107,17 +107,6 @@ impl Shards {
         if recent.load(Ordering::Relaxed) != tag / TAGS {
             recent.store(tag / TAGS, Ordering::Relaxed);
         }
-        self.put_into(shard, tag)
-    }
-
-    /// As `put`, into the shard that `take_common` looks at first.
-    #[inline]
-    pub(crate) fn put_common(&self, tag: u32) -> u32 {
-        self.put_into(0, tag)
-    }
-
-    #[inline]
-    fn put_into(&self, shard: usize, tag: u32) -> u32 {
         let block = &self.shard(shard)[(tag / BLOCK_TAGS) as usize];
         let word = &block.0[(tag % BLOCK_TAGS / TAGS) as usize];
         word.put(1 << (tag % TAGS), tag / TAGS * TAGS)
@@ -149,17 +138,6 @@ impl Shards {
         if let Some(tag) = block.take_word(recent as usize % WORDS, limit, recent * TAGS) {
             return Some(tag);
         }
-        self.take_from(limit, home)
-    }
-
-    /// As `take`, for callers of all CPUs that put with `put_common`.
-    #[inline]
-    pub(crate) fn take_common(&self, limit: u32) -> Option<u32> {
-        self.take_from(limit, 0)
-    }
-
-    #[inline]
-    fn take_from(&self, limit: u32, home: usize) -> Option<u32> {
         let pass = || {
             let mut puts = 0;
             let tag = self.find(limit, home, |block, first| {
@@ -244,18 +222,16 @@ impl Shards {
         blocks.iter().all(|block| Seen::of(&block.0).free == 0)
     }
 
-    /// Free tags among these, counted word by word.
+    /// Free tags among these. One that moves from shard to shard meanwhile counts once, or not.
     pub(crate) fn free(&self, tags: Range<u32>) -> u32 {
         let among = |first| below(tags.end, first) & !below(tags.start, first);
-        let of = |index: usize, block: &Block| -> u32 {
-            let first = (index % self.stride) as u32 * BLOCK_TAGS;
-            let words = block.0.iter().zip((first..).step_by(TAGS as usize));
-            words
-                .map(|(word, first)| word.free() & among(first))
-                .map(u32::count_ones)
-                .sum()
+        let of_word = |word: usize| {
+            let shards = self.blocks.chunks_exact(self.stride);
+            let free = shards.map(|shard| shard[word / WORDS].0[word % WORDS].free());
+            let free = free.fold(0, |all, free| all | free);
+            (free & among(word as u32 * TAGS)).count_ones()
         };
-        self.blocks.iter().enumerate().map(|(i, b)| of(i, b)).sum()
+        (0..self.stride * WORDS).map(of_word).sum()
     }
 
     #[inline]

@@ -17,7 +17,7 @@ pub struct Statistics {
 }
 
 /// Steals by what both CPUs share: how often tags of another cache or group were taken. None is counted by an allocator without a
-/// topology.
+/// topology, nor under `Bitmap` and `Auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Steals {

@@ -152,8 +152,8 @@ impl Shared for Pool {
     }
 
     #[inline]
-    fn put(&self, tag: u32) {
-        Pool::put(self, tag);
+    fn put(&self, tag: u32) -> bool {
+        Pool::put(self, tag)
     }
 
     fn is_retired(&self, tag: u32) -> bool {
@@ -197,8 +197,9 @@ impl Shared for Reserved {
         (self.words.take(self.tags), false)
     }
 
-    fn put(&self, tag: u32) {
+    fn put(&self, tag: u32) -> bool {
         self.words.put(tag);
+        false
     }
 
     fn is_retired(&self, _: u32) -> bool {

@@ -246,7 +246,7 @@ impl Tags {
     /// As `put` for each of them, with one look at waiters.
     ///
     /// # Panics
-    /// As `put`; then none of them is free.
+    /// As `put`. If there is no such tag, none of them is free then; otherwise some may be, and no waiter was woken for them.
     pub fn put_batch(&self, tags: &[u32]) {
         let mut are_ordinary = true;
         for &tag in tags {
@@ -287,7 +287,10 @@ impl Tags {
         let one_at_a_time = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
         let held = self.supply.pool.resize(tags);
         let retired = self.supply.waiters.take_retired(&self.supply.pool);
-        retired.iter().for_each(|&tag| self.supply.pool.put(tag));
+        for &tag in &retired {
+            // The waiters are served below.
+            self.supply.pool.put(tag);
+        }
         drop(one_at_a_time);
         let usable = (tags + 1 - least) as usize;
         self.supply.waiters.end_larger(usable);

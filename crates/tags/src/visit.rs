@@ -1,4 +1,4 @@
-//! Runs the calling thread on one CPU after another. Async-signal-safe.
+//! Runs the calling thread on one CPU after another. Async-signal-safe, on a stack with 32 KiB to spare.
 
 /// CPU numbers of a mask: as many as there can be caches.
 const MAX_CPUS: usize = 1 << 16;
@@ -17,7 +17,10 @@ pub(crate) fn each(cpus: impl Iterator<Item = usize>, mut run: impl FnMut()) {
         }
         mask[cpu / 64] = 0;
     }
-    set(&before);
+    if !set(&before) {
+        // Its CPUs have changed meanwhile: as many as the system allows are better than one.
+        set(&[u64::MAX; MAX_CPUS / 64]);
+    }
 }
 
 fn affinity() -> Option<Mask> {

@@ -74,10 +74,13 @@ impl Waiters {
         if self.mode.0.load(Ordering::Relaxed) == OVERDUE {
             return self.put_overdue(tag, shared);
         }
-        shared.put(tag);
+        let has_moved = shared.put(tag);
         fence_after_put();
         if self.mode.0.load(Ordering::Relaxed) != NONE_WAITS {
             self.announce(tag, shared);
+            if has_moved {
+                self.serve(shared);
+            }
         }
     }
 
@@ -86,26 +89,32 @@ impl Waiters {
         if self.is_overdue() {
             return tags.iter().for_each(|&tag| self.put(tag, shared));
         }
-        tags.iter().for_each(|&tag| shared.put(tag));
+        let has_moved = tags.iter().fold(false, |has, &tag| shared.put(tag) || has);
         fence_after_put();
         if self.has_waiters() {
             tags.iter().for_each(|&tag| self.announce(tag, shared));
+            if has_moved {
+                self.serve(shared);
+            }
         }
     }
 
     /// As `put`, and whatever else that leads to: one after another, since there may be as many as waiters.
     #[cold]
     fn put_overdue(&self, tag: u32, shared: &impl Shared) {
-        let mut next = Some(tag);
+        let (mut next, mut has_moved) = (Some(tag), false);
         while let Some(tag) = next {
             next = match self.hand_over(tag, false, shared) {
                 HandOver::Done(missed) => missed,
                 HandOver::Refused => {
-                    shared.put(tag);
+                    has_moved |= shared.put(tag);
                     fence(Ordering::SeqCst);
                     self.wake_or_retake(tag, shared)
                 }
             };
+        }
+        if has_moved {
+            self.serve(shared);
         }
     }
 

@@ -37,9 +37,10 @@ impl Shared for Free {
         (self.tags.borrow_mut().pop(), false)
     }
 
-    fn put(&self, tag: u32) {
+    fn put(&self, tag: u32) -> bool {
         self.puts.set(self.puts.get() + 1);
         self.tags.borrow_mut().push(tag);
+        false
     }
 
     fn is_retired(&self, _: u32) -> bool {

@@ -25,7 +25,7 @@ use std::task::{Wake, Waker};
 use loom::sync::Arc;
 use loom::thread;
 
-use pools::{Cached, Resized, Word};
+use pools::{Cached, Resized, Spilling, Word};
 use queue::{Granted, Shared};
 use sync::{AtomicU32, Event, Ordering};
 use waiters::Waiters;
@@ -135,6 +135,31 @@ fn cached_tags_end_two_waits() {
         put_cached(&model, 0);
         for waiter in waiters {
             waiter.join().unwrap();
+        }
+    });
+}
+
+/// The first waiter is woken and does not run: the other one relies on no more than the put.
+#[test]
+fn a_put_that_moves_other_tags_serves_waiters() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 20_000;
+    builder.check(|| {
+        let model = Arc::new(Model {
+            word: Spilling {
+                word: Word(AtomicU32::new(0)),
+                cached: AtomicU32::new(0b10),
+            },
+            waiters: Waiters::new(3),
+        });
+        let stopped = model.waiters.join(1, None, &model.word);
+        let waiter = spawn(&model, |model| model.put(model.take()));
+        model.put(0);
+        waiter.join().unwrap();
+        if let Some(granted) = model.waiters.leave(&stopped, &model.word) {
+            let tags = granted.into_tags();
+            tags.into_iter().for_each(|tag| model.put(tag));
         }
     });
 }
@@ -289,7 +314,9 @@ fn a_batch_is_given_no_retired_tag() {
         let put = spawn(&model, |model| model.put(2));
         model.word.set(2);
         let retired = model.waiters.take_retired(&model.word);
-        retired.into_iter().for_each(|tag| model.word.put(tag));
+        for tag in retired {
+            model.word.put(tag);
+        }
         model.put(0);
         model.put(1);
         let granted = model.waiters.sleep(&place, None, &model.word);

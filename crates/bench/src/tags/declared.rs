@@ -299,7 +299,7 @@ impl Experiment for TagsExperiment<'_> {
 
     fn title(&self) -> String {
         let Parameters { tags, workers, .. } = self.parameters;
-        format!("{tags} tags, {workers} workers a group")
+        format!("{tags} tags, up to {workers} workers a group")
     }
 
     fn parameters(&self) -> Value {

@@ -49,9 +49,9 @@ pub struct Order {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderVerdict {
-    /// Every step is better.
+    /// Every step is better, and there is a step from each policy to the next.
     Holds,
-    /// A step is better, none is worse.
+    /// A step is better, none is worse; not every step is better, or one is missing.
     HoldsInPart,
     /// A step is worse.
     Contradicted,
@@ -208,7 +208,11 @@ fn order_verdict(steps: &[Step]) -> OrderVerdict {
     match () {
         () if any(Verdict::Worse) => OrderVerdict::Contradicted,
         () if steps.iter().any(is_unknown) => OrderVerdict::Unknown,
-        () if steps.iter().all(|step| step.is(Verdict::Better)) => OrderVerdict::Holds,
+        () if steps.len() + 1 == PUBLISHED_ORDER.len()
+            && steps.iter().all(|step| step.is(Verdict::Better)) =>
+        {
+            OrderVerdict::Holds
+        }
         () if any(Verdict::Better) => OrderVerdict::HoldsInPart,
         () => OrderVerdict::NotSignificant,
     }

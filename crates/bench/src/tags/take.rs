@@ -115,7 +115,7 @@ pub(super) fn take(
         let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
         let measured = match all_run {
             true => measure(shared, spec, cancel),
-            false => None,
+            false => Err("interrupted"),
         };
         shared.set_phase(ENDED);
         let mut workers = Vec::new();
@@ -124,8 +124,12 @@ pub(super) fn take(
             workers.push(thread.join().map_err(|_| "a worker panicked")?);
         }
         let workers: Vec<Measured> = workers.into_iter().collect::<Result<_, _>>()?;
-        let (before, after) = measured.ok_or("interrupted")?;
-        Ok(Sample::new(&workers, after.since(&before, spec.groups)))
+        let (before, after) = measured?;
+        let sample = Sample::new(&workers, after.since(&before, spec.groups));
+        match sample.operations_per_s > 0.0 {
+            true => Ok(sample),
+            false => Err("no I/O ended while it was measured: it needs a longer time".into()),
+        }
     })
 }
 
@@ -173,24 +177,31 @@ impl Reading {
     }
 }
 
-/// Lets the workers warm up and measure. What was counted before and after; `None` when it was cancelled.
+/// Lets the workers warm up and measure. What was counted before and after.
+///
+/// # Errors
+/// When it was cancelled, or a worker did not run.
 fn measure(
     shared: &Shared<'_>,
     spec: &Spec<'_>,
     cancel: &AtomicBool,
-) -> Option<(Reading, Reading)> {
-    pause(spec.time / WARM_UP_PART, cancel)?;
+) -> Result<(Reading, Reading), &'static str> {
+    let pause = |time| pause(time, cancel).ok_or("interrupted");
+    pause(spec.time / WARM_UP_PART)?;
     // The workers go on while the counts are read, before and after: both readings are as far from the phase's change.
     let before = Reading::now(shared.tags, spec.counts);
     shared.set_phase(MEASURING);
     // On a busy host a worker may not run for longer than the sample takes.
     let workers = shared.sleepers.len();
     let until = Instant::now() + LATEST_START;
-    while shared.measuring.load(Ordering::Relaxed) < workers && Instant::now() < until {
-        pause(START_CHECK, cancel)?;
+    while shared.measuring.load(Ordering::Relaxed) < workers {
+        if Instant::now() > until {
+            return Err("a worker did not run for 5 s, on a CPU that others use");
+        }
+        pause(START_CHECK)?;
     }
-    pause(spec.time, cancel)?;
-    Some((before, Reading::now(shared.tags, spec.counts)))
+    pause(spec.time)?;
+    Ok((before, Reading::now(shared.tags, spec.counts)))
 }
 
 /// The end of a sleep is not put off by the thread's timer slack, 50 us unless it is set: more than an I/O takes.

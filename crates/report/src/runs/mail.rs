@@ -114,12 +114,11 @@ fn not_claimed(shown: &Shown<'_>, has_command: bool, out: &mut Document) {
     out.heading("Not claimed", "");
     if run.emulation.is_some() || detail.targets.iter().any(|it| it.emulation.is_some()) {
         out.paragraph(
-            "How fast a real machine is: the delays of this one are modelled. Orders and ratios are of this model, which the label \
-             above describes.",
+            "How fast a real machine is: the delays of this one are modelled. Orders and ratios are of this model.",
         );
     }
     out.paragraph(
-        "What differs from boot to boot: all samples are of one run, each interval is the 95 % interval of the median of its cell.",
+        "What differs from boot to boot: all samples are of one run, and so are the intervals.",
     );
     if run.state != RunState::Complete {
         out.paragraph(format!("That the run is complete: it is {}.", run.state));

@@ -173,6 +173,14 @@ fn mark(findings: &Findings, scenario: &Scenario, policy: &str) -> char {
         match () {
             () if other.beats_all => '+',
             () if has(Verdict::Worse) => '-',
+            () if other.steps.iter().all(|step| mark_of(Some(step)) == '=') => '=',
+            () if other
+                .steps
+                .iter()
+                .all(|step| step.verdict() == Some(Verdict::Better)) =>
+            {
+                '+'
+            }
             () => '~',
         }
     })

@@ -36,7 +36,7 @@ pub(super) fn of(findings: &Findings) -> Vec<Text> {
     said.extend(alone(findings));
     if said.is_empty() {
         said.push(Role::Dim.text(
-            "the cells of this run have nothing to be compared with: it takes two of the published policies, or near and far",
+            "the cells of this run have nothing to be compared with: it takes a published policy and another one, or near and far; alone, stock and another one",
         ));
     }
     said

@@ -1,7 +1,7 @@
 //! The sequences for aarch64; what each may do, and why an interruption is harmless, is said in `x86_64.rs`. The thread's area is at
 //! TPIDR_EL0 + offset: `cpu_id` at 4, `rseq_cs` at 8.
 //!
-//! The stores of a sequence need no order: threads of the same CPU see them in program order, and a thread that empties the cache of
+//! The gate is read first, by an acquire. The stores of a sequence need no order: threads of the same CPU see them in program order, and a thread that empties the cache of
 //! another CPU waits for a membarrier first.
 
 use core::arch::asm;
@@ -17,7 +17,8 @@ macro_rules! sequence {
             "add {cache}, {cache}, :lo12:6f",
             "str {cache}, [{area}, #8]",
             "3:",
-            "ldr {other:w}, [{control}]",
+            // An acquire: what the sequence reads of the size and the cache is not older than the gate, which another CPU may have opened.
+            "ldar {other:w}, [{control}]",
             "cbnz {other:w}, 8f",
             "ldr {cache:w}, [{area}, #4]",
             "ldr {other:w}, [{control}, #24]",

@@ -272,7 +272,7 @@ pub(crate) unsafe fn push_some(
 /// This CPU's cache while it is empty and the gate 0: how many tags it may hold, and how often tags landed. `None` otherwise.
 ///
 /// As `pop`. Nothing is stored; the last instruction reads `landed`. So there was a moment at which the cache was empty and `landed`
-/// was that.
+/// was that. The gate was read before that moment: the caller looks at it again.
 ///
 /// # Safety
 /// As `pop`.

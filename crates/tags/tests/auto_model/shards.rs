@@ -51,14 +51,6 @@ impl Shards {
         0
     }
 
-    pub(crate) fn put_common(&self, tag: u32) -> u32 {
-        self.put(tag, 0)
-    }
-
-    pub(crate) fn take_common(&self, limit: u32) -> Option<u32> {
-        self.take(limit, 0)
-    }
-
     pub(crate) fn put_all(&self, tags: &[u32], _: usize) {
         let bits: u64 = tags.iter().map(|tag| 1 << tag).sum();
         let before = self.0.fetch_add(PUT + bits, SeqCst);

@@ -32,8 +32,9 @@ impl Shared for Word {
         (Word::take(self, u32::MAX), false)
     }
 
-    fn put(&self, tag: u32) {
+    fn put(&self, tag: u32) -> bool {
         Word::put(self, tag);
+        false
     }
 
     fn is_retired(&self, _: u32) -> bool {
@@ -80,8 +81,9 @@ impl Shared for Cached {
         (self.word.take(u32::MAX), has_moved)
     }
 
-    fn put(&self, tag: u32) {
+    fn put(&self, tag: u32) -> bool {
         self.word.put(tag);
+        false
     }
 
     fn is_retired(&self, _: u32) -> bool {
@@ -129,12 +131,40 @@ impl Shared for Resized {
         (self.word.take((1 << size) - 1), false)
     }
 
-    fn put(&self, tag: u32) {
+    fn put(&self, tag: u32) -> bool {
         self.word.put(tag);
+        false
     }
 
     fn is_retired(&self, tag: u32) -> bool {
         tag >= self.size.load(Ordering::Acquire)
+    }
+
+    fn revoke(&self) {}
+
+    fn calm(&self) {}
+}
+
+/// A word, and tags that the next put moves into it as well: a cache that was full.
+pub(crate) struct Spilling {
+    pub(crate) word: Word,
+    pub(crate) cached: AtomicU32,
+}
+
+impl Shared for Spilling {
+    fn take(&self) -> (Option<u32>, bool) {
+        (self.word.take(u32::MAX), false)
+    }
+
+    fn put(&self, tag: u32) -> bool {
+        let moved = self.cached.swap(0, Ordering::AcqRel);
+        self.word.put(tag);
+        self.word.0.fetch_or(moved, Ordering::Release);
+        moved != 0
+    }
+
+    fn is_retired(&self, _: u32) -> bool {
+        false
     }
 
     fn revoke(&self) {}

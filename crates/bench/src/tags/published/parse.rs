@@ -71,6 +71,8 @@ pub enum PublishedError {
     TooLarge,
     #[error("it is empty: expected a line of columns, {}", columns())]
     Empty,
+    #[error("it has no figures below the line of columns")]
+    NoRows,
     #[error("line {line}: it has {fields} fields instead of {expected}")]
     Fields {
         line: u64,
@@ -235,9 +237,10 @@ impl Published {
             }
             rows.push(row);
         }
-        match rows.is_empty() {
-            true => Err(PublishedError::Empty),
-            false => Ok(Self { rows }),
+        match (places, rows.is_empty()) {
+            (None, _) => Err(PublishedError::Empty),
+            (Some(_), true) => Err(PublishedError::NoRows),
+            (Some(_), false) => Ok(Self { rows }),
         }
     }
 }
