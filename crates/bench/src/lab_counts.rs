@@ -100,7 +100,7 @@ impl LabCounts {
 fn question() -> u32 {
     static QUESTIONS: AtomicU32 = AtomicU32::new(0);
     let count = QUESTIONS.fetch_add(1, Ordering::Relaxed);
-    std::process::id() << 10 | count % (1 << 10)
+    (std::process::id() << 10) | (count % (1 << 10))
 }
 
 /// A pipe for an answer, removed when it is dropped.

@@ -89,7 +89,10 @@ impl Waiters {
         if self.is_overdue() {
             return tags.iter().for_each(|&tag| self.put(tag, shared));
         }
-        let has_moved = tags.iter().fold(false, |has, &tag| shared.put(tag) || has);
+        let mut has_moved = false;
+        for &tag in tags {
+            has_moved |= shared.put(tag);
+        }
         fence_after_put();
         if self.has_waiters() {
             tags.iter().for_each(|&tag| self.announce(tag, shared));
