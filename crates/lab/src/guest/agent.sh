@@ -35,7 +35,8 @@ listen() {
 		kill) kill -s "$first" -- "-$second" 2> /dev/null ;;
 		size) stty -F "$TERMINAL" rows "$first" cols "$second" 2> /dev/null ;;
 		ping) echo "pong $first" > pipe/link ;;
-		answer) [ -p "pipe/answer.$first" ] && echo "$second" 1<> "pipe/answer.$first" ;;
+		# In the background: an asker that was killed never opens its end.
+		answer) [ -p "pipe/answer.$first" ] && echo "$second" > "pipe/answer.$first" & ;;
 		esac
 	done
 }

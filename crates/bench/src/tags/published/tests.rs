@@ -30,7 +30,7 @@ fn what_is_wrong_is_said_with_its_line() {
             "it is empty: expected a line of columns, scenario, variant, kiops, sys_percent (optional)",
         ),
         ("# only\n", "it is empty"),
-        (head, "it is empty"),
+        (head, "it has no figures below the line of columns"),
         (
             "scenario,kiops\nnear-low,1\n",
             "line 1: there is no column \"variant\"",
