@@ -133,7 +133,7 @@ fn caches_are_emptied_without_membarrier() {
         let tags = cached();
         let before = cpus();
         if !refuse(&[libc::SYS_membarrier]) {
-            return eprintln!("skipped: seccomp: the system refuses filters");
+            return eprintln!("skipped: kernel: it refuses seccomp filters");
         }
         let all = take_all(&tags);
         tags.put_batch(&all);
@@ -166,7 +166,7 @@ fn each_cpu_empties_its_cache_without_membarrier_and_setaffinity() {
                     threads.push((start, thread));
                 }
                 if !refuse(&[libc::SYS_membarrier, libc::SYS_sched_setaffinity]) {
-                    return eprintln!("skipped: seccomp: the system refuses filters");
+                    return eprintln!("skipped: kernel: it refuses seccomp filters");
                 }
                 let mut all = Vec::new();
                 for (start, thread) in threads {
