@@ -11,7 +11,7 @@
 //!
 //! Only restartable sequences write tags while the gate is open; while it is closed, and after `restart_all`, any thread
 //! takes tags out with atomic instructions. Where the kernel refuses to restart sequences, that holds for the cache of a CPU on which
-//! the thread ran since the gate was closed: whoever was in a sequence there was preempted, and starts it again. A cache of zeros holds
+//! the thread ran since the gate was closed: a thread that was in a sequence there was preempted, and starts it again. A cache of zeros holds
 //! nothing and accepts nothing, and that is what a child of fork finds.
 
 use std::ptr::NonNull;

@@ -570,7 +570,6 @@ pub const NO_TARGETS: &[&str] = &[
     "migration-cost-ns",
     "output",
     "pattern",
-    "peers",
     "policy",
     "possible-cpus",
     "probe",

@@ -61,10 +61,25 @@ impl From<Format> for Form {
     }
 }
 
+/// A file of published figures.
+struct Figures {
+    name: String,
+    file: File,
+}
+
+impl Figures {
+    fn open(file: &Path) -> Result<Self, Failure> {
+        let name = file.display().to_string();
+        let opened = File::open(file).with_context(|| format!("cannot read {name}"));
+        let file = opened.map_err(Failure::Input)?;
+        Ok(Self { name, file })
+    }
+}
+
 /// How a run is shown.
 pub struct Shape<'a> {
     html: Option<&'a Path>,
-    published: Option<&'a Path>,
+    published: Option<Figures>,
     form: Form,
     colour: Colour,
     /// A run that is not kept has no number.
@@ -105,11 +120,12 @@ impl Show {
                 "--html -: standard output has the table; name a file for the page"
             )));
         }
+        let published = self.published.as_deref().map(Figures::open).transpose()?;
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
         let shape = Shape {
             html: self.html.as_deref(),
-            published: self.published.as_deref(),
+            published,
             ..Shape::of(Format::Table, colour, true)
         };
         let form = self.format;
@@ -120,17 +136,10 @@ impl Show {
 /// What the run's experiment shows of it; `None` where it shows nothing of its own, or where a newer nearfar wrote it: what the runs
 /// of all experiments have can be shown all the same.
 fn own(shape: &Shape<'_>, shown: &runs::Shown<'_>) -> Result<Option<Own>, Failure> {
-    let name = shape.published.map(|file| file.display().to_string());
-    let name = name.unwrap_or_default();
-    let open = |file| File::open(file).with_context(|| format!("cannot read {name}"));
-    let mut input = shape
-        .published
-        .map(open)
-        .transpose()
-        .map_err(Failure::Input)?;
-    let published = input
-        .as_mut()
-        .map(|input| PublishedFile { name: &name, input });
+    let figures = shape.published.as_ref();
+    let mut file = figures.map(|it| &it.file);
+    let published = figures.zip(file.as_mut());
+    let published = published.map(|(Figures { name, .. }, input)| PublishedFile { name, input });
     match shown.own(published) {
         Err(OwnError::Unreadable(error)) => {
             output::say!("nearfar: {error}; shown as a run of any experiment");
