@@ -1,9 +1,11 @@
 //! What else the machine did while it was measured.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_proc::cpu_times::{self, CpuTimes, StatFile};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::warning::Warning;
 
@@ -116,6 +118,16 @@ pub(crate) fn usage_of(whom: libc::c_int) -> libc::rusage {
     // SAFETY: the kernel fills in the struct it is given; a refusal leaves it as it is.
     unsafe { libc::getrusage(whom, &mut usage) };
     usage
+}
+
+/// How long the calling thread has run so far. This clock is brought up to date when it is read, unlike the other accounts, which the
+/// kernel keeps from tick to tick.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
 /// Involuntary context switches of the calling thread so far.

@@ -22,7 +22,7 @@ use std::cell::Cell;
 use crate::apart::Apart;
 use crate::caches::{Cache, Caches, MOST, Reach};
 use crate::calm::Calm;
-use crate::open::Search;
+use crate::open::Found;
 use crate::shards::{MAX_BATCH, Shards};
 use crate::size::Size;
 use crate::statistics::Statistics;
@@ -79,11 +79,11 @@ pub(crate) struct Sizes {
 }
 
 impl Auto {
-    /// `caches` are those of `cpus` CPUs, of which `online` may run.
+    /// `caches` are those of `cpus` CPUs, of which up to `active` take tags at first.
     pub(crate) fn new(
         sizes: &Sizes,
         caches: Option<Caches>,
-        (cpus, online): (usize, usize),
+        (cpus, active): (usize, usize),
     ) -> Self {
         let caches = caches.filter(|_| sizes.capacity >= MIN_CACHED);
         let gate = match caches {
@@ -105,7 +105,7 @@ impl Auto {
             caches,
             words,
             capacity: sizes.capacity,
-            calm: Calm::new(MOST, sizes.size, online.min(8)),
+            calm: Calm::new(MOST, sizes.size, active),
         }
     }
 
@@ -137,9 +137,9 @@ impl Auto {
                 && let Some(caches) = &self.caches
             {
                 match self.take_open(caches, gate, &mut has_moved) {
-                    Search::Tag(tag) => break Some(tag),
-                    Search::NoneFree => break None,
-                    Search::Unknown => {}
+                    Found::Tag(tag) => break Some(tag),
+                    Found::NoneFree => break None,
+                    Found::Unknown => {}
                 }
             }
             if gate & EMPTIED == 0 {

@@ -20,6 +20,7 @@ use crate::auto::Control;
 use crate::rseq::{self, Rseq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::visit;
+use crate::wiped;
 
 const SLOTS: usize = 43;
 /// Tags that a cache has space for, the front counted.
@@ -172,7 +173,7 @@ impl Caches {
         let cpus = u32::try_from(cpus).ok().filter(|cpus| *cpus <= 1 << 16)?;
         let this = Self {
             rseq,
-            memory: map(bytes(cpus))?,
+            memory: wiped::map(bytes(cpus))?.cast(),
             cpus,
             touched: (0..cpus.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             is_refused: AtomicU32::new(0),
@@ -266,8 +267,8 @@ impl Caches {
 
 impl Drop for Caches {
     fn drop(&mut self) {
-        // SAFETY: `map` mapped these bytes, and nothing else has their address.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), bytes(self.cpus)) };
+        // SAFETY: `new` mapped these bytes, and nothing else has their address.
+        unsafe { wiped::unmap(self.memory.cast(), bytes(self.cpus)) };
     }
 }
 
@@ -325,23 +326,4 @@ impl Cache {
 
 fn bytes(cpus: u32) -> usize {
     (cpus as usize + 1) * size_of::<Cache>()
-}
-
-/// Zeros, a page's worth in memory once it is written, and zeros again in a child of fork.
-fn map(bytes: usize) -> Option<NonNull<Cache>> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping where the kernel chooses; no memory of the process is changed.
-    let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
-    if memory == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the mapping is this function's own.
-    let is_wiped = unsafe { libc::madvise(memory, bytes, libc::MADV_WIPEONFORK) } == 0;
-    if !is_wiped {
-        // SAFETY: as above; nothing refers to it.
-        unsafe { libc::munmap(memory, bytes) };
-        return None;
-    }
-    NonNull::new(memory.cast())
 }

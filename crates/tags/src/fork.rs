@@ -7,6 +7,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::wiped;
+
 /// The process that made an allocator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
@@ -62,14 +64,18 @@ fn page() -> &'static AtomicU32 {
     static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
     let mut page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
-        let mapped = map_wiped();
-        let new = mapped.unwrap_or(ptr::from_ref(&UNWIPED).cast_mut());
+        let mapped = wiped::map(size_of::<AtomicU32>());
+        let new = match mapped {
+            Some(mapped) => mapped.as_ptr().cast(),
+            None => ptr::from_ref(&UNWIPED).cast_mut(),
+        };
         let order = (Ordering::AcqRel, Ordering::Acquire);
         page = match PAGE.compare_exchange(ptr::null_mut(), new, order.0, order.1) {
             Ok(_) => new,
             Err(other) => {
                 if let Some(mapped) = mapped {
-                    unmap(mapped);
+                    // SAFETY: mapped above; no reference to it was made.
+                    unsafe { wiped::unmap(mapped, size_of::<AtomicU32>()) };
                 }
                 other
             }
@@ -78,32 +84,4 @@ fn page() -> &'static AtomicU32 {
     // SAFETY: `UNWIPED`, or a mapping that is aligned to a page, filled with zeros, a valid `AtomicU32`, and never unmapped once it is in
     // `PAGE`.
     unsafe { &*page }
-}
-
-const PAGE_SIZE: usize = 4096;
-
-/// A page that the kernel clears in a forked child; `None` where it cannot.
-fn map_wiped() -> Option<*mut AtomicU32> {
-    if cfg!(miri) {
-        return None;
-    }
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping wherever the kernel likes; nothing else refers to it.
-    let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_SIZE, protection, flags, -1, 0) };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the advice is for the mapping made above, whose address nothing else has.
-    if unsafe { libc::madvise(page, PAGE_SIZE, libc::MADV_WIPEONFORK) } != 0 {
-        unmap(page.cast());
-        return None;
-    }
-    Some(page.cast())
-}
-
-/// Unmaps what `map_wiped` mapped and nothing else has the address of.
-fn unmap(page: *mut AtomicU32) {
-    // SAFETY: the mapping has this size, and no reference to it was made.
-    unsafe { libc::munmap(page.cast(), PAGE_SIZE) };
 }

@@ -140,6 +140,7 @@ mod topology;
 mod visit;
 mod waiters;
 mod wakeups;
+mod wiped;
 mod word;
 
 pub use batch::Batch;

@@ -11,7 +11,7 @@ use crate::shards::{MAX_BATCH, Moved};
 use crate::sync::Ordering;
 
 /// What a search with the gate open found.
-pub(crate) enum Search {
+pub(crate) enum Found {
     Tag(u32),
     NoneFree,
     /// Other caches may have some.
@@ -38,7 +38,7 @@ impl Auto {
 
     /// A tag of the words, and more of them into this CPU's cache.
     #[inline(never)]
-    pub(crate) fn take_open(&self, caches: &Caches, gate: u64, has_moved: &mut bool) -> Search {
+    pub(crate) fn take_open(&self, caches: &Caches, gate: u64, has_moved: &mut bool) -> Found {
         let size = self.size();
         let home = caches.cpu();
         let cache = caches.cache(home);
@@ -59,10 +59,10 @@ impl Auto {
         };
         let most = most.clamp(1, MAX_BATCH as u32) as usize;
         let Ok(moved) = self.words.take_some(size, home, most) else {
-            return landed.map_or(Search::Unknown, |landed| {
+            return landed.map_or(Found::Unknown, |landed| {
                 self.note_empty(landed, gate, size);
                 let found = self.look_at_empty(gate, size);
-                found.unwrap_or(Search::Unknown)
+                found.unwrap_or(Found::Unknown)
             });
         };
         if let Some(cache) = cache {
@@ -79,18 +79,18 @@ impl Auto {
     }
 
     /// Whether there was a moment without a free tag, after this CPU's cache had none: `None` if the words may have some.
-    fn look_at_empty(&self, gate: u64, size: u32) -> Option<Search> {
+    fn look_at_empty(&self, gate: u64, size: u32) -> Option<Found> {
         // Before the sight: a pass that ends after it says nothing about the moment at which the cache was empty.
         let empty_at = self.empty_at.0.load(Ordering::SeqCst);
         match self.control.sight() {
-            None => self.control.pop().map(Search::Tag),
+            None => self.control.pop().map(Found::Tag),
             Some(sight) if sight.landed == empty_at => Some(self.judge(sight, gate, size)),
             Some(_) => None,
         }
     }
 
     /// Keeps one of these tags and puts the others into this CPU's cache.
-    fn fill(&self, mut moved: Moved, home: usize, has_moved: &mut bool) -> Search {
+    fn fill(&self, mut moved: Moved, home: usize, has_moved: &mut bool) -> Found {
         let tag = moved.pop();
         let is_below = tag.is_some_and(|tag| tag < self.size());
         if is_below {
@@ -106,18 +106,18 @@ impl Auto {
             *has_moved = true;
         }
         let tag = tag.filter(|_| is_below);
-        tag.map_or(Search::Unknown, Search::Tag)
+        tag.map_or(Found::Unknown, Found::Tag)
     }
 
     /// After this CPU's cache was seen without a tag, at a moment when the words had none: that was a moment without a free tag if no
     /// other cache could hold any. One that could had its share claimed by then, and gives it back only while the gate is
     /// closed.
-    fn judge(&self, sight: Sight, gate: u64, size: u32) -> Search {
+    fn judge(&self, sight: Sight, gate: u64, size: u32) -> Found {
         let is_sole = sight.most == self.calm.claimed();
         if is_sole && self.control.gate.load(Ordering::SeqCst) == gate && self.size() == size {
-            Search::NoneFree
+            Found::NoneFree
         } else {
-            Search::Unknown
+            Found::Unknown
         }
     }
 

@@ -12,6 +12,9 @@ use crate::policy::Policy;
 use crate::shards;
 use crate::statistics::Statistics;
 
+/// CPUs among which the tags are divided at most, however many are online: as in the published patch.
+const MOST_ACTIVE: usize = 8;
+
 /// A batch has space for all tags of a cache.
 const _: () = assert!(caches::MOST as usize <= shards::MAX_BATCH);
 
@@ -177,7 +180,7 @@ fn auto(builder: &Builder, capacity: u32) -> Auto {
         true => None,
         false => Caches::new(cpus),
     };
-    Auto::new(&sizes, caches, (cpus, cpu::online()))
+    Auto::new(&sizes, caches, (cpus, cpu::online().min(MOST_ACTIVE)))
 }
 
 fn locked(builder: &Builder, capacity: u32) -> Locked {
@@ -191,7 +194,7 @@ fn locked(builder: &Builder, capacity: u32) -> Locked {
     };
     let divisor = match builder.policy {
         Policy::Stock => possible.count,
-        _ => online.min(8),
+        _ => online.min(MOST_ACTIVE),
     };
     let search = match builder.policy {
         Policy::Stock | Policy::Limit => Search::InTurns,

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use crate::conditions;
+
 /// Bytes of a block on an emulated machine. QEMU finds addresses in a table per vCPU, of 64 entries of 4 KiB at least
 /// (`CPU_TLB_DYN_MIN_BITS` of its accel/tcg), that grows and shrinks with what ran there: 32 pages always fit.
 pub(super) const BLOCK_BYTES: u64 = 128 << 10;
@@ -86,7 +88,7 @@ pub(super) struct Took {
 #[inline(never)]
 pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, Took) {
     // The thread's own clock is a system call, which short chains would feel: it encloses the other one.
-    let (own_start, start) = (own_time(), Instant::now());
+    let (own_start, start) = (conditions::thread_time(), Instant::now());
     let mut at = at;
     for _ in 0..steps {
         // A chain never leaves its buffer; were it to, the start would be as good a place to go on as any.
@@ -98,22 +100,8 @@ pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, Took) {
         at,
         Took {
             wall,
-            own: own_time().saturating_sub(own_start),
+            own: conditions::thread_time().saturating_sub(own_start),
         },
-    )
-}
-
-/// How long the calling thread has run so far.
-fn own_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the kernel fills in the struct it is given; every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
     )
 }
 

@@ -4,7 +4,6 @@ use std::fs;
 
 use nearfar_machine::{CpuSet, Known};
 use nearfar_proc::{cgroup, tasks};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::result::{Faults, Switches};
 use super::warning::SampleWarning;
@@ -48,7 +47,7 @@ impl Counters {
     /// Before the timed part: the process' own counters last.
     pub(super) fn before(cpus: &CpuSet) -> Self {
         let (ticks, online, throttled, quota) = (Ticks::now(), online(), throttled(cpus), quota());
-        let (waited_ns, on_cpu_s) = (waited_ns(), on_cpu_s());
+        let (waited_ns, on_cpu_s) = (waited_ns(), conditions::thread_time().as_secs_f64());
         let usage = conditions::usage_of(libc::RUSAGE_THREAD);
         Self {
             ticks,
@@ -64,7 +63,7 @@ impl Counters {
     /// After the timed part: the process' own counters first.
     pub(super) fn after(cpus: &CpuSet) -> Self {
         let usage = conditions::usage_of(libc::RUSAGE_THREAD);
-        let (on_cpu_s, waited_ns) = (on_cpu_s(), waited_ns());
+        let (on_cpu_s, waited_ns) = (conditions::thread_time().as_secs_f64(), waited_ns());
         let (ticks, online, throttled, quota) = (Ticks::now(), online(), throttled(cpus), quota());
         Self {
             ticks,
@@ -202,13 +201,6 @@ fn quota() -> Option<u64> {
         .trim()
         .parse()
         .ok()
-}
-
-/// Seconds this thread has run. Its clock is brought up to date when it is read, unlike the other accounts, which the
-/// kernel keeps from tick to tick.
-fn on_cpu_s() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Nanoseconds this thread waited to run.

@@ -19,11 +19,10 @@ use std::time::{Duration, Instant};
 
 use nearfar_runs::Histogram;
 use nearfar_tags::Get;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::allocator::Allocator;
 use super::device::{Device, Duplicate, Padded};
-use crate::conditions::usage_of;
+use crate::conditions::{self, usage_of};
 
 /// What all workers do now.
 pub(super) const WARMING_UP: u8 = 0;
@@ -217,7 +216,7 @@ impl<'a> Worker<'a> {
             at_ns: self.shared.now_ns(),
             completed: self.shared.device.completed(self.index),
             waited_ns: self.waited_ns,
-            cpu_s: thread_cpu_s(),
+            cpu_s: conditions::thread_time().as_secs_f64(),
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
         }
@@ -350,12 +349,6 @@ impl<'a> Worker<'a> {
             self.shared.sleepers[self.index].0.sleep(time);
         }
     }
-}
-
-/// CPU time of the calling thread up to now: getrusage(2) may be a tick behind.
-fn thread_cpu_s() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn seconds(ns: u64) -> f64 {

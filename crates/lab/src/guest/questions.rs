@@ -104,6 +104,9 @@ mod tests {
             other_node: 60,
         };
         assert_eq!(Transfers::of(&counts).unwrap(), sum);
+        // The keys that `bench tags` reads in the guest.
+        let json = serde_json::to_string(&sum).unwrap();
+        assert_eq!(json, r#"{"same_node":4,"other_node":60}"#);
         counts.counting = false;
         assert!(Transfers::of(&counts).is_err());
     }
