@@ -373,7 +373,12 @@ fn a_load_burns_about_its_share_and_says_what_it_got() {
         println!("{percent} %: {got:?}");
         assert_eq!((got.cpu, got.pid, report.cpus.len()), (cpu, pids[0], 1));
         // What it could not have it gave up on or still owes: only too much is its own fault, whatever else runs here.
-        assert!(got.achieved_percent < percent + 2.0, "{got:?}");
+        // In a guest that includes time that the hypervisor took: one such gap has been 140 ms long.
+        let stalled_percent = 100.0 * got.stalled_s / got.seconds;
+        assert!(
+            got.achieved_percent < percent + 2.0 + stalled_percent,
+            "{got:?}"
+        );
         let owed = got.seconds * (percent - got.achieved_percent) / 100.0;
         assert!(
             owed < got.given_up_s + 0.1 + 0.05 * got.seconds,

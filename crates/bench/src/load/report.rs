@@ -86,4 +86,7 @@ pub struct LoadOnCpu {
     pub worst_second_off: Option<f64>,
     /// Seconds of CPU time it gave up on, because the CPU was taken.
     pub given_up_s: f64,
+    /// Seconds that passed without it while it burned: another process ran, or the hypervisor ran another guest. The
+    /// kernel of a guest counts the latter as CPU time of this process, so it can have had more than its share.
+    pub stalled_s: f64,
 }

@@ -18,6 +18,8 @@ use nearfar_proc::affinity;
 const CLOSE_ENOUGH_S: f64 = 1e-6;
 /// A load of 0 % only waits; it looks up this often.
 const IDLE_PERIOD_S: f64 = 1.0;
+/// Two readings of the wall's clock one after the other are this far apart only when something else ran in between.
+const STALL_S: f64 = 1e-3;
 
 /// Does what `nearfar bench child load` is for: one load, described and stopped over standard input.
 ///
@@ -80,6 +82,7 @@ fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCp
         whole_seconds,
         worst_second_off: worst_off.map(|off| 100.0 * off),
         given_up_s: steering.given_up(),
+        stalled_s: clocks.stalled,
     }
 }
 
@@ -87,6 +90,8 @@ fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCp
 struct Clocks {
     wall: f64,
     own: f64,
+    /// Time that passed between readings while this process burned and did nothing else.
+    stalled: f64,
 }
 
 impl Clocks {
@@ -94,6 +99,7 @@ impl Clocks {
         Self {
             wall: seconds(ClockId::Monotonic),
             own: seconds(ClockId::ProcessCPUTime),
+            stalled: 0.0,
         }
     }
 
@@ -106,17 +112,22 @@ impl Clocks {
     }
 
     /// Burns what the period asks for, and sleeps until its end.
-    fn live_through(&self, period: Period) {
+    fn live_through(&mut self, period: Period) {
         loop {
-            let (now, missing) = (self.wall(), period.burn_until_used - self.own());
+            let mut now = self.wall();
+            let missing = period.burn_until_used - self.own();
             let until = period.end.min(now + missing);
             if missing <= CLOSE_ENOUGH_S || now >= period.end {
                 break;
             }
             // The wall's clock is no system call: time is burned in this process and not in the kernel. A process that took
             // the CPU meanwhile shows in the other clock, and the loop goes round once more.
-            while self.wall() < until {
+            while now < until {
                 std::hint::spin_loop();
+                let before = std::mem::replace(&mut now, self.wall());
+                self.stalled += Some(now - before)
+                    .filter(|&gap| gap > STALL_S)
+                    .unwrap_or(0.0);
             }
         }
         let end = self.wall + period.end;
