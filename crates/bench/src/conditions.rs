@@ -78,7 +78,7 @@ impl Ticks {
             later.fold(0u64, u64::saturating_add) as f64 / ticks_per_second
         };
         let elapsed = since(|cpu| cpu.all()) / self.cpus.len().max(1) as f64;
-        let others = since(|cpu| cpu.busy) - (self.own_s - before.own_s);
+        let others = since(CpuTimes::busy) - (self.own_s - before.own_s);
         let percent = 100.0 * others / elapsed;
         // Ticks are coarse: what is below two of them says nothing.
         let tells = elapsed > 0.0 && others * ticks_per_second > 2.0;

@@ -28,6 +28,8 @@ mod mock;
 mod node_buffers;
 mod node_selection;
 pub mod options;
+#[allow(dead_code)]
+mod planned;
 pub mod probe;
 pub mod registry;
 mod sampling;

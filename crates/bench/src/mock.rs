@@ -14,6 +14,7 @@ pub(crate) const DECLARATION: Declaration = Declaration {
     examples: &["--samples 20 --label quiet", "--resume"],
     is_hidden: true,
     is_of_machine: false,
+    needs_devices: false,
     samples: 10,
     factors: &[
         Varied::new("speed", &["fast", "slow", "failing"], &["fast", "slow"]),

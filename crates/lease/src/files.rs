@@ -6,9 +6,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::CpuSet;
+use nearfar_machine::{CpuSet, PciAddress};
 use nearfar_proc::{choice, error_text};
 
+use crate::rebind;
 use crate::record::ForeignError;
 use crate::{LeaseError, UndoStatus, Undone};
 
@@ -31,6 +32,8 @@ const FILES: &[&str] = &[
 ];
 /// And this one of any control group, wherever the groups are mounted.
 const OF_GROUPS: &str = "cpuset.cpus";
+/// The node of a PCI function, below its address.
+const NODE: &str = "numa_node";
 /// CGROUP2_SUPER_MAGIC (include/uapi/linux/magic.h).
 const GROUPS_MAGIC: i64 = 0x6367_7270;
 
@@ -80,7 +83,7 @@ pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), ForeignError>
         .ok_or_else(|| ForeignError::File(path.to_owned()))
 }
 
-/// Whether it is the setting of an interrupt, a network queue or an NVMe subsystem, whose numbers and names differ
+/// Whether it is the setting of an interrupt, a network queue, an NVMe subsystem or the node of a PCI function, whose numbers and names differ
 /// from machine to machine.
 fn is_of_device(path: &Path) -> bool {
     let Some(path) = path.to_str() else {
@@ -116,6 +119,9 @@ fn is_of_device(path: &Path) -> bool {
         ["", "sys", "class", "nvme-subsystem", subsystem, "iopolicy"] => {
             numbered(subsystem, "nvme-subsys")
         }
+        ["", "sys", "bus", "pci", "devices", address, NODE] => address
+            .parse()
+            .is_ok_and(|it: PciAddress| it.to_string() == address),
         _ => false,
     }
 }
@@ -252,7 +258,10 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
     }
     // The rest of longer old content, in files that have any; the kernel's have no length.
     let _ = file.set_len(content.len() as u64);
-    Ok(())
+    match path.file_name().is_some_and(|name| name == NODE) {
+        true => rebind::controllers_follow(path.parent().unwrap_or(path)),
+        false => Ok(()),
+    }
 }
 
 /// The CPUs that a control group has without a set of its own; `None` where the file is not a set of CPUs.

@@ -28,6 +28,7 @@ mod guard;
 pub mod lines;
 mod lock;
 mod masks;
+mod rebind;
 mod record;
 mod recover;
 mod resource;

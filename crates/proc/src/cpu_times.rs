@@ -17,8 +17,12 @@ use crate::text;
 /// Clock ticks of one CPU since boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuTimes {
-    /// user, nice, system, irq, softirq. The time of guests is in user.
-    pub busy: u64,
+    /// In programs, also those of low priority. The time of guests is in it.
+    pub user: u64,
+    /// In the kernel, without interrupts.
+    pub system: u64,
+    pub interrupt: u64,
+    pub softirq: u64,
     /// idle and iowait.
     pub idle: u64,
     /// Time that a hypervisor gave to others; `None` on kernels that do not count it.
@@ -26,9 +30,16 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
+    /// All ticks that were not idle or stolen.
+    pub fn busy(&self) -> u64 {
+        [self.user, self.system, self.interrupt, self.softirq]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
     /// All ticks.
     pub fn all(&self) -> u64 {
-        self.busy
+        self.busy()
             .saturating_add(self.idle)
             .saturating_add(self.stolen.unwrap_or(0))
     }
@@ -57,7 +68,10 @@ fn cpu(line: &[u8]) -> Option<(CpuId, CpuTimes)> {
     };
     ticks[3]?;
     let times = CpuTimes {
-        busy: sum(&[0, 1, 2, 5, 6]),
+        user: sum(&[0, 1]),
+        system: sum(&[2]),
+        interrupt: sum(&[5]),
+        softirq: sum(&[6]),
         idle: sum(&[3, 4]),
         stolen: ticks[7],
     };
@@ -104,11 +118,19 @@ mod tests {
         let content =
             b"cpu  9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 1 1\ncpu12 1 2 3 60\nintr 1 2 3\ncpu9 1 1 1 1 1\n";
         let found: Vec<_> = parse(content).collect();
-        let times = |busy, idle, stolen| CpuTimes { busy, idle, stolen };
+        let times = |user, interrupt, softirq, idle, stolen| CpuTimes {
+            user,
+            system: 3,
+            interrupt,
+            softirq,
+            idle,
+            stolen,
+        };
         let expected = [
-            (CpuId(0), times(19, 45, Some(8))),
-            (CpuId(12), times(6, 60, None)),
+            (CpuId(0), times(3, 6, 7, 45, Some(8))),
+            (CpuId(12), times(3, 0, 0, 60, None)),
         ];
+        assert_eq!(found[0].1.busy(), 19);
         assert_eq!(found, expected);
         assert_eq!(found[0].1.all(), 72);
     }

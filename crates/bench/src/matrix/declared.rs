@@ -43,6 +43,7 @@ pub const DECLARATION: Declaration = Declaration {
     ],
     is_hidden: false,
     is_of_machine: true,
+    needs_devices: false,
     samples: 64,
     factors: &[
         Varied::of_machine(

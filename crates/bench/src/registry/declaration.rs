@@ -24,6 +24,8 @@ pub struct Declaration {
     pub is_hidden: bool,
     /// Whether cells depend on the machine, so that each machine has a run of its own and no target takes its samples.
     pub is_of_machine: bool,
+    /// Whether it looks at devices and their interrupts, which take longer to read than the topology.
+    pub needs_devices: bool,
     /// Samples of each cell unless others are asked for.
     pub samples: u32,
     pub factors: &'static [Varied],

@@ -13,6 +13,7 @@ const DECLARATION: Declaration = Declaration {
     examples: &[],
     is_hidden: true,
     is_of_machine: false,
+    needs_devices: false,
     samples: 1,
     factors: &[
         Varied::new("speed", &["fast", "slow"], &["fast"]),

@@ -44,6 +44,7 @@ pub const DECLARATION: Declaration = Declaration {
     ],
     is_hidden: false,
     is_of_machine: false,
+    needs_devices: false,
     samples: 12,
     factors: &[
         // The last one makes the columns of a page: the published table's variants.

@@ -194,8 +194,12 @@ impl Registered {
                  nearfar lab run -- nearfar bench {name}"
             )));
         }
-        let machine =
-            nearfar_sources::read(&Source::live(Want::topology())).map_err(Failure::input)?;
+        let want = Want {
+            devices: declaration.needs_devices,
+            interrupts: declaration.needs_devices,
+            ..Want::topology()
+        };
+        let machine = nearfar_sources::read(&Source::live(want)).map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
         if common.one_sample {
             return one_sample(self.entry, arguments, &machine, &cancel);

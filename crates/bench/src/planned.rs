@@ -1,0 +1,114 @@
+//! The factor `plan`: a cell is measured with the changes that `nearfar plan` has for a device, or without them.
+
+use nearfar_experiment::{Cell, Change};
+use nearfar_machine::{Machine, PciAddress};
+use nearfar_placement::audit::{self, AuditOptions};
+use nearfar_placement::change::{LeftAlone, Plan};
+use nearfar_placement::plan::{self, PlanOptions};
+
+use crate::registry::{Argument, Kind, Varied};
+
+/// The factor's name.
+pub(crate) const PLAN: &str = "plan";
+/// The level without changes.
+pub(crate) const BEFORE: &str = "before";
+/// The level with them.
+pub(crate) const AFTER: &str = "after";
+
+/// The factor, for a declaration.
+pub(crate) const FACTOR: Varied = Varied::new(PLAN, &[BEFORE, AFTER], &[BEFORE]);
+
+/// The argument whose value is [`PlannedChanges::new`]'s last one, for a declaration.
+pub(crate) const OVERRIDE_DEVICE_NODE: Argument = Argument::optional(
+    "override-device-node",
+    "plan=after also overrides the node of a device that the kernel puts on none; it taints the kernel",
+    Kind::Flag,
+);
+
+/// What a placement plan changes for some devices.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedChanges {
+    changes: Vec<Change>,
+    left_alone: Vec<LeftAlone>,
+}
+
+impl PlannedChanges {
+    /// The plan for these devices of a machine that was read with its devices and interrupts.
+    pub(crate) fn new(machine: &Machine, devices: &[PciAddress], is_node_overridden: bool) -> Self {
+        let audit = audit::audit(machine, &AuditOptions::default());
+        let options = PlanOptions {
+            device_node_override: is_node_overridden,
+            devices: Some(devices.to_vec()),
+            ..PlanOptions::default()
+        };
+        let Plan {
+            changes,
+            left_alone,
+            ..
+        } = plan::plan(machine, &audit, &options);
+        Self {
+            changes: changes.into_iter().map(|planned| planned.change).collect(),
+            left_alone,
+        }
+    }
+
+    /// The settings of a cell: the changes where its level is `after`, else none.
+    pub(crate) fn settings(&self, cell: &Cell) -> Vec<Change> {
+        match cell.text(PLAN) == AFTER {
+            true => self.changes.clone(),
+            false => Vec::new(),
+        }
+    }
+
+    /// What the level `after` does and does not change, in sentences.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.changes.is_empty() {
+            notes.push("plan=after changes nothing: the plan for the device is empty".to_owned());
+        }
+        let left = self.left_alone.iter();
+        notes.extend(
+            left.map(|it| format!("plan=after leaves {} alone: {}", it.subject, it.because)),
+        );
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gallery(name: &str) -> Machine {
+        let want = nearfar_sources::Want::audit();
+        let request = nearfar_sources::Request {
+            source: Some(name.to_owned()),
+            ..nearfar_sources::Request::live(want)
+        };
+        nearfar_sources::read(&request).unwrap()
+    }
+
+    #[test]
+    fn only_after_has_the_changes_of_the_plan() {
+        let machine = gallery("x86-case1");
+        let devices: Vec<PciAddress> = machine.functions_named("nvme-subsys0");
+        assert!(!devices.is_empty(), "{:?}", machine.device_names());
+        let planned = PlannedChanges::new(&machine, &devices, true);
+        let cell = |level: &str| Cell::new().with(PLAN, level);
+        assert!(planned.settings(&cell(BEFORE)).is_empty());
+        let after = planned.settings(&cell(AFTER));
+        assert!(
+            after
+                .iter()
+                .any(|change| matches!(change, Change::DeviceNode { .. })),
+            "{after:?}"
+        );
+        let without = PlannedChanges::new(&machine, &devices, false);
+        assert!(without.settings(&cell(AFTER)).is_empty());
+        assert!(
+            without
+                .notes()
+                .iter()
+                .any(|note| note.contains("taints the kernel"))
+        );
+    }
+}
