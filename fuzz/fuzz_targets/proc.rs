@@ -3,7 +3,7 @@
 use libfuzzer_sys::fuzz_target;
 use nearfar_proc::sched::Sched;
 use nearfar_proc::status::Status;
-use nearfar_proc::{RunTime, Stat, cgroup, choice, cpu_times, maps, meminfo, mountinfo, numa_maps};
+use nearfar_proc::{RunTime, Stat, cgroup, choice, cpu_counts, cpu_times, maps, meminfo, mountinfo, numa_maps};
 
 fuzz_target!(|content: &[u8]| {
     if let Some((stat, name)) = Stat::parse_with_name(content) {
@@ -19,6 +19,7 @@ fuzz_target!(|content: &[u8]| {
     let _ = (RunTime::parse(content), meminfo::bytes(content, "MemFree"), meminfo::count(content, "HugePages_Total"));
     let _ = (cgroup::group_with(content, "cpuset"), mountinfo::mounts(content));
     cpu_times::parse(content).for_each(drop);
+    cpu_counts::parse(content, |_| true).expect("bytes in memory are read");
     let _ = maps::huge_bytes(content, 0x1000..0x2000);
     maps::each_range(content, drop).expect("bytes in memory are read");
     numa_maps::each(content, drop).expect("bytes in memory are read");

@@ -1,5 +1,6 @@
 //! What an experiment makes and what outlives a process: in a lease from the first one on.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -87,6 +88,22 @@ impl Resources {
     /// As there.
     pub fn loop_device(&mut self, file: &Path) -> Result<PathBuf, LeaseError> {
         self.lease()?.loop_device(file)
+    }
+
+    /// As [`Lease::network_address`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn network_address(&mut self, name: &str, address: Ipv4Addr) -> Result<(), LeaseError> {
+        self.lease()?.network_address(name, address)
+    }
+
+    /// As [`Lease::moved_interface`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn moved_interface(&mut self, name: &str) -> Result<(), LeaseError> {
+        self.lease()?.moved_interface(name)
     }
 
     pub(crate) fn mark(&self) -> usize {

@@ -12,11 +12,13 @@
 
 mod block;
 mod control_group;
+mod network;
 mod process;
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,6 +68,8 @@ pub(crate) enum Resource {
     LoopDevice {
         file: PathBuf,
     },
+    /// A network interface that is up, has an address or is in another namespace for a while.
+    Interface(network::Interface),
 }
 
 impl Resource {
@@ -74,6 +78,7 @@ impl Resource {
         let good = match self {
             Self::Process { token, .. } => is_token(token),
             Self::NullBlock { name } => is_ours(name),
+            Self::Interface(interface) => interface.is_good(),
             Self::Directory { path }
             | Self::File { path }
             | Self::ControlGroup { path }
@@ -99,6 +104,7 @@ impl Resource {
             Self::ControlGroup { path } => control_group::remove(path),
             Self::NullBlock { name } => block::remove_null(name),
             Self::LoopDevice { file } => block::detach(file),
+            Self::Interface(interface) => interface.restore(),
         };
         let status = removed.unwrap_or_else(|error| UndoStatus::Failed {
             because: error_text(&error),
@@ -122,6 +128,7 @@ impl fmt::Display for Resource {
             Self::ControlGroup { path } => write!(f, "control group {}", path.display()),
             Self::NullBlock { name } => write!(f, "null block device {name:.64}"),
             Self::LoopDevice { file } => write!(f, "loop device of {}", file.display()),
+            Self::Interface(interface) => write!(f, "interface {:.16}", interface.name),
         }
     }
 }
@@ -213,6 +220,37 @@ impl Lease {
         let file = file.to_owned();
         self.register(Resource::LoopDevice { file: file.clone() })?;
         block::attach(&file).map_err(cannot("make a loop device of", &file))
+    }
+
+    /// Starts a network interface and gives it an address of 198.18.0.0/15, which is kept for benchmarks. Afterwards the
+    /// address is taken away, and the interface is up or down as it was.
+    ///
+    /// # Errors
+    /// When the journal cannot be written, there is no such interface, or `ip` of iproute2 refuses.
+    pub fn network_address(&mut self, name: &str, address: Ipv4Addr) -> Result<(), LeaseError> {
+        self.interface(name, Some(address))?
+            .set()
+            .map_err(cannot("give an address to", Path::new(name)))
+    }
+
+    /// Records a network interface that the caller is about to move to a network namespace of its own. When that namespace is
+    /// gone, the interface comes back; it is then up or down as it was.
+    ///
+    /// # Errors
+    /// When the journal cannot be written or there is no such interface.
+    pub fn moved_interface(&mut self, name: &str) -> Result<(), LeaseError> {
+        self.interface(name, None).map(drop)
+    }
+
+    fn interface(
+        &mut self,
+        name: &str,
+        address: Option<Ipv4Addr>,
+    ) -> Result<network::Interface, LeaseError> {
+        let interface = network::Interface::now(name, address);
+        let interface = interface.map_err(cannot("use the interface", Path::new(name)))?;
+        self.register(Resource::Interface(interface.clone()))?;
+        Ok(interface)
     }
 
     /// How many resources there are now, for [`Self::remove_since`].

@@ -11,6 +11,8 @@
 //!  /proc/PID/maps, smaps     maps                -
 //!  /proc/PID/numa_maps       numa_maps           -
 //!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process
+//!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
+//!  /proc/softirqs            cpu_counts::parse   cpu_counts::softirqs
 //! ```
 //!
 //! A parser takes bytes: names of tasks, paths and groups need not be UTF-8, and `sources` reads the same files from a
@@ -27,6 +29,7 @@ pub mod affinity;
 pub mod cgroup;
 pub mod choice;
 pub mod comm;
+pub mod cpu_counts;
 pub mod cpu_times;
 mod error;
 pub mod maps;

@@ -11,13 +11,12 @@
 
 mod managed;
 mod owner;
-mod queue;
 mod table;
 
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    CpuSet, Interrupt, Irq, Known, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice,
+    CpuSet, Interrupt, Irq, Known, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice, queue_of,
 };
 
 use super::attribute;
@@ -30,8 +29,6 @@ use crate::want::Want;
 use managed::Habits;
 use owner::Owners;
 use table::Table;
-
-pub(crate) use queue::queue_of;
 
 const PROC: &str = "proc/irq";
 /// The kernel numbers interrupts from 0 without end, but keeps them below this many (`IRQ_BITMAP_BITS`).

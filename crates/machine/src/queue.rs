@@ -24,7 +24,7 @@ const WORDS: [&str; 17] = [
 
 /// The queue a handler's name stands for: `nvme0q3` is 3. Nothing for configuration, hot-plug and management interrupts
 /// and for NVMe's queue 0, which only carries administration. Nothing either where several handlers share the line.
-pub(crate) fn queue_of(name: &str) -> Option<u32> {
+pub fn queue_of(name: &str) -> Option<u32> {
     if name.contains(',') {
         return None;
     }
