@@ -16,6 +16,7 @@ macro_rules! machines {
 /// By name, ascending.
 const MACHINES: &[(&str, &str)] = machines![
     "asymmetric",
+    "cards-back-to-back",
     "cxl-memory-only",
     "eight-node-ring",
     "fake-nodes",

@@ -212,7 +212,8 @@ fn bridges(
                 _ if is_late => {}
                 Device::Nic { id, multi_queue } => {
                     let card = if *multi_queue { card } else { "virtio-net-pci" };
-                    push(all, "-netdev", format!("user,id={id},restrict=on"));
+                    // One segment for all cards: two of them can be client and server. The host is not on it.
+                    push(all, "-netdev", format!("hubport,id={id},hubid=0"));
                     // Without an option ROM: it is not needed, and QEMU was seen to abort over it.
                     push(
                         all,

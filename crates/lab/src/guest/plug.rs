@@ -210,7 +210,7 @@ fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
             vec![
                 (
                     "netdev_add",
-                    json!({ "type": "user", "id": network, "restrict": true }),
+                    json!({ "type": "hubport", "id": network, "hubid": 0 }),
                 ),
                 ("device_add", card),
             ]
