@@ -7,6 +7,7 @@
 //! survey     all three within one budget, on the same buffers
 //! probe      seconds a run        a process of its own, bound or floating, near its memory or far
 //! tags       operations a second  tags of a device, taken by workers on its node and on another one
+//! io         I/Os a second     fio on a device, from near and far CPUs, with near and far memory
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
 //!
@@ -19,6 +20,7 @@ pub mod bandwidth;
 mod buffer_size;
 mod child;
 mod conditions;
+pub mod io;
 mod lab_counts;
 pub mod latency;
 pub mod load;
@@ -28,7 +30,6 @@ mod mock;
 mod node_buffers;
 mod node_selection;
 pub mod options;
-#[allow(dead_code)]
 mod planned;
 pub mod probe;
 pub mod registry;

@@ -21,7 +21,7 @@ use nearfar_experiment::{
 use nearfar_machine::Machine;
 use nearfar_runs::Store;
 
-use crate::{matrix, mock, tags};
+use crate::{io, matrix, mock, tags};
 
 pub use arguments::{ArgumentError, Arguments};
 pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
@@ -35,6 +35,10 @@ pub const EXPERIMENTS: &[Entry] = &[
     Entry {
         declaration: tags::DECLARATION,
         carry_out: |request| request.carry_out(tags::make),
+    },
+    Entry {
+        declaration: io::DECLARATION,
+        carry_out: |request| request.carry_out(io::make),
     },
     Entry {
         declaration: mock::DECLARATION,

@@ -49,6 +49,14 @@ impl Resources {
         self.lease()?.temporary_file(bytes)
     }
 
+    /// As [`Lease::file_in`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn file_in(&mut self, directory: &Path, bytes: u64) -> Result<PathBuf, LeaseError> {
+        self.lease()?.file_in(directory, bytes)
+    }
+
     /// As [`Lease::start`].
     ///
     /// # Errors

@@ -151,7 +151,16 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written or the file cannot be made.
     pub fn temporary_file(&mut self, bytes: u64) -> Result<PathBuf, LeaseError> {
-        let path = temporary(&token()?)?;
+        self.file_in(&std::env::temp_dir(), bytes)
+    }
+
+    /// The same in a directory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn file_in(&mut self, directory: &Path, bytes: u64) -> Result<PathBuf, LeaseError> {
+        let directory = fs::canonicalize(directory).map_err(cannot("use", directory))?;
+        let path = directory.join(named(&token()?));
         self.register(Resource::File { path: path.clone() })?;
         let made = OpenOptions::new()
             .write(true)

@@ -52,6 +52,8 @@ pub enum Levels {
         range: RangeInclusive<i64>,
         default: &'static [i64],
     },
+    /// Nodes: `near`, `far` or a number.
+    Node { default: &'static [&'static str] },
     /// Those of the machine; all of them unless some are named.
     OfMachine {
         help: &'static str,
@@ -81,6 +83,12 @@ impl Varied {
         Self { name, levels }
     }
 
+    /// A factor whose levels are nodes near the device, far from it, or by number.
+    pub const fn node(name: &'static str, default: &'static [&'static str]) -> Self {
+        let levels = Levels::Node { default };
+        Self { name, levels }
+    }
+
     /// A factor whose levels depend on the machine.
     pub const fn of_machine(
         name: &'static str,
@@ -106,6 +114,12 @@ impl Varied {
                 let (least, most) = (range.start(), range.end());
                 format!("{least} to {most} [default: {}]", default.join(","))
             }
+            Levels::Node { default } => {
+                format!(
+                    "near, far or a node's number [default: {}]",
+                    default.join(",")
+                )
+            }
             Levels::OfMachine { help, .. } => format!("{help} [default: all]"),
         }
     }
@@ -117,13 +131,19 @@ impl Varied {
                 let number = text.parse().ok().filter(|number| range.contains(number));
                 number.map(Level::Number)
             }
+            Levels::Node { .. } => match text {
+                "near" | "far" => Some(text.into()),
+                number => Some(number.parse::<u16>().ok()?.to_string().as_str().into()),
+            },
             Levels::OfMachine { read, .. } => read(text),
         }
     }
 
     fn default(&self) -> Vec<Level> {
         match &self.levels {
-            Levels::Named { default, .. } => default.iter().map(|&level| level.into()).collect(),
+            Levels::Named { default, .. } | Levels::Node { default } => {
+                default.iter().map(|&level| level.into()).collect()
+            }
             Levels::Number { default, .. } => default.iter().map(|&level| level.into()).collect(),
             Levels::OfMachine { .. } => Vec::new(),
         }

@@ -45,6 +45,12 @@ impl Histogram {
         let _ = self.0.record(value);
     }
 
+    /// Counts one value several times.
+    pub fn record_many(&mut self, value: u64, times: u64) {
+        // As above.
+        let _ = self.0.record_n(value, times);
+    }
+
     /// Adds the counts of another one.
     pub fn merge(&mut self, other: &Self) {
         // Cannot fail for one that resizes itself; one that was read from a file does, too.

@@ -1,0 +1,242 @@
+//! The command line of fio, and fio while it runs.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nearfar_experiment::{BoxError, Process, Resources};
+use nearfar_machine::{CpuSet, NodeId};
+
+use super::answer::Answer;
+use crate::mapping::set_policy;
+
+/// The last bytes of what fio wrote to standard error that an error has.
+const MAX_ERROR_BYTES: usize = 600;
+
+/// One measurement.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) path: PathBuf,
+    pub(super) engine: &'static str,
+    pub(super) pattern: String,
+    pub(super) block_size: String,
+    pub(super) depth: String,
+    pub(super) jobs: u32,
+    pub(super) seconds: f64,
+    pub(super) ramp_seconds: f64,
+    pub(super) cpus: CpuSet,
+    /// All memory of fio is of this node.
+    pub(super) memory_node: NodeId,
+    pub(super) is_buffered: bool,
+}
+
+impl Job {
+    pub(super) fn writes(pattern: &str) -> bool {
+        !matches!(pattern, "read" | "randread")
+    }
+
+    fn words(&self) -> Vec<String> {
+        let milliseconds = |seconds: f64| format!("{:.0}ms", 1e3 * seconds);
+        let path = self.path.to_string_lossy().replace(':', "\\:");
+        let mut words = vec![
+            "--name=nearfar".to_owned(),
+            format!("--filename={path}"),
+            format!("--ioengine={}", self.engine),
+            format!("--direct={}", u8::from(!self.is_buffered)),
+            format!("--rw={}", self.pattern),
+            format!("--bs={}", self.block_size),
+            format!("--iodepth={}", self.depth),
+            format!("--numjobs={}", self.jobs),
+            "--group_reporting".to_owned(),
+            format!("--cpus_allowed={}", self.cpus),
+            "--time_based".to_owned(),
+            format!("--runtime={}", milliseconds(self.seconds)),
+            format!("--ramp_time={}", milliseconds(self.ramp_seconds)),
+            "--allow_file_create=0".to_owned(),
+            "--output-format=json+".to_owned(),
+        ];
+        if !Self::writes(&self.pattern) {
+            words.push("--readonly".to_owned());
+        }
+        words
+    }
+
+    /// The command that measures the same without nearfar.
+    pub(super) fn command_line(&self) -> String {
+        let quoted = self.words().into_iter().map(|word| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,+:".contains(c);
+            match word.chars().all(plain) {
+                true => word,
+                false => format!("'{}'", word.replace('\'', "'\\''")),
+            }
+        });
+        let words: Vec<String> = quoted.collect();
+        format!(
+            "numactl --membind={} fio {}",
+            self.memory_node,
+            words.join(" ")
+        )
+    }
+
+    /// Starts fio; what it prints goes to files in `directory`.
+    ///
+    /// # Errors
+    /// When it cannot be started, or memory cannot be bound to the node.
+    pub(super) fn start(
+        &self,
+        resources: &mut Resources,
+        directory: PathBuf,
+    ) -> Result<Running, BoxError> {
+        let mut command = Command::new("fio");
+        command
+            .args(self.words())
+            .current_dir(&directory)
+            .stdin(Stdio::null())
+            .stdout(File::create(directory.join(OUTPUT))?)
+            .stderr(File::create(directory.join(ERRORS))?);
+        let node = self.memory_node;
+        let bound = |error| format!("cannot bind memory to node {node}: {error}");
+        set_policy(Some(node)).map_err(bound)?;
+        // Inherited by the process; this thread has no need of it.
+        let started = resources.start(command);
+        set_policy(None)?;
+        let process = started.map_err(|error| {
+            let hint = "fio is in the package fio of all distributions";
+            format!("{error}; {hint}")
+        })?;
+        Ok(Running { process, directory })
+    }
+}
+
+const OUTPUT: &str = "fio.json";
+const ERRORS: &str = "fio.err";
+
+/// fio.
+pub(super) struct Running {
+    process: Process,
+    directory: PathBuf,
+}
+
+impl Running {
+    /// Whether it still runs.
+    pub(super) fn is_running(&mut self) -> io::Result<bool> {
+        Ok(self.process.child.try_wait()?.is_none())
+    }
+
+    pub(super) fn kill(&mut self) {
+        // One that has ended needs no kill.
+        let _ = self.process.child.kill();
+        let _ = self.process.child.wait();
+    }
+
+    /// Its answer, once it has ended.
+    ///
+    /// # Errors
+    /// When it failed, with what it said of that; when its output cannot be read.
+    pub(super) fn answer(&mut self) -> Result<Answer, BoxError> {
+        let status = self.process.child.wait()?;
+        let output = fs::read(self.directory.join(OUTPUT))?;
+        if !status.success() {
+            let said = [tail(&self.directory.join(ERRORS)), notices(&output)];
+            let said: Vec<String> = said.into_iter().filter(|it| !it.is_empty()).collect();
+            return Err(format!("fio failed ({status}): {}", said.join("; ")).into());
+        }
+        Answer::parse(&output).map_err(|error| {
+            let said = tail(&self.directory.join(ERRORS));
+            match said.is_empty() {
+                true => error.into(),
+                false => format!("{error}; fio said: {said}").into(),
+            }
+        })
+    }
+}
+
+/// What fio printed before its JSON.
+fn notices(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines = text.lines().take_while(|line| !line.starts_with('{'));
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// The last lines of a file, as one.
+fn tail(path: &Path) -> String {
+    let content = fs::read(path).unwrap_or_default();
+    let from = content.len().saturating_sub(MAX_ERROR_BYTES);
+    let text = String::from_utf8_lossy(&content[from..]).into_owned();
+    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
+}
+
+/// The engine: io_uring where the kernel lets this user have it, else libaio and the reason.
+pub(super) fn engine(asked: &str) -> (&'static str, Option<String>) {
+    match asked {
+        "io_uring" => return ("io_uring", None),
+        "libaio" => return ("libaio", None),
+        _ => {}
+    }
+    // Larger than io_uring_params (include/uapi/linux/io_uring.h), which is 120 bytes.
+    let mut parameters = [0u64; 32];
+    // SAFETY: the kernel writes a struct of 120 bytes into the array.
+    let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+    match i32::try_from(answer) {
+        Ok(file) if file >= 0 => {
+            // SAFETY: a descriptor that the call has just made and nobody else has.
+            unsafe { libc::close(file) };
+            ("io_uring", None)
+        }
+        _ => {
+            let error = io::Error::last_os_error();
+            let why = format!("the kernel refuses io_uring ({error}): fio used libaio");
+            ("libaio", Some(why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(path: &str, pattern: &str) -> Job {
+        Job {
+            path: path.into(),
+            engine: "io_uring",
+            pattern: pattern.to_owned(),
+            block_size: "4096".to_owned(),
+            depth: "32".to_owned(),
+            jobs: 1,
+            seconds: 2.0,
+            ramp_seconds: 0.2,
+            cpus: CpuSet::parse_list("2-3").unwrap(),
+            memory_node: NodeId(1),
+            is_buffered: false,
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_one_for_a_shell() {
+        let line = job("/dev/it's:1", "randread").command_line();
+        assert!(
+            line.starts_with("numactl --membind=1 fio --name=nearfar "),
+            "{line}"
+        );
+        assert!(line.contains(r"'--filename=/dev/it'\''s\:1'"), "{line}");
+        assert!(line.contains(" --cpus_allowed=2-3 "), "{line}");
+        assert!(
+            line.contains(" --runtime=2000ms --ramp_time=200ms "),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn fio_itself_refuses_writes_of_a_job_that_reads() {
+        let is_read_only = |pattern| {
+            job("/dev/x", pattern)
+                .words()
+                .contains(&"--readonly".to_owned())
+        };
+        assert!(is_read_only("read") && is_read_only("randread"));
+        for pattern in ["write", "randwrite", "rw", "randrw"] {
+            assert!(!is_read_only(pattern) && Job::writes(pattern));
+        }
+    }
+}
