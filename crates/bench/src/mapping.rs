@@ -287,8 +287,14 @@ pub(crate) fn set_policy(node: Option<NodeId>) -> io::Result<()> {
         Some(node) => (MPOL_BIND, only(node)),
         None => (MPOL_DEFAULT, (Vec::new(), 0)),
     };
+    // The kernel takes one bit less than the length says, and an empty mask has to be a null pointer (get_nodes in
+    // mm/mempolicy.c).
+    let start = match mask.is_empty() {
+        true => std::ptr::null(),
+        false => mask.as_ptr(),
+    };
     // SAFETY: the mask outlives the call and is as long as said.
-    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), longest) };
+    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, start, longest) };
     if result == 0 {
         Ok(())
     } else {

@@ -226,10 +226,11 @@ impl IoExperiment<'_> {
             }
             Asked::Null(_) => None,
         };
-        let node = self.parameters.device_node.or(match self.parameters.asked {
-            Asked::Null(node) => Some(node),
-            _ => None,
-        });
+        let named = self.parameters.device_node;
+        let node = match self.parameters.asked {
+            Asked::Null(node) => Some((node, "--null")),
+            _ => named.map(|node| (node, "--device-node")),
+        };
         let functions = target.as_ref().map_or(&[][..], |it| &it.functions);
         let what = self.parameters.asked.to_string();
         self.around = Some(Surroundings::new(

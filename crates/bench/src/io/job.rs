@@ -180,7 +180,7 @@ pub(super) fn engine(asked: &str) -> (&'static str, Option<String>) {
     let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
     match i32::try_from(answer) {
         Ok(file) if file >= 0 => {
-            // SAFETY: a descriptor that the call has just made and nobody else has.
+            // SAFETY: a descriptor that the call has just made and nothing else has.
             unsafe { libc::close(file) };
             ("io_uring", None)
         }

@@ -87,7 +87,7 @@ impl Paths {
     }
 }
 
-/// Bytes that disks have read and written since boot, whoever asked for them.
+/// Bytes that disks have read and written since boot, for all programs.
 pub(super) struct DiskCounts(Vec<Option<u64>>);
 
 impl DiskCounts {

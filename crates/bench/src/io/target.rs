@@ -28,7 +28,7 @@ pub(super) enum TargetError {
     #[error("where {what} is is unknown ({because}): --device-node says which node it is on")]
     NoNode { what: String, because: String },
     #[error("{option}: node {node} is not online")]
-    Offline { option: String, node: NodeId },
+    Offline { option: &'static str, node: NodeId },
     #[error("no online node has {what}")]
     NoNodeWith { what: &'static str },
 }
@@ -174,21 +174,18 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Around the functions of a device, or around `asked`. Where neither says anything a machine with one node has
+    /// Around the functions of a device, or around the node of an option. Where neither says anything a machine with one node has
     /// it there.
     pub(super) fn new(
         machine: &Machine,
         allowed: &CpuSet,
         functions: &[PciAddress],
-        asked: Option<NodeId>,
+        asked: Option<(NodeId, &'static str)>,
         what: &str,
     ) -> Result<Self, TargetError> {
         let nodes = match asked {
-            Some(node) if machine.node(node).is_some_and(|it| it.online) => vec![node],
-            Some(node) => {
-                let option = "--device-node".to_owned();
-                return Err(TargetError::Offline { option, node });
-            }
+            Some((node, _)) if machine.node(node).is_some_and(|it| it.online) => vec![node],
+            Some((node, option)) => return Err(TargetError::Offline { option, node }),
             None => device_nodes(machine, functions, what)?,
         };
         let around = |has: &dyn Fn(&Node) -> bool| {
@@ -340,7 +337,10 @@ mod tests {
     fn an_unknown_place_is_an_error_and_a_node_can_be_named() {
         let machine = gallery("two-node");
         let all = machine.cpu_states.online.clone();
-        let on = |node| Surroundings::new(&machine, &all, &[], node, "/dev/x");
+        let asked = |node: NodeId| (node, "--device-node");
+        let on = |node: Option<NodeId>| {
+            Surroundings::new(&machine, &all, &[], node.map(asked), "/dev/x")
+        };
         let error = on(None).unwrap_err().to_string();
         assert!(
             error.contains("/dev/x") && error.contains("--device-node"),

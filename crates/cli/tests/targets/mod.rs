@@ -315,6 +315,41 @@ pub const TARGETS: &[Target] = &[
         &["node 999", "nodes with one: 0"],
     ),
     target(
+        ["bench io", "cell"],
+        "bench io --no-store --null 0 --cell pattern=reed",
+        &["pattern are randread"],
+    ),
+    target(
+        ["bench io", "device"],
+        "bench io --no-store --device /dev/nope",
+        &["--device /dev/nope", "no such device"],
+    ),
+    target(
+        ["bench io", "file"],
+        "bench io --no-store --file /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
+        ["bench io", "null"],
+        "bench io --no-store --null 999",
+        &["--null: node 999 is not online"],
+    ),
+    target(
+        ["bench io", "device-node"],
+        "bench io --no-store --file / --device-node 999",
+        &["--device-node: node 999 is not online"],
+    ),
+    target(
+        ["bench io", "destroy"],
+        "bench io --no-store --file / --destroy /dev/null",
+        &["--destroy /dev/null", "what is measured is /"],
+    ),
+    target(
+        ["bench io", "guest"],
+        "bench io --null 0 --guest machine=nope",
+        &["nope", "two-node"],
+    ),
+    target(
         ["bench mock", "factor"],
         "bench mock --no-store --factor speed=fats",
         &["fast, slow"],
@@ -602,6 +637,13 @@ pub const NO_TARGETS: &[&str] = &[
     "checkup store",
     "bench probe store",
     "bench tags store",
+    "bench io store",
+    "bench io ramp-seconds",
+    "bench io jobs",
+    "bench io engine",
+    "bench io trace",
+    "bench io null-queues",
+    "bench io null-delay-us",
     // Names of what a run has; tests/compare.rs has runs.
     "compare baseline",
     "compare by",
