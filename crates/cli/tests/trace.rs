@@ -36,6 +36,7 @@ fn is_permitted() -> bool {
                     cpus: &first,
                     tracepoints: &tracepoints[..1],
                     names: false,
+                    callers_of: None,
                 })
                 .map(drop)
             });

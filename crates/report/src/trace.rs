@@ -1,11 +1,13 @@
-//! What a trace saw: which path NVMe commands took, and which tasks were moved where.
+//! What a trace saw: which path NVMe commands took, and which tasks were moved where, and what waited for locks.
 
+mod locks;
 mod migrations;
 mod nvme;
 
 use nearfar_machine::NodeId;
 use nearfar_trace::{Ended, Traced};
 
+pub use locks::locks;
 pub use migrations::migrations;
 pub use nvme::nvme;
 

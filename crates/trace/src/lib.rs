@@ -5,7 +5,7 @@
 //!                                     ▼
 //! Session: CPU 0  event ─┐ ring ──► samples ──► nvme::Commands ─────────────┐
 //!          CPU 1  event ─┘ ring ──►         └─► order ──► migrations::Moves ─┼──► answers, with a Machine
-//!          ...                                                              ┘
+//!          ...                     └─► locks::Waits                         ┘
 //! ```
 //!
 //! [`watch`] keeps one session open for a whole experiment, and answers for one process after the other.
@@ -17,6 +17,7 @@
 
 mod error;
 pub mod format;
+pub mod locks;
 mod losses;
 pub mod migrations;
 pub mod numa_balancing;

@@ -11,14 +11,17 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use nearfar_machine::{CpuId, Known};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::{
-    PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME,
-    PERF_TYPE_TRACEPOINT, perf_event_attr,
+    PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_RAW,
+    PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_TRACEPOINT, perf_event_attr,
 };
 use rustix::time::ClockId;
 
 use crate::TraceError;
 use crate::format::Format;
 use crate::losses::Count;
+
+/// Functions of a call chain: more than a lock's own, tracing and the path to the call site take.
+const MAX_CALLERS: u16 = 16;
 
 /// One clock for all CPUs, the same as the caller's: events of several CPUs are put in order by it.
 const CLOCK: ClockId = ClockId::Monotonic;
@@ -28,11 +31,12 @@ pub(crate) struct Event(OwnedFd);
 
 impl Event {
     /// Opens a tracepoint on a CPU, not counting yet; `with_names` also records the names that tasks get there, which one
-    /// event of a CPU should do. `Ok(None)`: that CPU is offline.
+    /// event of a CPU should do; `callers_of` as [`Plan`](crate::Plan) has it. `Ok(None)`: that CPU is offline.
     pub(crate) fn open(
         format: &Format,
         cpu: CpuId,
         with_names: bool,
+        callers_of: Option<u16>,
     ) -> Result<Option<Self>, TraceError> {
         let mut attributes = perf_event_attr {
             type_: PERF_TYPE_TRACEPOINT,
@@ -43,6 +47,12 @@ impl Event {
             ..Default::default()
         };
         attributes.__bindgen_anon_1.sample_period = 1;
+        if let Some(of) = callers_of {
+            attributes.sample_type |= u64::from(PERF_SAMPLE_CALLCHAIN);
+            attributes.set_exclude_callchain_user(1);
+            // All events of a ring have one layout; those whose callers nobody wants have the shortest chain.
+            attributes.sample_max_stack = if format.id() == of { MAX_CALLERS } else { 1 };
+        }
         // No watermark: then the kernel wakes a waiting reader each time half of the ring has been filled.
         attributes.set_use_clockid(1);
         attributes.set_disabled(1);

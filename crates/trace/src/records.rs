@@ -1,7 +1,7 @@
 //! What the kernel writes into a ring: records one behind the other (`struct perf_event_header`, perf_event_open(2)).
 //!
 //! ```text
-//!  header            body of a sample of TID | TIME | RAW
+//!  header            body of a sample of TID | TIME | RAW; with a call chain, that is before the RAW part
 //! ┌─────┬────┬────┐ ┌─────┬─────┬──────┬──────┬───────────────────┬─────┐
 //! │type │misc│size│ │ pid │ tid │ time │ size │ the event's bytes │ pad │
 //! │ u32 │ u16│ u16│ │ u32 │ u32 │ u64  │ u32  │                   │     │
@@ -18,15 +18,47 @@ use perf_event_open_sys::bindings::{
 /// Bytes of a record's header.
 const HEADER: usize = 8;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sample<'a> {
     /// The process in whose context it happened, as this process' pid namespace numbers it.
     pub pid: i32,
     pub tid: i32,
     /// When, on the clock of the session (CLOCK_MONOTONIC).
     pub time_ns: u64,
+    /// Addresses of the kernel's call chain, 8 bytes each, innermost first, with markers; empty without
+    /// [`Layout::callers`].
+    chain: &'a [u8],
     /// The event's own bytes, laid out as its [`Format`](crate::format::Format) says; the kernel may add up to 7 bytes.
     pub event: &'a [u8],
+}
+
+/// What samples have besides thread, time and the event's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// The kernel's call chain (PERF_SAMPLE_CALLCHAIN), between time and the event's bytes.
+    pub callers: bool,
+}
+
+impl<'a> Sample<'a> {
+    /// Without a call chain.
+    pub fn new(pid: i32, tid: i32, time_ns: u64, event: &'a [u8]) -> Self {
+        let chain = &[];
+        Self {
+            pid,
+            tid,
+            time_ns,
+            chain,
+            event,
+        }
+    }
+
+    /// The addresses of the kernel's call chain, innermost first.
+    pub fn callers(&self) -> impl Iterator<Item = u64> {
+        let (words, _) = self.chain.as_chunks();
+        let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+        // Markers between the parts of a chain are the highest numbers (PERF_CONTEXT_MAX, include/uapi/linux/perf_event.h).
+        words.filter(|address| *address < 4095_u64.wrapping_neg())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +84,12 @@ pub enum Record<'a> {
 
 /// Visits the records in the filled part of a ring, which is in one piece or (second part not empty) in two. `scratch`
 /// holds records that are in two pieces.
-pub fn walk(parts: [&[u8]; 2], scratch: &mut Vec<u8>, visit: &mut dyn FnMut(Record<'_>)) {
+pub fn walk(
+    parts: [&[u8]; 2],
+    layout: Layout,
+    scratch: &mut Vec<u8>,
+    visit: &mut dyn FnMut(Record<'_>),
+) {
     let [first, second] = parts;
     let total = first.len() + second.len();
     let mut at = 0;
@@ -66,7 +103,7 @@ pub fn walk(parts: [&[u8]; 2], scratch: &mut Vec<u8>, visit: &mut dyn FnMut(Reco
         let Some(record) = whole(parts, at, size, scratch) else {
             return visit(Record::Damaged);
         };
-        visit(record_of(record));
+        visit(record_of(record, layout));
         at += size;
     }
 }
@@ -97,10 +134,10 @@ fn header_size(header: &[u8]) -> usize {
     usize::from(u16::from_ne_bytes([header[6], header[7]]))
 }
 
-fn record_of(record: &[u8]) -> Record<'_> {
+fn record_of(record: &[u8], layout: Layout) -> Record<'_> {
     let mut body = Reader(&record[HEADER..]);
     let read = match u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) {
-        PERF_RECORD_SAMPLE => sample(&mut body).map(Record::Sample),
+        PERF_RECORD_SAMPLE => sample(&mut body, layout).map(Record::Sample),
         PERF_RECORD_COMM => named(&mut body),
         // The event's number stands first.
         PERF_RECORD_LOST => body.u64().and_then(|_| body.u64()).map(Record::Lost),
@@ -110,14 +147,22 @@ fn record_of(record: &[u8]) -> Record<'_> {
     read.unwrap_or(Record::Damaged)
 }
 
-fn sample<'a>(body: &mut Reader<'a>) -> Option<Sample<'a>> {
+fn sample<'a>(body: &mut Reader<'a>, layout: Layout) -> Option<Sample<'a>> {
     let (pid, tid) = (body.u32()?.cast_signed(), body.u32()?.cast_signed());
     let time_ns = body.u64()?;
+    let chain = match layout.callers {
+        true => {
+            let count = usize::try_from(body.u64()?).ok()?;
+            body.take(count.checked_mul(8)?)?
+        }
+        false => &[],
+    };
     let size = body.u32()? as usize;
     Some(Sample {
         pid,
         tid,
         time_ns,
+        chain,
         event: body.take(size)?,
     })
 }

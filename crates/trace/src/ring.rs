@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::records::{self, Record};
+use crate::records::{self, Layout, Record};
 
 /// A mapped ring. Dropping it unmaps it.
 pub(crate) struct Ring {
@@ -28,6 +28,7 @@ pub(crate) struct Ring {
     header: usize,
     /// Bytes of data, a power of two.
     size: usize,
+    layout: Layout,
 }
 
 // SAFETY: the mapping belongs to this value alone, no thread is tied to it, and reading takes it mutably.
@@ -35,7 +36,7 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Maps a ring of so many bytes of data, a power of two and a multiple of the page.
-    pub(crate) fn map(event: BorrowedFd<'_>, size: usize) -> io::Result<Self> {
+    pub(crate) fn map(event: BorrowedFd<'_>, size: usize, layout: Layout) -> io::Result<Self> {
         let header = rustix::param::page_size();
         debug_assert!(size.is_power_of_two() && size.is_multiple_of(header));
         // Writable: only then does the kernel respect the tail instead of overwriting what was not read yet.
@@ -52,7 +53,12 @@ impl Ring {
             )
         }?;
         let page = NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { page, header, size })
+        Ok(Self {
+            page,
+            header,
+            size,
+            layout,
+        })
     }
 
     /// Visits every record that has been written since the last time, and gives the room back.
@@ -77,7 +83,7 @@ impl Ring {
             // tail moves, which it does below, when the slices are gone.
             unsafe { std::slice::from_raw_parts(data.wrapping_add(start), length) }
         });
-        records::walk([first, second], scratch, visit);
+        records::walk([first, second], self.layout, scratch, visit);
         // Pairs with the kernel reading the tail before it writes: we are done with these bytes.
         tail.store(until, Ordering::Release);
     }

@@ -11,7 +11,7 @@ use crate::TraceError;
 use crate::format::Format;
 use crate::losses::{Count, Losses, between_events};
 use crate::open::Event;
-use crate::records::{Record, Sample};
+use crate::records::{Layout, Record, Sample};
 use crate::ring::Ring;
 
 /// Bytes of one CPU's ring when there is room: at 120 bytes an event it holds 35,000, some 100 ms of a fast disk's
@@ -38,6 +38,9 @@ pub struct Plan<'a> {
     pub tracepoints: &'a [(&'a Format, Option<String>)],
     /// Whether to remember the names that processes get meanwhile ([`Session::name_of`]): a few bytes each until the end.
     pub names: bool,
+    /// The event ([`Format::id`]) with the kernel's call chain ([`Sample::callers`]); the samples of the others have a
+    /// function of it or none.
+    pub callers_of: Option<u16>,
 }
 
 /// An open trace. Finishing or dropping it closes its events: nothing of it stays in the kernel.
@@ -339,10 +342,19 @@ impl OnCpu {
 fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, TraceError> {
     let step =
         |step: &'static str| move |source: std::io::Error| TraceError::Step { step, cpu, source };
+    let layout = Layout {
+        callers: plan.callers_of.is_some(),
+    };
     let mut events: Vec<Event> = Vec::new();
     let mut ring = None;
     for (format, filter) in plan.tracepoints {
-        let Some(event) = Event::open(format, cpu, plan.names && events.is_empty())? else {
+        let Some(event) = Event::open(
+            format,
+            cpu,
+            plan.names && events.is_empty(),
+            plan.callers_of,
+        )?
+        else {
             return Ok(None);
         };
         if let Some(filter) = filter {
@@ -354,7 +366,7 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
             Some(first) => event
                 .write_to(first)
                 .map_err(step("sharing a ring buffer"))?,
-            None => ring = Some(map(&event, cpu, size)?),
+            None => ring = Some(map(&event, cpu, size, layout)?),
         }
         events.push(event);
     }
@@ -368,9 +380,9 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
 }
 
 /// A ring of that size or, where the kernel allows this user no more, a smaller one.
-fn map(event: &Event, cpu: CpuId, mut size: usize) -> Result<Ring, TraceError> {
+fn map(event: &Event, cpu: CpuId, mut size: usize, layout: Layout) -> Result<Ring, TraceError> {
     loop {
-        match Ring::map(event.as_fd(), size) {
+        match Ring::map(event.as_fd(), size, layout) {
             Ok(ring) => return Ok(ring),
             Err(_) if size / 2 >= SMALLEST_RING.max(rustix::param::page_size()) => size /= 2,
             Err(source) => {

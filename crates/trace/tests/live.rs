@@ -61,6 +61,7 @@ fn traced(
         cpus: &online(),
         tracepoints,
         names: false,
+        callers_of: None,
     }))?;
     let mut moves = Moves::new(Sharing::new(machine), only.is_none(), formats.balancing());
     let mut order = Ordered::default();
@@ -171,6 +172,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
         cpus: &online(),
         tracepoints: &following[..1],
         names: false,
+        callers_of: None,
     };
     let Some(mut session) = permitted(Session::open(&plan)) else {
         return;
@@ -228,6 +230,7 @@ fn every_event_that_an_ordinary_thread_causes_is_written() {
         cpus: &online(),
         tracepoints: &tracepoints,
         names: false,
+        callers_of: None,
     };
     let Some(mut session) = permitted(Session::open(&plan)) else {
         return;
@@ -279,6 +282,7 @@ fn a_cpu_that_the_kernel_cannot_have_is_named() {
         cpus: &CpuSet::single(CpuId(65_000)),
         tracepoints: &following[..1],
         names: false,
+        callers_of: None,
     });
     match error.map(|_| ()).unwrap_err() {
         error @ TraceError::NotPermitted { .. } => println!("skipped: perf: {error}"),

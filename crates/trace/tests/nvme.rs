@@ -46,15 +46,7 @@ impl Trace {
         event[48] = opcode;
         for _ in 0..times {
             let pid = 100 + cpu.cast_signed();
-            self.0.take(
-                CpuId(cpu),
-                &Sample {
-                    pid,
-                    tid: pid,
-                    time_ns: 1,
-                    event: &event,
-                },
-            );
+            self.0.take(CpuId(cpu), &Sample::new(pid, pid, 1, &event));
         }
     }
 
@@ -270,14 +262,6 @@ fn one_subsystem_is_answered_about_alone_and_a_wrong_name_is_said() {
 #[test]
 fn events_too_short_for_a_command_are_counted() {
     let mut trace = Trace::new();
-    trace.0.take(
-        CpuId(0),
-        &Sample {
-            pid: 1,
-            tid: 1,
-            time_ns: 1,
-            event: &[0; 40],
-        },
-    );
+    trace.0.take(CpuId(0), &Sample::new(1, 1, 1, &[0; 40]));
     assert_eq!(trace.answer(&machine("nvme-two-controllers")).unreadable, 1);
 }

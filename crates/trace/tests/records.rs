@@ -1,6 +1,6 @@
 //! The bytes of a ring, as the kernel writes them and as it should not.
 
-use nearfar_trace::records::{Record, Sample, walk};
+use nearfar_trace::records::{Layout, Record, Sample, walk};
 use proptest::prelude::*;
 
 const LOST: u32 = 2;
@@ -34,7 +34,7 @@ fn lost(count: u64) -> Vec<u8> {
 /// What a walk visits, in words.
 fn visited(parts: [&[u8]; 2]) -> Vec<String> {
     let mut visited = Vec::new();
-    walk(parts, &mut Vec::new(), &mut |record| {
+    walk(parts, Layout::default(), &mut Vec::new(), &mut |record| {
         visited.push(match record {
             Record::Sample(Sample {
                 tid,
@@ -81,17 +81,22 @@ fn a_name_is_read_with_its_time() {
         &55u64.to_ne_bytes(),
     ]
     .concat();
-    walk([&record(3, &body), &[]], &mut Vec::new(), &mut |record| {
-        assert_eq!(
-            record,
-            Record::Named {
-                pid: 0,
-                tid: 7,
-                time_ns: 55,
-                name: b"probe"
-            }
-        );
-    });
+    walk(
+        [&record(3, &body), &[]],
+        Layout::default(),
+        &mut Vec::new(),
+        &mut |record| {
+            assert_eq!(
+                record,
+                Record::Named {
+                    pid: 0,
+                    tid: 7,
+                    time_ns: 55,
+                    name: b"probe"
+                }
+            );
+        },
+    );
 }
 
 #[test]

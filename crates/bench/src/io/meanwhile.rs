@@ -35,6 +35,7 @@ impl Paths {
             cpus: &machine.cpu_states.online,
             tracepoints: &[(&format, None)],
             names: false,
+            callers_of: None,
         };
         let mut session = Session::open(&plan)?;
         session.enable()?;

@@ -1,5 +1,6 @@
 //! `nearfar trace`: who did what where, as the kernel saw it.
 
+mod locks;
 mod meanwhile;
 mod migrations;
 mod nvme;
@@ -16,13 +17,14 @@ use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Trace who does what where on the running system: NVMe commands, migrations
+/// Trace who does what where on the running system: NVMe commands, migrations, lock contention
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar trace nvme --seconds 10\n  nearfar trace nvme --subsystem nvme-subsys0 -- fio job.fio\n  \
                        nearfar trace migrations --pid 4711 --seconds 30\n  \
                        nearfar trace migrations --cgroup system.slice/redis.service --seconds 30\n  \
-                       nearfar trace migrations --output moves.json --format json -- ./probe"
+                       nearfar trace migrations --output moves.json --format json -- ./probe\n  \
+                       nearfar trace locks -- fio job.fio"
 )]
 pub struct Trace {
     #[command(subcommand)]
@@ -33,6 +35,7 @@ pub struct Trace {
 enum TraceVerb {
     Nvme(nvme::Nvme),
     Migrations(migrations::Migrations),
+    Locks(locks::Locks),
 }
 
 /// How the answer is given.
@@ -49,7 +52,8 @@ impl Trace {
     /// Traces, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let (TraceVerb::Nvme(nvme::Nvme { answer, .. })
-        | TraceVerb::Migrations(migrations::Migrations { answer, .. })) = &self.verb;
+        | TraceVerb::Migrations(migrations::Migrations { answer, .. })
+        | TraceVerb::Locks(locks::Locks { answer, .. })) = &self.verb;
         answer
             .output
             .as_deref()
@@ -58,6 +62,7 @@ impl Trace {
         match self.verb {
             TraceVerb::Nvme(verb) => verb.run(colour),
             TraceVerb::Migrations(verb) => verb.run(colour),
+            TraceVerb::Locks(verb) => verb.run(colour),
         }
     }
 }

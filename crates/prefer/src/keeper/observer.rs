@@ -140,6 +140,7 @@ impl Observer {
             cpus,
             tracepoints: &tracepoints,
             names: false,
+            callers_of: None,
         };
         let mut session = Session::open_within(&plan, RINGS_BYTES)?;
         session.enable()?;

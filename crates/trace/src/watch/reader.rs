@@ -72,6 +72,7 @@ impl Reader {
             cpus: &machine.cpu_states.online,
             tracepoints: &tracepoints,
             names: false,
+            callers_of: None,
         };
         let mut session = Session::open(&plan)?;
         session.enable()?;

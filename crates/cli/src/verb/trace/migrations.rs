@@ -75,6 +75,7 @@ impl Migrations {
             cpus: &machine.cpu_states.online,
             tracepoints: &tracepoints,
             names: false,
+            callers_of: None,
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         let balancing = MachineCounts::read();

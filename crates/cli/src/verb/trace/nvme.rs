@@ -54,6 +54,7 @@ impl Nvme {
             cpus: &machine.cpu_states.online,
             tracepoints: &[(&format, None)],
             names: true,
+            callers_of: None,
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;

@@ -1,0 +1,94 @@
+//! Names of kernel functions by address: /proc/kallsyms.
+
+use std::ops::Range;
+
+use nearfar_machine::Known;
+
+const FILE: &str = "/proc/kallsyms";
+
+/// What runs between a lock function and the tracepoint's handler.
+const TRACING: [&str; 5] = [
+    "trace_contention",
+    "__traceiter_",
+    "__bpf_trace_",
+    "perf_",
+    "__probestub_",
+];
+
+/// Functions of the kernel, by address.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Symbols {
+    /// Ascending.
+    functions: Vec<(u64, String)>,
+    /// Where the functions are that implement locks.
+    locks: Vec<Range<u64>>,
+}
+
+impl Symbols {
+    /// Those of the running kernel; unknown where it hides their addresses from this user.
+    pub fn read() -> Known<Self> {
+        match std::fs::read(FILE) {
+            Err(error) => Known::no(format!("{FILE}: {error}")),
+            Ok(text) => {
+                let symbols = Self::parse(&String::from_utf8_lossy(&text));
+                match symbols.functions.is_empty() {
+                    true => Known::no(format!(
+                        "{FILE} has no addresses: kernel.kptr_restrict hides them"
+                    )),
+                    false => Known::Yes(symbols),
+                }
+            }
+        }
+    }
+
+    /// Lines of `ADDRESS TYPE NAME [MODULE]`; others, and those without address, are skipped.
+    pub fn parse(text: &str) -> Self {
+        let mut functions: Vec<(u64, String)> = text.lines().filter_map(function).collect();
+        // Stable: of several names of one address the first stays first, as the kernel lists them.
+        functions.sort_by_key(|(address, _)| *address);
+        let address = |name: &str| functions.iter().find(|it| it.1 == name).map(|it| it.0);
+        let section = |name: &str| {
+            Some(address(&format!("__{name}_text_start"))?..address(&format!("__{name}_text_end"))?)
+        };
+        let locks = ["lock", "sched"].into_iter().filter_map(section).collect();
+        functions
+            .retain(|(_, name)| !name.ends_with("_text_start") && !name.ends_with("_text_end"));
+        Self { functions, locks }
+    }
+
+    /// The function that an address is in; `None` below the first one.
+    pub fn name(&self, address: u64) -> Option<&str> {
+        let after = self
+            .functions
+            .partition_point(|(start, _)| *start <= address);
+        let (_, name) = self.functions.get(after.checked_sub(1)?)?;
+        Some(name)
+    }
+
+    /// The first function of a call chain, innermost first, that implements no lock; else the outermost one.
+    pub fn call_site(&self, callers: &[u64]) -> Option<&str> {
+        let is_lock = |address: u64| {
+            let is_inside = self.locks.iter().any(|it| it.contains(&address));
+            let is_tracing = || {
+                let name = self.name(address).unwrap_or_default();
+                TRACING.iter().any(|prefix| name.starts_with(prefix))
+            };
+            is_inside || is_tracing()
+        };
+        let found = callers.iter().find(|address| !is_lock(**address));
+        self.name(*found.or(callers.last())?)
+    }
+}
+
+fn function(line: &str) -> Option<(u64, String)> {
+    let mut words = line.split_ascii_whitespace();
+    let address = u64::from_str_radix(words.next()?, 16).ok()?;
+    let kind = words.next()?;
+    let name = words.next()?;
+    let is_function = matches!(kind, "t" | "T" | "w" | "W") && address != 0;
+    let name = match words.next() {
+        Some(module) => format!("{name} {module}"),
+        None => name.to_owned(),
+    };
+    is_function.then_some((address, name))
+}
