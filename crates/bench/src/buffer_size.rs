@@ -281,9 +281,7 @@ pub(crate) fn spare_memory() -> Option<u64> {
 mod tests {
     use nearfar_machine::{Cache, CpuId, CpuSet, Known, Memory, Node, Origin, SourceKind};
 
-    use nearfar_machine::{
-        Acceleration, CacheModel, Delays, EmulatedGuest, NodeLimits, TransferDelay,
-    };
+    use nearfar_machine::{Acceleration, CacheModel, Delays, EmulatedGuest, NodeDelay, NodeLimits};
 
     use super::*;
 
@@ -423,11 +421,12 @@ mod tests {
                 bytes: 12 << 20,
                 ways: 16,
             },
-            transfer: TransferDelay {
+            transfer: NodeDelay {
                 same_node_ns: 5,
                 other_node_ns: 9,
                 is_by_distance: false,
             },
+            device: None,
         };
         let mut guest = EmulatedGuest {
             machine: "x".to_owned(),

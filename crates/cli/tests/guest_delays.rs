@@ -53,17 +53,17 @@ fn lacks() -> Option<String> {
     look().err().map(|error| error.to_string())
 }
 
-/// Runs `script` in the guest with delays; its standard output. The counts go to `counts`.
-fn in_guest(script: &str, counts: &Path) -> String {
+/// Runs `script` in a guest with delays; its standard output. The counts go to `counts`.
+fn in_guest(machine: &str, scale: &str, delay: &str, script: &str, counts: &Path) -> String {
     let guest = [
         "lab",
         "run",
         "--machine",
-        "kunpeng",
+        machine,
         "--arch",
         "x86_64",
         "--scale",
-        "cpus=2,memory=512M",
+        scale,
     ];
     let mut command = Command::new(NEARFAR);
     command.env(
@@ -74,7 +74,7 @@ fn in_guest(script: &str, counts: &Path) -> String {
         .args(guest)
         .args(guests::IN_TIME)
         .arg("--cold")
-        .args(["--delay", "auto", "--counts"])
+        .args(["--delay", delay, "--counts"])
         .arg(counts)
         .args(["--", "sh", "-c", script]);
     let output = guests::output(&mut command);
@@ -228,7 +228,7 @@ fn measure(timed: &mut Timed) {
     let bench =
         format!("{NEARFAR} bench latency --what latency --samples 25 --budget 20 --format json");
     let script = format!("{bench} && if command -v numactl > /dev/null; then {MISPLACED}; fi");
-    let text = in_guest(&script, &counts);
+    let text = in_guest("kunpeng", "cpus=2,memory=512M", "auto", &script, &counts);
     let mut answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let survey = answers.next().unwrap().unwrap();
     assert_eq!(
@@ -260,4 +260,41 @@ fn distances_are_delays_that_are_measured_paid_and_counted() {
         println!("skipped: tools: numactl is not installed, so no memory can be misplaced");
     }
     assert_eq!(faults, [""; 0]);
+}
+
+/// Reads of each node by the path of its own node, then as many in turns by both paths.
+const READS: u64 = 200;
+const READ_BY_PATHS: &str = "for policy in numa round-robin; do echo $policy > /sys/class/nvme-subsystem/nvme-subsys0/iopolicy; \
+    for node in 0 1; do read cpu < /sys/devices/system/node/node$node/cpulist; taskset -c $cpu dd if=/dev/nvme0n1 of=/dev/null bs=4k \
+    count=$READS iflag=direct 2> /dev/null || exit 1; done; done";
+
+#[test]
+fn submissions_to_nvme_controllers_are_delayed_and_counted_by_node() {
+    if let Some(because) = lacks() {
+        println!("skipped: guests: {because}");
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts.json");
+    let (near_ns, far_ns) = (1000, 1_000_000);
+    let delay = format!("near=0,far=0,transfer=0/0,device={near_ns}/{far_ns}");
+    let script = format!("READS={READS}; {READ_BY_PATHS}");
+    let machine = "nvme-two-controllers";
+    in_guest(machine, "cpus=1,memory=512M", &delay, &script, &file);
+    let counts: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let device = &counts["emulation"]["delays"]["device"];
+    assert_eq!(
+        *device,
+        json!({ "same_node_ns": near_ns, "other_node_ns": far_ns })
+    );
+    for vcpu in counts["vcpus"].as_array().unwrap() {
+        let count = |key: &str| vcpu[key].as_u64().unwrap();
+        let (near, far) = (count("doorbells_near"), count("doorbells_far"));
+        println!("node {}: {near} near, {far} far", vcpu["node"]);
+        // One submission a read. The turns may begin with either path, and a kernel process may read in between.
+        assert!((READS * 3 / 2 - 2..READS * 2).contains(&near), "{vcpu}");
+        assert!((READS / 2 - 2..READS).contains(&far), "{vcpu}");
+        assert_eq!(count("delay_ns"), near * near_ns + far * far_ns);
+    }
 }

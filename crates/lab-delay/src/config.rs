@@ -10,6 +10,7 @@
 //! delay 0 1 800               from the CPUs of a node, to the memory of a node, nanoseconds; every pair once
 //! transfer 500 2000           of a line another vCPU wrote: from the same node, from another node, nanoseconds
 //! transfer_pair 0 1 4000      of a line of node 1 to a vCPU of node 0, nanoseconds; optional
+//! device 0 1 30000            of a doorbell write of a vCPU of node 0 to a device of node 1, nanoseconds; optional
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +57,8 @@ pub struct Config {
     pub transfer_other: u32,
     /// The same by (node of the vCPU, node that has the line), for pairs that have their own.
     pub transfer_pairs: BTreeMap<(u32, u32), u32>,
+    /// Nanoseconds for a doorbell write by (node of the vCPU, node of the device).
+    pub devices: BTreeMap<(u32, u32), u32>,
 }
 
 /// A configuration that cannot be used.
@@ -104,7 +107,7 @@ pub enum LineFault {
     #[error("{0:?} is not \"nearfar-delay 1\"")]
     Format(String),
     /// An unknown key.
-    #[error("{0:?} is not cpus, memory, cache, delay, transfer or transfer_pair")]
+    #[error("{0:?} is not cpus, memory, cache, delay, transfer, transfer_pair or device")]
     Key(String),
     /// A key that may be there once.
     #[error("{0} a second time")]
@@ -182,6 +185,7 @@ struct Draft {
     delays: BTreeMap<(u32, u32), u32>,
     transfer: Option<(u32, u32)>,
     transfer_pairs: BTreeMap<(u32, u32), u32>,
+    devices: BTreeMap<(u32, u32), u32>,
 }
 
 impl Draft {
@@ -207,6 +211,7 @@ impl Draft {
             }
             "delay" => pair(&mut self.delays, rest),
             "transfer_pair" => pair(&mut self.transfer_pairs, rest),
+            "device" => pair(&mut self.devices, rest),
             "transfer" => {
                 let [same, other] = numbers(rest)?;
                 set(
@@ -287,6 +292,7 @@ impl Draft {
             transfer_same,
             transfer_other,
             transfer_pairs: self.transfer_pairs,
+            devices: self.devices,
         })
     }
 }

@@ -6,10 +6,12 @@
 //! CPUs for long.
 
 pub mod cache;
+pub mod doorbell;
 pub mod lines;
 pub mod memory;
 pub mod ownership;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::config::{Config, LINE_BYTES};
@@ -51,6 +53,8 @@ pub struct Model {
     transfer_same: u32,
     /// By the vCPU's node and the node that has the line, both by position.
     transfers_other: Vec<Vec<u32>>,
+    /// Nanoseconds by (node of the vCPU, node of the device).
+    devices: BTreeMap<(u32, u32), u32>,
 }
 
 impl Model {
@@ -86,6 +90,7 @@ impl Model {
             delays: nodes.iter().map(row).collect(),
             transfer_same: config.transfer_same,
             transfers_other: nodes.iter().map(transfers).collect(),
+            devices: config.devices.clone(),
             memory,
         })
     }
@@ -146,6 +151,12 @@ impl Model {
                 };
             }
         }
+    }
+
+    /// The nanoseconds of a doorbell write to a device of a node.
+    pub fn device_nanoseconds(&self, place: Place, device: u32) -> u32 {
+        let pair = (place.node_number, device);
+        self.devices.get(&pair).copied().unwrap_or(0)
     }
 
     /// The nanoseconds of a cost, for a line of the memory node at a position, whose word was `before`. A line of several other nodes

@@ -130,8 +130,10 @@ impl Plugin {
         }
         // SAFETY: QEMU's name of the target is a string that lives as long as the call.
         let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
-        let vcpu =
-            |(number, &place)| UnsafeCell::new(Vcpu::new(model, place, region.counters(number)));
+        let vcpu = |(number, &place)| {
+            let counters = region.counters(number);
+            UnsafeCell::new(Vcpu::new(model, place, counters, region.doorbells()))
+        };
         Ok(Self {
             qemu,
             region,
@@ -181,7 +183,7 @@ impl Plugin {
     unsafe fn look(&self, vcpu: &mut Vcpu<'static>, info: u32, access: Access) {
         // SAFETY: promised by the caller.
         vcpu.look(access, &self.clock, || unsafe {
-            self.qemu.physical(info, access.address)
+            self.qemu.target(info, access.address)
         });
     }
 

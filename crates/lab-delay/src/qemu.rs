@@ -13,6 +13,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use thiserror::Error;
 
+use crate::vcpu::Target;
+
 /// The running program lacks a function of QEMU's plugin interface.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{0} is not there: this is not a QEMU of 8.2.4 or later with plugins")]
@@ -151,17 +153,23 @@ impl InstructionData {
 }
 
 impl Functions {
-    /// The guest physical address of the access that is being reported; `None` for I/O.
+    /// What the access that is being reported went to.
     ///
     /// # Safety
     /// Only inside a memory callback, with its arguments.
     #[inline]
-    pub unsafe fn physical(&self, info: u32, address: u64) -> Option<u64> {
+    pub unsafe fn target(&self, info: u32, address: u64) -> Target {
         // SAFETY: the caller is inside a memory callback, for which QEMU keeps what is asked for.
         unsafe {
             let hardware = (self.hardware_address)(info, address);
-            (!hardware.is_null() && !(self.is_io)(hardware))
-                .then(|| (self.physical_address)(hardware))
+            if hardware.is_null() {
+                return Target::Unknown;
+            }
+            let physical = (self.physical_address)(hardware);
+            match (self.is_io)(hardware) {
+                true => Target::Register(physical),
+                false => Target::Memory(physical),
+            }
         }
     }
 

@@ -4,14 +4,17 @@
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
 //!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
-//!     8  layout, 1         48  vCPUs                            0 accesses        32 transfers, same node
-//!    16  bytes in all      56  memory nodes                     8 cache hits      40 transfers, other node
-//!    24  config's offset   64  stride of a vCPU's counters     16 near            48 nanoseconds of delay
-//!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             56 unused
-//!                          80  state: 0 not loaded,            64 misses to memory of the first node, the second ...
-//!                              1 closed, 2 open                   (nodes in ascending order as in the config)
+//!     8  layout, 2         48  vCPUs                            0 accesses        40 transfers, other node
+//!    16  bytes in all      56  memory nodes                     8 cache hits      48 nanoseconds of delay
+//!    24  config's offset   64  stride of a vCPU's counters     16 near            56 doorbell writes, near
+//!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             64 doorbell writes, far
+//!                          80  state: 0 not loaded,            32 transfers, same node
+//!                              1 closed, 2 open                72 misses to memory of the first node, the second ...
+//!                          88  offset of the doorbells            (nodes in ascending order as in the config)
+//!                          96  controllers there is room for
+//!   offset of the doorbells: how many controllers there are, then for each: first guest physical address, bytes, stride, node
 //! ```
-//! Everything but the state and the counters is written before QEMU starts; the gate may change at any time.
+//! Everything but the state and the counters is written before QEMU starts; the gate and the doorbells may change at any time.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -20,10 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use thiserror::Error;
 
+use crate::model::doorbell::{self, Doorbells};
+
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
 /// The layout that is understood here.
-pub const LAYOUT: u64 = 1;
+pub const LAYOUT: u64 = 2;
 
 const BYTES: usize = 16;
 const CONFIG: usize = 24;
@@ -34,9 +39,11 @@ const NODES: usize = 56;
 const STRIDE: usize = 64;
 const GATE: usize = 72;
 const STATE: usize = 80;
-const HEADER: usize = 88;
+const DOORBELLS: usize = 88;
+const CONTROLLERS: usize = 96;
+const HEADER: usize = 104;
 /// Words of a vCPU before those by node.
-const FIXED: usize = 8;
+const FIXED: usize = 9;
 
 /// A region that cannot be used.
 #[derive(Debug, Error)]
@@ -135,7 +142,13 @@ impl Region {
             .checked_mul(stride)
             .and_then(|sum| sum.checked_add(self.word(COUNTERS)));
         let config = self.word(CONFIG).checked_add(self.word(CONFIG_BYTES));
+        let doorbells = self
+            .word(CONTROLLERS)
+            .checked_mul(doorbell::WORDS * 8)
+            .and_then(|sum| sum.checked_add(8)?.checked_add(self.word(DOORBELLS)));
         let whole = self.word(BYTES) == bytes
+            && doorbells.is_some_and(|end| end <= bytes)
+            && self.word(DOORBELLS).is_multiple_of(8)
             && counters.is_some_and(|end| end <= bytes)
             && config.is_some_and(|end| end <= bytes)
             && self
@@ -192,6 +205,16 @@ impl Region {
         self.word(NODES)
     }
 
+    /// The doorbells of controllers, as the host sets them.
+    pub fn doorbells(&self) -> Doorbells {
+        let (offset, words) = (
+            self.word(DOORBELLS),
+            1 + self.word(CONTROLLERS) * doorbell::WORDS,
+        );
+        // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
+        Doorbells::over(unsafe { std::slice::from_raw_parts(self.base.add(offset).cast(), words) })
+    }
+
     /// The counters of a vCPU.
     ///
     /// # Panics
@@ -223,6 +246,10 @@ pub enum Count {
     TransfersOther = 5,
     /// Nanoseconds waited.
     DelayNs = 6,
+    /// Doorbell writes to controllers of the vCPU's node.
+    DoorbellsNear = 7,
+    /// Doorbell writes to controllers of other nodes.
+    DoorbellsFar = 8,
 }
 
 /// A vCPU's counters. Only its own thread writes them, so adding needs no locked instruction.
@@ -236,9 +263,9 @@ impl Counters {
     /// Counters in given words.
     ///
     /// # Panics
-    /// For fewer than eight.
+    /// For fewer than nine.
     pub fn over(words: &'static [AtomicU64]) -> Self {
-        let (counts, misses) = words.split_first_chunk().expect("eight words at least");
+        let (counts, misses) = words.split_first_chunk().expect("nine words at least");
         Self { counts, misses }
     }
 

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::clock::Clock;
+use crate::model::doorbell::Doorbells;
 use crate::model::ownership::{Cost, Word};
 use crate::model::{Model, Place};
 use crate::region::{Count, Counters};
@@ -49,12 +50,24 @@ pub struct Access {
     pub write: bool,
 }
 
+/// What an access went to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Memory, by its guest physical address.
+    Memory(u64),
+    /// A device's register, by its guest physical address.
+    Register(u64),
+    /// QEMU has no record of it.
+    Unknown,
+}
+
 /// A vCPU's own state; only its thread uses it.
 #[derive(Debug)]
 pub struct Vcpu<'a> {
     model: &'a Model,
     place: Place,
     counters: Counters,
+    doorbells: Doorbells,
     own: Word,
     filter: Box<[Recent<'a>; FILTER_LINES]>,
     paid: Option<(usize, u32)>,
@@ -73,12 +86,13 @@ struct Ended {
 
 impl<'a> Vcpu<'a> {
     /// A vCPU that has used no line yet.
-    pub fn new(model: &'a Model, place: Place, counters: Counters) -> Self {
+    pub fn new(model: &'a Model, place: Place, counters: Counters, doorbells: Doorbells) -> Self {
         let own = Word::written(place.vcpu, place.node);
         Self {
             model,
             place,
             counters,
+            doorbells,
             own,
             filter: Box::new([EMPTY; FILTER_LINES]),
             paid: None,
@@ -103,19 +117,20 @@ impl<'a> Vcpu<'a> {
             && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
     }
 
-    /// Looks an access up that did not pass, and waits for as long as it costs. `physical` is the guest physical
-    /// address, `None` for I/O.
+    /// Looks an access up that did not pass, and waits for as long as it costs.
     #[cold]
     #[inline(never)]
-    pub fn look(
-        &mut self,
-        access: Access,
-        clock: &impl Clock,
-        physical: impl FnOnce() -> Option<u64>,
-    ) {
+    pub fn look(&mut self, access: Access, clock: &impl Clock, target: impl FnOnce() -> Target) {
         // The delay counts from here, so the time the model itself takes is part of it, not added to it.
         let start = clock.now();
-        let Some(spot) = physical().and_then(|physical| self.model.spot(physical)) else {
+        let physical = match target() {
+            Target::Memory(physical) => physical,
+            Target::Register(physical) if access.write && self.doorbells.can_exist() => {
+                return self.write_register(physical, start, clock);
+            }
+            Target::Register(_) | Target::Unknown => return,
+        };
+        let Some(spot) = self.model.spot(physical) else {
             return;
         };
         let touched = self.model.touch(self.place, spot.line, access.write);
@@ -152,6 +167,24 @@ impl<'a> Vcpu<'a> {
                 at: clock.now(),
                 access,
             });
+            self.counters.add(Count::DelayNs, u64::from(ns));
+        }
+    }
+
+    /// Waits if the register is a doorbell. The device has the write already: QEMU reports it afterwards.
+    fn write_register(&self, physical: u64, start: u64, clock: &impl Clock) {
+        let Some(node) = self.doorbells.node(physical) else {
+            return;
+        };
+        let near = node == self.place.node_number;
+        let count = match near {
+            true => Count::DoorbellsNear,
+            false => Count::DoorbellsFar,
+        };
+        self.counters.add(count, 1);
+        let ns = self.model.device_nanoseconds(self.place, node);
+        if ns != 0 {
+            clock.wait(start + clock.ticks(ns));
             self.counters.add(Count::DelayNs, u64::from(ns));
         }
     }

@@ -11,7 +11,7 @@ use nearfar_lab::scale::scaled;
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
 use nearfar_lab_delay::region::{Count, Region, RegionError, State};
-use nearfar_machine::{CacheModel, Delays, NodeId, NodeLimits, TransferDelay};
+use nearfar_machine::{CacheModel, Delays, NodeDelay, NodeId, NodeLimits};
 use nearfar_sources::{Request, Want, gallery, read};
 use proptest::prelude::*;
 
@@ -22,14 +22,16 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
         delays: Delays {
             pairs: Vec::new(),
             cache: CacheModel { bytes: 0, ways: 0 },
-            transfer: TransferDelay {
+            transfer: NodeDelay {
                 same_node_ns: 0,
                 other_node_ns: 0,
                 is_by_distance: false,
             },
+            device: None,
         },
         cpu_nodes: cpus.iter().copied().map(NodeId).collect(),
         memory_nodes: nodes.iter().copied().map(NodeId).collect(),
+        controllers: 2,
     }
 }
 
@@ -52,6 +54,8 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
         counters.add(count, amount);
     }
     counters.add(Count::TransfersOther, 5);
+    counters.add(Count::DoorbellsNear, 8);
+    counters.add(Count::DoorbellsFar, 9);
     counters.add(Count::DelayNs, 6);
     counters.miss_to(1);
     let counts = host.counts();
@@ -75,6 +79,7 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
         ),
         (6, 0, 1)
     );
+    assert_eq!((vcpu.doorbells_near, vcpu.doorbells_far), (8, 9));
     assert_eq!(counts.vcpus[0].accesses, 0);
 }
 
@@ -118,7 +123,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let arch = Arch::of(&machine).unwrap_or(Arch::X86_64);
         let scale: NodeLimits = "cpus=2,memory=256M".parse().unwrap();
         let design = Design::with_firmware(&scaled(&machine, scale).unwrap(), arch, None).unwrap();
-        let asked: DelaySpec = "auto".parse().unwrap();
+        let asked: DelaySpec = "device=0/30000/distance".parse().unwrap();
         let setup = delay::setup(&design, &asked, Path::new("plugin.so")).unwrap();
         let config: Config = setup
             .config

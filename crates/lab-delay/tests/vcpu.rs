@@ -7,11 +7,13 @@ use std::sync::atomic::AtomicU64;
 use nearfar_lab_delay::clock::Clock;
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::model::doorbell::Doorbells;
 use nearfar_lab_delay::region::{Count, Counters};
-use nearfar_lab_delay::vcpu::{Access, FILTER_LINES, Vcpu};
+use nearfar_lab_delay::vcpu::{Access, FILTER_LINES, Target, Vcpu};
 
 const CONFIG: &str = "nearfar-delay 1\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16\n\
-                      delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 2000\n";
+                      delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 2000\n\
+                      device 0 0 10\ndevice 0 1 30000\ndevice 1 0 20000\ndevice 1 1 0\n";
 const IO: u64 = 1 << 40;
 
 /// What QEMU would do around the model. A tick is a nanosecond, and time passes where the test says so.
@@ -58,7 +60,10 @@ impl Emulator {
                 || {
                     self.lookups.set(self.lookups.get() + 1);
                     self.time.set(self.time.get() + self.look_cost.get());
-                    (address < IO).then(|| address + self.shift.get())
+                    match address < IO {
+                        true => Target::Memory(address + self.shift.get()),
+                        false => Target::Register(address),
+                    }
                 },
             );
         }
@@ -77,12 +82,15 @@ fn machine() -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters>) {
             (0..10).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>(),
         ))
     };
+    // One controller of node 1, with doorbells from the second register on, and room for another.
+    let doorbells = [1, IO + 8, 0xff8, 8, 1, 0, 0, 0, 0].map(AtomicU64::new);
+    let doorbells = Doorbells::over(Box::leak(Box::new(doorbells)));
     let counters: Vec<Counters> = (0..3).map(|_| words()).collect();
     let vcpus = model
         .places()
         .iter()
         .zip(&counters)
-        .map(|(&place, &counts)| Vcpu::new(model, place, counts))
+        .map(|(&place, &counts)| Vcpu::new(model, place, counts, doorbells))
         .collect();
     (model, vcpus, counters)
 }
@@ -100,6 +108,36 @@ fn memory_costs_its_delay_once_and_is_passed_without_a_look_afterwards() {
     let counts = [Count::Accesses, Count::Near, Count::Far, Count::DelayNs]
         .map(|count| counters[0].get(count));
     assert_eq!(counts, [6, 1, 1, 1200]);
+}
+
+#[test]
+fn doorbell_writes_cost_by_the_nodes_of_vcpu_and_device_each_time() {
+    let (_, mut vcpus, counters) = machine();
+    let qemu = Emulator::default();
+    for _ in 0..2 {
+        qemu.run(&mut vcpus[0], 1, IO + 8, true);
+        qemu.run(&mut vcpus[2], 1, IO + 16, true);
+    }
+    assert_eq!(qemu.waited(), [30_000, 30_000]);
+    let counts = |vcpu: usize| {
+        [Count::DoorbellsNear, Count::DoorbellsFar, Count::DelayNs]
+            .map(|count| counters[vcpu].get(count))
+    };
+    assert_eq!(counts(0), [0, 2, 60_000]);
+    assert_eq!(counts(2), [2, 0, 0]);
+}
+
+#[test]
+fn only_writes_to_submission_doorbells_cost() {
+    let (_, mut vcpus, counters) = machine();
+    let qemu = Emulator::default();
+    // A read, the administrator's queue, a completion queue, and what is behind the doorbells.
+    qemu.run(&mut vcpus[0], 1, IO + 8, false);
+    for register in [0, 12, 0x1000] {
+        qemu.run(&mut vcpus[0], 1, IO + register, true);
+    }
+    assert_eq!(qemu.waited(), [0; 0]);
+    assert_eq!(counters[0].get(Count::DoorbellsFar), 0);
 }
 
 #[test]

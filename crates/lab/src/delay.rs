@@ -11,6 +11,7 @@
 //! format of the text in it, both written down in docs/delays.md.
 
 mod counts;
+mod doorbell;
 mod error;
 mod matrix;
 mod plugin;
@@ -19,6 +20,7 @@ mod spec;
 mod stored;
 
 pub use counts::{Counts, Misses, VcpuCounts};
+pub(crate) use doorbell::Doorbells;
 pub use error::{DelayError, DelaySpecError};
 pub use matrix::far_for_ratio;
 pub use plugin::find_plugin;
@@ -30,7 +32,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{Delays, NodeId, PairDelay};
+use nearfar_machine::{Delays, Distance, NodeDelay, NodeId, PairDelay};
 
 use crate::design::Design;
 
@@ -47,6 +49,8 @@ pub struct DelaySetup {
     pub cpu_nodes: Vec<NodeId>,
     /// Nodes with memory, ascending.
     pub memory_nodes: Vec<NodeId>,
+    /// The most NVMe controllers the guest can have whose doorbell writes are delayed; 0 without delays of devices.
+    pub controllers: usize,
 }
 
 /// Makes the plugin's configuration for a guest.
@@ -64,11 +68,18 @@ pub fn setup(design: &Design, asked: &DelaySpec, plugin: &Path) -> Result<DelayS
         pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
         cache: asked.cache,
         transfer: asked.transfer(),
+        device: asked.device,
     };
+    let mut config = config(design, &delays);
+    let controllers = delays.device.map_or(0, |delay| {
+        doorbell::write_delays(&mut config, design, delay);
+        doorbell::most_controllers(design)
+    });
     Ok(DelaySetup {
         plugin: plugin.to_owned(),
-        config: config(design, &delays),
+        config,
         delays,
+        controllers,
         cpu_nodes: design.cpu_nodes.clone(),
         memory_nodes: memory.into_iter().collect(),
     })
@@ -118,13 +129,17 @@ fn transfers_by_distance(delays: &Delays) -> Vec<(&PairDelay, u32)> {
         let pairs = delays.pairs.iter();
         pairs.filter(|pair| pair.cpu_node != pair.memory_node)
     };
-    let nearest = others().map(|pair| pair.distance.0).min();
+    let nearest = others().map(|pair| pair.distance).min();
     let Some(nearest) = nearest.filter(|_| delays.transfer.is_by_distance) else {
         return Vec::new();
     };
-    let other = f64::from(delays.transfer.other_node_ns);
-    let scaled = |pair: &PairDelay| other * f64::from(pair.distance.0) / f64::from(nearest.max(1));
-    let longest = f64::from(spec::MAX_DELAY_NS);
-    let with_ns = |pair| (pair, scaled(pair).round().min(longest) as u32);
-    others().map(with_ns).collect()
+    let with_ns = |pair: &'_ PairDelay| in_proportion(delays.transfer, pair.distance, nearest);
+    others().map(|pair| (pair, with_ns(pair))).collect()
+}
+
+/// The delay between nodes at a distance, where the least distance between two nodes is `nearest`.
+fn in_proportion(delay: NodeDelay, distance: Distance, nearest: Distance) -> u32 {
+    let scaled =
+        f64::from(delay.other_node_ns) * f64::from(distance.0) / f64::from(nearest.0.max(1));
+    scaled.round().min(f64::from(spec::MAX_DELAY_NS)) as u32
 }

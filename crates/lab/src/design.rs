@@ -23,6 +23,7 @@ mod processors;
 mod render;
 mod words;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nearfar_machine::{Acceleration, CpuId, Machine, NodeId};
@@ -33,7 +34,7 @@ use crate::kernels::Series;
 use crate::qemu::Qemu;
 use crate::start::Start;
 use devices::Devices;
-use hardware::{GuestNode, Hardware};
+use hardware::{Device, GuestNode, Hardware};
 use numbers::Numbers;
 
 /// The virtual hardware for one machine.
@@ -229,6 +230,19 @@ impl Design {
     /// The ids of the controllers that [`Self::start_arguments`] has besides the design's own devices.
     pub fn placeholders(&self) -> Vec<String> {
         late::placeholders(&self.hardware)
+    }
+
+    /// The nodes of the NVMe controllers that are on one, by QEMU's id.
+    pub(crate) fn controller_nodes(&self) -> BTreeMap<String, NodeId> {
+        let node = |(device, node): (&Device, Option<NodeId>)| match device {
+            Device::Nvme { id, .. } => Some((id.clone(), node?)),
+            _ => None,
+        };
+        let bridges = self.hardware.bridges.iter();
+        bridges
+            .flat_map(|it| it.devices.iter().map(|device| (device, it.node)))
+            .filter_map(node)
+            .collect()
     }
 
     /// The devices that QEMU cannot save, in the order of their addresses; they are plugged in after the start.

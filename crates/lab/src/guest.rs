@@ -40,6 +40,7 @@ mod terminal;
 mod unpack;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -59,7 +60,7 @@ pub use script::{Exec, quoted};
 pub use signals::Signals;
 pub use state::UnsavedReason;
 
-use nearfar_machine::{Acceleration, EmulatedGuest, Emulation};
+use nearfar_machine::{Acceleration, EmulatedGuest, Emulation, NodeId};
 
 use crate::arch::Arch;
 use crate::delay::{Counts, DelayRegion, DelaySetup};
@@ -198,6 +199,8 @@ pub struct Guest {
     console: Console,
     qemu_said: Console,
     spare_ports: Vec<SparePort>,
+    /// NVMe controllers that are on a node, by QEMU's id.
+    controller_nodes: BTreeMap<String, NodeId>,
     delays: Option<Arc<DelayRegion>>,
     results: Option<&'static str>,
     token: String,

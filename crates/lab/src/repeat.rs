@@ -37,9 +37,7 @@ fn accel(acceleration: Acceleration) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_machine::{
-        CacheModel, Delays, Distance, NodeId, NodeLimits, PairDelay, TransferDelay,
-    };
+    use nearfar_machine::{CacheModel, Delays, Distance, NodeDelay, NodeId, NodeLimits, PairDelay};
 
     use super::*;
 
@@ -57,11 +55,12 @@ mod tests {
                 bytes: 8 << 20,
                 ways: 16,
             },
-            transfer: TransferDelay {
+            transfer: NodeDelay {
                 same_node_ns: 500,
                 other_node_ns: 2000,
                 is_by_distance: false,
             },
+            device: None,
         }
     }
 
@@ -103,7 +102,7 @@ mod tests {
         };
         assert_eq!(of(delays([400, 800, 800, 400])), "auto");
         let by_distance = Delays {
-            transfer: TransferDelay {
+            transfer: NodeDelay {
                 same_node_ns: 500,
                 other_node_ns: 2000,
                 is_by_distance: true,
@@ -119,6 +118,15 @@ mod tests {
             ..delays([400, 900, 900, 400])
         };
         assert_eq!(of(small), "10=400,20=900,cache=1M/8");
+        let of_devices = Delays {
+            device: Some(NodeDelay {
+                same_node_ns: 0,
+                other_node_ns: 30_000,
+                is_by_distance: false,
+            }),
+            ..delays([400, 800, 800, 400])
+        };
+        assert_eq!(of(of_devices), "device=0/30000");
         assert_eq!(
             of(delays([400, 900, 800, 400])),
             "0:0=400,0:1=900,1:0=800,1:1=400"

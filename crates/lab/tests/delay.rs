@@ -98,6 +98,34 @@ fn transfers_by_distance_are_in_proportion_to_the_nearest_other_node() {
 }
 
 #[test]
+fn doorbells_are_delayed_by_the_nodes_of_cpu_and_controller() {
+    let devices = |asked: &str| {
+        let setup = setup("x86-case1", asked).unwrap();
+        let lines = setup.config.lines();
+        let devices = lines.filter_map(|line| line.strip_prefix("device "));
+        let devices: Vec<String> = devices.map(str::to_owned).collect();
+        (devices, setup.controllers > 0)
+    };
+    let written = |lines: [&str; 4]| (lines.map(str::to_owned).to_vec(), true);
+    assert_eq!(devices("auto"), (Vec::new(), false));
+    // The controllers are on nodes 0 and 2, at distances 10 and 40 from node 0, 20 and 17 from node 1.
+    assert_eq!(
+        devices("device=5/17000"),
+        written(["0 0 5", "0 2 17000", "1 0 17000", "1 2 17000"])
+    );
+    assert_eq!(
+        devices("device=5/17000/distance"),
+        written(["0 0 5", "0 2 40000", "1 0 20000", "1 2 17000"])
+    );
+    let setup = setup("x86-case1", "device=5/17000").unwrap();
+    let label = setup.delays.to_string();
+    assert!(
+        label.ends_with("; NVMe doorbell writes 5/17000 ns, a stand-in for remote devices"),
+        "{label}"
+    );
+}
+
+#[test]
 fn what_the_machine_has_not_is_refused() {
     assert_eq!(
         setup(FOUR, "21=900"),
@@ -139,6 +167,10 @@ fn what_is_no_delay_is_refused_and_named() {
     assert_eq!(
         refused("transfer=500"),
         DelaySpecError::Transfer("500".to_owned())
+    );
+    assert_eq!(
+        refused("device=500"),
+        DelaySpecError::Device("500".to_owned())
     );
 }
 

@@ -68,7 +68,11 @@ pub struct Delays {
     /// The cache of each node, whose hits are not delayed.
     pub cache: CacheModel,
     /// Lines that another CPU has written.
-    pub transfer: TransferDelay,
+    pub transfer: NodeDelay,
+    /// Writes to the submission doorbells of NVMe controllers, by the nodes of the CPU and of the controller. A stand-in for remote
+    /// devices: hardware does not wait for such a write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<NodeDelay>,
 }
 
 /// The delay of an access that misses the cache model.
@@ -88,14 +92,14 @@ pub struct CacheModel {
     pub ways: u32,
 }
 
-/// The delay of an access to a line that another CPU has written.
+/// A delay within a node and between nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TransferDelay {
-    /// From a CPU of the same node.
+pub struct NodeDelay {
+    /// Between a CPU and a CPU or device of the same node.
     pub same_node_ns: u32,
-    /// From a CPU of another node.
+    /// Between nodes.
     pub other_node_ns: u32,
-    /// Whether `other_node_ns` is for the nearest other node, and lines of others take longer in proportion to their distance.
+    /// Whether `other_node_ns` is for the nearest other node, and others take longer in proportion to their distance.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_by_distance: bool,
 }
@@ -144,11 +148,12 @@ mod samples {
                 bytes: 8 << 20,
                 ways: 16,
             },
-            transfer: TransferDelay {
+            transfer: NodeDelay {
                 same_node_ns: 500,
                 other_node_ns: 2000,
                 is_by_distance: false,
             },
+            device: None,
         }
     }
 

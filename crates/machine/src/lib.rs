@@ -43,8 +43,8 @@ pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
 pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances};
 pub use emulation::{
-    Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeLimits, NodeLimitsError,
-    NodeLimitsFault, PairDelay, TransferDelay,
+    Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, NodeLimits,
+    NodeLimitsError, NodeLimitsFault, PairDelay,
 };
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};

@@ -30,6 +30,10 @@ pub struct VcpuCounts {
     pub transfers_same_node: u64,
     /// Lines that a vCPU of another node had.
     pub transfers_other_node: u64,
+    /// Submissions to NVMe controllers of its own node, by doorbell writes. Counted with `device=` only.
+    pub doorbells_near: u64,
+    /// Submissions to NVMe controllers of other nodes.
+    pub doorbells_far: u64,
     /// What all that was delayed by, in nanoseconds.
     pub delay_ns: u64,
     /// Accesses to memory by its node.
@@ -53,6 +57,8 @@ impl Counts {
             sum.far += vcpu.far;
             sum.transfers_same_node += vcpu.transfers_same_node;
             sum.transfers_other_node += vcpu.transfers_other_node;
+            sum.doorbells_near += vcpu.doorbells_near;
+            sum.doorbells_far += vcpu.doorbells_far;
             sum.delay_ns += vcpu.delay_ns;
             for (to, count) in &vcpu.misses {
                 *sum.misses.entry(*to).or_default() += count;

@@ -13,7 +13,7 @@ pub enum DelaySpecError {
     Item(String),
     /// An unknown key.
     #[error(
-        "{0:?} is not scale, base, near, far, cache, transfer, a distance (20), nodes (0-1) or one way (0:1)"
+        "{0:?} is not scale, base, near, far, cache, transfer, device, a distance (20), nodes (0-1) or one way (0:1)"
     )]
     Key(String),
     /// The value of `scale`.
@@ -28,6 +28,9 @@ pub enum DelaySpecError {
     /// The value of `transfer`.
     #[error("transfer {0:?} is not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
     Transfer(String),
+    /// The value of `device`.
+    #[error("device {0:?} is not SAME/OTHER such as 0/30000, or SAME/NEAREST/distance")]
+    Device(String),
 }
 
 /// Delays that a guest cannot have.

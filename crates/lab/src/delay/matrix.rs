@@ -49,7 +49,7 @@ pub(super) fn pairs(
     Ok(pairs)
 }
 
-fn distance(distances: &[Vec<u8>], from: NodeId, to: NodeId) -> Distance {
+pub(super) fn distance(distances: &[Vec<u8>], from: NodeId, to: NodeId) -> Distance {
     let known = distances
         .get(from.0 as usize)
         .and_then(|row| row.get(to.0 as usize))

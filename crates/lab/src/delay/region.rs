@@ -1,27 +1,30 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
-//! Its layout (version 1) is in docs/delays.md; all words are 64 bits in the host's byte order.
+//! Its layout (version 2) is in docs/delays.md; all words are 64 bits in the host's byte order.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::DelaySetup;
 use super::counts::{Counts, VcpuCounts};
+use super::{DelaySetup, Doorbells};
 use crate::error::LabError;
 
 const MAGIC: [u8; 8] = *b"NFDELAY1";
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 const HEADER: usize = 128;
 const GATE: usize = 72;
 const STATE: usize = 80;
 const OPEN: u64 = 2;
+const DOORBELLS: usize = 88;
 /// Words of a vCPU before those by node.
-const FIXED: usize = 8;
+const FIXED: usize = 9;
+/// Words of a controller's doorbells: start, bytes, stride, node.
+const DOORBELL_WORDS: usize = 4;
 
 /// A running plugin's configuration, gate and counters, from the host's side.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub struct DelayRegion {
     bytes: usize,
     counters: usize,
     stride: usize,
+    doorbells: usize,
     setup: DelaySetup,
 }
 
@@ -66,7 +70,8 @@ impl DelayRegion {
         // A line of the host's caches, so that two vCPUs do not write to one.
         let stride = ((FIXED + setup.memory_nodes.len()) * 8).next_multiple_of(128);
         let counters = (HEADER + setup.config.len()).next_multiple_of(128);
-        let bytes = counters + stride * setup.cpu_nodes.len();
+        let doorbells = counters + stride * setup.cpu_nodes.len();
+        let bytes = doorbells + (1 + setup.controllers * DOORBELL_WORDS) * 8;
         let file = memfd_create("nearfar-delay", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, bytes as u64)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -78,6 +83,7 @@ impl DelayRegion {
             bytes,
             counters,
             stride,
+            doorbells,
             setup: setup.clone(),
         };
         region.fill();
@@ -101,6 +107,9 @@ impl DelayRegion {
             // The second word is the layout, then come the sizes from offset 16 on.
             self.word(position * 8).store(word, Relaxed);
         }
+        self.word(DOORBELLS).store(self.doorbells as u64, Relaxed);
+        let controllers = self.setup.controllers as u64;
+        self.word(DOORBELLS + 8).store(controllers, Relaxed);
         // SAFETY: the text ends before the counters begin, and no other process has the mapping yet.
         unsafe {
             ptr::copy_nonoverlapping(
@@ -123,6 +132,28 @@ impl DelayRegion {
         self.word(GATE).store(1, Relaxed);
     }
 
+    /// Whether doorbells are delayed, so that they have to be known.
+    pub(crate) fn has_devices(&self) -> bool {
+        self.setup.controllers != 0
+    }
+
+    /// Sets the doorbells whose writes are delayed from now on.
+    pub(crate) fn set_doorbells(&self, doorbells: &[Doorbells]) {
+        let count = self.word(self.doorbells);
+        // The plugin looks at none while they change.
+        count.store(0, Release);
+        let rows = doorbells.iter().take(self.setup.controllers);
+        let written = rows.len();
+        for (row, it) in rows.enumerate() {
+            let words = [it.start, it.bytes, it.stride, u64::from(it.node.0)];
+            let first = self.doorbells + (1 + row * DOORBELL_WORDS) * 8;
+            for (position, word) in words.into_iter().enumerate() {
+                self.word(first + position * 8).store(word, Relaxed);
+            }
+        }
+        count.store(written as u64, Release);
+    }
+
     /// Ends the delays, in the same way.
     pub fn close(&self) {
         self.word(GATE).store(0, Relaxed);
@@ -141,6 +172,7 @@ impl DelayRegion {
                         .load(Relaxed)
                 };
                 let [accesses, near, far, same, other, delay_ns] = [0, 2, 3, 4, 5, 6].map(at);
+                let [doorbells_near, doorbells_far] = [7, 8].map(at);
                 let paid = near + far + same + other;
                 let misses = self
                     .setup
@@ -157,6 +189,8 @@ impl DelayRegion {
                     far,
                     transfers_same_node: same,
                     transfers_other_node: other,
+                    doorbells_near,
+                    doorbells_far,
                     delay_ns,
                     misses,
                 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use nearfar_machine::{CacheModel, Distance, NodeId, TransferDelay, size};
+use nearfar_machine::{CacheModel, Distance, NodeDelay, NodeId, size};
 
 use super::error::DelaySpecError;
 
@@ -45,7 +45,9 @@ pub struct Asked {
     /// The last-level cache of each node.
     pub cache: CacheModel,
     /// Line transfers; `None` for hardware's times the scale.
-    pub transfer: Option<TransferDelay>,
+    pub transfer: Option<NodeDelay>,
+    /// Doorbell writes to NVMe controllers; `None` for no delay.
+    pub device: Option<NodeDelay>,
 }
 
 impl Default for Asked {
@@ -62,16 +64,17 @@ impl Default for Asked {
                 ways: 16,
             },
             transfer: None,
+            device: None,
         }
     }
 }
 
 impl Asked {
     /// The cost of line transfers.
-    pub fn transfer(&self) -> TransferDelay {
+    pub fn transfer(&self) -> NodeDelay {
         let scaled = |ns: f64| (ns * self.scale).round().min(f64::from(MAX_DELAY_NS)) as u32;
         let (same, other) = TRANSFER_NS;
-        self.transfer.unwrap_or(TransferDelay {
+        self.transfer.unwrap_or(NodeDelay {
             same_node_ns: scaled(same),
             other_node_ns: scaled(other),
             is_by_distance: false,
@@ -99,7 +102,8 @@ impl Asked {
             "near" => self.near_ns = Some(nanoseconds(value)?),
             "far" => self.far_ns = Some(nanoseconds(value)?),
             "cache" => self.cache = cache(value)?,
-            "transfer" => self.transfer = Some(transfer(value)?),
+            "transfer" => self.transfer = Some(by_side(value, DelaySpecError::Transfer)?),
+            "device" => self.device = Some(by_side(value, DelaySpecError::Device)?),
             other => self.place(other, nanoseconds(value)?)?,
         }
         Ok(())
@@ -126,7 +130,7 @@ impl FromStr for DelaySpec {
     type Err = DelaySpecError;
 
     /// `off`, `auto`, or items with commas between: `scale=4`, `base=200`, `near=400`, `far=800`, `20=900`, `0-1=800`,
-    /// `0:1=800`, `cache=4M/16`, `transfer=500/2000`, `transfer=500/2000/distance`.
+    /// `0:1=800`, `cache=4M/16`, `transfer=500/2000`, `transfer=500/2000/distance`, `device=0/30000`.
     fn from_str(text: &str) -> Result<Self, DelaySpecError> {
         match text {
             "off" => Ok(Self::Off),
@@ -155,15 +159,15 @@ fn cache(text: &str) -> Result<CacheModel, DelaySpecError> {
         .ok_or_else(|| DelaySpecError::Cache(text.to_owned()))
 }
 
-/// `500/2000`: nanoseconds within a node, and from another; `500/2000/distance`: from the nearest other one, from others in
-/// proportion to their distance.
-fn transfer(text: &str) -> Result<TransferDelay, DelaySpecError> {
+/// `500/2000`: nanoseconds within a node, and between nodes; `500/2000/distance`: between the nearest ones, others in proportion
+/// to their distance.
+fn by_side(text: &str, fault: fn(String) -> DelaySpecError) -> Result<NodeDelay, DelaySpecError> {
     let plain = text.strip_suffix("/distance");
     let (same, other) = plain
         .unwrap_or(text)
         .split_once('/')
-        .ok_or_else(|| DelaySpecError::Transfer(text.to_owned()))?;
-    Ok(TransferDelay {
+        .ok_or_else(|| fault(text.to_owned()))?;
+    Ok(NodeDelay {
         same_node_ns: nanoseconds(same)?,
         other_node_ns: nanoseconds(other)?,
         is_by_distance: plain.is_some(),

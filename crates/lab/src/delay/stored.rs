@@ -21,6 +21,7 @@ pub fn spec_of(delays: &Delays) -> String {
     if delays.transfer != derived.transfer() {
         items.push(format!("transfer={}", delays.transfer));
     }
+    items.extend(delays.device.map(|device| format!("device={device}")));
     match items.is_empty() {
         true => "auto".to_owned(),
         false => items.join(","),

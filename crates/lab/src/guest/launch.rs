@@ -118,6 +118,7 @@ pub fn launch(
         console,
         qemu_said,
         spare_ports: prepared.design.spare_ports.clone(),
+        controller_nodes: prepared.design.controller_nodes(),
         delays,
         results: arguments::results_folder(prepared),
         token: String::new(),

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::qmp::MonitorError;
 use super::{Guest, Input, Signals, Streams, arguments};
 use crate::arch::Arch;
+use crate::delay::Doorbells;
 use crate::error::LabError;
 use crate::guest::Exec;
 
@@ -162,7 +163,10 @@ impl Guest {
         for (command, arguments) in steps(plug.device, &port) {
             self.monitor.execute(command, arguments)?;
         }
-        self.spare_ports.remove(place);
+        let port = self.spare_ports.remove(place);
+        if let Some(node) = port.node {
+            self.controller_nodes.insert(plugged_id(&port.id), node);
+        }
         Ok(())
     }
 
@@ -178,20 +182,32 @@ impl Guest {
         }
     }
 
-    /// Delays again, if there are any.
-    pub(super) fn resume_delays(&self) {
-        if let Some(delays) = &self.delays {
-            delays.open();
+    /// Delays, if there are any, with the doorbells that the guest's NVMe controllers have now.
+    pub(super) fn resume_delays(&mut self) -> Result<(), MonitorError> {
+        let Some(delays) = &self.delays else {
+            return Ok(());
+        };
+        if delays.has_devices() {
+            let buses = self.monitor.execute("query-pci", json!({}))?;
+            let node = |id: &str| self.controller_nodes.get(id).copied();
+            delays.set_doorbells(&Doorbells::of_guest(&buses, &node));
         }
+        delays.open();
+        Ok(())
     }
 }
 
 /// How long the gate may take to close.
 const GATE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// The id of the device that is plugged into a port, or behind a bridge there.
+fn plugged_id(port: &str) -> String {
+    format!("plugged-{port}")
+}
+
 /// QEMU's commands that plug a device into a port.
 fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
-    let id = format!("plugged-{port}");
+    let id = plugged_id(port);
     let disk = arguments::spare_disk(port);
     // Controllers of one serial number and different subsystems are refused by the kernel. QEMU takes 20 characters.
     let serial: String = format!("p-{port}").chars().take(20).collect();

@@ -63,7 +63,7 @@ impl Guest {
         let ok = || "ok".to_owned();
         match words {
             "plugged" => {
-                self.resume_delays();
+                self.resume_delays().map_err(PlugError::from)?;
                 Ok(ok())
             }
             "counts" => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, PairDelay, TransferDelay};
+use super::{Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, PairDelay};
 use crate::id::Distance;
 use crate::size;
 
@@ -51,12 +51,20 @@ impl fmt::Display for Delays {
             pairs,
             cache,
             transfer,
+            device,
         } = self;
         let pairs = by_distance(pairs).unwrap_or_else(|| by_pair(pairs));
         write!(
             f,
             "delays {pairs}; cache {cache} ways a node; transfer {transfer} ns"
-        )
+        )?;
+        match device {
+            Some(device) => write!(
+                f,
+                "; NVMe doorbell writes {device} ns, a stand-in for remote devices"
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -100,8 +108,8 @@ impl fmt::Display for CacheModel {
     }
 }
 
-/// As `--delay transfer=` takes it: `500/2000`, `500/2000/distance`.
-impl fmt::Display for TransferDelay {
+/// As `--delay transfer=` and `device=` take it: `500/2000`, `500/2000/distance`.
+impl fmt::Display for NodeDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.same_node_ns, self.other_node_ns)?;
         match self.is_by_distance {
@@ -113,7 +121,7 @@ impl fmt::Display for TransferDelay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{NodeLimits, samples};
+    use super::super::{NodeDelay, NodeLimits, samples};
 
     #[test]
     fn a_label_names_the_machine_its_kernel_and_its_delays() {
@@ -141,5 +149,18 @@ mod tests {
                 .to_string()
                 .starts_with("delays 0:0: 400 ns, 0:1: 900 ns, 1:0: 800 ns, 1:1: 400 ns; cache")
         );
+    }
+
+    #[test]
+    fn delays_of_devices_are_named_as_a_stand_in() {
+        let mut delays = samples::delays();
+        delays.device = Some(NodeDelay {
+            same_node_ns: 0,
+            other_node_ns: 30_000,
+            is_by_distance: true,
+        });
+        assert!(delays.to_string().ends_with(
+            "; NVMe doorbell writes 0/30000/distance ns, a stand-in for remote devices"
+        ));
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use nearfar_bench::{matrix, tags};
 use nearfar_machine::{
-    Acceleration, CacheModel, Delays, Distance, EmulatedGuest, Emulation, NodeId, NodeLimits,
-    PairDelay, TransferDelay,
+    Acceleration, CacheModel, Delays, Distance, EmulatedGuest, Emulation, NodeDelay, NodeId,
+    NodeLimits, PairDelay,
 };
 use nearfar_report::runs::Shown;
 use nearfar_runs::{
@@ -336,7 +336,7 @@ fn guest() -> Emulation {
         cpus: Some(1),
         memory_bytes: Some(512 << 20),
     };
-    let transfer = TransferDelay {
+    let transfer = NodeDelay {
         same_node_ns: 500,
         other_node_ns: 2000,
         is_by_distance: true,
@@ -361,6 +361,7 @@ fn guest() -> Emulation {
                 ways: 16,
             },
             transfer,
+            device: None,
         }),
     })
 }

@@ -166,14 +166,11 @@ impl Dialogue<'_> {
         Ok(())
     }
 
-    /// The guest, up. Delays begin now: they would only have made the boot longer.
+    /// The guest, up. Delays begin with its first command: they would only have made the boot longer.
     pub fn finish(self, start: Start) -> Guest {
         let mut guest = self.guest;
         guest.boot_seconds = self.started.elapsed().as_secs_f64();
         guest.start = start;
-        if let Some(delays) = &guest.delays {
-            delays.open();
-        }
         guest
     }
 }
