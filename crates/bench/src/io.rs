@@ -7,13 +7,15 @@
 //!             └─► Meanwhile: NVMe paths, other I/O ─┴─► Sample
 //!
 //! writable    whether fio may write to the target
+//! findings    what each factor costs or gains, judged over a run
 //! ```
 //!
-//! fio is a process of its own and nothing of nearfar is in the way of its I/O: [`Job::command_line`](job::Job::command_line)
-//! is the command that measures the same without nearfar.
+//! fio is a process of its own and nothing of nearfar is in the way of its I/O. A sample has the command that measures the
+//! same without nearfar.
 
 mod answer;
 mod declared;
+pub mod findings;
 mod job;
 mod meanwhile;
 mod null;
@@ -25,12 +27,17 @@ mod writable;
 pub use answer::{Answer, AnswerError};
 pub use declared::DECLARATION;
 pub(crate) use declared::make;
+pub use findings::{Findings, findings};
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "io";
 
 /// The primary metric.
 pub const IOPS: &str = "iops";
+/// The 99th percentile of completion latency within a sample, in nanoseconds.
+pub const LATENCY_P99: &str = "latency_p99_ns";
+/// The factors whose levels are compared.
+pub const COMPARED_FACTORS: [&str; 4] = ["plan", "iopolicy", "memory_node", "cpu_node"];
 /// Completion latency as fio counts it, in nanoseconds.
 pub const LATENCY: &str = "latency_ns";
 /// The share of NVMe commands that took a path nearest to their CPU, 0 to 1.

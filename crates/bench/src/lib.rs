@@ -33,6 +33,7 @@ pub mod options;
 mod planned;
 pub mod probe;
 pub mod registry;
+mod rounds;
 mod sampling;
 pub mod survey;
 pub mod tags;

@@ -25,7 +25,6 @@ mod made_up;
 mod memory;
 mod plan;
 pub mod published;
-mod rounds;
 mod sample;
 mod scenario;
 mod take;

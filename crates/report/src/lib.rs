@@ -22,6 +22,7 @@ pub mod document;
 pub mod explain;
 mod fold;
 pub mod history;
+mod io;
 pub mod kernels;
 mod kinds;
 pub mod latency;

@@ -5,7 +5,7 @@ use nearfar_machine::{CpuSet, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
-use super::{IOPS, LATENCY, NEAREST_PATH_SHARE};
+use super::{IOPS, LATENCY, LATENCY_P99, NEAREST_PATH_SHARE};
 
 /// One sample.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub(super) fn metrics() -> Vec<Metric> {
         Metric::histogram(LATENCY, "ns", Better::Lower),
         lower("latency_mean_ns", "ns"),
         lower("latency_p50_ns", "ns"),
-        lower("latency_p99_ns", "ns"),
+        lower(LATENCY_P99, "ns"),
         lower("latency_p999_ns", "ns"),
         lower("user_share", "1"),
         lower("system_share", "1"),
@@ -57,7 +57,7 @@ pub(super) fn values(sample: &Sample) -> Values {
         (LATENCY, quantiles.map(|_| fio.latency_ns.clone().into())),
         ("latency_mean_ns", real(fio.latency_mean_ns)),
         ("latency_p50_ns", quantile(|it| it.p50)),
-        ("latency_p99_ns", quantile(|it| it.p99)),
+        (LATENCY_P99, quantile(|it| it.p99)),
         ("latency_p999_ns", quantile(|it| it.p999)),
         ("user_share", of_jobs(fio.user_s)),
         ("system_share", of_jobs(fio.system_s)),

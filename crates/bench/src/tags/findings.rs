@@ -17,9 +17,9 @@ use nearfar_runs::{Cell, Detail, Metric, Sample};
 use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, Verdict, compare};
 use serde::{Deserialize, Serialize};
 
-use super::rounds::Rounds;
 use super::scenario::{DISTANCE, POLICY, Scenario, policies, scenarios};
 use super::{CPU_PER_OPERATION, OPERATIONS};
+use crate::rounds::Rounds;
 
 /// The published policies, in the order in which they are claimed to become better.
 pub const PUBLISHED_ORDER: [&str; 3] = ["stock", "limit", "limit_topology"];

@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::io::Read;
 
-use nearfar_bench::{matrix, tags};
+use nearfar_bench::{io, matrix, tags};
 use nearfar_runs::RunId;
 use serde_json::Value;
 
@@ -79,6 +79,11 @@ const OWN: &[OfExperiment] = &[
     OfExperiment {
         name: matrix::EXPERIMENT,
         show: crate::probe::own,
+        against: None,
+    },
+    OfExperiment {
+        name: io::EXPERIMENT,
+        show: crate::io::own,
         against: None,
     },
     OfExperiment {

@@ -7,9 +7,9 @@ use nearfar_runs::{Cell, Detail, Sample};
 use nearfar_statistics::{Interval, Summary, spearman};
 use serde::{Deserialize, Serialize};
 
-use super::super::rounds::Rounds;
 use super::super::scenario::{Scenario, policies, scenarios};
 use super::parse::{FIGURES, Published, Row};
+use crate::rounds::Rounds;
 
 /// Whether a run ranks its cells as a published table does, for one metric and one set of levels that the table does not have.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use nearfar_runs::{Cell, Sample};
 
-pub(super) struct Rounds<'a>(BTreeMap<&'a Cell, BTreeMap<u32, f64>>);
+pub(crate) struct Rounds<'a>(BTreeMap<&'a Cell, BTreeMap<u32, f64>>);
 
 impl<'a> Rounds<'a> {
     /// The samples that did not fail and have the metric.
-    pub(super) fn of(samples: &'a [Sample], metric: &str) -> Self {
+    pub(crate) fn of(samples: &'a [Sample], metric: &str) -> Self {
         let mut rounds: BTreeMap<&Cell, BTreeMap<u32, f64>> = BTreeMap::new();
         for sample in samples.iter().filter(|it| it.failed.is_none()) {
             if let Some(value) = sample.values.get(metric) {
@@ -20,7 +20,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// `None` for a cell without a sample.
-    pub(super) fn of_cell(&self, cell: &Cell) -> Option<&BTreeMap<u32, f64>> {
+    pub(crate) fn of_cell(&self, cell: &Cell) -> Option<&BTreeMap<u32, f64>> {
         self.0.get(cell)
     }
 }

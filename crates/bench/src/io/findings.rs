@@ -1,0 +1,168 @@
+//! What each factor of a run costs or gains: pairs of cells that differ in one factor only, compared within rounds.
+//!
+//! ```text
+//! cpu_node, memory_node   near ─► far
+//! plan                    before ─► after
+//! iopolicy                the first level ─► each other one
+//! ```
+//!
+//! By I/Os per second and by the 99th percentile of latency; all together have a chance of any false alarm of 5 % (Holm).
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::Known;
+use nearfar_runs::{Cell, Detail, Sample};
+use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, compare};
+use serde::{Deserialize, Serialize};
+
+use super::{COMPARED_FACTORS, IOPS, LATENCY_P99};
+use crate::rounds::Rounds;
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Findings {
+    pub steps: Vec<Step>,
+}
+
+/// Two cells: B against A.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// What they are compared by.
+    pub metric: String,
+    /// What they differ in.
+    pub factor: String,
+    pub a: Cell,
+    pub b: Cell,
+    pub compared: Known<Compared>,
+}
+
+/// What the samples of a run say.
+pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
+    let metrics = [IOPS, LATENCY_P99].into_iter().filter_map(|name| {
+        let metric = detail.metrics.iter().find(|it| it.name == name)?;
+        Some((metric, Rounds::of(samples, name)))
+    });
+    let mut steps = Vec::new();
+    let mut questions = Vec::new();
+    for (metric, rounds) in metrics {
+        for (factor, a, b) in pairs(detail) {
+            let none = BTreeMap::new();
+            let [of_a, of_b] = [a, b].map(|cell| rounds.of_cell(cell).unwrap_or(&none));
+            questions.push(Question::paired(of_a, of_b, Some(metric.better)));
+            steps.push((metric.name.clone(), factor, a, b));
+        }
+    }
+    let answers = compare(&questions, DEFAULT_MARGIN);
+    let step =
+        |((metric, factor, a, b), compared): ((String, &str, &Cell, &Cell), Option<Compared>)| {
+            Step {
+                metric,
+                factor: factor.to_owned(),
+                a: a.clone(),
+                b: b.clone(),
+                compared: compared.map_or_else(
+                    || Known::no("no round has a sample of both cells"),
+                    Known::Yes,
+                ),
+            }
+        };
+    Findings {
+        steps: steps.into_iter().zip(answers).map(step).collect(),
+    }
+}
+
+/// The cells that differ in one of the compared factors only, from its first level to each other one.
+fn pairs(detail: &Detail) -> Vec<(&'static str, &Cell, &Cell)> {
+    let mut pairs = Vec::new();
+    for factor in COMPARED_FACTORS {
+        let declared = detail.factors.iter().find(|it| it.name == factor);
+        let Some(first) = declared.and_then(|it| it.levels.first()) else {
+            continue;
+        };
+        for b in detail
+            .plan
+            .iter()
+            .filter(|it| it.level(factor) != Some(first))
+        {
+            let others = b.only(|it| it != factor);
+            let is_base = |it: &&Cell| {
+                it.level(factor) == Some(first) && it.only(|it| it != factor) == others
+            };
+            pairs.extend(detail.plan.iter().find(is_base).map(|a| (factor, a, b)));
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_runs::{Factor, Values};
+    use nearfar_statistics::compare::Verdict;
+    use serde_json::Value;
+
+    use super::super::sample;
+    use super::*;
+
+    fn cell(cpu: &str, plan: &str) -> Cell {
+        Cell::new().with("cpu_node", cpu).with("plan", plan)
+    }
+
+    fn sample_of(cell: &Cell, round: u32, iops: f64) -> Sample {
+        let values = [(IOPS, iops), (LATENCY_P99, 1e9 / iops)];
+        let values = values.map(|(name, value)| (name.to_owned(), value.into()));
+        Sample {
+            number: 0,
+            round,
+            cell: cell.clone(),
+            started_at_s: 0.0,
+            took_s: 1.0,
+            values: Values::from(values),
+            failed: None,
+            warnings: Vec::new(),
+            detail: Value::Null,
+        }
+    }
+
+    #[test]
+    fn cells_that_differ_in_one_factor_are_compared_by_iops_and_p99() {
+        let cells = [
+            (cell("near", "before"), 1000.0),
+            (cell("near", "after"), 1000.0),
+            (cell("far", "before"), 800.0),
+            (cell("far", "after"), 1000.0),
+        ];
+        let plan: Vec<Cell> = cells.iter().map(|(cell, _)| cell.clone()).collect();
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut samples = Vec::new();
+        for round in 1..=12 {
+            let noisy = |(cell, iops): &(Cell, f64)| {
+                sample_of(cell, round, iops * (1.0 + 0.01 * random.f64()))
+            };
+            samples.extend(cells.iter().map(noisy));
+        }
+        let detail = Detail {
+            parameters: Value::Null,
+            factors: Factor::of_cells(&plan),
+            plan,
+            metrics: sample::metrics(),
+            seed: 1,
+            warnings: Vec::new(),
+            kernel_version: String::new(),
+            kernel_command_line: String::new(),
+            targets: Vec::new(),
+        };
+        let found = findings(&detail, &samples);
+        // Two metrics x (near to far twice, before to after twice).
+        assert_eq!(found.steps.len(), 8);
+        let verdict = |metric: &str, factor: &str, b: &Cell| {
+            let mut steps = found.steps.iter();
+            let step = steps.find(|it| it.metric == metric && it.factor == factor && it.b == *b);
+            step.unwrap().compared.get().unwrap().verdict
+        };
+        let far = cell("far", "before");
+        assert_eq!(verdict(IOPS, "cpu_node", &far), Verdict::Worse);
+        assert_eq!(verdict(LATENCY_P99, "cpu_node", &far), Verdict::Worse);
+        let fixed = cell("far", "after");
+        assert_eq!(verdict(IOPS, "plan", &fixed), Verdict::Better);
+        assert_eq!(verdict(IOPS, "cpu_node", &fixed), Verdict::Equivalent);
+    }
+}
