@@ -1,11 +1,13 @@
 //! A run of `bench io`: the published table's shape (I/Os per second, latency, where the time went), and what is significant.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use nearfar_bench::io::findings::Step;
 use nearfar_bench::io::{COMPARED_FACTORS, Findings, IOPS, findings};
 use nearfar_runs::{Cell, CellSummary, Factor};
 use nearfar_statistics::compare::Verdict;
+use serde_json::Value;
 
 use crate::compare::figures::change;
 use crate::document::{Align, Document, Table, Text};
@@ -17,7 +19,7 @@ const METHOD: &str = "I/Os per second and 99th percentiles, paired by round: Wil
                       alarm is 5 % (Holm).";
 
 /// The columns: metric and heading.
-const COLUMNS: [(&str, &str); 8] = [
+const COLUMNS: [(&str, &str); 9] = [
     ("bytes_per_s", "bandwidth"),
     ("latency_mean_ns", "mean"),
     ("latency_p50_ns", "p50"),
@@ -26,6 +28,7 @@ const COLUMNS: [(&str, &str); 8] = [
     ("user_share", "user"),
     ("system_share", "system"),
     ("nearest_path_share", "nearest path"),
+    ("lock_spin_share", "in spinlocks"),
 ];
 
 /// What a run of the experiment shows beyond what runs of all experiments do.
@@ -68,6 +71,7 @@ fn figures(shown: &Shown<'_>, out: &mut Document) {
         out.paragraph(format!("In all cells: {}.", constant.join(", ")));
     }
     out.table(table(shown, &varied));
+    locks(shown, out);
     if let Some(command) = command(shown) {
         out.paragraph("The first sample's command, which measures the same without nearfar:");
         out.command(command);
@@ -135,6 +139,50 @@ fn median(cell: &CellSummary, name: &str) -> Option<f64> {
 fn command(shown: &Shown<'_>) -> Option<String> {
     let sample = shown.samples.iter().find(|it| it.failed.is_none())?;
     Some(sample.detail.get("command")?.as_str()?.to_owned())
+}
+
+/// The lock waits of all samples of a cell by call site, longest first.
+fn locks(shown: &Shown<'_>, out: &mut Document) {
+    const MOST_SITES: usize = 5;
+    let mut table = Table::of(["cell", "call site", "kind", "waits", "waited s"]);
+    let mut is_empty = true;
+    for cell in shown.cells {
+        let of_cell = shown.samples.iter().filter(|it| it.cell == cell.cell);
+        let mut sites: BTreeMap<(String, String), (u64, f64)> = BTreeMap::new();
+        for sample in of_cell {
+            let found = sample
+                .detail
+                .pointer("/locks/sites")
+                .and_then(Value::as_array);
+            for site in found.into_iter().flatten() {
+                let text = |key: &str| site[key].as_str().unwrap_or_default().to_owned();
+                let sum = sites.entry((text("call_site"), text("kind"))).or_default();
+                sum.0 += site["waits"].as_u64().unwrap_or(0);
+                sum.1 += site["wait_s"].as_f64().unwrap_or(0.0);
+            }
+        }
+        let mut sites: Vec<_> = sites.into_iter().collect();
+        sites.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+        for ((site, kind), (waits, wait_s)) in sites.into_iter().take(MOST_SITES) {
+            is_empty = false;
+            let only = cell.cell.only(|it| COMPARED_FACTORS.contains(&it));
+            let levels: Vec<String> = only.levels().map(|(_, level)| level.to_string()).collect();
+            table.row([
+                Role::Subject.text(levels.join(" ")),
+                site.into(),
+                kind.replace('_', " ").into(),
+                waits.to_string().into(),
+                format!("{wait_s:.4}").into(),
+            ]);
+        }
+    }
+    if !is_empty {
+        out.heading(
+            "Waits for kernel locks",
+            "on the CPUs of fio, all samples together",
+        );
+        out.table(table);
+    }
 }
 
 fn said(findings: &Findings, out: &mut Document) {

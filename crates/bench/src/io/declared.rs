@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Resources, Values};
 use nearfar_machine::{CpuSet, IoPolicy, Machine, NodeId};
 use nearfar_proc::affinity;
+use nearfar_trace::locks::Recorder;
 use serde_json::Value;
 
 use super::EXPERIMENT;
@@ -122,6 +123,11 @@ pub const DECLARATION: Declaration = Declaration {
                 "auto",
             )
         },
+        Argument::optional(
+            "locks",
+            "Trace which kernel locks are waited for on the CPUs of fio; this costs time where waits are many",
+            Kind::Flag,
+        ),
         Argument::new(
             "null-queues",
             "Submission queues of the null block device",
@@ -166,6 +172,7 @@ struct Started {
     job: Job,
     cpu_node: NodeId,
     disks: DiskCounts,
+    locks: Option<Recorder>,
     /// Keeps others from mounting what is written to.
     _claim: Option<File>,
 }
@@ -527,12 +534,17 @@ impl Experiment for IoExperiment<'_> {
         }
         let disks = self.target.as_ref().map_or(&[][..], |it| &it.disks);
         let disks = DiskCounts::now(disks);
+        let locks = match self.parameters.locks {
+            true => Some(Recorder::start(&job.cpus)?),
+            false => None,
+        };
         let fio = job.start(resources, directory)?;
         self.running = Some(Started {
             fio,
             job,
             cpu_node,
             disks,
+            locks,
             _claim: claim,
         });
         Ok(())
@@ -552,6 +564,7 @@ impl Experiment for IoExperiment<'_> {
         let started = self.running.as_mut().ok_or("fio was not started")?;
         let disks = self.target.as_ref().map_or(&[][..], |it| &it.disks);
         let now = DiskCounts::now(disks);
+        let locks = started.locks.take().map(Recorder::finish).transpose()?;
         let fio = started.fio.answer()?;
         let Job {
             seconds,
@@ -578,6 +591,7 @@ impl Experiment for IoExperiment<'_> {
             cpus: started.job.cpus.clone(),
             memory_node: started.job.memory_node,
             nearest_path_share: share.and_then(Result::ok),
+            locks: locks.map(|it| it.locks),
             warnings: warnings.chain(others).chain(unknown).collect(),
         })
     }

@@ -2,6 +2,7 @@
 
 use nearfar_experiment::{Better, Metric, MetricValue, Values};
 use nearfar_machine::{CpuSet, NodeId};
+use nearfar_trace::locks::LockWaits;
 use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
@@ -21,6 +22,9 @@ pub(crate) struct Sample {
     pub(super) memory_node: NodeId,
     /// `None` for a device with one path, and where it is unknown.
     pub(super) nearest_path_share: Option<f64>,
+    /// What tasks on the CPUs of fio waited for; `None` where that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) locks: Option<LockWaits>,
     /// What may be wrong with it, in sentences.
     pub(super) warnings: Vec<String>,
 }
@@ -40,6 +44,7 @@ pub(super) fn metrics() -> Vec<Metric> {
         lower("cpu_ns_per_io", "ns"),
         lower("context_switches_per_io", ""),
         Metric::real(NEAREST_PATH_SHARE, "1", Better::Higher),
+        lower("lock_spin_share", "1"),
     ]
 }
 
@@ -51,7 +56,7 @@ pub(super) fn values(sample: &Sample) -> Values {
     let real = |value: f64| Some(MetricValue::from(value));
     let of_jobs = |seconds: f64| (fio.jobs_s > 0.0).then(|| (seconds / fio.jobs_s).into());
     let per_io = |value: f64| (fio.ios > 0).then(|| (value / fio.ios as f64).into());
-    let all: [(&str, Option<MetricValue>); 12] = [
+    let all: [(&str, Option<MetricValue>); 13] = [
         (IOPS, real(fio.iops)),
         ("bytes_per_s", real(fio.bytes_per_s)),
         (LATENCY, quantiles.map(|_| fio.latency_ns.clone().into())),
@@ -70,9 +75,17 @@ pub(super) fn values(sample: &Sample) -> Values {
             NEAREST_PATH_SHARE,
             sample.nearest_path_share.map(Into::into),
         ),
+        ("lock_spin_share", spin_share(sample)),
     ];
     let known = all
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)));
     known.collect()
+}
+
+/// The share of fio's system time that its CPUs were busy waiting for spinlocks.
+fn spin_share(sample: &Sample) -> Option<MetricValue> {
+    let locks = sample.locks.as_ref()?;
+    let system_s = sample.fio.system_s;
+    (system_s > 0.0).then(|| (locks.spin_s / system_s).into())
 }
