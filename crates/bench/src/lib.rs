@@ -6,6 +6,7 @@
 //! transfer   ns a round trip      a cache line handed over between two CPUs and back
 //! survey     all three within one budget, on the same buffers
 //! probe      seconds a run        a process of its own, bound or floating, near its memory or far
+//! rps        requests a second    servers on a network card's node and on the adjacent one
 //! tags       operations a second  tags of a device, taken by workers on its node and on another one
 //! io         I/Os a second     fio on a device, from near and far CPUs, with near and far memory
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
@@ -34,6 +35,7 @@ mod planned;
 pub mod probe;
 pub mod registry;
 mod rounds;
+pub mod rps;
 mod sampling;
 pub mod survey;
 pub mod tags;

@@ -21,7 +21,7 @@ use nearfar_experiment::{
 use nearfar_machine::Machine;
 use nearfar_runs::Store;
 
-use crate::{io, matrix, mock, tags};
+use crate::{io, matrix, mock, rps, tags};
 
 pub use arguments::{ArgumentError, Arguments};
 pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
@@ -39,6 +39,10 @@ pub const EXPERIMENTS: &[Entry] = &[
     Entry {
         declaration: io::DECLARATION,
         carry_out: |request| request.carry_out(io::make),
+    },
+    Entry {
+        declaration: rps::DECLARATION,
+        carry_out: |request| request.carry_out(rps::make),
     },
     Entry {
         declaration: mock::DECLARATION,

@@ -34,6 +34,8 @@ mod worker;
 pub use declared::DECLARATION;
 pub(crate) use declared::make;
 pub use findings::{Findings, findings};
+#[cfg(test)]
+pub(crate) use groups::tests::machine as machine_of_four_nodes;
 pub use groups::{Groups, groups};
 pub use published::{Agreement, Published, PublishedError, agreement};
 pub use scenario::{ALONE, DEPTH, DISTANCE, POLICY, Scenario, scenarios};

@@ -31,6 +31,7 @@ pub mod path;
 pub mod plan;
 pub mod prefer;
 pub mod probe;
+mod rps;
 pub mod runs;
 pub mod spread;
 mod style;

@@ -103,6 +103,14 @@ impl Arguments {
         Ok(self.value(name)?.is_some())
     }
 
+    /// The value of a declared argument; `None` for one without.
+    ///
+    /// # Errors
+    /// When the stored run that is to be continued does not say.
+    pub fn text(&self, name: &str) -> Result<Option<String>, ArgumentError> {
+        Ok(self.value(name)?.map(str::to_owned))
+    }
+
     fn value(&self, name: &str) -> Result<Option<&str>, ArgumentError> {
         let found = self.values.iter().find(|(it, _)| it.name == name);
         let value = found.map_or(Ok(None), |(_, value)| value.as_ref().map(Option::as_deref));

@@ -214,7 +214,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Four nodes of four CPUs, two to a core.
-    pub(in crate::tags) fn machine() -> Machine {
+    pub(crate) fn machine() -> Machine {
         of_rows(&[
             [10, 16, 25, 28],
             [16, 10, 22, 25],

@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::io::Read;
 
-use nearfar_bench::{io, matrix, tags};
+use nearfar_bench::{io, matrix, rps, tags};
 use nearfar_runs::RunId;
 use serde_json::Value;
 
@@ -84,6 +84,11 @@ const OWN: &[OfExperiment] = &[
     OfExperiment {
         name: io::EXPERIMENT,
         show: crate::io::own,
+        against: None,
+    },
+    OfExperiment {
+        name: rps::EXPERIMENT,
+        show: crate::rps::own,
         against: None,
     },
     OfExperiment {

@@ -1,0 +1,302 @@
+//! The clients: connections that each have one request in flight, on threads with CPUs of their own.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearfar_experiment::{BoxError, Histogram};
+use nearfar_machine::CpuId;
+use nearfar_proc::affinity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
+use super::namespace::Namespace;
+use super::reply;
+
+const CANCEL_CHECK: Duration = Duration::from_millis(20);
+/// Cards take seconds until they have a link.
+const CONNECT_WITHIN: Duration = Duration::from_secs(20);
+const CONNECT_ATTEMPT: Duration = Duration::from_secs(1);
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+const BUFFER_BYTES: usize = 64 << 10;
+const KEY: &str = "nearfar";
+
+const WARMING_UP: u8 = 0;
+const MEASURING: u8 = 1;
+const ENDED: u8 = 2;
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    /// Whose requests they are counted as.
+    pub(super) group: usize,
+    pub(super) server: SocketAddrV4,
+    /// Port 0 for any.
+    pub(super) source: SocketAddrV4,
+}
+
+/// What the clients do.
+pub(super) struct Load<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) cpus: Vec<CpuId>,
+    pub(super) flows: Vec<Flow>,
+    pub(super) value_bytes: usize,
+    pub(super) warm_up: Duration,
+    pub(super) time: Duration,
+}
+
+/// The answers to a group of flows.
+#[derive(Clone, Default)]
+pub(super) struct Answers {
+    pub(super) latency_ns: Histogram,
+}
+
+/// What all groups have, and what `read` gave before and after.
+pub(super) struct Driven<T> {
+    pub(super) groups: Vec<Answers>,
+    pub(super) elapsed_s: f64,
+    pub(super) before: T,
+    pub(super) after: T,
+}
+
+/// Connects, warms up and measures.
+///
+/// # Errors
+/// When a connection fails, a server answers with an error, or `cancel` is set.
+pub(super) fn drive<T>(
+    load: &Load<'_>,
+    groups: usize,
+    cancel: &AtomicBool,
+    read: impl Fn() -> T,
+) -> Result<Driven<T>, BoxError> {
+    let phase = &AtomicU8::new(WARMING_UP);
+    std::thread::scope(|scope| {
+        let (connected, ready) = mpsc::channel();
+        let mut threads = Vec::new();
+        for (index, &cpu) in load.cpus.iter().enumerate() {
+            let flows = load.flows.iter().skip(index).step_by(load.cpus.len());
+            let flows: Vec<Flow> = flows.cloned().collect();
+            let connected = connected.clone();
+            let thread = std::thread::Builder::new().name("nearfar-client".to_owned());
+            threads.push(thread.spawn_scoped(scope, move || {
+                let client = Client::connect(load, &flows, cpu, cancel);
+                let _ = connected.send(client.is_ok());
+                client?.run(groups, phase)
+            })?);
+        }
+        let are_connected = (0..threads.len()).all(|_| ready.recv() == Ok(true));
+        let measured = match are_connected {
+            true => measure(load, phase, cancel, &read),
+            false => Err("a client has no connection".into()),
+        };
+        phase.store(ENDED, Ordering::Relaxed);
+        let mut all = vec![Answers::default(); groups];
+        for thread in threads {
+            let answers = thread.join().map_err(|_| "a client panicked")??;
+            for (sum, answers) in all.iter_mut().zip(answers) {
+                sum.latency_ns.merge(&answers.latency_ns);
+            }
+        }
+        let (before, after, elapsed_s) = measured?;
+        Ok(Driven {
+            groups: all,
+            elapsed_s,
+            before,
+            after,
+        })
+    })
+}
+
+fn measure<T>(
+    load: &Load<'_>,
+    phase: &AtomicU8,
+    cancel: &AtomicBool,
+    read: &impl Fn() -> T,
+) -> Result<(T, T, f64), BoxError> {
+    pause(load.warm_up, phase, cancel)?;
+    let before = read();
+    let begun = Instant::now();
+    phase.store(MEASURING, Ordering::Relaxed);
+    pause(load.time, phase, cancel)?;
+    phase.store(ENDED, Ordering::Relaxed);
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    Ok((before, read(), elapsed_s))
+}
+
+fn pause(time: Duration, phase: &AtomicU8, cancel: &AtomicBool) -> Result<(), BoxError> {
+    let end = Instant::now() + time;
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
+        if phase.load(Ordering::Relaxed) == ENDED {
+            return Err("a connection failed".into());
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        sleep(left.min(CANCEL_CHECK));
+    }
+}
+
+struct Connection {
+    group: usize,
+    stream: TcpStream,
+    sent: Instant,
+    /// Whether the request was sent while it was measured.
+    counts: bool,
+    received: Vec<u8>,
+}
+
+struct Client {
+    connections: Vec<Connection>,
+    request: Vec<u8>,
+}
+
+impl Client {
+    fn connect(
+        load: &Load<'_>,
+        flows: &[Flow],
+        cpu: CpuId,
+        cancel: &AtomicBool,
+    ) -> Result<Self, BoxError> {
+        affinity::pin(cpu).map_err(|error| format!("cannot run on CPU {cpu}: {error}"))?;
+        load.namespace.enter()?;
+        let mut connections = Vec::new();
+        for flow in flows {
+            let stream = opened(flow, cancel)
+                .map_err(|error| format!("cannot connect to {}: {error}", flow.server))?;
+            let mut connection = Connection {
+                group: flow.group,
+                stream,
+                sent: Instant::now(),
+                counts: false,
+                received: Vec::new(),
+            };
+            connection.ask(&command(&["SET", KEY, &"x".repeat(load.value_bytes)]))?;
+            connections.push(connection);
+        }
+        Ok(Self {
+            connections,
+            request: command(&["GET", KEY]),
+        })
+    }
+
+    /// Asks until the end. What was sent and answered while it was measured counts.
+    fn run(mut self, groups: usize, phase: &AtomicU8) -> Result<Vec<Answers>, BoxError> {
+        let mut answers = vec![Answers::default(); groups];
+        let run = self.serve(&mut answers, phase);
+        if run.is_err() {
+            phase.store(ENDED, Ordering::Relaxed);
+        }
+        run.map(|()| answers)
+    }
+
+    fn serve(&mut self, answers: &mut [Answers], phase: &AtomicU8) -> Result<(), BoxError> {
+        for connection in &mut self.connections {
+            connection.stream.set_nonblocking(true)?;
+            connection.send(&self.request, false)?;
+        }
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: CANCEL_CHECK.subsec_nanos().into(),
+        };
+        loop {
+            let streams = self.connections.iter().map(|it| it.stream.as_fd());
+            let mut ready: Vec<PollFd<'_>> = streams
+                .map(|stream| PollFd::from_borrowed_fd(stream, PollFlags::IN))
+                .collect();
+            poll(&mut ready, Some(&timeout))?;
+            let ready: Vec<bool> = ready.iter().map(|it| !it.revents().is_empty()).collect();
+            let now = phase.load(Ordering::Relaxed);
+            if now == ENDED {
+                return Ok(());
+            }
+            for (connection, _) in self.connections.iter_mut().zip(ready).filter(|it| it.1) {
+                if connection.receive(&mut buffer)? {
+                    if connection.counts {
+                        let latency = connection.sent.elapsed().as_nanos();
+                        let of_group = &mut answers[connection.group].latency_ns;
+                        of_group.record(u64::try_from(latency).unwrap_or(u64::MAX));
+                    }
+                    connection.send(&self.request, now == MEASURING)?;
+                }
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn send(&mut self, request: &[u8], counts: bool) -> io::Result<()> {
+        self.sent = Instant::now();
+        self.counts = counts;
+        // A request fits into the buffer of a socket that has none in flight.
+        self.stream.write_all(request)
+    }
+
+    /// Takes what there is. Whether that completes the reply.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<bool, BoxError> {
+        match self.stream.read(buffer) {
+            Ok(0) => return Err("the server closed the connection".into()),
+            Ok(bytes) => self.received.extend_from_slice(&buffer[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(format!("the connection to the server: {error}").into()),
+        }
+        let Some(length) = reply::length(&self.received)? else {
+            return Ok(false);
+        };
+        self.received.drain(..length);
+        Ok(true)
+    }
+
+    /// Sends and waits for the answer.
+    fn ask(&mut self, request: &[u8]) -> Result<(), BoxError> {
+        self.stream.set_read_timeout(Some(CONNECT_WITHIN))?;
+        self.send(request, false)?;
+        let mut buffer = [0; 4096];
+        while !self.receive(&mut buffer)? {}
+        Ok(())
+    }
+}
+
+/// Connects, again and again until the card has a link and the server listens.
+fn opened(flow: &Flow, cancel: &AtomicBool) -> io::Result<TcpStream> {
+    let until = Instant::now() + CONNECT_WITHIN;
+    loop {
+        match attempt(flow) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() > until || cancel.load(Ordering::Relaxed) => {
+                return Err(error);
+            }
+            Err(_) => sleep(CONNECT_PAUSE),
+        }
+    }
+}
+
+fn attempt(flow: &Flow) -> io::Result<TcpStream> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    // A reset at the end: the port, which was chosen for its queue, is free for the next sample.
+    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_ATTEMPT))?;
+    bind(&socket, &flow.source)?;
+    connect(&socket, &flow.server)?;
+    Ok(TcpStream::from(socket))
+}
+
+/// A command in redis' protocol.
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len());
+    for word in words {
+        bytes += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    bytes.into_bytes()
+}
