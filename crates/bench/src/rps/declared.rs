@@ -251,6 +251,13 @@ impl Rps<'_> {
         }
         if is_measured_here {
             let nodes = self.nodes()?;
+            self.clients(&nodes, &CpuSet::default())
+                .map_err(RunError::Target)?;
+            if let Some(client) = &self.parameters.client_device {
+                let wrong =
+                    |reason| RunError::Target(format!("--client-device {client}: {reason}").into());
+                interface(self.machine, client).map_err(wrong)?;
+            }
             if nodes.adjacent.is_none() {
                 let reason = format!(
                     "no other node than {} has a CPU that this process may use",

@@ -1,0 +1,208 @@
+//! `bench rps` through the whole command, over a veth pair: real redis, bad servers, and what is left after a kill.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A home and a store of its own.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command
+            .args(words.split_whitespace())
+            .current_dir(self.0.path())
+            .env("NEARFAR_STORE", self.0.path().join("runs.db"))
+            .env("HOME", self.0.path())
+            .env("XDG_STATE_HOME", self.0.path().join("state"))
+            // The servers' directories are then below it.
+            .env("TMPDIR", self.0.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn nearfar(&self, words: &str) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Directories of servers.
+    fn directories(&self) -> usize {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with("nearfar-"))
+            .count()
+    }
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether a network namespace, a veth pair and redis can be made here; says why not.
+fn skipped() -> bool {
+    let runs = |program: &str, words: &[&str]| {
+        let status = Command::new(program)
+            .args(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        status.is_ok_and(|it| it.success())
+    };
+    let veth = "ip link add nfa type veth peer name nfb";
+    let missing = match () {
+        () if !rustix::process::geteuid().is_root() => "root: network namespaces take root",
+        () if !runs("redis-server", &["--version"]) => "tools: there is no redis-server",
+        () if !runs("unshare", &["--net", "sh", "-c", veth]) => "kernel: there are no veth pairs",
+        () => return false,
+    };
+    println!("skipped: {missing}");
+    true
+}
+
+#[test]
+fn requests_to_redis_are_counted_and_nothing_is_left() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    let words = "bench rps --samples 1 --seconds 0.2 --warm-up 0.1 --connections 2 --factor server_node=card \
+                 --factor receive=keep,server_cpu --format json";
+    let output = place.nearfar(words);
+    let run: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", errors(&output)));
+    assert_eq!(run["state"], "complete", "{}", errors(&output));
+    assert!(
+        errors(&output).contains("no interrupts and no DMA"),
+        "{}",
+        errors(&output)
+    );
+    let cells = run["summary"].as_array().unwrap();
+    let levels: Vec<_> = cells.iter().map(|it| &it["cell"]["receive"]).collect();
+    assert_eq!(levels, ["keep", "server_cpu"]);
+    for cell in cells {
+        let metrics = cell["metrics"].as_array().unwrap();
+        let of = |name: &str| {
+            let metric = metrics.iter().find(|it| it["metric"] == name);
+            metric.and_then(|it| it["median"].as_f64())
+        };
+        assert!(of("requests_per_s").unwrap() > 0.0, "{cell}");
+        assert_eq!(of("requests_per_s"), of("requests_per_s_card"), "{cell}");
+        assert!(of("latency_card_ns").unwrap() > 0.0, "{cell}");
+        assert_eq!(of("latency_adjacent_ns"), None, "{cell}");
+        assert_eq!(of("interrupts_near"), None, "{cell}");
+    }
+    assert_eq!(run["answer"]["changes"].as_array().unwrap().len(), 1);
+    assert_eq!(place.directories(), 0);
+}
+
+#[test]
+fn a_server_that_ends_is_named_with_what_it_says() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    let run = |command: &str| {
+        let mut nearfar = place.command(
+            "bench rps --samples 1 --factor server_node=card --factor receive=keep --no-store",
+        );
+        nearfar.arg(format!("--server-command={command}"));
+        errors(&nearfar.output().unwrap())
+    };
+    let ended = run("redis-server --bind {address} --port {port} --no-such-option 1");
+    assert!(
+        ended.contains("ended: ") && ended.contains("no-such-option"),
+        "{ended}"
+    );
+    let unknown = run("redis-server --port {prt}");
+    assert!(
+        unknown.contains("{prt} is none of {address} {port} {cpu} {node}"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    for attempt in 0..8u64 {
+        let words = "bench rps --samples 1000 --seconds 0.1 --warm-up 0 --factor server_node=card --no-store";
+        let mut child = place
+            .command(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        // From before the namespace to well within the samples.
+        sleep(Duration::from_millis(attempt * attempt * 12));
+        let servers = servers_of(&place);
+        if attempt % 2 == 0 {
+            kill_guards(pid);
+        }
+        match (attempt % 3, servers.first()) {
+            // The server first: its end is an error of the sample, and the run goes on to its end or ours.
+            (0, Some(&server)) => kill(server),
+            _ => {}
+        }
+        end(&mut child);
+        let next = place.nearfar("runs list");
+        assert!(next.status.success(), "{}", errors(&next));
+        soon("servers", || servers_of(&place).is_empty());
+        soon("the interface", || {
+            !Path::new(&format!("/sys/class/net/nf{pid}")).exists()
+        });
+        soon("directories", || place.directories() == 0);
+    }
+}
+
+fn end(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+/// Kills the guard of a run, a child of it.
+fn kill_guards(pid: u32) {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    for child in children.unwrap_or_default().split_whitespace() {
+        let command = std::fs::read_to_string(format!("/proc/{child}/cmdline"));
+        if command.is_ok_and(|command| command.contains("lease-guard")) {
+            kill(child.parse().unwrap());
+        }
+    }
+}
+
+/// The servers of this place's runs: their directory is below it.
+fn servers_of(place: &Place) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_server = |pid: &i32| {
+        let directory = std::fs::read_link(format!("/proc/{pid}/cwd"));
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("redis-server") && directory.is_ok_and(|it| it.starts_with(place.0.path()))
+    };
+    pids.filter(is_server).collect()
+}
+
+#[track_caller]
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{what}: left after half a minute"
+        );
+        sleep(Duration::from_millis(5));
+    }
+}
