@@ -13,6 +13,8 @@ use nearfar_runs::{Better, Cell, Detail, Sample};
 use nearfar_statistics::compare::{Compared, Question, compare};
 use serde::{Deserialize, Serialize};
 
+use crate::rounds::Rounds;
+
 use super::{
     ADJACENT, CARD, INTERRUPTS, KEEP, RECEIVE, REQUESTS_ADJACENT, REQUESTS_CARD, SERVER_NODE,
     TOGETHER,
@@ -46,13 +48,6 @@ pub struct Series {
 }
 
 impl Series {
-    fn metric(&self) -> &'static str {
-        match self.servers.as_str() {
-            CARD => REQUESTS_CARD,
-            _ => REQUESTS_ADJACENT,
-        }
-    }
-
     /// How interrupts were served: the level of the factor that is varied.
     pub fn served(&self) -> String {
         let receive = self.cell.text(RECEIVE);
@@ -118,16 +113,15 @@ fn changes(detail: &Detail) -> Vec<(Series, Series)> {
 }
 
 fn answer(samples: &[Sample], pairs: Vec<(Series, Series)>) -> Vec<Step> {
-    let rounds = |series: &Series| -> BTreeMap<u32, f64> {
-        let of_cell = samples
-            .iter()
-            .filter(|it| it.failed.is_none() && it.cell == series.cell);
-        let value =
-            |sample: &Sample| Some((sample.round, sample.values.get(series.metric())?.number()));
-        of_cell.filter_map(value).collect()
+    let metrics = [REQUESTS_CARD, REQUESTS_ADJACENT];
+    let rounds = metrics.map(|metric| Rounds::of(samples, metric));
+    let none = BTreeMap::new();
+    let of = |series: &Series| {
+        let of_metric = &rounds[usize::from(series.servers != CARD)];
+        of_metric.of_cell(&series.cell).unwrap_or(&none).clone()
     };
     let question =
-        |(a, b): &(Series, Series)| Question::paired(&rounds(a), &rounds(b), Some(Better::Higher));
+        |(a, b): &(Series, Series)| Question::paired(&of(a), &of(b), Some(Better::Higher));
     let questions: Vec<Question> = pairs.iter().map(question).collect();
     let answers = compare(&questions, MARGIN);
     let step = |((a, b), compared): ((Series, Series), Option<Compared>)| Step {
