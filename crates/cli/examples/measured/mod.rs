@@ -1,4 +1,5 @@
 //! What the benchmarks of whole programs share: medians with their range, and where the built programs are.
+#![allow(dead_code, reason = "not every benchmark uses all of it")]
 
 use std::fmt;
 use std::io;
