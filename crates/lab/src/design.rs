@@ -232,6 +232,11 @@ impl Design {
         late::placeholders(&self.hardware)
     }
 
+    /// The numbers of the host bridges that can be plugged in; empty where Linux takes none.
+    pub(crate) fn spare_host_bridges(&self) -> Vec<u32> {
+        board::of(self.arch, self.firmware.is_some()).spare_host_bridges(&self.hardware.bridges)
+    }
+
     /// The nodes of the NVMe controllers that are on one, by QEMU's id.
     pub(crate) fn controller_nodes(&self) -> BTreeMap<String, NodeId> {
         let node = |(device, node): (&Device, Option<NodeId>)| match device {

@@ -4,7 +4,10 @@
 //! ```text
 //! foreign/ARCH/busybox         busybox-static:ARCH               the guest's init, shell, mount, modprobe
 //! foreign/ARCH/qemu-x86_64     qemu-user(-static):ARCH           an ARCH program that runs x86-64 programs
+//! foreign/ppc64le/drmgr/       powerpc-utils, librtas2 ...       configures devices that are plugged in at run time
 //! ```
+
+pub mod drmgr;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};

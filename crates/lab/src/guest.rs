@@ -105,6 +105,8 @@ pub struct PreparedGuest {
     pub foreign: Option<Foreign>,
     /// A static busybox of the guest's architecture.
     pub busybox: PathBuf,
+    /// The folder of [`crate::foreign::drmgr`], for a guest of Power.
+    pub drmgr: Option<PathBuf>,
 }
 
 impl PreparedGuest {
@@ -199,6 +201,8 @@ pub struct Guest {
     console: Console,
     qemu_said: Console,
     spare_ports: Vec<SparePort>,
+    /// Numbers of host bridges that can be plugged in.
+    spare_host_bridges: Vec<u32>,
     /// NVMe controllers that are on a node, by QEMU's id.
     controller_nodes: BTreeMap<String, NodeId>,
     delays: Option<Arc<DelayRegion>>,

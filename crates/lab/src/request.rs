@@ -129,6 +129,7 @@ impl GuestRequest {
             delay,
             foreign,
             busybox,
+            drmgr: foreign::drmgr::cached(cache).filter(|_| arch == Arch::Powerpc64le),
         })
     }
 

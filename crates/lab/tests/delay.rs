@@ -106,16 +106,30 @@ fn doorbells_are_delayed_by_the_nodes_of_cpu_and_controller() {
         let devices: Vec<String> = devices.map(str::to_owned).collect();
         (devices, setup.controllers > 0)
     };
-    let written = |lines: [&str; 4]| (lines.map(str::to_owned).to_vec(), true);
+    let written = |lines: [&str; 6]| (lines.map(str::to_owned).to_vec(), true);
     assert_eq!(devices("auto"), (Vec::new(), false));
     // The controllers are on nodes 0 and 2, at distances 10 and 40 from node 0, 20 and 17 from node 1.
     assert_eq!(
         devices("device=5/17000"),
-        written(["0 0 5", "0 2 17000", "1 0 17000", "1 2 17000"])
+        written([
+            "0 0 5",
+            "0 1 17000",
+            "0 2 17000",
+            "1 0 17000",
+            "1 1 5",
+            "1 2 17000"
+        ])
     );
     assert_eq!(
         devices("device=5/17000/distance"),
-        written(["0 0 5", "0 2 40000", "1 0 20000", "1 2 17000"])
+        written([
+            "0 0 5",
+            "0 1 20000",
+            "0 2 40000",
+            "1 0 20000",
+            "1 1 5",
+            "1 2 17000"
+        ])
     );
     let setup = setup("x86-case1", "device=5/17000").unwrap();
     let label = setup.delays.to_string();

@@ -81,3 +81,22 @@ fn static_programs_for_foreign_guests_are_fetched() {
         assert_eq!(foreign::cached(&cache, arch), Some(foreign));
     }
 }
+
+#[test]
+fn drmgr_and_its_libraries_are_fetched() {
+    if !allowed() {
+        return;
+    }
+    let cache = Cache::of_user().unwrap();
+    let folder = foreign::drmgr::get(&cache, &mut |_| {}).unwrap();
+    for file in [
+        "drmgr",
+        "ld64.so.2",
+        "libc.so.6",
+        "librtas.so.2",
+        "libnuma.so.1",
+    ] {
+        assert!(folder.join(file).is_file(), "{file}");
+    }
+    assert_eq!(foreign::drmgr::cached(&cache), Some(folder));
+}

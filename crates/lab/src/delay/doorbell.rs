@@ -75,19 +75,21 @@ fn registers(device: &Value) -> Option<u64> {
     (bytes >= DOORBELLS_END && address.checked_add(bytes).is_some()).then_some(address)
 }
 
-/// Appends the delay of every pair of a node with CPUs and a node with a host bridge.
+/// Appends the delay of every pair of a node with CPUs and any node: a host bridge may be plugged in later.
 pub(super) fn write_delays(config: &mut String, design: &Design, delay: NodeDelay) {
     let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
     let devices: BTreeSet<NodeId> = design.spare_ports.iter().filter_map(|it| it.node).collect();
-    let pairs = || {
-        cpus.iter()
-            .flat_map(|&from| devices.iter().map(move |&to| (from, to)))
-    };
+    let pairs = cpus.iter().flat_map(|&from| {
+        (0..design.hardware.nodes.len() as u32).map(move |to| (from, NodeId(to)))
+    });
     let distance = |from, to| matrix::distance(&design.hardware.distances, from, to);
-    let others = pairs().filter(|(from, to)| from != to);
+    let others = cpus
+        .iter()
+        .flat_map(|from| devices.iter().map(move |to| (*from, *to)))
+        .filter(|(from, to)| from != to);
     let nearest = others.map(|(from, to)| distance(from, to)).min();
     let nearest = nearest.unwrap_or(Distance::REMOTE);
-    for (from, to) in pairs() {
+    for (from, to) in pairs {
         let ns = match (from == to, delay.is_by_distance) {
             (true, _) => delay.same_node_ns,
             (false, false) => delay.other_node_ns,
@@ -98,11 +100,11 @@ pub(super) fn write_delays(config: &mut String, design: &Design, delay: NodeDela
     }
 }
 
-/// All controllers of a guest, with one at each spare port.
+/// All controllers of a guest, with one at each spare port and behind each spare host bridge.
 pub(super) fn most_controllers(design: &Design) -> usize {
     let devices = design.hardware.bridges.iter().flat_map(|it| &it.devices);
     let controllers = devices.filter(|device| matches!(device, Device::Nvme { .. }));
-    controllers.count() + design.spare_ports.len()
+    controllers.count() + design.spare_ports.len() + design.spare_host_bridges().len()
 }
 
 #[cfg(test)]

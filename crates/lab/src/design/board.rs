@@ -116,6 +116,11 @@ pub(super) trait Board: Sync {
         expander::address(bridge, position)
     }
 
+    /// The numbers of the host bridges that hot plug may add.
+    fn spare_host_bridges(&self, _bridges: &[Bridge]) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// The bus of a bridge that hot plug may use.
     fn spare(&self, bridge: &Bridge) -> String {
         expander::port(bridge, bridge.devices.len())

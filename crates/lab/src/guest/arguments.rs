@@ -253,10 +253,16 @@ pub fn settings_of_guest(
         .map(|device| device.address.to_string())
         .collect();
     format!(
-        "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nEMULATION={}\n",
+        "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nEMULATION={}\nDRMGR={}\n",
         results_folder(prepared).unwrap_or_default(),
         addresses.join(" "),
         quoted(OsStr::new(&emulation_word(prepared))),
+        quoted(
+            prepared
+                .drmgr
+                .as_ref()
+                .map_or(OsStr::new(""), |it| it.as_os_str())
+        ),
     )
 }
 

@@ -118,6 +118,7 @@ pub fn launch(
         console,
         qemu_said,
         spare_ports: prepared.design.spare_ports.clone(),
+        spare_host_bridges: prepared.design.spare_host_bridges(),
         controller_nodes: prepared.design.controller_nodes(),
         delays,
         results: arguments::results_folder(prepared),

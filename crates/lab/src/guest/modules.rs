@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::unpack;
+use crate::arch::Arch;
 use crate::error::LabError;
 use crate::kernels::Kernel;
 
@@ -36,6 +37,9 @@ const LATE: [&str; 1] = ["nvme"];
 
 /// What a device that is plugged in later may need; taken along, not loaded.
 const HOT_PLUG: [&str; 3] = ["nvme", "virtio_blk", "virtio_net"];
+
+/// The same on Power: the interface that drmgr uses.
+const HOT_PLUG_ON_POWER: [&str; 2] = ["nvme", "rpadlpar_io"];
 
 /// Modules for one guest, with their contents, each after those it depends on.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -84,7 +88,11 @@ impl Modules {
         modules
             .late
             .retain(|name| !modules.boot.contains(name) && !modules.devices.contains(name));
-        modules.hot_plug = HOT_PLUG
+        let hot_plug: &[&str] = match kernel.arch {
+            Arch::X86_64 | Arch::Aarch64 => &HOT_PLUG,
+            Arch::Powerpc64le => &HOT_PLUG_ON_POWER,
+        };
+        modules.hot_plug = hot_plug
             .iter()
             .map(|name| ((*name).to_owned(), dependencies.order(&[name])))
             .collect();

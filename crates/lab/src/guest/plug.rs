@@ -36,6 +36,8 @@ pub enum PlugDevice {
     VirtioNet,
     /// A PCI Express switch with an NVMe controller behind it.
     Bridge,
+    /// A host bridge with an NVMe controller behind it; on Power only.
+    HostBridge,
 }
 
 impl PlugDevice {
@@ -46,6 +48,7 @@ impl PlugDevice {
             Self::VirtioBlk => "virtio-blk",
             Self::VirtioNet => "virtio-net",
             Self::Bridge => "bridge",
+            Self::HostBridge => "host-bridge",
         }
     }
 }
@@ -70,14 +73,17 @@ impl fmt::Display for HotPlug {
 #[derive(Debug, thiserror::Error)]
 pub enum PlugError {
     /// An unknown device.
-    #[error("{0}: not one of nvme, virtio-blk, virtio-net, bridge")]
+    #[error("{0}: not one of nvme, virtio-blk, virtio-net, bridge, host-bridge")]
     Device(String),
     /// A word after the device.
     #[error("{0}: expected node=NUMBER")]
     Node(String),
     /// A guest of Power.
-    #[error("Linux on Power takes PCI devices at run time only with the tools of its firmware")]
+    #[error("guests of Power take a host-bridge at run time, and no other device")]
     Power,
+    /// A guest of another architecture, or one with the most host bridges.
+    #[error("no host bridge can be added: guests of Power take up to 30, others none")]
+    NoHostBridge,
     /// All spare ports are in use.
     #[error("no port is free{}", .0.map_or_else(String::new, |node| format!(" on a host bridge of node {node}")))]
     NoPort(Option<NodeId>),
@@ -98,6 +104,7 @@ impl FromStr for HotPlug {
             PlugDevice::VirtioBlk,
             PlugDevice::VirtioNet,
             PlugDevice::Bridge,
+            PlugDevice::HostBridge,
         ];
         let device = all.into_iter().find(|device| device.word() == word);
         let device = device.ok_or_else(|| PlugError::Device(word.to_owned()))?;
@@ -147,10 +154,12 @@ impl Guest {
         }
     }
 
-    /// Adds the device; the guest hears of it by itself.
-    pub(super) fn plug(&mut self, plug: HotPlug) -> Result<(), PlugError> {
+    /// Adds the device. The result is what the guest has to configure by name; it finds other devices by itself.
+    pub(super) fn plug(&mut self, plug: HotPlug) -> Result<Option<String>, PlugError> {
+        if plug.device == PlugDevice::HostBridge {
+            return self.plug_host_bridge(plug.node).map(Some);
+        }
         if self.arch == Arch::Powerpc64le {
-            // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
             return Err(PlugError::Power);
         }
         let free = self
@@ -164,10 +173,29 @@ impl Guest {
             self.monitor.execute(command, arguments)?;
         }
         let port = self.spare_ports.remove(place);
-        if let Some(node) = port.node {
-            self.controller_nodes.insert(plugged_id(&port.id), node);
+        self.note_controller(&port.id, port.node);
+        Ok(None)
+    }
+
+    /// Adds a host bridge with an NVMe controller behind it. The result is the name by which drmgr knows it.
+    fn plug_host_bridge(&mut self, node: Option<NodeId>) -> Result<String, PlugError> {
+        let number = *self
+            .spare_host_bridges
+            .first()
+            .ok_or(PlugError::NoHostBridge)?;
+        self.suspend_delays();
+        for (command, arguments) in host_bridge_steps(number, node) {
+            self.monitor.execute(command, arguments)?;
         }
-        Ok(())
+        self.spare_host_bridges.remove(0);
+        self.note_controller(&host_bridge_id(number), node);
+        Ok(format!("PHB {number}"))
+    }
+
+    fn note_controller(&mut self, port: &str, node: Option<NodeId>) {
+        if let Some(node) = node {
+            self.controller_nodes.insert(plugged_id(port), node);
+        }
     }
 
     /// Ends delays while the guest's memory map changes: QEMU 10.0 was seen to abort (`iotlb_to_section`) when the plugin asks
@@ -205,6 +233,32 @@ fn plugged_id(port: &str) -> String {
     format!("plugged-{port}")
 }
 
+fn host_bridge_id(number: u32) -> String {
+    format!("host-bridge{number}")
+}
+
+/// QEMU's commands that add a host bridge of Power with an NVMe controller, whose disk keeps nothing.
+fn host_bridge_steps(number: u32, node: Option<NodeId>) -> [(&'static str, Value); 3] {
+    let id = host_bridge_id(number);
+    let disk = arguments::spare_disk(&id);
+    let mut bridge = json!({ "driver": "spapr-pci-host-bridge", "id": id, "index": number });
+    if let Some(node) = node {
+        bridge["numa_node"] = json!(node.0);
+    }
+    let content = json!({
+        "driver": "null-co", "node-name": disk, "size": arguments::SPARE_DISK_BYTES, "read-zeroes": true
+    });
+    let controller = json!({
+        "driver": "nvme", "id": plugged_id(&id), "bus": format!("{id}.0"), "addr": "1", "drive": disk,
+        "serial": format!("p-{id}")
+    });
+    [
+        ("device_add", bridge),
+        ("blockdev-add", content),
+        ("device_add", controller),
+    ]
+}
+
 /// QEMU's commands that plug a device into a port.
 fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
     let id = plugged_id(port);
@@ -239,6 +293,8 @@ fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
             behind["addr"] = json!("1");
             vec![("device_add", switch), ("device_add", behind)]
         }
+        // Not on a port.
+        PlugDevice::HostBridge => Vec::new(),
     }
 }
 
@@ -253,6 +309,7 @@ mod tests {
             "virtio-blk node=2",
             "virtio-net node=0",
             "bridge node=1",
+            "host-bridge node=2",
         ] {
             assert_eq!(plug.parse::<HotPlug>().unwrap().to_string(), plug);
         }

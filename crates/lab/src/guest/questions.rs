@@ -2,7 +2,7 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | `plug DEVICE [node=N]` | `ok` once QEMU has the device |
+//! | `plug DEVICE [node=N]` | `ok` once QEMU has the device; `ok NAME` for one that drmgr has to configure |
 //! | `plugged` | `ok`; delays, which ended for the plug, begin again |
 //! | `counts` | `ok` and the line transfers of all vCPUs so far, as JSON ([`Transfers`]) |
 //!
@@ -76,8 +76,8 @@ impl Guest {
             _ => {
                 let plug = words.strip_prefix("plug ");
                 let plug = plug.ok_or_else(|| QuestionError::Unknown(words.to_owned()))?;
-                self.plug(plug.parse()?)?;
-                Ok(ok())
+                let name = self.plug(plug.parse()?)?;
+                Ok(name.map_or_else(ok, |name| format!("ok {name}")))
             }
         }
     }

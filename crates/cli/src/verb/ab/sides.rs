@@ -315,6 +315,7 @@ mod tests {
             delay: None,
             foreign: None,
             busybox: PathBuf::new(),
+            drmgr: None,
         }
     }
 

@@ -134,6 +134,10 @@ fn all(cache: &Cache) -> Outcome {
             Err(error) => note(what, error),
         }
     }
+    match foreign::drmgr::get(cache, &mut told("drmgr for guests of powerpc64le")) {
+        Ok(folder) => output::print(&format!("{}\n", folder.display()))?,
+        Err(error) => note("drmgr for guests of powerpc64le".to_owned(), error),
+    }
     match missing.is_empty() {
         true => Ok(()),
         false => Err(Failure::refused(anyhow::anyhow!(

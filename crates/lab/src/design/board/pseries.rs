@@ -125,6 +125,11 @@ impl Board for Pseries {
         }
     }
 
+    fn spare_host_bridges(&self, bridges: &[Bridge]) -> Vec<u32> {
+        let is_free = |domain: &u32| bridges.iter().all(|bridge| bridge.root.domain != *domain);
+        (1..=MOST_BRIDGES as u32).filter(is_free).collect()
+    }
+
     fn spare(&self, bridge: &Bridge) -> String {
         format!("{}.0", bridge.id)
     }
