@@ -65,7 +65,7 @@ pub(super) fn claim(path: &Path) -> Result<File, NotWritableError> {
         }
         file => file.map_err(system)?,
     };
-    match signature(path).map_err(|reason| unknown(reason))? {
+    match signature(path).map_err(unknown)? {
         Some(signature) => Err(NotWritableError::Signature { device, signature }),
         None => Ok(file),
     }
