@@ -111,11 +111,12 @@ fn a_server_that_ends_is_named_with_what_it_says() {
             "bench rps --samples 1 --factor server_node=card --factor receive=keep --no-store",
         );
         nearfar.arg(format!("--server-command={command}"));
-        errors(&nearfar.output().unwrap())
+        let output = nearfar.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output)
     };
     let ended = run("redis-server --bind {address} --port {port} --no-such-option 1");
     assert!(
-        ended.contains("ended: ") && ended.contains("no-such-option"),
+        ended.contains("ended: ") && ended.contains("FATAL CONFIG"),
         "{ended}"
     );
     let unknown = run("redis-server --port {prt}");
