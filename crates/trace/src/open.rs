@@ -50,7 +50,7 @@ impl Event {
         if let Some(of) = callers_of {
             attributes.sample_type |= u64::from(PERF_SAMPLE_CALLCHAIN);
             attributes.set_exclude_callchain_user(1);
-            // All events of a ring have one layout; those whose callers nobody wants have the shortest chain.
+            // All events of a ring have one layout; those whose callers no reader wants have the shortest chain.
             attributes.sample_max_stack = if format.id() == of { MAX_CALLERS } else { 1 };
         }
         // No watermark: then the kernel wakes a waiting reader each time half of the ring has been filled.

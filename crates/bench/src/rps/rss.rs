@@ -29,7 +29,7 @@ pub struct Rss {
     key: Vec<u8>,
 }
 
-/// Why a connection's queue cannot be told.
+/// Why a connection's queue is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RssError {
     #[error("the card shows no indirection table")]
