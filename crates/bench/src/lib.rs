@@ -19,6 +19,7 @@
 
 pub mod bandwidth;
 mod buffer_size;
+pub mod cases;
 mod child;
 mod conditions;
 pub mod io;

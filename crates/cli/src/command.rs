@@ -65,6 +65,7 @@ pub enum Verb {
     Compare(verb::compare::Compare),
     Lab(verb::lab::Lab),
     Ab(verb::ab::Ab),
+    Case(verb::case::Case),
     Completions(verb::completions::Completions),
     Man(verb::man::Man),
 }
@@ -96,6 +97,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Compare(verb) => verb.run(colour),
         Verb::Lab(verb) => verb.run(colour),
         Verb::Ab(verb) => verb.run(colour),
+        Verb::Case(verb) => verb.run(colour),
         Verb::Completions(verb) => verb.run(),
         Verb::Man(verb) => verb.run(Command::command()),
     }

@@ -4,6 +4,7 @@ pub mod ab;
 pub mod apply;
 pub mod audit;
 pub mod bench;
+pub mod case;
 pub mod checkup;
 pub mod compare;
 pub mod completions;

@@ -191,6 +191,10 @@ fn measure(results: &Path, samples: &str, cells: &[&str]) -> Value {
         .args([
             "sh",
             "-c",
+            include_str!("../../bench/src/cases/preferred_node.sh"),
+            "prepare",
+            "sh",
+            "-c",
             include_str!("scripts/case2.sh"),
             guests::NEARFAR,
         ])

@@ -34,6 +34,17 @@ pub fn document(comparison: &Comparison) -> Document {
     differences(&mut document, comparison);
     warnings(&mut document, comparison);
     document.labelled(Text::new(Role::Heading, "verdicts: "), counts(comparison));
+    tables(&mut document, comparison);
+    failed(&mut document, comparison);
+    one_sided(&mut document, comparison);
+    if !comparison.rows.is_empty() {
+        document.remark(method(comparison));
+    }
+    document
+}
+
+/// A table for each side and metric.
+pub(crate) fn tables(document: &mut Document, comparison: &Comparison) {
     let (baseline, others) = comparison.sides.split_at(1);
     for side in others {
         for metric in &comparison.metrics {
@@ -49,15 +60,9 @@ pub fn document(comparison: &Comparison) -> Document {
                 baseline[0].name
             );
             document.heading(metric.name.as_str(), names);
-            cells(&mut document, &rows);
+            cells(document, &rows);
         }
     }
-    failed(&mut document, comparison);
-    one_sided(&mut document, comparison);
-    if !comparison.rows.is_empty() {
-        document.remark(method(comparison));
-    }
-    document
 }
 
 /// `s, lower is better`.
@@ -238,7 +243,7 @@ fn words(verdict: Verdict) -> &'static str {
 }
 
 /// A verdict with a mark where a significant difference is equivalent.
-fn verdict(compared: &Compared) -> String {
+pub(crate) fn verdict(compared: &Compared) -> String {
     let mark = if is_marked(compared) { " *" } else { "" };
     format!("{}{mark}", words(compared.verdict))
 }

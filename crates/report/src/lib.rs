@@ -14,6 +14,7 @@ pub mod ab;
 mod amount;
 pub mod audit;
 pub mod cache;
+pub mod case;
 mod change;
 pub mod checkup;
 pub mod compare;

@@ -112,13 +112,14 @@ pub struct Shown<'a> {
 /// One run: where and how it was made, and each cell's samples summed up.
 pub fn show(shown: &Shown<'_>) -> Document {
     let mut out = header(shown);
-    tables(shown, &mut out);
+    out.append(tables(shown));
     warnings_of(shown, &mut out);
     out
 }
 
 /// A table a metric.
-fn tables(shown: &Shown<'_>, out: &mut Document) {
+pub fn tables(shown: &Shown<'_>) -> Document {
+    let mut out = Document::new();
     for metric in &shown.detail.metrics {
         let written = Written::of(shown, metric);
         let better = match metric.better {
@@ -136,6 +137,7 @@ fn tables(shown: &Shown<'_>, out: &mut Document) {
         out.heading(&metric.name, format!("{unit}{better}{confidence}"));
         out.table(table_of(shown, metric));
     }
+    out
 }
 
 /// Where and how a run was made.

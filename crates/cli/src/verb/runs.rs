@@ -1,6 +1,6 @@
 //! `nearfar runs`: what experiments found, kept.
 
-mod export;
+pub(super) mod export;
 mod import;
 mod list;
 mod rm;

@@ -1,19 +1,6 @@
-# Run in a guest of the machine two-node as `sh -c SCRIPT NEARFAR OPTIONS`: `bench probe OPTIONS`, its answer as JSON, and in the folder
-# of results the store, the table and the samples as Parquet.
-#
-# A scheduling domain of n CPUs balances every n ms (kernel/sched/topology.c, sd_init): the node level of the published machine, of 104
-# CPUs, does so 1/26 as often as that of these 4. It keeps a task that it takes for cache-hot, or that would leave the node NUMA
-# balancing prefers, for cache_nice_tries attempts: 26 times as many here keep it for as long as there.
+# Run in a guest of the machine two-node as `sh -c SCRIPT NEARFAR OPTIONS`, after crates/bench/src/cases/preferred_node.sh has prepared it:
+# `bench probe OPTIONS`, its answer as JSON, and in the folder of results the store, the table and the samples as Parquet.
 set -e
-sched=/sys/kernel/debug/sched
-[ -e $sched ] || mount -t debugfs none /sys/kernel/debug
-# The domains' files are there only then.
-echo Y > $sched/verbose
-for domain in $sched/domains/cpu*/domain*; do
-	[ "$(cat "$domain/name")" != NUMA ] || echo 52 > "$domain/cache_nice_tries"
-done
-# MiB a scan, the least there is: what the probe holds besides its buffer is scanned in its turn, as in the published runs.
-echo 1 > $sched/numa_balancing/scan_size_mb
 store=$NEARFAR_RESULTS/runs.db
 "$0" bench probe --store "$store" --format json "$@"
 "$0" runs show last --store "$store" > "$NEARFAR_RESULTS/table.txt"

@@ -555,6 +555,12 @@ pub const TARGETS: &[Target] = &[
         "lab cache clear kernel",
         &["kernel", "kernels"],
     ),
+    target(["case", "number"], "case 9", &["no case 9", "2, 3"]),
+    target(
+        ["case", "store"],
+        "case 0 --here --store /proc/version",
+        &["/proc/version"],
+    ),
     target(
         ["ab", "a"],
         "ab --a machine=nope --b kernel=6.12 -- true",
@@ -623,6 +629,7 @@ pub const NO_TARGETS: &[&str] = &[
     "command_timeout",
     "connections",
     "counts",
+    "options",
     "status",
     "delay",
     "directory",

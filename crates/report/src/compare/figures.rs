@@ -3,7 +3,7 @@
 use nearfar_statistics::compare::Compared;
 
 /// A figure with four digits that mean something.
-pub(super) fn significant(value: f64) -> String {
+pub(crate) fn significant(value: f64) -> String {
     let digits = crate::amount::decimals(value.abs());
     let text = format!("{value:.digits$}");
     match text.contains('.') {

@@ -14,9 +14,9 @@ use crate::summary::Summary;
 /// Columns that a mail shows without wrapping, also when it is quoted.
 const MAIL_COLUMNS: usize = 72;
 
-/// The mail; `of_experiment` is what the renderer of its experiment has to say of it, `None` for a table a metric.
-pub fn mail(shown: &Shown<'_>, of_experiment: Option<Document>) -> String {
-    let mut out = Document::new();
+/// The mail: `before`, then the run; `of_experiment` is what its experiment shows of it, `None` for a table a metric.
+pub fn mail(before: Document, shown: &Shown<'_>, of_experiment: Option<Document>) -> String {
+    let mut out = before;
     out.facts(facts(shown));
     let command = command(shown);
     if let Some(command) = &command {
@@ -25,7 +25,7 @@ pub fn mail(shown: &Shown<'_>, of_experiment: Option<Document>) -> String {
     }
     match of_experiment {
         Some(document) => out.append(document),
-        None => super::tables(shown, &mut out),
+        None => out.append(super::tables(shown)),
     }
     not_claimed(shown, command.is_some(), &mut out);
     let style = Style {

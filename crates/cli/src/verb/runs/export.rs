@@ -53,6 +53,11 @@ struct Exported {
     runs: Vec<Whole>,
 }
 
+/// Runs of a store as JSON, for a store's import.
+pub fn json(runs: Vec<Whole>) -> Result<String, Failure> {
+    output::json(SCHEMA, None, &Exported { runs })
+}
+
 impl Export {
     /// Reads and writes.
     pub fn run(self) -> Outcome {
@@ -72,7 +77,7 @@ impl Export {
         let mut bytes = Vec::new();
         match self.format {
             Kind::Json => {
-                bytes = output::json(SCHEMA, None, &Exported { runs })?.into_bytes();
+                bytes = json(runs)?.into_bytes();
                 bytes.push(b'\n');
             }
             Kind::Csv => write_csv(&Table::of(&runs).map_err(Failure::input)?, &mut bytes)

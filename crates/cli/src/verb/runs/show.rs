@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
+use nearfar_machine::Machine;
 use nearfar_report::document::Document;
 use nearfar_report::runs::{self, Own, OwnError, PublishedFile};
-use nearfar_runs::{CellSummary, Detail, Run, RunId, Store, summarise};
+use nearfar_runs::{CellSummary, Detail, Run, RunId, Sample, Store, summarise};
 use serde::Serialize;
 
 use super::Which;
@@ -135,11 +136,10 @@ impl Show {
 
 /// What the run's experiment shows of it; `None` where it shows nothing of its own, or where a newer nearfar wrote it: what the runs
 /// of all experiments have can be shown all the same.
-fn own(shape: &Shape<'_>, shown: &runs::Shown<'_>) -> Result<Option<Own>, Failure> {
-    let figures = shape.published.as_ref();
-    let mut file = figures.map(|it| &it.file);
-    let published = figures.zip(file.as_mut());
-    let published = published.map(|(Figures { name, .. }, input)| PublishedFile { name, input });
+pub fn own(
+    shown: &runs::Shown<'_>,
+    published: Option<PublishedFile<'_>>,
+) -> Result<Option<Own>, Failure> {
     match shown.own(published) {
         Err(OwnError::Unreadable(error)) => {
             output::say!("nearfar: {error}; shown as a run of any experiment");
@@ -149,24 +149,49 @@ fn own(shape: &Shape<'_>, shown: &runs::Shown<'_>) -> Result<Option<Own>, Failur
     }
 }
 
+/// A stored run, read whole.
+pub struct Stored {
+    pub run: Run,
+    pub detail: Detail,
+    samples: Vec<Sample>,
+    cells: Vec<CellSummary>,
+    machine: Option<Machine>,
+}
+
+impl Stored {
+    pub fn read(store: &Store, id: RunId) -> Result<Self, Failure> {
+        let detail = store.detail(id).map_err(of_store)?;
+        let samples = store.samples(id).map_err(of_store)?;
+        Ok(Self {
+            run: store.run(id).map_err(of_store)?,
+            cells: summarise(&detail.plan, &detail.metrics, &samples),
+            machine: store.machine(id).ok(),
+            detail,
+            samples,
+        })
+    }
+
+    pub fn shown(&self, is_kept: bool) -> runs::Shown<'_> {
+        runs::Shown {
+            run: &self.run,
+            detail: &self.detail,
+            machine: self.machine.as_ref(),
+            cells: &self.cells,
+            samples: &self.samples,
+            is_kept,
+        }
+    }
+}
+
 /// Prints a stored run, and writes its page where a file is named.
 pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
-    let run = store.run(id).map_err(of_store)?;
-    let (detail, samples) = (
-        store.detail(id).map_err(of_store)?,
-        store.samples(id).map_err(of_store)?,
-    );
-    let summary = summarise(&detail.plan, &detail.metrics, &samples);
-    let machine = store.machine(id).ok();
-    let shown = runs::Shown {
-        run: &run,
-        detail: &detail,
-        machine: machine.as_ref(),
-        cells: &summary,
-        samples: &samples,
-        is_kept: shape.is_kept,
-    };
-    let own = own(shape, &shown)?;
+    let stored = Stored::read(store, id)?;
+    let shown = stored.shown(shape.is_kept);
+    let figures = shape.published.as_ref();
+    let mut file = figures.map(|it| &it.file);
+    let published = figures.zip(file.as_mut());
+    let published = published.map(|(Figures { name, .. }, input)| PublishedFile { name, input });
+    let own = own(&shown, published)?;
     let (text, page, mail, answer, published) = match own {
         Some(own) => (
             Some(own.text),
@@ -184,9 +209,9 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
     }
     if shape.form == Form::Json {
         let json = Shown {
-            run: &run,
-            detail: &detail,
-            summary: &summary,
+            run: &stored.run,
+            detail: &stored.detail,
+            summary: &stored.cells,
             answer,
             published,
         };
@@ -205,7 +230,7 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
         None => runs::show(&shown),
     };
     output::print(&match shape.form {
-        Form::Mail => runs::mail(&shown, mail),
+        Form::Mail => runs::mail(Document::new(), &shown, mail),
         Form::Markdown => document().to_markdown(),
         Form::Table | Form::Json => document().to_text(&output::style(shape.colour)),
     })

@@ -1,0 +1,370 @@
+//! `nearfar case`: a published investigation, repeated.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use nearfar_bench::cases::{self, cases};
+use nearfar_compare::{Comparison, Options, Side, compare};
+use nearfar_report::case as pages;
+use nearfar_report::document::Document;
+use nearfar_report::runs::{self, PublishedFile};
+use nearfar_runs::{Filter, RunId, Store};
+use serde::{Deserialize, Serialize};
+
+use super::runs::export;
+use super::runs::show::{Form, Stored, own};
+use crate::args::{Colour, StoreArgs, of_store};
+use crate::failure::{Failure, Outcome};
+use crate::{output, shell, signals};
+
+/// A change within this share is equivalent.
+const MARGIN: f64 = 0.03;
+/// Where a guest finds the folder of `lab run --results`.
+const RESULTS: &str = "/results";
+
+/// Repeat a published investigation: its machine, workload and table, and the text of a mail
+///
+/// Without a number, lists the cases. The run is stored and shown with the published figures; `nearfar runs` has it afterwards.
+#[derive(Args)]
+#[command(
+    after_long_help = "Options after -- are given to the case's experiment (nearfar bench NAME --help).\n\nExamples:\n  nearfar case\n  \
+                       nearfar case 3 --samples 5 --html case-3.html\n  nearfar case 2 --show-command\n  \
+                       nearfar case 2 --here -- --seconds 2"
+)]
+pub struct Case {
+    /// Its number
+    #[arg(value_name = "NUMBER")]
+    number: Option<u8>,
+    /// Measure on this machine
+    #[arg(long, conflicts_with = "lab")]
+    here: bool,
+    /// Measure in guests of the lab (the default)
+    #[arg(long)]
+    lab: bool,
+    /// Samples of each cell [default: as many as the list of cases says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    samples: Option<u32>,
+    /// Print the command that measures instead of running it
+    #[arg(long)]
+    show_command: bool,
+    /// Write the run also as a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How the answer is printed
+    #[arg(long, value_enum, default_value_t = Form::Table, value_name = "FORMAT")]
+    format: Form,
+    /// Options of the experiment
+    #[arg(last = true, value_name = "OPTION")]
+    options: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    cases: Vec<pages::Described>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    case: pages::Described,
+    run: RunId,
+    store: &'a Path,
+    comparison: Option<Comparison>,
+    /// As in runs-show/2.
+    answer: Option<serde_json::Value>,
+    published: Option<serde_json::Value>,
+}
+
+/// What this program needs of the answer of another one of it.
+#[derive(Deserialize)]
+struct Measured {
+    run: RunId,
+}
+
+impl Case {
+    /// Measures, stores and shows.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let Some(number) = self.number else {
+            return self.list(colour);
+        };
+        let case = cases::Case::by_number(number).ok_or_else(|| unknown(number))?;
+        self.check(case)?;
+        let program = std::env::current_exe().map_err(Failure::refused)?;
+        let results = tempfile::tempdir().map_err(Failure::refused)?;
+        if self.show_command {
+            let words = self.command(case, Path::new("nearfar"), Path::new("results"));
+            return output::print(&shell::words(words));
+        }
+        if let Some(file) = &self.html {
+            output::can_write(file)?;
+        }
+        // Fails before anything is measured.
+        let mut store = self.store.open()?;
+        let words = self.command(case, &program, results.path());
+        let measured = measured(&words);
+        let run = match self.is_stored_in_guest(case) {
+            true => import(&mut store, results.path(), measured)?,
+            false => measured?.run,
+        };
+        self.show(case, &store, run, colour)
+    }
+
+    fn list(&self, colour: Colour) -> Outcome {
+        output::print(&match self.format {
+            Form::Json => {
+                let cases = cases().iter().map(pages::Described::from).collect();
+                output::json("cases/1", None, &Listed { cases })?
+            }
+            Form::Markdown => pages::list(cases()).to_markdown(),
+            Form::Table | Form::Mail => pages::list(cases()).to_text(&output::style(colour)),
+        })
+    }
+
+    /// Refuses what cannot be measured, before anything starts.
+    fn check(&self, case: &cases::Case) -> Outcome {
+        let number = case.number;
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(Failure::Input(anyhow!(
+                "--html -: standard output has the table; name a file for the page"
+            )));
+        }
+        let given = |option: &str| {
+            let mut words = self.options.iter().map(|word| word.to_string_lossy());
+            words.any(|word| word == option || word.starts_with(&format!("{option}=")))
+        };
+        let missing = case.required_here.iter().find(|it| !given(it));
+        if let (true, Some(option)) = (self.here, missing) {
+            return Err(Failure::Input(anyhow!(
+                "case {number} --here: {option} is required: nearfar case {number} --here -- {option} NAME"
+            )));
+        }
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let is_there =
+            |program: &str| std::env::split_paths(&paths).any(|it| it.join(program).is_file());
+        match case.programs.iter().find(|it| !is_there(it)) {
+            Some(program) => Err(Failure::Refused(anyhow!(
+                "case {number}: the program {program} is missing: not found in PATH"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the whole run is made in one guest, with a store of its own.
+    fn is_stored_in_guest(&self, case: &cases::Case) -> bool {
+        !self.here && case.is_in_one_guest()
+    }
+
+    /// The command that measures.
+    fn command(&self, case: &cases::Case, program: &Path, results: &Path) -> Vec<OsString> {
+        let is_in_one_guest = self.is_stored_in_guest(case);
+        let mut words: Vec<OsString> = vec![program.into()];
+        if is_in_one_guest {
+            words.extend(["lab", "run"].map(OsString::from));
+            let options = case.guest.iter();
+            words.extend(options.map(|(key, value)| format!("--{key}={value}").into()));
+            words.extend(["--results".into(), results.into(), "--".into()]);
+            if let Some(script) = case.preparation {
+                words.extend(["sh", "-c", script, "prepare"].map(OsString::from));
+            }
+            words.push(program.into());
+        }
+        words.extend(["bench", case.experiment].map(OsString::from));
+        if !self.here && !is_in_one_guest {
+            let guests = case.guest.iter();
+            words.extend(guests.map(|(key, value)| format!("--guest={key}={value}").into()));
+        }
+        let options = if self.here {
+            case.options_here
+        } else {
+            case.options
+        };
+        words.extend(options.iter().map(OsString::from));
+        let samples = self.samples.or((!self.here).then_some(case.samples));
+        words.extend(samples.map(|samples| format!("--samples={samples}").into()));
+        words.push(format!("--label=case-{}", case.number).into());
+        let store = match is_in_one_guest {
+            true => Some(format!("{RESULTS}/runs.db").into()),
+            false => self.store.store.clone().map(PathBuf::into_os_string),
+        };
+        words.extend(
+            store
+                .into_iter()
+                .flat_map(|store| ["--store".into(), store]),
+        );
+        words.push("--format=json".into());
+        words.extend(self.options.iter().cloned());
+        words
+    }
+
+    /// What was asked, and what to type to have it again.
+    fn question(&self, case: &cases::Case) -> Document {
+        let mut words: Vec<OsString> = ["nearfar", "case"].map(OsString::from).to_vec();
+        words.push(case.number.to_string().into());
+        words.extend(self.here.then(|| "--here".into()));
+        words.extend(
+            self.samples
+                .map(|samples| format!("--samples={samples}").into()),
+        );
+        if !self.options.is_empty() {
+            words.push("--".into());
+            words.extend(self.options.iter().cloned());
+        }
+        pages::question(case, &shell::words(words))
+    }
+
+    fn show(&self, case: &cases::Case, store: &Store, id: RunId, colour: Colour) -> Outcome {
+        let stored = Stored::read(store, id)?;
+        let shown = stored.shown(true);
+        let mut figures = case.published.map(|(_, text)| text.as_bytes());
+        let published = case.published.zip(figures.as_mut());
+        let published = published.map(|((name, _), input)| PublishedFile { name, input });
+        let own = own(&shown, published)?;
+        let comparison = compared(case, store, id)?;
+        let effect = match (&case.effect, &comparison) {
+            (Some(effect), Some(comparison)) => pages::effect(effect, comparison),
+            _ => Document::new(),
+        };
+        if let Some(file) = &self.html {
+            let mut page = self.question(case);
+            page.append(effect.clone());
+            page.append(own.as_ref().map(|own| own.page.clone()).unwrap_or_default());
+            page.append(pages::limits(case));
+            output::write_file(file, runs::page(&shown, page).to_html().as_bytes())?;
+            output::say!("page: {}", file.display());
+        }
+        if self.format == Form::Json {
+            let (answer, published) =
+                own.map_or((None, None), |own| (Some(own.json), own.published));
+            let answer = Answer {
+                case: case.into(),
+                run: id,
+                store: store.path(),
+                comparison,
+                answer,
+                published,
+            };
+            return output::print(&output::json("case/1", None, &answer)?);
+        }
+        if self.format == Form::Mail {
+            let mut body = effect;
+            body.append(own.map_or_else(|| runs::tables(&shown), |own| own.mail));
+            body.append(pages::limits(case));
+            return output::print(&runs::mail(self.question(case), &shown, Some(body)));
+        }
+        let mut document = self.question(case);
+        document.append(runs::header(&shown));
+        document.append(own.map_or_else(|| runs::tables(&shown), |own| own.text));
+        document.append(effect);
+        document.append(pages::limits(case));
+        output::print(&match self.format {
+            Form::Markdown => document.to_markdown(),
+            _ => document.to_text(&output::style(colour)),
+        })
+    }
+}
+
+fn unknown(number: u8) -> Failure {
+    let numbers: Vec<String> = cases().iter().map(|case| case.number.to_string()).collect();
+    Failure::Input(anyhow!(
+        "there is no case {number}: {} can be repeated; `nearfar case` lists them",
+        numbers.join(", ")
+    ))
+}
+
+/// Runs the command with this process's standard error, and reads the run's number from its answer.
+fn measured(words: &[OsString]) -> Result<Measured, Failure> {
+    // The command has the terminal's signals, and decides what they mean. This process waits for its end.
+    let _cancel = signals::cancel_flag();
+    let (program, arguments) = words
+        .split_first()
+        .context("no command")
+        .map_err(Failure::refused)?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let output = command
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .map_err(|error| Failure::not_started(program, error))?;
+    if !output.status.success() {
+        let code = output
+            .status
+            .code()
+            .and_then(|code| u8::try_from(code).ok());
+        return Err(Failure::CommandEnded(code.unwrap_or(u8::MAX)));
+    }
+    serde_json::from_slice(&output.stdout)
+        .context("cannot read the answer of the command that measures")
+        .map_err(Failure::refused)
+}
+
+/// Adds the run that a guest stored in this folder, also one that is not complete.
+fn import(
+    store: &mut Store,
+    results: &Path,
+    measured: Result<Measured, Failure>,
+) -> Result<RunId, Failure> {
+    let file = results.join("runs.db");
+    let newest = match file.is_file() {
+        true => {
+            let guests = Store::open_existing(&file).map_err(of_store)?;
+            let runs = guests.list(&Filter::default()).map_err(of_store)?;
+            let whole = runs.first().map(|run| guests.whole(run.run));
+            whole.transpose().map_err(of_store)?
+        }
+        false => None,
+    };
+    let Some(whole) = newest else {
+        measured?;
+        return Err(Failure::Refused(anyhow!("the guest stored no run")));
+    };
+    let json = export::json(vec![whole])?;
+    let imported = store.import(json.as_bytes()).map_err(Failure::refused)?;
+    let run = imported.runs.into_iter().chain(imported.already).next();
+    let run = run
+        .context("the guest's run was not added")
+        .map_err(Failure::refused)?;
+    if measured.is_err() {
+        output::say!("nearfar: what was measured is kept in run {run}");
+    }
+    measured.map(|_| run)
+}
+
+/// The levels of the case's factor, compared; `None` for a case without one, and where the run has not two of its levels.
+fn compared(case: &cases::Case, store: &Store, run: RunId) -> Result<Option<Comparison>, Failure> {
+    let Some(effect) = &case.effect else {
+        return Ok(None);
+    };
+    let whole = store.whole(run).map_err(of_store)?;
+    let side = Side::of_run(format!("run {run}"), &whole);
+    let sides = match side.by(effect.factor, Some(effect.baseline)) {
+        Ok(sides) => sides,
+        Err(error) => {
+            output::say!("nearfar: nothing is compared: {error}");
+            return Ok(None);
+        }
+    };
+    let options = Options {
+        margin: MARGIN,
+        metrics: metrics(effect),
+        across: [nearfar_compare::Kind::Kernel].into(),
+    };
+    compare(&sides, &options).map(Some).map_err(Failure::input)
+}
+
+/// The metrics of the published table, each once.
+fn metrics(effect: &cases::Effect) -> Vec<String> {
+    let mut metrics: Vec<String> = Vec::new();
+    for figure in effect.figures {
+        if !metrics.iter().any(|it| it == figure.metric) {
+            metrics.push(figure.metric.to_owned());
+        }
+    }
+    metrics
+}

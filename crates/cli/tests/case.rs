@@ -1,0 +1,123 @@
+//! Published investigations: the list, what is refused, and a mock case on this machine. tests/guest_case3.rs has one in a guest.
+
+mod harness;
+
+use harness::Sandbox;
+use serde_json::json;
+
+#[test]
+fn the_list_has_the_published_cases() {
+    let own = Sandbox::new();
+    let listed = own.nearfar(["case", "--format", "json"]).json();
+    assert_eq!(listed["schema"], "cases/1");
+    let cases = listed["cases"].as_array().unwrap();
+    let numbers: Vec<u64> = cases
+        .iter()
+        .map(|it| it["number"].as_u64().unwrap())
+        .collect();
+    assert!(numbers.contains(&2) && numbers.contains(&3) && !numbers.contains(&0));
+    let text = own.nearfar(["case"]).prints();
+    for case in cases {
+        assert!(text.contains(case["title"].as_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn a_case_on_this_machine_is_stored_compared_and_shown_with_the_published_figures() {
+    let own = Sandbox::new();
+    let store = own.file("runs.db");
+    let case = |more: &[&str]| {
+        let words = ["case", "0", "--here", "--samples", "8", "--store", &store];
+        own.nearfar([&words[..], more].concat())
+    };
+    let page = own.file("case.html");
+    let answer = case(&["--format", "json", "--html", &page]).json();
+    assert_eq!(
+        (&answer["schema"], &answer["run"], &answer["case"]["number"]),
+        (&json!("case/1"), &json!(1), &json!(0))
+    );
+    let rows = answer["comparison"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 1, "only the published metric: {rows:?}");
+    assert_eq!(
+        (&rows[0]["metric"], &rows[0]["verdict"]),
+        (&json!("latency_us"), &json!("worse"))
+    );
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Is slow slower than fast?") && page.contains("What this cannot show"));
+
+    let mail = case(&["--format", "mail"]).prints();
+    for part in [
+        "question",
+        "nearfar case 0 --here --samples=8",
+        "speed: slow (B) against fast (A)",
+        "published, us",
+        "To repeat it",
+        "Not claimed",
+    ] {
+        assert!(mail.contains(part), "{part}: {mail}");
+    }
+    assert!(
+        mail.lines().all(|line| line.chars().count() <= 72),
+        "{mail}"
+    );
+    // The run is an ordinary one.
+    let runs = own
+        .nearfar(["runs", "list", "--store", &store, "--format", "json"])
+        .json();
+    let labels = runs["runs"].as_array().unwrap().iter();
+    assert!(labels.clone().count() == 2 && labels.clone().all(|it| it["label"] == "case-0"));
+}
+
+#[test]
+fn levels_that_are_left_out_are_not_compared_and_failures_keep_their_exit_code() {
+    let own = Sandbox::new();
+    let store = own.file("runs.db");
+    let case = |options: &[&str]| {
+        let words = [
+            "case",
+            "0",
+            "--here",
+            "--samples",
+            "2",
+            "--store",
+            &store,
+            "--",
+        ];
+        own.nearfar([&words[..], options].concat()).run()
+    };
+    let one = case(&["--factor", "speed=fast"]).succeeded();
+    assert!(one.errors().contains("nothing is compared"));
+    case(&["--factor", "speed=failing"]).exited(3);
+    case(&["--factor", "speed=quick"])
+        .exited(2)
+        .says(&["quick"]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_starts() {
+    let own = Sandbox::new();
+    own.nearfar(["case", "9"]).run().refused(&["no case 9"]);
+    own.nearfar(["case", "0", "--here", "--html", "-"])
+        .run()
+        .refused(&["--html -"]);
+    let without = own
+        .nearfar(["case", "0", "--here"])
+        .env("PATH", "/nonexistent");
+    without.run().exited(3).says(&["the program sh is missing"]);
+}
+
+#[test]
+fn the_command_of_a_case_is_printed_as_a_shell_takes_it() {
+    let own = Sandbox::new();
+    let shown = own
+        .nearfar(["case", "3", "--samples", "4", "--show-command"])
+        .prints();
+    for part in [
+        "nearfar lab run --machine=",
+        "nearfar bench tags",
+        "--samples=4",
+        "--label=case-3",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}
