@@ -623,7 +623,7 @@ impl Experiment for Rps<'_> {
             }
         };
         self.servers.iter_mut().try_for_each(Server::check)?;
-        Ok(self.sample(&groups, driven, is_steered)?)
+        self.sample(&groups, driven, is_steered)
     }
 
     fn values(sample: &Sample) -> Values {
