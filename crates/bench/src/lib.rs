@@ -9,6 +9,7 @@
 //! rps        requests a second    servers on a network card's node and on the adjacent one
 //! tags       operations a second  tags of a device, taken by workers on its node and on another one
 //! io         I/Os a second     fio on a device, from near and far CPUs, with near and far memory
+//! scale      operations a second  tasks that all want one kernel lock, from one task to all CPUs
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
 //!
@@ -38,6 +39,7 @@ pub mod registry;
 mod rounds;
 pub mod rps;
 mod sampling;
+pub mod scale;
 pub mod survey;
 pub mod tags;
 pub mod transfer;

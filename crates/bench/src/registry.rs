@@ -21,7 +21,7 @@ use nearfar_experiment::{
 use nearfar_machine::Machine;
 use nearfar_runs::Store;
 
-use crate::{io, matrix, mock, rps, tags};
+use crate::{io, matrix, mock, rps, scale, tags};
 
 pub use arguments::{ArgumentError, Arguments};
 pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
@@ -43,6 +43,10 @@ pub const EXPERIMENTS: &[Entry] = &[
     Entry {
         declaration: rps::DECLARATION,
         carry_out: |request| request.carry_out(rps::make),
+    },
+    Entry {
+        declaration: scale::DECLARATION,
+        carry_out: |request| request.carry_out(scale::make),
     },
     Entry {
         declaration: mock::DECLARATION,

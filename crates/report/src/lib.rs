@@ -34,6 +34,7 @@ pub mod prefer;
 pub mod probe;
 mod rps;
 pub mod runs;
+mod scale;
 pub mod spread;
 mod style;
 mod summary;

@@ -5,12 +5,14 @@
 //!         ──► Moments     mean, standard deviation, least and most
 //! sides   ──► compare     is B better than A, by how much, and would more samples tell?
 //! pairs   ──► spearman    do both rank the same way?
+//! levels  ──► law         how throughput grows with the number of tasks, and where it stops growing
 //! rows    ──► regression  how much of the time each migration cost, or why that is unknown
 //! ```
 //!
 //! Pure: numbers in, numbers out. Nothing in here knows what was measured or draws.
 
 pub mod compare;
+pub mod law;
 mod moments;
 mod rank;
 pub mod regression;

@@ -264,6 +264,17 @@ impl Format {
 }
 
 impl Number {
+    /// The address in this event, of 4 or 8 bytes; those of the kernel are above what [`Self::read`] can have. `None` where the
+    /// event is too short.
+    pub fn read_address(&self, event: &[u8]) -> Option<u64> {
+        let bytes = event.get(self.offset..self.offset + self.size)?;
+        match *bytes {
+            [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
+            [a, b, c, d, e, f, g, h] => Some(u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
+            _ => None,
+        }
+    }
+
     /// The number in this event; `None` where the event is too short, or the number does not fit.
     pub fn read(&self, event: &[u8]) -> Option<i64> {
         let bytes = event.get(self.offset..self.offset + self.size)?;

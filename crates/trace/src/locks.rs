@@ -150,13 +150,13 @@ pub(crate) enum Waiter {
 pub(crate) enum Event {
     Began {
         waiter: Waiter,
-        lock: i64,
+        lock: u64,
         kind: LockKind,
         callers: Box<[u64]>,
     },
     Ended {
         waiter: Waiter,
-        lock: i64,
+        lock: u64,
     },
 }
 
@@ -190,13 +190,13 @@ impl Decoder {
         if kind == *begin {
             return Some(Event::Began {
                 waiter,
-                lock: lock.read(event)?,
+                lock: lock.read_address(event)?,
                 kind: LockKind::of_flags(flags.read(event)?),
                 callers: sample.callers().collect(),
             });
         }
         let (end, lock) = &self.end;
-        let lock = lock.read(event)?;
+        let lock = lock.read_address(event)?;
         (kind == *end).then_some(Event::Ended { waiter, lock })
     }
 }

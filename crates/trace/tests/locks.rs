@@ -32,7 +32,8 @@ fn decoder() -> Decoder {
 fn record(tid: u32, time_ns: u64, id: u16, lock: u64, last: u32, callers: &[u64]) -> Vec<u8> {
     let mut event = id.to_ne_bytes().to_vec();
     event.resize(8, 0);
-    event.extend(lock.to_ne_bytes());
+    // As addresses of kernel memory are.
+    event.extend((0xffff_8880_0000_0000 + lock).to_ne_bytes());
     event.extend(last.to_ne_bytes());
     let mut body = [tid.to_ne_bytes(), tid.to_ne_bytes()].concat();
     body.extend(time_ns.to_ne_bytes());

@@ -310,6 +310,21 @@ pub const TARGETS: &[Target] = &[
         &["completion are submitter, any, device"],
     ),
     target(
+        ["bench scale", "factor"],
+        "bench scale --no-store --factor workload=tlb",
+        &["tlb_flush", "page_fault"],
+    ),
+    target(
+        ["bench scale", "cell"],
+        "bench scale --no-store --cell workload=tlb_flush,tasks=0",
+        &["tasks", "1"],
+    ),
+    target(
+        ["bench scale", "guest"],
+        "bench scale --factor tasks=1 --guest machine=nope",
+        &["nope"],
+    ),
+    target(
         ["bench tags", "device-node"],
         "bench tags --no-store --device-node 999",
         &["node 999", "nodes with one: 0"],
@@ -684,6 +699,11 @@ pub const NO_TARGETS: &[&str] = &[
     "checkup store",
     "bench probe store",
     "bench rps store",
+    "bench scale store",
+    "bench scale sweep",
+    "bench scale warm-up",
+    "bench scale trace-seconds",
+    "bench scale memory-size",
     "bench tags store",
     "bench io store",
     "bench io ramp-seconds",

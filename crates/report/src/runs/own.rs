@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::io::Read;
 
-use nearfar_bench::{io, matrix, rps, tags};
+use nearfar_bench::{io, matrix, rps, scale, tags};
 use nearfar_runs::RunId;
 use serde_json::Value;
 
@@ -95,6 +95,11 @@ const OWN: &[OfExperiment] = &[
         name: tags::EXPERIMENT,
         show: crate::tags::own,
         against: Some(crate::tags::against),
+    },
+    OfExperiment {
+        name: scale::EXPERIMENT,
+        show: crate::scale::own,
+        against: None,
     },
 ];
 

@@ -15,9 +15,10 @@ use crate::{Finished, Plan, Session, TraceError, Tracefs};
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A trace of lock contention on some CPUs. Dropping it ends it.
-#[derive(Debug)]
 pub struct Recorder {
     wake: Arc<OwnedFd>,
+    /// Until it begins.
+    opened: Option<(Session, Waits)>,
     thread: Option<JoinHandle<Result<(Waits, Finished), TraceError>>>,
 }
 
@@ -29,11 +30,12 @@ pub struct Recorded {
 }
 
 impl Recorder {
-    /// Counts from now on, all tasks on these CPUs.
+    /// Opens the trace of all tasks on these CPUs, which takes nothing before [`Self::begin`]. To be opened before a load begins,
+    /// see [`Session::open`].
     ///
     /// # Errors
     /// When the kernel has no such events, or does not let this user trace.
-    pub fn start(cpus: &CpuSet) -> Result<Self, TraceError> {
+    pub fn open(cpus: &CpuSet) -> Result<Self, TraceError> {
         let formats = Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))?;
         let decoder = Decoder::new(&formats).map_err(|problem| TraceError::Format {
             file: "lock:contention_begin".to_owned(),
@@ -45,16 +47,40 @@ impl Recorder {
             names: false,
             callers_of: Some(formats.callers_of()),
         };
-        let mut session = Session::open(&plan)?;
+        let session = Session::open(&plan)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| TraceError::Thread(error.into()))?);
+        let opened = Some((session, Waits::new(decoder)));
+        Ok(Self {
+            wake,
+            opened,
+            thread: None,
+        })
+    }
+
+    /// Opens the trace and begins.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`Self::begin`].
+    pub fn start(cpus: &CpuSet) -> Result<Self, TraceError> {
+        let mut recorder = Self::open(cpus)?;
+        recorder.begin()?;
+        Ok(recorder)
+    }
+
+    /// Counts from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or it has begun already.
+    pub fn begin(&mut self) -> Result<(), TraceError> {
+        let (mut session, waits) = self.opened.take().ok_or(TraceError::Ended)?;
         session.enable()?;
-        let end = Arc::clone(&wake);
+        let end = Arc::clone(&self.wake);
         let thread = std::thread::Builder::new()
             .name("locks".to_owned())
-            .spawn(move || record(session, Waits::new(decoder), &end));
-        let thread = Some(thread.map_err(TraceError::Thread)?);
-        Ok(Self { wake, thread })
+            .spawn(move || record(session, waits, &end));
+        self.thread = Some(thread.map_err(TraceError::Thread)?);
+        Ok(())
     }
 
     /// Ends it; what was waited for until now.

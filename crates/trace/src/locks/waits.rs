@@ -58,7 +58,7 @@ struct Found {
 
 #[derive(Debug)]
 struct Open {
-    lock: i64,
+    lock: u64,
     since_ns: u64,
     /// Time in waits within this one.
     inner_ns: u64,
@@ -141,7 +141,7 @@ impl Found {
         }
     }
 
-    fn end(&mut self, waiter: Waiter, lock: i64, time_ns: u64) {
+    fn end(&mut self, waiter: Waiter, lock: u64, time_ns: u64) {
         let open = self.open.entry(waiter).or_default();
         let Some(place) = open.iter().rposition(|it| it.lock == lock) else {
             self.incomplete += 1;
@@ -180,12 +180,8 @@ impl Found {
             Known::No { unknown_reason } => Some(unknown_reason.to_string()),
         };
         LockWaits {
-            wait_s: sites.iter().map(|it| it.wait_s).sum(),
-            spin_s: sites
-                .iter()
-                .filter(|it| it.kind.is_spinning())
-                .map(|it| it.wait_s)
-                .sum(),
+            wait_s: sum(&sites),
+            spin_s: sum(sites.iter().filter(|it| it.kind.is_spinning())),
             waits: sites.iter().map(|it| it.waits).sum(),
             incomplete: self.incomplete + open as u64,
             unreadable,
@@ -193,6 +189,11 @@ impl Found {
             sites,
         }
     }
+}
+
+/// A sum of no waits is 0, not -0.
+fn sum<'a>(sites: impl IntoIterator<Item = &'a Site>) -> f64 {
+    sites.into_iter().fold(0.0, |sum, site| sum + site.wait_s)
 }
 
 fn call_site(symbols: &Known<Symbols>, callers: &[u64]) -> String {

@@ -1,4 +1,5 @@
-//! `nearfar bench child probe|load`: what nearfar starts itself as, to be a probe or the load on a CPU.
+//! `nearfar bench child probe|load|scale`: what nearfar starts itself as, to be a probe, the load on a CPU, or tasks that
+//! want one kernel lock.
 //!
 //! Users do not type it: it is not part of the definitions from which help, man pages and completions come, and clap never sees
 //! it. What goes over its standard input and output is described in nearfar_bench.
@@ -6,7 +7,7 @@
 use std::ffi::OsString;
 
 use nearfar_bench::probe::ServeError;
-use nearfar_bench::{load, probe};
+use nearfar_bench::{load, probe, scale};
 
 use crate::failure::{Failure, Outcome};
 
@@ -17,6 +18,8 @@ pub enum Child {
     Probe,
     /// The load on one CPU.
     Load,
+    /// Tasks that want one kernel lock.
+    Scale,
 }
 
 impl Child {
@@ -30,6 +33,7 @@ impl Child {
         match arguments[..] {
             ["bench", "child", "probe"] => Some(Self::Probe),
             ["bench", "child", "load"] => Some(Self::Load),
+            ["bench", "child", "scale"] => Some(Self::Scale),
             _ => None,
         }
     }
@@ -39,6 +43,7 @@ impl Child {
         let served = match self {
             Self::Probe => probe::serve(),
             Self::Load => load::serve(),
+            Self::Scale => scale::serve(),
         };
         served.map_err(|error| match error {
             ServeError::BadSpec(_) => Failure::input(error),

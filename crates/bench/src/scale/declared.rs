@@ -1,0 +1,260 @@
+//! The experiment as `nearfar bench scale` declares it, and how one is made of what was asked for.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Values};
+use nearfar_machine::{CpuSet, Machine};
+use nearfar_proc::affinity;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::cpus::{self, Placing};
+use super::sample::{self, Sample};
+use super::take::{Plan, take};
+use super::workload::Workload;
+use super::{BINDING, EXPERIMENT, KIND, MEMORY, NODES_USED, TASKS, WORKLOAD};
+use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
+
+const ALL: &str = "all";
+const MAX_TASKS: i64 = 8192;
+
+const ONE_NODE: &str = "this machine has one node: whether more nodes help shows in guests whose memory is split, \
+                        --guest machine=two-node --guest append=numa=fake=1U --guest append=numa=fake=2U --factor tasks=1,2,4 \
+                        --factor memory=spread";
+
+pub const DECLARATION: Declaration = Declaration {
+    name: EXPERIMENT,
+    about: "Measure how throughput grows with tasks that want one kernel lock: workload x kind x binding x memory x tasks\n\n\
+            N processes or threads repeat one operation of the kernel's memory or file management, from one task to one on \
+            each CPU. Fits the universal scalability law, says where adding CPUs stops paying and whether more nodes help, \
+            and traces which locks are waited for. Several --guest append=numa=fake=N compare numbers of nodes.",
+    examples: &[
+        "",
+        "--factor workload=page_fault --factor kind=process,thread --sweep full",
+        "--guest machine=two-node --guest append=numa=fake=1U --guest append=numa=fake=2U --factor tasks=1,2,4 --factor memory=spread",
+        "--resume",
+    ],
+    is_hidden: false,
+    is_of_machine: false,
+    needs_devices: false,
+    samples: 8,
+    factors: &[
+        Varied::new(WORKLOAD, &Workload::NAMES, &["tlb_flush"]),
+        Varied::new(KIND, &["process", "thread"], &["process"]),
+        Varied::new(BINDING, &["bound", "unbound"], &["bound"]),
+        Varied::new(MEMORY, &["local", "spread"], &["local"]),
+        Varied::of_machine(
+            NODES_USED,
+            "all, or the number of nodes whose CPUs are used",
+            |text| match text {
+                ALL => Some(ALL.into()),
+                _ => number(text),
+            },
+        ),
+        Varied::of_machine(TASKS, "1 to the number of CPUs, with --sweep", number),
+    ],
+    arguments: &[
+        Argument {
+            kind: Kind::OneOf(&["few", "full"]),
+            ..Argument::new(
+                "sweep",
+                "Numbers of tasks: powers of two and all CPUs, or every number",
+                "few",
+            )
+        },
+        Argument::new("seconds", "Seconds for which operations are counted", "1"),
+        Argument::new("warm-up", "Seconds before that", "0.3"),
+        Argument::new(
+            "trace-seconds",
+            "Seconds after that in which lock contention is traced; 0 for none",
+            "0.5",
+        ),
+        Argument {
+            kind: Kind::Size,
+            ..Argument::new("memory-size", "Size of each task's mapping or file", "32M")
+        },
+        Argument::new("directory", "Where files are made, without a name", "/tmp"),
+    ],
+};
+
+fn number(text: &str) -> Option<Level> {
+    let number = text.parse().ok().filter(|it| (1..=MAX_TASKS).contains(it));
+    number.map(Level::Number)
+}
+
+/// A key for each argument.
+#[derive(Clone, Debug, Serialize)]
+struct Parameters {
+    sweep: String,
+    seconds: f64,
+    warm_up: f64,
+    trace_seconds: f64,
+    memory_size: u64,
+    directory: PathBuf,
+}
+
+impl Parameters {
+    fn read(arguments: &Arguments) -> Result<Self, RunError> {
+        let seconds = |name: &str, least: f64| {
+            let value = arguments.within(name, least..=3600.0)?;
+            value
+                .ok_or_else(|| RunError::from(arguments.wrong(name, "expected a value".to_owned())))
+        };
+        let memory_size = arguments.within("memory-size", 64 << 10..=1 << 40)?;
+        let page = rustix::param::page_size() as u64;
+        let wrong = |reason: String| RunError::from(arguments.wrong("memory-size", reason));
+        let memory_size: u64 = memory_size.ok_or_else(|| wrong("expected a value".to_owned()))?;
+        if memory_size % page != 0 {
+            return Err(wrong(format!("expected a multiple of {page} bytes")));
+        }
+        Ok(Self {
+            sweep: arguments.get("sweep")?,
+            seconds: seconds("seconds", 0.01)?,
+            warm_up: seconds("warm-up", 0.0)?,
+            trace_seconds: seconds("trace-seconds", 0.0)?,
+            memory_size,
+            directory: PathBuf::from(arguments.get::<String>("directory")?),
+        })
+    }
+}
+
+/// The experiment, on this machine or, with targets, on theirs.
+pub(crate) struct ScaleExperiment<'a> {
+    machine: &'a Machine,
+    parameters: Parameters,
+    factors: Vec<Factor>,
+    cells: Vec<Cell>,
+    /// CPUs that this process may use.
+    allowed: CpuSet,
+}
+
+pub(crate) fn make<'a>(
+    arguments: &Arguments,
+    context: Context<'a>,
+) -> Result<Made<ScaleExperiment<'a>>, RunError> {
+    let Context { machine, .. } = context;
+    let online = machine.cpu_states.online.clone();
+    let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let parameters = Parameters::read(arguments)?;
+    let is_full = parameters.sweep == "full";
+    let mut factors = arguments.factors();
+    for factor in factors.iter_mut().filter(|it| it.levels.is_empty()) {
+        let all_tasks = || cpus::sweep(allowed.len(), is_full).into_iter();
+        factor.levels = match factor.name == TASKS {
+            false => vec![ALL.into()],
+            true if context.is_measured_here || !arguments.named_cells().is_empty() => {
+                all_tasks().map(|it| Level::Number(it as i64)).collect()
+            }
+            true => {
+                let reason = "the CPUs of a guest are not known before it is booted: give --factor tasks=1,2,...";
+                return Err(RunError::Target(reason.into()));
+            }
+        };
+    }
+    let cells = match arguments.named_cells() {
+        [] => Cell::all(&factors),
+        cells => cells.to_vec(),
+    };
+    let seconds = parameters.seconds + parameters.warm_up + parameters.trace_seconds;
+    let experiment = ScaleExperiment {
+        machine,
+        parameters,
+        factors,
+        cells,
+        allowed,
+    };
+    let mut notes = Vec::new();
+    if context.is_measured_here {
+        let directory = &experiment.parameters.directory;
+        if !directory.is_dir() {
+            let reason = "not a directory".to_owned();
+            return Err(arguments.wrong("directory", reason).into());
+        }
+        for cell in &experiment.cells {
+            let placed = experiment
+                .placing(cell)
+                .and_then(|it| Ok(cpus::place(machine, &experiment.allowed, it)?));
+            placed.map_err(|error| RunError::Target(format!("{cell}: {error}").into()))?;
+        }
+        if machine.online_nodes().count() < 2 {
+            notes.push(ONE_NODE.to_owned());
+        }
+    }
+    Ok(Made {
+        experiment,
+        warnings: Vec::new(),
+        notes,
+        sample: Some(Duration::from_secs_f64(seconds)),
+    })
+}
+
+impl ScaleExperiment<'_> {
+    fn placing(&self, cell: &Cell) -> Result<Placing, BoxError> {
+        let number = |factor| match cell.level(factor) {
+            Some(Level::Number(number)) => usize::try_from(*number).ok(),
+            _ => None,
+        };
+        Ok(Placing {
+            tasks: number(TASKS).ok_or("tasks is not a number")?,
+            is_bound: cell.text(BINDING) == "bound",
+            is_spread: cell.text(MEMORY) == "spread",
+            nodes: number(NODES_USED),
+        })
+    }
+}
+
+impl Experiment for ScaleExperiment<'_> {
+    type Sample = Sample;
+
+    fn name(&self) -> &str {
+        DECLARATION.name
+    }
+
+    fn title(&self) -> String {
+        "throughput of tasks that want one kernel lock".to_owned()
+    }
+
+    fn parameters(&self) -> Value {
+        // Numbers and a path always are JSON.
+        serde_json::to_value(&self.parameters).unwrap_or_default()
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        self.factors.clone()
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        self.cells.clone()
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        sample::metrics()
+    }
+
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
+        let workload = Workload::of(&cell.text(WORKLOAD));
+        let parameters = &self.parameters;
+        let plan = Plan {
+            machine: self.machine,
+            workload: workload.ok_or("the workload is unknown")?,
+            bytes: parameters.memory_size,
+            directory: &parameters.directory,
+            is_threads: cell.text(KIND) == "thread",
+            tasks: cpus::place(self.machine, &self.allowed, self.placing(cell)?)?,
+            warm_up: Duration::from_secs_f64(parameters.warm_up),
+            time: Duration::from_secs_f64(parameters.seconds),
+            trace: Duration::from_secs_f64(parameters.trace_seconds),
+        };
+        take(&plan, cancel)
+    }
+
+    fn values(sample: &Sample) -> Values {
+        sample::values(sample)
+    }
+
+    fn warnings(sample: &Sample) -> Vec<String> {
+        sample::warnings(sample)
+    }
+}

@@ -1,0 +1,192 @@
+//! How throughput grows with tasks, and whether other levels, such as more nodes, change that.
+//!
+//! ```text
+//! cells ─► all levels but tasks ─► Curve   the law of each, and its locks
+//!      └─► two levels of a factor ─► Step  at each number of tasks; a chance of any false alarm of 5 % (Holm)
+//! ```
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::Known;
+use nearfar_runs::{Cell, Detail, Level, Sample};
+use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, compare};
+use nearfar_statistics::law::{self, LawFit};
+use serde::{Deserialize, Serialize};
+
+use super::locks::{Contention, HotLock};
+use super::{KIND, OPERATIONS, TASKS, WORKLOAD};
+use crate::rounds::Rounds;
+
+/// What the samples of a run say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Findings {
+    pub curves: Vec<Curve>,
+    pub steps: Vec<Step>,
+}
+
+/// Cells that differ only in the number of tasks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Curve {
+    /// The levels of the other factors.
+    pub levels: Cell,
+    /// Nodes online on the machines that took the samples, as a list; several where they differ.
+    pub nodes: Vec<String>,
+    pub law: Known<LawFit>,
+    pub points: Vec<Point>,
+}
+
+/// A number of tasks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Point {
+    pub tasks: u32,
+    /// Operations per second of each sample.
+    pub samples: Vec<f64>,
+    /// The lock that was waited for longest, its share and waits the mean of the samples; `None` where none was waited for, or
+    /// nothing was traced.
+    pub hot_lock: Option<HotLock>,
+}
+
+/// Two cells that differ in one factor: B against A.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// The factor in which they differ.
+    pub factor: String,
+    pub a: Cell,
+    pub b: Cell,
+    pub compared: Known<Compared>,
+}
+
+/// What the samples of a run say.
+pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
+    let rounds = Rounds::of(samples, OPERATIONS);
+    Findings {
+        curves: curves(detail, samples, &rounds),
+        steps: steps(detail, &rounds),
+    }
+}
+
+fn tasks_of(cell: &Cell) -> Option<u32> {
+    match cell.level(TASKS) {
+        Some(Level::Number(tasks)) => u32::try_from(*tasks).ok(),
+        _ => None,
+    }
+}
+
+fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve> {
+    let mut groups: Vec<(Cell, BTreeMap<u32, &Cell>)> = Vec::new();
+    for cell in &detail.plan {
+        let Some(tasks) = tasks_of(cell) else {
+            continue;
+        };
+        let levels = cell.only(|factor| factor != TASKS);
+        match groups.iter_mut().find(|it| it.0 == levels) {
+            Some((_, cells)) => _ = cells.insert(tasks, cell),
+            None => groups.push((levels, BTreeMap::from([(tasks, cell)]))),
+        }
+    }
+    let point = |(tasks, cell): (u32, &Cell)| Point {
+        tasks,
+        samples: rounds
+            .of_cell(cell)
+            .map_or_else(Vec::new, |it| it.values().copied().collect()),
+        hot_lock: hot_lock(samples, cell),
+    };
+    let curve = |(levels, cells): (Cell, BTreeMap<u32, &Cell>)| {
+        let nodes = nodes_of(samples, &levels);
+        let points: Vec<Point> = cells.into_iter().map(point).collect();
+        let all: Vec<_> = points
+            .iter()
+            .map(|it| (it.tasks, it.samples.clone()))
+            .collect();
+        Curve {
+            levels,
+            nodes,
+            law: Known::from_result(law::fit(&all)),
+            points,
+        }
+    };
+    groups.into_iter().map(curve).collect()
+}
+
+fn nodes_of(samples: &[Sample], levels: &Cell) -> Vec<String> {
+    let of_curve = samples
+        .iter()
+        .filter(|it| it.cell.only(|factor| factor != TASKS) == *levels);
+    let mut nodes: Vec<String> = of_curve
+        .filter_map(|it| Some(it.detail.get("nodes")?.as_str()?.to_owned()))
+        .collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+fn hot_lock(samples: &[Sample], cell: &Cell) -> Option<HotLock> {
+    let of_cell = samples
+        .iter()
+        .filter(|it| it.cell == *cell && it.failed.is_none());
+    let traced: Vec<Contention> = of_cell
+        .filter_map(|it| Known::<Contention>::deserialize(it.detail.get("contention")?).ok())
+        .filter_map(|it| it.get().cloned())
+        .collect();
+    let mut sums: Vec<HotLock> = Vec::new();
+    for lock in traced.iter().flat_map(|it| &it.locks) {
+        let is_same = |it: &&mut HotLock| it.call_site == lock.call_site && it.kind == lock.kind;
+        match sums.iter_mut().find(is_same) {
+            Some(sum) => {
+                sum.share += lock.share;
+                sum.waits += lock.waits;
+            }
+            None => sums.push(lock.clone()),
+        }
+    }
+    let mut hot = sums
+        .into_iter()
+        .max_by(|a, b| a.share.total_cmp(&b.share))?;
+    hot.share /= traced.len() as f64;
+    hot.waits /= traced.len() as u64;
+    Some(hot)
+}
+
+/// Each further level of a factor against its first one, all others the same.
+fn steps(detail: &Detail, rounds: &Rounds<'_>) -> Vec<Step> {
+    let mut pairs = Vec::new();
+    let varied = detail
+        .factors
+        .iter()
+        .filter(|it| ![TASKS, WORKLOAD, KIND].contains(&&*it.name));
+    for factor in varied {
+        let Some((first, others)) = factor.levels.split_first() else {
+            continue;
+        };
+        for level in others {
+            let cells = detail
+                .plan
+                .iter()
+                .filter(|it| it.level(&factor.name) == Some(level));
+            for b in cells {
+                let a = b.clone().with(factor.name.clone(), first.clone());
+                if detail.plan.contains(&a) {
+                    pairs.push((factor.name.clone(), a, b.clone()));
+                }
+            }
+        }
+    }
+    let metric = detail.metrics.iter().find(|it| it.name == OPERATIONS);
+    let none = BTreeMap::new();
+    let question = |(_, a, b): &(String, Cell, Cell)| {
+        let of = |cell| rounds.of_cell(cell).unwrap_or(&none);
+        Question::paired(of(a), of(b), metric.map(|it| it.better))
+    };
+    let questions: Vec<Question> = pairs.iter().map(question).collect();
+    let answers = compare(&questions, DEFAULT_MARGIN);
+    let step = |((factor, a, b), compared): ((String, Cell, Cell), Option<Compared>)| Step {
+        factor,
+        a,
+        b,
+        compared: compared.map_or_else(
+            || Known::no("no round has a sample of both cells"),
+            Known::Yes,
+        ),
+    };
+    pairs.into_iter().zip(answers).map(step).collect()
+}

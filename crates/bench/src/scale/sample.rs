@@ -1,0 +1,115 @@
+//! What a sample has.
+
+use nearfar_experiment::{Better, Metric, MetricValue, Values};
+use nearfar_machine::{Known, NodeSet};
+use serde::{Deserialize, Serialize};
+
+use super::locks::Contention;
+use super::{LOCK_SHARE, OPERATIONS};
+
+/// One sample.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// Of each task.
+    pub(super) operations_per_s: Vec<f64>,
+    /// CPU time of all tasks while operations were counted; in ticks of 10 ms.
+    pub(super) user_s: f64,
+    pub(super) system_s: f64,
+    /// How long operations were counted.
+    pub(super) seconds: f64,
+    /// Nodes that are online.
+    pub(super) nodes: NodeSet,
+    /// Nodes that the tasks' memory was bound to; empty where it came from wherever they ran.
+    pub(super) memory_nodes: NodeSet,
+    pub(super) contention: Known<Contention>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Sample {
+    fn all(&self) -> f64 {
+        self.operations_per_s.iter().sum()
+    }
+}
+
+/// Jain's index: 1 where all tasks do the same, 1 / N where one does everything; `None` without an operation.
+fn fairness(rates: &[f64]) -> Option<f64> {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|it| it * it).sum();
+    (squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
+}
+
+pub(super) fn metrics() -> Vec<Metric> {
+    let lower = |name, unit| Metric::real(name, unit, Better::Lower);
+    let higher = |name, unit| Metric::real(name, unit, Better::Higher);
+    vec![
+        higher(OPERATIONS, "1/s").primary(),
+        higher("operations_per_task_s", "1/s"),
+        higher("fairness", "1"),
+        lower(LOCK_SHARE, "1"),
+        lower("spin_share", "1"),
+        lower("hot_lock_share", "1"),
+        lower("system_s", "s"),
+        lower("user_s", "s"),
+    ]
+}
+
+pub(super) fn values(sample: &Sample) -> Values {
+    let contention = sample.contention.get();
+    let hot = contention.map(|it| it.locks.first().map_or(0.0, |lock| lock.share));
+    let all: [(&str, Option<f64>); 8] = [
+        (OPERATIONS, Some(sample.all())),
+        (
+            "operations_per_task_s",
+            Some(sample.all() / sample.operations_per_s.len() as f64),
+        ),
+        ("fairness", fairness(&sample.operations_per_s)),
+        (LOCK_SHARE, contention.map(|it| it.share)),
+        ("spin_share", contention.map(|it| it.spin_share)),
+        ("hot_lock_share", hot),
+        ("system_s", Some(sample.system_s)),
+        ("user_s", Some(sample.user_s)),
+    ];
+    let known = all
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), MetricValue::from(value?))));
+    known.collect()
+}
+
+pub(super) fn warnings(sample: &Sample) -> Vec<String> {
+    let mut warnings = sample.warnings.clone();
+    warnings.extend(sample.contention.get().and_then(Contention::warning));
+    if sample.operations_per_s.contains(&0.0) {
+        warnings.push("a task made no operation while they were counted".to_owned());
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_all_tasks_and_how_evenly_they_worked() {
+        let sample = Sample {
+            operations_per_s: vec![300.0, 100.0],
+            user_s: 0.25,
+            system_s: 0.75,
+            seconds: 0.5,
+            nodes: NodeSet::new(),
+            memory_nodes: NodeSet::new(),
+            contention: Known::no("not traced"),
+            warnings: Vec::new(),
+        };
+        let values = values(&sample);
+        let of = |name: &str| values[name].number();
+        assert_eq!(
+            (of(OPERATIONS), of("operations_per_task_s")),
+            (400.0, 200.0)
+        );
+        assert!((of("fairness") - 0.8).abs() < 1e-9);
+        assert_eq!(values.get(LOCK_SHARE), None, "unknown is not 0");
+        assert_eq!(nearfar_runs::check_values(&metrics(), &values), Ok(()));
+        assert_eq!(fairness(&[0.0, 0.0]), None);
+        assert_eq!(fairness(&[5.0, 0.0, 0.0, 0.0]), Some(0.25));
+    }
+}

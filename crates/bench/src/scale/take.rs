@@ -1,0 +1,185 @@
+//! One sample: tasks are started, counted, traced and killed.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearfar_experiment::BoxError;
+use nearfar_machine::{Known, Machine, NodeSet};
+use nearfar_proc::{meminfo, tasks};
+use nearfar_trace::TraceError;
+use nearfar_trace::locks::Recorder;
+
+use super::counters::Counters;
+use super::locks::{self, Contention};
+use super::sample::Sample;
+use super::task::{TaskSpec, TasksSpec};
+use super::workload::Workload;
+use crate::child::{Child, ChildError, ReadyLine};
+
+/// Between two looks at the cancel flag.
+const LOOK: Duration = Duration::from_millis(50);
+/// Of the memory that is available, what tasks may hold.
+const MAX_MEMORY_SHARE: f64 = 0.75;
+
+pub(super) struct Plan<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) workload: Workload,
+    pub(super) bytes: u64,
+    pub(super) directory: &'a Path,
+    pub(super) is_threads: bool,
+    pub(super) tasks: Vec<TaskSpec>,
+    pub(super) warm_up: Duration,
+    pub(super) time: Duration,
+    /// No trace where this is zero.
+    pub(super) trace: Duration,
+}
+
+/// Takes a sample.
+///
+/// # Errors
+/// When the tasks cannot be started, or one of them ended.
+pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxError> {
+    check_memory(plan)?;
+    let count = plan.tasks.len();
+    let counters = Counters::new(count)?;
+    // Before the load: opening events under load has been seen to crash emulated guests.
+    let recorder = open_trace(plan);
+    let mut children = start(plan, &counters, cancel)?;
+    for child in &mut children {
+        child.say("go")?;
+    }
+    wait(plan.warm_up, cancel)?;
+    let (cpu_before, before) = (cpu_time(&children), (Instant::now(), counters.read()));
+    wait(plan.time, cancel)?;
+    let (after, seconds) = (counters.read(), before.0.elapsed().as_secs_f64());
+    let cpu_after = cpu_time(&children);
+    check_alive(&mut children, cancel)?;
+    let contention = match recorder {
+        Known::Yes(recorder) => traced(recorder, plan, cancel)?,
+        Known::No { unknown_reason } => Known::No { unknown_reason },
+    };
+    check_alive(&mut children, cancel)?;
+    drop(children);
+    let rates = before
+        .1
+        .iter()
+        .zip(&after)
+        .map(|(before, after)| (after - before) as f64 / seconds);
+    let memory_nodes: NodeSet = plan.tasks.iter().filter_map(|it| it.memory_node).collect();
+    let reason = contention
+        .unknown_reason()
+        .filter(|_| !plan.trace.is_zero());
+    Ok(Sample {
+        operations_per_s: rates.collect(),
+        user_s: cpu_after.0 - cpu_before.0,
+        system_s: cpu_after.1 - cpu_before.1,
+        seconds,
+        nodes: plan.machine.online_node_set(),
+        memory_nodes,
+        warnings: reason
+            .map(|reason| format!("lock contention is unknown: {reason}"))
+            .into_iter()
+            .collect(),
+        contention,
+    })
+}
+
+fn start(
+    plan: &Plan<'_>,
+    counters: &Counters,
+    cancel: &AtomicBool,
+) -> Result<Vec<Child>, ChildError> {
+    let spec = |tasks: &[TaskSpec]| TasksSpec {
+        workload: plan.workload,
+        bytes: plan.bytes,
+        directory: plan.directory.to_owned(),
+        counters: (counters.descriptor(), plan.tasks.len()),
+        tasks: tasks.to_vec(),
+    };
+    let each = if plan.is_threads { plan.tasks.len() } else { 1 };
+    let program = PathBuf::from("/proc/self/exe");
+    let start = |tasks| Child::start(&program, "scale", &spec(tasks));
+    let mut children = plan
+        .tasks
+        .chunks(each)
+        .map(start)
+        .collect::<Result<Vec<_>, _>>()?;
+    for child in &mut children {
+        let ReadyLine::<usize> { ready: _ } = child.listen(cancel)?;
+    }
+    Ok(children)
+}
+
+fn wait(time: Duration, cancel: &AtomicBool) -> Result<(), BoxError> {
+    let end = Instant::now() + time;
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
+        match end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return Ok(()),
+            left => sleep(left.min(LOOK)),
+        }
+    }
+}
+
+/// Seconds of all tasks in programs and in the kernel.
+fn cpu_time(children: &[Child]) -> (f64, f64) {
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let of = |child: &Child| tasks::stat(child.pid()).ok();
+    let all = children.iter().filter_map(of);
+    all.fold((0.0, 0.0), |(user, system), stat| {
+        (
+            user + stat.user_ticks as f64 / ticks,
+            system + stat.system_ticks as f64 / ticks,
+        )
+    })
+}
+
+/// Why a task ended, if one did.
+fn check_alive(children: &mut [Child], cancel: &AtomicBool) -> Result<(), BoxError> {
+    let is_ended = |child: &Child| tasks::stat(child.pid()).map_or(true, |stat| stat.is_ended());
+    match children.iter_mut().find(|child| is_ended(child)) {
+        None => Ok(()),
+        Some(child) => {
+            let answer: serde_json::Value = child.listen(cancel)?;
+            Err(format!("a task ended before it was to: {answer}").into())
+        }
+    }
+}
+
+fn open_trace(plan: &Plan<'_>) -> Known<Recorder> {
+    match plan.trace.is_zero() {
+        true => Known::no("it was not traced"),
+        false => Known::from_result(locks::open(&plan.machine.cpu_states.online)),
+    }
+}
+
+fn traced(
+    mut recorder: Recorder,
+    plan: &Plan<'_>,
+    cancel: &AtomicBool,
+) -> Result<Known<Contention>, BoxError> {
+    let begun = recorder.begin();
+    wait(plan.trace, cancel)?;
+    let recorded: Result<_, TraceError> = begun.and_then(|()| recorder.finish());
+    Ok(Known::from_result(recorded).map(|it| Contention::new(it, plan.tasks.len())))
+}
+
+fn check_memory(plan: &Plan<'_>) -> Result<(), BoxError> {
+    let needed = plan.workload.resident(plan.bytes) * plan.tasks.len() as u64;
+    let content = std::fs::read("/proc/meminfo")?;
+    let available = meminfo::bytes(&content, "MemAvailable").unwrap_or(u64::MAX);
+    match needed as f64 > MAX_MEMORY_SHARE * available as f64 {
+        false => Ok(()),
+        true => Err(format!(
+            "{} tasks would hold {} MiB of the {} MiB that are available: give a smaller --memory-size",
+            plan.tasks.len(),
+            needed >> 20,
+            available >> 20
+        )
+        .into()),
+    }
+}

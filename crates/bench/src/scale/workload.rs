@@ -1,0 +1,224 @@
+//! What a task does again and again. Each is the loop of a test of will-it-scale, named in its description, written anew.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock, ftruncate, open};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use serde::{Deserialize, Serialize};
+
+/// Memory that [`Workload::PageAlloc`] takes and gives back at a time: more than the kernel keeps for each CPU.
+const ALLOC_BYTES: usize = 2 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Workload {
+    /// Writes a page of a private file mapping, gives it back, reads the file's page: tlb_flush1.
+    TlbFlush,
+    /// Writes each page of a new anonymous mapping: page_fault1.
+    PageFault,
+    /// Writes each page of a new private file mapping: page_fault2.
+    PageFaultFile,
+    /// Takes and releases a write lock of a file: lock1.
+    FileLock,
+    /// Maps and unmaps anonymous memory: mmap1.
+    Mmap,
+    /// Fills 2 MiB of anonymous memory in one call and gives it back in another.
+    PageAlloc,
+}
+
+impl Workload {
+    pub(super) const NAMES: [&str; 6] = [
+        "tlb_flush",
+        "page_fault",
+        "page_fault_file",
+        "file_lock",
+        "mmap",
+        "page_alloc",
+    ];
+
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let all = [
+            Self::TlbFlush,
+            Self::PageFault,
+            Self::PageFaultFile,
+            Self::FileLock,
+            Self::Mmap,
+            Self::PageAlloc,
+        ];
+        let place = Self::NAMES.iter().position(|it| *it == name)?;
+        all.get(place).copied()
+    }
+
+    /// Bytes that a task holds at most, of a mapping of this size.
+    pub(super) fn resident(self, bytes: u64) -> u64 {
+        match self {
+            Self::FileLock | Self::Mmap => 0,
+            Self::PageAlloc => ALLOC_BYTES as u64,
+            // The file's pages stay in the page cache.
+            Self::TlbFlush | Self::PageFault => bytes,
+            Self::PageFaultFile => 2 * bytes,
+        }
+    }
+
+    /// Works until the process ends. Counts operations: pages, or calls that lock or map.
+    pub(super) fn run(
+        self,
+        bytes: usize,
+        directory: &Path,
+        counter: &AtomicU64,
+    ) -> io::Result<Infallible> {
+        let file = || unnamed_file(directory, bytes);
+        let mut count = Count { counter, count: 0 };
+        match self {
+            Self::TlbFlush => tlb_flush(&file()?, bytes, &mut count),
+            Self::PageFault => loop {
+                write_pages(&Mapped::anonymous(bytes)?, &mut count);
+            },
+            Self::PageFaultFile => {
+                let file = file()?;
+                loop {
+                    write_pages(&Mapped::private(&file, bytes)?, &mut count);
+                }
+            }
+            Self::FileLock => {
+                let file = file()?;
+                loop {
+                    fcntl_lock(&file, FlockOperation::LockExclusive)?;
+                    fcntl_lock(&file, FlockOperation::Unlock)?;
+                    count.add(2);
+                }
+            }
+            Self::Mmap => loop {
+                drop(Mapped::anonymous(bytes)?);
+                count.add(1);
+            },
+            Self::PageAlloc => page_alloc(&mut count),
+        }
+    }
+}
+
+/// A counter that only its task writes.
+struct Count<'a> {
+    counter: &'a AtomicU64,
+    count: u64,
+}
+
+impl Count<'_> {
+    fn add(&mut self, operations: u64) {
+        self.count += operations;
+        self.counter.store(self.count, Ordering::Relaxed);
+    }
+}
+
+fn tlb_flush(file: &File, bytes: usize, count: &mut Count<'_>) -> io::Result<Infallible> {
+    let page = rustix::param::page_size();
+    loop {
+        let mapped = Mapped::private(file, bytes)?;
+        for offset in (0..bytes).step_by(page) {
+            mapped.write(offset, 1);
+            mapped.give_back(offset, page)?;
+            if mapped.read(offset) != 0 {
+                return Err(io::Error::other(
+                    "a page that was given back kept its content",
+                ));
+            }
+            count.add(1);
+        }
+    }
+}
+
+fn page_alloc(count: &mut Count<'_>) -> io::Result<Infallible> {
+    let mapped = Mapped::anonymous(ALLOC_BYTES)?;
+    // Pages one by one: a huge page has a lock of its own less often.
+    mapped.advise(0, ALLOC_BYTES, Advice::LinuxNoHugepage)?;
+    let pages = (ALLOC_BYTES / rustix::param::page_size()) as u64;
+    loop {
+        mapped.advise(0, ALLOC_BYTES, Advice::LinuxPopulateWrite)?;
+        mapped.give_back(0, ALLOC_BYTES)?;
+        count.add(pages);
+    }
+}
+
+fn write_pages(mapped: &Mapped, count: &mut Count<'_>) {
+    for offset in (0..mapped.bytes).step_by(rustix::param::page_size()) {
+        mapped.write(offset, 1);
+        count.add(1);
+    }
+}
+
+/// A file that no directory has.
+fn unnamed_file(directory: &Path, bytes: usize) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+    let file = open(directory, flags, Mode::RUSR | Mode::WUSR)?;
+    ftruncate(&file, bytes as u64)?;
+    Ok(file.into())
+}
+
+/// Memory that is unmapped when dropped.
+struct Mapped {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapped {
+    fn anonymous(bytes: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping where the kernel likes; nothing that exists is replaced.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
+        Self::new(start, bytes)
+    }
+
+    fn private(file: &File, bytes: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping where the kernel likes; nothing that exists is replaced.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+        Self::new(start, bytes)
+    }
+
+    fn new(start: *mut std::ffi::c_void, bytes: usize) -> io::Result<Self> {
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
+    }
+
+    fn write(&self, offset: usize, value: u8) {
+        assert!(offset < self.bytes);
+        // SAFETY: within the mapping, which is writable and belongs to this value; volatile, as no reference to it exists.
+        unsafe { self.start.add(offset).write_volatile(value) }
+    }
+
+    fn read(&self, offset: usize) -> u8 {
+        assert!(offset < self.bytes);
+        // SAFETY: as in `write`.
+        unsafe { self.start.add(offset).read_volatile() }
+    }
+
+    /// The content is that of the file again, or 0.
+    fn give_back(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.advise(offset, bytes, Advice::LinuxDontNeed)
+    }
+
+    fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> io::Result<()> {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: a part of this value's mapping, to whose content no reference exists.
+        unsafe {
+            madvise(
+                self.start.as_ptr().wrapping_add(offset).cast(),
+                bytes,
+                advice,
+            )
+        }?;
+        Ok(())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, to which no reference exists.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,94 @@
+//! `bench scale` through the whole command: every workload on this machine, and what remains after it is killed.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const QUICK: &str = "--no-store --samples 1 --seconds 0.05 --warm-up 0.02 --trace-seconds 0.05 --memory-size 1M --format json \
+                     --factor tasks=1";
+
+fn scale(home: &tempfile::TempDir, words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command
+        .args(format!("bench scale {QUICK} {words}").split_whitespace())
+        .env("HOME", home.path())
+        .env("XDG_STATE_HOME", home.path().join("state"))
+        .stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn every_workload_counts_operations_as_processes_and_as_threads() {
+    let home = tempfile::tempdir().unwrap();
+    let words = "--factor kind=process,thread \
+                 --factor workload=tlb_flush,page_fault,page_fault_file,file_lock,mmap,page_alloc";
+    let output = scale(&home, words).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let run: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
+    assert_eq!(run["state"], "complete", "{errors}");
+    let cells = run["summary"].as_array().unwrap();
+    assert_eq!(cells.len(), 12);
+    for cell in cells {
+        assert!(
+            cell["metrics"][0]["median"].as_f64().unwrap() > 0.0,
+            "{cell}"
+        );
+    }
+    let curves = run["answer"]["curves"].as_array().unwrap();
+    assert_eq!(curves.len(), 12, "a curve for each workload and kind");
+    let reason = curves[0]["law"]["unknown_reason"].as_str().unwrap();
+    assert!(reason.contains("too few"), "{reason}");
+}
+
+#[test]
+fn tasks_end_with_nearfar() {
+    let home = tempfile::tempdir().unwrap();
+    let mut nearfar = scale(&home, "--seconds 60")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let children =
+        || nearfar_proc::tasks::children(nearfar.id().cast_signed(), nearfar.id().cast_signed());
+    let limit = Instant::now() + Duration::from_secs(20);
+    let is_task =
+        |pid: &i32| nearfar_proc::tasks::name(*pid).is_ok_and(|it| it.to_text() == "nearfar-scale");
+    let tasks: Vec<i32> = loop {
+        let tasks: Vec<i32> = children().unwrap().into_iter().filter(is_task).collect();
+        if !tasks.is_empty() {
+            break tasks;
+        }
+        assert!(Instant::now() < limit, "no task was started");
+        sleep(Duration::from_millis(20));
+    };
+    nearfar.kill().unwrap();
+    nearfar.wait().unwrap();
+    while tasks.iter().any(|pid| nearfar_proc::tasks::is_alive(*pid)) {
+        assert!(Instant::now() < limit, "{tasks:?} outlived their parent");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_the_reason() {
+    let home = tempfile::tempdir().unwrap();
+    for (words, expected) in [
+        (
+            "--directory /nonexistent",
+            "--directory /nonexistent: not a directory",
+        ),
+        ("--memory-size 65537", "expected a multiple of"),
+        ("--factor tasks=8000", "8000 bound tasks need as many CPUs"),
+        ("--factor nodes_used=999", "nodes_used=999: the machine has"),
+    ] {
+        let output = scale(&home, words).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains(expected),
+            "{words}: {errors}"
+        );
+    }
+}
