@@ -6,13 +6,24 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const QUICK: &str = "--no-store --samples 1 --seconds 0.05 --warm-up 0.02 --trace-seconds 0.05 --memory-size 1M --format json \
-                     --factor tasks=1";
+const QUICK: &str = "--no-store --samples 1 --warm-up 0.02 --trace-seconds 0.05 --format json";
+/// Options that a test may give another value.
+const SHORT: [(&str, &str); 3] = [
+    ("--seconds", "0.05"),
+    ("--memory-size", "1M"),
+    ("--factor", "tasks=1"),
+];
 
 fn scale(home: &tempfile::TempDir, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     command
         .args(format!("bench scale {QUICK} {words}").split_whitespace())
+        .args(
+            SHORT
+                .iter()
+                .filter(|(name, _)| !words.contains(name))
+                .flat_map(|(name, value)| [name, value]),
+        )
         .env("HOME", home.path())
         .env("XDG_STATE_HOME", home.path().join("state"))
         .stdin(Stdio::null());
@@ -22,7 +33,7 @@ fn scale(home: &tempfile::TempDir, words: &str) -> Command {
 #[test]
 fn every_workload_counts_operations_as_processes_and_as_threads() {
     let home = tempfile::tempdir().unwrap();
-    let words = "--factor kind=process,thread \
+    let words = "--factor tasks=1 --factor kind=process,thread \
                  --factor workload=tlb_flush,page_fault,page_fault_file,file_lock,mmap,page_alloc";
     let output = scale(&home, words).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
