@@ -1,4 +1,4 @@
-//! What a task does again and again. Each is the loop of a test of will-it-scale, named in its description, written anew.
+//! What a task does again and again. Each does what a test of will-it-scale does, which its description names.
 
 use std::convert::Infallible;
 use std::fs::File;
