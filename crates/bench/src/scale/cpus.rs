@@ -94,7 +94,7 @@ mod tests {
 
     fn two_nodes() -> Machine {
         let request = nearfar_sources::Request {
-            source: Some("two-socket".to_owned()),
+            source: Some("two-node".to_owned()),
             ..nearfar_sources::Request::live(nearfar_sources::Want::topology())
         };
         nearfar_sources::read(&request).unwrap()
