@@ -1,7 +1,6 @@
 //! How `make bench` goes on when a program that it measures fails (examples/measured).
 
 #[path = "../examples/measured/mod.rs"]
-#[allow(dead_code, reason = "only the order of runs is tested")]
 mod measured;
 
 use std::cell::Cell;

@@ -106,7 +106,7 @@ impl Parameters {
         let page = rustix::param::page_size() as u64;
         let wrong = |reason: String| RunError::from(arguments.wrong("memory-size", reason));
         let memory_size: u64 = memory_size.ok_or_else(|| wrong("expected a value".to_owned()))?;
-        if memory_size % page != 0 {
+        if !memory_size.is_multiple_of(page) {
             return Err(wrong(format!("expected a multiple of {page} bytes")));
         }
         Ok(Self {
