@@ -6,6 +6,7 @@ mod html;
 mod made_up;
 mod stored;
 
+use nearfar_report::document::Document;
 use nearfar_report::{Style, runs};
 
 /// The published table, without the cells of far and high.
@@ -31,7 +32,7 @@ fn the_published_shape_as_text() {
 #[test]
 fn a_mail_has_machine_command_table_finding_and_what_is_not_claimed_in_72_columns() {
     let stored = stored::case_3();
-    let mail = runs::mail(&stored.shown(), Some(own(&stored).mail));
+    let mail = runs::mail(Document::new(), &stored.shown(), Some(own(&stored).mail));
     assert!(
         mail.lines().all(|line| line.chars().count() <= 72),
         "{mail}"
@@ -42,7 +43,7 @@ fn a_mail_has_machine_command_table_finding_and_what_is_not_claimed_in_72_column
 #[test]
 fn a_run_of_any_experiment_as_a_mail() {
     let stored = stored::two_metrics();
-    let mail = runs::mail(&stored.shown(), None);
+    let mail = runs::mail(Document::new(), &stored.shown(), None);
     assert!(mail.contains("nearfar bench mock") && mail.contains("throughput"));
     assert!(mail.lines().all(|line| line.chars().count() <= 72));
     assert!(mail.contains("1 failed, 1 have warnings"), "{mail}");
