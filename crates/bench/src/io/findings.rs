@@ -141,7 +141,10 @@ mod tests {
         }
         let detail = Detail {
             parameters: Value::Null,
-            factors: Factor::of_cells(&plan),
+            factors: vec![
+                Factor::new("cpu_node", ["near", "far"]),
+                Factor::new("plan", ["before", "after"]),
+            ],
             plan,
             metrics: sample::metrics(),
             seed: 1,
