@@ -54,13 +54,18 @@ fn skipped() -> bool {
         status.is_ok_and(|it| it.success())
     };
     let veth = "ip link add nfa type veth peer name nfb";
-    let missing = match () {
-        () if !rustix::process::geteuid().is_root() => "root: network namespaces take root",
-        () if !runs("redis-server", &["--version"]) => "tools: there is no redis-server",
-        () if !runs("unshare", &["--net", "sh", "-c", veth]) => "kernel: there are no veth pairs",
+    match () {
+        () if !rustix::process::geteuid().is_root() => {
+            println!("skipped: root: network namespaces need root");
+        }
+        () if !runs("redis-server", &["--version"]) => {
+            println!("skipped: tools: there is no redis-server");
+        }
+        () if !runs("unshare", &["--net", "sh", "-c", veth]) => {
+            println!("skipped: kernel: there are no veth pairs");
+        }
         () => return false,
-    };
-    println!("skipped: {missing}");
+    }
     true
 }
 

@@ -701,7 +701,6 @@ pub const NO_TARGETS: &[&str] = &[
     "bench rps store",
     "bench scale store",
     "bench scale sweep",
-    "bench scale warm-up",
     "bench scale trace-seconds",
     "bench scale memory-size",
     "bench tags store",
