@@ -19,15 +19,17 @@ mod counts;
 mod cpus;
 mod declared;
 pub mod findings;
+mod measure;
 mod namespace;
+mod prepare;
 pub mod reply;
 pub mod rss;
 mod sample;
 mod server;
 
 pub use declared::DECLARATION;
-pub(crate) use declared::make;
 pub use findings::{Findings, findings};
+pub(crate) use prepare::make;
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "rps";

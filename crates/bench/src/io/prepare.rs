@@ -1,0 +1,306 @@
+//! What a run takes: the target, the cells that this machine has, whether they may write, and fio's job for each.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use nearfar_experiment::{BoxError, Cell, Factor, Resources};
+use nearfar_machine::{CpuSet, Machine, NodeId};
+use nearfar_proc::affinity;
+
+use super::declared::{BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN};
+use super::job::{Job, engine};
+use super::meanwhile::Paths;
+use super::measure::Started;
+use super::null::Null;
+use super::parameters::{Asked, Parameters};
+use super::target::{Surroundings, Target, TargetError, usable};
+use super::warnings::of_machine;
+use super::writable::{claim, is_same, name};
+use crate::planned::{self, PlannedChanges};
+use crate::registry::{Arguments, Context, Made, RunError};
+
+/// The experiment, on this machine or, with targets, on theirs.
+pub(crate) struct IoExperiment<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) parameters: Parameters,
+    pub(super) factors: Vec<Factor>,
+    pub(super) cells: Vec<Cell>,
+    /// CPUs that this process may use.
+    pub(super) allowed: CpuSet,
+    /// Known once it is made, and only where it is measured.
+    pub(super) target: Option<Target>,
+    pub(super) around: Option<Surroundings>,
+    pub(super) planned: Option<PlannedChanges>,
+    pub(super) engine: (&'static str, Option<String>),
+    pub(super) paths: Option<Paths>,
+    /// Why there are no paths where there could be.
+    pub(super) path_warning: Option<String>,
+    pub(super) running: Option<Started>,
+}
+
+pub(crate) fn make<'a>(
+    arguments: &Arguments,
+    context: Context<'a>,
+) -> Result<Made<IoExperiment<'a>>, RunError> {
+    let Context { machine, .. } = context;
+    let online = machine.cpu_states.online.clone();
+    let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let parameters = Parameters::read(arguments)?;
+    let seconds = parameters.seconds + parameters.ramp_seconds + 0.3;
+    let mut experiment = IoExperiment {
+        machine,
+        parameters,
+        factors: arguments.factors(),
+        cells: arguments.cells(),
+        allowed,
+        target: None,
+        around: None,
+        planned: None,
+        engine: ("io_uring", None),
+        paths: None,
+        path_warning: None,
+        running: None,
+    };
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+    if context.is_measured_here {
+        let wrong = |error: BoxError| RunError::Target(error);
+        experiment
+            .find_target()
+            .map_err(|error| wrong(error.into()))?;
+        notes = experiment.leave_out_cells().map_err(wrong)?;
+        experiment.check_writes().map_err(wrong)?;
+        warnings = experiment.warnings_of_run();
+    }
+    Ok(Made {
+        experiment,
+        warnings,
+        notes,
+        sample: Some(Duration::from_secs_f64(seconds)),
+    })
+}
+
+impl IoExperiment<'_> {
+    /// What is measured and what is around it; not yet the path of a device or file that is made.
+    fn find_target(&mut self) -> Result<(), TargetError> {
+        let machine = self.machine;
+        let target = match &self.parameters.asked {
+            Asked::Device(name) => Some(Target::device(machine, name)?),
+            Asked::File(path) => {
+                let found = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                match found.is_dir() {
+                    true => Some(Target::directory(machine, found)?),
+                    false => Some(Target::at(machine, found)?),
+                }
+            }
+            Asked::Null(_) => None,
+        };
+        let named = self.parameters.device_node;
+        let node = match self.parameters.asked {
+            Asked::Null(node) => Some((node, "--null")),
+            _ => named.map(|node| (node, "--device-node")),
+        };
+        let functions = target.as_ref().map_or(&[][..], |it| &it.functions);
+        let what = self.parameters.asked.to_string();
+        self.around = Some(Surroundings::new(
+            machine,
+            &self.allowed,
+            functions,
+            node,
+            &what,
+        )?);
+        let is_overridden = self.parameters.override_device_node;
+        self.planned = Some(PlannedChanges::new(machine, functions, is_overridden));
+        self.engine = engine(&self.parameters.engine);
+        self.target = target;
+        Ok(())
+    }
+
+    /// Leaves out the cells that this machine has no node or no paths for. What was left out and why, in sentences.
+    fn leave_out_cells(&mut self) -> Result<Vec<String>, BoxError> {
+        let around = self.around.as_ref().ok_or("the device is unknown")?;
+        let subsystem = self.subsystem();
+        let mut notes: Vec<String> = Vec::new();
+        let mut note = |reason: String| {
+            if !notes.contains(&reason) {
+                notes.push(reason);
+            }
+        };
+        let mut cells = self.cells.clone();
+        cells.retain(|cell| {
+            let (cpus, memory) = (cell.text(CPU_NODE), cell.text(MEMORY_NODE));
+            let policy = cell.text(IOPOLICY);
+            let reason = match (around.cpu_node(&cpus), around.memory_node(&memory)) {
+                (Err(reason), _) => Some(format!("cpu_node={cpus}: {reason}")),
+                (_, Err(reason)) => Some(format!("memory_node={memory}: {reason}")),
+                _ if policy != KEEP && subsystem.is_none() => Some(format!(
+                    "iopolicy={policy}: {} is no NVMe disk with native multipath",
+                    self.parameters.asked
+                )),
+                _ => None,
+            };
+            let is_measured = reason.is_none();
+            if let Some(reason) = reason {
+                note(format!("not measured: {reason}"));
+            }
+            is_measured
+        });
+        self.cells = cells;
+        let has_plan = self
+            .cells
+            .iter()
+            .any(|cell| cell.text(planned::PLAN) == planned::AFTER);
+        if let (true, Some(planned)) = (has_plan, &self.planned) {
+            notes.extend(planned.notes());
+        }
+        match self.cells.is_empty() {
+            true => Err(notes.join("\n").into()),
+            false => Ok(notes),
+        }
+    }
+
+    /// Refuses a run with cells that write where that is not allowed.
+    fn check_writes(&self) -> Result<(), BoxError> {
+        let writes = self
+            .cells
+            .iter()
+            .any(|cell| Job::writes(&cell.text(PATTERN)));
+        let (Some(target), Some(destroy)) = (&self.target, &self.parameters.destroy) else {
+            return match (writes, &self.target) {
+                (true, Some(_)) => self.claim().map(|_| ()),
+                _ => Ok(()),
+            };
+        };
+        match is_same(&target.path, destroy.as_ref()) {
+            true => Ok(()),
+            false => Err(format!(
+                "--destroy {destroy}: what is measured is {}",
+                target.path.display()
+            )
+            .into()),
+        }
+    }
+
+    /// Keeps what is written to from being mounted or claimed meanwhile.
+    pub(super) fn claim(&self) -> Result<Option<File>, BoxError> {
+        let target = self.target.as_ref().ok_or("the device is unknown")?;
+        let path = target.path.display();
+        if self.parameters.destroy.is_some() {
+            return Ok(None);
+        }
+        match &self.parameters.asked {
+            Asked::Device(_) => {
+                let refused = |error| {
+                    format!(
+                        "cannot write to {path}: {error}\n--destroy {path} writes to it all the same and destroys what \
+                         is on it"
+                    )
+                };
+                Ok(Some(claim(&target.path).map_err(refused)?))
+            }
+            Asked::File(_) if !target.is_made => Err(format!(
+                "cannot write to {path}: nearfar did not make this file\n--destroy {path} writes to it all the same; \
+                 --file with a directory makes a file there"
+            )
+            .into()),
+            Asked::File(_) | Asked::Null(_) => Ok(None),
+        }
+    }
+
+    fn warnings_of_run(&self) -> Vec<String> {
+        let planned = self.planned.as_ref();
+        let after = Cell::new().with(planned::PLAN, planned::AFTER);
+        let planned = planned.map(|it| it.settings(&after)).unwrap_or_default();
+        let mut warnings = of_machine(self.machine, &planned, self.allowed.iter().next());
+        warnings.extend(self.engine.1.clone());
+        warnings
+    }
+
+    /// The subsystem of a disk with native multipath, and how many paths the disk has.
+    pub(super) fn subsystem(&self) -> Option<(String, usize)> {
+        let disk = name(self.target.as_ref()?.disks.first()?);
+        let subsystems = self.machine.nvme.get().into_iter().flatten();
+        let mut found = subsystems
+            .filter(|it| it.iopolicy.get().is_some())
+            .filter_map(|it| {
+                let namespace = it
+                    .namespaces
+                    .iter()
+                    .find(|namespace| namespace.name == disk)?;
+                Some((it.name.clone(), namespace.paths.len()))
+            });
+        found.next()
+    }
+
+    pub(super) fn make_target(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
+        let parameters = &self.parameters;
+        match &parameters.asked {
+            Asked::Null(node) => {
+                let null = Null {
+                    node: *node,
+                    queues: parameters.null_queues,
+                    completion_ns: (1e3 * parameters.null_delay_us) as u64,
+                };
+                let path = null.make(resources)?;
+                self.target = Some(Target::at(self.machine, path)?);
+            }
+            Asked::File(_) => {
+                let Some(target) = self.target.as_mut().filter(|it| it.is_made) else {
+                    return Ok(());
+                };
+                if target.path.is_dir() {
+                    let path = resources.file_in(&target.path, parameters.size)?;
+                    fill(&path, parameters.size)?;
+                    target.path = path;
+                }
+            }
+            Asked::Device(_) => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn job(&self, cell: &Cell) -> Result<(Job, NodeId), BoxError> {
+        let target = self.target.as_ref().ok_or("the device is unknown")?;
+        let around = self.around.as_ref().ok_or("the device is unknown")?;
+        let cpu_node = around.cpu_node(&cell.text(CPU_NODE))?;
+        let cpus = usable(self.machine, &self.allowed, cpu_node);
+        let Parameters {
+            seconds,
+            ramp_seconds,
+            jobs,
+            buffered,
+            ..
+        } = self.parameters;
+        let job = Job {
+            path: target.path.clone(),
+            engine: self.engine.0,
+            pattern: cell.text(PATTERN),
+            block_size: cell.text(BLOCK_SIZE),
+            depth: cell.text(DEPTH),
+            jobs,
+            seconds,
+            ramp_seconds,
+            cpus: cpus.ok_or("the node has no CPU that may be used")?,
+            memory_node: around.memory_node(&cell.text(MEMORY_NODE))?,
+            is_buffered: buffered,
+        };
+        Ok((job, cpu_node))
+    }
+}
+
+/// Gives a file content, so that reads reach the disk.
+fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
+    const PIECE_BYTES: u64 = 1 << 20;
+    let mut file = File::options().write(true).open(path)?;
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut piece = vec![0; PIECE_BYTES as usize];
+    random.fill(&mut piece);
+    let mut left = bytes;
+    while left > 0 {
+        let now = left.min(PIECE_BYTES);
+        file.write_all(&piece[..now as usize])?;
+        left -= now;
+    }
+    file.sync_all()
+}

@@ -1,0 +1,250 @@
+//! The run of the experiment: servers of a cell, requests, and what was counted meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Resources, Values};
+use nearfar_machine::{CpuId, CpuSet, NodeId, NodeSet};
+use nearfar_placement::spread::Policy;
+use serde_json::Value;
+
+use super::client::{Driven, Load, drive};
+use super::counts::Reading;
+use super::cpus::{self, Nodes};
+use super::declared::{DECLARATION, KERNEL_PRE_6_3, NEAREST_FIRST, PLAN, Parameters};
+use super::prepare::{Ready, Rps};
+use super::sample::{self, Group, Sample};
+use super::server::{self, Server};
+use super::{ADJACENT, CARD, INTERRUPTS, RECEIVE, SERVER_NODE};
+
+/// The nodes with servers of a cell, each with its role.
+fn groups(cell: &Cell, nodes: &Nodes) -> Result<Vec<(&'static str, NodeId)>, BoxError> {
+    let adjacent = || nodes.adjacent.ok_or("this machine has no adjacent node");
+    match cell.text(SERVER_NODE).as_str() {
+        CARD => Ok(vec![(CARD, nodes.card)]),
+        ADJACENT => Ok(vec![(ADJACENT, adjacent()?)]),
+        _ => Ok(vec![(CARD, nodes.card), (ADJACENT, adjacent()?)]),
+    }
+}
+
+impl Experiment for Rps<'_> {
+    type Sample = Sample;
+
+    fn name(&self) -> &str {
+        DECLARATION.name
+    }
+
+    fn title(&self) -> String {
+        let Parameters {
+            servers, device, ..
+        } = &self.parameters;
+        let through = device.as_deref().unwrap_or("a veth pair");
+        format!("up to {servers} servers a node, through {through}")
+    }
+
+    fn parameters(&self) -> Value {
+        // Numbers always are JSON.
+        serde_json::to_value(&self.parameters).unwrap_or_default()
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        self.factors.clone()
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        self.cells.clone()
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        sample::metrics()
+    }
+
+    fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
+        let nodes = self.nodes()?;
+        let plan = self.plan();
+        let link = self.link(resources)?;
+        let mut ready = Ready {
+            warnings: self.warnings(&link),
+            link,
+            nodes,
+            before: Vec::new(),
+            nearest: Vec::new(),
+            shares: BTreeMap::new(),
+            clients: CpuSet::default(),
+            plan,
+        };
+        let queues = ready.link.queues.len();
+        if queues > 0 {
+            let set: NodeSet = nodes.all().collect();
+            let cpus =
+                |node| cpus::of_node(self.machine, &self.machine.cpu_states.online, node).len();
+            let used = queues.min(set.iter().map(cpus).sum());
+            let spread = |policy| cpus::queues(self.machine, nodes.card, policy, used);
+            ready.before = spread(Policy::KernelPre63)?;
+            ready.nearest = spread(Policy::NearestFirst)?;
+            ready.shares = cpus::shares(
+                self.machine,
+                ready.link.queues.keys().copied(),
+                &ready.nearest,
+            );
+        }
+        let served = ready.before.iter().chain(&ready.nearest).copied().collect();
+        let (clients, warning) = self.clients(&nodes, &served)?;
+        ready.clients = clients;
+        ready.warnings.extend(warning);
+        self.ready = Some(ready);
+        Ok(())
+    }
+
+    fn teardown(&mut self) -> Result<(), BoxError> {
+        self.ready.take().map_or(Ok(()), |ready| ready.link.end())
+    }
+
+    fn settings(&self, cell: &Cell) -> Vec<Change> {
+        let Some(ready) = &self.ready else {
+            return Vec::new();
+        };
+        let Ready { link, clients, .. } = ready;
+        if self.parameters.device.is_none() {
+            let groups = groups(cell, &ready.nodes).unwrap_or_default();
+            let level = cell.text(RECEIVE);
+            let of = |&(_, node): &(&str, NodeId)| self.receiver(&level, node, &ready.nodes).ok();
+            let cpus = groups
+                .iter()
+                .filter_map(of)
+                .fold(CpuSet::default(), |all, one| all.union(&one));
+            return vec![link.steer(cpus)];
+        }
+        match cell.text(INTERRUPTS).as_str() {
+            KERNEL_PRE_6_3 => link.spread(&ready.before, clients),
+            NEAREST_FIRST => link.spread(&ready.nearest, clients),
+            PLAN => [ready.plan.clone(), link.quiet(clients)].concat(),
+            _ => link.quiet(clients),
+        }
+    }
+
+    fn setup_cell(&mut self, cell: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
+        let ready = self.ready.as_ref().ok_or("the link is missing")?;
+        let mut index = 0;
+        for (_, node) in groups(cell, &ready.nodes)? {
+            for cpu in self.server_cpus(node) {
+                let address = server::address(ready.link.server, index);
+                let command = &self.parameters.server_command;
+                self.servers
+                    .push(Server::start(command, (node, cpu), address, resources)?);
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn teardown_cell(&mut self, _: &Cell) -> Result<(), BoxError> {
+        self.servers.clear();
+        Ok(())
+    }
+
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
+        for server in &mut self.servers {
+            server.wait(cancel)?;
+        }
+        let ready = self.ready.as_ref().ok_or("the link is missing")?;
+        let groups = groups(cell, &ready.nodes)?;
+        let nodes: Vec<NodeId> = groups.iter().map(|group| group.1).collect();
+        let flows = self.flows(ready, &nodes);
+        let is_steered = flows.iter().all(|flow| flow.source.port() != 0);
+        let load = Load {
+            namespace: &ready.link.namespace,
+            cpus: ready.clients.iter().collect(),
+            flows,
+            value_bytes: self.parameters.value_bytes as usize,
+            warm_up: Duration::from_secs_f64(self.parameters.warm_up),
+            time: Duration::from_secs_f64(self.parameters.seconds),
+        };
+        let driven = drive(&load, groups.len(), cancel, || Reading::now(&ready.link));
+        let driven = match driven {
+            Ok(driven) => driven,
+            Err(error) => {
+                // What a server says of its end is the better reason.
+                self.servers.iter_mut().try_for_each(Server::check)?;
+                return Err(error);
+            }
+        };
+        self.servers.iter_mut().try_for_each(Server::check)?;
+        self.sample(&groups, driven, is_steered)
+    }
+
+    fn values(sample: &Sample) -> Values {
+        sample::values(sample)
+    }
+
+    fn warnings(sample: &Sample) -> Vec<String> {
+        sample.warnings.clone()
+    }
+}
+
+impl Rps<'_> {
+    fn sample(
+        &self,
+        groups: &[(&'static str, NodeId)],
+        driven: Driven<Reading>,
+        is_steered: bool,
+    ) -> Result<Sample, BoxError> {
+        let ready = self.ready.as_ref().ok_or("the link is missing")?;
+        let nodes: Vec<NodeId> = groups.iter().map(|group| group.1).collect();
+        let Driven {
+            before,
+            after,
+            elapsed_s,
+            ..
+        } = driven;
+        let served = after.since(
+            &before,
+            self.machine,
+            &ready.link,
+            &nodes,
+            &ready.shares,
+            &ready.clients,
+        );
+        let node_of = |cpu: CpuId| self.machine.cpu(cpu).and_then(|cpu| cpu.node);
+        let mut warnings = ready.warnings.clone();
+        let stolen = after
+            .ticks
+            .stolen_since(&before.ticks, self.all_server_cpus(&ready.nodes).iter());
+        warnings.extend(stolen.map(|warning| warning.to_string()));
+        if served.dropped > 0 {
+            warnings.push(format!(
+                "{} packets were dropped: requests waited for their repetition",
+                served.dropped
+            ));
+        }
+        let group = |(&(role, node), answers): (&(&str, NodeId), super::client::Answers)| Group {
+            role: role.to_owned(),
+            node,
+            cpus: self
+                .servers
+                .iter()
+                .filter(|it| it.node == node)
+                .map(|it| it.cpu)
+                .collect(),
+            requests_per_s: answers.latency_ns.count() as f64 / elapsed_s,
+            latency_ns: answers.latency_ns,
+        };
+        let groups: Vec<Group> = groups.iter().zip(driven.groups).map(group).collect();
+        match groups.iter().find(|it| it.latency_ns.count() == 0) {
+            Some(group) => Err(format!(
+                "no request to node {} was answered while it was measured",
+                group.node
+            )
+            .into()),
+            None => Ok(Sample {
+                groups,
+                client_cpus: ready.clients.iter().collect(),
+                is_steered,
+                interrupts: served.interrupts(node_of),
+                served,
+                warnings,
+            }),
+        }
+    }
+}
