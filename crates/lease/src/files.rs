@@ -10,7 +10,7 @@ use nearfar_machine::{CpuSet, PciAddress};
 use nearfar_proc::{choice, error_text};
 
 use crate::rebind;
-use crate::record::ForeignError;
+use crate::record::{ForeignError, Record};
 use crate::{LeaseError, UndoStatus, Undone};
 
 /// The files that are set for a while. Undoing does what a journal says, with the rights of the process that finds it: what is not
@@ -46,6 +46,8 @@ pub(crate) struct Held {
     pub(crate) path: PathBuf,
     /// What puts it back.
     pub(crate) old: String,
+    /// Of the node of a PCI function with an NVMe controller: the functions whose controllers the kernel found after it, in that order.
+    pub(crate) later_paths: Vec<PciAddress>,
     /// All that the lease wrote or made the kernel say, and may find there.
     pub(crate) ours: BTreeSet<String>,
 }
@@ -152,6 +154,7 @@ impl Held {
     pub(crate) fn before(path: PathBuf) -> Result<Self, LeaseError> {
         match read(&path) {
             Ok(old) => Ok(Self {
+                later_paths: function_of(&path).map_or_else(Vec::new, rebind::later_paths),
                 path,
                 old,
                 ours: BTreeSet::new(),
@@ -160,6 +163,14 @@ impl Held {
                 path,
                 because: error_text(&error),
             }),
+        }
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        Record::Old {
+            path: self.path.clone(),
+            old: self.old.clone(),
+            later_paths: self.later_paths.clone(),
         }
     }
 
@@ -177,11 +188,23 @@ impl Held {
     /// Writes, and says what it says then.
     pub(crate) fn write(&self, content: &str) -> Result<String, LeaseError> {
         tracing::info!(path = %self.path.display(), old = self.old.trim_end(), new = content.trim_end(), "write for a while");
-        let now = write(&self.path, content).and_then(|()| read(&self.path));
+        let now = self.put(content);
         now.map_err(|error| LeaseError::File {
             path: self.path.clone(),
             because: error_text(&error),
         })
+    }
+
+    /// Writes, lets drivers follow, and says what it says then.
+    fn put(&self, content: &str) -> io::Result<String> {
+        write(&self.path, content)?;
+        if let Some(function) = function_of(&self.path) {
+            let is_bound_again = rebind::controllers_follow(function)?;
+            if is_bound_again && self.is_after(&self.old, content) {
+                rebind::paths_follow(function, &self.later_paths)?;
+            }
+        }
+        read(&self.path)
     }
 
     /// Puts it back, if it is as the lease left it.
@@ -214,7 +237,7 @@ impl Held {
         if !self.is_ours(&now) {
             return UndoStatus::NotOurs { now };
         }
-        match write(&self.path, &self.old).and_then(|()| read(&self.path)) {
+        match self.put(&self.old) {
             Ok(back) if self.is_after(&self.old, &back) => UndoStatus::PutBack,
             Ok(back) => UndoStatus::Failed {
                 because: format!("it says {:?} after {:?} was written", back, self.old),
@@ -258,10 +281,13 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
     }
     // The rest of longer old content, in files that have any; the kernel's have no length.
     let _ = file.set_len(content.len() as u64);
-    match path.file_name().is_some_and(|name| name == NODE) {
-        true => rebind::controllers_follow(path.parent().unwrap_or(path)),
-        false => Ok(()),
-    }
+    Ok(())
+}
+
+/// The PCI function that this is the node of.
+fn function_of(path: &Path) -> Option<&Path> {
+    path.parent()
+        .filter(|_| path.file_name().is_some_and(|name| name == NODE))
 }
 
 /// The CPUs that a control group has without a set of its own; `None` where the file is not a set of CPUs.

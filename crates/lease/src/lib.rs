@@ -249,13 +249,7 @@ impl Lease {
                 recover::no_other_holds(&self.state, &self.name, &path)?;
                 let held = Held::before(path)?;
                 // On disk with the record of the first write, which follows before that write.
-                self.note(
-                    Record::Old {
-                        path: held.path.clone(),
-                        old: held.old.clone(),
-                    },
-                    false,
-                )?;
+                self.note(held.record(), false)?;
                 // From here on others find the file in this journal.
                 drop(lock);
                 self.files.push(held);
@@ -460,13 +454,7 @@ impl Lease {
 
     fn note_all(&mut self) -> Result<(), LeaseError> {
         for held in self.files.clone() {
-            self.note(
-                Record::Old {
-                    path: held.path.clone(),
-                    old: held.old,
-                },
-                false,
-            )?;
+            self.note(held.record(), false)?;
             for new in held.ours {
                 self.note(
                     Record::New {

@@ -21,6 +21,7 @@ use crate::masks::Masks;
 use crate::resource::Resource;
 use crate::state::StateDir;
 use crate::{LeaseError, Recovered, claim};
+use nearfar_machine::PciAddress;
 use nearfar_proc::error_text;
 
 pub(crate) const LEASE_FORMAT: u32 = 1;
@@ -33,7 +34,12 @@ pub(crate) enum Record {
     /// The first line.
     Lease(Header),
     /// What a file holds before its first change.
-    Old { path: PathBuf, old: String },
+    Old {
+        path: PathBuf,
+        old: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        later_paths: Vec<PciAddress>,
+    },
     /// What it is about to hold, or was found to hold after a write.
     New { path: PathBuf, new: String },
     /// Threads that are about to be confined.
@@ -234,7 +240,14 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> 
             }
             (Record::Lease(_), _) => return Err(RecordError::SecondLease),
             (_, 0) => return Err(RecordError::NoLease),
-            (Record::Old { path, old }, _) => {
+            (
+                Record::Old {
+                    path,
+                    old,
+                    later_paths,
+                },
+                _,
+            ) => {
                 may_be_set(&path, leases)?;
                 if places.insert(path.clone(), files.len()).is_some() {
                     return Err(RecordError::SecondOld(path));
@@ -242,6 +255,7 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> 
                 files.push(Held {
                     path,
                     old,
+                    later_paths,
                     ours: BTreeSet::new(),
                 });
             }
