@@ -1,11 +1,12 @@
 //! What happens on the machine while fio runs: NVMe commands by path, and I/O of others.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nearfar_experiment::BoxError;
-use nearfar_machine::{CpuId, Machine};
+use nearfar_machine::{CpuId, Known, Machine, PciAddress};
 use nearfar_trace::nvme::{self, Commands, Decoder};
 use nearfar_trace::records::Sample;
 use nearfar_trace::{Plan, Session, TraceError, Tracefs};
@@ -74,7 +75,8 @@ impl Paths {
         session
             .settle(&mut |cpu, sample| commands.take(cpu, sample))
             .map_err(|error| error.to_string())?;
-        let answer = nvme::answer(commands, machine, None).map_err(|error| error.to_string())?;
+        let machine = with_names(machine, current_controller);
+        let answer = nvme::answer(commands, &machine, None).map_err(|error| error.to_string())?;
         let of_disk = answer
             .namespaces
             .into_iter()
@@ -86,6 +88,47 @@ impl Paths {
             _ => Err("the disk is not among the machine's namespaces".to_owned()),
         }
     }
+}
+
+/// The machine with the names that its NVMe controllers have now: a controller whose driver is bound again, as `plan` does and undoes,
+/// may get another number, and its paths with it.
+fn with_names(machine: &Machine, current: impl Fn(PciAddress) -> Option<String>) -> Machine {
+    let mut machine = machine.clone();
+    let Known::Yes(subsystems) = &mut machine.nvme else {
+        return machine;
+    };
+    for subsystem in subsystems {
+        let mut new_names: HashMap<String, String> = HashMap::new();
+        for controller in &mut subsystem.controllers {
+            if let Some(name) = controller.device.and_then(&current) {
+                let old = std::mem::replace(&mut controller.name, name.clone());
+                new_names.insert(old, name);
+            }
+        }
+        let namespaces = subsystem.namespaces.iter_mut();
+        for path in namespaces.flat_map(|namespace| &mut namespace.paths) {
+            if let Some(name) = new_names.get(&path.controller) {
+                path.name = path_name(&path.name, name).unwrap_or_else(|| path.name.clone());
+                path.controller = name.clone();
+            }
+        }
+    }
+    machine
+}
+
+/// nvme0c1n1 as a path through nvme2: nvme0c2n1 (`nvme_mpath_set_disk_name` in drivers/nvme/host/multipath.c).
+fn path_name(path: &str, controller: &str) -> Option<String> {
+    let (subsystem, rest) = path.strip_prefix("nvme")?.split_once('c')?;
+    let (_, namespace) = rest.split_once('n')?;
+    let number = controller.strip_prefix("nvme")?;
+    Some(format!("nvme{subsystem}c{number}n{namespace}"))
+}
+
+/// The name of a PCI function's NVMe controller.
+fn current_controller(function: PciAddress) -> Option<String> {
+    let directory = format!("/sys/bus/pci/devices/{function}/nvme");
+    let entry = fs::read_dir(directory).ok()?.next()?.ok()?;
+    entry.file_name().into_string().ok()
 }
 
 /// Bytes that disks have read and written since boot, for all programs.
@@ -125,6 +168,41 @@ fn moved(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_controller_that_was_bound_again_takes_its_paths_along() {
+        let request = nearfar_sources::Request {
+            source: Some("x86-case1".to_owned()),
+            ..nearfar_sources::Request::live(nearfar_sources::Want::audit())
+        };
+        let machine = nearfar_sources::read(&request).unwrap();
+        let before = machine.nvme.get().unwrap()[0].clone();
+        let moved = before.controllers[0].device;
+        let renamed = with_names(&machine, |it| {
+            (Some(it) == moved).then(|| "nvme7".to_owned())
+        });
+        let after = &renamed.nvme.get().unwrap()[0];
+        assert_eq!(after.controllers[0].name, "nvme7");
+        assert_eq!(after.controllers[1..], before.controllers[1..]);
+        let names = |paths: &[nearfar_machine::NvmePath]| -> Vec<(String, String)> {
+            let names = paths.iter();
+            names
+                .map(|it| (it.name.clone(), it.controller.clone()))
+                .collect()
+        };
+        let old = names(&before.namespaces[0].paths);
+        let expected: Vec<_> = old
+            .into_iter()
+            .map(
+                |(path, controller)| match controller == before.controllers[0].name {
+                    true => (path_name(&path, "nvme7").unwrap(), "nvme7".to_owned()),
+                    false => (path, controller),
+                },
+            )
+            .collect();
+        assert_eq!(names(&after.namespaces[0].paths), expected);
+        assert_eq!(path_name("nvme0c1n1", "nvme12").unwrap(), "nvme0c12n1");
+    }
 
     #[test]
     fn others_are_what_fio_did_not_do() {
