@@ -85,13 +85,15 @@ pub(crate) fn figure(value: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
 }
 
-/// The divisor and the unit that leave few digits in front of the point: bytes a second as the surveys print them, shares as
-/// percentages.
+/// The divisor and the unit that leave few digits in front of the point: bytes a second as the surveys print them, times from
+/// 10 us up, shares as percentages.
 pub(crate) fn scaled(unit: &str, largest: f64) -> (f64, &str) {
     match (unit, largest) {
         ("B/s", 1e9..) => (1e9, "GB/s"),
         ("B/s", 1e6..) => (1e6, "MB/s"),
         ("B/s", 1e3..) => (1e3, "kB/s"),
+        ("ns", 1e7..) => (1e6, "ms"),
+        ("ns", 1e4..) => (1e3, "us"),
         ("1", _) => (0.01, "%"),
         _ => (1.0, unit),
     }
