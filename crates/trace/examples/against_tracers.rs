@@ -1,7 +1,7 @@
 //! What tracing a task's migrations costs the task: nothing, `nearfar trace migrations`, `perf trace`, `perf record` and
 //! `trace-cmd record`, in turns.
 //!
-//! `cargo build --release -p nearfar && cargo run --release -p nearfar-trace --example against_peers -- [ROUNDS [MOVES]]`
+//! `cargo build --release -p nearfar && cargo run --release -p nearfar-trace --example against_tracers -- [ROUNDS [MOVES]]`
 //!
 //! The task is a probe-like loop (random read, then write, in 32 MiB) that moves itself between CPUs 0 and 1 MOVES times;
 //! the tracer runs it and traces its migrations from all CPUs. A round is each way once, in an order of its own, so what else
@@ -39,7 +39,7 @@ fn main() {
             .map_or(default, |text| text.parse().expect("a number"))
     };
     let (rounds, moves) = (number(0, 21), number(1, 100));
-    let scratch = std::env::temp_dir().join(format!("against_peers.{}", std::process::id()));
+    let scratch = std::env::temp_dir().join(format!("against_tracers.{}", std::process::id()));
     std::fs::create_dir_all(&scratch).expect("a directory for temporary files");
     let ways = ways(&scratch);
     let mut ratios = vec![(Vec::new(), Vec::new()); ways.len()];
