@@ -5,14 +5,24 @@
 //!   └─ effect, published figures, limits ─► the table and the mail that show the run
 //! ```
 
+mod fake_nodes;
 mod mock;
+mod offline_node;
 mod preferred_node;
+mod spread_interrupts;
 mod tag_allocator;
 
 use crate::registry::{Declaration, EXPERIMENTS};
 
 /// All cases, by number, after the one of the tests.
-const ALL: &[Case] = &[mock::CASE, preferred_node::CASE, tag_allocator::CASE];
+const ALL: &[Case] = &[
+    mock::CASE,
+    offline_node::CASE,
+    preferred_node::CASE,
+    tag_allocator::CASE,
+    spread_interrupts::CASE,
+    fake_nodes::CASE,
+];
 
 /// The published cases, by number.
 pub fn cases() -> &'static [Case] {

@@ -58,7 +58,7 @@ pub struct Case {
     /// How the answer is printed
     #[arg(long, value_enum, default_value_t = Form::Table, value_name = "FORMAT")]
     format: Form,
-    /// Options of the experiment
+    /// Options of the experiment, in place of the case's own
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<OsString>,
 }
@@ -182,7 +182,9 @@ impl Case {
         } else {
             case.options
         };
-        words.extend(options.iter().map(OsString::from));
+        let given = names(&self.options);
+        let own = options.iter().map(OsString::from);
+        words.extend(own.filter(|it| !names([it]).iter().any(|name| given.contains(name))));
         let samples = self.samples.or((!self.here).then_some(case.samples));
         words.extend(samples.map(|samples| format!("--samples={samples}").into()));
         words.push(format!("--label=case-{}", case.number).into());
@@ -265,6 +267,29 @@ impl Case {
             _ => document.to_text(&output::style(colour)),
         })
     }
+}
+
+/// What options of an experiment set, so that one of the user replaces one of the case: `--seconds`, `--factor plan`. A value that is a
+/// word of its own has no name, except a factor's.
+fn names<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Vec<String> {
+    const FACTOR: &str = "--factor";
+    let mut words = words.into_iter().map(|word| word.to_string_lossy());
+    let mut names = Vec::new();
+    while let Some(word) = words.next() {
+        let (option, value) = match word.split_once('=') {
+            Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
+            None => (word.clone().into_owned(), None),
+        };
+        if option == FACTOR {
+            let value = value.or_else(|| words.next().map(Into::into));
+            let value = value.unwrap_or_default();
+            let factor = value.split('=').next().unwrap_or_default();
+            names.push(format!("{FACTOR} {factor}"));
+        } else if option.starts_with("--") {
+            names.push(option);
+        }
+    }
+    names
 }
 
 fn unknown(number: u8) -> Failure {
@@ -367,4 +392,32 @@ fn metrics(effect: &cases::Effect) -> Vec<String> {
         }
     }
     metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_known_by_its_name_and_a_factor_by_the_factors() {
+        let words = [
+            "--seconds=1",
+            "--factor=plan=before,after",
+            "--factor",
+            "depth=1",
+            "--jobs",
+            "4",
+            "--locks",
+        ];
+        let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        let expected = [
+            "--seconds",
+            "--factor plan",
+            "--factor depth",
+            "--jobs",
+            "--locks",
+        ];
+        assert_eq!(names(&words), expected);
+        assert!(names(&[OsString::from("--factor")]) == ["--factor "]);
+    }
 }

@@ -570,7 +570,11 @@ pub const TARGETS: &[Target] = &[
         "lab cache clear kernel",
         &["kernel", "kernels"],
     ),
-    target(["case", "number"], "case 9", &["no case 9", "2, 3"]),
+    target(
+        ["case", "number"],
+        "case 9",
+        &["no case 9", "1, 2, 3, 4, 5"],
+    ),
     target(
         ["case", "store"],
         "case 0 --here --store /proc/version",
