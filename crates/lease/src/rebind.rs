@@ -60,10 +60,10 @@ pub(crate) fn later_paths(function: &Path) -> Vec<PciAddress> {
 /// # Errors
 /// As [`controllers_follow`]. Functions without a controller of the same subsystem are left alone.
 pub(crate) fn paths_follow(function: &Path, later: &[PciAddress]) -> io::Result<()> {
-    let beside: Vec<PathBuf> = functions_beside(function).collect();
+    let others: Vec<PathBuf> = functions_beside(function).collect();
     for address in later {
         let other = Path::new(FUNCTIONS).join(address.to_string());
-        if let Some(controller) = controller(&other).filter(|_| beside.contains(&other)) {
+        if let Some(controller) = controller(&other).filter(|_| others.contains(&other)) {
             bind_again(&other, &controller)?;
         }
     }
