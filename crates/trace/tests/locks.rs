@@ -149,6 +149,26 @@ fn halves_of_waits_and_broken_events_are_counted() {
 }
 
 #[test]
+fn no_wait_for_a_spinlock_is_no_finding_under_a_hypervisor() {
+    let host = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n";
+    let mut none = Waits::new(decoder()).finish(&Known::no("hidden"));
+    none.note_untraced(host);
+    assert!(
+        none.no_spin_reason
+            .as_ref()
+            .unwrap()
+            .contains("clearcpuid=hypervisor")
+    );
+    none.note_untraced("flags\t\t: fpu vme lahf_lm\n");
+    assert_eq!(none.no_spin_reason, None);
+    none.note_untraced("Features\t: fp asimd\n");
+    assert_eq!(none.no_spin_reason, None);
+    none.spin_s = 1e-6;
+    none.note_untraced(host);
+    assert_eq!(none.no_spin_reason, None, "they are traced");
+}
+
+#[test]
 fn names_come_from_kallsyms_unless_it_hides_the_addresses() {
     let symbols = Symbols::parse(SYMBOLS);
     assert_eq!(

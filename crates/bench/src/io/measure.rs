@@ -160,6 +160,8 @@ impl Experiment for IoExperiment<'_> {
         let disks = self.target.as_ref().map_or(&[][..], |it| &it.disks);
         let now = DiskCounts::now(disks);
         let locks = started.locks.take().map(Recorder::finish).transpose()?;
+        let locks = locks.map(|it| it.locks);
+        let untraced = locks.as_ref().and_then(|it| it.no_spin_reason.clone());
         let fio = started.fio.answer()?;
         let Job {
             seconds,
@@ -186,8 +188,12 @@ impl Experiment for IoExperiment<'_> {
             cpus: started.job.cpus.clone(),
             memory_node: started.job.memory_node,
             nearest_path_share: share.and_then(Result::ok),
-            locks: locks.map(|it| it.locks),
-            warnings: warnings.chain(others).chain(unknown).collect(),
+            locks,
+            warnings: warnings
+                .chain(others)
+                .chain(unknown)
+                .chain(untraced)
+                .collect(),
         })
     }
 

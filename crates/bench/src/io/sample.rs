@@ -85,7 +85,10 @@ pub(super) fn values(sample: &Sample) -> Values {
 
 /// The share of fio's system time that its CPUs were busy waiting for spinlocks.
 fn spin_share(sample: &Sample) -> Option<MetricValue> {
-    let locks = sample.locks.as_ref()?;
+    let locks = sample
+        .locks
+        .as_ref()
+        .filter(|it| it.no_spin_reason.is_none())?;
     let system_s = sample.fio.system_s;
     (system_s > 0.0).then(|| (locks.spin_s / system_s).into())
 }

@@ -52,6 +52,9 @@ pub fn locks(traced: &Traced<LockWaits>) -> Document {
     if let Some(reason) = &answer.no_names_reason {
         out.paragraph(Warning.text(format!("call sites have no names: {reason}")));
     }
+    if let Some(reason) = &answer.no_spin_reason {
+        out.paragraph(Warning.text(reason.clone()));
+    }
     if answer.incomplete > 0 {
         let waits = count(answer.incomplete as usize, "wait");
         out.remark(format!(

@@ -8,7 +8,7 @@ use nearfar_machine::CpuSet;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd as _, OwnedFd};
 
-use super::{Decoder, Formats, LockWaits, Symbols, Waits};
+use super::{Decoder, Formats, LockWaits, Waits};
 use crate::{Finished, Plan, Session, TraceError, Tracefs};
 
 /// The longest time between two looks at the rings.
@@ -91,7 +91,7 @@ impl Recorder {
         self.end();
         let thread = self.thread.take().ok_or(TraceError::Ended)?;
         let (waits, finished) = thread.join().map_err(|_| TraceError::Ended)??;
-        let locks = waits.finish(&Symbols::read());
+        let locks = super::answer(waits);
         Ok(Recorded { locks, finished })
     }
 

@@ -24,6 +24,9 @@ pub struct LockWaits {
     /// Why call sites have no names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_names_reason: Option<String>,
+    /// Why there may be waits for spinlocks although none is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_spin_reason: Option<String>,
     /// By call site and kind of lock, the longest wait in all first.
     pub sites: Vec<Site>,
 }
@@ -37,6 +40,20 @@ pub struct Site {
     pub waits: u64,
     pub wait_s: f64,
     pub longest_s: f64,
+}
+
+impl LockWaits {
+    /// Notes where this kernel may take contended spinlocks without tracing them, by its /proc/cpuinfo: on x86 under a hypervisor
+    /// without paravirtual spinlocks it does not get to the queue, which has the tracepoints (`virt_spin_lock` in
+    /// arch/x86/include/asm/qspinlock.h).
+    pub fn note_untraced(&mut self, cpuinfo: &str) {
+        let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+        let is_guest =
+            flags.is_some_and(|it| it.split_whitespace().any(|flag| flag == "hypervisor"));
+        self.no_spin_reason = (is_guest && self.spin_s == 0.0).then(|| {
+            "an x86 kernel under a hypervisor may not trace waits for spinlocks; booted with clearcpuid=hypervisor it does".to_owned()
+        });
+    }
 }
 
 /// Collects events into [`LockWaits`].
@@ -186,6 +203,7 @@ impl Found {
             incomplete: self.incomplete + open as u64,
             unreadable,
             no_names_reason,
+            no_spin_reason: None,
             sites,
         }
     }
