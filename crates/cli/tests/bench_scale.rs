@@ -34,14 +34,14 @@ fn scale(home: &tempfile::TempDir, words: &str) -> Command {
 fn every_workload_counts_operations_as_processes_and_as_threads() {
     let home = tempfile::tempdir().unwrap();
     let words = "--factor tasks=1 --factor kind=process,thread \
-                 --factor workload=tlb_flush,page_fault,page_fault_file,file_lock,mmap,page_alloc";
+                 --factor workload=tlb_flush,page_fault,page_fault_file,file_lock,mmap,page_alloc,lru";
     let output = scale(&home, words).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     let run: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
     assert_eq!(run["state"], "complete", "{errors}");
     let cells = run["summary"].as_array().unwrap();
-    assert_eq!(cells.len(), 12);
+    assert_eq!(cells.len(), 14);
     for cell in cells {
         assert!(
             cell["metrics"][0]["median"].as_f64().unwrap() > 0.0,
@@ -49,7 +49,7 @@ fn every_workload_counts_operations_as_processes_and_as_threads() {
         );
     }
     let curves = run["answer"]["curves"].as_array().unwrap();
-    assert_eq!(curves.len(), 12, "a curve for each workload and kind");
+    assert_eq!(curves.len(), 14, "a curve for each workload and kind");
     let reason = curves[0]["law"]["unknown_reason"].as_str().unwrap();
     assert!(reason.contains("too few"), "{reason}");
 }

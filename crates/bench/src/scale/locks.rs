@@ -20,6 +20,9 @@ pub(super) struct Contention {
     /// The longest waits in all first.
     pub(super) locks: Vec<HotLock>,
     pub(super) losses: Losses,
+    /// Why waits for spinlocks may be missing from all shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) no_spin_reason: Option<String>,
 }
 
 /// Waits for a lock.
@@ -51,13 +54,17 @@ impl Contention {
             spin_share: share(locks.spin_s),
             locks: locks.sites.iter().take(MAX_LOCKS).map(of).collect(),
             losses: finished.losses,
+            no_spin_reason: locks.no_spin_reason,
         }
     }
 
-    /// A warning when events are missing.
-    pub(super) fn warning(&self) -> Option<String> {
-        (!self.losses.is_whole())
-            .then(|| "events of lock contention were lost: lock_share is too low".to_owned())
+    /// Warnings when events are missing.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let lost = (!self.losses.is_whole())
+            .then(|| "events of lock contention were lost: lock_share is too low".to_owned());
+        let untraced = self.no_spin_reason.as_ref();
+        let untraced = untraced.map(|reason| format!("lock_share is unknown: {reason}"));
+        lost.into_iter().chain(untraced)
     }
 }
 

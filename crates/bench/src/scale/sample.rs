@@ -54,7 +54,11 @@ pub(super) fn metrics() -> Vec<Metric> {
 }
 
 pub(super) fn values(sample: &Sample) -> Values {
-    let contention = sample.contention.get();
+    // Unknown is not 0.
+    let contention = sample
+        .contention
+        .get()
+        .filter(|it| it.no_spin_reason.is_none());
     let hot = contention.map(|it| it.locks.first().map_or(0.0, |lock| lock.share));
     let all: [(&str, Option<f64>); 8] = [
         (OPERATIONS, Some(sample.all())),
@@ -77,7 +81,13 @@ pub(super) fn values(sample: &Sample) -> Values {
 
 pub(super) fn warnings(sample: &Sample) -> Vec<String> {
     let mut warnings = sample.warnings.clone();
-    warnings.extend(sample.contention.get().and_then(Contention::warning));
+    warnings.extend(
+        sample
+            .contention
+            .get()
+            .into_iter()
+            .flat_map(Contention::warnings),
+    );
     if sample.operations_per_s.contains(&0.0) {
         warnings.push("a task made no operation while they were counted".to_owned());
     }

@@ -8,11 +8,15 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock, ftruncate, open};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, ProtFlags, madvise, mlock, mmap, mmap_anonymous, munlock, munmap,
+};
 use serde::{Deserialize, Serialize};
 
 /// Memory that [`Workload::PageAlloc`] takes and gives back at a time: more than the kernel keeps for each CPU.
 const ALLOC_BYTES: usize = 2 << 20;
+/// Memory that [`Workload::Lru`] locks at a time: a sixteenth of what a user may lock by default (RLIMIT_MEMLOCK).
+const LOCKED_BYTES: usize = 512 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -29,16 +33,20 @@ pub(super) enum Workload {
     Mmap,
     /// Fills 2 MiB of anonymous memory in one call and gives it back in another.
     PageAlloc,
+    /// Locks 512 KiB into memory in one call and unlocks it in another, which moves each page between lists of its node
+    /// (`mlock_folio` and `munlock_folio` in mm/mlock.c).
+    Lru,
 }
 
 impl Workload {
-    pub(super) const NAMES: [&str; 6] = [
+    pub(super) const NAMES: [&str; 7] = [
         "tlb_flush",
         "page_fault",
         "page_fault_file",
         "file_lock",
         "mmap",
         "page_alloc",
+        "lru",
     ];
 
     pub(super) fn of(name: &str) -> Option<Self> {
@@ -49,6 +57,7 @@ impl Workload {
             Self::FileLock,
             Self::Mmap,
             Self::PageAlloc,
+            Self::Lru,
         ];
         let place = Self::NAMES.iter().position(|it| *it == name)?;
         all.get(place).copied()
@@ -59,6 +68,7 @@ impl Workload {
         match self {
             Self::FileLock | Self::Mmap => 0,
             Self::PageAlloc => ALLOC_BYTES as u64,
+            Self::Lru => LOCKED_BYTES as u64,
             // The file's pages stay in the page cache.
             Self::TlbFlush | Self::PageFault => bytes,
             Self::PageFaultFile => 2 * bytes,
@@ -98,6 +108,7 @@ impl Workload {
                 count.add(1);
             },
             Self::PageAlloc => page_alloc(&mut count),
+            Self::Lru => lru(&mut count),
         }
     }
 }
@@ -140,6 +151,16 @@ fn page_alloc(count: &mut Count<'_>) -> io::Result<Infallible> {
     loop {
         mapped.advise(0, ALLOC_BYTES, Advice::LinuxPopulateWrite)?;
         mapped.give_back(0, ALLOC_BYTES)?;
+        count.add(pages);
+    }
+}
+
+fn lru(count: &mut Count<'_>) -> io::Result<Infallible> {
+    let mapped = Mapped::anonymous(LOCKED_BYTES)?;
+    mapped.advise(0, LOCKED_BYTES, Advice::LinuxNoHugepage)?;
+    let pages = (LOCKED_BYTES / rustix::param::page_size()) as u64;
+    loop {
+        mapped.lock_and_unlock()?;
         count.add(pages);
     }
 }
@@ -200,6 +221,16 @@ impl Mapped {
     /// The content is that of the file again, or 0.
     fn give_back(&self, offset: usize, bytes: usize) -> io::Result<()> {
         self.advise(offset, bytes, Advice::LinuxDontNeed)
+    }
+
+    fn lock_and_unlock(&self) -> io::Result<()> {
+        let start = self.start.as_ptr().cast();
+        // SAFETY: exactly this value's mapping; locking changes no content.
+        unsafe {
+            mlock(start, self.bytes)?;
+            munlock(start, self.bytes)?;
+        }
+        Ok(())
     }
 
     fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> io::Result<()> {
