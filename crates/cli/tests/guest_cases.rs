@@ -1,4 +1,4 @@
-//! `nearfar case 1`, `3` and `4` in guests, as small as they can be: the run made there is in the store afterwards, and what the
+//! `nearfar case 1`, `3`, `4` and `5` in guests, as small as they can be: the run made there is in the store afterwards, and what the
 //! kernel counts differs before and after. Times are not judged.
 //!
 //! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
@@ -92,4 +92,21 @@ fn the_run_of_a_case_in_a_guest_is_in_the_store() {
         (&json!("case-3"), &json!("tags"))
     );
     assert!(shown["emulation"]["delays"].is_object(), "{shown}");
+}
+
+#[test]
+fn case_5_has_the_lock_hot_with_one_node_only() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let own = Sandbox::new();
+    let words = "case 5 --samples 1 --format json -- --factor tasks=2 --seconds 0.3";
+    let (_, shown) = repeated(&own, words);
+    let share = |nodes: u32| {
+        let level = format!("numa=fake={nodes} clearcpuid=hypervisor");
+        medians(&shown, ("append", &level), "hot_lock_share")[0]
+    };
+    assert!(share(1) > share(2), "{shown}");
+    assert!(share(1) > share(4), "{shown}");
 }
