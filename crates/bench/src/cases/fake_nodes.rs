@@ -47,8 +47,8 @@ pub(super) const CASE: Case = Case {
     options_here: &["--factor=workload=tlb_flush,lru", "--sweep=full"],
     required_here: &[],
     programs: &[],
-    samples: 6,
-    minutes: 9,
+    samples: 8,
+    minutes: 10,
     effect: Some(Effect {
         factor: "append",
         baseline: "numa=fake=1 clearcpuid=hypervisor",
