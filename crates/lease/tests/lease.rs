@@ -585,3 +585,29 @@ fn processes_of_a_lease_are_waited_for() {
         assert!(tasks::stat(pid).is_err(), "{script}: its number is left");
     }
 }
+
+/// Its environment is empty while the kernel replaces its address space.
+#[test]
+fn a_process_that_executes_one_program_after_another_ends_with_its_lease() {
+    let place = Place::new();
+    for round in 0..200 {
+        let mut lease = place.leases().take("test").unwrap();
+        let mut command = Command::new("sh");
+        // In a session of its own: only its environment tells whose it is.
+        command.args(["-c", "setsid sh -c \"$again\" & echo $!"]);
+        command.env("again", "exec sh -c \"$again\"");
+        command.stdout(std::process::Stdio::piped());
+        let mut process = lease.start(command).unwrap();
+        let mut line = String::new();
+        let out = process.child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let started: i32 = line.trim().parse().unwrap();
+        lease.release().unwrap();
+        let left = tasks::is_alive(started);
+        if left {
+            let pid = rustix::process::Pid::from_raw(started).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        assert!(!left, "round {round}");
+    }
+}

@@ -21,6 +21,13 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// How long an answer may take: a server that works on a request for longer is treated as stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const CANCEL_CHECK: Duration = Duration::from_millis(50);
+/// How long a process may take to begin a program that it executes, where nothing stops it.
+const EXEC_WITHIN: Duration = Duration::from_millis(500);
+const EXEC_CHECK: Duration = Duration::from_millis(1);
+/// How often an environment has to be found empty or cut off.
+const READS_OF_INCOMPLETE: u32 = 10;
+/// More than most environments have.
+const ENVIRONMENT_BYTES: usize = 256 << 10;
 /// Passes over /proc: between two of them what is left can start more.
 const MAX_PASSES: u32 = 20;
 
@@ -146,12 +153,40 @@ fn is_started(pid: i32, started: Option<TaskId>) -> bool {
 }
 
 /// Whether a process has this in its environment; no where that cannot be read, and of one that has ended.
+///
+/// A process that executes a program has none for a moment: that of its new address space is not there yet (`begin_new_exec()`
+/// in fs/exec.c, `create_elf_tables()` in fs/binfmt_elf.c), and that of the old one may end within what is read
+/// (`environ_read()` in fs/proc/base.c). One that is empty or cut off is therefore read again.
 fn has(pid: i32, variable: &[u8]) -> bool {
-    let mut environment = Vec::new();
-    tasks::open(pid, "environ").is_ok_and(|mut file| file.read_to_end(&mut environment).is_ok())
-        && environment
+    let until = Instant::now() + EXEC_WITHIN;
+    for _ in 0..READS_OF_INCOMPLETE {
+        let environment = read(pid, "environ");
+        if environment
             .split(|&byte| byte == 0)
             .any(|one| one == variable)
+        {
+            return true;
+        }
+        // A kernel thread has no program, nor has a process that has ended.
+        if environment.ends_with(b"\0") || std::fs::read_link(format!("/proc/{pid}/exe")).is_err() {
+            return false;
+        }
+        while read(pid, "cmdline").is_empty() && Instant::now() < until {
+            std::thread::sleep(EXEC_CHECK);
+        }
+    }
+    false
+}
+
+/// As far as it can be read; in one piece, if possible: between two the address space can change.
+fn read(pid: i32, name: &str) -> Vec<u8> {
+    let (mut content, mut piece) = (Vec::new(), vec![0; ENVIRONMENT_BYTES]);
+    if let Ok(mut file) = tasks::open(pid, name) {
+        while let Ok(bytes @ 1..) = file.read(&mut piece) {
+            content.extend_from_slice(&piece[..bytes]);
+        }
+    }
+    content
 }
 
 fn open(pid: i32) -> io::Result<Option<OwnedFd>> {
