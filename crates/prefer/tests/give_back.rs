@@ -179,6 +179,28 @@ fn a_child_that_chose_before_it_was_seen_keeps_its_choice_and_what_it_made_earli
     }
 }
 
+#[test]
+fn what_a_thread_made_after_its_choice_keeps_that_also_where_the_maker_has_ended() {
+    let (Some(own), true) = (own(), can_observe()) else {
+        return;
+    };
+    let mut tasks = Tasks::new();
+    tasks.make(0, "thread", 1);
+    // No look comes in between.
+    let options = KeeperOptions {
+        interval: std::time::Duration::from_secs(60),
+        ..observing()
+    };
+    let keeper = tasks.keeper(options).unwrap();
+    let earlier = tasks.make(1, "fork", 2);
+    tasks.tell(1, "pin 0");
+    let later = tasks.make(1, "fork", 3);
+    tasks.end(1);
+    keeper.stop().unwrap();
+    let masks = [tasks.tasks[&0], earlier, later].map(support::Task::mask);
+    assert_eq!(masks, [own.clone(), own, home()]);
+}
+
 /// A shell that is the first process of a pid namespace: it says `up`, then runs each line that it reads.
 struct Contained {
     outer: std::process::Child,

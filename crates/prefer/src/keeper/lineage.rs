@@ -126,12 +126,16 @@ impl ThreadMasks {
 
     /// Its program, or another process, has set its affinity.
     fn chose(&mut self, tid: i32) {
-        if let Some(thread) = self.threads.get(&tid) {
+        if let Some(thread) = self.threads.get_mut(&tid) {
             let process = thread.process;
-            if thread.group.is_some()
-                && let Ok(mask) = affinity::get(tid)
-            {
-                self.skip(tid, process, mask);
+            match affinity::get(tid) {
+                _ if thread.group.is_none() => {}
+                Ok(mask) => self.skip(tid, process, mask),
+                // It has ended since. What it made after its choice, a later event, has inherited that.
+                Err(_) => {
+                    thread.group = None;
+                    self.unsettled = true;
+                }
             }
         } else if let Some(group) = self.lineage.made.get_mut(&tid) {
             *group = None;
