@@ -18,6 +18,7 @@ use std::io;
 
 use nearfar_lease::StateDir;
 use nearfar_lease::lines;
+use nearfar_machine::PciAddress;
 use nearfar_placement::change::Owner;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,9 @@ pub(crate) struct Intent {
     /// The driver that is bound again after the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rebind: Option<String>,
+    /// What [`later_paths`](nearfar_lease::rebind::later_paths) said of the device then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) later_paths: Vec<PciAddress>,
 }
 
 /// A journal that is being written.

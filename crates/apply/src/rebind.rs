@@ -5,7 +5,7 @@
 //! again only where its maker asked for it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nearfar_machine::PciAddress;
 use nearfar_proc::mountinfo::{self, Mount};
@@ -95,6 +95,11 @@ pub(crate) fn may_rebind(
         }
     }
     Ok(())
+}
+
+/// Where the kernel shows a PCI function, on the live system.
+pub(crate) fn function_directory(device: PciAddress) -> PathBuf {
+    Path::new("/sys/bus/pci/devices").join(device.to_string())
 }
 
 /// Takes the driver away where it is bound, and binds it.

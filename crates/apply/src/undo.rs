@@ -14,12 +14,13 @@
 use nearfar_proc::error_text;
 use std::io;
 
+use nearfar_lease::rebind::paths_follow;
 use nearfar_machine::PciAddress;
 
 use crate::journal::{Intent, Journal, Progress, Record, Written};
 use crate::outcome::UndoResult;
 use crate::owner::{self, Mismatch};
-use crate::rebind::{bound_driver, may_rebind, rebind};
+use crate::rebind::{bound_driver, function_directory, may_rebind, rebind};
 use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
 
@@ -128,7 +129,8 @@ impl Undo<'_> {
             }
         }
         let bound = driver.map_or(Ok(None), |(device, driver)| {
-            self.bind_again(device, &driver).map_err(|error| {
+            let later = &intent.later_paths;
+            self.bind_again(device, &driver, later).map_err(|error| {
                 format!(
                     "the node is as before, but driver {driver} could not be bound again: {}",
                     error_text(&error)
@@ -157,7 +159,12 @@ impl Undo<'_> {
     }
 
     /// What there is to say of it. Where the driver could not be bound again, the system's answer.
-    fn bind_again(&self, device: PciAddress, driver: &str) -> io::Result<Option<String>> {
+    fn bind_again(
+        &self,
+        device: PciAddress,
+        driver: &str,
+        later_paths: &[PciAddress],
+    ) -> io::Result<Option<String>> {
         if bound_driver(self.system, device).is_some()
             && let Err(because) = may_rebind(self.system, device, driver)
         {
@@ -165,7 +172,14 @@ impl Undo<'_> {
                 "the driver keeps the node it was bound with: {because}"
             )));
         }
-        rebind(self.system, device, driver).map(|()| None)
+        rebind(self.system, device, driver)?;
+        let ordered = paths_follow(&function_directory(device), later_paths);
+        Ok(ordered.err().map(|error| {
+            format!(
+                "the order of the paths to its disks may be another one: {}",
+                error_text(&error)
+            )
+        }))
     }
 }
 

@@ -177,6 +177,8 @@ fn a_controller_on_a_node_that_is_not_online_is_found_fixed_and_put_back() {
     nearfar(&mut guest, "rollback");
     run(&mut guest, BOTH_PATHS);
     assert_eq!(run(&mut guest, NODE_FILES), nodes_before);
+    // Of paths at equal distances the kernel takes the one that it found first, which was bound again.
+    assert_eq!(shares(&mut guest), before, "after rollback as before");
     let plan: Value = serde_json::from_str(&nearfar(
         &mut guest,
         "plan --override-device-node --format json",

@@ -28,7 +28,7 @@ mod guard;
 pub mod lines;
 mod lock;
 mod masks;
-mod rebind;
+pub mod rebind;
 mod record;
 mod recover;
 mod resource;

@@ -36,9 +36,9 @@ pub(crate) fn controllers_follow(function: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The functions whose controllers belong to the same subsystem and have higher numbers than this one's, ascending: the kernel
-/// found them later, unless a driver was bound again since.
-pub(crate) fn later_paths(function: &Path) -> Vec<PciAddress> {
+/// The functions whose controllers belong to the same subsystem as that of this directory of a function and have higher numbers,
+/// ascending: the kernel found them later, unless a driver was bound again since. None where it has no NVMe controller.
+pub fn later_paths(function: &Path) -> Vec<PciAddress> {
     let Some(number) = controller(function).and_then(|it| number(&it)) else {
         return Vec::new();
     };
@@ -53,13 +53,17 @@ pub(crate) fn later_paths(function: &Path) -> Vec<PciAddress> {
     later.into_iter().map(|(_, address)| address).collect()
 }
 
-/// Binds the NVMe drivers of these functions again, in this order. Of paths at equal distances the kernel takes the one that it found
-/// first (`__nvme_find_path` in drivers/nvme/host/multipath.c), so a function that was bound again gets back its place
-/// among the paths only if those that it preceded are bound after it.
+/// Binds the NVMe drivers of these functions again, in this order, once the controller of the first function is live. Of paths at
+/// equal distances the kernel takes the one that it found first (`__nvme_find_path` in drivers/nvme/host/multipath.c), so a
+/// function that was bound again gets back its place among the paths only if those that it preceded are bound after it.
+/// Functions without a controller of the same subsystem are left alone.
 ///
 /// # Errors
-/// As [`controllers_follow`]. Functions without a controller of the same subsystem are left alone.
-pub(crate) fn paths_follow(function: &Path, later: &[PciAddress]) -> io::Result<()> {
+/// When a disk has no other path and is in use, a controller is not live in time, or the kernel refuses.
+pub fn paths_follow(function: &Path, later: &[PciAddress]) -> io::Result<()> {
+    if !later.is_empty() {
+        until_live(function, true)?;
+    }
     let others: Vec<PathBuf> = functions_beside(function).collect();
     for address in later {
         let other = Path::new(FUNCTIONS).join(address.to_string());

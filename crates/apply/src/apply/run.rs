@@ -15,11 +15,12 @@ use crate::error::ApplyError;
 use crate::journal::{Header, Intent, Journal, Record, Written};
 use crate::outcome::{Applied, Effective, Outcome, Tried};
 use crate::owner::{self, Mismatch};
-use crate::rebind::may_rebind;
+use crate::rebind::{function_directory, may_rebind};
 use crate::setting::{Setting, wanted, with_line_end};
 use crate::system::{System, text};
 use crate::undo::Undo;
 use nearfar_lease::StateDir;
+use nearfar_lease::rebind::later_paths;
 
 /// A plan being carried out.
 pub(super) struct Carrying<'a> {
@@ -153,7 +154,7 @@ impl<'a> Carrying<'a> {
             );
             return Ok(Applied::LeftAlone { because });
         }
-        let rebind = match &planned.change {
+        let (rebind, later_paths) = match &planned.change {
             Change::DeviceNode {
                 device,
                 rebind: Some(driver),
@@ -163,9 +164,12 @@ impl<'a> Carrying<'a> {
                     let because = error.to_string();
                     return Ok(Applied::LeftAlone { because });
                 }
-                Some(driver.clone())
+                (
+                    Some(driver.clone()),
+                    later_paths(&function_directory(*device)),
+                )
             }
-            _ => None,
+            _ => (None, Vec::new()),
         };
         let intent = Intent {
             write: 0,
@@ -175,6 +179,7 @@ impl<'a> Carrying<'a> {
             new,
             owner: Some(seen.owner),
             rebind,
+            later_paths,
         };
         self.write(&planned.change, intent)
     }
