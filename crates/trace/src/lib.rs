@@ -6,6 +6,7 @@
 //! Session: CPU 0  event ─┐ ring ──► samples ──► nvme::Commands ─────────────┐
 //!          CPU 1  event ─┘ ring ──►         └─► order ──► migrations::Moves ─┼──► answers, with a Machine
 //!          ...                     └─► locks::Waits                         ┘
+//! Sampler: CPU 0  clock ─► ring ──► profile::Profile    where CPU time is spent
 //! ```
 //!
 //! [`watch`] keeps one session open for a whole experiment, and answers for one process after the other.
@@ -24,6 +25,7 @@ pub mod numa_balancing;
 pub mod nvme;
 mod open;
 mod order;
+pub mod profile;
 pub mod records;
 mod ring;
 mod session;

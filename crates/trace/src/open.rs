@@ -1,4 +1,4 @@
-//! Opening one tracepoint on one CPU (perf_event_open(2)).
+//! Opening one tracepoint, or the clock, on one CPU (perf_event_open(2)).
 //!
 //! Every task on that CPU, every occurrence (period 1), with thread, time and the event's own bytes. An event attached to
 //! a task instead would not do: `sched_migrate_task` fires in the context of the task that moves it, so an event on the
@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use nearfar_machine::{CpuId, Known};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::{
-    PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_RAW,
-    PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_TRACEPOINT, perf_event_attr,
+    PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_CALLCHAIN,
+    PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT,
+    perf_event_attr,
 };
 use rustix::time::ClockId;
 
@@ -38,26 +39,16 @@ impl Event {
         with_names: bool,
         callers_of: Option<u16>,
     ) -> Result<Option<Self>, TraceError> {
-        let mut attributes = perf_event_attr {
-            type_: PERF_TYPE_TRACEPOINT,
-            size: size_of::<perf_event_attr>() as u32,
-            config: u64::from(format.id()),
-            sample_type: u64::from(PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_RAW),
-            clockid: CLOCK as i32,
-            ..Default::default()
-        };
+        let mut attributes = attributes(PERF_TYPE_TRACEPOINT, u64::from(format.id()));
         attributes.__bindgen_anon_1.sample_period = 1;
         if let Some(of) = callers_of {
-            attributes.sample_type |= u64::from(PERF_SAMPLE_CALLCHAIN);
-            attributes.set_exclude_callchain_user(1);
             // All events of a ring have one layout; those whose callers no reader wants have the shortest chain.
-            attributes.sample_max_stack = if format.id() == of { MAX_CALLERS } else { 1 };
+            with_callers(
+                &mut attributes,
+                if format.id() == of { MAX_CALLERS } else { 1 },
+            );
         }
-        // No watermark: then the kernel wakes a waiting reader each time half of the ring has been filled.
-        attributes.set_use_clockid(1);
-        attributes.set_disabled(1);
         attributes.set_comm(with_names.into());
-        attributes.set_sample_id_all(1);
         // Since Linux 6.0; one before refuses a format it does not know, and is asked for the count alone.
         attributes.read_format = u64::from(PERF_FORMAT_LOST);
         let opened = open_on(&mut attributes, cpu).or_else(|error| match error.kind() {
@@ -67,7 +58,25 @@ impl Event {
             }
             _ => Err(error),
         });
-        opened.map_or_else(|error| refusal(format, cpu, error), |fd| Ok(Some(Self(fd))))
+        opened.map_or_else(
+            |error| refusal(format.name(), cpu, error),
+            |fd| Ok(Some(Self(fd))),
+        )
+    }
+
+    /// Opens the clock of a CPU (PERF_COUNT_SW_CPU_CLOCK), which samples so many times a second what runs there, with callers; not
+    /// counting yet. `Ok(None)`: that CPU is offline.
+    pub(crate) fn open_clock(cpu: CpuId, hertz: u32) -> Result<Option<Self>, TraceError> {
+        let clock = u64::from(PERF_COUNT_SW_CPU_CLOCK);
+        // Of a sample without an event's own bytes the kernel writes four that are 0, so that its layout is that of tracepoints.
+        let mut attributes = attributes(PERF_TYPE_SOFTWARE, clock);
+        attributes.__bindgen_anon_1.sample_freq = u64::from(hertz);
+        attributes.set_freq(1);
+        with_callers(&mut attributes, MAX_CALLERS);
+        open_on(&mut attributes, cpu).map_or_else(
+            |error| refusal("cpu-clock", cpu, error),
+            |fd| Ok(Some(Self(fd))),
+        )
     }
 
     /// Sends this event's records into another's ring, which must be on the same CPU.
@@ -103,6 +112,29 @@ impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// An event that is not counting yet, of samples with thread, time and the event's own bytes.
+fn attributes(kind: u32, config: u64) -> perf_event_attr {
+    let mut attributes = perf_event_attr {
+        type_: kind,
+        size: size_of::<perf_event_attr>() as u32,
+        config,
+        sample_type: u64::from(PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_RAW),
+        clockid: CLOCK as i32,
+        ..Default::default()
+    };
+    // No watermark: then the kernel wakes a waiting reader each time half of the ring has been filled.
+    attributes.set_use_clockid(1);
+    attributes.set_disabled(1);
+    attributes.set_sample_id_all(1);
+    attributes
+}
+
+fn with_callers(attributes: &mut perf_event_attr, max: u16) {
+    attributes.sample_type |= u64::from(PERF_SAMPLE_CALLCHAIN);
+    attributes.set_exclude_callchain_user(1);
+    attributes.sample_max_stack = max;
 }
 
 fn open_on(attributes: &mut perf_event_attr, cpu: CpuId) -> io::Result<OwnedFd> {
@@ -143,8 +175,8 @@ fn counted(read: &[u8]) -> Option<Count> {
     }
 }
 
-fn refusal(format: &Format, cpu: CpuId, source: io::Error) -> Result<Option<Event>, TraceError> {
-    let event = format.name().to_owned();
+fn refusal(event: &str, cpu: CpuId, source: io::Error) -> Result<Option<Event>, TraceError> {
+    let event = event.to_owned();
     match source.kind() {
         io::ErrorKind::PermissionDenied => Err(TraceError::NotPermitted {
             event,

@@ -7,6 +7,7 @@ use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_sources::synthetic;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
+use nearfar_trace::profile::{Profile, Sampler};
 use nearfar_trace::{Finished, Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns, tasks};
 use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaffinity};
 
@@ -360,5 +361,45 @@ fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
         found.tasks.iter().filter(|task| task.tid == first).count(),
         2,
         "the first thread, and who took its number"
+    );
+}
+
+/// Reading zeroes is work of the kernel; adding numbers is not.
+#[test]
+fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
+    let me = std::process::id().cast_signed();
+    let profile = |work: &dyn Fn()| {
+        let mut sampler = permitted(Sampler::open(&online(), 999))?;
+        sampler.enable().unwrap();
+        let begun = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let used = || {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            (now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1_000_000
+        };
+        while used() < 300 {
+            work();
+            sampler.drain();
+        }
+        Some(sampler.finish(&[me].into()))
+    };
+    let buffer = std::cell::RefCell::new(vec![0; 4 << 20]);
+    let zeroes = || {
+        let mut file = std::fs::File::open("/dev/zero").unwrap();
+        std::io::Read::read_exact(&mut file, &mut buffer.borrow_mut()).unwrap();
+    };
+    let sums = || {
+        std::hint::black_box((0..1_000_000_u64).fold(0, |sum, it| sum ^ std::hint::black_box(it)));
+    };
+    let (Some(kernel), Some(program)) = (profile(&zeroes), profile(&sums)) else {
+        return;
+    };
+    let share = |it: &Profile| it.in_kernel as f64 / it.samples as f64;
+    // 300 ms of CPU time at 999 a second; a timer that comes late makes fewer.
+    assert!(kernel.samples > 50 && program.samples > 50, "{kernel:?}");
+    assert!(share(&kernel) > 0.7, "{kernel:?}");
+    assert!(share(&program) < 0.3, "{program:?}");
+    assert!(
+        !kernel.functions.is_empty() && kernel.lost == 0,
+        "{kernel:?}"
     );
 }

@@ -67,16 +67,19 @@ impl Symbols {
 
     /// The first function of a call chain, innermost first, that implements no lock; else the outermost one.
     pub fn call_site(&self, callers: &[u64]) -> Option<&str> {
-        let is_lock = |address: u64| {
-            let is_inside = self.locks.iter().any(|it| it.contains(&address));
-            let is_tracing = || {
-                let name = self.name(address).unwrap_or_default();
-                TRACING.iter().any(|prefix| name.starts_with(prefix))
-            };
-            is_inside || is_tracing()
+        let is_tracing = |address: u64| {
+            let name = self.name(address).unwrap_or_default();
+            TRACING.iter().any(|prefix| name.starts_with(prefix))
         };
-        let found = callers.iter().find(|address| !is_lock(**address));
+        let found = callers
+            .iter()
+            .find(|address| !self.is_lock(**address) && !is_tracing(**address));
         self.name(*found.or(callers.last())?)
+    }
+
+    /// Whether an address is in a function that implements a lock or the scheduler.
+    pub fn is_lock(&self, address: u64) -> bool {
+        self.locks.iter().any(|it| it.contains(&address))
     }
 }
 
