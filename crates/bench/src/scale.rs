@@ -4,7 +4,7 @@
 //!  parent                                    task 0      task 1      ...     processes, or threads of one
 //!  start, wait until ready                   loop        loop
 //!  warm up, read counters ◄── memfd ──────── counter     counter             a cache line pair each
-//!  seconds later, read them again
+//!  profile, seconds later read them again
 //!  trace lock contention for a while         (not while operations are counted)
 //!  kill
 //! ```
@@ -15,6 +15,7 @@ mod counters;
 mod cpus;
 mod declared;
 mod findings;
+mod hot;
 mod locks;
 mod sample;
 mod take;
@@ -24,6 +25,7 @@ mod workload;
 pub use declared::DECLARATION;
 pub(crate) use declared::make;
 pub use findings::{Curve, Findings, Step, findings};
+pub use hot::HotFunction;
 pub use locks::HotLock;
 pub use task::serve;
 

@@ -21,17 +21,25 @@ const CURVE_POINTS: u32 = 60;
 const METHOD: &str = "medians with 95 % intervals; waiting: share of the tasks' time in waits for kernel locks, traced after the \
                       operations were counted; lock: the call site with the longest waits and its share";
 
+const PROFILE_METHOD: &str = "share of the tasks' CPU time, sampled while operations were counted; what runs with interrupts off \
+                              shows as the function that lets them on again, of lock functions their caller";
+
+/// Kernel functions of a number of tasks that are shown.
+const SHOWN_FUNCTIONS: usize = 3;
+
 /// What a run of the experiment shows beyond what runs of all experiments do.
 pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>> {
     let findings = findings(shown.detail, shown.samples);
     let mut text = Document::new();
     throughput(shown, &findings, &mut text);
+    profile(shown, &findings, &mut text);
     said(shown, &findings, &mut text);
     let mail = text.clone();
     runs::warnings_of(shown, &mut text);
     let mut page = Document::new();
     charts(&findings, &mut page);
     throughput(shown, &findings, &mut page);
+    profile(shown, &findings, &mut page);
     said(shown, &findings, &mut page);
     Ok(Own {
         text,
@@ -112,6 +120,41 @@ fn throughput(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
                 or(median("fairness").map(|it| figure(it, 3)), "").into(),
                 or(median(LOCK_SHARE).map(percent), "").into(),
                 lock.unwrap_or_default().into(),
+            ]);
+        }
+    }
+    out.table(table);
+}
+
+/// Where the tasks' CPU time was spent, where it was sampled.
+fn profile(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
+    let points = findings.curves.iter().flat_map(|curve| {
+        let points = curve.points.iter();
+        points.map(move |point| (curve, point))
+    });
+    let sampled: Vec<_> = points
+        .filter(|(_, point)| !point.hot_functions.is_empty())
+        .collect();
+    if sampled.is_empty() {
+        return;
+    }
+    out.heading("Kernel functions", PROFILE_METHOD);
+    let heads = [
+        ("levels", Align::Left),
+        ("tasks", Align::Right),
+        ("share", Align::Right),
+        ("function", Align::Left),
+        ("called by", Align::Left),
+    ];
+    let mut table = Table::new(&heads).caption("Kernel functions");
+    for (curve, point) in sampled {
+        for hot in point.hot_functions.iter().take(SHOWN_FUNCTIONS) {
+            table.row([
+                Role::Heading.text(name(shown, &curve.levels)),
+                Role::Subject.text(point.tasks.to_string()),
+                percent(hot.share).into(),
+                hot.function.clone().into(),
+                hot.call_site.clone().unwrap_or_default().into(),
             ]);
         }
     }

@@ -19,6 +19,8 @@ use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, Run
 
 const ALL: &str = "all";
 const MAX_TASKS: i64 = 8192;
+/// More would be felt by what is measured.
+const MAX_FREQUENCY: u32 = 1000;
 
 const ONE_NODE: &str = "this machine has one node: whether more nodes help shows in guests whose memory is split, \
                         --guest machine=two-node --guest append=numa=fake=1U --guest append=numa=fake=2U --factor tasks=1,2,4 \
@@ -71,6 +73,11 @@ pub const DECLARATION: Declaration = Declaration {
             "Seconds after that in which lock contention is traced; 0 for none",
             "0.5",
         ),
+        Argument::new(
+            "profile-frequency",
+            "Times a second that each CPU's kernel function is sampled while operations are counted; 0 for none",
+            "99",
+        ),
         Argument {
             kind: Kind::Size,
             ..Argument::new("memory-size", "Size of each task's mapping or file", "32M")
@@ -91,6 +98,7 @@ struct Parameters {
     seconds: f64,
     warm_up: f64,
     trace_seconds: f64,
+    profile_frequency: u32,
     memory_size: u64,
     directory: PathBuf,
 }
@@ -109,11 +117,13 @@ impl Parameters {
         if !memory_size.is_multiple_of(page) {
             return Err(wrong(format!("expected a multiple of {page} bytes")));
         }
+        let frequency = arguments.within("profile-frequency", 0..=MAX_FREQUENCY)?;
         Ok(Self {
             sweep: arguments.get("sweep")?,
             seconds: seconds("seconds", 0.01)?,
             warm_up: seconds("warm-up", 0.0)?,
             trace_seconds: seconds("trace-seconds", 0.0)?,
+            profile_frequency: frequency.unwrap_or(0),
             memory_size,
             directory: PathBuf::from(arguments.get::<String>("directory")?),
         })
@@ -246,6 +256,7 @@ impl Experiment for ScaleExperiment<'_> {
             warm_up: Duration::from_secs_f64(parameters.warm_up),
             time: Duration::from_secs_f64(parameters.seconds),
             trace: Duration::from_secs_f64(parameters.trace_seconds),
+            profile_hertz: parameters.profile_frequency,
         };
         take(&plan, cancel)
     }

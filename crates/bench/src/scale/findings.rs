@@ -13,9 +13,13 @@ use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, compare};
 use nearfar_statistics::law::{self, LawFit};
 use serde::{Deserialize, Serialize};
 
+use super::hot::{Hot, HotFunction};
 use super::locks::{Contention, HotLock};
 use super::{KIND, OPERATIONS, TASKS, WORKLOAD};
 use crate::rounds::Rounds;
+
+/// Functions of a cell that are shown.
+const MAX_FUNCTIONS: usize = 5;
 
 /// What the samples of a run say.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -44,6 +48,8 @@ pub struct Point {
     /// The lock that was waited for longest, its share and waits the mean of the samples; `None` where none was waited for, or
     /// nothing was traced.
     pub hot_lock: Option<HotLock>,
+    /// The kernel functions that ran longest while operations were counted, their shares the mean of the samples.
+    pub hot_functions: Vec<HotFunction>,
 }
 
 /// Two cells that differ in one factor: B against A.
@@ -90,6 +96,7 @@ fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve
             .of_cell(cell)
             .map_or_else(Vec::new, |it| it.values().copied().collect()),
         hot_lock: hot_lock(samples, cell),
+        hot_functions: hot_functions(samples, cell),
     };
     let curve = |(levels, cells): (Cell, BTreeMap<u32, &Cell>)| {
         let nodes = nodes_of(samples, &levels);
@@ -120,14 +127,40 @@ fn nodes_of(samples: &[Sample], levels: &Cell) -> Vec<String> {
     nodes
 }
 
-fn hot_lock(samples: &[Sample], cell: &Cell) -> Option<HotLock> {
+/// What the samples of a cell have under a key of their detail, where it is known.
+fn known<'a, T: Deserialize<'a>>(samples: &'a [Sample], cell: &Cell, key: &str) -> Vec<T> {
     let of_cell = samples
         .iter()
         .filter(|it| it.cell == *cell && it.failed.is_none());
-    let traced: Vec<Contention> = of_cell
-        .filter_map(|it| Known::<Contention>::deserialize(it.detail.get("contention")?).ok())
-        .filter_map(|it| it.get().cloned())
-        .collect();
+    of_cell
+        .filter_map(|it| Known::<T>::deserialize(it.detail.get(key)?).ok())
+        .filter_map(|it| match it {
+            Known::Yes(known) => Some(known),
+            Known::No { .. } => None,
+        })
+        .collect()
+}
+
+fn hot_functions(samples: &[Sample], cell: &Cell) -> Vec<HotFunction> {
+    let profiles: Vec<Hot> = known(samples, cell, "profile");
+    let mut sums: Vec<HotFunction> = Vec::new();
+    for hot in profiles.iter().flat_map(|it| &it.functions) {
+        let is_same =
+            |it: &&mut HotFunction| it.function == hot.function && it.call_site == hot.call_site;
+        match sums.iter_mut().find(is_same) {
+            Some(sum) => sum.share += hot.share,
+            None => sums.push(hot.clone()),
+        }
+    }
+    sums.iter_mut()
+        .for_each(|it| it.share /= profiles.len() as f64);
+    sums.sort_by(|a, b| b.share.total_cmp(&a.share));
+    sums.truncate(MAX_FUNCTIONS);
+    sums
+}
+
+fn hot_lock(samples: &[Sample], cell: &Cell) -> Option<HotLock> {
+    let traced: Vec<Contention> = known(samples, cell, "contention");
     let mut sums: Vec<HotLock> = Vec::new();
     for lock in traced.iter().flat_map(|it| &it.locks) {
         let is_same = |it: &&mut HotLock| it.call_site == lock.call_site && it.kind == lock.kind;

@@ -4,6 +4,7 @@ use nearfar_experiment::{Better, Metric, MetricValue, Values};
 use nearfar_machine::{Known, NodeSet};
 use serde::{Deserialize, Serialize};
 
+use super::hot::Hot;
 use super::locks::Contention;
 use super::{LOCK_SHARE, OPERATIONS};
 
@@ -22,7 +23,13 @@ pub(crate) struct Sample {
     /// Nodes that the tasks' memory was bound to; empty where it came from wherever they ran.
     pub(super) memory_nodes: NodeSet,
     pub(super) contention: Known<Contention>,
+    #[serde(default = "not_sampled")]
+    pub(super) profile: Known<Hot>,
     pub(super) warnings: Vec<String>,
+}
+
+fn not_sampled() -> Known<Hot> {
+    Known::no("it was not sampled")
 }
 
 impl Sample {
@@ -48,6 +55,7 @@ pub(super) fn metrics() -> Vec<Metric> {
         lower(LOCK_SHARE, "1"),
         lower("spin_share", "1"),
         lower("hot_lock_share", "1"),
+        lower("lock_function_share", "1"),
         lower("system_s", "s"),
         lower("user_s", "s"),
     ]
@@ -60,7 +68,8 @@ pub(super) fn values(sample: &Sample) -> Values {
         .get()
         .filter(|it| it.no_spin_reason.is_none());
     let hot = contention.map(|it| it.locks.first().map_or(0.0, |lock| lock.share));
-    let all: [(&str, Option<f64>); 8] = [
+    let profile = sample.profile.get();
+    let all: [(&str, Option<f64>); 9] = [
         (OPERATIONS, Some(sample.all())),
         (
             "operations_per_task_s",
@@ -70,6 +79,10 @@ pub(super) fn values(sample: &Sample) -> Values {
         (LOCK_SHARE, contention.map(|it| it.share)),
         ("spin_share", contention.map(|it| it.spin_share)),
         ("hot_lock_share", hot),
+        (
+            "lock_function_share",
+            profile.and_then(|it| it.lock_function_share),
+        ),
         ("system_s", Some(sample.system_s)),
         ("user_s", Some(sample.user_s)),
     ];
@@ -88,6 +101,7 @@ pub(super) fn warnings(sample: &Sample) -> Vec<String> {
             .into_iter()
             .flat_map(Contention::warnings),
     );
+    warnings.extend(sample.profile.get().into_iter().flat_map(Hot::warnings));
     if sample.operations_per_s.contains(&0.0) {
         warnings.push("a task made no operation while they were counted".to_owned());
     }
@@ -108,6 +122,7 @@ mod tests {
             nodes: NodeSet::new(),
             memory_nodes: NodeSet::new(),
             contention: Known::no("not traced"),
+            profile: not_sampled(),
             warnings: Vec::new(),
         };
         let values = values(&sample);

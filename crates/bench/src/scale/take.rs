@@ -10,8 +10,10 @@ use nearfar_machine::{Known, Machine, NodeSet};
 use nearfar_proc::{meminfo, tasks};
 use nearfar_trace::TraceError;
 use nearfar_trace::locks::Recorder;
+use nearfar_trace::profile::Sampler;
 
 use super::counters::Counters;
+use super::hot::Hot;
 use super::locks::{self, Contention};
 use super::sample::Sample;
 use super::task::{TaskSpec, TasksSpec};
@@ -34,6 +36,8 @@ pub(super) struct Plan<'a> {
     pub(super) time: Duration,
     /// No trace where this is zero.
     pub(super) trace: Duration,
+    /// No profile where this is 0.
+    pub(super) profile_hertz: u32,
 }
 
 /// Takes a sample.
@@ -46,15 +50,26 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     let counters = Counters::new(count)?;
     // Before the load: opening events under load has been seen to crash emulated guests.
     let recorder = open_trace(plan);
+    let mut sampler = open_profile(plan);
     let mut children = start(plan, &counters, cancel)?;
     for child in &mut children {
         child.say("go")?;
     }
     wait(plan.warm_up, cancel)?;
+    let processes = children.iter().map(Child::pid).collect();
+    if let Known::Yes(opened) = &sampler
+        && let Err(error) = opened.enable()
+    {
+        sampler = Known::no(error.to_string());
+    }
     let (cpu_before, before) = (cpu_time(&children), (Instant::now(), counters.read()));
-    wait(plan.time, cancel)?;
+    match &mut sampler {
+        Known::Yes(sampler) => wait_and(plan.time, cancel, &mut || sampler.drain())?,
+        Known::No { .. } => wait(plan.time, cancel)?,
+    }
     let (after, seconds) = (counters.read(), before.0.elapsed().as_secs_f64());
     let cpu_after = cpu_time(&children);
+    let profile = sampler.map(|it| Hot::new(it.finish(&processes)));
     check_alive(&mut children, cancel)?;
     let contention = match recorder {
         Known::Yes(recorder) => traced(recorder, plan, cancel)?,
@@ -68,9 +83,14 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
         .zip(&after)
         .map(|(before, after)| (after - before) as f64 / seconds);
     let memory_nodes: NodeSet = plan.tasks.iter().filter_map(|it| it.memory_node).collect();
-    let reason = contention
+    let untraced = contention
         .unknown_reason()
-        .filter(|_| !plan.trace.is_zero());
+        .filter(|_| !plan.trace.is_zero())
+        .map(|reason| format!("lock contention is unknown: {reason}"));
+    let unsampled = profile
+        .unknown_reason()
+        .filter(|_| plan.profile_hertz > 0)
+        .map(|reason| format!("where CPU time is spent is unknown: {reason}"));
     Ok(Sample {
         operations_per_s: rates.collect(),
         user_s: cpu_after.0 - cpu_before.0,
@@ -78,11 +98,9 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
         seconds,
         nodes: plan.machine.online_node_set(),
         memory_nodes,
-        warnings: reason
-            .map(|reason| format!("lock contention is unknown: {reason}"))
-            .into_iter()
-            .collect(),
+        warnings: untraced.into_iter().chain(unsampled).collect(),
         contention,
+        profile,
     })
 }
 
@@ -113,8 +131,18 @@ fn start(
 }
 
 fn wait(time: Duration, cancel: &AtomicBool) -> Result<(), BoxError> {
+    wait_and(time, cancel, &mut || ())
+}
+
+/// Does something now and then meanwhile.
+fn wait_and(
+    time: Duration,
+    cancel: &AtomicBool,
+    meanwhile: &mut dyn FnMut(),
+) -> Result<(), BoxError> {
     let end = Instant::now() + time;
     loop {
+        meanwhile();
         if cancel.load(Ordering::Relaxed) {
             return Err("interrupted".into());
         }
@@ -154,6 +182,13 @@ fn open_trace(plan: &Plan<'_>) -> Known<Recorder> {
     match plan.trace.is_zero() {
         true => Known::no("it was not traced"),
         false => Known::from_result(locks::open(&plan.machine.cpu_states.online)),
+    }
+}
+
+fn open_profile(plan: &Plan<'_>) -> Known<Sampler> {
+    match plan.profile_hertz {
+        0 => Known::no("it was not sampled"),
+        hertz => Known::from_result(Sampler::open(&plan.machine.cpu_states.online, hertz)),
     }
 }
 

@@ -706,6 +706,7 @@ pub const NO_TARGETS: &[&str] = &[
     "bench scale store",
     "bench scale sweep",
     "bench scale trace-seconds",
+    "bench scale profile-frequency",
     "bench scale memory-size",
     "bench tags store",
     "bench io store",
