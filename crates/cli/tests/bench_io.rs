@@ -2,13 +2,21 @@
 //!
 //! The devices are loop devices of files, so what a refusal leaves is compared byte for byte. They need root.
 
+mod killing;
+mod waiting;
+
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
+use killing::{end, kill, kill_guards};
 use serde_json::Value;
 use tempfile::TempDir;
+use waiting::wait_until;
 
 const DEVICE_BYTES: u64 = 8 << 20;
 
@@ -245,4 +253,63 @@ fn a_failed_fio_is_an_error_with_its_reason() {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("fio"), "{said}");
+}
+
+/// Processes of fio that have this path on their command line.
+fn fios_of(path: &Path) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_fio = |pid: &i32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let path = path.as_os_str().as_bytes();
+        name.starts_with("fio") && line.windows(path.len()).any(|part| part == path)
+    };
+    pids.filter(is_fio).collect()
+}
+
+#[test]
+fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
+    if is_without(&["fio"]) {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let command = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command
+            .args(words)
+            .env("HOME", home.path())
+            .env("XDG_STATE_HOME", home.path().join("state"))
+            .env("NEARFAR_STORE", home.path().join("runs.db"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    let path = place.path().to_str().unwrap();
+    let words = ["bench", "io", "--no-store", "--samples=1000", "--buffered"];
+    let words = [&words[..], &["--seconds=1", "--size=4M", "--file", path]].concat();
+    let mut seen = 0;
+    for attempt in 0..8u64 {
+        let mut run = command(&words).spawn().unwrap();
+        // From before the file to well within the samples.
+        sleep(Duration::from_millis(attempt * attempt * 30));
+        let fios = fios_of(place.path());
+        seen += fios.len();
+        if attempt % 2 == 0 {
+            kill_guards(run.id());
+        }
+        // fio first: its end is an error of the sample, and the run goes on to its end or ours.
+        if let (0, Some(&fio)) = (attempt % 3, fios.first()) {
+            kill(fio);
+        }
+        end(&mut run);
+        assert!(command(&["runs", "list"]).status().unwrap().success());
+        wait_until("fio", || fios_of(place.path()).is_empty());
+        wait_until("the file", || {
+            fs::read_dir(place.path()).unwrap().count() == 0
+        });
+    }
+    assert!(seen > 0, "no fio was running at any of the moments");
 }

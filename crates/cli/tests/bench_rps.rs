@@ -1,11 +1,16 @@
 //! `bench rps` through the whole command, over a veth pair: real redis, bad servers, and what is left after a kill.
 
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+mod killing;
+mod waiting;
 
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use killing::{end, kill, kill_guards};
 use serde_json::Value;
+use waiting::wait_until;
 
 /// A home and a store of its own.
 struct Place(tempfile::TempDir);
@@ -159,32 +164,11 @@ fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
         end(&mut child);
         let next = place.nearfar("runs list");
         assert!(next.status.success(), "{}", errors(&next));
-        soon("servers", || servers_of(&place).is_empty());
-        soon("the interface", || {
+        wait_until("servers", || servers_of(&place).is_empty());
+        wait_until("the interface", || {
             !Path::new(&format!("/sys/class/net/nf{pid}")).exists()
         });
-        soon("directories", || place.directories() == 0);
-    }
-}
-
-fn end(child: &mut Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-}
-
-/// Kills the guard of a run, a child of it.
-fn kill_guards(pid: u32) {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    for child in children.unwrap_or_default().split_whitespace() {
-        let command = std::fs::read_to_string(format!("/proc/{child}/cmdline"));
-        if command.is_ok_and(|command| command.contains("lease-guard")) {
-            kill(child.parse().unwrap());
-        }
+        wait_until("directories", || place.directories() == 0);
     }
 }
 
@@ -198,16 +182,4 @@ fn servers_of(place: &Place) -> Vec<i32> {
         name.starts_with("redis-server") && directory.is_ok_and(|it| it.starts_with(place.0.path()))
     };
     pids.filter(is_server).collect()
-}
-
-#[track_caller]
-fn soon(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "{what}: left after half a minute"
-        );
-        sleep(Duration::from_millis(5));
-    }
 }
