@@ -12,15 +12,14 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
-use nearfar_statistics::compare::{Better, DEFAULT_MARGIN, Question, compare};
 use serde_json::Value;
 
 mod measured;
 
 use measured::beside_us;
+use measured::pairs::Pairs;
 
 const FILE_BYTES: usize = 64 << 20;
 const SECONDS: &str = "1";
@@ -37,46 +36,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nearfar = beside_us("nearfar")?;
     let file = Path::new("/dev/shm").join(format!("against-fio-{}", std::process::id()));
     fs::write(&file, vec![1; FILE_BYTES])?;
-    let measured = measure(&nearfar, &file, rounds);
+    let change = measure(&nearfar, &file, rounds);
     fs::remove_file(&file)?;
-    let (ours, theirs) = measured?;
-    let pair = |values: &[f64]| (0u32..).zip(values.iter().copied()).collect();
-    let question = Question::paired(&pair(&theirs), &pair(&ours), Some(Better::Higher));
-    let compared = compare(&[question], DEFAULT_MARGIN).pop().flatten();
-    let compared = compared.ok_or("there are no pairs")?;
-    let change = compared.change.ok_or("fio made no I/O")?;
-    let percent = |value: f64| format!("{:+.2} %", 100.0 * value);
-    let interval = change.confidence;
-    let interval = interval.map(|it| format!(" ({} to {})", percent(it.low), percent(it.high)));
     println!(
-        "bench io against fio alone, {rounds} pairs of {SECONDS} s: {}{} I/Os per second, {}; medians {:.0} and {:.0}",
-        percent(change.value),
-        interval.unwrap_or_default(),
-        format_args!("p = {:.2}", compared.p),
-        compared.b.median,
-        compared.a.median
+        "bench io against fio alone, {rounds} pairs of {SECONDS} s, I/Os per second: {}",
+        change?
     );
     Ok(())
 }
 
-/// Both sides, pair by pair; which is first alternates.
-fn measure(
-    nearfar: &Path,
-    file: &Path,
-    rounds: u32,
-) -> Result<(Vec<f64>, Vec<f64>), Box<dyn Error>> {
+fn measure(nearfar: &Path, file: &Path, rounds: u32) -> Result<String, Box<dyn Error>> {
     let (_, command) = with_nearfar(nearfar, file)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
-        for turn in 0..2 {
-            sleep(PAUSE);
-            match (round + turn) % 2 {
-                0 => ours.push(with_nearfar(nearfar, file)?.0),
-                _ => theirs.push(alone(&command)?),
-            }
-        }
-    }
-    Ok((ours, theirs))
+    let ours = || Ok(with_nearfar(nearfar, file)?.0);
+    Pairs::take(rounds, PAUSE, ours, || alone(&command))?.change()
 }
 
 /// I/Os per second, and the command that measures the same.

@@ -1,6 +1,8 @@
 //! What the benchmarks of whole programs share: medians with their range, and where the built programs are.
 #![allow(dead_code, reason = "not every benchmark uses all of it")]
 
+pub mod pairs;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
