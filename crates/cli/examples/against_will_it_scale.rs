@@ -5,8 +5,7 @@
 //! cargo run --release --example against_will_it_scale -- CHECKOUT [PAIRS]
 //! ```
 //!
-//! Both bind each process to a CPU, map 128 MiB and count pages. will-it-scale counts each second and discards the first; ours
-//! counts for as long after a pause.
+//! Both bind each process to a CPU, map 128 MiB and count pages for as long, after a second of work that is not counted.
 
 use std::error::Error;
 use std::path::Path;
@@ -54,6 +53,7 @@ fn with_nearfar(nearfar: &Path, workload: &str, tasks: &str) -> Result<f64, Box<
     let output = Command::new(nearfar)
         .args(["bench", "scale", "--one-sample", "--trace-seconds", "0"])
         .args(["--memory-size", "128M", "--seconds", SECONDS])
+        .args(["--warm-up", "1"])
         .args(["--factor", &format!("workload={workload}")])
         .args(["--factor", &format!("tasks={tasks}")])
         .output()?;

@@ -33,7 +33,8 @@ fn scale(home: &tempfile::TempDir, words: &str) -> Command {
 #[test]
 fn every_workload_counts_operations_as_processes_and_as_threads() {
     let home = tempfile::tempdir().unwrap();
-    let words = "--factor tasks=1 --factor kind=process,thread \
+    // Longer than a busy machine leaves a task without a CPU.
+    let words = "--seconds 0.3 --factor tasks=1 --factor kind=process,thread \
                  --factor workload=tlb_flush,page_fault,page_fault_file,file_lock,mmap,page_alloc,lru";
     let output = scale(&home, words).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -50,26 +50,13 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     let counters = Counters::new(count)?;
     // Before the load: opening events under load has been seen to crash emulated guests.
     let recorder = open_trace(plan);
-    let mut sampler = open_profile(plan);
+    let sampler = open_profile(plan);
     let mut children = start(plan, &counters, cancel)?;
     for child in &mut children {
         child.say("go")?;
     }
     wait(plan.warm_up, cancel)?;
-    let processes = children.iter().map(Child::pid).collect();
-    if let Known::Yes(opened) = &sampler
-        && let Err(error) = opened.enable()
-    {
-        sampler = Known::no(error.to_string());
-    }
-    let (cpu_before, before) = (cpu_time(&children), (Instant::now(), counters.read()));
-    match &mut sampler {
-        Known::Yes(sampler) => wait_and(plan.time, cancel, &mut || sampler.drain())?,
-        Known::No { .. } => wait(plan.time, cancel)?,
-    }
-    let (after, seconds) = (counters.read(), before.0.elapsed().as_secs_f64());
-    let cpu_after = cpu_time(&children);
-    let profile = sampler.map(|it| Hot::new(it.finish(&processes)));
+    let counted = count_for(plan, &children, &counters, sampler, cancel)?;
     check_alive(&mut children, cancel)?;
     let contention = match recorder {
         Known::Yes(recorder) => traced(recorder, plan, cancel)?,
@@ -77,30 +64,67 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     };
     check_alive(&mut children, cancel)?;
     drop(children);
-    let rates = before
-        .1
-        .iter()
-        .zip(&after)
-        .map(|(before, after)| (after - before) as f64 / seconds);
     let memory_nodes: NodeSet = plan.tasks.iter().filter_map(|it| it.memory_node).collect();
     let untraced = contention
         .unknown_reason()
         .filter(|_| !plan.trace.is_zero())
         .map(|reason| format!("lock contention is unknown: {reason}"));
-    let unsampled = profile
+    let unsampled = counted
+        .profile
         .unknown_reason()
         .filter(|_| plan.profile_hertz > 0)
         .map(|reason| format!("where CPU time is spent is unknown: {reason}"));
     Ok(Sample {
-        operations_per_s: rates.collect(),
-        user_s: cpu_after.0 - cpu_before.0,
-        system_s: cpu_after.1 - cpu_before.1,
-        seconds,
+        operations_per_s: counted.rates,
+        user_s: counted.user_s,
+        system_s: counted.system_s,
+        seconds: counted.seconds,
         nodes: plan.machine.online_node_set(),
         memory_nodes,
         warnings: untraced.into_iter().chain(unsampled).collect(),
         contention,
-        profile,
+        profile: counted.profile,
+    })
+}
+
+/// What the tasks did for some time.
+struct Counted {
+    seconds: f64,
+    /// Operations per second of each task.
+    rates: Vec<f64>,
+    user_s: f64,
+    system_s: f64,
+    profile: Known<Hot>,
+}
+
+fn count_for(
+    plan: &Plan<'_>,
+    children: &[Child],
+    counters: &Counters,
+    mut sampler: Known<Sampler>,
+    cancel: &AtomicBool,
+) -> Result<Counted, BoxError> {
+    let processes = children.iter().map(Child::pid).collect();
+    if let Known::Yes(opened) = &sampler
+        && let Err(error) = opened.enable()
+    {
+        sampler = Known::no(error.to_string());
+    }
+    let (cpu_before, before) = (cpu_time(children), (Instant::now(), counters.read()));
+    match &mut sampler {
+        Known::Yes(sampler) => wait_and(plan.time, cancel, &mut || sampler.drain())?,
+        Known::No { .. } => wait(plan.time, cancel)?,
+    }
+    let (after, seconds) = (counters.read(), before.0.elapsed().as_secs_f64());
+    let cpu_after = cpu_time(children);
+    let counts = before.1.iter().zip(&after);
+    let rates = counts.map(|(before, after)| (after - before) as f64 / seconds);
+    Ok(Counted {
+        seconds,
+        rates: rates.collect(),
+        user_s: cpu_after.0 - cpu_before.0,
+        system_s: cpu_after.1 - cpu_before.1,
+        profile: sampler.map(|it| Hot::new(it.finish(&processes))),
     })
 }
 
