@@ -8,7 +8,7 @@
 //! probe      seconds a run        a process of its own, bound or floating, near its memory or far
 //! rps        requests a second    servers on a network card's node and on the adjacent one
 //! tags       operations a second  tags of a device, taken by workers on its node and on another one
-//! io         I/Os a second     fio on a device, from near and far CPUs, with near and far memory
+//! io         I/Os a second        fio on a device, from near and far CPUs, with near and far memory
 //! scale      operations a second  tasks that all want one kernel lock, from one task to all CPUs
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
@@ -16,7 +16,8 @@
 //! Below them: [`options`] says what can be asked for, `node_selection` which CPUs and nodes there are, `buffer_size` how
 //! large buffers are, `node_buffers` and `mapping` bind them to their nodes, `sampling`
 //! takes samples with the sampler of `nearfar_experiment`, `child` talks to the processes of probe and load, `conditions`
-//! measures what else the machine did, [`warning`] says what makes figures worth less; `nearfar_statistics` sums samples up.
+//! measures what else the machine did, [`warning`] says what makes figures worth less, [`published`] compares the order of a run's
+//! cells with that of figures of others; `nearfar_statistics` sums samples up.
 
 pub mod bandwidth;
 mod buffer_size;
@@ -35,6 +36,7 @@ mod node_selection;
 pub mod options;
 mod planned;
 pub mod probe;
+pub mod published;
 pub mod registry;
 mod rounds;
 pub mod rps;

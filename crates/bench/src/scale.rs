@@ -17,6 +17,7 @@ mod declared;
 mod findings;
 mod hot;
 mod locks;
+mod published;
 mod sample;
 mod take;
 mod task;
@@ -27,6 +28,7 @@ pub(crate) use declared::make;
 pub use findings::{Curve, Findings, Step, findings};
 pub use hot::HotFunction;
 pub use locks::HotLock;
+pub use published::{Published, agreement};
 pub use task::serve;
 
 /// The experiment's name in lists of runs.

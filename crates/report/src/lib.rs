@@ -32,6 +32,7 @@ pub mod path;
 pub mod plan;
 pub mod prefer;
 pub mod probe;
+mod published;
 mod rps;
 pub mod runs;
 mod scale;

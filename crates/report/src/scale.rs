@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
-use nearfar_bench::scale::{Curve, Findings, LOCK_SHARE, OPERATIONS, Step, TASKS, findings};
+use nearfar_bench::scale::{
+    Curve, Findings, LOCK_SHARE, OPERATIONS, Published, Step, TASKS, agreement, findings,
+};
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::Interval;
@@ -12,7 +14,8 @@ use nearfar_statistics::law::{LawFit, MIN_GAIN};
 use crate::amount::{figure, or};
 use crate::compare::figures::change;
 use crate::document::{Align, Axis, Chart, Document, Dot, Line, Plot, Table, Text};
-use crate::runs::{self, Own, Shown, Written};
+use crate::published::published;
+use crate::runs::{self, Against, Own, PublishedFile, Shown, Written};
 use crate::style::Role;
 
 /// Points of a drawn curve.
@@ -47,6 +50,19 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>
         mail,
         json: serde_json::to_value(&findings)?,
         published: None,
+    })
+}
+
+/// How a table of published figures compares with the run.
+pub(crate) fn against(
+    shown: &Shown<'_>,
+    file: PublishedFile<'_>,
+) -> Result<Against, Box<dyn Error + Send + Sync>> {
+    let figures = Published::read(file.input)?;
+    let agreements = agreement(shown.detail, shown.samples, &figures);
+    Ok(Against {
+        document: published(&agreements, file.name, &["tasks", "nodes"]),
+        json: serde_json::to_value(&agreements)?,
     })
 }
 

@@ -8,7 +8,6 @@
 //! ```
 
 mod mail;
-mod published;
 mod sentences;
 mod tables;
 
@@ -21,6 +20,7 @@ use nearfar_runs::{Better, Metric};
 use serde_json::Value;
 
 use crate::document::{Axis, Bars, Chart, Document, HeatMap, Plot};
+use crate::published::published;
 use crate::runs::{self, Against, Layout, Own, PublishedFile, Shown, Written};
 
 /// What the names of scenarios mean.
@@ -44,10 +44,10 @@ pub(crate) fn against(
     shown: &Shown<'_>,
     file: PublishedFile<'_>,
 ) -> Result<Against, Box<dyn Error + Send + Sync>> {
-    let published = Published::read(file.input)?;
-    let agreements = agreement(shown.detail, shown.samples, &published);
+    let figures = Published::read(file.input)?;
+    let agreements = agreement(shown.detail, shown.samples, &figures);
     Ok(Against {
-        document: published::published(&agreements, file.name),
+        document: published(&agreements, file.name, &["scenario", "policy"]),
         json: serde_json::to_value(&agreements)?,
     })
 }

@@ -99,7 +99,7 @@ fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve
         hot_functions: hot_functions(samples, cell),
     };
     let curve = |(levels, cells): (Cell, BTreeMap<u32, &Cell>)| {
-        let nodes = nodes_of(samples, &levels);
+        let nodes = curve_nodes(samples, &levels);
         let points: Vec<Point> = cells.into_iter().map(point).collect();
         let all: Vec<_> = points
             .iter()
@@ -115,7 +115,8 @@ fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve
     groups.into_iter().map(curve).collect()
 }
 
-fn nodes_of(samples: &[Sample], levels: &Cell) -> Vec<String> {
+/// The lists of nodes online that the samples with such levels saw.
+pub(super) fn curve_nodes(samples: &[Sample], levels: &Cell) -> Vec<String> {
     let of_curve = samples
         .iter()
         .filter(|it| it.cell.only(|factor| factor != TASKS) == *levels);

@@ -99,7 +99,7 @@ const OWN: &[OfExperiment] = &[
     OfExperiment {
         name: scale::EXPERIMENT,
         show: crate::scale::own,
-        against: None,
+        against: Some(crate::scale::against),
     },
 ];
 

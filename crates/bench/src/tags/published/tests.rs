@@ -16,7 +16,7 @@ fn read(text: &str) -> Result<Published, String> {
 #[test]
 fn comments_and_empty_lines_are_skipped() {
     let table = read(TABLE).unwrap();
-    let names: Vec<_> = table.rows.iter().map(|row| row.name()).collect();
+    let names: Vec<_> = table.rows.iter().map(|row| row.name(&ORDER)).collect();
     assert_eq!(names[1..3], ["near-low limit_topology", "far-low stock"]);
     assert_eq!(table.rows[3].figures, [Some(761.7), None]);
 }
@@ -170,7 +170,10 @@ fn cells_that_only_one_side_has_are_left_out_with_the_reason() {
 fn one_worker_alone_is_ranked_where_it_was_published() {
     let table = format!("{TABLE}alone,stock,2000,10\n");
     let found = &of_run([50.0, 60.0, 10.0, 30.0], &table)[0];
-    assert_eq!((found.cells.len(), &*found.cells[4].scenario), (5, "alone"));
+    assert_eq!(
+        (found.cells.len(), &*found.cells[4].levels.text(SCENARIO)),
+        (5, "alone")
+    );
     assert_eq!(found.correlation, Known::Yes(1.0));
     assert!(found.left_out.iter().all(|it| it.cell != "alone"));
 }

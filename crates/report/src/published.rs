@@ -1,15 +1,15 @@
 //! Whether a run ranks its cells as published figures do.
 
-use nearfar_bench::tags::Agreement;
-use nearfar_bench::tags::published::LeftOut;
+use nearfar_bench::published::{Agreement, LeftOut, Pair};
 use nearfar_machine::Known;
 
 use crate::amount::{count, decimals, figure};
-use crate::document::{Align, Document, Table, Text, cells};
+use crate::document::{Align, Document, Table, Text};
 use crate::style::Role;
 
-/// The rank correlations with a table, and what they leave out. `name`: where the table is from.
-pub(super) fn published(agreements: &[Agreement], name: &str) -> Document {
+/// The rank correlations with a table, and what they leave out. `name`: where the table is from; `levels`: the names of a cell's
+/// levels, in the order of columns.
+pub(crate) fn published(agreements: &[Agreement], name: &str, levels: &[&str]) -> Document {
     let mut out = Document::titled("Published figures", name);
     let varies = |it: &Agreement| it.conditions != agreements[0].conditions;
     let has_conditions = agreements.iter().any(varies);
@@ -18,7 +18,7 @@ pub(super) fn published(agreements: &[Agreement], name: &str) -> Document {
         out.labelled(Role::Subject.text(label), correlation(agreement));
     }
     if let Some(first) = agreements.first() {
-        out.table(pairs(first));
+        out.table(pairs(first, levels));
         left_out(first, &mut out);
     }
     out.remark(
@@ -56,25 +56,22 @@ fn correlation(agreement: &Agreement) -> Text {
     ))
 }
 
-fn pairs(agreement: &Agreement) -> Table {
-    let columns = [
-        ("scenario", Align::Left),
-        ("policy", Align::Left),
-        (agreement.column.as_str(), Align::Right),
-        (agreement.metric.as_str(), Align::Right),
-    ];
+fn pairs(agreement: &Agreement, levels: &[&str]) -> Table {
+    let names = levels.iter().map(|name| (*name, Align::Left));
+    let figures = [&agreement.column, &agreement.metric].map(|it| (it.as_str(), Align::Right));
+    let columns: Vec<_> = names.chain(figures).collect();
     let mut table = Table::new(&columns).caption("The cells of both");
-    let largest = |of: fn(&nearfar_bench::tags::published::Pair) -> f64| {
-        decimals(agreement.cells.iter().map(of).fold(0.0, f64::max))
-    };
+    let largest =
+        |of: fn(&Pair) -> f64| decimals(agreement.cells.iter().map(of).fold(0.0, f64::max));
     let (published, measured) = (largest(|it| it.published), largest(|it| it.measured));
     for pair in &agreement.cells {
-        table.row(cells![
-            Role::Heading.text(&pair.scenario),
-            Role::Subject.text(&pair.policy),
+        let level = |name: &&str| Role::Subject.text(pair.levels.text(name));
+        let figures = [
             figure(pair.published, published),
             figure(pair.measured, measured),
-        ]);
+        ];
+        let cells = levels.iter().map(level);
+        table.row(cells.chain(figures.map(Text::from)));
     }
     table
 }
