@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CONFIDENCE, Interval, Summary};
 use asked::Asked;
 use null::Nulls;
+pub(crate) use runs::student;
 
 /// The chance of any false alarm among all comparisons made at once.
 pub const FALSE_ALARMS: f64 = 1.0 - CONFIDENCE;

@@ -75,7 +75,8 @@ impl Between {
     }
 }
 
-fn student(freedom: usize) -> StudentsT {
+/// Student's distribution; one degree of freedom or more.
+pub(crate) fn student(freedom: usize) -> StudentsT {
     StudentsT::new(0.0, 1.0, freedom as f64).expect("a scale of 1 and a degree of freedom or more")
 }
 
