@@ -1,8 +1,8 @@
 //! Binding a driver again, so that it sees the node its device was given: takes the device away from its users for
 //! a moment, and is refused while one is seen.
 //!
-//! What cannot be seen: a program that has the raw block device open without mounting it. That is why a plan binds
-//! again only where its maker asked for it.
+//! What cannot be seen: a program that has the raw block device open, and not exclusively. That is why a plan binds again
+//! only where its maker asked for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,10 @@ pub(crate) enum RebindError {
     UserSpace(PciAddress),
     #[error("{0} is a bridge: everything behind it would go too")]
     Bridge(PciAddress),
+    #[error(
+        "{0} is a network device without an interface here: a container or a program may have it"
+    )]
+    HiddenInterface(PciAddress),
     #[error("{0} is an RDMA device: its memory registrations would be lost")]
     Rdma(PciAddress),
     #[error(
@@ -70,7 +74,7 @@ pub(crate) fn may_rebind(
                 driver,
             });
         }
-        _ if driver == "vfio-pci" => {
+        _ if is_of_user_space(driver) => {
             return Err(RebindError::UserSpace(device));
         }
         _ => {}
@@ -87,10 +91,19 @@ pub(crate) fn may_rebind(
         return Err(RebindError::Rdma(device));
     }
     unused_interfaces(system, device)?;
+    let is_bound = bound_driver(system, device).is_some();
+    if class.starts_with("0x02") && is_bound && below(system, "/sys/class/net", device).is_empty() {
+        return Err(RebindError::HiddenInterface(device));
+    }
     let in_use = DisksInUse::read(system)?;
     for disk in disks_of(system, device) {
         if let Some(user) = in_use.user_of(system, &disk) {
             let user = user.to_string();
+            return Err(RebindError::DiskInUse { disk, device, user });
+        }
+        // Mounts of other namespaces, and devices of a file system that has several, are seen by this alone.
+        if system.is_claimed(&disk) {
+            let user = "opened exclusively".to_owned();
             return Err(RebindError::DiskInUse { disk, device, user });
         }
     }
@@ -115,6 +128,13 @@ pub(crate) fn rebind(system: &dyn System, device: PciAddress, driver: &str) -> i
         &format!("/sys/bus/pci/drivers/{driver}/bind"),
         address.as_bytes(),
     )
+}
+
+/// Whether a driver hands its devices to programs or guests: vfio-pci, mlx5_vfio_pci, uio_pci_generic, pci-stub, xen-pciback.
+fn is_of_user_space(driver: &str) -> bool {
+    ["vfio", "uio", "stub", "pciback"]
+        .iter()
+        .any(|part| driver.contains(part))
 }
 
 /// Any interface that is up may carry the very connection the operator came over.

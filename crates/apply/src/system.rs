@@ -35,6 +35,12 @@ pub trait System {
     /// The system's answer.
     fn link(&self, path: &str) -> io::Result<String>;
 
+    /// Whether something has a disk open exclusively: a mount in any namespace, a file system of several devices, a volume manager.
+    /// Of a tree that is none.
+    fn is_claimed(&self, _disk: &str) -> bool {
+        false
+    }
+
     /// Appends a line to the journal and returns when it is on disk. Part of this trait only so that tests can let the
     /// disk be full and the power fail.
     ///

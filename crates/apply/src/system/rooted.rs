@@ -125,6 +125,11 @@ impl System for Rooted {
         Ok(names)
     }
 
+    fn is_claimed(&self, disk: &str) -> bool {
+        let opened = self.open(&format!("/dev/{disk}"), OFlags::RDONLY | OFlags::EXCL);
+        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    }
+
     fn link(&self, path: &str) -> io::Result<String> {
         let link = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let target = readlinkat(&link, "", Vec::new())?;
