@@ -48,6 +48,8 @@ pub(crate) struct Held {
     pub(crate) old: String,
     /// Of the node of a PCI function with an NVMe controller: the functions whose controllers the kernel found after it, in that order.
     pub(crate) later_paths: Vec<PciAddress>,
+    /// The driver of that controller. A kill while it is bound again leaves the function without one.
+    pub(crate) driver: Option<String>,
     /// All that the lease wrote or made the kernel say, and may find there.
     pub(crate) ours: BTreeSet<String>,
 }
@@ -155,6 +157,7 @@ impl Held {
         match read(&path) {
             Ok(old) => Ok(Self {
                 later_paths: function_of(&path).map_or_else(Vec::new, rebind::later_paths),
+                driver: function_of(&path).and_then(rebind::nvme_driver),
                 path,
                 old,
                 ours: BTreeSet::new(),
@@ -171,6 +174,7 @@ impl Held {
             path: self.path.clone(),
             old: self.old.clone(),
             later_paths: self.later_paths.clone(),
+            driver: self.driver.clone(),
         }
     }
 
@@ -198,13 +202,28 @@ impl Held {
     /// Writes, lets drivers follow, and says what it says then.
     fn put(&self, content: &str) -> io::Result<String> {
         write(&self.path, content)?;
-        if let Some(function) = function_of(&self.path) {
-            let is_bound_again = rebind::controllers_follow(function)?;
-            if is_bound_again && self.is_after(&self.old, content) {
-                rebind::paths_follow(function, &self.later_paths)?;
-            }
-        }
+        self.drivers_follow(self.is_after(&self.old, content))?;
         read(&self.path)
+    }
+
+    /// Lets the drivers follow the node of a PCI function. Whether one was bound. `is_old`: the node is as before the lease.
+    fn drivers_follow(&self, is_old: bool) -> io::Result<bool> {
+        let Some(function) = function_of(&self.path) else {
+            return Ok(false);
+        };
+        let mut is_bound = rebind::bind_unbound(function, self.driver.as_deref())?;
+        is_bound |= rebind::controllers_follow(function)?;
+        if !is_old {
+            return Ok(is_bound);
+        }
+        for later in &self.later_paths {
+            let later = rebind::function(*later);
+            is_bound |= rebind::bind_unbound(&later, self.driver.as_deref())?;
+        }
+        if is_bound {
+            rebind::paths_follow(function, &self.later_paths)?;
+        }
+        Ok(is_bound)
     }
 
     /// Puts it back, if it is as the lease left it.
@@ -232,7 +251,13 @@ impl Held {
             Ok(now) => now,
         };
         if self.is_after(&self.old, &now) {
-            return UndoStatus::AsBefore;
+            // A kill may have come between the file and its driver.
+            let has_written = !self.ours.is_empty();
+            return match has_written.then(|| self.drivers_follow(true)) {
+                None | Some(Ok(false)) => UndoStatus::AsBefore,
+                Some(Ok(true)) => UndoStatus::PutBack,
+                Some(Err(error)) => failed(&error),
+            };
         }
         if !self.is_ours(&now) {
             return UndoStatus::NotOurs { now };

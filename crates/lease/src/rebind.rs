@@ -13,8 +13,54 @@ use nearfar_machine::PciAddress;
 const LIVE_WITHIN: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
-
 const FUNCTIONS: &str = "/sys/bus/pci/devices";
+const DRIVERS: &str = "/sys/bus/pci/drivers";
+
+/// A PCI function in sysfs.
+pub(crate) fn function(address: PciAddress) -> PathBuf {
+    Path::new(FUNCTIONS).join(address.to_string())
+}
+
+/// The driver of a function that has an NVMe controller.
+pub(crate) fn nvme_driver(function: &Path) -> Option<String> {
+    controller(function)?;
+    let driver = fs::canonicalize(function.join("driver")).ok()?;
+    let name = driver.file_name()?.to_str()?;
+    is_driver_name(name).then(|| name.to_owned())
+}
+
+/// Whether it can be the name of a directory in /sys/bus/pci/drivers.
+pub(crate) fn is_driver_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.')
+}
+
+/// Binds this driver to a function that has none, which is how a kill between unbinding and binding leaves it. Whether it was bound.
+///
+/// # Errors
+/// When the kernel refuses, or the controller is not live in time.
+pub(crate) fn bind_unbound(function: &Path, driver: Option<&str>) -> io::Result<bool> {
+    let Some(driver) = driver.filter(|_| function.exists() && !function.join("driver").exists())
+    else {
+        return Ok(false);
+    };
+    let address = function.file_name().unwrap_or_default();
+    fs::write(
+        Path::new(DRIVERS).join(driver).join("bind"),
+        address.as_encoded_bytes(),
+    )?;
+    until_live(function, false)?;
+    Ok(true)
+}
+
+/// Whether something has a disk open exclusively: a mount in any namespace, a file system of several devices, swap, a volume manager.
+pub fn is_claimed(disk: &str) -> bool {
+    let exclusive = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(Path::new("/dev").join(disk));
+    exclusive.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+}
 
 /// Binds the NVMe driver of a PCI function again where its controller has another node than the function, and waits
 /// until the controller is live, and its paths are there if it had any. Leaves a function without an NVMe controller as it is.
@@ -66,7 +112,7 @@ pub fn paths_follow(function: &Path, later: &[PciAddress]) -> io::Result<()> {
     }
     let others: Vec<PathBuf> = functions_beside(function).collect();
     for address in later {
-        let other = Path::new(FUNCTIONS).join(address.to_string());
+        let other = self::function(*address);
         if let Some(controller) = controller(&other).filter(|_| others.contains(&other)) {
             bind_again(&other, &controller)?;
         }
@@ -77,11 +123,7 @@ pub fn paths_follow(function: &Path, later: &[PciAddress]) -> io::Result<()> {
 fn bind_again(function: &Path, controller: &Path) -> io::Result<()> {
     let had_paths = has_paths(controller);
     for disk in disks_of(controller) {
-        let exclusive = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_EXCL)
-            .open(Path::new("/dev").join(&disk));
-        if exclusive.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+        if is_claimed(&disk) {
             let why = format!("disk {disk} is in use: its driver cannot be bound again now");
             return Err(io::Error::other(why));
         }

@@ -18,6 +18,7 @@ use crate::descendants;
 use crate::files::{Held, may_be_set};
 use crate::lines::{self, Line, now_s, render};
 use crate::masks::Masks;
+use crate::rebind;
 use crate::resource::Resource;
 use crate::state::StateDir;
 use crate::{LeaseError, Recovered, claim};
@@ -39,6 +40,8 @@ pub(crate) enum Record {
         old: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         later_paths: Vec<PciAddress>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        driver: Option<String>,
     },
     /// What it is about to hold, or was found to hold after a write.
     New { path: PathBuf, new: String },
@@ -203,6 +206,8 @@ pub(crate) enum RecordError {
     SecondOld(PathBuf),
     #[error("{} has no old content", .0.display())]
     NoOld(PathBuf),
+    #[error("{} has a driver whose name is none", .0.display())]
+    Driver(PathBuf),
     /// A file or resource that no lease of nearfar has.
     #[error(transparent)]
     Foreign(#[from] ForeignError),
@@ -245,10 +250,17 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> 
                     path,
                     old,
                     later_paths,
+                    driver,
                 },
                 _,
             ) => {
                 may_be_set(&path, leases)?;
+                if driver
+                    .as_deref()
+                    .is_some_and(|it| !rebind::is_driver_name(it))
+                {
+                    return Err(RecordError::Driver(path));
+                }
                 if places.insert(path.clone(), files.len()).is_some() {
                     return Err(RecordError::SecondOld(path));
                 }
@@ -256,6 +268,7 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> 
                     path,
                     old,
                     later_paths,
+                    driver,
                     ours: BTreeSet::new(),
                 });
             }
