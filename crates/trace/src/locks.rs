@@ -14,6 +14,9 @@ mod recorder;
 mod symbols;
 mod waits;
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use nearfar_machine::CpuId;
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +27,26 @@ use crate::tracefs::Tracefs;
 
 pub use recorder::{Recorded, Recorder};
 pub use symbols::Symbols;
-pub use waits::{LockWaits, Site, Waits};
+pub use waits::{LockWaits, ProcessWaits, Site, Waits};
 
-/// The waits of this machine, named by this kernel's symbols.
-pub fn answer(waits: Waits) -> LockWaits {
-    let mut answer = waits.finish(&Symbols::read());
-    answer.note_untraced(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+/// Whether a trace of this process has seen that spinlocks are traced: a kernel decides that at boot.
+static ARE_SPINS_TRACED: AtomicBool = AtomicBool::new(false);
+
+/// The waits on this machine, named by this kernel's symbols: of all tasks, or of those of some processes.
+pub fn answer(waits: Waits, processes: Option<&BTreeSet<i32>>) -> LockWaits {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut answer = waits.finish(&Symbols::read(), processes, &cpuinfo);
+    match answer.no_spin_reason {
+        None => ARE_SPINS_TRACED.store(true, Ordering::Relaxed),
+        Some(_) if ARE_SPINS_TRACED.load(Ordering::Relaxed) => answer.no_spin_reason = None,
+        Some(_) => {}
+    }
+    for process in &mut answer.processes {
+        let name = std::fs::read(format!("/proc/{}/comm", process.pid));
+        process.name = name
+            .ok()
+            .map(|it| String::from_utf8_lossy(it.trim_ascii_end()).into_owned());
+    }
     answer
 }
 
@@ -157,6 +174,7 @@ pub(crate) enum Waiter {
 pub(crate) enum Event {
     Began {
         waiter: Waiter,
+        process: i32,
         lock: u64,
         kind: LockKind,
         callers: Box<[u64]>,
@@ -197,6 +215,7 @@ impl Decoder {
         if kind == *begin {
             return Some(Event::Began {
                 waiter,
+                process: sample.pid,
                 lock: lock.read_address(event)?,
                 kind: LockKind::of_flags(flags.read(event)?),
                 callers: sample.callers().collect(),

@@ -1,5 +1,7 @@
 //! Lock contention from recorded bytes, and on the running kernel.
 
+use std::collections::BTreeSet;
+
 use nearfar_machine::{CpuId, Known};
 use nearfar_trace::locks::{Decoder, Formats, LockKind, LockWaits, Symbols, Waits};
 use nearfar_trace::records::{Layout, Record, Sample, walk};
@@ -59,6 +61,10 @@ fn end(tid: u32, time_ns: u64, lock: u64) -> Vec<u8> {
 
 /// The answer to the events of each CPU.
 fn answer(cpus: &[Vec<Vec<u8>>]) -> LockWaits {
+    waits_of(cpus).finish(&Known::Yes(Symbols::parse(SYMBOLS)), None, "")
+}
+
+fn waits_of(cpus: &[Vec<Vec<u8>>]) -> Waits {
     let mut waits = Waits::new(decoder());
     for (cpu, records) in (0..).zip(cpus) {
         let bytes = records.concat();
@@ -72,7 +78,7 @@ fn answer(cpus: &[Vec<Vec<u8>>]) -> LockWaits {
             },
         );
     }
-    waits.finish(&Known::Yes(Symbols::parse(SYMBOLS)))
+    waits
 }
 
 fn sites(waits: &LockWaits) -> Vec<(&str, LockKind, u64, u64)> {
@@ -145,27 +151,42 @@ fn halves_of_waits_and_broken_events_are_counted() {
     assert_eq!((found.waits, found.incomplete), (0, 2));
     let mut waits = Waits::new(decoder());
     waits.take(CpuId(0), &Sample::new(1, 1, 1, &[0; 4]));
-    assert_eq!(waits.finish(&Known::no("hidden")).unreadable, 1);
+    assert_eq!(waits.finish(&Known::no("hidden"), None, "").unreadable, 1);
 }
 
 #[test]
 fn no_wait_for_a_spinlock_is_no_finding_under_a_hypervisor() {
     let host = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n";
-    let mut none = Waits::new(decoder()).finish(&Known::no("hidden"));
-    none.note_untraced(host);
-    assert!(
-        none.no_spin_reason
-            .as_ref()
-            .unwrap()
-            .contains("clearcpuid=hypervisor")
-    );
-    none.note_untraced("flags\t\t: fpu vme lahf_lm\n");
-    assert_eq!(none.no_spin_reason, None);
-    none.note_untraced("Features\t: fp asimd\n");
-    assert_eq!(none.no_spin_reason, None);
-    none.spin_s = 1e-6;
-    none.note_untraced(host);
-    assert_eq!(none.no_spin_reason, None, "they are traced");
+    let reason = |waits: Waits, cpuinfo: &str| {
+        let only = BTreeSet::from([2]);
+        let found = waits.finish(&Known::no("hidden"), Some(&only), cpuinfo);
+        found.no_spin_reason
+    };
+    let none = || Waits::new(decoder());
+    let found = reason(none(), host).unwrap();
+    assert!(found.contains("clearcpuid=hypervisor"), "{found}");
+    assert_eq!(reason(none(), "flags\t\t: fpu vme lahf_lm\n"), None);
+    assert_eq!(reason(none(), "Features\t: fp asimd\n"), None);
+    let others = waits_of(&[vec![begin(1, 100, 7, SPIN, &[LRU]), end(1, 150, 7)]]);
+    assert_eq!(reason(others, host), None, "they are traced");
+}
+
+#[test]
+fn waits_of_other_processes_are_left_out() {
+    let events = vec![
+        begin(1, 100, 7, SPIN, &[LRU]),
+        begin(2, 110, 8, SPIN, &[LRU]),
+        end(1, 150, 7),
+        end(2, 210, 8),
+    ];
+    let symbols = Known::Yes(Symbols::parse(SYMBOLS));
+    let all = waits_of(&[events.clone()]).finish(&symbols, None, "");
+    let pids: Vec<i32> = all.processes.iter().map(|it| it.pid).collect();
+    assert_eq!((all.waits, pids), (2, vec![2, 1]));
+    let only = waits_of(&[events]).finish(&symbols, Some(&BTreeSet::from([1])), "");
+    assert_eq!((only.waits, only.sites[0].waits), (1, 1));
+    assert!((only.wait_s - 50e-9).abs() < 1e-15 && only.spin_s == only.wait_s);
+    assert_eq!(only.processes.len(), 1);
 }
 
 #[test]
@@ -195,7 +216,7 @@ fn names_come_from_kallsyms_unless_it_hides_the_addresses() {
             }
         },
     );
-    let found = waits.finish(&Known::no("hidden"));
+    let found = waits.finish(&Known::no("hidden"), None, "");
     assert_eq!(found.sites[0].call_site, "0xffffffff81000010");
     assert_eq!(found.no_names_reason.as_deref(), Some("hidden"));
 }

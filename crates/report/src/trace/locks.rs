@@ -49,6 +49,7 @@ pub fn locks(traced: &Traced<LockWaits>) -> Document {
     if let more @ 1.. = answer.sites.len().saturating_sub(MAX_SITES) {
         out.remark(format!("and {more} more, see JSON"));
     }
+    processes(answer, &mut out);
     if let Some(reason) = &answer.no_names_reason {
         out.paragraph(Warning.text(format!("call sites have no names: {reason}")));
     }
@@ -66,6 +67,31 @@ pub fn locks(traced: &Traced<LockWaits>) -> Document {
         out.paragraph(Warning.text(format!("{events} could not be parsed")));
     }
     out
+}
+
+/// Which processes waited, the longest in all first.
+fn processes(answer: &LockWaits, out: &mut Document) {
+    const MAX_PROCESSES: usize = 8;
+    let mut table = Table::of([">pid", "process", ">waits", ">waited"]);
+    for process in answer.processes.iter().take(MAX_PROCESSES) {
+        let name = match (&process.name, process.pid) {
+            (_, 0) => "idle CPUs: interrupts",
+            (Some(name), _) => name,
+            (None, _) => "ended",
+        };
+        table.row(cells![
+            process.pid.to_string(),
+            name,
+            process.waits.to_string(),
+            ms(process.wait_s)
+        ]);
+    }
+    if answer.processes.len() > 1 {
+        out.table(table);
+        if let more @ 1.. = answer.processes.len().saturating_sub(MAX_PROCESSES) {
+            out.remark(format!("and {more} more, see JSON"));
+        }
+    }
 }
 
 fn ms(seconds: f64) -> String {

@@ -1,5 +1,6 @@
 //! Waits for locks while something else runs: a session that a thread of its own reads.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -83,15 +84,15 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends it; what was waited for until now.
+    /// Ends it; what was waited for until now, by all tasks or by those of some processes.
     ///
     /// # Errors
     /// When reading the events failed.
-    pub fn finish(mut self) -> Result<Recorded, TraceError> {
+    pub fn finish(mut self, processes: Option<&BTreeSet<i32>>) -> Result<Recorded, TraceError> {
         self.end();
         let thread = self.thread.take().ok_or(TraceError::Ended)?;
         let (waits, finished) = thread.join().map_err(|_| TraceError::Ended)??;
-        let locks = super::answer(waits);
+        let locks = super::answer(waits, processes);
         Ok(Recorded { locks, finished })
     }
 

@@ -15,6 +15,23 @@ const TRACING: [&str; 5] = [
     "__probestub_",
 ];
 
+/// Functions that spin for a lock outside of the sections of lock functions: tasks that watch a sleeping lock's owner
+/// (kernel/locking/mutex.c, rwsem.c, rtmutex.c, osq_lock.c), and queued locks, which are in the sections since Linux 5.19.
+const SPINNING: [&str; 12] = [
+    "__pv_queued_spin_lock_slowpath",
+    "mutex_can_spin_on_owner",
+    "mutex_spin_on_owner",
+    "native_queued_spin_lock_slowpath",
+    "osq_lock",
+    "queued_read_lock_slowpath",
+    "queued_spin_lock_slowpath",
+    "queued_write_lock_slowpath",
+    "rtmutex_spin_on_owner",
+    "rwsem_can_spin_on_owner",
+    "rwsem_optimistic_spin",
+    "rwsem_spin_on_owner",
+];
+
 /// Functions of the kernel, by address.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Symbols {
@@ -79,7 +96,13 @@ impl Symbols {
 
     /// Whether an address is in a function that implements a lock or the scheduler.
     pub fn is_lock(&self, address: u64) -> bool {
+        let is_spinning = |name: &str| {
+            // The compiler's copies of a function: osq_lock.part.0.
+            let name = name.split('.').next().unwrap_or(name);
+            SPINNING.contains(&name)
+        };
         self.locks.iter().any(|it| it.contains(&address))
+            || self.name(address).is_some_and(is_spinning)
     }
 }
 
@@ -94,4 +117,20 @@ fn function(line: &str) -> Option<(u64, String)> {
         None => name.to_owned(),
     };
     is_function.then_some((address, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_spins_outside_of_the_sections_is_a_lock_function_too() {
+        let symbols = Symbols::parse(
+            "ffffffff81000000 t rwsem_spin_on_owner\nffffffff81000100 t osq_lock.part.0\nffffffff81000200 T osq_lock_stats\n\
+             ffffffff82000000 T __lock_text_start\nffffffff82000000 T _raw_spin_lock\nffffffff82001000 T __lock_text_end\n",
+        );
+        let is_lock = |offset: u64| symbols.is_lock(0xffff_ffff_8100_0000 + offset);
+        assert!(is_lock(0x10) && is_lock(0x110) && is_lock(0x100_0010));
+        assert!(!is_lock(0x210));
+    }
 }

@@ -1,6 +1,6 @@
 //! Waits for locks, by call site.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearfar_machine::{CpuId, Known};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,20 @@ pub struct LockWaits {
     pub no_spin_reason: Option<String>,
     /// By call site and kind of lock, the longest wait in all first.
     pub sites: Vec<Site>,
+    /// By process, the longest wait in all first.
+    #[serde(default)]
+    pub processes: Vec<ProcessWaits>,
+}
+
+/// What the tasks of a process waited.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ProcessWaits {
+    /// 0 for what interrupts waited for on idle CPUs.
+    pub pid: i32,
+    /// `None` once it has ended.
+    pub name: Option<String>,
+    pub waits: u64,
+    pub wait_s: f64,
 }
 
 /// Where a lock is taken.
@@ -42,18 +56,17 @@ pub struct Site {
     pub longest_s: f64,
 }
 
-impl LockWaits {
-    /// Notes where this kernel may take contended spinlocks without tracing them, by its /proc/cpuinfo: on x86 under a hypervisor
-    /// without paravirtual spinlocks it does not get to the queue, which has the tracepoints (`virt_spin_lock` in
-    /// arch/x86/include/asm/qspinlock.h).
-    pub fn note_untraced(&mut self, cpuinfo: &str) {
-        let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
-        let is_guest =
-            flags.is_some_and(|it| it.split_whitespace().any(|flag| flag == "hypervisor"));
-        self.no_spin_reason = (is_guest && self.spin_s == 0.0).then(|| {
-            "an x86 kernel under a hypervisor may not trace waits for spinlocks; booted with clearcpuid=hypervisor it does".to_owned()
-        });
-    }
+/// Why this kernel may take contended spinlocks without tracing them, by its /proc/cpuinfo: on x86 under a hypervisor without
+/// paravirtual spinlocks it does not get to the queue, which has the tracepoints (`virt_spin_lock` in
+/// arch/x86/include/asm/qspinlock.h).
+fn untraced(cpuinfo: &str) -> Option<String> {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    let is_guest = flags.is_some_and(|it| it.split_whitespace().any(|flag| flag == "hypervisor"));
+    is_guest.then(|| {
+        "no wait for a spinlock was seen, and an x86 kernel under a hypervisor may not trace them; booted with \
+         clearcpuid=hypervisor it does"
+            .to_owned()
+    })
 }
 
 /// Collects events into [`LockWaits`].
@@ -69,8 +82,16 @@ pub struct Waits {
 struct Found {
     /// Of each task the waits that have not ended, the innermost last.
     open: HashMap<Waiter, Vec<Open>>,
-    ended: HashMap<(Box<[u64]>, LockKind), Times>,
+    ended: HashMap<Waited, Times>,
     incomplete: u64,
+}
+
+/// Who waited, where, for what.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Waited {
+    process: i32,
+    callers: Box<[u64]>,
+    kind: LockKind,
 }
 
 #[derive(Debug)]
@@ -79,8 +100,7 @@ struct Open {
     since_ns: u64,
     /// Time in waits within this one.
     inner_ns: u64,
-    kind: LockKind,
-    callers: Box<[u64]>,
+    waited: Waited,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,6 +111,10 @@ struct Times {
 }
 
 impl Times {
+    fn wait_s(self) -> f64 {
+        self.wait_ns as f64 / 1e9
+    }
+
     fn add(&mut self, other: Self) {
         self.waits += other.waits;
         self.wait_ns += other.wait_ns;
@@ -124,12 +148,27 @@ impl Waits {
             .end_round(&mut |time, event| found.take(time, event));
     }
 
-    /// Nothing more will come.
-    pub fn finish(self, symbols: &Known<Symbols>) -> LockWaits {
+    /// Nothing more will come. Waits of all tasks, or of those of some processes; events that are incomplete or unreadable are
+    /// counted for all. `cpuinfo`: the machine's /proc/cpuinfo, which says whether it may take contended spinlocks untraced.
+    pub fn finish(
+        self,
+        symbols: &Known<Symbols>,
+        processes: Option<&BTreeSet<i32>>,
+        cpuinfo: &str,
+    ) -> LockWaits {
         let mut found = self.found;
         self.order
             .finish(&mut |time, event| found.take(time, event));
-        found.answer(symbols, self.unreadable)
+        // A wait of any process shows that the kernel traces them.
+        let has_spun = found.ended.keys().any(|it| it.kind.is_spinning());
+        if let Some(processes) = processes {
+            found.ended.retain(|it, _| processes.contains(&it.process));
+        }
+        let answer = found.answer(symbols, self.unreadable);
+        LockWaits {
+            no_spin_reason: untraced(cpuinfo).filter(|_| !has_spun),
+            ..answer
+        }
     }
 }
 
@@ -138,6 +177,7 @@ impl Found {
         match event {
             Event::Began {
                 waiter,
+                process,
                 lock,
                 kind,
                 callers,
@@ -149,8 +189,11 @@ impl Found {
                         lock,
                         since_ns: time_ns,
                         inner_ns: 0,
-                        kind,
-                        callers,
+                        waited: Waited {
+                            process,
+                            callers,
+                            kind,
+                        },
                     });
                 }
             }
@@ -173,7 +216,7 @@ impl Found {
             outer.inner_ns += all_ns;
         }
         let wait_ns = all_ns.saturating_sub(ended.inner_ns);
-        let times = self.ended.entry((ended.callers, ended.kind)).or_default();
+        let times = self.ended.entry(ended.waited).or_default();
         times.add(Times {
             waits: 1,
             wait_ns,
@@ -184,12 +227,20 @@ impl Found {
     fn answer(self, symbols: &Known<Symbols>, unreadable: u64) -> LockWaits {
         let open: usize = self.open.values().map(Vec::len).sum();
         let mut by_site: BTreeMap<(String, LockKind), Times> = BTreeMap::new();
-        for ((callers, kind), times) in self.ended {
-            by_site
-                .entry((call_site(symbols, &callers), kind))
-                .or_default()
-                .add(times);
+        let mut by_process: BTreeMap<i32, Times> = BTreeMap::new();
+        for (waited, times) in self.ended {
+            let site = (call_site(symbols, &waited.callers), waited.kind);
+            by_site.entry(site).or_default().add(times);
+            by_process.entry(waited.process).or_default().add(times);
         }
+        let process = |(pid, times): (i32, Times)| ProcessWaits {
+            pid,
+            name: None,
+            waits: times.waits,
+            wait_s: times.wait_s(),
+        };
+        let mut processes: Vec<ProcessWaits> = by_process.into_iter().map(process).collect();
+        processes.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
         let mut sites: Vec<Site> = by_site.into_iter().map(site).collect();
         sites.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
         let no_names_reason = match symbols {
@@ -205,6 +256,7 @@ impl Found {
             no_names_reason,
             no_spin_reason: None,
             sites,
+            processes,
         }
     }
 }
@@ -228,7 +280,7 @@ fn site(((call_site, kind), times): ((String, LockKind), Times)) -> Site {
         call_site,
         kind,
         waits: times.waits,
-        wait_s: times.wait_ns as f64 / 1e9,
+        wait_s: times.wait_s(),
         longest_s: times.longest_ns as f64 / 1e9,
     }
 }

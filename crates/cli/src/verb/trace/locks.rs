@@ -57,7 +57,7 @@ impl Locks {
         let finished = session
             .finish(&mut |cpu, sample| waits.take(cpu, sample))
             .map_err(refused)?;
-        let answer = locks::answer(waits);
+        let answer = locks::answer(waits, None);
         let traced = Traced::new(finished, &machine, command, answer);
         self.answer.give(
             "trace-locks/1",
