@@ -16,6 +16,7 @@
 mod answer;
 mod declared;
 pub mod findings;
+mod identity;
 mod job;
 mod meanwhile;
 mod measure;

@@ -92,21 +92,32 @@ impl Device {
         }
     }
 
-    /// That a run that writes is refused with this reason, and nothing of the device has changed.
+    /// That a run that writes is refused with this reason because of what is on the device, and nothing of it has changed.
     fn refuses(&self, reason: &str) {
+        let errors = self.refuses_with(&[], reason);
+        assert!(errors.contains("--destroy"), "{errors}");
+    }
+
+    /// The same because something uses it: also where it is named again.
+    fn refuses_always(&self, reason: &str) {
+        self.refuses_with(&[], reason);
+        let errors = self.refuses_with(&["--destroy", &self.path], reason);
+        assert!(errors.contains("never written to"), "{errors}");
+    }
+
+    fn refuses_with(&self, more: &[&str], reason: &str) -> String {
         let before = fs::read(&self.file).unwrap();
-        let output = nearfar(&["--device", &self.path, "--factor", "pattern=randwrite"]);
+        let words = ["--device", &self.path, "--factor", "pattern=randwrite"];
+        let output = nearfar(&[&words[..], more].concat());
         let errors = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(
-            errors.contains(reason) && errors.contains("--destroy"),
-            "{errors}"
-        );
+        assert!(errors.contains(reason), "{errors}");
         run(&["blockdev", "--flushbufs", &self.path]);
         assert!(
             before == fs::read(&self.file).unwrap(),
             "the device has changed"
         );
+        errors
     }
 }
 
@@ -191,7 +202,7 @@ fn a_device_with_something_on_it_is_not_written_to() {
         rustix::fs::Mode::empty(),
     );
     let held = held.unwrap();
-    empty.refuses("is in use");
+    empty.refuses_always("is in use");
     drop(held);
     // Reading is always allowed, and a free device is written to without being named again.
     let words = ["--device", &empty.path, "--factor=cpu_node=near"];
@@ -199,6 +210,11 @@ fn a_device_with_something_on_it_is_not_written_to() {
         let output = nearfar(&[&words[..], &[pattern]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
+    // It is held exclusively while fio writes, also where its signature may be destroyed.
+    let words_of_swap = ["--device", &swap.path, "--factor=cpu_node=near"];
+    let destroy = ["--factor=pattern=randwrite", "--destroy", &swap.path];
+    let output = nearfar(&[&words_of_swap[..], &destroy].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
     let wrong = nearfar(&[&words[..], &["--destroy", &swap.path]].concat());
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
@@ -221,7 +237,7 @@ fn a_device_that_is_mounted_partitioned_or_held_is_not_written_to() {
         .status
         .success()
     {
-        mounted.refuses(&format!("is mounted on {place_name}"));
+        mounted.refuses_always(&format!("is mounted on {place_name}"));
         run(&["umount", place_name]);
     }
     mounted.refuses("has a signature (TYPE ext4)");
@@ -233,7 +249,7 @@ fn a_device_that_is_mounted_partitioned_or_held_is_not_written_to() {
         .output();
     if made.is_ok_and(|it| it.status.success()) {
         let mut words = vec!["dmsetup", "remove", &name];
-        let refused = std::panic::catch_unwind(|| held.refuses("is held by dm-"));
+        let refused = std::panic::catch_unwind(|| held.refuses_always("is held by dm-"));
         run(&words.split_off(0));
         refused.unwrap();
     } else {
@@ -255,15 +271,15 @@ fn a_failed_fio_is_an_error_with_its_reason() {
     assert!(said.contains("fio"), "{said}");
 }
 
-/// Processes of fio that have this path on their command line.
-fn fios_of(path: &Path) -> Vec<i32> {
+/// Processes of fio with this home in their environment.
+fn fios_of(home: &Path) -> Vec<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_fio = |pid: &i32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let path = path.as_os_str().as_bytes();
-        name.starts_with("fio") && line.windows(path.len()).any(|part| part == path)
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let home = [b"HOME=", home.as_os_str().as_bytes()].concat();
+        name.starts_with("fio") && environment.split(|byte| *byte == 0).any(|it| it == home)
     };
     pids.filter(is_fio).collect()
 }
@@ -295,7 +311,7 @@ fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
         let mut run = command(&words).spawn().unwrap();
         // From before the file to well within the samples.
         sleep(Duration::from_millis(attempt * attempt * 30));
-        let fios = fios_of(place.path());
+        let fios = fios_of(home.path());
         seen += fios.len();
         if attempt % 2 == 0 {
             kill_guards(run.id());
@@ -306,7 +322,7 @@ fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
         }
         end(&mut run);
         assert!(command(&["runs", "list"]).status().unwrap().success());
-        wait_until("fio", || fios_of(place.path()).is_empty());
+        wait_until("fio", || fios_of(home.path()).is_empty());
         wait_until("the file", || {
             fs::read_dir(place.path()).unwrap().count() == 0
         });

@@ -18,7 +18,17 @@ const SCRIPT: &str = "$NEARFAR bench io --device nvme-subsys0 --no-store --forma
                       --factor cpu_node=near,far --factor pattern=randrw >/tmp/null.json || exit 8; \
                       grep -c memory_node /tmp/null.json >&2; ls /sys/kernel/config/nullb >&2; \
                       cat /sys/class/nvme/nvme*/numa_node /sys/class/nvme-subsystem/nvme-subsys0/iopolicy >&2; \
-                      pgrep -l fio >&2; exit 0";
+                      pgrep -l fio >&2";
+
+/// Kills nearfar while the controller has no driver; a later nearfar binds it again.
+const KILLED: &str = "F=$(for f in /sys/bus/pci/drivers/nvme/0000*; do [ $(cat $f/numa_node) != -1 ] || basename $f; done); \
+                      D=/sys/bus/pci/devices/$F; $NEARFAR bench io --device nvme-subsys0 --no-store --samples 3 --seconds 0.2 \
+                      --ramp-seconds 0 --factor cpu_node=0 --factor iopolicy=numa --factor plan=after,before \
+                      --override-device-node >/dev/null 2>&1 & P=$!; while kill -0 $P; do \
+                      [ -e $D/driver ] || { kill -9 $P; echo killed while unbound >&2; break; }; done; wait $P; \
+                      for i in $(seq 60); do $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1; \
+                      [ -e $D/driver ] && break; sleep 0.5; done; \
+                      echo after the kill: $(basename $(readlink $D/driver)) $(cat $D/numa_node) $(ls $D/nvme | wc -l) >&2; exit 0";
 
 #[test]
 fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
@@ -35,7 +45,7 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
     }
     let _turn = guests::turn();
     let mut command = guests::lab_run("x86-case1", &guests::IN_TIME);
-    let script = SCRIPT.replace("$NEARFAR", guests::NEARFAR);
+    let script = format!("{SCRIPT}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);
     command.args(["sh", "-c", &script]);
     let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -68,4 +78,6 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
             .any(|it| it.starts_with("nearfar-") || it.ends_with(" fio")),
         "{errors}"
     );
+    assert!(errors.contains("killed while unbound"), "{errors}");
+    assert!(errors.contains("after the kill: nvme -1 1"), "{errors}");
 }

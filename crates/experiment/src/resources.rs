@@ -1,5 +1,6 @@
 //! What an experiment makes and what outlives a process: in a lease from the first one on.
 
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -53,7 +54,7 @@ impl Resources {
     ///
     /// # Errors
     /// As there.
-    pub fn file_in(&mut self, directory: &Path, bytes: u64) -> Result<PathBuf, LeaseError> {
+    pub fn file_in(&mut self, directory: &Path, bytes: u64) -> Result<(PathBuf, File), LeaseError> {
         self.lease()?.file_in(directory, bytes)
     }
 

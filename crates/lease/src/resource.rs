@@ -151,14 +151,15 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written or the file cannot be made.
     pub fn temporary_file(&mut self, bytes: u64) -> Result<PathBuf, LeaseError> {
-        self.file_in(&std::env::temp_dir(), bytes)
+        let (path, _) = self.file_in(&std::env::temp_dir(), bytes)?;
+        Ok(path)
     }
 
-    /// The same in a directory.
+    /// The same in a directory, and open. Who can write to the directory can replace the file: it is to be used by what is open.
     ///
     /// # Errors
     /// As there.
-    pub fn file_in(&mut self, directory: &Path, bytes: u64) -> Result<PathBuf, LeaseError> {
+    pub fn file_in(&mut self, directory: &Path, bytes: u64) -> Result<(PathBuf, File), LeaseError> {
         let directory = fs::canonicalize(directory).map_err(cannot("use", directory))?;
         let path = directory.join(named(&token()?));
         self.register(Resource::File { path: path.clone() })?;
@@ -167,9 +168,9 @@ impl Lease {
             .create_new(true)
             .mode(0o600)
             .open(&path)
-            .and_then(|file: File| file.set_len(bytes));
-        made.map_err(cannot("make the file", &path))?;
-        Ok(path)
+            .and_then(|file: File| file.set_len(bytes).map(|()| file));
+        let file = made.map_err(cannot("make the file", &path))?;
+        Ok((path, file))
     }
 
     /// Starts a process, which ends with the lease together with all that it starts. It ends at once when the calling
@@ -235,11 +236,19 @@ impl Lease {
     /// address is taken away, and the interface is up or down as it was.
     ///
     /// # Errors
-    /// When the journal cannot be written, there is no such interface, or `ip` of iproute2 refuses.
+    /// When the journal cannot be written, there is no such interface, this machine has the address already, or `ip` of iproute2
+    /// refuses.
     pub fn network_address(&mut self, name: &str, address: Ipv4Addr) -> Result<(), LeaseError> {
-        self.interface(name, Some(address))?
-            .set()
-            .map_err(cannot("give an address to", Path::new(name)))
+        let refused = cannot("give an address to", Path::new(name));
+        match network::is_taken(address) {
+            Ok(false) => {}
+            Ok(true) => {
+                let reason = format!("this machine has {address} already");
+                return Err(refused(io::Error::other(reason)));
+            }
+            Err(error) => return Err(refused(error)),
+        }
+        self.interface(name, Some(address))?.set().map_err(refused)
     }
 
     /// Records a network interface that the caller is about to move to a network namespace of its own. When that namespace is

@@ -144,8 +144,15 @@ fn command(shown: &Shown<'_>) -> Option<String> {
 /// The lock waits of all samples of a cell by call site, longest first.
 fn locks(shown: &Shown<'_>, out: &mut Document) {
     const MOST_SITES: usize = 5;
-    let mut table = Table::of(["cell", "call site", "kind", "waits", "waited s"]);
+    let mut table = Table::of(["cell", "call site", "kind", ">waits", ">waited s"]);
     let mut is_empty = true;
+    let varied: Vec<&str> = shown
+        .detail
+        .factors
+        .iter()
+        .filter(|it| it.levels.len() > 1)
+        .map(|it| it.name.as_str())
+        .collect();
     for cell in shown.cells {
         let of_cell = shown.samples.iter().filter(|it| it.cell == cell.cell);
         let mut sites: BTreeMap<(String, String), (u64, f64)> = BTreeMap::new();
@@ -165,10 +172,8 @@ fn locks(shown: &Shown<'_>, out: &mut Document) {
         sites.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
         for ((site, kind), (waits, wait_s)) in sites.into_iter().take(MOST_SITES) {
             is_empty = false;
-            let only = cell.cell.only(|it| COMPARED_FACTORS.contains(&it));
-            let levels: Vec<String> = only.levels().map(|(_, level)| level.to_string()).collect();
             table.row([
-                Role::Subject.text(levels.join(" ")),
+                Role::Subject.text(cell.cell.only(|it| varied.contains(&it)).to_string()),
                 site.into(),
                 kind.replace('_', " ").into(),
                 waits.to_string().into(),
@@ -177,10 +182,7 @@ fn locks(shown: &Shown<'_>, out: &mut Document) {
         }
     }
     if !is_empty {
-        out.heading(
-            "Waits for kernel locks",
-            "on the CPUs of fio, all samples together",
-        );
+        out.heading("Waits for kernel locks", "of fio, all samples together");
         out.table(table);
     }
 }

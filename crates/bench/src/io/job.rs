@@ -1,12 +1,15 @@
 //! The command line of fio, and fio while it runs.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nearfar_experiment::{BoxError, Process, Resources};
 use nearfar_machine::{CpuSet, NodeId};
+use nearfar_proc::tasks;
 
 use super::answer::Answer;
 use crate::mapping::set_policy;
@@ -14,10 +17,18 @@ use crate::mapping::set_policy;
 /// The last bytes of what fio wrote to standard error that an error has.
 const MAX_ERROR_BYTES: usize = 600;
 
+const READ_ONLY: &str = "--readonly";
+const NO_NEW_FILE: &str = "--allow_file_create=0";
+
 /// One measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
+    /// As it is shown.
     pub(super) path: PathBuf,
+    /// The same as this process has it open; none for a null block device.
+    pub(super) file: Option<RawFd>,
+    /// The size of a file that nearfar made for the run.
+    pub(super) made_bytes: Option<u64>,
     pub(super) engine: &'static str,
     pub(super) pattern: String,
     pub(super) block_size: String,
@@ -36,12 +47,22 @@ impl Job {
         !matches!(pattern, "read" | "randread")
     }
 
+    /// What fio is started with. It opens what this process has open, whatever the path's name is of by now.
     fn words(&self) -> Vec<String> {
+        let name = match self.file {
+            Some(file) => format!("/proc/{}/fd/{file}", std::process::id()),
+            None => shown(&self.path),
+        };
+        let mut words = self.words_with(&name);
+        words.push(NO_NEW_FILE.to_owned());
+        words
+    }
+
+    fn words_with(&self, name: &str) -> Vec<String> {
         let milliseconds = |seconds: f64| format!("{:.0}ms", 1e3 * seconds);
-        let path = self.path.to_string_lossy().replace(':', "\\:");
         let mut words = vec![
-            "--name=nearfar".to_owned(),
-            format!("--filename={path}"),
+            "--name=job".to_owned(),
+            format!("--filename={name}"),
             format!("--ioengine={}", self.engine),
             format!("--direct={}", u8::from(!self.is_buffered)),
             format!("--rw={}", self.pattern),
@@ -53,18 +74,30 @@ impl Job {
             "--time_based".to_owned(),
             format!("--runtime={}", milliseconds(self.seconds)),
             format!("--ramp_time={}", milliseconds(self.ramp_seconds)),
-            "--allow_file_create=0".to_owned(),
             "--output-format=json+".to_owned(),
         ];
         if !Self::writes(&self.pattern) {
-            words.push("--readonly".to_owned());
+            words.push(READ_ONLY.to_owned());
         }
         words
     }
 
-    /// The command that measures the same without nearfar.
+    /// The command that measures the same without nearfar. Where nearfar made the file, fio makes one of its own.
     pub(super) fn command_line(&self) -> String {
-        let quoted = self.words().into_iter().map(|word| {
+        let name = match self.made_bytes {
+            Some(_) => shown(&self.path.with_file_name("fio-file")),
+            None => shown(&self.path),
+        };
+        let mut words = self.words_with(&name);
+        match self.made_bytes {
+            Some(bytes) => {
+                // With it fio makes no file.
+                words.retain(|word| word != READ_ONLY);
+                words.push(format!("--size={bytes}"));
+            }
+            None => words.push(NO_NEW_FILE.to_owned()),
+        }
+        let quoted = words.into_iter().map(|word| {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,+:".contains(c);
             match word.chars().all(plain) {
                 true => word,
@@ -105,8 +138,19 @@ impl Job {
             let hint = "fio is in the package fio of all distributions";
             format!("{error}; {hint}")
         })?;
-        Ok(Running { process, directory })
+        let mut running = Running {
+            process,
+            directory,
+            processes: BTreeSet::new(),
+        };
+        running.note_jobs();
+        Ok(running)
     }
+}
+
+/// A path as fio reads it: a colon is between two.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().replace(':', "\\:")
 }
 
 const OUTPUT: &str = "fio.json";
@@ -116,9 +160,26 @@ const ERRORS: &str = "fio.err";
 pub(super) struct Running {
     process: Process,
     directory: PathBuf,
+    /// fio and those of its jobs that were seen.
+    processes: BTreeSet<i32>,
 }
 
 impl Running {
+    /// Notes the jobs that run now: processes of their own.
+    pub(super) fn note_jobs(&mut self) {
+        let Ok(pid) = i32::try_from(self.process.child.id()) else {
+            return;
+        };
+        self.processes.insert(pid);
+        // It may end at any moment.
+        self.processes
+            .extend(tasks::children(pid, pid).into_iter().flatten());
+    }
+
+    pub(super) fn processes(&self) -> &BTreeSet<i32> {
+        &self.processes
+    }
+
     /// Whether it still runs.
     pub(super) fn is_running(&mut self) -> io::Result<bool> {
         Ok(self.process.child.try_wait()?.is_none())
@@ -199,6 +260,8 @@ mod tests {
     fn job(path: &str, pattern: &str) -> Job {
         Job {
             path: path.into(),
+            file: None,
+            made_bytes: None,
             engine: "io_uring",
             pattern: pattern.to_owned(),
             block_size: "4096".to_owned(),
@@ -216,7 +279,7 @@ mod tests {
     fn the_command_line_is_one_for_a_shell() {
         let line = job("/dev/it's:1", "randread").command_line();
         assert!(
-            line.starts_with("numactl --membind=1 fio --name=nearfar "),
+            line.starts_with("numactl --membind=1 fio --name=job "),
             "{line}"
         );
         assert!(line.contains(r"'--filename=/dev/it'\''s\:1'"), "{line}");
@@ -228,11 +291,35 @@ mod tests {
     }
 
     #[test]
+    fn fio_opens_what_is_open_and_the_shown_command_names_it() {
+        let opened = Job {
+            file: Some(7),
+            ..job("/tmp/it", "randread")
+        };
+        let name = format!("--filename=/proc/{}/fd/7", std::process::id());
+        assert!(opened.words().contains(&name));
+        assert!(opened.command_line().contains("--filename=/tmp/it "));
+        let made = Job {
+            made_bytes: Some(4096),
+            ..opened
+        };
+        let line = made.command_line();
+        assert!(
+            line.contains("--filename=/tmp/fio-file ") && line.ends_with(" --size=4096"),
+            "{line}"
+        );
+        assert!(
+            !line.contains(READ_ONLY) && !line.contains(NO_NEW_FILE),
+            "{line}"
+        );
+    }
+
+    #[test]
     fn fio_itself_refuses_writes_of_a_job_that_reads() {
         let is_read_only = |pattern| {
             job("/dev/x", pattern)
                 .words()
-                .contains(&"--readonly".to_owned())
+                .contains(&READ_ONLY.to_owned())
         };
         assert!(is_read_only("read") && is_read_only("randread"));
         for pattern in ["write", "randwrite", "rw", "randrw"] {

@@ -1,6 +1,5 @@
 //! The run of the experiment: fio for each sample, and what is counted meanwhile.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,13 +9,14 @@ use nearfar_machine::{IoPolicy, NodeId};
 use nearfar_trace::locks::Recorder;
 use serde_json::Value;
 
-use super::declared::{DECLARATION, IOPOLICY, KEEP};
+use super::declared::{DECLARATION, IOPOLICY, KEEP, PATTERN};
 use super::job::{Job, Running};
 use super::meanwhile::{DiskCounts, Paths};
 use super::parameters::Parameters;
 use super::prepare::IoExperiment;
-use super::sample::{self, Sample};
+use super::sample::{self, Sample, Waited};
 use super::writable::name;
+use crate::conditions::usage_of;
 
 /// How often it is looked whether fio has ended.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -31,8 +31,14 @@ pub(super) struct Started {
     cpu_node: NodeId,
     disks: DiskCounts,
     locks: Option<Recorder>,
-    /// Keeps others from mounting what is written to.
-    _claim: Option<File>,
+    /// System time of all children that had ended before it.
+    system_s: f64,
+}
+
+/// System time of the children that have ended, in seconds.
+fn children_system_s() -> f64 {
+    let time = usage_of(libc::RUSAGE_CHILDREN).ru_stime;
+    time.tv_sec as f64 + time.tv_usec as f64 / 1e6
 }
 
 impl IoExperiment<'_> {
@@ -50,6 +56,7 @@ impl IoExperiment<'_> {
                 started.fio.kill();
                 return Err("fio did not end in time and was killed".into());
             }
+            started.fio.note_jobs();
             match &mut self.paths {
                 Some(paths) => paths.wait(CHECK_EVERY)?,
                 None => std::thread::sleep(CHECK_EVERY),
@@ -118,11 +125,8 @@ impl Experiment for IoExperiment<'_> {
     }
 
     fn setup_cell(&mut self, cell: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
+        self.open_device(Job::writes(&cell.text(PATTERN)))?;
         let (job, cpu_node) = self.job(cell)?;
-        let claim = match Job::writes(&job.pattern) {
-            true => self.claim()?,
-            false => None,
-        };
         let directory: PathBuf = resources.temporary_directory()?;
         if let Some(paths) = &mut self.paths {
             paths.begin()?;
@@ -133,6 +137,7 @@ impl Experiment for IoExperiment<'_> {
             true => Some(Recorder::start(&job.cpus)?),
             false => None,
         };
+        let system_s = children_system_s();
         let fio = job.start(resources, directory)?;
         self.running = Some(Started {
             fio,
@@ -140,13 +145,14 @@ impl Experiment for IoExperiment<'_> {
             cpu_node,
             disks,
             locks,
-            _claim: claim,
+            system_s,
         });
         Ok(())
     }
 
     fn teardown_cell(&mut self, _: &Cell) -> Result<(), BoxError> {
         self.running = None;
+        self.close_device();
         Ok(())
     }
 
@@ -159,10 +165,18 @@ impl Experiment for IoExperiment<'_> {
         let started = self.running.as_mut().ok_or("fio was not started")?;
         let disks = self.target.as_ref().map_or(&[][..], |it| &it.disks);
         let now = DiskCounts::now(disks);
-        let locks = started.locks.take().map(Recorder::finish).transpose()?;
-        let locks = locks.map(|it| it.locks);
-        let untraced = locks.as_ref().and_then(|it| it.no_spin_reason.clone());
+        let locks = started.locks.take();
+        let locks = locks.map(|it| it.finish(Some(started.fio.processes())));
         let fio = started.fio.answer()?;
+        // fio and its jobs have ended: their system time from begin to end, as the trace is.
+        let system_s = children_system_s() - started.system_s;
+        let locks = locks.transpose()?.map(|it| Waited {
+            locks: it.locks,
+            system_s,
+        });
+        let untraced = locks
+            .as_ref()
+            .and_then(|it| it.locks.no_spin_reason.clone());
         let Job {
             seconds,
             ramp_seconds,
@@ -188,7 +202,7 @@ impl Experiment for IoExperiment<'_> {
             cpus: started.job.cpus.clone(),
             memory_node: started.job.memory_node,
             nearest_path_share: share.and_then(Result::ok),
-            locks,
+            waited: locks,
             warnings: warnings
                 .chain(others)
                 .chain(unknown)

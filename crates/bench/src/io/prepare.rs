@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Factor, Resources};
 use nearfar_machine::{CpuSet, Machine, NodeId};
-use nearfar_proc::affinity;
+use nearfar_proc::{affinity, error_text};
 
 use super::declared::{BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN};
 use super::job::{Job, engine};
@@ -17,7 +18,7 @@ use super::null::Null;
 use super::parameters::{Asked, Parameters};
 use super::target::{Surroundings, Target, TargetError, usable};
 use super::warnings::of_machine;
-use super::writable::{claim, is_same, name};
+use super::writable::{NotWritableError, claim, is_same, name};
 use crate::planned::{self, PlannedChanges};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -38,6 +39,8 @@ pub(crate) struct IoExperiment<'a> {
     /// Why there are no paths where there could be.
     pub(super) path_warning: Option<String>,
     pub(super) running: Option<Started>,
+    /// What is measured: a regular file from the setup of the run on, a device while a sample is taken.
+    pub(super) file: Option<File>,
 }
 
 pub(crate) fn make<'a>(
@@ -62,6 +65,7 @@ pub(crate) fn make<'a>(
         paths: None,
         path_warning: None,
         running: None,
+        file: None,
     };
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     if context.is_measured_here {
@@ -162,49 +166,89 @@ impl IoExperiment<'_> {
 
     /// Refuses a run with cells that write where that is not allowed.
     fn check_writes(&self) -> Result<(), BoxError> {
-        let writes = self
-            .cells
-            .iter()
-            .any(|cell| Job::writes(&cell.text(PATTERN)));
-        let (Some(target), Some(destroy)) = (&self.target, &self.parameters.destroy) else {
-            return match (writes, &self.target) {
-                (true, Some(_)) => self.claim().map(|_| ()),
-                _ => Ok(()),
-            };
+        let (Some(target), destroy) = (&self.target, &self.parameters.destroy) else {
+            return Ok(());
         };
-        match is_same(&target.path, destroy.as_ref()) {
-            true => Ok(()),
-            false => Err(format!(
-                "--destroy {destroy}: what is measured is {}",
-                target.path.display()
-            )
-            .into()),
+        if let Some(destroy) = destroy
+            .as_ref()
+            .filter(|it| !is_same(&target.path, it.as_ref()))
+        {
+            let measured = target.path.display();
+            return Err(format!("--destroy {destroy}: what is measured is {measured}").into());
+        }
+        let mut cells = self.cells.iter();
+        match cells.any(|cell| Job::writes(&cell.text(PATTERN))) {
+            true => self.claim().map(|_| ()),
+            false => Ok(()),
         }
     }
 
-    /// Keeps what is written to from being mounted or claimed meanwhile.
-    pub(super) fn claim(&self) -> Result<Option<File>, BoxError> {
+    /// Whether what is measured may be written to. A device is open exclusively then.
+    fn claim(&self) -> Result<Option<File>, BoxError> {
         let target = self.target.as_ref().ok_or("the device is unknown")?;
-        let path = target.path.display();
-        if self.parameters.destroy.is_some() {
-            return Ok(None);
-        }
+        self.claim_at(&target.path, target.is_made)
+    }
+
+    fn claim_at(&self, path: &Path, is_made: bool) -> Result<Option<File>, BoxError> {
+        let shown = path.display();
+        let may_destroy = self.parameters.destroy.is_some();
         match &self.parameters.asked {
             Asked::Device(_) => {
-                let refused = |error| {
-                    format!(
-                        "cannot write to {path}: {error}\n--destroy {path} writes to it all the same and destroys what \
-                         is on it"
-                    )
+                let refused = |error: NotWritableError| {
+                    let hint = match error.is_content() {
+                        true => format!(
+                            "--destroy {shown} writes to it all the same and destroys what is on it"
+                        ),
+                        false => "a device that something uses is never written to".to_owned(),
+                    };
+                    format!("cannot write to {shown}: {error}\n{hint}")
                 };
-                Ok(Some(claim(&target.path).map_err(refused)?))
+                Ok(Some(claim(path, may_destroy).map_err(refused)?))
             }
-            Asked::File(_) if !target.is_made => Err(format!(
-                "cannot write to {path}: nearfar did not make this file\n--destroy {path} writes to it all the same; \
+            Asked::File(_) if !is_made && !may_destroy => Err(format!(
+                "cannot write to {shown}: nearfar did not make this file\n--destroy {shown} writes to it all the same; \
                  --file with a directory makes a file there"
             )
             .into()),
             Asked::File(_) | Asked::Null(_) => Ok(None),
+        }
+    }
+
+    /// Opens the device that is measured, exclusively if it is written to; the same disk as at first, whatever its name is by now.
+    pub(super) fn open_device(&mut self, writes: bool) -> Result<(), BoxError> {
+        let Some(Target {
+            path,
+            identity: Some(identity),
+            is_made,
+            ..
+        }) = self.target.clone()
+        else {
+            return Ok(());
+        };
+        if !matches!(self.parameters.asked, Asked::Device(_)) {
+            return Ok(());
+        }
+        let open = |path: &Path| -> Result<File, BoxError> {
+            match writes {
+                true => self
+                    .claim_at(path, is_made)?
+                    .ok_or_else(|| "it is no device".into()),
+                false => File::open(path).map_err(|error| {
+                    format!("cannot open {}: {}", path.display(), error_text(&error)).into()
+                }),
+            }
+        };
+        let (now, file) = identity.open_with(&path, open)?;
+        if now != path {
+            self.target = Some(Target::at(self.machine, now)?);
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
+    pub(super) fn close_device(&mut self) {
+        if matches!(self.parameters.asked, Asked::Device(_)) {
+            self.file = None;
         }
     }
 
@@ -245,18 +289,31 @@ impl IoExperiment<'_> {
                 let path = null.make(resources)?;
                 self.target = Some(Target::at(self.machine, path)?);
             }
-            Asked::File(_) => {
-                let Some(target) = self.target.as_mut().filter(|it| it.is_made) else {
-                    return Ok(());
-                };
-                if target.path.is_dir() {
-                    let path = resources.file_in(&target.path, parameters.size)?;
-                    fill(&path, parameters.size)?;
-                    target.path = path;
-                }
-            }
+            Asked::File(_) => self.open_file(resources)?,
             Asked::Device(_) => {}
         }
+        Ok(())
+    }
+
+    /// Opens the file that is measured, and makes it first where that was asked for. fio gets what is open: another user who can
+    /// write to the directory can put another file in its place.
+    fn open_file(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
+        let bytes = self.parameters.size;
+        let target = self.target.as_mut().ok_or("the file is unknown")?;
+        let file = match target.path.is_dir() {
+            true => {
+                let (path, mut file) = resources.file_in(&target.path, bytes)?;
+                fill(&mut file, bytes)?;
+                target.path = path;
+                file
+            }
+            false => {
+                let shown = target.path.display().to_string();
+                let file = File::open(&target.path);
+                file.map_err(|error| format!("cannot open {shown}: {}", error_text(&error)))?
+            }
+        };
+        self.file = Some(file);
         Ok(())
     }
 
@@ -274,6 +331,8 @@ impl IoExperiment<'_> {
         } = self.parameters;
         let job = Job {
             path: target.path.clone(),
+            file: self.file.as_ref().map(AsRawFd::as_raw_fd),
+            made_bytes: target.is_made.then_some(self.parameters.size),
             engine: self.engine.0,
             pattern: cell.text(PATTERN),
             block_size: cell.text(BLOCK_SIZE),
@@ -290,9 +349,8 @@ impl IoExperiment<'_> {
 }
 
 /// Gives a file content, so that reads reach the disk.
-fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
+fn fill(file: &mut File, bytes: u64) -> std::io::Result<()> {
     const PIECE_BYTES: u64 = 1 << 20;
-    let mut file = File::options().write(true).open(path)?;
     let mut random = fastrand::Rng::with_seed(1);
     let mut piece = vec![0; PIECE_BYTES as usize];
     random.fill(&mut piece);

@@ -22,11 +22,20 @@ pub(crate) struct Sample {
     pub(super) memory_node: NodeId,
     /// `None` for a device with one path, and where it is unknown.
     pub(super) nearest_path_share: Option<f64>,
-    /// What tasks on the CPUs of fio waited for; `None` where that was not asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) locks: Option<LockWaits>,
+    /// `None` where that was not asked for.
+    #[serde(flatten)]
+    pub(super) waited: Option<Waited>,
     /// What may be wrong with it, in sentences.
     pub(super) warnings: Vec<String>,
+}
+
+/// What fio waited for, from its start to its end.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Waited {
+    /// Of its own tasks.
+    pub(super) locks: LockWaits,
+    /// Its system time, in seconds.
+    pub(super) system_s: f64,
 }
 
 pub(super) fn metrics() -> Vec<Metric> {
@@ -83,12 +92,9 @@ pub(super) fn values(sample: &Sample) -> Values {
     known.collect()
 }
 
-/// The share of fio's system time that its CPUs were busy waiting for spinlocks.
+/// The share of fio's system time, warm-up included, that it was busy waiting for spinlocks.
 fn spin_share(sample: &Sample) -> Option<MetricValue> {
-    let locks = sample
-        .locks
-        .as_ref()
-        .filter(|it| it.no_spin_reason.is_none())?;
-    let system_s = sample.fio.system_s;
-    (system_s > 0.0).then(|| (locks.spin_s / system_s).into())
+    let Waited { locks, system_s } = sample.waited.as_ref()?;
+    let is_known = locks.no_spin_reason.is_none() && *system_s > 0.0;
+    is_known.then(|| (locks.spin_s / system_s).into())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use nearfar_machine::{CpuSet, Machine, Node, NodeId, PciAddress, alternatives};
 use nearfar_placement::locality::Localities;
 
+use super::identity::Identity;
 use super::writable::{block_directory, name};
 
 /// A target that cannot be measured, or whose place is unknown.
@@ -17,12 +18,18 @@ pub(super) enum TargetError {
     NoDevice { name: String, known: Vec<String> },
     #[error("--device {name}: it has {} disks ({}): name one of them", disks.len(), disks.join(", "))]
     SeveralDisks { name: String, disks: Vec<String> },
+    #[error("{} has no size: it is not set up, or its medium is missing", path.display())]
+    Empty { path: PathBuf },
     #[error("--device {name}: it has no disk")]
     NoDisk { name: String },
     #[error("--device {name}: not a block device; a regular file is measured with --file")]
     NotBlock { name: String },
     #[error("--file {}: neither a regular file nor a directory", path.display())]
     NotFile { path: PathBuf },
+    #[error(
+        "--file {path:?}: fio cannot be given a path that is not UTF-8, or has blanks at an end"
+    )]
+    Name { path: PathBuf },
     #[error("cannot read {}: {}", path.display(), nearfar_proc::error_text(error))]
     Read { path: PathBuf, error: io::Error },
     #[error("where {what} is is unknown ({because}): --device-node says which node it is on")]
@@ -44,6 +51,8 @@ pub(super) struct Target {
     pub(super) functions: Vec<PciAddress>,
     /// Whether the path is a directory in which nearfar makes a file, or that file.
     pub(super) is_made: bool,
+    /// Of a block device.
+    pub(super) identity: Option<Identity>,
 }
 
 impl Target {
@@ -109,6 +118,17 @@ impl Target {
             kind if kind.is_dir() && is_made => found.dev(),
             _ => return Err(TargetError::NotFile { path }),
         };
+        // fio cuts blanks off: the command that is shown would be of another file.
+        if path.to_str().is_none_or(|it| it.trim() != it) {
+            return Err(TargetError::Name { path });
+        }
+        let identity = match found.file_type().is_block_device() {
+            true => Some(Identity::of(number).map_err(read(&path))?),
+            false => None,
+        };
+        if identity.as_ref().is_some_and(Identity::is_empty) {
+            return Err(TargetError::Empty { path });
+        }
         let mut disks = Vec::new();
         // A file system without a block device, such as tmpfs, has no directory there.
         if let Ok(directory) = block_directory(number) {
@@ -123,6 +143,7 @@ impl Target {
             disks,
             functions,
             is_made,
+            identity,
         })
     }
 }

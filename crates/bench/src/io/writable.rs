@@ -28,11 +28,19 @@ pub enum NotWritableError {
     Unknown { device: String, reason: String },
 }
 
+impl NotWritableError {
+    /// Whether it is what is on the device, not who uses it.
+    pub(super) fn is_content(&self) -> bool {
+        matches!(self, Self::Partitions { .. } | Self::Signature { .. })
+    }
+}
+
 /// Opens the device so that nothing can mount or claim it while the file is open, if nothing has it and nothing is on it.
+/// `may_destroy`: what is on it does not matter.
 ///
 /// # Errors
 /// The first reason not to write to it.
-pub(super) fn claim(path: &Path) -> Result<File, NotWritableError> {
+pub(super) fn claim(path: &Path, may_destroy: bool) -> Result<File, NotWritableError> {
     let device = path.display().to_string();
     let unknown = |reason: String| NotWritableError::Unknown {
         device: device.clone(),
@@ -47,7 +55,7 @@ pub(super) fn claim(path: &Path) -> Result<File, NotWritableError> {
         not_mounted(&name, directory).map_err(|error| error.or(&device))?;
         no_holders(&name, directory)?;
     }
-    if !partitions.is_empty() {
+    if !partitions.is_empty() && !may_destroy {
         let names: Vec<String> = partitions.iter().map(|it| name(it)).collect();
         return Err(NotWritableError::Partitions {
             device,
@@ -65,6 +73,9 @@ pub(super) fn claim(path: &Path) -> Result<File, NotWritableError> {
         }
         file => file.map_err(system)?,
     };
+    if may_destroy {
+        return Ok(file);
+    }
     match signature(path).map_err(unknown)? {
         Some(signature) => Err(NotWritableError::Signature { device, signature }),
         None => Ok(file),
@@ -182,22 +193,12 @@ fn no_holders(device: &str, directory: &Path) -> Result<(), NotWritableError> {
 /// When blkid is missing or fails: then nothing is known.
 fn signature(path: &Path) -> Result<Option<String>, String> {
     let answer = Command::new("blkid")
-        .arg("--probe")
+        .args(["--probe", "--output", "export"])
         .arg(path)
         .output()
         .map_err(|error| format!("blkid: {}", nearfar_proc::error_text(&error)))?;
-    let said = String::from_utf8_lossy(&answer.stdout);
-    let value = |tag: &str| {
-        let (_, rest) = said.split_once(&format!("{tag}=\""))?;
-        Some(format!("{tag} {}", rest.split('"').next()?))
-    };
     match answer.status.code() {
-        Some(0) => Ok(Some(
-            value(" TYPE").or_else(|| value("PTTYPE")).map_or_else(
-                || "of an unknown kind".to_owned(),
-                |it| it.trim().to_owned(),
-            ),
-        )),
+        Some(0) => Ok(signature_of(&String::from_utf8_lossy(&answer.stdout))),
         // Nothing was found.
         Some(2) => Ok(None),
         // Several signatures that exclude each other.
@@ -207,6 +208,23 @@ fn signature(path: &Path) -> Result<Option<String>, String> {
             answer.status,
             String::from_utf8_lossy(&answer.stderr).trim()
         )),
+    }
+}
+
+/// From lines of `TAG=VALUE`. What a partition table says of a partition is not on the partition.
+fn signature_of(export: &str) -> Option<String> {
+    let tags = export.lines().filter_map(|line| line.split_once('='));
+    let tags: Vec<(&str, &str)> = tags
+        .filter(|(tag, _)| *tag != "DEVNAME" && !tag.starts_with("PART_ENTRY_"))
+        .collect();
+    let value = |wanted: &str| {
+        let found = tags.iter().find(|(tag, _)| *tag == wanted);
+        found.map(|(tag, value)| format!("{tag} {value}"))
+    };
+    let named = value("TYPE").or_else(|| value("PTTYPE"));
+    match tags.is_empty() {
+        true => None,
+        false => Some(named.unwrap_or_else(|| "of an unknown kind".to_owned())),
     }
 }
 
@@ -221,4 +239,24 @@ pub(super) fn is_same(one: &Path, other: &OsStr) -> bool {
             .filter_map(canonical)
             .any(|it| it == one)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_partition_has_no_signature() {
+        let entry = "DEVNAME=/dev/loop0p1\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_TYPE=0fc6\n";
+        assert_eq!(signature_of(entry), None);
+        assert_eq!(signature_of(""), None);
+        let ext4 = format!("{entry}UUID=1\nTYPE=ext4\nUSAGE=filesystem\n");
+        assert_eq!(signature_of(&ext4).as_deref(), Some("TYPE ext4"));
+        let table = "DEVNAME=/dev/loop0\nPTUUID=1\nPTTYPE=gpt\n";
+        assert_eq!(signature_of(table).as_deref(), Some("PTTYPE gpt"));
+        assert_eq!(
+            signature_of("LABEL=x\n").as_deref(),
+            Some("of an unknown kind")
+        );
+    }
 }

@@ -123,6 +123,14 @@ fn is_up(name: &str) -> io::Result<bool> {
     Ok(flags & IFF_UP != 0)
 }
 
+/// Whether any interface has an address. Undoing would take it from there.
+pub(super) fn is_taken(address: Ipv4Addr) -> io::Result<bool> {
+    let mut command = Command::new("ip");
+    command.args(["-oneline", "-4", "address", "show", "to"]);
+    let output = command.arg(address.to_string()).output()?;
+    Ok(!output.stdout.trim_ascii().is_empty())
+}
+
 fn has_address(name: &str, address: Ipv4Addr) -> io::Result<bool> {
     let mut command = Command::new("ip");
     command.args(["-oneline", "-4", "address", "show", "dev", name]);
