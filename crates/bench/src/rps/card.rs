@@ -38,7 +38,7 @@ impl Link {
         resources: &mut Resources,
     ) -> Result<Self, BoxError> {
         unused(client)?;
-        let (own, other) = addresses();
+        let (own, other) = addresses()?;
         let irqs_of_client = irqs(client);
         resources.moved_interface(client)?;
         resources.network_address(server, own)?;
@@ -65,7 +65,7 @@ impl Link {
 
     /// Makes a veth pair. It ends with the namespace that has one of its ends.
     pub(super) fn veth() -> Result<Self, BoxError> {
-        let (server, client) = addresses();
+        let (server, client) = addresses()?;
         let pid = std::process::id();
         let (interface, peer) = (format!("nf{pid}"), format!("nfc{pid}"));
         let namespace = Namespace::new().map_err(cannot_make)?;
@@ -222,13 +222,19 @@ fn unused(name: &str) -> Result<(), BoxError> {
     }
 }
 
-/// Two addresses of 198.18.0.0/15, which is kept for benchmarks; other processes have others.
-fn addresses() -> (Ipv4Addr, Ipv4Addr) {
-    let [.., low] = std::process::id().to_be_bytes();
-    (
-        Ipv4Addr::new(198, 18, low, 1),
-        Ipv4Addr::new(198, 18, low, 2),
-    )
+/// Two addresses of a network of 198.18.0.0/15, which is kept for benchmarks, that this machine has no address of.
+fn addresses() -> Result<(Ipv4Addr, Ipv4Addr), BoxError> {
+    let taken = output(
+        "ip",
+        &["-oneline", "-4", "address", "show", "to", "198.18.0.0/15"],
+    )?;
+    let [.., first] = std::process::id().to_be_bytes();
+    let networks = (0..=u8::MAX).map(|step| first.wrapping_add(step));
+    let is_free = |network: &u8| !taken.contains(&format!(" 198.18.{network}."));
+    let network = networks.into_iter().find(is_free);
+    let network = network.ok_or("this machine has addresses of all networks of 198.18.0.0/16")?;
+    let address = |host| Ipv4Addr::new(198, 18, network, host);
+    Ok((address(1), address(2)))
 }
 
 fn affinity(irq: Irq, cpus: CpuSet) -> Change {

@@ -45,6 +45,8 @@ pub(super) struct Load<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) cpus: Vec<CpuId>,
     pub(super) flows: Vec<Flow>,
+    /// For servers that want one.
+    pub(super) password: Option<String>,
     pub(super) value_bytes: usize,
     pub(super) warm_up: Duration,
     pub(super) time: Duration,
@@ -179,6 +181,9 @@ impl Client {
                 counts: false,
                 received: Vec::new(),
             };
+            if let Some(password) = &load.password {
+                connection.ask(&command(&["AUTH", password]))?;
+            }
             connection.ask(&command(&["SET", KEY, &"x".repeat(load.value_bytes)]))?;
             connections.push(connection);
         }

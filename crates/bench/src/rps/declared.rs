@@ -77,7 +77,7 @@ pub const DECLARATION: Declaration = Declaration {
         ),
         Argument::new(
             "server-command",
-            "Command of a server that speaks redis' protocol, with {address}, {port}, {cpu}, {node}",
+            "Command of a server that speaks redis' protocol, with {address}, {port}, {cpu}, {node}, {password}",
             REDIS,
         ),
         Argument::new(
@@ -127,6 +127,10 @@ impl Parameters {
         if let Err(reason) = server::filled(&parameters.server_command, |name| {
             server::PLACEHOLDERS.contains(&name).then(String::new)
         }) {
+            return wrong("server-command", reason);
+        }
+        if !parameters.server_command.contains("{port}") {
+            let reason = "expected {port}: each server has a port of its own".to_owned();
             return wrong("server-command", reason);
         }
         match (&parameters.device, &parameters.client_device) {

@@ -73,6 +73,7 @@ impl Experiment for Rps<'_> {
             shares: BTreeMap::new(),
             clients: CpuSet::default(),
             plan,
+            password: server::password()?,
         };
         let queues = ready.link.queues.len();
         if queues > 0 {
@@ -131,8 +132,9 @@ impl Experiment for Rps<'_> {
             for cpu in self.server_cpus(node) {
                 let address = server::address(ready.link.server, index);
                 let command = &self.parameters.server_command;
-                self.servers
-                    .push(Server::start(command, (node, cpu), address, resources)?);
+                let started =
+                    Server::start(command, &ready.password, (node, cpu), address, resources)?;
+                self.servers.push(started);
                 index += 1;
             }
         }
@@ -157,6 +159,8 @@ impl Experiment for Rps<'_> {
             namespace: &ready.link.namespace,
             cpus: ready.clients.iter().collect(),
             flows,
+            password: server::has_password(&self.parameters.server_command)
+                .then(|| ready.password.clone()),
             value_bytes: self.parameters.value_bytes as usize,
             warm_up: Duration::from_secs_f64(self.parameters.warm_up),
             time: Duration::from_secs_f64(self.parameters.seconds),
@@ -212,6 +216,14 @@ impl Rps<'_> {
             .ticks
             .stolen_since(&before.ticks, self.all_server_cpus(&ready.nodes).iter());
         warnings.extend(stolen.map(|warning| warning.to_string()));
+        let has_queues = !ready.link.queues.is_empty();
+        if has_queues && !is_steered {
+            warnings.push(
+                "the servers have no queues of their own: a node has fewer queues than it takes, or the card's hash is unknown; \
+                 which interrupts are theirs is not known"
+                    .to_owned(),
+            );
+        }
         if served.dropped > 0 {
             warnings.push(format!(
                 "{} packets were dropped: requests waited for their repetition",
@@ -241,7 +253,7 @@ impl Rps<'_> {
                 groups,
                 client_cpus: ready.clients.iter().collect(),
                 is_steered,
-                interrupts: served.interrupts(node_of),
+                interrupts: served.interrupts(node_of).filter(|_| is_steered),
                 served,
                 warnings,
             }),

@@ -45,6 +45,8 @@ pub(super) struct Ready {
     pub(super) shares: BTreeMap<NodeId, Vec<u32>>,
     pub(super) clients: CpuSet,
     pub(super) plan: Vec<Change>,
+    /// Of the servers, for this run.
+    pub(super) password: String,
     pub(super) warnings: Vec<String>,
 }
 
@@ -86,7 +88,20 @@ impl Rps<'_> {
             Some(_) => RECEIVE,
             None => INTERRUPTS,
         };
+        let asked: Vec<String> = self.cells.iter().map(|cell| cell.text(fixed)).collect();
         self.cells.retain(|cell| cell.text(fixed) == KEEP);
+        if let (true, Some(level)) = (self.cells.is_empty(), asked.first()) {
+            let reason = match fixed {
+                INTERRUPTS => {
+                    "it takes a card with a cable to another one, --device and --client-device"
+                }
+                _ => {
+                    "with a card its interrupts decide which CPU processes packets: --factor interrupts=..."
+                }
+            };
+            let error = format!("cannot measure {fixed}={level}: {reason}");
+            return Err(RunError::Target(error.into()));
+        }
         if self.parameters.device.is_none() {
             notes.push(VETH.to_owned());
         }
@@ -131,7 +146,12 @@ impl Rps<'_> {
         if let Some(first) = out.first() {
             let (count, first) = (out.len(), levels(first).join(","));
             notes.push(format!(
-                "not measured: {count} cells such as {first}: {reason}"
+                "not measured: {}{first}: {reason}",
+                if count > 1 {
+                    format!("{count} cells such as ")
+                } else {
+                    String::new()
+                }
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! The servers: a process each, on a CPU of its own.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,11 @@ use nearfar_machine::{CpuId, NodeId};
 use nearfar_proc::affinity;
 
 /// What a server command's placeholders are.
-pub(super) const PLACEHOLDERS: [&str; 4] = ["address", "port", "cpu", "node"];
-pub(super) const REDIS: &str =
-    "redis-server --bind {address} --port {port} --save '' --appendonly no --protected-mode no";
+pub(super) const PLACEHOLDERS: [&str; 5] = ["address", "port", "cpu", "node", PASSWORD];
+/// The clients give it to the server if its command has it.
+const PASSWORD: &str = "password";
+/// With a password: Linux answers for the address on every interface, so other machines can reach the server.
+pub(super) const REDIS: &str = "redis-server --bind {address} --port {port} --save '' --appendonly no --requirepass {password}";
 const LISTEN_WITHIN: Duration = Duration::from_secs(20);
 const LISTEN_CHECK: Duration = Duration::from_millis(20);
 const SAID_LINES: usize = 5;
@@ -50,19 +52,45 @@ pub(super) fn filled(
     Ok(text + rest)
 }
 
+/// Whether the clients have to give the password.
+pub(super) fn has_password(command: &str) -> bool {
+    command.contains(&format!("{{{PASSWORD}}}"))
+}
+
+/// A password that cannot be guessed.
+pub(super) fn password() -> Result<String, BoxError> {
+    const RANDOM: &str = "/proc/sys/kernel/random/uuid";
+    let uuid = fs::read_to_string(RANDOM);
+    let uuid = uuid.map_err(|error| format!("cannot read {RANDOM}: {error}"))?;
+    Ok(uuid.trim().to_owned())
+}
+
 impl Server {
     /// Starts one. Its memory is that of its node, since it runs there from its first instruction on.
+    ///
+    /// # Errors
+    /// When the command is wrong or cannot be started, or another program has the address.
     pub(super) fn start(
         command: &str,
+        password: &str,
         (node, cpu): (NodeId, CpuId),
         address: SocketAddrV4,
         resources: &mut Resources,
     ) -> Result<Self, BoxError> {
+        // Another user's server would answer, and be written to.
+        if let Err(error) = TcpListener::bind(address) {
+            let reason = nearfar_proc::error_text(&error);
+            return Err(format!(
+                "no server can listen at {address}: {reason}; `ss -ltnp` shows who has the port"
+            )
+            .into());
+        }
         let value = |name: &str| match name {
             "address" => Some(address.ip().to_string()),
             "port" => Some(address.port().to_string()),
             "cpu" => Some(cpu.to_string()),
             "node" => Some(node.to_string()),
+            PASSWORD => Some(password.to_owned()),
             _ => None,
         };
         let command = filled(command, value)?;
@@ -166,7 +194,10 @@ mod tests {
         );
         assert_eq!(filled("serve", value).unwrap(), "serve");
         let error = filled("serve {host}", value).unwrap_err();
-        assert_eq!(error, "{host} is none of {address} {port} {cpu} {node}");
+        assert_eq!(
+            error,
+            "{host} is none of {address} {port} {cpu} {node} {password}"
+        );
         assert!(filled("serve {port", value).is_err());
     }
 }
