@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::cpus::{self, Placing};
 use super::sample::{self, Sample};
-use super::take::{Plan, take};
-use super::workload::Workload;
+use super::take::{Plan, check_memory, take};
+use super::workload::{Workload, unnamed_file};
 use super::{BINDING, EXPERIMENT, KIND, MEMORY, NODES_USED, TASKS, WORKLOAD};
 use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
 
@@ -22,9 +22,9 @@ const MAX_TASKS: i64 = 8192;
 /// More would be felt by what is measured.
 const MAX_FREQUENCY: u32 = 1000;
 
-const ONE_NODE: &str = "this machine has one node: whether more nodes help shows in guests whose memory is split, \
-                        --guest machine=two-node --guest append=numa=fake=1U --guest append=numa=fake=2U --factor tasks=1,2,4 \
-                        --factor memory=spread";
+const ONE_NODE: &str = "this machine has one node: whether more nodes help shows in guests whose memory is split:\n  \
+                        nearfar bench scale --guest machine=two-node --guest append=numa=fake=1U \\\n    \
+                        --guest append=numa=fake=2U --factor tasks=1,2,4 --factor memory=spread";
 
 pub const DECLARATION: Declaration = Declaration {
     name: EXPERIMENT,
@@ -55,7 +55,11 @@ pub const DECLARATION: Declaration = Declaration {
                 _ => number(text),
             },
         ),
-        Varied::of_machine(TASKS, "1 to the number of CPUs, with --sweep", number),
+        Varied::of_machine(
+            TASKS,
+            "1 to the number of CPUs [default: by --sweep]",
+            number,
+        ),
     ],
     arguments: &[
         Argument {
@@ -182,12 +186,31 @@ pub(crate) fn make<'a>(
             let reason = "not a directory".to_owned();
             return Err(arguments.wrong("directory", reason).into());
         }
+        let workloads = experiment.cells.iter().map(|it| it.text(WORKLOAD));
+        let mut workloads = workloads.filter_map(|it| Workload::of(&it));
+        if workloads.any(Workload::has_file)
+            && let Err(error) = unnamed_file(directory, 0)
+        {
+            let reason = nearfar_proc::error_text(&error);
+            let reason = format!("cannot make a file without a name there: {reason}");
+            return Err(arguments.wrong("directory", reason).into());
+        }
         for cell in &experiment.cells {
             let placed = experiment
                 .placing(cell)
                 .and_then(|it| Ok(cpus::place(machine, &experiment.allowed, it)?));
             placed.map_err(|error| RunError::Target(format!("{cell}: {error}").into()))?;
         }
+        let fits = |cell: &Cell| match (cell.level(TASKS), Workload::of(&cell.text(WORKLOAD))) {
+            (Some(Level::Number(tasks)), Some(workload)) => check_memory(
+                workload,
+                experiment.parameters.memory_size,
+                usize::try_from(*tasks).unwrap_or(usize::MAX),
+            ),
+            _ => Ok(()),
+        };
+        let checked = experiment.cells.iter().try_for_each(fits);
+        checked.map_err(|error| arguments.wrong("memory-size", error.to_string()))?;
         if machine.online_nodes().count() < 2 {
             notes.push(ONE_NODE.to_owned());
         }

@@ -100,6 +100,9 @@ fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve
     };
     let curve = |(levels, cells): (Cell, BTreeMap<u32, &Cell>)| {
         let nodes = curve_nodes(samples, &levels);
+        let taken = |cell: &&Cell| rounds.of_cell(cell).map(|it| it.keys().collect::<Vec<_>>());
+        let rounds_of: Vec<_> = cells.values().filter_map(taken).collect();
+        let is_paired = rounds_of.windows(2).all(|pair| pair[0] == pair[1]);
         let points: Vec<Point> = cells.into_iter().map(point).collect();
         let all: Vec<_> = points
             .iter()
@@ -108,7 +111,7 @@ fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve
         Curve {
             levels,
             nodes,
-            law: Known::from_result(law::fit(&all)),
+            law: Known::from_result(law::fit(&all, is_paired)),
             points,
         }
     };

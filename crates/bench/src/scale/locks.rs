@@ -40,7 +40,7 @@ impl Contention {
     pub(super) fn new(recorded: Recorded, tasks: usize) -> Self {
         let Recorded { locks, finished } = recorded;
         let seconds = finished.elapsed.as_secs_f64();
-        // The trace is of the whole machine: others may wait as well.
+        // What an interrupt of theirs waits for counts as theirs.
         let share = |wait_s: f64| (wait_s / (seconds * tasks as f64)).min(1.0);
         let of = |site: &nearfar_trace::locks::Site| HotLock {
             call_site: site.call_site.clone(),

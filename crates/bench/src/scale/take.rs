@@ -45,7 +45,7 @@ pub(super) struct Plan<'a> {
 /// # Errors
 /// When the tasks cannot be started, or one of them ended.
 pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxError> {
-    check_memory(plan)?;
+    check_memory(plan.workload, plan.bytes, plan.tasks.len())?;
     let count = plan.tasks.len();
     let counters = Counters::new(count)?;
     // Before the load: opening events under load has been seen to crash emulated guests.
@@ -59,7 +59,7 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     let counted = count_for(plan, &children, &counters, sampler, cancel)?;
     check_alive(&mut children, cancel)?;
     let contention = match recorder {
-        Known::Yes(recorder) => traced(recorder, plan, cancel)?,
+        Known::Yes(recorder) => traced(recorder, plan, &children, cancel)?,
         Known::No { unknown_reason } => Known::No { unknown_reason },
     };
     check_alive(&mut children, cancel)?;
@@ -219,23 +219,27 @@ fn open_profile(plan: &Plan<'_>) -> Known<Sampler> {
 fn traced(
     mut recorder: Recorder,
     plan: &Plan<'_>,
+    children: &[Child],
     cancel: &AtomicBool,
 ) -> Result<Known<Contention>, BoxError> {
+    let processes = children.iter().map(Child::pid).collect();
     let begun = recorder.begin();
     wait(plan.trace, cancel)?;
-    let recorded: Result<_, TraceError> = begun.and_then(|()| recorder.finish());
+    let recorded: Result<_, TraceError> = begun.and_then(|()| recorder.finish(Some(&processes)));
     Ok(Known::from_result(recorded).map(|it| Contention::new(it, plan.tasks.len())))
 }
 
-fn check_memory(plan: &Plan<'_>) -> Result<(), BoxError> {
-    let needed = plan.workload.resident(plan.bytes) * plan.tasks.len() as u64;
+/// # Errors
+/// When so many tasks would hold more than their share of the memory that is available.
+pub(super) fn check_memory(workload: Workload, bytes: u64, tasks: usize) -> Result<(), BoxError> {
+    let needed = workload.resident(bytes).saturating_mul(tasks as u64);
     let content = std::fs::read("/proc/meminfo")?;
     let available = meminfo::bytes(&content, "MemAvailable").unwrap_or(u64::MAX);
     match needed as f64 > MAX_MEMORY_SHARE * available as f64 {
         false => Ok(()),
         true => Err(format!(
             "{} tasks would hold {} MiB of the {} MiB that are available: give a smaller --memory-size",
-            plan.tasks.len(),
+            tasks,
             needed >> 20,
             available >> 20
         )

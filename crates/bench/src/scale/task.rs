@@ -62,7 +62,10 @@ pub fn serve() -> Result<(), ServeError> {
             Err(error) => error,
         };
         let workload = spec.workload;
-        ServeError::refused(format!("task {} of {workload:?}", task.number), failed)
+        ServeError::refused(
+            format!("task {} of {}", task.number, workload.name()),
+            failed,
+        )
     };
     match spec.tasks.as_slice() {
         [task] => Err(run(task)),

@@ -39,6 +39,7 @@ pub(super) enum Workload {
 }
 
 impl Workload {
+    /// In the order of the variants.
     pub(super) const NAMES: [&str; 7] = [
         "tlb_flush",
         "page_fault",
@@ -61,6 +62,15 @@ impl Workload {
         ];
         let place = Self::NAMES.iter().position(|it| *it == name)?;
         all.get(place).copied()
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// Whether a task needs a file.
+    pub(super) fn has_file(self) -> bool {
+        matches!(self, Self::TlbFlush | Self::PageFaultFile | Self::FileLock)
     }
 
     /// Bytes that a task holds at most, of a mapping of this size.
@@ -173,7 +183,10 @@ fn write_pages(mapped: &Mapped, count: &mut Count<'_>) {
 }
 
 /// A file that no directory has.
-fn unnamed_file(directory: &Path, bytes: usize) -> io::Result<File> {
+///
+/// # Errors
+/// Where the file system has none (O_TMPFILE), or this user may not write there.
+pub(super) fn unnamed_file(directory: &Path, bytes: usize) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
     let file = open(directory, flags, Mode::RUSR | Mode::WUSR)?;
     ftruncate(&file, bytes as u64)?;
