@@ -72,8 +72,8 @@ impl fmt::Display for Warning {
             ),
             Self::StolenTime { cpu, percent } => write!(
                 f,
-                "the hypervisor took {percent:.1} % of CPU {cpu}'s time: figures may be too high; repeat when the host \
-                 is quiet"
+                "the hypervisor took {percent:.1} % of CPU {cpu}'s time: times may be too long and rates too low; repeat \
+                 when the host is quiet"
             ),
             Self::SmallBuffer { wanted_bytes, got_bytes, because } => write!(
                 f,

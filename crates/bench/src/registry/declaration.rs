@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use nearfar_experiment::{Cell, Factor, Level};
+use nearfar_machine::alternatives;
 use nearfar_runs::{Detail, Run};
 use serde_json::Value;
 
@@ -120,8 +121,28 @@ impl Varied {
                     default.join(",")
                 )
             }
+            Levels::OfMachine { help, .. } if help.contains("[default: ") => (*help).to_owned(),
             Levels::OfMachine { help, .. } => format!("{help} [default: all]"),
         }
+    }
+
+    /// What follows the name of a level that it does not have.
+    fn alternatives(&self, level: &str) -> String {
+        match &self.levels {
+            Levels::Named { all, .. } => alternatives(level, all),
+            _ => format!("expected {}", self.help()),
+        }
+    }
+
+    fn level(&self, text: &str) -> Result<Level, String> {
+        let none = || {
+            format!(
+                "{} has no level {text:?}: {}",
+                self.name,
+                self.alternatives(text)
+            )
+        };
+        self.read(text).ok_or_else(none)
     }
 
     fn read(&self, text: &str) -> Option<Level> {
@@ -307,16 +328,16 @@ impl Declaration {
     fn levels(&self, given: &str) -> Result<(&'static str, Vec<Level>), ArgumentError> {
         let (name, levels) = given.split_once('=').unwrap_or((given, ""));
         let wrong = |expected| wrong("factor", given, expected);
-        let factor = self.factor(name).ok_or_else(|| wrong(self.names()))?;
+        let factor = self
+            .factor(name)
+            .ok_or_else(|| wrong(self.no_factor(name)))?;
         let mut chosen: Vec<Level> = Vec::new();
         for text in levels.split(',') {
-            match factor.read(text) {
-                Some(level) if !chosen.contains(&level) => chosen.push(level),
-                _ => {
-                    let help = factor.help();
-                    return Err(wrong(format!("the levels of {name} are {help}, each once")));
-                }
+            let level = factor.level(text).map_err(wrong)?;
+            if chosen.contains(&level) {
+                return Err(wrong(format!("level {level} is there twice")));
             }
+            chosen.push(level);
         }
         Ok((factor.name, chosen))
     }
@@ -331,14 +352,8 @@ impl Declaration {
         for part in given.split(',') {
             let (name, text) = part.split_once('=').unwrap_or((part, ""));
             let factor = self.factor(name.trim());
-            let factor = factor.ok_or_else(|| wrong(self.names()))?;
-            let level = factor.read(text).ok_or_else(|| {
-                wrong(format!(
-                    "the levels of {} are {}",
-                    factor.name,
-                    factor.help()
-                ))
-            })?;
+            let factor = factor.ok_or_else(|| wrong(self.no_factor(name)))?;
+            let level = factor.level(text).map_err(wrong)?;
             if cell.level(factor.name).is_some() {
                 return Err(wrong(format!("{name} is there twice")));
             }
@@ -363,9 +378,12 @@ impl Declaration {
         self.factors.iter().find(|factor| factor.name == name)
     }
 
-    fn names(&self) -> String {
+    fn no_factor(&self, name: &str) -> String {
         let names: Vec<&str> = self.factors.iter().map(|factor| factor.name).collect();
-        format!("the factors are {}", names.join(", "))
+        format!(
+            "there is no factor {name:?}: {}",
+            alternatives(name, &names)
+        )
     }
 }
 

@@ -57,15 +57,22 @@ fn factors_have_the_levels_that_were_asked_for() {
         let factors = mock(repeated).unwrap().factors();
         assert_eq!(factors[0], Factor::new("speed", ["slow", "fast"]));
     }
-    for wrong in [
-        "speed",
-        "speed=",
-        "speed=quick",
-        "speed=slow,slow",
-        "sped=slow",
+    let levels = "there are: fast, slow, failing";
+    for (wrong, reason) in [
+        ("speed", format!("speed has no level \"\": {levels}")),
+        ("speed=", format!("speed has no level \"\": {levels}")),
+        (
+            "speed=quick",
+            format!("speed has no level \"quick\": {levels}"),
+        ),
+        ("speed=slow,slow", "level slow is there twice".to_owned()),
+        (
+            "sped=slow",
+            "there is no factor \"sped\": did you mean \"speed\"?".to_owned(),
+        ),
     ] {
         let error = mock(&[wrong]).err().expect(wrong).to_string();
-        assert!(error.contains(wrong) && error.contains("are"), "{error}");
+        assert!(error.contains(&format!("{wrong}: {reason}")), "{error}");
     }
 }
 
@@ -80,13 +87,17 @@ fn numeric_levels_are_numbers_within_their_range() {
         levels("threads=2,10,1"),
         Ok([2, 10, 1].map(Level::Number).to_vec())
     );
-    for wrong in ["threads=0", "threads=65", "threads=two", "threads=1,01"] {
+    for wrong in ["threads=0", "threads=65", "threads=two"] {
         let error: ArgumentError = levels(wrong).expect_err(wrong);
         assert!(
-            error.to_string().contains("1 to 64 [default: 1,2]"),
+            error
+                .to_string()
+                .contains("expected 1 to 64 [default: 1,2]"),
             "{error}"
         );
     }
+    let twice = levels("threads=1,01").unwrap_err().to_string();
+    assert!(twice.contains("level 1 is there twice"), "{twice}");
 }
 
 #[test]
