@@ -61,8 +61,10 @@ pub struct Case {
     pub effect: Option<Effect>,
     /// A table of published figures as the experiment reads it, with its name.
     pub published: Option<(&'static str, &'static str)>,
-    /// What an emulated machine cannot show of it, in sentences.
+    /// What guests cannot show of it, in sentences.
     pub limits: &'static [&'static str],
+    /// What this machine cannot, whatever it is.
+    pub limits_here: &'static [&'static str],
 }
 
 /// The factor that the case is about.
@@ -93,9 +95,20 @@ impl PublishedChange {
 }
 
 impl Case {
-    /// The case of this number; 0 is a mock.
+    /// The published case of this number.
     pub fn by_number(number: u8) -> Option<&'static Case> {
-        ALL.iter().find(|case| case.number == number)
+        cases().iter().find(|case| case.number == number)
+    }
+
+    /// A case to test the command with, which measures nothing.
+    pub fn mock() -> &'static Case {
+        &mock::CASE
+    }
+
+    /// Whether the factor that the case is about is what guests differ in: this machine has one level of it.
+    pub fn compares_guests(&self) -> bool {
+        let factor = self.effect.as_ref().map(|it| it.factor);
+        self.guest.iter().any(|(key, _)| Some(*key) == factor)
     }
 
     /// What its experiment declares; the registry has the experiment of every case.

@@ -5,6 +5,9 @@ mod harness;
 use harness::Sandbox;
 use serde_json::json;
 
+/// With this in the environment there is a case 0.
+const MOCK_CASE: &str = "NEARFAR_MOCK_CASE";
+
 #[test]
 fn the_list_has_the_published_cases() {
     let own = Sandbox::new();
@@ -28,7 +31,7 @@ fn a_case_on_this_machine_is_stored_compared_and_shown_with_the_published_figure
     let store = own.file("runs.db");
     let case = |more: &[&str]| {
         let words = ["case", "0", "--here", "--samples", "8", "--store", &store];
-        own.nearfar([&words[..], more].concat())
+        own.nearfar([&words[..], more].concat()).env(MOCK_CASE, "1")
     };
     let page = own.file("case.html");
     let answer = case(&["--format", "json", "--html", &page]).json();
@@ -83,7 +86,9 @@ fn levels_that_are_left_out_are_not_compared_and_failures_keep_their_exit_code()
             &store,
             "--",
         ];
-        own.nearfar([&words[..], options].concat()).run()
+        own.nearfar([&words[..], options].concat())
+            .env(MOCK_CASE, "1")
+            .run()
     };
     let one = case(&["--factor", "speed=fast"]).succeeded();
     assert!(one.errors().contains("nothing is compared"));
@@ -97,11 +102,29 @@ fn levels_that_are_left_out_are_not_compared_and_failures_keep_their_exit_code()
 fn what_cannot_be_measured_is_refused_before_anything_starts() {
     let own = Sandbox::new();
     own.nearfar(["case", "9"]).run().refused(&["no case 9"]);
+    own.nearfar(["case", "0"]).run().refused(&["no case 0"]);
+    for (option, instead) in [
+        ("--store=x.db", "give it before --"),
+        ("--no-store", "is stored"),
+        ("--format=json", "give it before --"),
+        ("--label", "the label of a case is its own"),
+    ] {
+        let words = ["case", "0", "--here", "--", option];
+        let refused = own.nearfar(words).env(MOCK_CASE, "1").run();
+        refused.refused(&[option.split('=').next().unwrap(), instead]);
+    }
+    let words = ["case", "4", "--here", "--", "--device", "eth0"];
+    own.nearfar(words).run().refused(&[
+        "case 4 --here takes --device and --client-device",
+        "nearfar case 4 --here -- --device eth0 --client-device NAME",
+    ]);
     own.nearfar(["case", "0", "--here", "--html", "-"])
+        .env(MOCK_CASE, "1")
         .run()
         .refused(&["--html -"]);
     let without = own
         .nearfar(["case", "0", "--here"])
+        .env(MOCK_CASE, "1")
         .env("PATH", "/nonexistent");
     without.run().exited(3).says(&["the program sh is missing"]);
 }

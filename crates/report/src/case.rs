@@ -39,12 +39,17 @@ pub fn question(case: &Case, command: &str) -> Document {
     document
 }
 
-/// What the emulated machine does not show; below the run.
-pub fn limits(case: &Case) -> Document {
+/// What the machine that measured does not show; below the run.
+pub fn limits(case: &Case, is_here: bool) -> Document {
+    let limits = match is_here {
+        true => case.limits_here,
+        false => case.limits,
+    };
+    if limits.is_empty() {
+        return Document::new();
+    }
     let mut document = Document::titled("What this cannot show", "");
-    case.limits
-        .iter()
-        .for_each(|limit| document.paragraph(*limit));
+    limits.iter().for_each(|limit| document.paragraph(*limit));
     document
 }
 

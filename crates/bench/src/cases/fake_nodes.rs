@@ -71,4 +71,7 @@ pub(super) const CASE: Case = Case {
         "Three and four tasks on two host CPUs: they wait for tasks that have the lock and do not run.",
         "arm64: the guests are x86-64, whose kernel divides nodes in the same way.",
     ],
+    limits_here: &[
+        "More nodes than this machine has: a kernel splits its memory only at boot (numa=fake=2).",
+    ],
 };

@@ -34,4 +34,5 @@ pub(super) const CASE: Case = Case {
     }),
     published: None,
     limits: &["Anything: nothing is measured."],
+    limits_here: &["Anything: nothing is measured."],
 };

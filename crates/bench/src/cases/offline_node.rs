@@ -63,4 +63,5 @@ pub(super) const CASE: Case = Case {
         "The kernel's fix, which is of powerpc: here a plan overrides the controller's node.",
         "Four jobs: a host of two CPUs runs one, on one vCPU.",
     ],
+    limits_here: &[],
 };

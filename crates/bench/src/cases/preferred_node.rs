@@ -38,4 +38,7 @@ pub(super) const CASE: Case = Case {
         "How fast memory of a real machine is: delays are set to the published ratio.",
         "Runs are a hundredth as long as the published ones, and numbers of migrations are smaller by that.",
     ],
+    limits_here: &[
+        "The published machine and load: this machine has its own nodes, CPUs and other work.",
+    ],
 };

@@ -29,4 +29,7 @@ pub(super) const CASE: Case = Case {
         "Steps of the published order that need several workers a group: a host of two CPUs runs one each.",
         "The cost of a line between real CPUs: transfers are delayed by distance.",
     ],
+    limits_here: &[
+        "The kernel's allocators: threads take tags of allocators that are written as the kernel's were.",
+    ],
 };

@@ -1,8 +1,13 @@
 //! `nearfar case`: a published investigation, repeated.
 
 use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -12,6 +17,9 @@ use nearfar_report::case as pages;
 use nearfar_report::document::Document;
 use nearfar_report::runs::{self, PublishedFile};
 use nearfar_runs::{Filter, RunId, Store};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
 use serde::{Deserialize, Serialize};
 
 use super::runs::export;
@@ -22,6 +30,21 @@ use crate::{output, shell, signals};
 
 /// A change within this share is equivalent.
 const MARGIN: f64 = 0.03;
+/// With this in the environment there is a case 0, for tests.
+const MOCK_CASE: &str = "NEARFAR_MOCK_CASE";
+/// Options of an experiment that are the case's own, and what to use instead.
+const RESERVED: [(&str, &str); 5] = [
+    ("--store", "give it before --"),
+    ("--format", "give it before --"),
+    ("--label", "the label of a case is its own"),
+    ("--no-store", "the run of a case is stored"),
+    (
+        "--resume",
+        "a case begins a run of its own; nearfar bench continues one",
+    ),
+];
+/// Between two looks whether the command has ended or is to end.
+const LOOK: Duration = Duration::from_millis(20);
 /// Where a guest finds the folder of `lab run --results`.
 const RESULTS: &str = "/results";
 
@@ -91,7 +114,11 @@ impl Case {
         let Some(number) = self.number else {
             return self.list(colour);
         };
-        let case = cases::Case::by_number(number).ok_or_else(|| unknown(number))?;
+        let is_mock = number == 0 && std::env::var_os(MOCK_CASE).is_some();
+        let case = match is_mock {
+            true => cases::Case::mock(),
+            false => cases::Case::by_number(number).ok_or_else(|| unknown(number))?,
+        };
         self.check(case)?;
         let program = std::env::current_exe().map_err(Failure::refused)?;
         let results = tempfile::tempdir().map_err(Failure::refused)?;
@@ -136,11 +163,19 @@ impl Case {
             let mut words = self.options.iter().map(|word| word.to_string_lossy());
             words.any(|word| word == option || word.starts_with(&format!("{option}=")))
         };
-        let missing = case.required_here.iter().find(|it| !given(it));
-        if let (true, Some(option)) = (self.here, missing) {
+        if let Some((option, instead)) = RESERVED.iter().find(|(option, _)| given(option)) {
+            return Err(Failure::Input(anyhow!("{option} after --: {instead}")));
+        }
+        if self.here && !case.required_here.iter().all(|option| given(option)) {
+            let (options, example) = required(case, &self.options);
             return Err(Failure::Input(anyhow!(
-                "case {number} --here: {option} is required: nearfar case {number} --here -- {option} NAME"
+                "case {number} --here takes {options}: nearfar case {number} --here -- {example}"
             )));
+        }
+        if self.here && case.compares_guests() {
+            output::say!(
+                "case {number} compares guests; with --here this machine is measured as it is, and nothing is compared"
+            );
         }
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let is_there =
@@ -225,7 +260,11 @@ impl Case {
         let published = case.published.zip(figures.as_mut());
         let published = published.map(|((name, _), input)| PublishedFile { name, input });
         let own = own(&shown, published)?;
-        let comparison = compared(case, store, id)?;
+        let has_levels = !(self.here && case.compares_guests());
+        let comparison = match has_levels {
+            true => compared(case, store, id)?,
+            false => None,
+        };
         let effect = match (&case.effect, &comparison) {
             (Some(effect), Some(comparison)) => pages::effect(effect, comparison),
             _ => Document::new(),
@@ -234,7 +273,7 @@ impl Case {
             let mut page = self.question(case);
             page.append(effect.clone());
             page.append(own.as_ref().map(|own| own.page.clone()).unwrap_or_default());
-            page.append(pages::limits(case));
+            page.append(pages::limits(case, self.here));
             output::write_file(file, runs::page(&shown, page).to_html().as_bytes())?;
             output::say!("page: {}", file.display());
         }
@@ -254,14 +293,14 @@ impl Case {
         if self.format == Form::Mail {
             let mut body = effect;
             body.append(own.map_or_else(|| runs::tables(&shown), |own| own.mail));
-            body.append(pages::limits(case));
+            body.append(pages::limits(case, self.here));
             return output::print(&runs::mail(self.question(case), &shown, Some(body)));
         }
         let mut document = self.question(case);
         document.append(runs::header(&shown));
         document.append(own.map_or_else(|| runs::tables(&shown), |own| own.text));
         document.append(effect);
-        document.append(pages::limits(case));
+        document.append(pages::limits(case, self.here));
         output::print(&match self.format {
             Form::Markdown => document.to_markdown(),
             _ => document.to_text(&output::style(colour)),
@@ -292,6 +331,20 @@ fn names<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Vec<String> {
     names
 }
 
+/// What a case needs here, in words, and as options: those that were given, and the others with a placeholder.
+fn required(case: &cases::Case, given: &[OsString]) -> (String, String) {
+    let named = names(given);
+    let missing = case
+        .required_here
+        .iter()
+        .filter(|it| !named.iter().any(|name| name == *it));
+    let missing = missing.map(|option| format!("{option} NAME"));
+    let given =
+        (!given.is_empty()).then(|| shell::words(given.iter().cloned()).trim_end().to_owned());
+    let example: Vec<String> = given.into_iter().chain(missing).collect();
+    (case.required_here.join(" and "), example.join(" "))
+}
+
 fn unknown(number: u8) -> Failure {
     let numbers: Vec<String> = cases().iter().map(|case| case.number.to_string()).collect();
     Failure::Input(anyhow!(
@@ -302,31 +355,70 @@ fn unknown(number: u8) -> Failure {
 
 /// Runs the command with this process's standard error, and reads the run's number from its answer.
 fn measured(words: &[OsString]) -> Result<Measured, Failure> {
-    // The command has the terminal's signals, and decides what they mean. This process waits for its end.
-    let _cancel = signals::cancel_flag();
+    let cancel = signals::cancel_flag();
     let (program, arguments) = words
         .split_first()
         .context("no command")
         .map_err(Failure::refused)?;
     let mut command = Command::new(program);
+    // A group of its own: it gets a signal once, from this process, and decides what that means.
     command
         .args(arguments)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let output = command
+        .stdout(Stdio::piped())
+        .process_group(0);
+    ends_with_us(&mut command);
+    let mut child = command
         .spawn()
-        .and_then(std::process::Child::wait_with_output)
         .map_err(|error| Failure::not_started(program, error))?;
-    if !output.status.success() {
-        let code = output
-            .status
-            .code()
-            .and_then(|code| u8::try_from(code).ok());
+    let output = answer(&mut child, &cancel).map_err(Failure::refused)?;
+    let status = child.wait().map_err(Failure::refused)?;
+    if !status.success() {
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
         return Err(Failure::CommandEnded(code.unwrap_or(u8::MAX)));
     }
-    serde_json::from_slice(&output.stdout)
+    serde_json::from_slice(&output)
         .context("cannot read the answer of the command that measures")
         .map_err(Failure::refused)
+}
+
+/// The kernel sends it SIGTERM when this process ends before it: it undoes what it has to.
+fn ends_with_us(command: &mut Command) {
+    let owner = getpid();
+    // SAFETY: between fork and exec only system calls are made that are async-signal-safe (signal-safety(7)).
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            // It may have ended before that call, and then there is no signal.
+            match getppid() == Some(owner) {
+                true => Ok(()),
+                false => Err(std::io::ErrorKind::Interrupted.into()),
+            }
+        });
+    }
+}
+
+/// What the command prints, once it has ended. A signal to this process is handed on, once.
+fn answer(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<Vec<u8>> {
+    let mut stdout = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut output = Vec::new();
+        let read = stdout
+            .as_mut()
+            .map_or(Ok(0), |it| it.read_to_end(&mut output));
+        read.map(|_| output)
+    });
+    let mut is_handed_on = false;
+    while child.try_wait()?.is_none() {
+        if cancel.load(Ordering::Relaxed) && !is_handed_on {
+            is_handed_on = true;
+            // It may have ended since.
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        }
+        sleep(LOOK);
+    }
+    let read = reader.join();
+    read.unwrap_or_else(|_| Err(std::io::Error::other("reading its answer failed")))
 }
 
 /// Adds the run that a guest stored in this folder, also one that is not complete.

@@ -307,7 +307,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["bench tags", "cell"],
         "bench tags --no-store --cell policy=auto,distance=alone,depth=9,completion=nobody",
-        &["completion are submitter, any, device"],
+        &["completion has no level \"nobody\": there are: submitter, any, device"],
     ),
     target(
         ["bench scale", "factor"],
@@ -337,7 +337,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["bench rps", "cell"],
         "bench rps --no-store --cell server_node=card,interrupts=kept,receive=keep",
-        &["interrupts are keep, kernel_pre_6_3"],
+        &["interrupts has no level \"kept\": did you mean \"keep\"?"],
     ),
     target(
         ["bench rps", "device"],
@@ -367,7 +367,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["bench io", "cell"],
         "bench io --no-store --null 0 --cell pattern=reed",
-        &["pattern are randread"],
+        &["pattern has no level \"reed\": did you mean \"read\"? there are: randread"],
     ),
     target(
         ["bench io", "device"],
@@ -407,7 +407,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["bench mock", "cell"],
         "bench mock --no-store --cell speed=fast,zone_reclaim=9",
-        &["zone_reclaim are keep, 0, 1"],
+        &["zone_reclaim has no level \"9\": there are: keep, 0, 1"],
     ),
     target(
         ["trace nvme", "subsystem"],
@@ -577,7 +577,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         ["case", "store"],
-        "case 0 --here --store /proc/version",
+        "case 5 --here --store /proc/version",
         &["/proc/version"],
     ),
     target(
