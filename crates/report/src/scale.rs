@@ -212,7 +212,7 @@ fn said(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
             Role::Heading.text(a),
             Role::Subject.text(b),
             step.b.text(TASKS).into(),
-            against(step),
+            marked(step),
         ]);
     }
     out.table(table);
@@ -268,7 +268,7 @@ fn law(curve: &Curve, fit: &LawFit) -> String {
 }
 
 /// `+33 % (+14 to +68) *`.
-fn against(step: &Step) -> Text {
+fn marked(step: &Step) -> Text {
     let Some(compared) = step.compared.get() else {
         return Role::Dim.text("unknown");
     };

@@ -19,12 +19,25 @@ pub(crate) fn columns(text: &str) -> usize {
     text.width()
 }
 
+/// What is broken only where a line has no room for it alone.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive([' ', ',', '/'])
+}
+
+/// Columns that the longest part takes that [`wrap`] breaks only where it has to.
+pub(crate) fn longest_word(text: &str) -> usize {
+    pieces(text)
+        .map(|it| columns(it.trim_end()))
+        .max()
+        .unwrap_or(0)
+}
+
 /// Breaks text into lines of at most `width` columns: after a space, comma or slash, or anywhere when there is none.
 /// At least one line.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = vec![String::new()];
-    for piece in text.split_inclusive([' ', ',', '/']) {
+    for piece in pieces(text) {
         if columns(lines.last().map_or("", String::as_str)) + columns(piece.trim_end()) > width {
             lines.push(String::new());
         }

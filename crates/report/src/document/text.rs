@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::style::Role;
-use crate::wrapping::{clean, columns, wrap};
+use crate::wrapping::{clean, columns, longest_word, wrap};
 
 /// Text whose parts have roles. Control characters of foreign text are replaced as it is made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -62,6 +62,11 @@ impl Text {
     /// Columns it takes on one line.
     pub(crate) fn columns(&self) -> usize {
         self.spans.iter().map(|span| columns(&span.text)).sum()
+    }
+
+    /// Columns that its longest word takes.
+    pub(crate) fn longest_word(&self) -> usize {
+        longest_word(&self.plain())
     }
 
     /// The text in lines of at most `width` columns; at least one line.

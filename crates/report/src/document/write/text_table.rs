@@ -15,11 +15,51 @@ struct Cell {
     width: usize,
 }
 
-/// The table as lines.
+/// Longer words may be broken.
+const MAX_WORD: usize = 24;
+
+/// The table as lines; where its words are too wide, blocks of columns one below the other, each with the first columns.
 pub(crate) fn table(table: &Table, style: &Style) -> String {
+    let room = style.columns().saturating_sub(table.indent);
+    let blocks = blocks(table, room);
+    blocks
+        .iter()
+        .map(|columns| block(table, columns, room, style))
+        .collect()
+}
+
+/// The columns of each block: all of them where they fit.
+fn blocks(table: &Table, room: usize) -> Vec<Vec<usize>> {
     let used = table.used();
+    let least = |columns: &[usize]| -> usize {
+        let words: usize = columns.iter().map(|&column| word(table, column)).sum();
+        words + GAP * columns.len().saturating_sub(1)
+    };
+    let is_head = |&&column: &&usize| table.columns[column].1 == Align::Left;
+    let heads = used.iter().take_while(is_head).count().max(1);
+    let fits_with_heads = |&column: &usize| {
+        let columns = [&used[..heads], &[column]].concat();
+        least(&columns) <= room
+    };
+    let is_split =
+        least(&used) > room && used.len() > heads && used[heads..].iter().all(fits_with_heads);
+    if !is_split {
+        return vec![used];
+    }
+    let mut blocks: Vec<Vec<usize>> = Vec::new();
+    for &column in &used[heads..] {
+        match blocks.last_mut() {
+            Some(block) if least(&[&block[..], &[column]].concat()) <= room => block.push(column),
+            _ => blocks.push([&used[..heads], &[column]].concat()),
+        }
+    }
+    blocks
+}
+
+fn block(table: &Table, used: &[usize], room: usize, style: &Style) -> String {
     let mut widths: Vec<usize> = used.iter().map(|&column| width(table, column)).collect();
-    fit(&mut widths, style.columns().saturating_sub(table.indent));
+    let words: Vec<usize> = used.iter().map(|&column| word(table, column)).collect();
+    fit(&mut widths, &words, room);
     let heads = table
         .columns
         .iter()
@@ -40,6 +80,14 @@ pub(crate) fn table(table: &Table, style: &Style) -> String {
     out
 }
 
+/// What the longest word of a column needs.
+fn word(table: &Table, column: usize) -> usize {
+    let cells = table.rows.iter().filter_map(|row| row.get(column));
+    let of_cells = cells.map(Text::longest_word).max().unwrap_or(0);
+    let heading = Text::from(table.columns[column].0.as_str());
+    of_cells.max(heading.longest_word()).min(MAX_WORD)
+}
+
 /// What a column needs.
 fn width(table: &Table, column: usize) -> usize {
     let cells = table.rows.iter().filter_map(|row| row.get(column));
@@ -56,16 +104,31 @@ pub(super) fn facts(facts: &[(Text, Text)], style: &Style) -> String {
     table(&rows, style)
 }
 
-/// Leaves each column what it needs, or the widest ones what is left.
-fn fit(widths: &mut [usize], width: usize) {
-    let room = width.saturating_sub(GAP * widths.len().saturating_sub(1));
+/// Leaves each column what it needs, or the widest ones what is left. No column gets less than its longest word while there is room
+/// for those.
+fn fit(widths: &mut [usize], words: &[usize], room: usize) {
+    let room = room.saturating_sub(GAP * widths.len().saturating_sub(1));
+    let has_room = words.iter().sum::<usize>() <= room;
+    let least = |column: usize| if has_room { words[column] } else { 0 };
+    let given =
+        |most: usize, (column, width): (usize, &usize)| (*width).min(most.max(least(column)));
     let mut most = widths.iter().copied().max().unwrap_or(0);
-    while most > 2 && widths.iter().map(|width| width.min(&most)).sum::<usize>() > room {
+    while most > 2
+        && widths
+            .iter()
+            .enumerate()
+            .map(|it| given(most, it))
+            .sum::<usize>()
+            > room
+    {
         most -= 1;
     }
-    widths
-        .iter_mut()
-        .for_each(|width| *width = most.min(*width));
+    let fitted: Vec<usize> = widths
+        .iter()
+        .enumerate()
+        .map(|it| given(most, it))
+        .collect();
+    widths.copy_from_slice(&fitted);
 }
 
 fn write_row(out: &mut String, indent: usize, cells: &[Cell], style: &Style) {
