@@ -147,7 +147,7 @@ fn a_cell_that_fails_is_stored_and_the_others_go_on() {
         message(&output)
     };
     let first = said("bench mock --samples 2 --slow-ms 1 --factor speed=fast,failing");
-    let hint = "samples failed: 2 of 4 samples are kept in run 1; `nearfar bench mock --resume` continues it";
+    let hint = "samples failed: 2 of 4 samples are kept in run 1; `nearfar bench mock --resume=1` continues it";
     assert!(first.contains(hint), "{first}");
     let run = place.json("runs show 1");
     assert_eq!((&run["samples"], &run["failed"]), (&json!(4), &json!(2)));
@@ -258,7 +258,7 @@ fn an_interrupted_run_is_continued_with_its_own_parameters() {
         .unwrap();
     assert_eq!(status.code(), Some(3), "{said}");
     assert!(
-        said.contains("`nearfar bench mock --resume --label quiet` continues it"),
+        said.contains("`nearfar bench mock --resume=1` continues it"),
         "{said}"
     );
     assert_eq!(place.left(), Vec::<String>::new());
@@ -268,6 +268,12 @@ fn an_interrupted_run_is_continued_with_its_own_parameters() {
         assert_eq!(refused.status.code(), Some(2), "{}", message(&refused));
     }
     assert!(before < 600, "{before} samples: it was not interrupted");
+    let refused = place.nearfar("bench mock --resume=2");
+    assert!(
+        message(&refused).contains("with the number 2"),
+        "{}",
+        message(&refused)
+    );
     let run = place.json("bench mock --resume");
     assert_eq!(
         (&run["run"], &run["state"]),
@@ -292,7 +298,7 @@ fn a_factor_or_level_that_there_is_not_is_refused_by_name() {
         ("--cell speed=fast", "zone_reclaim is missing"),
         ("--factor speed=quick", "fast, slow, failing"),
         ("--slow-ms soon", "--slow-ms soon"),
-        ("--resume", "nothing to resume"),
+        ("--resume=soon", "expected the number of a run"),
     ] {
         let output = place.nearfar(&format!("bench mock {words}"));
         assert_eq!(

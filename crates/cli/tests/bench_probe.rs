@@ -204,7 +204,7 @@ fn an_interrupted_run_is_completed_with_exactly_what_it_lacks() {
     let before = stored();
     assert!(
         errors.contains(&format!(
-            "{before} of 80 samples are kept in run 1; `nearfar bench probe --resume`"
+            "{before} of 80 samples are kept in run 1; `nearfar bench probe --resume=1`"
         )),
         "{errors}"
     );

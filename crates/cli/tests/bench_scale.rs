@@ -92,7 +92,12 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
             "--directory /nonexistent",
             "--directory /nonexistent: not a directory",
         ),
+        (
+            "--directory /proc",
+            "cannot make a file without a name there",
+        ),
         ("--memory-size 65537", "expected a multiple of"),
+        ("--memory-size 900G", "give a smaller --memory-size"),
         ("--factor tasks=8000", "8000 bound tasks need as many CPUs"),
         ("--factor nodes_used=999", "nodes_used=999: the machine has"),
     ] {

@@ -12,7 +12,7 @@ use nearfar_bench::registry::{
 use nearfar_experiment::{Ended, Options, Resume, fingerprint};
 use nearfar_machine::Machine;
 use nearfar_report::count;
-use nearfar_runs::{Filter, Host, Run, RunState, Store};
+use nearfar_runs::{Filter, Host, Run, RunId, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
 use super::guests::{Guests, same_guests};
@@ -22,6 +22,9 @@ use crate::output;
 use crate::recorded::ExperimentStore;
 use crate::verb::runs;
 use crate::{progress, shell, signals};
+
+/// The value of `--resume` without a number.
+const NEWEST: &str = "newest";
 
 /// The arguments that every experiment has.
 #[derive(Args)]
@@ -35,9 +38,10 @@ struct CommonArgs {
     /// Samples of each cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: Option<u32>,
-    /// Continue the newest interrupted run of this experiment on this machine, with its cells and parameters
-    #[arg(long)]
-    resume: bool,
+    /// Continue a run of this experiment on this machine that was interrupted, with its cells and parameters: the newest one, or
+    /// that of a number
+    #[arg(long, value_name = "RUN", num_args = 0..=1, require_equals = true, default_missing_value = NEWEST)]
+    resume: Option<String>,
     /// Seed of the order [default: a random one, which is stored]
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     seed: Option<u64>,
@@ -61,15 +65,15 @@ struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// The command that continues what these began.
-    fn continuation(&self, experiment: &str) -> Vec<OsString> {
-        let mut words = ["nearfar", "bench", experiment, "--resume"]
+    /// The command that continues the run that these began.
+    fn continuation(&self, experiment: &str, run: RunId) -> Vec<OsString> {
+        let mut words = ["nearfar", "bench", experiment]
             .map(OsString::from)
             .to_vec();
-        let label = self.label.iter().map(|label| ("--label", label.into()));
+        words.push(format!("--resume={run}").into());
         let guests = self.guest.iter().map(|guest| ("--guest", guest.into()));
         let store = self.store.store.iter().map(|file| ("--store", file.into()));
-        for (option, value) in label.chain(guests).chain(store) {
+        for (option, value) in guests.chain(store) {
             words.extend([option.into(), value]);
         }
         words
@@ -133,8 +137,8 @@ fn definition(entry: &'static Entry) -> Command {
     let factor_help = "Measure only these levels of a factor (may be repeated)";
     let factor_long_help = format!("{factor_help}\n{}", factors.collect::<String>());
     let examples = declaration.examples.iter();
-    let examples = examples.map(|words| format!("\n  nearfar bench {name} {words}"));
-    let examples: Vec<String> = examples.map(|line| line.trim_end().to_owned()).collect();
+    let examples = examples.map(|words| folded(format!("nearfar bench {name} {words}").trim_end()));
+    let examples: Vec<String> = examples.collect();
     let samples = format!("Samples of each cell [default: {}]", declaration.samples);
     // Before the rest: it would set what it says of itself.
     let command = CommonArgs::augment_args(Command::new(name))
@@ -149,6 +153,25 @@ fn definition(entry: &'static Entry) -> Command {
         .after_long_help(format!("Examples:{}", examples.concat()));
     let arguments = declaration.arguments.iter().map(option);
     command.args(arguments)
+}
+
+/// A command as an indented line, or several that a shell takes as one.
+fn folded(command: &str) -> String {
+    const COLUMNS: usize = 94;
+    let mut lines = vec![String::new()];
+    for (position, part) in command.split(" --").enumerate() {
+        let part = match position {
+            0 => part.to_owned(),
+            _ => format!(" --{part}"),
+        };
+        match lines.last_mut() {
+            Some(line) if line.is_empty() || line.len() + part.len() <= COLUMNS => {
+                line.push_str(&part)
+            }
+            _ => lines.push(format!("   {part}")),
+        }
+    }
+    format!("\n  {}", lines.join(" \\\n  "))
 }
 
 /// The option of a declared argument.
@@ -204,6 +227,10 @@ impl Registered {
         if common.one_sample {
             return one_sample(self.entry, arguments, &machine, &cancel);
         }
+        if common.resume.is_some() {
+            // A store that is made now has nothing to continue.
+            common.store.open_existing()?;
+        }
         let mut store = ExperimentStore::open(&common.store, !common.no_store)?;
         let guests = Guests::read(&common.guest)?;
         let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
@@ -211,8 +238,8 @@ impl Registered {
         options.resume = Resume::Nothing;
         options.is_kept = !common.no_store;
         options.progress = progress::on_standard_error();
-        if common.resume {
-            let run = self.interrupted(&store, &machine)?;
+        if let Some(which) = &common.resume {
+            let run = self.interrupted(which, &store, &machine)?;
             let detail = store.detail(run.run).map_err(of_store)?;
             same_guests(&run, &detail, guests.as_ref())?;
             options.resume = Resume::Run(run.run);
@@ -260,13 +287,24 @@ impl Registered {
         anyhow::anyhow!(
             "{why}: {there} of {wanted} samples are kept in run {}; `{}` continues it",
             run.run,
-            shell::words(self.common.continuation(self.entry.declaration.name))
+            shell::words(
+                self.common
+                    .continuation(self.entry.declaration.name, run.run)
+            )
         )
     }
 
-    /// The newest interrupted run of this experiment on this machine.
-    fn interrupted(&self, store: &Store, machine: &Machine) -> Result<Run, Failure> {
+    /// The newest interrupted run of this experiment on this machine, or the one of this number.
+    fn interrupted(&self, which: &str, store: &Store, machine: &Machine) -> Result<Run, Failure> {
         let (name, label) = (self.entry.declaration.name, &self.common.label);
+        let number: Option<RunId> = match which {
+            NEWEST => None,
+            _ => Some(which.parse().map_err(|_| {
+                Failure::Input(anyhow::anyhow!(
+                    "--resume={which}: expected the number of a run"
+                ))
+            })?),
+        };
         let filter = Filter {
             experiment: Some(name.to_owned()),
             label: label.clone(),
@@ -275,14 +313,18 @@ impl Registered {
         let here = fingerprint(machine, &Host::here());
         let runs = store.list(&filter).map_err(of_store)?;
         let found = runs.into_iter().find(|run| {
-            run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed)
+            let is_it = number.is_none_or(|number| number == run.run);
+            let is_incomplete = matches!(run.state, RunState::Interrupted | RunState::Failed);
+            is_it && is_incomplete && run.fingerprint == here
         });
         found.ok_or_else(|| {
             let store = store.path().display();
             let label = label.as_ref().map(|label| format!(" with the label \"{label}\""));
             let label = label.unwrap_or_default();
+            let run = number.map(|number| format!(" with the number {number}"));
+            let run = run.unwrap_or_default();
             Failure::Input(anyhow::anyhow!(
-                "nothing to resume: {store} has no interrupted run of {name}{label} on this machine \
+                "nothing to resume: {store} has no interrupted run of {name}{label}{run} on this machine \
                  (nearfar runs list)"
             ))
         })
@@ -364,15 +406,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_that_continues_has_label_guests_and_store() {
+    fn a_long_example_is_one_command_for_a_shell() {
+        assert_eq!(
+            folded("nearfar bench io --null 0"),
+            "\n  nearfar bench io --null 0"
+        );
+        let long = format!(
+            "nearfar bench io --device nvme0n1 --factor {} --label x",
+            "a".repeat(70)
+        );
+        let lines: Vec<String> = folded(&long).lines().skip(1).map(str::to_owned).collect();
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines[..2]
+                .iter()
+                .all(|line| line.ends_with(" \\") && line.len() <= 115)
+        );
+        let joined: Vec<&str> = lines
+            .iter()
+            .map(|it| it.trim_end_matches('\\').trim())
+            .collect();
+        assert_eq!(joined.join(" "), long);
+    }
+
+    #[test]
+    fn the_command_that_continues_has_run_guests_and_store() {
         let given =
             "mock --samples 3 --label=a&b --guest append=quiet --guest append=none --store runs.db";
         let command = CommonArgs::augment_args(Command::new("mock"));
         let matches = command.get_matches_from(given.split(' '));
         let common = CommonArgs::from_arg_matches(&matches).unwrap();
         assert_eq!(
-            shell::words(common.continuation("mock")),
-            "nearfar bench mock --resume --label 'a&b' --guest append=quiet --guest append=none --store runs.db"
+            shell::words(common.continuation("mock", RunId(7))),
+            "nearfar bench mock --resume=7 --guest append=quiet --guest append=none --store runs.db"
         );
     }
 }

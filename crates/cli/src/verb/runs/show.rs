@@ -31,8 +31,8 @@ pub struct Show {
     /// Write the run also as a page: heat maps of its metrics, every sample, run times against time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Compare the order of the run's cells with that of published figures, where its experiment reads such a file (bench tags: CSV
-    /// with the columns scenario, variant, kiops and, if known, sys_percent)
+    /// Compare the order of the run's cells with that of published figures, where its experiment reads such a file: CSV, for bench tags
+    /// with the columns scenario, variant, kiops and, if known, sys_percent; for bench scale processes, one_node, two_nodes, ...
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
     /// How the answer is printed
