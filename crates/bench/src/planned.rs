@@ -60,17 +60,17 @@ impl PlannedChanges {
         }
     }
 
-    /// What the level `after` does and does not change, in sentences.
+    /// Whether the level `after` is as `before`.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// What the level `after` does not change, in sentences.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.changes.is_empty() {
-            notes.push("plan=after changes nothing: the plan for the device is empty".to_owned());
-        }
         let left = self.left_alone.iter();
-        notes.extend(
-            left.map(|it| format!("plan=after leaves {} alone: {}", it.subject, it.because)),
-        );
-        notes
+        let note =
+            |it: &LeftAlone| format!("plan=after leaves {} alone: {}", it.subject, it.because);
+        left.map(note).collect()
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
             "{after:?}"
         );
         let without = PlannedChanges::new(&machine, &devices, false);
-        assert!(without.settings(&cell(AFTER)).is_empty());
+        assert!(without.is_empty() && without.settings(&cell(AFTER)).is_empty());
         assert!(
             without
                 .notes()

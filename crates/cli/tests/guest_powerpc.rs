@@ -19,6 +19,16 @@ const ASK: &str = "cd /sys/devices/system/node; read nodes < online; echo nodes 
     echo node 2: CPUs ${cpus:-none}, $kib kB, distances $distances; fi 2> /dev/null; \
     for one in /sys/bus/pci/drivers/nvme/0*; do read node < $one/numa_node; echo controller ${one##*/}: node $node; done; ";
 
+/// Direct reads from node 0, whose CPUs have one path at a distance of 10 and one at 40, and how many commands each controller got.
+const LOAD: &str = "busybox=/run/nearfar-lab/bin/busybox; trace=/sys/kernel/tracing; \
+    $busybox mount -t tracefs tracefs $trace 2> /dev/null; \
+    for one in /sys/class/nvme-subsystem/nvme-subsys*; do echo numa > $one/iopolicy; done; \
+    echo 1 > $trace/events/nvme/nvme_setup_cmd/enable; \
+    $busybox dd if=$(echo /dev/nvme*n1) of=/dev/null bs=4096 count=100 iflag=direct 2> /dev/null; \
+    echo 0 > $trace/events/nvme/nvme_setup_cmd/enable; \
+    for one in /sys/class/nvme/nvme?; do read address < $one/address; \
+    echo commands of $address: $($busybox grep -c \"setup_cmd: ${one##*/}: disk=\" $trace/trace); done; ";
+
 /// With more than one thread nearfar was seen to die here: the user-mode QEMU that runs it took a segmentation fault while two
 /// threads ended. On one CPU nearfar starts none.
 const ONE_CPU: &str = "/run/nearfar-lab/bin/busybox taskset 1";
@@ -45,7 +55,7 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
         return;
     }
     let _turn = turn();
-    let script = format!("{ASK}{ONE_CPU} {NEARFAR} topo");
+    let script = format!("{ASK}{LOAD}{ONE_CPU} {NEARFAR} topo");
     let sides = [
         "ab",
         "--a",
@@ -82,6 +92,11 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
         "A controller 0001:00:01.0: node -1",
         "B controller 0001:00:01.0: node 2",
         "controller 0002:00:01.0: node 0",
+        // Before, the controller on no node seems as near as node 0's own; after it, it is at 40.
+        "A commands of 0001:00:01.0: 100",
+        "A commands of 0002:00:01.0: 0",
+        "B commands of 0001:00:01.0: 0",
+        "B commands of 0002:00:01.0: 100",
         "A kernel=6.1 1 0",
         "B kernel=6.12 1 0",
     ] {

@@ -180,7 +180,7 @@ fn waits_of_other_processes_are_left_out() {
         end(2, 210, 8),
     ];
     let symbols = Known::Yes(Symbols::parse(SYMBOLS));
-    let all = waits_of(&[events.clone()]).finish(&symbols, None, "");
+    let all = waits_of(std::slice::from_ref(&events)).finish(&symbols, None, "");
     let pids: Vec<i32> = all.processes.iter().map(|it| it.pid).collect();
     assert_eq!((all.waits, pids), (2, vec![2, 1]));
     let only = waits_of(&[events]).finish(&symbols, Some(&BTreeSet::from([1])), "");

@@ -131,6 +131,9 @@ impl IoExperiment<'_> {
                 notes.push(reason);
             }
         };
+        let is_after = |cell: &Cell| cell.text(planned::PLAN) == planned::AFTER;
+        let is_empty = self.planned.as_ref().is_none_or(PlannedChanges::is_empty);
+        let has_plan = self.cells.iter().any(is_after);
         let mut cells = self.cells.clone();
         cells.retain(|cell| {
             let (cpus, memory) = (cell.text(CPU_NODE), cell.text(MEMORY_NODE));
@@ -138,6 +141,9 @@ impl IoExperiment<'_> {
             let reason = match (around.cpu_node(&cpus), around.memory_node(&memory)) {
                 (Err(reason), _) => Some(format!("cpu_node={cpus}: {reason}")),
                 (_, Err(reason)) => Some(format!("memory_node={memory}: {reason}")),
+                _ if is_after(cell) && is_empty => {
+                    Some("plan=after: the plan for the device is empty".to_owned())
+                }
                 _ if policy != KEEP && subsystem.is_none() => Some(format!(
                     "iopolicy={policy}: {} is no NVMe disk with native multipath",
                     self.parameters.asked
@@ -151,10 +157,6 @@ impl IoExperiment<'_> {
             is_measured
         });
         self.cells = cells;
-        let has_plan = self
-            .cells
-            .iter()
-            .any(|cell| cell.text(planned::PLAN) == planned::AFTER);
         if let (true, Some(planned)) = (has_plan, &self.planned) {
             notes.extend(planned.notes());
         }
