@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! make bench
+//! against_fio [PAIRS [DIRECTORY]]
 //! ```
 //!
 //! A file in memory is read through the page cache, so that the cost of an I/O is CPU time and anything of nearfar's in the way
-//! would show. Both sides begin after the same pause, since nearfar reads the machine before it starts fio. What is printed is the
+//! would show. With a DIRECTORY a file there is read with direct I/O. Both sides begin after the same pause, since nearfar reads the machine before it starts fio. What is printed is the
 //! median of the pairwise ratios with its 95 % interval.
 
 use std::error::Error;
@@ -34,9 +35,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let nearfar = beside_us("nearfar")?;
-    let file = Path::new("/dev/shm").join(format!("against-fio-{}", std::process::id()));
+    let directory = std::env::args().nth(2);
+    let is_direct = directory.is_some();
+    let directory = directory.unwrap_or_else(|| "/dev/shm".to_owned());
+    let file = Path::new(&directory).join(format!("against-fio-{}", std::process::id()));
     fs::write(&file, vec![1; FILE_BYTES])?;
-    let change = measure(&nearfar, &file, rounds);
+    let change = measure(&nearfar, &file, is_direct, rounds);
     fs::remove_file(&file)?;
     println!(
         "bench io against fio alone, {rounds} pairs of {SECONDS} s, I/Os per second: {}",
@@ -45,23 +49,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn measure(nearfar: &Path, file: &Path, rounds: u32) -> Result<String, Box<dyn Error>> {
-    let (_, command) = with_nearfar(nearfar, file)?;
-    let ours = || Ok(with_nearfar(nearfar, file)?.0);
+fn measure(
+    nearfar: &Path,
+    file: &Path,
+    is_direct: bool,
+    rounds: u32,
+) -> Result<String, Box<dyn Error>> {
+    let (_, command) = with_nearfar(nearfar, file, is_direct)?;
+    let ours = || Ok(with_nearfar(nearfar, file, is_direct)?.0);
     Pairs::take(rounds, PAUSE, ours, || alone(&command))?.change()
 }
 
 /// I/Os per second, and the command that measures the same.
-fn with_nearfar(nearfar: &Path, file: &Path) -> Result<(f64, String), Box<dyn Error>> {
+fn with_nearfar(
+    nearfar: &Path,
+    file: &Path,
+    is_direct: bool,
+) -> Result<(f64, String), Box<dyn Error>> {
     let output = Command::new(nearfar)
-        .args([
-            "bench",
-            "io",
-            "--one-sample",
-            "--buffered",
-            "--seconds",
-            SECONDS,
-        ])
+        .args(["bench", "io", "--one-sample", "--seconds", SECONDS])
+        .args((!is_direct).then_some("--buffered"))
         .args(["--factor", "cpu_node=near", "--file"])
         .arg(file)
         .output()?;

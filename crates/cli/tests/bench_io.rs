@@ -215,6 +215,13 @@ fn a_device_with_something_on_it_is_not_written_to() {
     let destroy = ["--factor=pattern=randwrite", "--destroy", &swap.path];
     let output = nearfar(&[&words_of_swap[..], &destroy].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
+    let as_file = ["--file", &empty.path, "--factor=pattern=randwrite"];
+    let refused = nearfar(&[&as_file[..], &["--destroy", &empty.path]].concat());
+    let errors = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && errors.contains("measured with --device"),
+        "{errors}"
+    );
     let wrong = nearfar(&[&words[..], &["--destroy", &swap.path]].concat());
     assert_eq!(wrong.status.code(), Some(2));
     assert!(

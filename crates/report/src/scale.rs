@@ -27,6 +27,9 @@ const METHOD: &str = "medians with 95 % intervals; waiting: share of the tasks' 
 const PROFILE_METHOD: &str = "share of the tasks' CPU time, sampled while operations were counted; what runs with interrupts off \
                               shows as the function that lets them on again, of lock functions their caller";
 
+/// A law that is further from a mean, as a share of it, does not describe the curve.
+const MAX_ERROR: f64 = 0.5;
+
 /// Kernel functions of a number of tasks that are shown.
 const SHOWN_FUNCTIONS: usize = 3;
 
@@ -261,6 +264,10 @@ fn law(curve: &Curve, fit: &LawFit) -> String {
         }
     };
     let error = percent(fit.largest_error);
+    if fit.largest_error > MAX_ERROR {
+        let figures = figures.join(", ");
+        return format!("no law: the nearest one, {figures}, is {error} off a mean");
+    }
     format!(
         "{}; {peak}; {pays}; within {error} of the means",
         figures.join(", ")
@@ -326,7 +333,7 @@ fn charts(findings: &Findings, out: &mut Document) {
 }
 
 fn drawn(curve: &Curve) -> Vec<(f64, f64)> {
-    match curve.law.get() {
+    match curve.law.get().filter(|it| it.largest_error <= MAX_ERROR) {
         Some(fit) => {
             let most = curve.points.iter().map(|it| it.tasks).max().unwrap_or(1);
             let at =

@@ -75,7 +75,10 @@ impl Experiment for IoExperiment<'_> {
 
     fn title(&self) -> String {
         let Parameters { asked, jobs, .. } = &self.parameters;
-        format!("fio on {asked}, {jobs} jobs")
+        match jobs {
+            1 => format!("fio on {asked}"),
+            _ => format!("fio on {asked}, {jobs} jobs"),
+        }
     }
 
     fn parameters(&self) -> Value {

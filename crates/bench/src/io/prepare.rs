@@ -95,7 +95,7 @@ impl IoExperiment<'_> {
                 let found = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 match found.is_dir() {
                     true => Some(Target::directory(machine, found)?),
-                    false => Some(Target::at(machine, found)?),
+                    false => Some(Target::file(machine, found)?),
                 }
             }
             Asked::Null(_) => None,

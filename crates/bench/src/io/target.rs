@@ -24,7 +24,7 @@ pub(super) enum TargetError {
     NoDisk { name: String },
     #[error("--device {name}: not a block device; a regular file is measured with --file")]
     NotBlock { name: String },
-    #[error("--file {}: neither a regular file nor a directory", path.display())]
+    #[error("--file {}: neither a regular file nor a directory; a block device is measured with --device", path.display())]
     NotFile { path: PathBuf },
     #[error(
         "--file {path:?}: fio cannot be given a path that is not UTF-8, or has blanks at an end"
@@ -102,6 +102,16 @@ impl Target {
     /// A block device or a regular file by its path.
     pub(super) fn at(machine: &Machine, path: PathBuf) -> Result<Self, TargetError> {
         Self::found(machine, path, false)
+    }
+
+    /// A regular file.
+    pub(super) fn file(machine: &Machine, path: PathBuf) -> Result<Self, TargetError> {
+        let target = Self::at(machine, path)?;
+        // --device has the checks that a block device takes.
+        match target.identity.is_some() {
+            true => Err(TargetError::NotFile { path: target.path }),
+            false => Ok(target),
+        }
     }
 
     /// A directory for a file that is made there.

@@ -40,7 +40,10 @@ impl Experiment for Rps<'_> {
             servers, device, ..
         } = &self.parameters;
         let through = device.as_deref().unwrap_or("a veth pair");
-        format!("up to {servers} servers a node, through {through}")
+        match servers {
+            1 => format!("a server on each node, through {through}"),
+            _ => format!("up to {servers} servers a node, through {through}"),
+        }
     }
 
     fn parameters(&self) -> Value {
