@@ -440,6 +440,36 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent/runs.db"],
     ),
     target(
+        ["bench io", "resume"],
+        "bench io --resume=99 --store {store}",
+        &["nothing to resume", "of io with the number 99"],
+    ),
+    target(
+        ["bench mock", "resume"],
+        "bench mock --resume=99 --store {store}",
+        &["nothing to resume", "of mock with the number 99"],
+    ),
+    target(
+        ["bench probe", "resume"],
+        "bench probe --resume=99 --store {store}",
+        &["nothing to resume", "of probe with the number 99"],
+    ),
+    target(
+        ["bench rps", "resume"],
+        "bench rps --resume=99 --store {store}",
+        &["nothing to resume", "of rps with the number 99"],
+    ),
+    target(
+        ["bench scale", "resume"],
+        "bench scale --resume=99 --store {store}",
+        &["nothing to resume", "of scale with the number 99"],
+    ),
+    target(
+        ["bench tags", "resume"],
+        "bench tags --resume=99 --store {store}",
+        &["nothing to resume", "of tags with the number 99"],
+    ),
+    target(
         ["runs show", "run"],
         "runs show --store {store} 99",
         &["run 99", "nearfar runs list"],

@@ -67,13 +67,24 @@ pub fn help_of(command: &Command) -> (String, Vec<String>) {
         .map(ToString::to_string)
         .unwrap_or_default();
     let (notes, examples) = help.split_once(EXAMPLES).unwrap_or((&help, ""));
-    let examples = examples
+    let mut commands: Vec<String> = Vec::new();
+    let mut is_continued = false;
+    for line in examples
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())
-        .map(str::to_owned)
-        .collect();
-    (notes.trim().to_owned(), examples)
+    {
+        let (part, continues) = match line.strip_suffix('\\') {
+            Some(part) => (part.trim_end(), true),
+            None => (line, false),
+        };
+        match commands.last_mut().filter(|_| is_continued) {
+            Some(command) => *command += &format!(" {part}"),
+            None => commands.push(part.to_owned()),
+        }
+        is_continued = continues;
+    }
+    (notes.trim().to_owned(), commands)
 }
 
 fn section(heading: &str, text: &str) -> String {
