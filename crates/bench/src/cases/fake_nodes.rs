@@ -48,7 +48,7 @@ pub(super) const CASE: Case = Case {
     required_here: &[],
     programs: &[],
     samples: 8,
-    minutes: 10,
+    minutes: 27,
     effect: Some(Effect {
         factor: "append",
         baseline: "numa=fake=1 clearcpuid=hypervisor",
