@@ -91,6 +91,11 @@ impl Targets {
         Ok(Self { factors, targets })
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.targets.len()
+    }
+
     /// The target of a cell.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nearfar_proc::system::{RANDOM_UUID, random_digits};
 use nearfar_proc::{TaskId, error_text};
 use serde::{Deserialize, Serialize};
 
@@ -335,11 +336,9 @@ fn named(token: &str) -> String {
 
 /// A token that no other has.
 fn token() -> Result<String, LeaseError> {
-    const RANDOM: &str = "/proc/sys/kernel/random/uuid";
-    let uuid = fs::read_to_string(RANDOM).map_err(cannot("read", Path::new(RANDOM)))?;
-    let digits = uuid.chars().filter(char::is_ascii_hexdigit);
-    // The first digits: the thirteenth is the version and always 4.
-    Ok(digits.take(TOKEN_DIGITS).collect())
+    let mut digits = random_digits().map_err(cannot("read", Path::new(RANDOM_UUID)))?;
+    digits.truncate(TOKEN_DIGITS);
+    Ok(digits)
 }
 
 fn is_token(text: &str) -> bool {

@@ -18,6 +18,8 @@
 //! A parser takes bytes: names of tasks, paths and groups need not be UTF-8, and `sources` reads the same files from a
 //! recorded tree. A reader opens the file of the running system and calls the parser.
 //!
+//! [`child`] is for those that start processes: it lets one end with its parent.
+//!
 //! This crate reads and parses. It does not decide what a value means for placement.
 
 #![allow(
@@ -27,6 +29,7 @@
 
 pub mod affinity;
 pub mod cgroup;
+pub mod child;
 pub mod choice;
 pub mod comm;
 pub mod cpu_counts;

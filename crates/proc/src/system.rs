@@ -1,4 +1,4 @@
-//! Which kernel runs, and since which boot.
+//! Which kernel runs and since which boot, and its random numbers.
 
 use std::io;
 
@@ -9,6 +9,18 @@ use std::io;
 pub fn boot_id() -> io::Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(text.trim().to_owned())
+}
+
+/// A new random UUID for every reader (version 4: the thirteenth digit is always 4).
+pub const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
+
+/// The hexadecimal digits of a [`RANDOM_UUID`], 32 of them.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn random_digits() -> io::Result<String> {
+    let uuid = std::fs::read_to_string(RANDOM_UUID)?;
+    Ok(uuid.chars().filter(char::is_ascii_hexdigit).collect())
 }
 
 /// The pid namespace of this process, such as `pid:[4026531836]`, which differs between containers of one boot.

@@ -20,7 +20,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use rustix::fs::MemfdFlags;
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::Signal;
 
 use crate::error::LabError;
 
@@ -110,7 +110,6 @@ pub fn start(start: QemuCommand) -> Result<Child, LabError> {
 }
 
 fn spawn(start: QemuCommand) -> io::Result<Child> {
-    let parent = rustix::process::getpid();
     let inherited: Vec<RawFd> = start.inherited.iter().map(AsRawFd::as_raw_fd).collect();
     let mut command = Command::new(&start.program);
     // A process group of its own: Ctrl-C at the terminal is for us to pass on, not for QEMU to die of.
@@ -120,11 +119,8 @@ fn spawn(start: QemuCommand) -> io::Result<Child> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .process_group(0);
-    let prepare = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid() != Some(parent) {
-            return Err(io::Error::other("the parent is gone already"));
-        }
+    nearfar_proc::child::end_with_parent(&mut command, Signal::KILL);
+    let inherit = move || {
         for number in &inherited {
             // SAFETY: the descriptors are open, since `start.inherited` lives until after the fork.
             let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(*number) };
@@ -132,9 +128,8 @@ fn spawn(start: QemuCommand) -> io::Result<Child> {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only system calls are made; nothing is allocated or locked, but for an error
-    // that ends the child.
-    unsafe { command.pre_exec(prepare) };
+    // SAFETY: between fork and exec only system calls are made; nothing is allocated or locked.
+    unsafe { command.pre_exec(inherit) };
     command.spawn()
 }
 

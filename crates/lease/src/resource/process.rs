@@ -2,7 +2,6 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -80,18 +79,7 @@ impl Process {
 
 pub(super) fn start(mut command: Command, token: &str) -> io::Result<Process> {
     command.env(VARIABLE, token);
-    let owner = rustix::process::getpid();
-    // SAFETY: between fork and exec only system calls are made that are async-signal-safe (signal-safety(7)).
-    unsafe {
-        command.pre_exec(move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // It may have ended before that call, and then there is no signal.
-            match rustix::process::getppid() == Some(owner) {
-                true => Ok(()),
-                false => Err(io::ErrorKind::Interrupted.into()),
-            }
-        });
-    }
+    nearfar_proc::child::end_with_parent(&mut command, Signal::KILL);
     let child = command.spawn()?;
     let task = tasks::stat(child.id() as i32).ok().map(|stat| stat.id);
     Ok(Process { child, task })
