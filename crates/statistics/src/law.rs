@@ -13,6 +13,8 @@
 //! below 0, over the means of the levels of N. Intervals: the samples of each level are drawn again 1000 times, their deviations
 //! from the level's mean widened by sqrt(m / (m - 1)) for m samples.
 
+use std::collections::BTreeSet;
+
 use nalgebra::{Matrix3, Vector3};
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF as _, Normal};
@@ -20,8 +22,10 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 use crate::compare::student;
 use crate::{CONFIDENCE, Interval};
 
-/// Levels of N that three figures take, one more than that to show an error.
-pub const MIN_LEVELS: usize = 4;
+/// The law has so many figures.
+const FIGURES: usize = 3;
+/// Levels of N that they take, one more than that to show an error.
+pub const MIN_LEVELS: usize = FIGURES + 1;
 const RESAMPLES: usize = 1000;
 /// Of the order of drawing: the same samples have the same intervals.
 const SEED: u64 = 0x5CA1E;
@@ -129,6 +133,20 @@ pub fn fit(samples: &[(u32, Vec<f64>)], is_paired: bool) -> Result<LawFit, Canno
         peak: law.peak(),
         pays_until: law.pays_until(most),
         largest_error: means.iter().map(error).fold(0.0, f64::max),
+    })
+}
+
+/// The law of figures that have no samples, one for each number of tasks, such as published ones. Three determine it, so it says
+/// nothing of its own error. `None` for fewer, and where one is not above 0.
+pub fn of_figures(figures: &[(u32, f64)]) -> Option<Law> {
+    let is_possible = |figure: f64| figure.is_finite() && figure > 0.0;
+    let tasks: BTreeSet<u32> = figures.iter().map(|it| it.0).collect();
+    let are_possible = figures.iter().all(|it| is_possible(it.1));
+    (tasks.len() >= FIGURES && are_possible).then(|| {
+        let levels = figures
+            .iter()
+            .map(|(tasks, figure)| level(*tasks, &[*figure]));
+        of_means(&levels.collect::<Vec<_>>())
     })
 }
 

@@ -37,7 +37,7 @@ const SPINNING: [&str; 12] = [
 pub struct Symbols {
     /// Ascending.
     functions: Vec<(u64, String)>,
-    /// Where the functions are that implement locks.
+    /// Where the functions are that implement locks, or spin for one.
     locks: Vec<Range<u64>>,
 }
 
@@ -67,9 +67,11 @@ impl Symbols {
         let section = |name: &str| {
             Some(address(&format!("__{name}_text_start"))?..address(&format!("__{name}_text_end"))?)
         };
-        let locks = ["lock", "sched"].into_iter().filter_map(section).collect();
+        let sections = ["lock", "sched"].into_iter().filter_map(section);
+        let mut locks: Vec<Range<u64>> = sections.collect();
         functions
             .retain(|(_, name)| !name.ends_with("_text_start") && !name.ends_with("_text_end"));
+        locks.extend(spinning(&functions));
         Self { functions, locks }
     }
 
@@ -96,14 +98,22 @@ impl Symbols {
 
     /// Whether an address is in a function that implements a lock or the scheduler.
     pub fn is_lock(&self, address: u64) -> bool {
-        let is_spinning = |name: &str| {
+        self.locks.iter().any(|it| it.contains(&address))
+    }
+}
+
+/// Where the functions are that spin: each up to the next function.
+fn spinning(functions: &[(u64, String)]) -> impl Iterator<Item = Range<u64>> {
+    functions
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (start, name))| {
             // The compiler's copies of a function: osq_lock.part.0.
             let name = name.split('.').next().unwrap_or(name);
-            SPINNING.contains(&name)
-        };
-        self.locks.iter().any(|it| it.contains(&address))
-            || self.name(address).is_some_and(is_spinning)
-    }
+            let after = functions[at..].iter().find(|(next, _)| next > start);
+            let end = after.map_or(u64::MAX, |(next, _)| *next);
+            SPINNING.contains(&name).then_some(*start..end)
+        })
 }
 
 fn function(line: &str) -> Option<(u64, String)> {
