@@ -81,13 +81,26 @@ pub struct PublishedChange {
     /// The metric of the experiment.
     pub metric: &'static str,
     /// Levels of other factors that the row is about; empty where the published table has one row.
-    pub cell: &'static [(&'static str, &'static str)],
+    pub cell: Levels,
     /// In the published unit: before and after.
     pub values: [f64; 2],
     pub unit: &'static str,
 }
 
+/// Levels of factors, by name.
+type Levels = &'static [(&'static str, &'static str)];
+
 impl PublishedChange {
+    /// `values` are before and after.
+    const fn new(metric: &'static str, cell: Levels, values: [f64; 2], unit: &'static str) -> Self {
+        Self {
+            metric,
+            cell,
+            values,
+            unit,
+        }
+    }
+
     /// As a share of the value before: 0.13 is 13 % more.
     pub fn change(&self) -> f64 {
         self.values[1] / self.values[0] - 1.0

@@ -10,7 +10,7 @@
 mod agreement;
 mod lines;
 
-pub use agreement::{Agreement, ByRound, LeftOut, Pair};
+pub use agreement::{Agreement, Between, ByRound, LeftOut, Pair, PublishedLaw};
 pub(crate) use agreement::{Ranked, not_published};
 pub use lines::PublishedError;
 pub(crate) use lines::{Columns, Line, Lines, Row};

@@ -18,10 +18,11 @@ use nearfar_experiment::{
     BoxError, Cell, Ended, Experiment, ExperimentError, Level, OnTargets, Options, RunId, Targets,
     carry_out,
 };
-use nearfar_machine::Machine;
+use nearfar_machine::{CpuSet, Machine};
+use nearfar_proc::affinity;
 use nearfar_runs::Store;
 
-use crate::{io, matrix, mock, rps, scale, tags};
+use crate::{conditions, io, matrix, mock, rps, scale, tags};
 
 pub use arguments::{ArgumentError, Arguments};
 pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
@@ -81,6 +82,7 @@ pub struct Request<'a> {
 pub struct Announcement {
     /// Sentences about what is not measured, and what may be wrong with the whole run.
     pub notes: Vec<String>,
+    /// On all targets.
     pub cells: usize,
     /// Of each cell.
     pub samples: u32,
@@ -96,6 +98,19 @@ pub struct Context<'a> {
     pub cancel: &'a AtomicBool,
     /// Whether `machine` takes the samples, and not another one.
     pub is_measured_here: bool,
+}
+
+impl Context<'_> {
+    /// The CPUs that are online and that this process may use.
+    pub fn allowed_cpus(&self) -> CpuSet {
+        allowed_cpus(self.machine)
+    }
+}
+
+/// The CPUs of a machine that are online and that this process may use.
+pub(crate) fn allowed_cpus(machine: &Machine) -> CpuSet {
+    let online = &machine.cpu_states.online;
+    affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(online))
 }
 
 /// An experiment that is ready to be carried out.
@@ -153,14 +168,19 @@ impl<'a> Request<'a> {
             cancel,
             is_measured_here: self.targets.is_none(),
         };
-        let made = make(&self.arguments, context)?;
+        let mut made = make(&self.arguments, context)?;
+        let governor = conditions::governor(machine).filter(|_| context.is_measured_here);
+        let governor = governor.map(|warning| warning.to_string());
+        made.warnings.extend(governor);
         let mut notes = made.notes;
         notes.extend(made.warnings.iter().cloned());
+        let targets = self.targets.as_ref().map(|(targets, _)| targets.count());
         (self.announce)(&Announcement {
             notes,
-            cells: made.experiment.cells().len(),
+            cells: made.experiment.cells().len() * targets.unwrap_or(1),
             samples: self.options.samples,
-            sample: made.sample,
+            // What a guest adds to it is not known.
+            sample: made.sample.filter(|_| targets.is_none()),
         });
         self.options.warnings.extend(made.warnings);
         let experiment = made.experiment;

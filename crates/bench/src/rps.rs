@@ -22,10 +22,12 @@ pub mod findings;
 mod measure;
 mod namespace;
 mod prepare;
+mod program;
 pub mod reply;
 pub mod rss;
 mod sample;
 mod server;
+mod started;
 
 pub use declared::DECLARATION;
 pub use findings::{Findings, findings};

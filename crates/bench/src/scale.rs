@@ -28,7 +28,7 @@ pub(crate) use declared::make;
 pub use findings::{Curve, Findings, Step, findings};
 pub use hot::HotFunction;
 pub use locks::HotLock;
-pub use published::{Published, agreement};
+pub use published::{PUBLISHED_LEVELS, Published, agreement};
 pub use task::serve;
 
 /// The experiment's name in lists of runs.

@@ -37,7 +37,7 @@ pub use findings::{Findings, findings};
 #[cfg(test)]
 pub(crate) use groups::tests::machine as machine_of_four_nodes;
 pub use groups::{Groups, groups};
-pub use published::{Published, agreement};
+pub use published::{PUBLISHED_LEVELS, Published, agreement};
 pub use scenario::{ALONE, DEPTH, DISTANCE, POLICY, Scenario, scenarios};
 
 /// The experiment's name in lists of runs.

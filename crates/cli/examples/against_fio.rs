@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A file in memory is read through the page cache, so that the cost of an I/O is CPU time and anything of nearfar's in the way
-//! would show. With a DIRECTORY a file there is read with direct I/O. Both sides begin after the same pause, since nearfar reads the machine before it starts fio. What is printed is the
-//! median of the pairwise ratios with its 95 % interval.
+//! would show. With a DIRECTORY a file there is read with direct I/O. Both sides begin after the same pause, since nearfar reads
+//! the machine before it starts fio. What is printed is the median of the pairwise ratios with its 95 % interval.
 
 use std::error::Error;
 use std::fs;

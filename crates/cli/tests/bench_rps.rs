@@ -110,6 +110,95 @@ fn requests_to_redis_are_counted_and_nothing_is_left() {
     assert_eq!(place.directories(), 0);
 }
 
+/// A run with redis and this client.
+fn with_client(place: &Place, client: &str, rate: &str, format: &str) -> Output {
+    let words = "bench rps --samples 1 --seconds 0.2 --connections 2 --factor server_node=card --factor receive=server_cpu \
+                 --no-store";
+    let mut nearfar = place.command(words);
+    nearfar.arg(format!("--format={format}"));
+    nearfar.arg(format!("--client-command={client}"));
+    nearfar.arg(format!("--client-rate={rate}"));
+    nearfar.output().unwrap()
+}
+
+const REDIS_BENCHMARK: &str = "redis-benchmark -h {address} -p {port} -a {password} -c {connections} -n 2000 -t set -d {value_bytes} -q";
+
+#[test]
+fn another_program_makes_the_requests() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    let rate = "SET: ([0-9.]+) requests per second";
+    let output = with_client(&place, REDIS_BENCHMARK, rate, "json");
+    let run: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", errors(&output)));
+    assert_eq!(run["state"], "complete", "{}", errors(&output));
+    let metrics = run["summary"][0]["metrics"].as_array().unwrap();
+    let of = |name: &str| {
+        let metric = metrics.iter().find(|it| it["metric"] == name);
+        metric.and_then(|it| it["median"].as_f64())
+    };
+    assert!(of("requests_per_s").unwrap() > 0.0, "{run}");
+    // It has the times of its requests, and nearfar has not.
+    assert_eq!(of("latency_card_ns"), None, "{run}");
+    assert_eq!(place.directories(), 0);
+}
+
+#[test]
+fn clients_may_have_more_cpus_than_connections() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpus: Vec<String> = (0..1024)
+        .filter(|&it| cpus.is_set(it))
+        .map(|it| it.to_string())
+        .collect();
+    let mut nearfar = place.command(
+        "bench rps --samples 1 --seconds 0.2 --connections 1 --factor server_node=card --factor receive=server_cpu --no-store",
+    );
+    let output = nearfar
+        .args(["--client-cpus", &cpus.join(",")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+}
+
+#[test]
+fn a_client_that_fails_or_prints_no_rate_is_named_with_what_it_says() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    let said = |client: &str| {
+        let output = with_client(&place, client, "([0-9.]+) per second", "table");
+        assert_ne!(output.status.code(), Some(0));
+        // In one line: the table's lines are folded.
+        let all = String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output);
+        all.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let failed = said("sh -c 'echo no route to {address}:{port} >&2; exit 3'");
+    assert!(
+        failed.contains("ended: exit status: 3: no route to 198.18."),
+        "{failed}"
+    );
+    let silent = said("echo 12 a second {port}");
+    assert!(
+        silent.contains("no plain number in the output of the client of 198.18."),
+        "{silent}"
+    );
+    // Not in the machine's own namespace.
+    let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+    let elsewhere = said("sh -c 'readlink /proc/self/ns/net; exit 4' {port}");
+    assert!(
+        elsewhere.contains("net:[") && !elsewhere.contains(own.to_str().unwrap()),
+        "{elsewhere}"
+    );
+    assert_eq!(place.directories(), 0);
+}
+
 #[test]
 fn a_server_that_ends_is_named_with_what_it_says() {
     if skipped() {
@@ -144,8 +233,13 @@ fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
     let place = Place(tempfile::tempdir().unwrap());
     for attempt in 0..8u64 {
         let words = "bench rps --samples 1000 --seconds 0.1 --warm-up 0 --factor server_node=card --no-store";
-        let mut child = place
-            .command(words)
+        let mut command = place.command(words);
+        if attempt % 4 == 3 {
+            // A client whose child would keep the clients' namespace.
+            command.arg("--client-command=sh -c 'sleep 600 & wait' {port}");
+            command.arg("--client-rate=(.+)");
+        }
+        let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -172,14 +266,13 @@ fn nothing_is_left_of_a_run_that_was_killed_at_any_moment() {
     }
 }
 
-/// The servers of this place's runs: their directory is below it.
+/// The servers and clients of this place's runs: their directory is below it.
 fn servers_of(place: &Place) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_server = |pid: &i32| {
         let directory = std::fs::read_link(format!("/proc/{pid}/cwd"));
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name.starts_with("redis-server") && directory.is_ok_and(|it| it.starts_with(place.0.path()))
+        directory.is_ok_and(|it| it != place.0.path() && it.starts_with(place.0.path()))
     };
     pids.filter(is_server).collect()
 }

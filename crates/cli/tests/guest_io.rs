@@ -30,6 +30,18 @@ const KILLED: &str = "F=$(for f in /sys/bus/pci/drivers/nvme/0000*; do [ $(cat $
                       [ -e $D/driver ] && break; sleep 0.5; done; \
                       echo after the kill: $(basename $(readlink $D/driver)) $(cat $D/numa_node) $(ls $D/nvme | wc -l) >&2; exit 0";
 
+/// Kills nearfar while it has a null block device: alone, when its guard removes the device; and with its guard and fio, when a later
+/// nearfar does.
+const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep -c nearfar-; }; for WHAT in alone all; do \
+                           $NEARFAR bench io --null 0 --no-store --samples 1000 --seconds 0.2 --ramp-seconds 0 \
+                           --factor cpu_node=near >/dev/null 2>&1 & P=$!; \
+                           while kill -0 $P && [ $(devices) = 0 ]; do sleep 0.05; done; sleep 0.4; kill -STOP $P; \
+                           [ $WHAT = alone ] || pkill -9 -P $P; echo $WHAT: $(devices) before the kill >&2; \
+                           kill -9 $P; wait $P; if [ $WHAT = all ]; then echo $WHAT: $(devices) after it >&2; \
+                           $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1; fi; \
+                           for i in $(seq 60); do [ $(devices) = 0 ] && break; sleep 0.5; done; \
+                           echo $WHAT: $(devices) in the end, fio: $(pgrep fio | wc -l) >&2; done";
+
 #[test]
 fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
     if guests::skipped() {
@@ -45,7 +57,7 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
     }
     let _turn = guests::turn();
     let mut command = guests::lab_run("x86-case1", &guests::IN_TIME);
-    let script = format!("{SCRIPT}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);
+    let script = format!("{SCRIPT}; {NULL_KILLED}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);
     command.args(["sh", "-c", &script]);
     let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -78,6 +90,16 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
             .any(|it| it.starts_with("nearfar-") || it.ends_with(" fio")),
         "{errors}"
     );
+    let devices = [
+        "alone: 1 before the kill",
+        "alone: 0 in the end, fio: 0",
+        "all: 1 before the kill",
+        "all: 1 after it",
+        "all: 0 in the end, fio: 0",
+    ];
+    for devices in devices {
+        assert!(errors.contains(devices), "{devices}: {errors}");
+    }
     assert!(errors.contains("killed while unbound"), "{errors}");
     assert!(errors.contains("after the kill: nvme -1 1"), "{errors}");
 }

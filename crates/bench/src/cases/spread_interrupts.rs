@@ -1,18 +1,10 @@
 //! Case 4: a network card's interrupts near its servers.
 
-use super::{Case, Effect, PublishedChange};
+use super::{Case, Effect, Levels, PublishedChange};
 
-const fn published(
-    server_node: &'static [(&'static str, &'static str)],
-    values: [f64; 2],
-) -> PublishedChange {
-    PublishedChange {
-        metric: "requests_per_s",
-        cell: server_node,
-        values,
-        unit: "1/s",
-    }
-}
+const REQUESTS: &str = "requests_per_s";
+const CARD: Levels = &[("server_node", "card")];
+const ADJACENT: Levels = &[("server_node", "adjacent")];
 
 pub(super) const CASE: Case = Case {
     number: 4,
@@ -33,6 +25,7 @@ pub(super) const CASE: Case = Case {
     options: &[
         "--device=eth0",
         "--client-device=eth1",
+        "--factor=server_node=card,adjacent,together",
         "--factor=interrupts=kernel_pre_6_3,nearest_first",
         "--seconds=1",
     ],
@@ -42,14 +35,14 @@ pub(super) const CASE: Case = Case {
     ],
     required_here: &["--device", "--client-device"],
     programs: &["redis-server", "ip", "ethtool"],
-    samples: 12,
-    minutes: 2,
+    samples: 20,
+    minutes: 6,
     effect: Some(Effect {
         factor: "interrupts",
         baseline: "kernel_pre_6_3",
         figures: &[
-            published(&[("server_node", "card")], [260e3, 260e3]),
-            published(&[("server_node", "adjacent")], [220e3, 260e3]),
+            PublishedChange::new(REQUESTS, CARD, [260e3, 260e3], "1/s"),
+            PublishedChange::new(REQUESTS, ADJACENT, [220e3, 260e3], "1/s"),
         ],
     }),
     published: None,

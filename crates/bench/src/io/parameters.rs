@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use nearfar_machine::NodeId;
 use serde_json::{Value, json};
@@ -55,16 +54,16 @@ impl Parameters {
         Ok(Self {
             asked: asked(arguments)?,
             device_node: arguments.within("device-node", 0..=u32::MAX)?.map(NodeId),
-            seconds: within(arguments, "seconds", 0.05..=3600.0)?,
-            ramp_seconds: within(arguments, "ramp-seconds", 0.0..=3600.0)?,
-            jobs: within(arguments, "jobs", 1..=1024)?,
+            seconds: arguments.within_or_default("seconds", 0.05..=3600.0)?,
+            ramp_seconds: arguments.within_or_default("ramp-seconds", 0.0..=3600.0)?,
+            jobs: arguments.within_or_default("jobs", 1..=1024)?,
             engine: arguments.get("engine")?,
-            size: within(arguments, "size", 1 << 20..=1 << 50)?,
+            size: arguments.within_or_default("size", 1 << 20..=1 << 50)?,
             buffered: arguments.has("buffered")?,
             trace: arguments.get("trace")?,
             locks: arguments.has("locks")?,
-            null_queues: within(arguments, "null-queues", 1..=4096)?,
-            null_delay_us: within(arguments, "null-delay-us", 0.0..=1e6)?,
+            null_queues: arguments.within_or_default("null-queues", 1..=4096)?,
+            null_delay_us: arguments.within_or_default("null-delay-us", 0.0..=1e6)?,
             destroy: text(arguments, "destroy")?,
             override_device_node: arguments.has("override-device-node")?,
         })
@@ -124,17 +123,4 @@ fn text(arguments: &Arguments, name: &str) -> Result<Option<String>, RunError> {
         true => Ok(Some(arguments.get(name)?)),
         false => Ok(None),
     }
-}
-
-/// The value of an argument with a default.
-fn within<T>(
-    arguments: &Arguments,
-    name: &str,
-    range: std::ops::RangeInclusive<T>,
-) -> Result<T, RunError>
-where
-    T: FromStr + PartialOrd + fmt::Display,
-{
-    let value = arguments.within(name, range)?;
-    value.ok_or_else(|| arguments.wrong(name, "expected a value".to_owned()).into())
 }

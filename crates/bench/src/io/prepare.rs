@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Factor, Resources};
 use nearfar_machine::{CpuSet, Machine, NodeId};
-use nearfar_proc::{affinity, error_text};
+use nearfar_proc::error_text;
 
 use super::declared::{BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN};
 use super::job::{Job, engine};
@@ -48,8 +48,7 @@ pub(crate) fn make<'a>(
     context: Context<'a>,
 ) -> Result<Made<IoExperiment<'a>>, RunError> {
     let Context { machine, .. } = context;
-    let online = machine.cpu_states.online.clone();
-    let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let allowed = context.allowed_cpus();
     let parameters = Parameters::read(arguments)?;
     let seconds = parameters.seconds + parameters.ramp_seconds + 0.3;
     let mut experiment = IoExperiment {
@@ -258,7 +257,7 @@ impl IoExperiment<'_> {
         let planned = self.planned.as_ref();
         let after = Cell::new().with(planned::PLAN, planned::AFTER);
         let planned = planned.map(|it| it.settings(&after)).unwrap_or_default();
-        let mut warnings = of_machine(self.machine, &planned, self.allowed.iter().next());
+        let mut warnings = of_machine(&planned, self.allowed.iter().next());
         warnings.extend(self.engine.1.clone());
         warnings
     }

@@ -4,26 +4,19 @@ use std::fs;
 use std::path::Path;
 
 use nearfar_experiment::Change;
-use nearfar_machine::{CpuId, Machine};
-
-use crate::conditions;
+use nearfar_machine::CpuId;
 
 /// Idle states that take longer to leave count.
 const MAX_EXIT_LATENCY_US: u32 = 10;
 
-/// Sentences about the governor, idle states and the interrupts of the device.
-pub(super) fn of_machine(machine: &Machine, planned: &[Change], cpu: Option<CpuId>) -> Vec<String> {
-    let governor = conditions::governor(machine).map(|it| it.to_string());
+/// Sentences about idle states and the interrupts of the device.
+pub(super) fn of_machine(planned: &[Change], cpu: Option<CpuId>) -> Vec<String> {
     let idle = cpu.and_then(|cpu| {
         idle_states(Path::new(&format!(
             "/sys/devices/system/cpu/cpu{cpu}/cpuidle"
         )))
     });
-    governor
-        .into_iter()
-        .chain(idle)
-        .chain(interrupts(planned))
-        .collect()
+    idle.into_iter().chain(interrupts(planned)).collect()
 }
 
 /// A warning about the deepest idle state that is enabled, where leaving it takes long.

@@ -27,7 +27,7 @@ use super::preferring::Preferring;
 use super::sample::Sample;
 use crate::options::HugePages;
 use crate::probe::{Probe, ProbeSpec, Where};
-use nearfar_proc::affinity;
+use crate::registry::allowed_cpus;
 
 /// The matrix as an experiment.
 pub struct Matrix<'a> {
@@ -148,18 +148,12 @@ pub fn load_cpus(machine: &Machine) -> CpuSet {
     machine
         .cpu_states
         .housekeeping()
-        .intersection(&cpus(machine))
-}
-
-/// The CPUs that this process may use.
-fn cpus(machine: &Machine) -> CpuSet {
-    let online = machine.cpu_states.online.clone();
-    affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online))
+        .intersection(&allowed_cpus(machine))
 }
 
 /// Where this process may bind a probe to.
 pub fn places(machine: &Machine) -> Places {
-    Places::of(machine, &cpus(machine))
+    Places::of(machine, &allowed_cpus(machine))
 }
 
 impl Experiment for Matrix<'_> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::Known;
 use nearfar_runs::Cell;
+use nearfar_statistics::law::Law;
 use nearfar_statistics::{Interval, Summary, spearman};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,9 @@ pub struct Agreement {
     /// The same of the samples of one round, over the rounds that have all of the cells.
     pub by_round: Option<ByRound>,
     pub cells: Vec<Pair>,
+    /// The laws that the published figures follow, of an experiment that fits some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub laws: Vec<PublishedLaw>,
     /// Published cells that the run has no sample of, and cells of the run that are not published, each with the reason.
     pub left_out: Vec<LeftOut>,
 }
@@ -33,6 +37,25 @@ pub struct ByRound {
     /// The 95 % interval of the median; `None` below six rounds.
     pub confidence: Option<Interval>,
     pub rounds: usize,
+}
+
+/// The universal scalability law of the published figures of machines with one number of nodes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PublishedLaw {
+    pub nodes: i64,
+    pub law: Law,
+    /// The number of tasks with the highest throughput; `None` where it grows without end.
+    pub peak: Option<f64>,
+    /// What the law has for halves, quarters, ... of the largest published number of tasks that are not published; fewest first.
+    pub between: Vec<Between>,
+}
+
+/// A throughput that is not published.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Between {
+    pub tasks: u32,
+    /// In the unit of the published column.
+    pub throughput: f64,
 }
 
 /// A cell of both. In JSON its levels are keys of their own.
@@ -113,6 +136,7 @@ impl Ranked<'_> {
             correlation,
             by_round: by_round(&published, &by_cell),
             cells: pairs,
+            laws: Vec::new(),
             left_out,
         }
     }

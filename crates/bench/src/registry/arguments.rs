@@ -152,6 +152,22 @@ impl Arguments {
         }
     }
 
+    /// The value of an argument with a default, in a range.
+    ///
+    /// # Errors
+    /// As [`Arguments::within`].
+    pub fn within_or_default<T>(
+        &self,
+        name: &str,
+        range: RangeInclusive<T>,
+    ) -> Result<T, ArgumentError>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        let value = self.within(name, range)?;
+        value.ok_or_else(|| self.wrong(name, "expected a value".to_owned()))
+    }
+
     /// The error of an argument whose value is wrong.
     pub fn wrong(&self, name: &str, reason: String) -> ArgumentError {
         ArgumentError::Value {

@@ -1,5 +1,6 @@
 //! The clients: connections that each have one request in flight, on threads with CPUs of their own.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::AsFd as _;
@@ -55,13 +56,16 @@ pub(super) struct Load<'a> {
 /// The answers to a group of flows.
 #[derive(Clone, Default)]
 pub(super) struct Answers {
+    pub(super) requests_per_s: f64,
+    /// Empty where another program made the requests.
     pub(super) latency_ns: Histogram,
 }
 
 /// What all groups have, and what `read` gave before and after.
 pub(super) struct Driven<T> {
     pub(super) groups: Vec<Answers>,
-    pub(super) elapsed_s: f64,
+    /// What may be wrong with it.
+    pub(super) warning: Option<String>,
     pub(super) before: T,
     pub(super) after: T,
 }
@@ -80,8 +84,10 @@ pub(super) fn drive<T>(
     std::thread::scope(|scope| {
         let (connected, ready) = mpsc::channel();
         let mut threads = Vec::new();
-        for (index, &cpu) in load.cpus.iter().enumerate() {
-            let flows = load.flows.iter().skip(index).step_by(load.cpus.len());
+        // A thread without a connection has nothing to do.
+        let cpus = &load.cpus[..load.cpus.len().min(load.flows.len())];
+        for (index, &cpu) in cpus.iter().enumerate() {
+            let flows = load.flows.iter().skip(index).step_by(cpus.len());
             let flows: Vec<Flow> = flows.cloned().collect();
             let connected = connected.clone();
             let thread = std::thread::Builder::new().name("nearfar-client".to_owned());
@@ -97,20 +103,45 @@ pub(super) fn drive<T>(
             false => Err("a client has no connection".into()),
         };
         phase.store(ENDED, Ordering::Relaxed);
-        let mut all = vec![Answers::default(); groups];
+        let mut all = vec![Histogram::new(); groups];
         for thread in threads {
-            let answers = thread.join().map_err(|_| "a client panicked")??;
-            for (sum, answers) in all.iter_mut().zip(answers) {
-                sum.latency_ns.merge(&answers.latency_ns);
+            let latencies = thread.join().map_err(|_| "a client panicked")??;
+            for (sum, latencies) in all.iter_mut().zip(latencies) {
+                sum.merge(&latencies);
             }
         }
         let (before, after, elapsed_s) = measured?;
+        let answers = |latency_ns: Histogram| Answers {
+            requests_per_s: latency_ns.count() as f64 / elapsed_s,
+            latency_ns,
+        };
         Ok(Driven {
-            groups: all,
-            elapsed_s,
+            groups: all.into_iter().map(answers).collect(),
+            warning: None,
             before,
             after,
         })
+    })
+}
+
+/// Waits until the servers of these flows can be reached from a namespace.
+///
+/// # Errors
+/// When one cannot in time, or `cancel` is set.
+pub(super) fn reach(
+    namespace: &Namespace,
+    flows: &[Flow],
+    cancel: &AtomicBool,
+) -> Result<(), BoxError> {
+    std::thread::scope(|scope| {
+        let reached = scope.spawn(|| {
+            namespace.enter()?;
+            let mut servers = BTreeSet::new();
+            let mut first = flows.iter().filter(|flow| servers.insert(flow.server));
+            first.try_for_each(|flow| opened(flow, cancel).map(drop))
+        });
+        let reached = reached.join().map_err(|_| "a thread panicked")?;
+        Ok(reached?)
     })
 }
 
@@ -172,8 +203,7 @@ impl Client {
         load.namespace.enter()?;
         let mut connections = Vec::new();
         for flow in flows {
-            let stream = opened(flow, cancel)
-                .map_err(|error| format!("cannot connect to {}: {error}", flow.server))?;
+            let stream = opened(flow, cancel)?;
             let mut connection = Connection {
                 group: flow.group,
                 stream,
@@ -194,21 +224,22 @@ impl Client {
     }
 
     /// Asks until the end. What was sent and answered while it was measured counts.
-    fn run(mut self, groups: usize, phase: &AtomicU8) -> Result<Vec<Answers>, BoxError> {
-        let mut answers = vec![Answers::default(); groups];
-        let run = self.serve(&mut answers, phase);
+    fn run(mut self, groups: usize, phase: &AtomicU8) -> Result<Vec<Histogram>, BoxError> {
+        let mut latencies = vec![Histogram::new(); groups];
+        let run = self.serve(&mut latencies, phase);
         if run.is_err() {
             phase.store(ENDED, Ordering::Relaxed);
         }
-        run.map(|()| answers)
+        run.map(|()| latencies)
     }
 
-    fn serve(&mut self, answers: &mut [Answers], phase: &AtomicU8) -> Result<(), BoxError> {
+    fn serve(&mut self, latencies: &mut [Histogram], phase: &AtomicU8) -> Result<(), BoxError> {
         for connection in &mut self.connections {
             connection.stream.set_nonblocking(true)?;
             connection.send(&self.request, false)?;
         }
         let mut buffer = vec![0; BUFFER_BYTES];
+        let mut first = 0;
         let timeout = Timespec {
             tv_sec: 0,
             tv_nsec: CANCEL_CHECK.subsec_nanos().into(),
@@ -224,11 +255,13 @@ impl Client {
             if now == ENDED {
                 return Ok(());
             }
-            for (connection, _) in self.connections.iter_mut().zip(ready).filter(|it| it.1) {
+            first += 1;
+            for position in in_turn(first, ready.len()).filter(|it| ready[*it]) {
+                let connection = &mut self.connections[position];
                 if connection.receive(&mut buffer)? {
                     if connection.counts {
                         let latency = connection.sent.elapsed().as_nanos();
-                        let of_group = &mut answers[connection.group].latency_ns;
+                        let of_group = &mut latencies[connection.group];
                         of_group.record(u64::try_from(latency).unwrap_or(u64::MAX));
                     }
                     connection.send(&self.request, now == MEASURING)?;
@@ -236,6 +269,12 @@ impl Client {
             }
         }
     }
+}
+
+/// All positions, from this one on. Each is the first one equally often: a connection that always comes after another has its next
+/// request later, which was 16 % fewer requests for the node whose connections were the second half.
+fn in_turn(first: usize, positions: usize) -> impl Iterator<Item = usize> {
+    (0..positions).map(move |position| (first + position) % positions)
 }
 
 impl Connection {
@@ -278,7 +317,8 @@ fn opened(flow: &Flow, cancel: &AtomicBool) -> io::Result<TcpStream> {
         match attempt(flow) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > until || cancel.load(Ordering::Relaxed) => {
-                return Err(error);
+                let what = format!("cannot connect to {}: {error}", flow.server);
+                return Err(io::Error::new(error.kind(), what));
             }
             Err(_) => sleep(CONNECT_PAUSE),
         }
@@ -304,4 +344,23 @@ fn command(words: &[&str]) -> Vec<u8> {
         bytes += &format!("${}\r\n{word}\r\n", word.len());
     }
     bytes.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_connection_is_the_first_one_equally_often() {
+        let orders: Vec<Vec<usize>> = (0..6).map(|first| in_turn(first, 3).collect()).collect();
+        for position in 0..3 {
+            let first = orders.iter().filter(|order| order[0] == position).count();
+            assert_eq!(first, 2, "{orders:?}");
+        }
+        for mut order in orders {
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 2]);
+        }
+        assert_eq!(in_turn(5, 0).count(), 0);
+    }
 }

@@ -26,7 +26,7 @@ pub(super) struct Reading {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct QueueCounts {
     pub(super) queue: u32,
-    /// The node whose servers have the queue; `None` for a queue of no server.
+    /// The node whose servers have the queue, or the only one with servers where connections have any queue; `None` for another.
     pub(super) node: Option<NodeId>,
     /// By the CPU that served them, without those that served none.
     pub(super) cpus: Vec<CpuCount>,

@@ -9,7 +9,7 @@ use nearfar_machine::{CpuId, CpuSet, NodeId, NodeSet};
 use nearfar_placement::spread::Policy;
 use serde_json::Value;
 
-use super::client::{Driven, Load, drive};
+use super::client::{Driven, Flow, Load, drive, reach};
 use super::counts::Reading;
 use super::cpus::{self, Nodes};
 use super::declared::{DECLARATION, KERNEL_PRE_6_3, NEAREST_FIRST, PLAN, Parameters};
@@ -26,6 +26,11 @@ fn groups(cell: &Cell, nodes: &Nodes) -> Result<Vec<(&'static str, NodeId)>, Box
         ADJACENT => Ok(vec![(ADJACENT, adjacent()?)]),
         _ => Ok(vec![(CARD, nodes.card), (ADJACENT, adjacent()?)]),
     }
+}
+
+/// The nodes of groups.
+fn nodes(groups: &[(&'static str, NodeId)]) -> Vec<NodeId> {
+    groups.iter().map(|group| group.1).collect()
 }
 
 impl Experiment for Rps<'_> {
@@ -131,21 +136,39 @@ impl Experiment for Rps<'_> {
     fn setup_cell(&mut self, cell: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
         let ready = self.ready.as_ref().ok_or("the link is missing")?;
         let mut index = 0;
-        for (_, node) in groups(cell, &ready.nodes)? {
+        for (group, (_, node)) in groups(cell, &ready.nodes)?.into_iter().enumerate() {
             for cpu in self.server_cpus(node) {
                 let address = server::address(ready.link.server, index);
                 let command = &self.parameters.server_command;
-                let started =
-                    Server::start(command, &ready.password, (node, cpu), address, resources)?;
+                let started = Server::start(
+                    command,
+                    &ready.password,
+                    (group, node, cpu),
+                    address,
+                    resources,
+                )?;
                 self.servers.push(started);
                 index += 1;
             }
+        }
+        let Some(client) = &self.client else {
+            return Ok(());
+        };
+        for server in &self.servers {
+            self.programs.push(client.start(
+                server,
+                &self.parameters,
+                &ready.password,
+                (&ready.link.namespace, &ready.clients),
+                resources,
+            )?);
         }
         Ok(())
     }
 
     fn teardown_cell(&mut self, _: &Cell) -> Result<(), BoxError> {
         self.servers.clear();
+        self.programs.clear();
         Ok(())
     }
 
@@ -155,24 +178,23 @@ impl Experiment for Rps<'_> {
         }
         let ready = self.ready.as_ref().ok_or("the link is missing")?;
         let groups = groups(cell, &ready.nodes)?;
-        let nodes: Vec<NodeId> = groups.iter().map(|group| group.1).collect();
-        let flows = self.flows(ready, &nodes);
-        let is_steered = flows.iter().all(|flow| flow.source.port() != 0);
-        let load = Load {
-            namespace: &ready.link.namespace,
-            cpus: ready.clients.iter().collect(),
-            flows,
-            password: server::has_password(&self.parameters.server_command)
-                .then(|| ready.password.clone()),
-            value_bytes: self.parameters.value_bytes as usize,
-            warm_up: Duration::from_secs_f64(self.parameters.warm_up),
-            time: Duration::from_secs_f64(self.parameters.seconds),
+        let flows = self.flows(ready);
+        let is_steered = self.client.is_none() && flows.iter().all(|flow| flow.source.port() != 0);
+        let read = || Reading::now(&ready.link);
+        let driven = match &self.client {
+            None => drive(&self.load(ready, flows), groups.len(), cancel, read),
+            Some(client) => {
+                reach(&ready.link.namespace, &flows, cancel)?;
+                let servers = &mut self.servers;
+                let check = || servers.iter_mut().try_for_each(Server::check);
+                let programs = (&mut self.programs[..], groups.len());
+                client.drive(programs, self.parameters.seconds, cancel, read, check)
+            }
         };
-        let driven = drive(&load, groups.len(), cancel, || Reading::now(&ready.link));
         let driven = match driven {
             Ok(driven) => driven,
             Err(error) => {
-                // What a server says of its end is the better reason.
+                // The end of a server, with its output, is the better reason.
                 self.servers.iter_mut().try_for_each(Server::check)?;
                 return Err(error);
             }
@@ -191,6 +213,25 @@ impl Experiment for Rps<'_> {
 }
 
 impl Rps<'_> {
+    fn load<'a>(&self, ready: &'a Ready, flows: Vec<Flow>) -> Load<'a> {
+        let Parameters {
+            server_command,
+            value_bytes,
+            warm_up,
+            seconds,
+            ..
+        } = &self.parameters;
+        Load {
+            namespace: &ready.link.namespace,
+            cpus: ready.clients.iter().collect(),
+            flows,
+            password: server::has_password(server_command).then(|| ready.password.clone()),
+            value_bytes: *value_bytes as usize,
+            warm_up: Duration::from_secs_f64(warm_up.unwrap_or(0.0)),
+            time: Duration::from_secs_f64(*seconds),
+        }
+    }
+
     fn sample(
         &self,
         groups: &[(&'static str, NodeId)],
@@ -198,34 +239,49 @@ impl Rps<'_> {
         is_steered: bool,
     ) -> Result<Sample, BoxError> {
         let ready = self.ready.as_ref().ok_or("the link is missing")?;
-        let nodes: Vec<NodeId> = groups.iter().map(|group| group.1).collect();
-        let Driven {
-            before,
-            after,
-            elapsed_s,
-            ..
-        } = driven;
+        let nodes = nodes(groups);
+        let (before, after) = (driven.before, driven.after);
+        // Where only one node has servers nothing else is measured on the card: all queues are counted as theirs.
+        let of_one = match nodes[..] {
+            [node] if !is_steered => Some([(node, ready.link.queues.keys().copied().collect())]),
+            _ => None,
+        };
+        let of_one = of_one.map(BTreeMap::from);
         let served = after.since(
             &before,
             self.machine,
             &ready.link,
             &nodes,
-            &ready.shares,
+            of_one.as_ref().unwrap_or(&ready.shares),
             &ready.clients,
         );
+        let is_known = is_steered || of_one.is_some();
         let node_of = |cpu: CpuId| self.machine.cpu(cpu).and_then(|cpu| cpu.node);
         let mut warnings = ready.warnings.clone();
         let stolen = after
             .ticks
             .stolen_since(&before.ticks, self.all_server_cpus(&ready.nodes).iter());
         warnings.extend(stolen.map(|warning| warning.to_string()));
+        warnings.extend(driven.warning);
+        if self.programs.len() > ready.clients.len() {
+            let (clients, cpus) = (self.programs.len(), &ready.clients);
+            warnings.push(format!(
+                "{clients} client programs share CPUs {cpus}: they may be the limit (--client-cpus)"
+            ));
+        }
         let has_queues = !ready.link.queues.is_empty();
         if has_queues && !is_steered {
-            warnings.push(
-                "the servers have no queues of their own: a node has fewer queues than it takes, or the card's hash is unknown; \
-                 which interrupts are theirs is not known"
-                    .to_owned(),
-            );
+            let interrupts = match is_known {
+                true => "the interrupts of all queues are counted",
+                false => "which interrupts are theirs is not known",
+            };
+            let reason = match &self.client {
+                Some(_) => "the client command chooses its ports",
+                None => "a node has fewer queues than it takes, or the card's hash is unknown",
+            };
+            warnings.push(format!(
+                "the servers have no queues of their own: {reason}; {interrupts}"
+            ));
         }
         if served.dropped > 0 {
             warnings.push(format!(
@@ -242,11 +298,11 @@ impl Rps<'_> {
                 .filter(|it| it.node == node)
                 .map(|it| it.cpu)
                 .collect(),
-            requests_per_s: answers.latency_ns.count() as f64 / elapsed_s,
+            requests_per_s: answers.requests_per_s,
             latency_ns: answers.latency_ns,
         };
         let groups: Vec<Group> = groups.iter().zip(driven.groups).map(group).collect();
-        match groups.iter().find(|it| it.latency_ns.count() == 0) {
+        match groups.iter().find(|it| it.requests_per_s == 0.0) {
             Some(group) => Err(format!(
                 "no request to node {} was answered while it was measured",
                 group.node
@@ -256,7 +312,7 @@ impl Rps<'_> {
                 groups,
                 client_cpus: ready.clients.iter().collect(),
                 is_steered,
-                interrupts: served.interrupts(node_of).filter(|_| is_steered),
+                interrupts: served.interrupts(node_of).filter(|_| is_known),
                 served,
                 warnings,
             }),

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
@@ -58,6 +59,22 @@ impl Namespace {
             self.file.as_fd(),
             Some(LinkNameSpaceType::Network),
         )?)
+    }
+
+    /// Lets what `command` starts run in it.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub(super) fn start_in(&self, command: &mut Command) -> io::Result<()> {
+        let file = self.file.try_clone()?;
+        // SAFETY: between fork and exec only a system call is made that is async-signal-safe (signal-safety(7)).
+        unsafe {
+            command.pre_exec(move || {
+                let namespace = Some(LinkNameSpaceType::Network);
+                Ok(move_into_link_name_space(file.as_fd(), namespace)?)
+            });
+        }
+        Ok(())
     }
 
     /// Runs `ip` in it.

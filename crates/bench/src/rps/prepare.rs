@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Change, Factor, Resources};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, WriterKind};
-use nearfar_proc::affinity;
 
 use super::card::{Link, interface};
 use super::client::Flow;
 use super::cpus::{self, Nodes};
 use super::declared::{Parameters, SERVER_CPU};
+use super::program::{ClientCommand, Program};
 use super::server::Server;
 use super::{CARD, INTERRUPTS, KEEP, RECEIVE, SERVER_NODE};
-use crate::conditions::governor;
 use crate::planned::{self, PlannedChanges};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -32,6 +31,10 @@ pub(crate) struct Rps<'a> {
     pub(super) allowed: CpuSet,
     pub(super) ready: Option<Ready>,
     pub(super) servers: Vec<Server>,
+    /// `None` for nearfar's own clients.
+    pub(super) client: Option<ClientCommand>,
+    /// One for each server, where there is a client command.
+    pub(super) programs: Vec<Program>,
 }
 
 /// What is prepared for a run.
@@ -55,11 +58,15 @@ pub(crate) fn make<'a>(
     context: Context<'a>,
 ) -> Result<Made<Rps<'a>>, RunError> {
     let Context { machine, .. } = context;
-    let online = machine.cpu_states.online.clone();
-    let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let allowed = context.allowed_cpus();
+    let parameters = Parameters::read(arguments)?;
+    let client = parameters.client();
+    let client = client.map_err(|(name, reason)| arguments.wrong(name, reason))?;
     let mut experiment = Rps {
         machine,
-        parameters: Parameters::read(arguments)?,
+        parameters,
+        client,
+        programs: Vec::new(),
         factors: arguments.factors(),
         cells: arguments.cells(),
         allowed,
@@ -76,7 +83,9 @@ pub(crate) fn make<'a>(
         experiment,
         warnings: Vec::new(),
         notes,
-        sample: Some(Duration::from_secs_f64(0.3 + seconds + warm_up)),
+        sample: Some(Duration::from_secs_f64(
+            0.3 + seconds + warm_up.unwrap_or(0.0),
+        )),
     })
 }
 
@@ -275,10 +284,7 @@ impl Rps<'_> {
 
     /// What may be wrong with every sample.
     pub(super) fn warnings(&self, link: &Link) -> Vec<String> {
-        let mut warnings: Vec<String> = governor(self.machine)
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let mut warnings = Vec::new();
         let mut writers = self.machine.writers.get().into_iter().flatten();
         if writers.any(|it| it.kind == WriterKind::Irqbalance && it.active.get() == Some(&true)) {
             warnings.push("irqbalance is running: it may move the card's interrupts while they are measured; stop it".to_owned());
@@ -309,7 +315,7 @@ impl Rps<'_> {
     }
 
     /// The connections to the servers, each server with a queue of its node.
-    pub(super) fn flows(&self, ready: &Ready, groups: &[NodeId]) -> Vec<Flow> {
+    pub(super) fn flows(&self, ready: &Ready) -> Vec<Flow> {
         let (link, mut flows, mut on_node) =
             (&ready.link, Vec::new(), BTreeMap::<NodeId, usize>::new());
         for server in &self.servers {
@@ -321,15 +327,10 @@ impl Rps<'_> {
             let ports = link.rss.as_ref().ok().zip(queue);
             let ports = ports.map(|(rss, &queue)| rss.ports(any, server.address, queue));
             let mut ports = ports.into_iter().flatten();
-            flows.extend((0..self.parameters.connections).map(|_| {
-                Flow {
-                    group: groups
-                        .iter()
-                        .position(|&node| node == server.node)
-                        .unwrap_or(0),
-                    server: server.address,
-                    source: SocketAddrV4::new(link.client, ports.next().unwrap_or(0)),
-                }
+            flows.extend((0..self.parameters.connections).map(|_| Flow {
+                group: server.group,
+                server: server.address,
+                source: SocketAddrV4::new(link.client, ports.next().unwrap_or(0)),
             }));
         }
         flows

@@ -32,6 +32,7 @@ pub(super) struct Group {
     /// Of each server.
     pub(super) cpus: Vec<CpuId>,
     pub(super) requests_per_s: f64,
+    /// Empty where the clients are not nearfar's.
     pub(super) latency_ns: Histogram,
 }
 
@@ -60,7 +61,10 @@ pub(super) fn values(sample: &Sample) -> Values {
     let sum: f64 = sample.groups.iter().map(|it| it.requests_per_s).sum();
     let of = |role: &str| sample.groups.iter().find(|it| it.role == role);
     let rate = |role| of(role).map(|it| MetricValue::from(it.requests_per_s));
-    let latency = |role| of(role).map(|it| it.latency_ns.clone().into());
+    let latency = |role| {
+        let latencies = of(role).map(|it| it.latency_ns.clone());
+        latencies.filter(|it| it.count() > 0).map(Into::into)
+    };
     let served = &sample.served;
     let interrupts = |at: usize| sample.interrupts.map(|it| it[at].into());
     let all: [(&str, Option<MetricValue>); 12] = [

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Values};
 use nearfar_machine::{CpuSet, Machine};
-use nearfar_proc::affinity;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -149,8 +148,7 @@ pub(crate) fn make<'a>(
     context: Context<'a>,
 ) -> Result<Made<ScaleExperiment<'a>>, RunError> {
     let Context { machine, .. } = context;
-    let online = machine.cpu_states.online.clone();
-    let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let allowed = context.allowed_cpus();
     let parameters = Parameters::read(arguments)?;
     let is_full = parameters.sweep == "full";
     let mut factors = arguments.factors();

@@ -6,16 +6,18 @@
 //! 1,1000,1010                               tasks 1 on machines with one node and with two
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use nearfar_machine::NodeSet;
 use nearfar_runs::{Cell, Detail, Level, Sample};
+use nearfar_statistics::law::{self, Law};
 
 use super::findings::curve_nodes;
 use super::{DECLARATION, NODES_USED, OPERATIONS, TASKS};
 use crate::published::{
-    Agreement, LeftOut, Line, Lines, PublishedError, Ranked, Row, not_published,
+    Agreement, Between, LeftOut, Line, Lines, PublishedError, PublishedLaw, Ranked, Row,
+    not_published,
 };
 use crate::rounds::Rounds;
 
@@ -24,8 +26,8 @@ const PROCESSES: &str = "processes";
 const NODES: &str = "nodes";
 const COLUMNS: &str =
     "processes, and one_node, two_nodes, two_fake_nodes, ... or 1_node, 2_nodes, ...";
-/// The names of a cell's levels.
-const ORDER: [&str; 2] = [TASKS, NODES];
+/// The names of the levels of a published cell, in the order that they are shown in.
+pub const PUBLISHED_LEVELS: [&str; 2] = [TASKS, NODES];
 const NUMBERS: [&str; 8] = [
     "one", "two", "three", "four", "five", "six", "seven", "eight",
 ];
@@ -52,9 +54,49 @@ impl Published {
         let figures: Vec<(usize, i64)> = heads
             .filter_map(|(place, head)| Some((place, nodes_of(head)?)))
             .collect();
-        let rows = lines.rows(&ORDER, |line| rows(line, tasks, &figures))?;
+        let rows = lines.rows(&PUBLISHED_LEVELS, |line| rows(line, tasks, &figures))?;
         Ok(Self { rows })
     }
+}
+
+impl Published {
+    /// The law of the figures of each number of nodes that are enough for one.
+    fn laws(&self) -> Vec<PublishedLaw> {
+        let mut curves: BTreeMap<i64, Vec<(u32, f64)>> = BTreeMap::new();
+        for row in &self.rows {
+            let number = |name| row.levels.text(name).parse::<i64>().unwrap_or(0);
+            let tasks = u32::try_from(number(TASKS)).unwrap_or(0);
+            let figures = row.figures.iter().flatten();
+            let curve = curves.entry(number(NODES)).or_default();
+            curve.extend(figures.map(|figure| (tasks, *figure)));
+        }
+        let law = |(nodes, figures): (i64, Vec<(u32, f64)>)| {
+            let law = law::of_figures(&figures)?;
+            Some(PublishedLaw {
+                nodes,
+                law,
+                peak: law.peak(),
+                between: between(law, &figures),
+            })
+        };
+        curves.into_iter().filter_map(law).collect()
+    }
+}
+
+/// The law at halves, quarters, ... of the largest number of tasks, without those of figures.
+fn between(law: Law, figures: &[(u32, f64)]) -> Vec<Between> {
+    let most = figures.iter().map(|it| it.0).max().unwrap_or(0);
+    let halves = std::iter::successors(Some(most), |tasks| Some(tasks / 2));
+    let missing = halves
+        .take_while(|tasks| *tasks > 1)
+        .filter(|tasks| !figures.iter().any(|it| it.0 == *tasks));
+    let at = |tasks: u32| Between {
+        tasks,
+        throughput: law.throughput(tasks.into()),
+    };
+    let mut between: Vec<Between> = missing.map(at).collect();
+    between.reverse();
+    between
 }
 
 /// The number of nodes that a column is of: 2 for `two_nodes`, `two_fake_nodes` and `2_nodes`.
@@ -111,7 +153,7 @@ pub fn agreement(detail: &Detail, samples: &[Sample], published: &Published) -> 
     let ranked = Ranked {
         rounds: &Rounds::of(samples, OPERATIONS),
         rows: &published.rows,
-        order: &ORDER,
+        order: &PUBLISHED_LEVELS,
         place: 0,
         metric: OPERATIONS,
         column: "operations/s",
@@ -120,7 +162,9 @@ pub fn agreement(detail: &Detail, samples: &[Sample], published: &Published) -> 
         let of_these = curves.iter().filter(|it| conditions_of(it) == conditions);
         let curves: Vec<&OfNodes> = of_these.collect();
         let others = of_the_run(&published.rows, &curves, detail);
-        ranked.agreement(conditions, |row| cell_of(row, &curves, detail), others)
+        let found = ranked.agreement(conditions, |row| cell_of(row, &curves, detail), others);
+        let laws = published.laws();
+        Agreement { laws, ..found }
     };
     all.into_iter().map(agreement).collect()
 }
@@ -251,7 +295,7 @@ mod tests {
     #[test]
     fn a_field_without_a_figure_is_no_cell() {
         let rows = read(TABLE).unwrap().rows;
-        let names: Vec<String> = rows.iter().map(|row| row.name(&ORDER)).collect();
+        let names: Vec<String> = rows.iter().map(|row| row.name(&PUBLISHED_LEVELS)).collect();
         assert_eq!(names, ["1 1", "1 2", "4 1", "4 2", "8 1", "16 1", "16 2"]);
         assert_eq!(rows[6].figures, [Some(60.0)]);
     }
@@ -321,6 +365,30 @@ mod tests {
             json,
             json!({"tasks": 1, "nodes": 1, "published": 10.0, "measured": 100.0})
         );
+    }
+
+    #[test]
+    fn three_published_figures_determine_a_law_and_what_lies_between() {
+        let law = Law {
+            lambda: 1000.0,
+            sigma: 0.02,
+            kappa: 0.001,
+        };
+        let line = |tasks: u32| format!("{tasks},{}\n", law.throughput(tasks.into()));
+        let text = format!("processes,two_nodes\n{}{}{}", line(1), line(12), line(96));
+        let laws = read(&text).unwrap().laws();
+        let [found] = laws.as_slice() else {
+            panic!("{laws:?}");
+        };
+        assert_eq!(found.nodes, 2);
+        assert!((found.law.sigma - law.sigma).abs() < 1e-9, "{found:?}");
+        assert!((found.law.kappa - law.kappa).abs() < 1e-9, "{found:?}");
+        let tasks: Vec<u32> = found.between.iter().map(|it| it.tasks).collect();
+        assert_eq!(tasks, [3, 6, 24, 48]);
+        let expected = law.throughput(24.0);
+        assert!((found.between[2].throughput / expected - 1.0).abs() < 1e-9);
+        let few = format!("processes,two_nodes\n{}{}", line(1), line(12));
+        assert!(read(&few).unwrap().laws().is_empty());
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Resources, Values};
 use nearfar_machine::{CpuSet, Machine, NodeId};
-use nearfar_proc::affinity;
 use nearfar_tags::Builder;
 use serde::Serialize;
 use serde_json::Value;
@@ -136,33 +135,20 @@ impl Parameters {
     fn read(arguments: &Arguments) -> Result<Self, RunError> {
         let device_node = arguments.within("device-node", 0..=u32::MAX)?;
         Ok(Self {
-            tags: within(arguments, "tags", 1..=Builder::MAX_TAGS)?,
-            workers: within(arguments, "workers", 1..=64)?,
-            seconds: within(arguments, "seconds", 0.001..=3600.0)?,
+            tags: arguments.within_or_default("tags", 1..=Builder::MAX_TAGS)?,
+            workers: arguments.within_or_default("workers", 1..=64)?,
+            seconds: arguments.within_or_default("seconds", 0.001..=3600.0)?,
             device_node: device_node.map(NodeId),
             possible_cpus: arguments.within("possible-cpus", 1..=65535)?,
-            service_us: within(arguments, "service-us", 0.0..=1e6)?,
-            iops: within(arguments, "iops", 0..=1 << 40)?,
+            service_us: arguments.within_or_default("service-us", 0.0..=1e6)?,
+            iops: arguments.within_or_default("iops", 0..=1 << 40)?,
             wait: arguments.get("wait")?,
-            batch: within(arguments, "batch", 1..=u32::MAX)?,
-            request_bytes: within(arguments, "request-bytes", 32..=1 << 20)?,
+            batch: arguments.within_or_default("batch", 1..=u32::MAX)?,
+            request_bytes: arguments.within_or_default("request-bytes", 32..=1 << 20)?,
             queue_memory: arguments.within("queue-memory", 1 << 12..=1 << 40)?,
             peers: arguments.has("peers")?,
         })
     }
-}
-
-/// The value of an argument with a default.
-fn within<T>(
-    arguments: &Arguments,
-    name: &str,
-    range: std::ops::RangeInclusive<T>,
-) -> Result<T, RunError>
-where
-    T: std::str::FromStr + PartialOrd + std::fmt::Display,
-{
-    let value = arguments.within(name, range)?;
-    value.ok_or_else(|| arguments.wrong(name, "expected a value".to_owned()).into())
 }
 
 /// The experiment, on this machine or, with targets, on theirs.
@@ -184,8 +170,7 @@ pub(crate) fn make<'a>(
     context: Context<'a>,
 ) -> Result<Made<TagsExperiment<'a>>, RunError> {
     let Context { machine, .. } = context;
-    let online = machine.cpu_states.online.clone();
-    let allowed = affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online));
+    let allowed = context.allowed_cpus();
     let parameters = Parameters::read(arguments)?;
     let (factors, cells) = planned(arguments, parameters.peers);
     let mut experiment = TagsExperiment {

@@ -21,8 +21,8 @@ use crate::rounds::Rounds;
 const SCENARIO: &str = "scenario";
 const VARIANT: &str = "variant";
 const COLUMNS: &str = "scenario, variant, kiops, sys_percent (optional)";
-/// The names of a cell's levels.
-const ORDER: [&str; 2] = [SCENARIO, POLICY];
+/// The names of the levels of a published cell, in the order that they are shown in.
+pub const PUBLISHED_LEVELS: [&str; 2] = [SCENARIO, POLICY];
 
 /// A column of figures.
 struct Figure {
@@ -67,7 +67,7 @@ impl Published {
         let is_column = |head: &str| head == SCENARIO || head == VARIANT || is_figure(head);
         let lines = Lines::read(input, is_column, COLUMNS)?;
         let places = Places::of(lines.columns())?;
-        let rows = lines.rows(&ORDER, |line| Ok(vec![places.row(line)?]))?;
+        let rows = lines.rows(&PUBLISHED_LEVELS, |line| Ok(vec![places.row(line)?]))?;
         Ok(Self { rows })
     }
 }
@@ -131,7 +131,7 @@ pub fn agreement(detail: &Detail, samples: &[Sample], published: &Published) -> 
             let ranked = Ranked {
                 rounds: &Rounds::of(samples, figure.metric),
                 rows,
-                order: &ORDER,
+                order: &PUBLISHED_LEVELS,
                 place,
                 metric: figure.metric,
                 column: figure.column,

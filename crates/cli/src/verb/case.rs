@@ -1,32 +1,25 @@
 //! `nearfar case`: a published investigation, repeated.
 
-use std::ffi::OsString;
-use std::io::Read as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::Duration;
+mod measured;
 
-use anyhow::{Context as _, anyhow};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
 use clap::Args;
 use nearfar_bench::cases::{self, cases};
 use nearfar_compare::{Comparison, Options, Side, compare};
 use nearfar_report::case as pages;
 use nearfar_report::document::Document;
 use nearfar_report::runs::{self, PublishedFile};
-use nearfar_runs::{Filter, RunId, Store};
-use rustix::process::{
-    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
-};
-use serde::{Deserialize, Serialize};
+use nearfar_runs::{RunId, Store};
+use serde::Serialize;
 
-use super::runs::export;
+use self::measured::{import, measured};
 use super::runs::show::{Form, Stored, own};
 use crate::args::{Colour, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
-use crate::{output, shell, signals};
+use crate::{output, shell};
 
 /// A change within this share is equivalent.
 const MARGIN: f64 = 0.03;
@@ -43,8 +36,6 @@ const RESERVED: [(&str, &str); 5] = [
         "a case begins a run of its own; nearfar bench continues one",
     ),
 ];
-/// Between two looks whether the command has ended or is to end.
-const LOOK: Duration = Duration::from_millis(20);
 /// Where a guest finds the folder of `lab run --results`.
 const RESULTS: &str = "/results";
 
@@ -102,12 +93,6 @@ struct Answer<'a> {
     published: Option<serde_json::Value>,
 }
 
-/// What this program needs of the answer of another one of it.
-#[derive(Deserialize)]
-struct Measured {
-    run: RunId,
-}
-
 impl Case {
     /// Measures, stores and shows.
     pub fn run(self, colour: Colour) -> Outcome {
@@ -159,10 +144,8 @@ impl Case {
                 "--html -: standard output has the table; name a file for the page"
             )));
         }
-        let given = |option: &str| {
-            let mut words = self.options.iter().map(|word| word.to_string_lossy());
-            words.any(|word| word == option || word.starts_with(&format!("{option}=")))
-        };
+        let options = names(&self.options);
+        let given = |option: &str| options.iter().any(|name| name == option);
         if let Some((option, instead)) = RESERVED.iter().find(|(option, _)| given(option)) {
             return Err(Failure::Input(anyhow!("{option} after --: {instead}")));
         }
@@ -351,106 +334,6 @@ fn unknown(number: u8) -> Failure {
         "there is no case {number}: {} can be repeated; `nearfar case` lists them",
         numbers.join(", ")
     ))
-}
-
-/// Runs the command with this process's standard error, and reads the run's number from its answer.
-fn measured(words: &[OsString]) -> Result<Measured, Failure> {
-    let cancel = signals::cancel_flag();
-    let (program, arguments) = words
-        .split_first()
-        .context("no command")
-        .map_err(Failure::refused)?;
-    let mut command = Command::new(program);
-    // A group of its own: it gets a signal once, from this process, and decides what that means.
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .process_group(0);
-    ends_with_us(&mut command);
-    let mut child = command
-        .spawn()
-        .map_err(|error| Failure::not_started(program, error))?;
-    let output = answer(&mut child, &cancel).map_err(Failure::refused)?;
-    let status = child.wait().map_err(Failure::refused)?;
-    if !status.success() {
-        let code = status.code().and_then(|code| u8::try_from(code).ok());
-        return Err(Failure::CommandEnded(code.unwrap_or(u8::MAX)));
-    }
-    serde_json::from_slice(&output)
-        .context("cannot read the answer of the command that measures")
-        .map_err(Failure::refused)
-}
-
-/// The kernel sends it SIGTERM when this process ends before it: it undoes what it has to.
-fn ends_with_us(command: &mut Command) {
-    let owner = getpid();
-    // SAFETY: between fork and exec only system calls are made that are async-signal-safe (signal-safety(7)).
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_process_death_signal(Some(Signal::TERM))?;
-            // It may have ended before that call, and then there is no signal.
-            match getppid() == Some(owner) {
-                true => Ok(()),
-                false => Err(std::io::ErrorKind::Interrupted.into()),
-            }
-        });
-    }
-}
-
-/// What the command prints, once it has ended. A signal to this process is handed on, once.
-fn answer(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<Vec<u8>> {
-    let mut stdout = child.stdout.take();
-    let reader = std::thread::spawn(move || {
-        let mut output = Vec::new();
-        let read = stdout
-            .as_mut()
-            .map_or(Ok(0), |it| it.read_to_end(&mut output));
-        read.map(|_| output)
-    });
-    let mut is_handed_on = false;
-    while child.try_wait()?.is_none() {
-        if cancel.load(Ordering::Relaxed) && !is_handed_on {
-            is_handed_on = true;
-            // It may have ended since.
-            let _ = kill_process(Pid::from_child(child), Signal::TERM);
-        }
-        sleep(LOOK);
-    }
-    let read = reader.join();
-    read.unwrap_or_else(|_| Err(std::io::Error::other("reading its answer failed")))
-}
-
-/// Adds the run that a guest stored in this folder, also one that is not complete.
-fn import(
-    store: &mut Store,
-    results: &Path,
-    measured: Result<Measured, Failure>,
-) -> Result<RunId, Failure> {
-    let file = results.join("runs.db");
-    let newest = match file.is_file() {
-        true => {
-            let guests = Store::open_existing(&file).map_err(of_store)?;
-            let runs = guests.list(&Filter::default()).map_err(of_store)?;
-            let whole = runs.first().map(|run| guests.whole(run.run));
-            whole.transpose().map_err(of_store)?
-        }
-        false => None,
-    };
-    let Some(whole) = newest else {
-        measured?;
-        return Err(Failure::Refused(anyhow!("the guest stored no run")));
-    };
-    let json = export::json(vec![whole])?;
-    let imported = store.import(json.as_bytes()).map_err(Failure::refused)?;
-    let run = imported.runs.into_iter().chain(imported.already).next();
-    let run = run
-        .context("the guest's run was not added")
-        .map_err(Failure::refused)?;
-    if measured.is_err() {
-        output::say!("nearfar: what was measured is kept in run {run}");
-    }
-    measured.map(|_| run)
 }
 
 /// The levels of the case's factor, compared; `None` for a case without one, and where the run has not two of its levels.

@@ -360,6 +360,16 @@ pub const TARGETS: &[Target] = &[
         &["--client-cpus 9999", "this process may use"],
     ),
     target(
+        ["bench rps", "client-command"],
+        "bench rps --no-store --client-command=wrk",
+        &["wrk", "--client-rate is missing"],
+    ),
+    target(
+        ["bench rps", "client-rate"],
+        "bench rps --no-store --client-rate=([0-9]+)",
+        &["([0-9]+)", "it takes --client-command"],
+    ),
+    target(
         ["bench rps", "guest"],
         "bench rps --guest machine=nope",
         &["nope", "two-node"],
@@ -715,6 +725,7 @@ pub const NO_TARGETS: &[&str] = &[
     "size",
     "slow-ms",
     "steps",
+    "svg",
     "tags",
     "threads",
     "through",

@@ -16,7 +16,11 @@ fn read(text: &str) -> Result<Published, String> {
 #[test]
 fn comments_and_empty_lines_are_skipped() {
     let table = read(TABLE).unwrap();
-    let names: Vec<_> = table.rows.iter().map(|row| row.name(&ORDER)).collect();
+    let names: Vec<_> = table
+        .rows
+        .iter()
+        .map(|row| row.name(&PUBLISHED_LEVELS))
+        .collect();
     assert_eq!(names[1..3], ["near-low limit_topology", "far-low stock"]);
     assert_eq!(table.rows[3].figures, [Some(761.7), None]);
 }
