@@ -322,6 +322,18 @@ fn the_page_that_was_written_is_named_and_standard_output_is_no_page() {
     let output = place.nearfar(&["show", "1", "--html", &page]);
     assert!(output.errors().contains(&format!("page: {page}")));
     assert!(std::fs::read_to_string(&page).unwrap().contains("<html"));
+    let picture = place.file("run.svg");
+    place.nearfar(&["show", "1", "--svg", &picture]);
+    let drawn = std::fs::read_to_string(&picture).unwrap();
+    assert!(
+        drawn.starts_with("<svg") && drawn.contains("class=\"dot"),
+        "{drawn}"
+    );
+    let message = place.refused(&["show", "1", "--html", &page, "--svg", &page], 2);
+    assert!(
+        message.contains("--html and --svg name one file"),
+        "{message}"
+    );
     let message = place.refused(&["show", "1", "--html", "-"], 2);
     assert!(message.contains("--html -: "), "{message}");
     assert!(!Path::new("-").exists());

@@ -228,6 +228,12 @@ impl Document {
         write::markdown::whole(&self.head, &self.blocks)
     }
 
+    /// Whether [`Document::to_svg`] draws anything.
+    pub fn has_drawing(&self) -> bool {
+        let mut blocks = self.blocks.iter();
+        blocks.any(|block| matches!(block, Block::HeatMap(_) | Block::Chart(_)))
+    }
+
     /// Heat maps, charts, warnings and remarks as one SVG file, legible on light and dark.
     pub fn to_svg(&self) -> String {
         write::svg::whole(&self.head, &self.blocks)

@@ -1,15 +1,32 @@
 //! Whether a run ranks its cells as published figures do.
 
-use nearfar_bench::published::{Agreement, LeftOut, Pair};
+use std::error::Error;
+
+use nearfar_bench::published::{Agreement, Between, LeftOut, Pair, PublishedLaw};
 use nearfar_machine::Known;
 
-use crate::amount::{count, decimals, figure};
+use crate::amount::{count, decimals, figure, or};
 use crate::document::{Align, Document, Table, Text};
+use crate::runs::Against;
 use crate::style::Role;
 
 /// The rank correlations with a table, and what they leave out. `name`: where the table is from; `levels`: the names of a cell's
 /// levels, in the order of columns.
-pub(crate) fn published(agreements: &[Agreement], name: &str, levels: &[&str]) -> Document {
+///
+/// # Errors
+/// When they cannot be JSON.
+pub(crate) fn against(
+    agreements: &[Agreement],
+    name: &str,
+    levels: &[&str],
+) -> Result<Against, Box<dyn Error + Send + Sync>> {
+    Ok(Against {
+        document: document(agreements, name, levels),
+        json: serde_json::to_value(agreements)?,
+    })
+}
+
+fn document(agreements: &[Agreement], name: &str, levels: &[&str]) -> Document {
     let mut out = Document::titled("Published figures", name);
     let varies = |it: &Agreement| it.conditions != agreements[0].conditions;
     let has_conditions = agreements.iter().any(varies);
@@ -20,6 +37,9 @@ pub(crate) fn published(agreements: &[Agreement], name: &str, levels: &[&str]) -
     if let Some(first) = agreements.first() {
         out.table(pairs(first, levels));
         left_out(first, &mut out);
+    }
+    if let Some(first) = agreements.first() {
+        laws(&first.laws, &mut out);
     }
     out.remark(
         "Spearman's rank correlation of the published figures with the medians of the same cells; by round: with the samples of each \
@@ -74,6 +94,34 @@ fn pairs(agreement: &Agreement, levels: &[&str]) -> Table {
         table.row(cells.chain(figures.map(Text::from)));
     }
     table
+}
+
+/// The law of each published curve, and its throughputs between those that are published.
+fn laws(laws: &[PublishedLaw], out: &mut Document) {
+    for PublishedLaw {
+        nodes,
+        law,
+        peak,
+        between,
+    } in laws
+    {
+        let peak = peak.map_or_else(
+            || "no peak".to_owned(),
+            |peak| format!("highest at {peak:.0} tasks"),
+        );
+        let most = decimals(law.lambda);
+        let at = |it: &Between| format!("{} tasks {}", it.tasks, figure(it.throughput, most));
+        let between: Vec<String> = between.iter().map(at).collect();
+        let lambda = figure(law.lambda, most);
+        let (sigma, kappa) = (law.sigma, law.kappa);
+        out.labelled(
+            Role::Subject.text(format!("law of {}: ", count(*nodes as usize, "node"))),
+            format!(
+                "lambda {lambda}/s, sigma {sigma:.4}, kappa {kappa:.5}; {peak}; not published: {}",
+                or((!between.is_empty()).then(|| between.join(", ")), "nothing")
+            ),
+        );
+    }
 }
 
 /// Cells by the reason why they are left out.

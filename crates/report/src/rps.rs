@@ -28,8 +28,10 @@ const METHOD: &str = "Requests per second, paired by round: Wilcoxon's signed ra
 const REQUESTS: &str = "medians of requests/s; card: servers on the card's node; adjacent: on the node nearest to it; change: \
                         adjacent against card with its 95 % interval, *: significant, =: equivalent";
 const LATENCIES: &str = "of all requests, in us: median/99th/99.9th percentile";
+/// On the card's node and on the adjacent one.
+const LATENCY_METRICS: [&str; 2] = ["latency_card_ns", "latency_adjacent_ns"];
 const SERVED: &str = "medians; near: on the servers' node, far: on other nodes without clients; interrupts: of the queues that \
-                      the servers have";
+                      the servers have, or of all where their clients cannot choose and one node has servers";
 
 /// What a run of the experiment shows beyond what runs of all experiments do.
 pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>> {
@@ -123,8 +125,10 @@ fn tables(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
         ]);
     }
     out.table(table);
-    out.heading("Latencies", LATENCIES);
-    out.table(latencies(by, &rows));
+    if shown.cells.iter().any(has_latencies) {
+        out.heading("Latencies", LATENCIES);
+        out.table(latencies(by, &rows));
+    }
     out.heading("Served", SERVED);
     out.table(served_table(by, shown));
 }
@@ -135,7 +139,14 @@ fn table(by: &str, columns: &[&str], caption: &str) -> Table {
     Table::new(&heads).caption(caption)
 }
 
+/// Not with another program as the client.
+fn has_latencies(cell: &CellSummary) -> bool {
+    let mut metrics = LATENCY_METRICS.iter();
+    metrics.any(|metric| cell.metric(metric).is_some_and(|it| it.quantiles.is_some()))
+}
+
 fn latencies(by: &str, rows: &[Row<'_>]) -> Table {
+    let [card, adjacent] = LATENCY_METRICS;
     let mut table = table(by, &["card", "adjacent"], "Latencies");
     for row in rows {
         let all = |cell: Option<&CellSummary>, metric| {
@@ -148,8 +159,8 @@ fn latencies(by: &str, rows: &[Row<'_>]) -> Table {
         };
         table.row([
             Role::Heading.text(&row.name),
-            all(row.card, "latency_card_ns").into(),
-            all(row.adjacent, "latency_adjacent_ns").into(),
+            all(row.card, card).into(),
+            all(row.adjacent, adjacent).into(),
         ]);
     }
     table

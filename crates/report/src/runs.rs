@@ -24,7 +24,7 @@ pub use mail::mail;
 pub(crate) use own::Against;
 pub use own::{Own, OwnError, PublishedFile};
 pub(crate) use page::heat_map;
-pub use page::page;
+pub use page::{page, picture};
 pub(crate) use written::Written;
 
 /// Instead of a machine whose description cannot be read.

@@ -3,7 +3,8 @@
 use std::error::Error;
 
 use nearfar_bench::scale::{
-    Curve, Findings, LOCK_SHARE, OPERATIONS, Published, Step, TASKS, agreement, findings,
+    Curve, Findings, LOCK_SHARE, OPERATIONS, PUBLISHED_LEVELS, Published, Step, TASKS, agreement,
+    findings,
 };
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, CellSummary};
@@ -14,7 +15,7 @@ use nearfar_statistics::law::{LawFit, MIN_GAIN};
 use crate::amount::{figure, or};
 use crate::compare::figures::change;
 use crate::document::{Align, Axis, Chart, Document, Dot, Line, Plot, Table, Text};
-use crate::published::published;
+use crate::published;
 use crate::runs::{self, Against, Own, PublishedFile, Shown, Written};
 use crate::style::Role;
 
@@ -63,10 +64,7 @@ pub(crate) fn against(
 ) -> Result<Against, Box<dyn Error + Send + Sync>> {
     let figures = Published::read(file.input)?;
     let agreements = agreement(shown.detail, shown.samples, &figures);
-    Ok(Against {
-        document: published(&agreements, file.name, &["tasks", "nodes"]),
-        json: serde_json::to_value(&agreements)?,
-    })
+    published::against(&agreements, file.name, &PUBLISHED_LEVELS)
 }
 
 /// The factors of which a run has several levels, without the number of tasks.
@@ -300,14 +298,10 @@ fn charts(findings: &Findings, out: &mut Document) {
     for workload in workloads {
         let of = |it: &&Curve| it.levels.text(nearfar_bench::scale::WORKLOAD) == workload;
         let curves: Vec<&Curve> = findings.curves.iter().filter(of).collect();
-        let points = curves.iter().flat_map(|curve| &curve.points);
-        let dot = |tasks: u32, sample: &f64| Dot {
-            x: tasks.into(),
-            y: *sample,
-            has_warning: false,
-        };
-        let dots: Vec<Dot> = points
-            .flat_map(|it| it.samples.iter().map(move |sample| dot(it.tasks, sample)))
+        let dots: Vec<Dot> = curves
+            .iter()
+            .enumerate()
+            .flat_map(|(line, curve)| dots(line, curve))
             .collect();
         let levels = |curve: &Curve| {
             let other = curve
@@ -330,6 +324,21 @@ fn charts(findings: &Findings, out: &mut Document) {
             },
         });
     }
+}
+
+/// The samples of a curve, which is the line at this position.
+fn dots(line: usize, curve: &Curve) -> impl Iterator<Item = Dot> {
+    let samples = move |tasks: u32, samples: &Vec<f64>| -> Vec<Dot> {
+        let dot = |&sample: &f64| Dot {
+            x: tasks.into(),
+            y: sample,
+            has_warning: false,
+            line: Some(line),
+        };
+        samples.iter().map(dot).collect()
+    };
+    let points = curve.points.iter();
+    points.flat_map(move |it| samples(it.tasks, &it.samples))
 }
 
 fn drawn(curve: &Curve) -> Vec<(f64, f64)> {

@@ -14,13 +14,14 @@ mod tables;
 use std::error::Error;
 
 use nearfar_bench::tags::{
-    Findings, Groups, OPERATIONS, POLICY, Published, SYSTEM_SHARE, agreement, findings, groups,
+    Findings, Groups, OPERATIONS, POLICY, PUBLISHED_LEVELS, Published, SYSTEM_SHARE, agreement,
+    findings, groups,
 };
 use nearfar_runs::{Better, Metric};
 use serde_json::Value;
 
 use crate::document::{Axis, Bars, Chart, Document, HeatMap, Plot};
-use crate::published::published;
+use crate::published;
 use crate::runs::{self, Against, Layout, Own, PublishedFile, Shown, Written};
 
 /// What the names of scenarios mean.
@@ -46,10 +47,7 @@ pub(crate) fn against(
 ) -> Result<Against, Box<dyn Error + Send + Sync>> {
     let figures = Published::read(file.input)?;
     let agreements = agreement(shown.detail, shown.samples, &figures);
-    Ok(Against {
-        document: published(&agreements, file.name, &["scenario", "policy"]),
-        json: serde_json::to_value(&agreements)?,
-    })
+    published::against(&agreements, file.name, &PUBLISHED_LEVELS)
 }
 
 /// The findings, and where the workers were.

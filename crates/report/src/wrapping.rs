@@ -21,7 +21,20 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// What is broken only where a line has no room for it alone.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive([' ', ',', '/'])
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let mut ends = rest.match_indices([' ', ',', '/']).map(|(at, _)| at + 1);
+        let end = ends.find(|&end| !is_in_unit(rest, end));
+        let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// Whether a break here would be within a unit: `MB/s`.
+fn is_in_unit(text: &str, at: usize) -> bool {
+    let after = text[at..].strip_prefix('s');
+    text[..at].ends_with('/') && after.is_some_and(|it| !it.starts_with(char::is_alphanumeric))
 }
 
 /// Columns that the longest part takes that [`wrap`] breaks only where it has to.
@@ -94,6 +107,8 @@ mod tests {
         assert_eq!(wrap("0-3,8,16-19", 6), ["0-3,8,", "16-19"]);
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
+        assert_eq!(wrap("bandwidth MB/s", 12), ["bandwidth", "MB/s"]);
+        assert_eq!(wrap("/sys/bus/s", 5), ["/sys/", "bus/s"]);
         assert_eq!(wrap("", 3), [""]);
     }
 

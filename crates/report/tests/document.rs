@@ -63,6 +63,7 @@ fn charts() -> [Chart; 3] {
         x,
         y,
         has_warning: x > 4.0,
+        line: None,
     };
     let samples = [3.0, 3.1, 3.1, 3.4, 4.2];
     let chart = |title: &str, plot| Chart {

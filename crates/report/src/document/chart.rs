@@ -67,6 +67,8 @@ pub struct Dot {
     pub y: f64,
     /// Whether there is a warning about it.
     pub has_warning: bool,
+    /// The position of the line that it belongs to, of several.
+    pub line: Option<usize>,
 }
 
 /// Amounts by class.

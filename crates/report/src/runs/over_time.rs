@@ -31,6 +31,7 @@ pub(super) fn section(shown: &Shown<'_>, out: &mut Document) {
             x: at(sample),
             y: share(sample)?,
             has_warning: !sample.warnings.is_empty(),
+            line: None,
         })
     };
     let dots: Vec<Dot> = shown.samples.iter().filter_map(dot).collect();

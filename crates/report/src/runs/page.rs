@@ -27,18 +27,7 @@ const MAX_DOT_ROWS: usize = 200;
 
 /// The page; `of_experiment` is what the renderer of its experiment has to say of it.
 pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
-    let run = shown.run;
-    let title = match &run.label {
-        Some(label) => format!("Run {}: {label}", run.run),
-        None => format!("Run {}: {}", run.run, run.experiment),
-    };
-    let mut out = Document::with_head(Head {
-        tool: "nearfar run".to_owned(),
-        title,
-        remark: run.title.clone(),
-        emulated: run.emulation.as_ref().map(ToString::to_string),
-        tiles: tiles(shown),
-    });
+    let mut out = Document::with_head(head(shown));
     let layout = Layout::of(&shown.detail.factors, shown.cells);
     metrics(shown, &layout, &mut out);
     out.append(of_experiment);
@@ -49,6 +38,32 @@ pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
     machine(shown, &mut out);
     method(shown, &mut out);
     out
+}
+
+/// The charts to be drawn as one picture: every sample of the primary metric, and what the renderer of the experiment draws.
+pub fn picture(shown: &Shown<'_>, of_experiment: Document) -> Document {
+    let mut out = Document::with_head(head(shown));
+    let layout = Layout::of(&shown.detail.factors, shown.cells);
+    if let Some(metric) = primary(shown).filter(|_| shown.cells.len() <= MAX_DOT_ROWS) {
+        out.chart(dots(shown, &layout, metric));
+    }
+    out.append(of_experiment);
+    out
+}
+
+fn head(shown: &Shown<'_>) -> Head {
+    let run = shown.run;
+    let title = match &run.label {
+        Some(label) => format!("Run {}: {label}", run.run),
+        None => format!("Run {}: {}", run.run, run.experiment),
+    };
+    Head {
+        tool: "nearfar run".to_owned(),
+        title,
+        remark: run.title.clone(),
+        emulated: run.emulation.as_ref().map(ToString::to_string),
+        tiles: tiles(shown),
+    }
 }
 
 /// The metric that stands first.
@@ -196,6 +211,7 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
             x: written.number(figure),
             y: 0.0,
             has_warning: !sample.warnings.is_empty(),
+            line: None,
         }));
     }
     let rows = shown.cells.iter().map(|cell| {

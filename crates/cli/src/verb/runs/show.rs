@@ -19,7 +19,7 @@ use crate::output;
 /// Show a stored run: its machine and parameters, and the result of each cell
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --html run-12.html\n  nearfar runs show 12 --format json\n  \
+    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --html run-12.html --svg run-12.svg\n  nearfar runs show 12 --format json\n  \
                        nearfar runs show 12 --published figures.csv --format mail"
 )]
 pub struct Show {
@@ -31,6 +31,9 @@ pub struct Show {
     /// Write the run also as a page: heat maps of its metrics, every sample, run times against time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the charts of its primary metric and of its experiment as one picture (SVG)
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Compare the order of the run's cells with that of published figures, where its experiment reads such a file: CSV, for bench tags
     /// with the columns scenario, variant, kiops and, if known, sys_percent; for bench scale processes, one_node, two_nodes, ...
     #[arg(long, value_name = "FILE")]
@@ -80,6 +83,7 @@ impl Figures {
 /// How a run is shown.
 pub struct Shape<'a> {
     html: Option<&'a Path>,
+    svg: Option<&'a Path>,
     published: Option<Figures>,
     form: Form,
     colour: Colour,
@@ -92,6 +96,7 @@ impl Shape<'_> {
     pub fn of(format: Format, colour: Colour, is_kept: bool) -> Self {
         Self {
             html: None,
+            svg: None,
             published: None,
             form: format.into(),
             colour,
@@ -116,16 +121,22 @@ struct Shown<'a> {
 
 impl Show {
     pub fn run(self, colour: Colour) -> Outcome {
-        if self.html.as_deref() == Some(Path::new("-")) {
+        let files = [("--html", &self.html), ("--svg", &self.svg)];
+        let is_output = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
+        if let Some((option, _)) = files.iter().find(|(_, file)| is_output(file)) {
             return Err(Failure::Input(anyhow!(
-                "--html -: standard output has the table; name a file for the page"
+                "{option} -: standard output has the table; name a file"
             )));
+        }
+        if self.html.is_some() && self.html == self.svg {
+            return Err(Failure::Input(anyhow!("--html and --svg name one file")));
         }
         let published = self.published.as_deref().map(Figures::open).transpose()?;
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
         let shape = Shape {
             html: self.html.as_deref(),
+            svg: self.svg.as_deref(),
             published,
             ..Shape::of(Format::Table, colour, true)
         };
@@ -202,6 +213,14 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
         ),
         None => (None, Document::new(), None, None, None),
     };
+    if let Some(file) = shape.svg {
+        let picture = runs::picture(&shown, page.clone());
+        if !picture.has_drawing() {
+            return Err(Failure::Input(anyhow!("--svg: run {id} has no charts")));
+        }
+        output::write_file(file, picture.to_svg().as_bytes())?;
+        output::say!("picture: {}", file.display());
+    }
     if let Some(file) = shape.html {
         let page = runs::page(&shown, page);
         output::write_file(file, page.to_html().as_bytes())?;

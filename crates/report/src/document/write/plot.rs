@@ -8,6 +8,8 @@ use maud::{Markup, html};
 use super::super::{Axis, Bars, Dot, DotsRow, Line};
 use super::spread_over_scale;
 
+/// Colours of lines; more lines begin again with the first.
+pub(super) const COLOURS: usize = 3;
 /// Height of a row of dots or of a bar.
 pub(super) const STRIP_HEIGHT: i32 = 20;
 /// Height of a line of tick labels.
@@ -72,8 +74,15 @@ pub(super) fn dots(row: &DotsRow, axis: &Axis) -> Markup {
 }
 
 fn dot(dot: &Dot, axis: &Axis, y: i32) -> Markup {
-    let class = if dot.has_warning { "dot warned" } else { "dot" };
-    html! { circle class=(class) cx=(at(axis, dot.x)) cy=(y) r="2.4" {} }
+    html! { circle class=(class(dot)) cx=(at(axis, dot.x)) cy=(y) r="2.4" {} }
+}
+
+fn class(dot: &Dot) -> String {
+    match (dot.has_warning, dot.line) {
+        (true, _) => "dot warned".to_owned(),
+        (false, Some(line)) => format!("dot of{}", line % COLOURS),
+        (false, None) => "dot".to_owned(),
+    }
 }
 
 /// A bar of amounts by class.
@@ -106,12 +115,11 @@ pub(super) fn plot(x: &Axis, y: &Axis, dots: &[Dot], lines: &[Line]) -> Markup {
             text class="dim end" x="-8" y=(down(tick)) dy="4" font-size="11" { (label) }
         }
         @for dot in dots {
-            @let class = if dot.has_warning { "dot warned" } else { "dot" };
-            circle class=(class) cx=(at(x, dot.x)) cy=(down(dot.y)) r="2.2" {}
+            circle class=(class(dot)) cx=(at(x, dot.x)) cy=(down(dot.y)) r="2.2" {}
         }
         @for (number, line) in lines.iter().enumerate() {
             @for points in line.points.windows(2) {
-                line class={ "line line" (number % 3) } x1=(at(x, points[0].0)) y1=(down(points[0].1))
+                line class={ "line line" (number % COLOURS) } x1=(at(x, points[0].0)) y1=(down(points[0].1))
                     x2=(at(x, points[1].0)) y2=(down(points[1].1)) {}
             }
         }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::{Axis, Block, Chart, HOTTEST, Head, HeatCell, HeatMap, Plot, Text};
+use super::super::{Axis, Block, Chart, HOTTEST, Head, HeatCell, HeatMap, Line, Plot, Text};
 use super::plot::{self, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS};
 use super::spread_over_scale;
 use crate::style::Role;
@@ -17,6 +17,9 @@ const MARGIN: i32 = 18;
 const MIN_LABEL: i32 = 40;
 /// Letters of the notes that fit into a line: 11 units high, about 0.52 of that wide.
 const NOTE_COLUMNS: usize = ((WIDTH - 2 * MARGIN) as f64 / (11.0 * 0.52)) as usize;
+
+/// Height of a line of names.
+const NAME_HEIGHT: i32 = 16;
 
 /// Steps from which on a figure is written in the ink for hot cells.
 const HOT: u8 = 7;
@@ -208,8 +211,10 @@ fn draw_chart(chart: &Chart, width: i32) -> Drawn {
                     (plot::plot(x, y, dots, lines))
                 }
                 (text("dim end", width, WHOLE_PLOT_HEIGHT + 30, width, 11, &x.title))
+                g transform=(at(Y_LABELS, WHOLE_PLOT_HEIGHT + 42)) { (names_of(lines, width - Y_LABELS)) }
             };
-            (drawing, WHOLE_PLOT_HEIGHT + 36)
+            let names = lines.iter().filter(|line| !line.name.is_empty()).count();
+            (drawing, WHOLE_PLOT_HEIGHT + 42 + NAME_HEIGHT * names as i32)
         }
     };
     let markup = html! {
@@ -221,6 +226,18 @@ fn draw_chart(chart: &Chart, width: i32) -> Drawn {
         markup,
         width,
         height: top + height,
+    }
+}
+
+/// The names of lines, each in a line of its own next to a piece of it.
+fn names_of(lines: &[Line], width: i32) -> Markup {
+    let named = lines.iter().enumerate();
+    let named = named.filter(|(_, line)| !line.name.is_empty());
+    html! {
+        @for (y, (number, line)) in (0..).step_by(NAME_HEIGHT as usize).zip(named) {
+            line class={ "line line" (number % plot::COLOURS) } x1="0" x2="22" y1=(y + 4) y2=(y + 4) {}
+            (text("dim", 30, y + 8, width - 30, 11, &line.name))
+        }
     }
 }
 
@@ -261,13 +278,15 @@ fn strips(
 fn notes(blocks: &[Block]) -> Drawn {
     let class = |text: &Text| match text.spans().first().map(|span| span.role) {
         Some(Role::Dim) => "dim",
-        _ => "line",
+        _ => "note",
     };
     let note = |block: &Block| match block {
         Block::Warning(text) => Some(("warn", text.plain())),
         Block::Paragraph(it) if !it.label.is_empty() => {
             Some(("warn", it.label.plain() + &it.text.plain()))
         }
+        // The command that it announces is not in the picture.
+        Block::Paragraph(it) if it.text.plain().ends_with(':') => None,
         Block::Paragraph(it) => Some((class(&it.text), it.text.plain())),
         _ => None,
     };
