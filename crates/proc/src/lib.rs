@@ -38,6 +38,7 @@ mod error;
 pub mod maps;
 pub mod meminfo;
 pub mod mountinfo;
+pub mod move_pages;
 pub mod numa_balancing;
 pub mod numa_maps;
 pub mod rooted;

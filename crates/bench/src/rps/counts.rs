@@ -1,8 +1,9 @@
 //! Which CPUs served the card while it was measured: interrupts of its queues, softirqs, drops.
 
 use std::collections::BTreeMap;
+use std::fs;
 
-use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_machine::{CpuId, CpuSet, Irq, Machine, NodeId};
 use nearfar_proc::cpu_counts::{self, Counts};
 use nearfar_proc::cpu_times::{self, StatFile};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ const NET_RX: &str = "NET_RX";
 /// All counts at one moment.
 pub(super) struct Reading {
     interrupts: BTreeMap<String, Counts>,
+    /// Where an interrupt still is whose affinity is another.
+    moving: BTreeMap<Irq, CpuSet>,
     net_rx: Counts,
     /// Clock ticks.
     softirq: BTreeMap<CpuId, u64>,
@@ -58,7 +61,11 @@ impl Reading {
         let stat = StatFile::default().read().unwrap_or_default();
         let softirq = cpu_times::parse(&stat).map(|(cpu, times)| (cpu, times.softirq));
         let softirqs = cpu_counts::softirqs(|label| label == NET_RX);
+        let irqs = link.queues.values().flatten();
         Self {
+            moving: irqs
+                .filter_map(|&irq| Some((irq, moves_from(irq)?)))
+                .collect(),
             interrupts: match link.queues.is_empty() {
                 true => BTreeMap::new(),
                 false => cpu_counts::interrupts(of_queues).unwrap_or_default(),
@@ -113,7 +120,11 @@ impl Reading {
                 else {
                     continue;
                 };
-                for (cpu, count) in now.since(then).into_iter().filter(|it| it.1 > 0) {
+                let mut counts = now.since(then);
+                if let Some(from) = before.moving.get(irq) {
+                    without_the_move(&mut counts, from);
+                }
+                for (cpu, count) in counts.into_iter().filter(|it| it.1 > 0) {
                     *cpus.entry(cpu).or_insert(0) += count;
                 }
             }
@@ -129,6 +140,27 @@ impl Reading {
             });
         }
         served
+    }
+}
+
+/// The CPUs where an interrupt is until it fires once more: where interrupts are not remapped, the kernel moves one in its handler
+/// (irq_move_irq() in kernel/irq/migration.c). `None` when it is where its affinity says, or that is unknown.
+fn moves_from(irq: Irq) -> Option<CpuSet> {
+    let cpus = |file: &str| {
+        let text = fs::read_to_string(format!("/proc/irq/{irq}/{file}")).ok()?;
+        CpuSet::parse_list(text.trim()).ok()
+    };
+    let (now, wanted) = (cpus("effective_affinity_list")?, cpus("smp_affinity_list")?);
+    (!now.is_subset(&wanted)).then_some(now)
+}
+
+/// Leaves out the interrupt that moved it: it says where the interrupt was before the setting.
+fn without_the_move(counts: &mut BTreeMap<CpuId, u64>, from: &CpuSet) {
+    if let Some((_, count)) = counts
+        .iter_mut()
+        .find(|(cpu, count)| from.contains(**cpu) && **count > 0)
+    {
+        *count -= 1;
     }
 }
 
@@ -151,6 +183,16 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_interrupt_that_moves_itself_is_not_counted() {
+        let mut counts = BTreeMap::from([(CpuId(0), 0), (CpuId(1), 1), (CpuId(6), 7)]);
+        without_the_move(&mut counts, &CpuSet::from_iter([CpuId(0), CpuId(1)]));
+        let expected = [(CpuId(0), 0), (CpuId(1), 0), (CpuId(6), 7)];
+        assert_eq!(counts, BTreeMap::from(expected));
+        without_the_move(&mut counts, &CpuSet::from_iter([CpuId(1)]));
+        assert_eq!(counts, BTreeMap::from(expected));
+    }
 
     #[test]
     fn an_interrupt_is_near_on_the_node_of_the_servers_that_have_its_queue() {

@@ -15,6 +15,7 @@ use std::ops::{AddAssign, Range};
 use std::os::unix::fs::FileExt as _;
 
 use nearfar_machine::{NodeId, NodeSet};
+use nearfar_proc::move_pages::{move_own, where_are};
 
 use super::maps::{self, Share};
 
@@ -25,11 +26,6 @@ const BATCH: usize = 16_384;
 const PAGEMAP_ENTRIES: usize = 16_384;
 /// Set in an entry of pagemap whose page is in memory (Documentation/admin-guide/mm/pagemap.rst).
 const PRESENT: u64 = 1 << 63;
-/// Move pages that only this process maps (include/uapi/linux/mempolicy.h).
-const MPOL_MF_MOVE: libc::c_int = 1 << 1;
-/// What is in a status that the kernel has not written: no node, and no error that it gives.
-const NOT_TRIED: libc::c_int = libc::c_int::MIN;
-
 /// What became of pages, in pages of the system's size.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(in crate::keeper) struct Counts {
@@ -144,7 +140,7 @@ impl Walk<'_> {
             let present: Vec<u64> = present
                 .map(|index| at + index as u64 * self.page_bytes)
                 .collect();
-            let nodes = statuses(self.pid, &present, None)?;
+            let nodes = where_are(self.pid, &present)?;
             let is_far = |node: libc::c_int| {
                 u32::try_from(node).is_ok_and(|node| self.from.contains(NodeId(node)))
             };
@@ -181,7 +177,7 @@ impl Batch<'_> {
         if addresses.is_empty() {
             return Ok(());
         }
-        let statuses = statuses(self.pid, &addresses, Some(self.node))?;
+        let statuses = move_own(self.pid, &addresses, self.node)?;
         // The second address in a huge page finds the page taken from its list already, and moves with the first.
         let (again, errors): (Vec<u64>, Vec<libc::c_int>) = addresses
             .iter()
@@ -189,7 +185,7 @@ impl Batch<'_> {
             .zip(statuses)
             .filter(|&(_, status)| status != self.node)
             .unzip();
-        let now = self::statuses(self.pid, &again, None)?;
+        let now = where_are(self.pid, &again)?;
         let mut counts = Counts {
             moved: (addresses.len() - again.len()) as u64 * self.pages_each,
             ..Counts::default()
@@ -206,39 +202,6 @@ impl Batch<'_> {
         }
         (self.count)(counts);
         Ok(())
-    }
-}
-
-/// Where each page is, or the negative number of an error; with a node they are moved there first.
-fn statuses(
-    pid: i32,
-    addresses: &[u64],
-    node: Option<libc::c_int>,
-) -> io::Result<Vec<libc::c_int>> {
-    let mut statuses = vec![NOT_TRIED; addresses.len()];
-    if addresses.is_empty() {
-        return Ok(statuses);
-    }
-    let nodes = node.map(|node| vec![node; addresses.len()]);
-    let nodes = nodes.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
-    // SAFETY: the kernel reads as many addresses and nodes, where there are nodes, as the argument says, and writes as many statuses;
-    // the addresses are those of another process or of this one, and are only looked up.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_move_pages,
-            pid,
-            addresses.len(),
-            addresses.as_ptr(),
-            nodes,
-            statuses.as_mut_ptr(),
-            MPOL_MF_MOVE,
-        )
-    };
-    // A positive answer is the number of pages that were not moved; each has its status.
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(statuses)
     }
 }
 
