@@ -20,5 +20,6 @@ pub mod rollback;
 pub mod runs;
 pub mod snapshot;
 pub mod spread;
+pub mod tasks;
 pub mod topo;
 pub mod trace;

@@ -60,5 +60,7 @@ pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
 pub use queue::queue_of;
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
 pub use system::{Settings, Writer, WriterKind};
-pub use task::{Cpuset, NodeBytes, PolicyBytes, Task};
+pub use task::{
+    CpuTime, Cpuset, MemorySample, NodeBytes, PolicyBytes, ResidentBytes, Task, Thread,
+};
 pub use warning::Warning;

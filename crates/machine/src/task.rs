@@ -1,4 +1,4 @@
-//! Tasks and groups of tasks: where they may run, where their memory is.
+//! Tasks and groups of tasks: where they may run, where they ran, where their memory is.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,110 @@ pub struct Task {
     pub pinned_bytes: Known<u64>,
     /// User and system time so far, in milliseconds.
     pub cpu_ms: Known<u64>,
+    /// Its memory was sampled, not counted: a count stops its mmap(2) for as long as it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<MemorySample>,
+    /// What its memory is, in bytes.
+    #[serde(default = "left_out")]
+    pub resident: Known<ResidentBytes>,
+    /// When it started, in clock ticks since boot: with the number, what identifies it.
+    #[serde(default = "left_out")]
+    pub start: Known<u64>,
+    /// The real user id.
+    #[serde(default = "left_out")]
+    pub user: Known<u32>,
+    /// Its control group, from the root of the hierarchy: `/system.slice/redis.service`.
+    #[serde(default = "left_out")]
+    pub group: Known<String>,
+    /// The CPU time of its threads so far, by the CPU that each ran on last.
+    #[serde(default = "left_out")]
+    pub cpu_times: Known<Vec<CpuTime>>,
+    /// Its threads, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<Thread>,
+}
+
+fn left_out<T>() -> Known<T> {
+    Known::no("not in this snapshot")
+}
+
+impl Task {
+    /// A task of which nothing else is known.
+    pub fn new(pid: i32, name: &str) -> Self {
+        const REASON: &str = "not read";
+        Self {
+            pid,
+            name: name.to_owned(),
+            allowed_cpus: Known::no(REASON),
+            allowed_nodes: Known::no(REASON),
+            last_cpu: Known::no(REASON),
+            memory: Known::no(REASON),
+            policies: Known::no(REASON),
+            preferred_node: Known::no(REASON),
+            pinned_bytes: Known::no(REASON),
+            cpu_ms: Known::no(REASON),
+            sample: None,
+            resident: Known::no(REASON),
+            start: Known::no(REASON),
+            user: Known::no(REASON),
+            group: Known::no(REASON),
+            cpu_times: Known::no(REASON),
+            threads: Vec::new(),
+        }
+    }
+}
+
+/// How sure the sampled memory of a task is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemorySample {
+    /// Pages that were found in memory, of those that were asked for.
+    pub pages: u32,
+    /// Half the width of the 95 % interval of each node's bytes.
+    pub error_bytes: u64,
+}
+
+/// The resident memory of a task (`RssAnon`, `RssFile`, `RssShmem` and `HugetlbPages` of `/proc/PID/status`), in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ResidentBytes {
+    pub anonymous: u64,
+    /// Mapped files.
+    pub file: u64,
+    /// Shared memory: tmpfs, System V, `MAP_SHARED` without a file.
+    pub shared: u64,
+    /// Of hugetlbfs; transparent huge pages are in the other three.
+    pub huge: u64,
+}
+
+impl ResidentBytes {
+    pub fn total(&self) -> u64 {
+        let Self {
+            anonymous,
+            file,
+            shared,
+            huge,
+        } = self;
+        [file, shared, huge]
+            .into_iter()
+            .fold(*anonymous, |sum, more| sum.saturating_add(*more))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CpuTime {
+    pub cpu: CpuId,
+    pub ms: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Thread {
+    pub tid: i32,
+    /// As [`Task::name`].
+    pub name: String,
+    /// As [`Task::start`].
+    pub start: u64,
+    /// The CPU it ran on last.
+    pub last_cpu: Known<CpuId>,
+    pub cpu_ms: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! order ──► near ──► spread           which CPU serves queue 0, 1, 2 ...
-//!   │         └────► audit ──► plan   what is far, and the typed changes that bring it near
+//!   │         ├────► audit ──► plan   what is far, and the typed changes that bring it near
+//!   │         └────► tasks            whose memory is far, what it costs, which remedy fits
 //!   ├─► locality ─────┘ │
 //!   └─► path ───────────┘             which NVMe path an I/O policy takes
 //! ```
@@ -16,3 +17,4 @@ pub mod order;
 pub mod path;
 pub mod plan;
 pub mod spread;
+pub mod tasks;

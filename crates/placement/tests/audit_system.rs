@@ -23,8 +23,6 @@ fn disk(policy: IoPolicy, nodes: [Option<u32>; 2]) -> Machine {
 
 fn task(pid: i32, name: &str, cpus: &str, last: u32, bytes: &[(u32, u64)]) -> Task {
     Task {
-        pid,
-        name: name.to_owned(),
         allowed_cpus: Known::Yes(set(cpus)),
         allowed_nodes: Known::Yes(NodeSet::parse_list("0-1").unwrap()),
         last_cpu: Known::Yes(CpuId(last)),
@@ -41,6 +39,7 @@ fn task(pid: i32, name: &str, cpus: &str, last: u32, bytes: &[(u32, u64)]) -> Ta
         preferred_node: Known::Yes(None),
         pinned_bytes: Known::Yes(0),
         cpu_ms: Known::Yes(1000),
+        ..Task::new(pid, name)
     }
 }
 

@@ -214,6 +214,7 @@ fn a_sysctl_is_changed_only_when_its_rule_is_named() {
         preferred_node: Known::no("left out"),
         pinned_bytes: Known::Yes(0),
         cpu_ms: Known::no("left out"),
+        ..nearfar_machine::Task::new(9, "postgres")
     });
     insta::assert_snapshot!(shown(&planned(&machine, &PlanOptions::default())), @"alone kernel.numa_balancing <numa-balancing>: kernel.numa_balancing holds for the whole system: only when rule numa-balancing is asked for");
     let named = PlanOptions {

@@ -123,6 +123,7 @@ fn memory_beyond_counting() {
         preferred_node: Known::Yes(Some(NodeId(u32::MAX))),
         pinned_bytes: Known::Yes(u64::MAX),
         cpu_ms: Known::Yes(u64::MAX),
+        ..Task::new(-1, "")
     });
     everything(&machine);
     list(&mut machine.tasks)[0].allowed_cpus = Known::Yes(CpuSet::new());

@@ -49,6 +49,7 @@ pub mod status;
 pub mod system;
 pub mod tasks;
 mod text;
+pub mod users;
 
 pub use comm::Comm;
 pub use error::error_text;

@@ -5,16 +5,52 @@ use std::ops::Range;
 
 use crate::text;
 
+/// One mapping of `maps`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping<'a> {
+    pub addresses: Range<u64>,
+    /// Whether it may be read, written or executed; otherwise it reserves addresses.
+    pub is_accessible: bool,
+    /// Whether writes are seen by all that map it (`s`).
+    pub is_shared: bool,
+    /// The file, or the kernel's name for it: `[heap]`, `/dev/shm/x`, `/SYSV00000000 (deleted)`; empty for anonymous memory.
+    pub name: &'a [u8],
+}
+
+impl<'a> Mapping<'a> {
+    /// Of one line: `7f0000000000-7f0000400000 rw-p 00000000 00:00 0   /dev/shm/x`; `None` for what is none.
+    pub fn parse(line: &'a [u8]) -> Option<Self> {
+        let addresses = range(line)?;
+        let mut words = line.splitn(6, |&byte| byte == b' ');
+        let permissions = words.nth(1).unwrap_or_default();
+        let name = words.nth(3).unwrap_or_default().trim_ascii_start();
+        Some(Self {
+            addresses,
+            is_accessible: permissions.iter().any(|byte| b"rwx".contains(byte)),
+            is_shared: permissions.contains(&b's'),
+            name,
+        })
+    }
+}
+
+/// Calls `take` for each mapping.
+///
+/// # Errors
+/// When the text cannot be read.
+pub fn each(maps: impl BufRead, mut take: impl FnMut(Mapping<'_>)) -> io::Result<()> {
+    text::each_line(maps, |line| {
+        if let Some(mapping) = Mapping::parse(line) {
+            take(mapping);
+        }
+    })
+}
+
 /// Calls `take` for the addresses of each mapping.
 ///
 /// # Errors
 /// When the text cannot be read.
 pub fn each_range(maps: impl BufRead, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
-    text::each_line(maps, |line| {
-        if let Some(range) = range(line) {
-            take(range);
-        }
-    })
+    each(maps, |mapping| take(mapping.addresses))
 }
 
 /// Bytes of transparent huge pages in the mappings of `smaps` that overlap an address range; `None` when none does. Mappings
@@ -64,10 +100,34 @@ mod tests {
         assert_eq!(found, [0x40_0000..0x40_3000, 0x7f00..0x7f01]);
     }
 
+    #[test]
+    fn a_mapping_has_its_name_and_whether_it_can_be_used() {
+        let parse = |line: &'static str| {
+            let mapping = Mapping::parse(line.as_bytes()).unwrap();
+            let name = std::str::from_utf8(mapping.name).unwrap();
+            (mapping.is_accessible, mapping.is_shared, name)
+        };
+        assert_eq!(
+            parse("7f00-7f01 rw-s 00000000 00:01 2057                       /dev/shm/a b"),
+            (true, true, "/dev/shm/a b")
+        );
+        assert_eq!(
+            parse("7f00-7f01 ---p 00000000 00:00 0 "),
+            (false, false, "")
+        );
+        assert_eq!(
+            parse("7f00-7f01 r--p 0 00:00 0 [heap]"),
+            (true, false, "[heap]")
+        );
+        assert_eq!(parse("7f00-7f01"), (false, false, ""));
+        assert_eq!(Mapping::parse(b"heap"), None);
+    }
+
     proptest::proptest! {
         #[test]
-        fn no_bytes_panic(bytes: Vec<u8>, range: Range<u64>) {
+        fn no_bytes_panic(bytes: Vec<u8>, range: Range<u64>, line in "[0-9a-f]{1,4}-[0-9a-f]{1,4}\\PC*") {
             let _ = huge_bytes(&bytes, range);
+            let _ = Mapping::parse(line.as_bytes());
             each_range(&bytes[..], |_| {}).unwrap();
         }
     }

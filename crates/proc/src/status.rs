@@ -49,6 +49,25 @@ impl<'a> Status<'a> {
         })
     }
 
+    /// The user that it runs as: the real user id, the first of `Uid`.
+    pub fn user(&self) -> Option<u32> {
+        text::numbers(self.field("Uid:")?).first().copied()
+    }
+
+    /// Threads of its process (`Threads`).
+    pub fn threads(&self) -> Option<u32> {
+        text::number(self.field("Threads:")?)
+    }
+
+    /// A size in bytes by its key, `RssAnon`; `None` when there is no such line: threads of the kernel have no memory.
+    pub fn bytes(&self, key: &str) -> Option<u64> {
+        let line = text::lines(self.0).find_map(|line| {
+            let rest = line.strip_prefix(key.as_bytes())?;
+            rest.strip_prefix(b":")
+        });
+        text::kilobytes(line?)
+    }
+
     fn field(&self, key: &str) -> Option<&'a [u8]> {
         text::after(self.0, key)
     }
@@ -84,6 +103,16 @@ mod tests {
         assert_eq!(status.allowed_cpus(), CpuSet::parse_list("0-3,8").ok());
         assert_eq!(status.allowed_nodes(), NodeSet::parse_list("1").ok());
         assert_eq!(Status::of(b"").pinned_bytes(), Some(0));
+        let status = Status::of(b"Uid:\t1000\t0\t0\t0\nRssAnon:\t  8 kB\nThreads:\t3\n");
+        assert_eq!((status.user(), status.threads()), (Some(1000), Some(3)));
+        assert_eq!(
+            (
+                status.bytes("RssAnon"),
+                status.bytes("Rss"),
+                status.bytes("RssFile")
+            ),
+            (Some(8192), None, None)
+        );
         assert_eq!(Status::of(b"VmLck:\t4 MB\n").pinned_bytes(), None);
     }
 
@@ -93,7 +122,7 @@ mod tests {
             for content in [&bytes[..], line.as_bytes()] {
                 let status = Status::of(content);
                 let _ = (status.process(), status.numbers(), status.allowed_cpus(), status.allowed_nodes());
-                let _ = status.pinned_bytes();
+                let _ = (status.pinned_bytes(), status.user(), status.threads(), status.bytes("VmLck"));
             }
         }
     }

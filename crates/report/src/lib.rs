@@ -40,6 +40,7 @@ pub mod spread;
 mod style;
 mod summary;
 mod tags;
+pub mod tasks;
 pub mod topo;
 pub mod trace;
 mod unbound;

@@ -16,6 +16,10 @@ pub struct Want {
     /// CPUs x interrupts numbers.
     pub interrupt_counts: bool,
     pub tasks: TaskScope,
+    /// Leave out processes with less resident memory than this, in bytes, and read no more of them than that. 0 for none.
+    pub min_task_bytes: u64,
+    /// The threads of those processes.
+    pub threads: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +40,8 @@ impl Want {
             interrupts: true,
             interrupt_counts: true,
             tasks: TaskScope::All,
+            min_task_bytes: 0,
+            threads: false,
         }
     }
 
@@ -56,6 +62,8 @@ impl Want {
             interrupts: false,
             interrupt_counts: false,
             tasks: TaskScope::None,
+            min_task_bytes: 0,
+            threads: false,
         }
     }
 

@@ -6,6 +6,7 @@
 //! sides   ──► compare     is B better than A, by how much, and would more samples tell?
 //! pairs   ──► spearman    do both rank the same way?
 //! levels  ──► law         how throughput grows with the number of tasks, and where it stops growing
+//! draws   ──► strata      shares of a population that is too large to count
 //! rows    ──► regression  how much of the time each migration cost, or why that is unknown
 //! ```
 //!
@@ -16,6 +17,7 @@ pub mod law;
 mod moments;
 mod rank;
 pub mod regression;
+pub mod strata;
 mod summary;
 
 pub use moments::Moments;

@@ -106,18 +106,7 @@ impl<'a> Site<'a> {
 
     /// The node a CPU of this node gets its memory from: itself, or the nearest that has memory.
     pub fn memory_home(&self, node: NodeId) -> NodeId {
-        let without = |node: NodeId| {
-            self.machine
-                .node(node)
-                .is_some_and(|node| node.has_memory() == Some(false))
-        };
-        if !without(node) {
-            return node;
-        }
-        let nearest = order::nodes_by_distance(self.machine, node)
-            .into_iter()
-            .find(|&(node, _)| !without(node));
-        nearest.map_or(node, |(node, _)| node)
+        order::memory_home(self.machine, node)
     }
 
     pub fn locality(&self, device: PciAddress) -> EffectiveNode {

@@ -6,6 +6,7 @@ use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
 use super::{AuditOptions, Finding, Severity};
 use crate::change::Change;
+use crate::tasks::is_even;
 
 const FAR: &str = "task-memory-far";
 const DISJOINT: &str = "cpuset-disjoint";
@@ -57,10 +58,25 @@ fn shares(task: &Task) -> String {
     shares.join(" ")
 }
 
-/// Whether most of its memory is spread over nodes on purpose.
+/// Where its memory by node was read.
+fn memory_file(task: &Task) -> String {
+    match &task.sample {
+        None => format!("/proc/{}/numa_maps", task.pid),
+        Some(sample) => format!(
+            "move_pages({}), {} pages, +-{}",
+            task.pid,
+            sample.pages,
+            size(sample.error_bytes)
+        ),
+    }
+}
+
+/// Whether most of its memory is spread over nodes on purpose. Where it was sampled its policies are unknown, and memory that is
+/// spread evenly passes for interleaved.
 fn is_interleaved(task: &Task) -> bool {
     let Some(policies) = task.policies.get() else {
-        return false;
+        let memory = task.memory.get().map_or(&[][..], Vec::as_slice);
+        return task.sample.is_some() && is_even(memory);
     };
     let sum = |wanted: fn(&str) -> bool| {
         policies
@@ -178,7 +194,7 @@ fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
         } else {
             Severity::Notice
         })
-        .evidence(format!("/proc/{}/numa_maps", task.pid), shares(task))
+        .evidence(memory_file(task), shares(task))
         .cost(
             site.machine.distance(at.runs, at.most),
             site.machine.distance(at.runs, site.memory_home(at.runs)),

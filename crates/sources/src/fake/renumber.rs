@@ -211,6 +211,7 @@ fn tasks(machine: &mut Machine, numbers: &Numbers) {
         }
         if task.memory.get().is_some() {
             task.memory = Known::no(BECAUSE);
+            task.sample = None;
         }
         if task.policies.get().is_some() {
             task.policies = Known::no(BECAUSE);

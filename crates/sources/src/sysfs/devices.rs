@@ -20,7 +20,7 @@ pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machin
     } else {
         Known::no(NOT_ASKED)
     };
-    machine.tasks = tasks::read(tree, &want.tasks, notes);
+    machine.tasks = tasks::read(tree, want, notes);
     read_devices(tree, want, notes, machine);
 }
 

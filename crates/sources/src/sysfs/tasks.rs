@@ -1,29 +1,32 @@
 //! Processes: where they may run, where they ran last, and where their memory is.
 //!
 //! ```text
-//! proc/PID/status      Cpus_allowed_list, Mems_allowed_list, VmLck, VmPin
-//! proc/PID/stat        times, last CPU
-//! proc/PID/numa_maps   a line a mapping: policy, and pages by node (N0=12)
-//! proc/PID/sched       numa_preferred_nid
+//! proc/PID/status           Cpus_allowed_list, Mems_allowed_list, VmLck, VmPin, Uid, Threads, Rss*
+//! proc/PID/stat             times, start, last CPU
+//! proc/PID/task/TID/stat    the same of each thread
+//! proc/PID/cgroup           the control group
+//! proc/PID/numa_maps        a line a mapping: policy, and pages by node (N0=12)
+//! proc/PID/maps             addresses, of which a sample is taken where numa_maps would take long
+//! proc/PID/sched            numa_preferred_nid
 //! ```
 //!
 //! A process can end between two of these files: then what could not be read is unknown, and a process of which
 //! neither `stat` nor `status` is left was never there. Command lines and environments are not read.
 
 mod memory;
+mod sample;
+mod threads;
 
-use std::io::BufReader;
-
-use nearfar_machine::{CpuSet, Known, NodeId, NodeSet, Task};
-use nearfar_proc::Stat;
+use nearfar_machine::{CpuSet, Known, NodeId, NodeSet, ResidentBytes, Task};
 use nearfar_proc::sched::Sched;
 use nearfar_proc::status::Status;
+use nearfar_proc::{Stat, cgroup};
 
 use super::notes::{Notes, read_noted};
 use crate::parallel;
 use crate::tree::{Directory, Reason, Tree, Unreadable};
 use crate::value::ValueError;
-use crate::want::TaskScope;
+use crate::want::{TaskScope, Want};
 
 /// `PID_MAX_LIMIT` of 64-bit kernels.
 const MOST_TASKS: usize = 4_194_304;
@@ -32,8 +35,8 @@ const TICK_MS: u64 = 10;
 const MALFORMED: &str = "not there, or not as the kernel writes it";
 
 /// Reads the processes that were asked for, by number.
-pub(crate) fn read(tree: &Tree, scope: &TaskScope, notes: &Notes) -> Known<Vec<Task>> {
-    let mut pids: Vec<i32> = match scope {
+pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes) -> Known<Vec<Task>> {
+    let mut pids: Vec<i32> = match &want.tasks {
         TaskScope::None => return Known::no("not asked for"),
         TaskScope::Of(pids) => pids.clone(),
         TaskScope::All => match tree.list("proc") {
@@ -48,11 +51,11 @@ pub(crate) fn read(tree: &Tree, scope: &TaskScope, notes: &Notes) -> Known<Vec<T
     pids.retain(|&pid| pid > 0);
     pids.sort_unstable();
     pids.dedup();
-    let read = parallel::map(&pids, |&pid| read_one(tree, notes, pid));
+    let read = parallel::map(&pids, |&pid| read_one(tree, want, notes, pid));
     Known::Yes(read.into_iter().flatten().collect())
 }
 
-fn read_one(tree: &Tree, notes: &Notes, pid: i32) -> Option<Task> {
+fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
     let directory = tree.directory(&format!("proc/{pid}")).ok()?;
     let stat = read_noted(&directory, "stat", notes, |bytes| {
         Stat::parse_with_name(bytes).ok_or_else(|| ValueError::Truncated(MALFORMED.to_owned()))
@@ -62,12 +65,22 @@ fn read_one(tree: &Tree, notes: &Notes, pid: i32) -> Option<Task> {
         return None;
     }
     let status = status.map_err(|reason| directory.unreadable("status", reason));
-    let (memory, policies) = memory(tree, &directory);
+    let resident = in_status(&directory, &status, "RssAnon", |status| status.resident);
+    if resident
+        .get()
+        .is_some_and(|it| it.total() < want.min_task_bytes)
+    {
+        return None;
+    }
     let no_stat = || format!("{}: {MALFORMED}", directory.display("stat"));
+    let memory = match &stat {
+        Some((stat, _)) if stat.is_kernel_thread() => memory::Memory::none(),
+        _ => memory::read(tree, &directory, pid, resident.get()),
+    };
     let (stat, name) = stat.unzip();
+    let count = status.as_ref().ok().and_then(|status| status.threads);
+    let threads = threads::read(&directory, stat.as_ref(), count, want.threads);
     Some(Task {
-        pid,
-        name: name.map_or_else(String::new, |name| name.to_string()),
         allowed_cpus: in_status(&directory, &status, "Cpus_allowed_list", |status| {
             status.cpus.clone()
         }),
@@ -75,11 +88,19 @@ fn read_one(tree: &Tree, notes: &Notes, pid: i32) -> Option<Task> {
             status.nodes.clone()
         }),
         last_cpu: Known::from_option(stat.and_then(|stat| stat.cpu), no_stat),
-        memory,
-        policies,
+        memory: memory.nodes,
+        policies: memory.policies,
+        sample: memory.sample,
         preferred_node: preferred_node(&directory),
         pinned_bytes: in_status(&directory, &status, "VmLck", |status| status.pinned_bytes),
         cpu_ms: Known::from_option(stat.map(|stat| cpu_ms(&stat)), no_stat),
+        resident,
+        start: Known::from_option(stat.map(|stat| stat.id.start), no_stat),
+        user: in_status(&directory, &status, "Uid", |status| status.user),
+        group: group(&directory),
+        cpu_times: threads.cpu_times,
+        threads: threads.list,
+        ..Task::new(pid, &name.map_or_else(String::new, |name| name.to_string()))
     })
 }
 
@@ -88,6 +109,9 @@ struct InStatus {
     cpus: Option<CpuSet>,
     nodes: Option<NodeSet>,
     pinned_bytes: Option<u64>,
+    resident: Option<ResidentBytes>,
+    user: Option<u32>,
+    threads: Option<u32>,
 }
 
 impl InStatus {
@@ -97,8 +121,23 @@ impl InStatus {
             cpus: status.allowed_cpus(),
             nodes: status.allowed_nodes(),
             pinned_bytes: status.pinned_bytes(),
+            resident: resident(&status),
+            user: status.user(),
+            threads: status.threads(),
         }
     }
+}
+
+/// Threads of the kernel have no memory and none of these lines; before Linux 4.5 no process has them.
+fn resident(status: &Status<'_>) -> Option<ResidentBytes> {
+    let is_old = status.bytes("VmRSS").is_some() && status.bytes("RssAnon").is_none();
+    let bytes = |key| status.bytes(key).unwrap_or(0);
+    (!is_old).then(|| ResidentBytes {
+        anonymous: bytes("RssAnon"),
+        file: bytes("RssFile"),
+        shared: bytes("RssShmem"),
+        huge: bytes("HugetlbPages"),
+    })
 }
 
 fn in_status<T>(
@@ -120,25 +159,19 @@ fn cpu_ms(stat: &Stat) -> u64 {
     ticks.saturating_mul(TICK_MS)
 }
 
-type Memory = (
-    Known<Vec<nearfar_machine::NodeBytes>>,
-    Known<Vec<nearfar_machine::PolicyBytes>>,
-);
-
-/// `numa_maps` of another user's process opens and then fails, or is empty.
-fn memory(tree: &Tree, directory: &Directory<'_>) -> Memory {
-    let path = format!("{}/numa_maps", directory.path());
-    let because = match tree.file(&path) {
-        Ok(file) => match memory::read(BufReader::with_capacity(64 << 10, file)) {
-            Ok(maps) => return (Known::Yes(maps.nodes()), Known::Yes(maps.policies())),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                tree.unreadable(&path, Reason::Denied).to_string()
-            }
-            Err(error) => format!("{}: {error}", tree.display(&path)),
-        },
-        Err(error) => error.to_string(),
+/// The group in version 2 of control groups, else in systemd's hierarchy of version 1.
+fn group(directory: &Directory<'_>) -> Known<String> {
+    let path = |content: &[u8]| {
+        let of =
+            |is_wanted: fn(&cgroup::Group<'_>) -> bool| cgroup::groups(content).find(is_wanted);
+        let group = of(|it| it.version_2).or_else(|| of(|it| it.has_controller("name=systemd")));
+        group.map(|it| it.path.to_string_lossy().into_owned())
     };
-    (Known::no(because.clone()), Known::no(because))
+    match directory.with_bytes("cgroup", path) {
+        Ok(Some(path)) => Known::Yes(path),
+        Ok(None) => Known::no(format!("{}: no group in it", directory.display("cgroup"))),
+        Err(reason) => Known::no(directory.unreadable("cgroup", reason).to_string()),
+    }
 }
 
 /// `numa_preferred_nid`, which `sched` has with CONFIG_SCHED_DEBUG and CONFIG_NUMA_BALANCING; -1 is none.

@@ -1,0 +1,321 @@
+//! Which tasks have memory on other nodes than they run on, what that costs at most, what keeps it there, and what to do about it.
+//!
+//! ```text
+//! CPU time by CPU ──► by node ─┐
+//!                              ├─► remote share ──► cost ──► order        remedy: move the memory, the task, both or neither
+//! memory by node ──────────────┘
+//! ```
+//!
+//! This is placement, not traffic: a page that is never used counts as one that always is.
+
+mod filter;
+mod groups;
+mod holders;
+mod interval;
+mod remedy;
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::{
+    CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, ResidentBytes, Task, Thread,
+};
+use serde::Serialize;
+
+use crate::order;
+
+pub use filter::Filter;
+pub use groups::{GroupPlacement, by_group, service_name};
+pub use holders::{Holder, HolderKind};
+pub use interval::within;
+pub(crate) use remedy::is_even;
+pub use remedy::{Action, Remedy};
+
+/// The tasks of a machine that a filter lets through, the costliest first.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Tasks {
+    /// How long CPU time was counted, in seconds; `null` for since each task started.
+    pub seconds: Option<f64>,
+    /// Tasks with less memory are left out, in bytes.
+    pub min_bytes: u64,
+    pub tasks: Vec<TaskPlacement>,
+    /// Why the memory of tasks is unknown, each reason once, with the number of tasks.
+    pub unknown: Vec<UnknownMemory>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct UnknownMemory {
+    pub unknown_reason: String,
+    pub tasks: usize,
+}
+
+/// Where a task runs and where its memory is.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TaskPlacement {
+    pub pid: i32,
+    pub name: String,
+    pub user: Known<u32>,
+    pub group: Known<String>,
+    /// The unit or container of the group ([`service_name`]).
+    pub service: Option<String>,
+    #[serde(flatten)]
+    pub at: Placement,
+    /// In bytes, by kind.
+    pub resident: Known<ResidentBytes>,
+    pub sample: Option<MemorySample>,
+    /// What keeps CPU time and memory where they are.
+    pub held_by: Vec<Holder>,
+    pub remedy: Option<Remedy>,
+    /// Where they were asked for, those with the most CPU time first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadPlacement>,
+}
+
+/// CPU time and memory by node, and what follows from both.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Placement {
+    pub cpu_s: f64,
+    /// CPU time by node. Of a thread that moved, all counts for the node it was on last.
+    pub cpu_nodes: Known<Vec<NodeSeconds>>,
+    pub memory: Known<Vec<NodeBytes>>,
+    pub remote: Known<Remote>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct NodeSeconds {
+    pub node: NodeId,
+    pub seconds: f64,
+}
+
+/// How much of the memory is on other nodes than the CPU time.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Remote {
+    /// 1 - sum over nodes of the share of CPU time x the share of memory there: the share of accesses that leave the node if all
+    /// pages are used alike.
+    pub share: f64,
+    /// Half the width of its 95 % interval; 0 where memory was counted.
+    pub error: f64,
+    /// CPU seconds x remote share x (distance / local distance - 1): what it loses at most, if it does nothing but wait for memory
+    /// that is as slow as the distances say.
+    pub cost_s: f64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ThreadPlacement {
+    pub tid: i32,
+    pub name: String,
+    pub node: Option<NodeId>,
+    pub cpu_s: f64,
+    /// Of its process's memory as seen from its node.
+    pub remote: Known<Remote>,
+}
+
+/// Judges the tasks of a machine. `seconds` is for how long the CPU times in it were counted ([`within`]).
+pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<Tasks> {
+    machine.tasks.as_ref().map(|all| {
+        let nodes = Nodes::of(machine);
+        let judged = all.iter().map(|task| judge(&nodes, task));
+        let mut tasks: Vec<TaskPlacement> = judged.filter(|it| filter.takes(it)).collect();
+        tasks.sort_by(|a, b| b.at.rank().total_cmp(&a.at.rank()).then(a.pid.cmp(&b.pid)));
+        Tasks {
+            seconds,
+            min_bytes: filter.min_bytes,
+            unknown: unknown(&tasks),
+            tasks,
+        }
+    })
+}
+
+fn unknown(tasks: &[TaskPlacement]) -> Vec<UnknownMemory> {
+    let mut reasons = BTreeMap::new();
+    for task in tasks {
+        if let Some(reason) = task.at.memory.unknown_reason() {
+            *reasons.entry(without_number(reason)).or_insert(0) += 1;
+        }
+    }
+    let unknown = reasons
+        .into_iter()
+        .map(|(unknown_reason, tasks)| UnknownMemory {
+            unknown_reason,
+            tasks,
+        });
+    unknown.collect()
+}
+
+/// `/proc/PID/numa_maps: permission denied` of whichever process.
+fn without_number(reason: &str) -> String {
+    let words = reason.split('/').map(|word| match word.parse::<u32>() {
+        Ok(_) => "PID",
+        Err(_) => word,
+    });
+    words.collect::<Vec<_>>().join("/")
+}
+
+/// What judging each task needs of the machine, looked up once.
+struct Nodes<'a> {
+    machine: &'a Machine,
+    of_cpu: BTreeMap<CpuId, NodeId>,
+    /// Online nodes with CPUs, each with the one that its CPUs get memory from first.
+    home: BTreeMap<NodeId, NodeId>,
+}
+
+impl<'a> Nodes<'a> {
+    fn of(machine: &'a Machine) -> Self {
+        let with_cpus = machine.online_nodes().filter(|node| !node.cpus.is_empty());
+        Self {
+            machine,
+            of_cpu: machine
+                .cpus
+                .iter()
+                .filter_map(|cpu| Some((cpu.id, cpu.node?)))
+                .collect(),
+            home: with_cpus
+                .map(|node| (node.id, order::memory_home(machine, node.id)))
+                .collect(),
+        }
+    }
+
+    fn home(&self, node: NodeId) -> NodeId {
+        self.home.get(&node).copied().unwrap_or(node)
+    }
+
+    /// How much further than local memory; 0 where no distance is known.
+    fn excess(&self, from: NodeId, to: NodeId) -> f64 {
+        let distance = |to| self.machine.distance(from, to);
+        match (distance(to), distance(self.home(from))) {
+            (Some(far), Some(near)) if near.0 > 0 => {
+                (f64::from(far.0) / f64::from(near.0) - 1.0).max(0.0)
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn seconds(&self, times: &[CpuTime]) -> Result<Vec<NodeSeconds>, String> {
+        let mut sums: BTreeMap<NodeId, f64> = BTreeMap::new();
+        for time in times {
+            let node = self.of_cpu.get(&time.cpu);
+            let node = node.ok_or_else(|| format!("the node of CPU {} is unknown", time.cpu))?;
+            *sums.entry(*node).or_default() += time.ms as f64 / 1000.0;
+        }
+        let sums = sums.into_iter();
+        Ok(sums
+            .map(|(node, seconds)| NodeSeconds { node, seconds })
+            .collect())
+    }
+
+    fn placement(
+        &self,
+        cpu_times: &Known<Vec<CpuTime>>,
+        memory: &Known<Vec<NodeBytes>>,
+        sample: Option<MemorySample>,
+    ) -> Placement {
+        let cpu_nodes = cpu_times
+            .as_ref()
+            .and_then(|times| Known::from_result(self.seconds(times)));
+        let cpu_s = cpu_times.get().map_or(0.0, |times| {
+            times.iter().map(|it| it.ms).sum::<u64>() as f64 / 1000.0
+        });
+        let remote = cpu_nodes.as_ref().and_then(|cpus| {
+            memory
+                .as_ref()
+                .and_then(|memory| self.remote(cpus, memory, sample))
+        });
+        Placement {
+            cpu_s,
+            cpu_nodes,
+            memory: memory.clone(),
+            remote,
+        }
+    }
+
+    fn remote(
+        &self,
+        cpus: &[NodeSeconds],
+        memory: &[NodeBytes],
+        sample: Option<MemorySample>,
+    ) -> Known<Remote> {
+        let seconds: f64 = cpus.iter().map(|it| it.seconds).sum();
+        let bytes: f64 = memory.iter().map(|it| it.bytes as f64).sum();
+        if bytes == 0.0 {
+            return Known::no("it has no memory");
+        }
+        if cpus.is_empty() {
+            return Known::no("where it runs is unknown");
+        }
+        // A task that used less than a tick ran where it is, for no time.
+        let share_of = |at: &NodeSeconds| match seconds {
+            0.0 => 1.0 / cpus.len() as f64,
+            _ => at.seconds / seconds,
+        };
+        let (mut share, mut cost_s) = (0.0, 0.0);
+        for at in cpus {
+            for on in memory.iter().filter(|on| on.node != self.home(at.node)) {
+                let part = share_of(at) * on.bytes as f64 / bytes;
+                share += part;
+                cost_s += seconds * part * self.excess(at.node, on.node);
+            }
+        }
+        let error = sample.map_or(0.0, |sample| sample.error_bytes as f64 / bytes);
+        Known::Yes(Remote {
+            share,
+            error: error.min(1.0),
+            cost_s,
+        })
+    }
+}
+
+impl Placement {
+    /// Cost first; what has none by CPU time.
+    fn rank(&self) -> f64 {
+        const ABOVE_CPU_TIME: f64 = 1e12;
+        let cost = self.remote.get().map_or(0.0, |remote| remote.cost_s);
+        cost * ABOVE_CPU_TIME + self.cpu_s
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        let memory = self.memory.get().into_iter().flatten();
+        memory.fold(0, |sum, on| sum.saturating_add(on.bytes))
+    }
+}
+
+fn judge(nodes: &Nodes<'_>, task: &Task) -> TaskPlacement {
+    let at = nodes.placement(&task.cpu_times, &task.memory, task.sample);
+    let held_by = holders::of(nodes, task);
+    let group = task.group.get();
+    TaskPlacement {
+        pid: task.pid,
+        name: task.name.clone(),
+        user: task.user.clone(),
+        service: group.and_then(|group| service_name(group)),
+        group: task.group.clone(),
+        resident: task.resident.clone(),
+        sample: task.sample,
+        remedy: remedy::choose(nodes, task, &at),
+        threads: threads(nodes, task),
+        held_by,
+        at,
+    }
+}
+
+fn threads(nodes: &Nodes<'_>, task: &Task) -> Vec<ThreadPlacement> {
+    let of = |thread: &Thread| {
+        let time = |cpu: CpuId| {
+            vec![CpuTime {
+                cpu,
+                ms: thread.cpu_ms,
+            }]
+        };
+        let times = thread.last_cpu.clone().map(time);
+        let at = nodes.placement(&times, &task.memory, task.sample);
+        let node = at.cpu_nodes.get().and_then(|nodes| nodes.first());
+        ThreadPlacement {
+            tid: thread.tid,
+            name: thread.name.clone(),
+            node: node.map(|it| it.node),
+            cpu_s: at.cpu_s,
+            remote: at.remote,
+        }
+    };
+    let mut threads: Vec<ThreadPlacement> = task.threads.iter().map(of).collect();
+    threads.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then(a.tid.cmp(&b.tid)));
+    threads
+}

@@ -1,0 +1,313 @@
+//! Which tasks are far, what that costs, what keeps them, and the remedy.
+
+mod common;
+
+use common::{list, set, two_nodes};
+use nearfar_machine::{
+    CpuId, CpuTime, Cpuset, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, PolicyBytes,
+    Task,
+};
+use nearfar_placement::tasks::{self, Action, Filter, HolderKind, TaskPlacement};
+
+const MIB: u64 = 1 << 20;
+
+/// A task with milliseconds on CPUs and mebibytes on nodes.
+fn task(cpu_ms: &[(u32, u64)], memory: &[(u32, u64)]) -> Task {
+    let time = |&(cpu, ms)| CpuTime {
+        cpu: CpuId(cpu),
+        ms,
+    };
+    let bytes = |&(node, mib)| NodeBytes {
+        node: NodeId(node),
+        bytes: mib * MIB,
+    };
+    Task {
+        allowed_cpus: Known::Yes(set("0-7")),
+        allowed_nodes: Known::Yes(NodeSet::parse_list("0-1").unwrap()),
+        cpu_times: Known::Yes(cpu_ms.iter().map(time).collect()),
+        memory: Known::Yes(memory.iter().map(bytes).collect()),
+        policies: Known::Yes(Vec::new()),
+        pinned_bytes: Known::Yes(0),
+        group: Known::Yes("/system.slice/db.service".to_owned()),
+        user: Known::Yes(1000),
+        ..Task::new(7, "db")
+    }
+}
+
+fn judged(machine: &mut Machine, task: Task) -> TaskPlacement {
+    machine.tasks = Known::Yes(vec![task]);
+    let tasks = tasks::tasks(machine, &Filter::default(), None);
+    tasks.known().unwrap().tasks.remove(0)
+}
+
+fn remedy(task: Task) -> (Action, Option<NodeId>, String) {
+    let remedy = judged(&mut two_nodes(), task).remedy.unwrap();
+    (remedy.action, remedy.node, remedy.reason)
+}
+
+#[test]
+fn the_remote_share_weighs_cpu_time_with_memory() {
+    let at = judged(
+        &mut two_nodes(),
+        task(&[(0, 3000), (4, 1000)], &[(0, 25), (1, 75)]),
+    )
+    .at;
+    let remote = at.remote.known().unwrap();
+    // Three quarters of the time see 75 %, a quarter 25 %.
+    assert!((remote.share - 0.625).abs() < 1e-9, "{remote:?}");
+    assert_eq!((at.cpu_s, remote.error), (4.0, 0.0));
+    // Distance 21 against 10: 4 s x 0.625 x 1.1.
+    assert!((remote.cost_s - 2.75).abs() < 1e-9, "{remote:?}");
+}
+
+#[test]
+fn memory_of_a_node_without_memory_is_near_on_the_nearest_one() {
+    let mut machine = two_nodes();
+    machine.nodes[0].memory = Known::Yes(nearfar_machine::Memory::of(0));
+    let at = judged(&mut machine, task(&[(0, 1000)], &[(1, 64)])).at;
+    assert_eq!(at.remote.known().unwrap().share, 0.0);
+}
+
+#[test]
+fn what_is_unknown_stays_unknown_with_its_reason() {
+    let mut one = task(&[(0, 1000)], &[]);
+    one.memory = Known::no("/proc/7/numa_maps: permission denied");
+    let mut other = task(&[(99, 1000)], &[(1, 64)]);
+    other.pid = 8;
+    let mut machine = two_nodes();
+    machine.tasks = Known::Yes(vec![one, other]);
+    let all = tasks::tasks(&machine, &Filter::default(), None)
+        .known()
+        .unwrap();
+    assert_eq!(all.unknown.len(), 1);
+    assert_eq!(
+        all.unknown[0].unknown_reason,
+        "/proc/PID/numa_maps: permission denied"
+    );
+    let reasons: Vec<_> = all
+        .tasks
+        .iter()
+        .map(|it| it.at.remote.unknown_reason().unwrap())
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            "/proc/7/numa_maps: permission denied",
+            "the node of CPU 99 is unknown"
+        ]
+    );
+    assert!(all.tasks.iter().all(|it| it.remedy.is_none()));
+}
+
+#[test]
+fn the_costliest_comes_first_and_cpu_time_decides_among_the_near() {
+    let numbered = |pid, cpu_ms: &[(u32, u64)], memory: &[(u32, u64)]| Task {
+        pid,
+        ..task(cpu_ms, memory)
+    };
+    let mut machine = two_nodes();
+    machine.tasks = Known::Yes(vec![
+        numbered(1, &[(0, 100)], &[(0, 64)]),
+        numbered(2, &[(0, 900)], &[(0, 64)]),
+        numbered(3, &[(0, 10)], &[(1, 64)]),
+    ]);
+    let all = tasks::tasks(&machine, &Filter::default(), None)
+        .known()
+        .unwrap();
+    let pids: Vec<i32> = all.tasks.iter().map(|it| it.pid).collect();
+    assert_eq!(pids, [3, 2, 1]);
+}
+
+#[test]
+fn each_filter_takes_what_it_names() {
+    let takes = |filter: Filter| {
+        let mut machine = two_nodes();
+        machine.tasks = Known::Yes(vec![task(&[(0, 1000)], &[(0, 64)])]);
+        let found = tasks::tasks(&machine, &filter, None).known().unwrap();
+        !found.tasks.is_empty()
+    };
+    let text = |text: &str| Some(text.to_owned());
+    let none = Filter::default();
+    assert!(takes(Filter {
+        name: text("d"),
+        ..none.clone()
+    }));
+    assert!(!takes(Filter {
+        name: text("x"),
+        ..none.clone()
+    }));
+    assert!(takes(Filter {
+        user: Some(1000),
+        ..none.clone()
+    }));
+    assert!(!takes(Filter {
+        user: Some(0),
+        ..none.clone()
+    }));
+    assert!(takes(Filter {
+        group: text("system.slice"),
+        ..none.clone()
+    }));
+    assert!(takes(Filter {
+        group: text("db.service"),
+        ..none.clone()
+    }));
+    assert!(!takes(Filter {
+        group: text("b.service"),
+        ..none.clone()
+    }));
+    assert!(takes(Filter {
+        node: Some(NodeId(0)),
+        ..none.clone()
+    }));
+    assert!(!takes(Filter {
+        node: Some(NodeId(1)),
+        ..none.clone()
+    }));
+    assert!(!takes(Filter {
+        min_bytes: 65 * MIB,
+        ..none
+    }));
+}
+
+#[test]
+fn what_keeps_a_task_is_named() {
+    let mut machine = two_nodes();
+    list(&mut machine.cpusets).push(Cpuset {
+        path: "/system.slice".to_owned(),
+        cpus: Known::Yes(set("0-3")),
+        nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
+        configured: true,
+    });
+    let held = Task {
+        allowed_cpus: Known::Yes(set("0-3")),
+        allowed_nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
+        policies: Known::Yes(vec![PolicyBytes {
+            policy: "bind:1".to_owned(),
+            bytes: 64 * MIB,
+        }]),
+        pinned_bytes: Known::Yes(10 * MIB),
+        ..task(&[(0, 1000)], &[(1, 64)])
+    };
+    let kinds = |machine: &mut Machine, task: &Task| -> Vec<HolderKind> {
+        let held = judged(machine, task.clone()).held_by;
+        held.into_iter().map(|it| it.kind).collect()
+    };
+    use HolderKind::{Affinity, CpusetCpus, CpusetMems, Pinned, Policy};
+    assert_eq!(
+        kinds(&mut machine, &held),
+        [CpusetCpus, CpusetMems, Policy, Pinned]
+    );
+    let own = Task {
+        allowed_cpus: Known::Yes(set("0-1")),
+        ..task(&[(0, 1000)], &[(1, 64)])
+    };
+    assert_eq!(kinds(&mut machine, &own), [Affinity]);
+    assert_eq!(kinds(&mut machine, &task(&[(0, 1)], &[(1, 64)])), []);
+}
+
+#[test]
+fn the_remedy_follows_from_what_can_move() {
+    let far = || task(&[(0, 60_000)], &[(1, 640)]);
+    let node = |number| Some(NodeId(number));
+    let (action, to, _) = remedy(far());
+    assert_eq!((action, to), (Action::MoveMemory, node(0)));
+    let (action, to, reason) = remedy(Task {
+        pinned_bytes: Known::Yes(400 * MIB),
+        ..far()
+    });
+    assert_eq!((action, to), (Action::MoveTask, node(1)), "{reason}");
+    let (action, _, reason) = remedy(Task {
+        allowed_nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
+        ..far()
+    });
+    assert_eq!(
+        (action, &*reason),
+        (Action::MoveTask, "its cpuset has no memory of node 0")
+    );
+    let (action, _, reason) = remedy(task(&[(0, 60_000)], &[(1, 80 << 10)]));
+    assert_eq!(action, Action::MoveTask, "{reason}");
+    let (action, to, _) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(1, 640)]));
+    assert_eq!((action, to), (Action::MoveTask, node(1)));
+    let (action, to, _) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(0, 200), (1, 440)]));
+    assert_eq!((action, to), (Action::MoveBoth, node(1)));
+    let (action, to, _) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(0, 320), (1, 320)]));
+    assert_eq!((action, to), (Action::Nothing, None));
+    let (action, _, reason) = remedy(task(&[(0, 900)], &[(1, 640)]));
+    assert_eq!(
+        (action, &*reason),
+        (Action::Nothing, "it used 0.90 s of CPU time")
+    );
+}
+
+#[test]
+fn memory_that_is_spread_on_purpose_stays() {
+    let spread = Task {
+        policies: Known::Yes(vec![PolicyBytes {
+            policy: "interleave:0-1".to_owned(),
+            bytes: 640 * MIB,
+        }]),
+        ..task(&[(0, 60_000)], &[(0, 320), (1, 320)])
+    };
+    assert_eq!(remedy(spread.clone()).2, "its memory is interleaved");
+    let sampled = Task {
+        policies: Known::no("sampled"),
+        sample: Some(MemorySample {
+            pages: 2401,
+            error_bytes: 12 * MIB,
+        }),
+        ..spread
+    };
+    assert_eq!(remedy(sampled).0, Action::Nothing);
+}
+
+#[test]
+fn a_near_task_and_one_that_may_be_near_have_no_remedy() {
+    let mut machine = two_nodes();
+    assert_eq!(
+        judged(&mut machine, task(&[(0, 60_000)], &[(0, 90), (1, 10)])).remedy,
+        None
+    );
+    let unsure = Task {
+        sample: Some(MemorySample {
+            pages: 100,
+            error_bytes: 10 * MIB,
+        }),
+        ..task(&[(0, 60_000)], &[(0, 75), (1, 25)])
+    };
+    let unsure = judged(&mut machine, unsure);
+    assert!((unsure.at.remote.known().unwrap().error - 0.1).abs() < 1e-9);
+    assert_eq!(unsure.remedy, None);
+    let mut one_node = two_nodes();
+    one_node.nodes.truncate(1);
+    assert_eq!(
+        judged(&mut one_node, task(&[(0, 60_000)], &[(0, 640)])).remedy,
+        None
+    );
+}
+
+#[test]
+fn groups_are_sums_of_their_tasks() {
+    let mut machine = two_nodes();
+    machine.tasks = Known::Yes(vec![
+        task(&[(0, 1000)], &[(1, 64)]),
+        Task {
+            pid: 8,
+            ..task(&[(4, 1000)], &[(1, 192)])
+        },
+    ]);
+    let all = tasks::tasks(&machine, &Filter::default(), None)
+        .known()
+        .unwrap();
+    let groups = tasks::by_group(&all);
+    let [group] = &groups[..] else {
+        panic!("{groups:?}")
+    };
+    assert_eq!(
+        (group.tasks, group.service.as_deref()),
+        (2, Some("db.service"))
+    );
+    assert_eq!(group.at.memory_bytes(), 256 * MIB);
+    let remote = group.at.remote.clone().known().unwrap();
+    assert!((remote.share - 0.25).abs() < 1e-9, "{remote:?}");
+}

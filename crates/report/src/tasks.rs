@@ -1,0 +1,215 @@
+//! Which tasks have memory on other nodes than they run on.
+
+use nearfar_machine::{Known, NodeId};
+use nearfar_placement::tasks::{
+    Action, GroupPlacement, Holder, HolderKind, Placement, Remote, TaskPlacement, Tasks,
+    ThreadPlacement,
+};
+
+use crate::amount::{bytes, count};
+use crate::document::{Document, Table, Text, cells};
+use crate::style::Role;
+use crate::style::Role::{Dim, Far, Heading, Local, Middling, Plain, Subject};
+
+/// Nodes that one cell names.
+const MAX_NODES: usize = 4;
+/// Shares of remote memory from which the text is coloured; the number stands next to it.
+const MIDDLING_SHARE: f64 = 0.05;
+const FAR_SHARE: f64 = 0.5;
+
+/// At most `rows` tasks, the costliest first, and what to do about those that are far.
+pub fn document(tasks: &Tasks, rows: usize) -> Document {
+    let mut out = header(tasks, count(tasks.tasks.len(), "task"));
+    let shown = &tasks.tasks[..rows.min(tasks.tasks.len())];
+    let mut table = columns("pid", "task").indent(0);
+    for task in shown {
+        table.row(row(
+            Dim.text(task.pid),
+            Subject.text(&task.name),
+            &task.at,
+            &task.held_by,
+        ));
+        for thread in &task.threads {
+            table.row(thread_row(thread));
+        }
+    }
+    finish(&mut out, table, tasks, shown.len(), tasks.tasks.len());
+    remedies(&mut out, shown);
+    out
+}
+
+/// The same by control group.
+pub fn groups(tasks: &Tasks, groups: &[GroupPlacement], rows: usize) -> Document {
+    let mut out = header(tasks, count(groups.len(), "control group"));
+    let shown = &groups[..rows.min(groups.len())];
+    let mut table = columns("tasks", "group").indent(0);
+    for group in shown {
+        let name = group.service.as_ref().unwrap_or(&group.group);
+        table.row(row(
+            Dim.text(group.tasks),
+            Subject.text(name),
+            &group.at,
+            &[],
+        ));
+    }
+    finish(&mut out, table, tasks, shown.len(), groups.len());
+    out
+}
+
+fn header(tasks: &Tasks, what: String) -> Document {
+    let since = match tasks.seconds {
+        Some(seconds) => format!("CPU time of {seconds:.1} s"),
+        None => "CPU time since each started".to_owned(),
+    };
+    Document::titled("Memory and CPU time by node", format!("{what}; {since}"))
+}
+
+fn columns(number: &str, name: &str) -> Table {
+    let number = format!(">{number}");
+    Table::of([
+        &number, name, ">CPU s", "runs on", ">memory", "is on", ">remote", ">cost s", "kept by",
+    ])
+}
+
+fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: usize) {
+    match table.is_empty() {
+        true => out.paragraph("no task matches"),
+        false => out.table(table),
+    }
+    out.more(all - shown, "; --top 0 shows all");
+    if tasks.min_bytes > 0 {
+        out.remark(format!(
+            "tasks with less than {} are left out; --min-memory 0 shows all",
+            bytes(tasks.min_bytes)
+        ));
+    }
+    for unknown in &tasks.unknown {
+        out.remark(format!(
+            "memory unknown of {}: {}",
+            count(unknown.tasks, "task"),
+            unknown.unknown_reason
+        ));
+    }
+    out.remark(
+        "remote: the share of accesses to other nodes if all pages are used alike; cost: CPU time lost at most, if it only waits for \
+         memory. Both follow from where pages are, not from which are used.",
+    );
+}
+
+fn row(number: Text, name: Text, at: &Placement, held_by: &[Holder]) -> [Text; 9] {
+    let held: Vec<String> = held_by.iter().map(holder).collect();
+    let cost = at.remote.get().map_or(Dim.text("?"), |it| cost(*it));
+    cells![
+        number,
+        name,
+        format!("{:.1}", at.cpu_s),
+        nodes(at.cpu_nodes.as_ref().map(|all| {
+            let seconds = all.iter().map(|it| (it.node, it.seconds));
+            seconds.collect()
+        })),
+        match &at.memory {
+            Known::Yes(_) => Plain.text(bytes(at.memory_bytes())),
+            Known::No { .. } => Dim.text("?"),
+        },
+        nodes(at.memory.as_ref().map(|all| {
+            let bytes = all.iter().map(|it| (it.node, it.bytes as f64));
+            bytes.collect()
+        })),
+        remote(&at.remote),
+        cost,
+        Dim.text(held.join(", ")),
+    ]
+}
+
+fn thread_row(thread: &ThreadPlacement) -> [Text; 9] {
+    let node = thread
+        .node
+        .map_or("?".to_owned(), |node| format!("N{node}"));
+    cells![
+        Dim.text(thread.tid),
+        Dim.text(format!("  {}", thread.name)),
+        format!("{:.1}", thread.cpu_s),
+        Heading.text(node),
+        "",
+        "",
+        remote(&thread.remote),
+        thread.remote.get().map_or(Dim.text("?"), |it| cost(*it)),
+        "",
+    ]
+}
+
+fn cost(remote: Remote) -> Text {
+    Plain.text(format!("{:.1}", remote.cost_s))
+}
+
+fn remote(remote: &Known<Remote>) -> Text {
+    let Known::Yes(remote) = remote else {
+        return Dim.text("?");
+    };
+    let role: Role = match remote.share {
+        FAR_SHARE.. => Far,
+        MIDDLING_SHARE.. => Middling,
+        _ => Local,
+    };
+    let share = format!("{:.0} %", 100.0 * remote.share);
+    match remote.error {
+        0.0 => role.text(share),
+        error => role.text(format!("{share} +-{:.1}", 100.0 * error)),
+    }
+}
+
+/// `N0`, or the share of each: `N0 75 % N1 25 %`.
+fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
+    let Known::Yes(mut parts) = parts else {
+        return Dim.text("?");
+    };
+    let sum: f64 = parts.iter().map(|part| part.1).sum();
+    if let [(node, _)] = parts[..] {
+        return Heading.text(format!("N{node}"));
+    }
+    if sum == 0.0 {
+        return Dim.text("-");
+    }
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let share = |(node, part): &(NodeId, f64)| format!("N{node} {:.0} %", 100.0 * part / sum);
+    let mut shares: Vec<String> = parts.iter().take(MAX_NODES).map(share).collect();
+    if parts.len() > MAX_NODES {
+        shares.push(format!("and {} more", parts.len() - MAX_NODES));
+    }
+    Heading.text(shares.join(" "))
+}
+
+fn holder(holder: &Holder) -> String {
+    match holder.kind {
+        HolderKind::Affinity => format!("affinity {}", holder.detail),
+        HolderKind::CpusetCpus | HolderKind::CpusetMems => format!("cpuset: {}", holder.detail),
+        HolderKind::Policy => format!("policy {}", holder.detail),
+        HolderKind::Pinned | HolderKind::PreferredNode => holder.detail.clone(),
+    }
+}
+
+fn remedies(out: &mut Document, tasks: &[TaskPlacement]) {
+    let mut table = Table::of([">pid", "task", "remedy", "because"]);
+    for task in tasks {
+        let Some(remedy) = &task.remedy else { continue };
+        let to = remedy
+            .node
+            .map_or_else(String::new, |node| format!(" to node {node}"));
+        let action = match remedy.action {
+            Action::MoveMemory => "move its memory",
+            Action::MoveTask => "move the task",
+            Action::MoveBoth => "move both",
+            Action::Nothing => "none",
+        };
+        table.row(cells![
+            Dim.text(task.pid),
+            Subject.text(&task.name),
+            format!("{action}{to}"),
+            Dim.text(&remedy.reason),
+        ]);
+    }
+    if !table.is_empty() {
+        out.heading("Remedies", "");
+        out.table(table);
+    }
+}
