@@ -70,7 +70,9 @@ fn a_spread_from_the_published_machine_is_nearest_first() {
 fn every_answer_has_a_json_form_in_its_envelope() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
-    let verbs: [(&str, &[&str]); 10] = [
+    let verbs: [(&str, &[&str]); 12] = [
+        ("tasks/1", &["tasks"]),
+        ("task-groups/1", &["tasks", "--cgroups"]),
         ("topo/1", &["topo", "--root", &root]),
         ("audit/1", &["audit", "--root", &root]),
         ("plan/1", &["plan", "--root", &root]),
@@ -150,6 +152,11 @@ fn every_key_of_the_json_forms_is_documented() {
         "json",
     ];
     answers.push(json(&path));
+    let own = std::process::id().to_string();
+    let tasks = ["tasks", "--threads", "--pid", &own, "--format", "json"];
+    answers.push(json(&tasks));
+    answers.push(json(&["tasks", "--cgroups", "--format", "json"]));
+    answers.push(json(&["topo", "--pid", &own, "--format", "json"]));
     answers.push(json(&["explain", "--format", "json"]));
     answers.push(json(&["explain", "interrupt-far", "--format", "json"]));
     let keys = keys::documented(&answers);

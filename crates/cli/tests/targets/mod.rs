@@ -64,6 +64,31 @@ pub const TARGETS: &[Target] = &[
         &["process 1", "kunpeng"],
     ),
     target(
+        ["tasks", "source"],
+        "tasks --source nope",
+        &["nope", "two-node"],
+    ),
+    target(
+        ["tasks", "root"],
+        "tasks --root /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
+        ["tasks", "pid"],
+        "tasks --pid 99999999",
+        &["process 99999999"],
+    ),
+    target(
+        ["tasks", "user"],
+        "tasks --user no:such",
+        &["user \"no:such\""],
+    ),
+    target(
+        ["tasks", "node"],
+        "tasks --node 999",
+        &["node 999", "there are: 0"],
+    ),
+    target(
         ["snapshot", "source"],
         "snapshot -o /dev/null --source nope",
         &["nope", "two-node"],
@@ -676,6 +701,10 @@ pub const TARGETS: &[Target] = &[
 /// themselves, or with their verb.
 pub const NO_TARGETS: &[&str] = &[
     "accel",
+    "top",
+    "min_memory",
+    "group",
+    "name",
     "across",
     "append",
     "batch",

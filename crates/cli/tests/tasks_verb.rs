@@ -1,0 +1,135 @@
+//! `nearfar tasks` on this machine, which may have one node: processes that this test made, and those that are no longer there.
+
+mod harness;
+
+use std::process::{Child, Command, Stdio};
+
+use harness::Sandbox;
+use serde_json::{Value, json};
+
+/// A process with 32 MiB that used CPU time, until it is dropped.
+struct Burner(Child);
+
+impl Burner {
+    fn start() -> Self {
+        const SCRIPT: &str = "a=$(head -c 33554432 /dev/zero | tr '\\0' x); i=0; \
+            while [ $i -lt 100000 ]; do i=$((i+1)); done; echo ready; read line; echo ${#a}";
+        let mut child = Command::new("bash")
+            .args(["-c", SCRIPT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let stdout = child.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(stdout, &mut ready).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn tasks(words: &str) -> Value {
+    let words = format!("tasks --format json {words}");
+    Sandbox::new().nearfar(words.split_whitespace()).json()
+}
+
+fn pids(answer: &Value) -> Vec<i64> {
+    let tasks = answer["tasks"].as_array().unwrap().iter();
+    tasks.map(|task| task["pid"].as_i64().unwrap()).collect()
+}
+
+#[test]
+fn a_task_has_its_cpu_time_memory_and_owner() {
+    let burner = Burner::start();
+    let pid = burner.0.id();
+    let answer = tasks(&format!("--pid {pid} --threads"));
+    let task = &answer["tasks"][0];
+    assert_eq!((&task["pid"], &task["name"]), (&json!(pid), &json!("bash")));
+    assert_eq!(task["user"], json!(rustix::process::getuid().as_raw()));
+    assert!(task["cpu_s"].as_f64().unwrap() > 0.0, "{task}");
+    assert!(
+        task["resident"]["anonymous"].as_u64().unwrap() > 32 << 20,
+        "{task}"
+    );
+    assert_eq!(task["threads"][0]["tid"], json!(pid));
+    if task["memory"].get("unknown_reason").is_none() {
+        let nodes = task["memory"].as_array().unwrap().iter();
+        let bytes: u64 = nodes.map(|on| on["bytes"].as_u64().unwrap()).sum();
+        assert!(bytes > 32 << 20, "{task}");
+    }
+}
+
+#[test]
+fn filters_leave_out_what_they_do_not_name() {
+    let burner = Burner::start();
+    let pid = i64::from(burner.0.id());
+    let has = |words: &str| pids(&tasks(words)).contains(&pid);
+    assert!(has("") && has("--name bas") && has("--node 0"));
+    assert!(!has("--name no-such-name") && !has("--min-memory 1T"));
+    let own = rustix::process::getuid().as_raw();
+    assert!(has(&format!("--user {own}")) && !has(&format!("--user {}", own + 1)));
+}
+
+#[test]
+fn with_seconds_only_the_cpu_time_of_that_time_counts() {
+    let burner = Burner::start();
+    let words = format!("--pid {}", burner.0.id());
+    assert!(tasks(&words)["tasks"][0]["cpu_s"].as_f64().unwrap() > 0.0);
+    // It waits for its input.
+    let answer = tasks(&format!("{words} --seconds 0.3"));
+    assert_eq!(answer["tasks"][0]["cpu_s"], json!(0.0));
+    assert!(answer["seconds"].as_f64().unwrap() >= 0.3);
+}
+
+#[test]
+fn threads_of_the_kernel_and_processes_that_ended_are_no_error() {
+    let mut ended = Command::new("true").spawn().unwrap();
+    let pid = ended.id();
+    // It has ended, and nothing has waited for it.
+    while !std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .unwrap()
+        .contains(") Z ")
+    {
+        std::thread::yield_now();
+    }
+    let answer = tasks(&format!("--pid {pid} --threads"));
+    assert_eq!(pids(&answer), [i64::from(pid)]);
+    assert!(answer["tasks"][0]["remedy"].is_null(), "{answer}");
+    ended.wait().unwrap();
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        let answer = tasks("--pid 2");
+        assert_eq!(answer["tasks"][0]["memory"], json!([]));
+    }
+}
+
+#[test]
+fn a_snapshot_has_the_tasks_and_cannot_be_watched() {
+    let own = Sandbox::new();
+    let file = own.file("a.nearfar");
+    let pid = std::process::id().to_string();
+    let snapshot = own.nearfar(["snapshot", "-o", &file, "--pid", &pid]);
+    snapshot.run().succeeded();
+    let words = [
+        "tasks",
+        "--source",
+        &file,
+        "--min-memory",
+        "0",
+        "--format",
+        "json",
+    ];
+    let answer = own.nearfar(words).json();
+    assert_eq!(pids(&answer), [i64::from(std::process::id())]);
+    assert!(answer["tasks"][0]["cpu_nodes"].is_array(), "{answer}");
+    let watched = own.nearfar(["tasks", "--source", &file, "--seconds", "1"]);
+    watched
+        .run()
+        .exited(2)
+        .says(&["--seconds is for the running system"]);
+}
