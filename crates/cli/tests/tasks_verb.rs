@@ -131,5 +131,5 @@ fn a_snapshot_has_the_tasks_and_cannot_be_watched() {
     watched
         .run()
         .exited(2)
-        .says(&["--seconds is for the running system"]);
+        .says(&["--seconds", "cannot be used with"]);
 }

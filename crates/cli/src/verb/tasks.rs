@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nearfar_machine::{Known, Machine, NodeId, SourceKind, alternatives};
+use nearfar_machine::{Known, Machine, NodeId, alternatives};
 use nearfar_placement::tasks::{self, Filter, GroupPlacement};
 use nearfar_proc::users;
 use nearfar_sources::{TaskScope, Want};
@@ -46,7 +46,7 @@ pub struct Tasks {
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size_or_zero)]
     min_memory: u64,
     /// Count CPU time for this long instead of since each task started
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
     /// Show the threads of each task as well
     #[arg(long, conflicts_with = "cgroups")]
@@ -140,12 +140,6 @@ impl Tasks {
         };
         let begun = Instant::now();
         let earlier = self.source.read(want(true))?;
-        if earlier.origin.kind != SourceKind::Live {
-            return Err(Failure::input(anyhow::anyhow!(
-                "{} does not change: --seconds is for the running system",
-                earlier.origin.place
-            )));
-        }
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let mut later = self.source.read(want(true))?;
         let elapsed_s = begun.elapsed().as_secs_f64();
