@@ -87,7 +87,11 @@ struct Groups<'a> {
 impl Tasks {
     /// Reads, judges, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let (machine, seconds) = self.machine()?;
+        let (mut machine, seconds) = self.machine()?;
+        if let (Known::Yes(tasks), true) = (&mut machine.tasks, self.is_of_all_here()) {
+            let own = std::process::id().cast_signed();
+            tasks.retain(|task| task.pid != own);
+        }
         let filter = self.filter(&machine)?;
         let tasks = match tasks::tasks(&machine, &filter, seconds) {
             Known::Yes(tasks) => tasks,
@@ -150,6 +154,11 @@ impl Tasks {
             }
         }
         Ok((later, Some(elapsed_s)))
+    }
+
+    /// Whether this process is among the tasks without having been asked for.
+    fn is_of_all_here(&self) -> bool {
+        self.pid.is_empty() && self.source.source.is_none() && self.source.root.is_none()
     }
 
     fn min_bytes(&self) -> u64 {

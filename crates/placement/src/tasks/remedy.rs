@@ -48,8 +48,10 @@ pub(super) fn choose(nodes: &Nodes<'_>, task: &Task, at: &Placement) -> Option<R
     if !is_far {
         return None;
     }
-    if at.cpu_s < MIN_CPU_S {
-        return Some(nothing(format!("it used {:.2} s of CPU time", at.cpu_s)));
+    // Since it started, also where `at` is of an interval.
+    let cpu_s = task.cpu_ms.get().map_or(at.cpu_s, |ms| *ms as f64 / 1000.0);
+    if cpu_s < MIN_CPU_S {
+        return Some(nothing(format!("it used {cpu_s:.2} s of CPU time")));
     }
     if let Some(reason) = interleaved(task, at, memory) {
         return Some(nothing(reason));
