@@ -87,6 +87,76 @@ fn with_seconds_only_the_cpu_time_of_that_time_counts() {
     assert!(answer["seconds"].as_f64().unwrap() >= 0.3);
 }
 
+/// Threads that end one after the other use all of the CPU time.
+#[test]
+fn the_time_of_threads_that_end_meanwhile_counts() {
+    const SCRIPT: &str = "import threading, time\n\
+        def burn():\n    end = time.thread_time() + 0.02\n    while time.thread_time() < end: pass\n\
+        print('ready', flush=True)\n\
+        while True:\n    t = threading.Thread(target=burn)\n    t.start()\n    t.join()\n";
+    let mut child = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let burner = Burner(child);
+    let answer = tasks(&format!("--pid {} --seconds 1", burner.0.id()));
+    let cpu_s = answer["tasks"][0]["cpu_s"].as_f64().unwrap();
+    assert!((0.1..2.0).contains(&cpu_s), "{answer}");
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_has_its_memory() {
+    const SCRIPT: &str = "import ctypes, threading, time\n\
+        data = bytearray(b'x' * (32 << 20))\n\
+        def stay():\n    time.sleep(0.2)\n    print('ready', flush=True)\n    time.sleep(600)\n\
+        threading.Thread(target=stay).start()\n\
+        ctypes.CDLL(None).syscall(60, 0)\n";
+    if !cfg!(target_arch = "x86_64") {
+        return println!("skipped: tools: the number of exit(2) is that of x86-64");
+    }
+    let mut child = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let process = Burner(child);
+    let answer = tasks(&format!("--pid {}", process.0.id()));
+    let resident = &answer["tasks"][0]["resident"];
+    assert!(
+        resident["anonymous"].as_u64().unwrap() > 32 << 20,
+        "{answer}"
+    );
+}
+
+#[test]
+fn a_group_that_no_task_is_in_is_an_error() {
+    let own = Sandbox::new();
+    let words = ["tasks", "--group", "no-such.service"];
+    own.nearfar(words)
+        .run()
+        .exited(2)
+        .says(&["no-such.service"]);
+}
+
+#[test]
+fn the_table_has_what_the_json_has_and_says_what_it_left_out() {
+    let burner = Burner::start();
+    let own = Sandbox::new();
+    let pid = burner.0.id().to_string();
+    let table = own.nearfar(["tasks", "--pid", &pid]).prints();
+    assert!(table.contains(&pid) && table.contains("bash"), "{table}");
+    let table = own.nearfar(["tasks", "--top", "1"]).prints();
+    assert!(
+        table.contains("tasks with less than 16 MiB are left out"),
+        "{table}"
+    );
+}
+
 #[test]
 fn threads_of_the_kernel_and_processes_that_ended_are_no_error() {
     let mut ended = Command::new("true").spawn().unwrap();

@@ -89,7 +89,8 @@ pub struct MemorySample {
     pub error_bytes: u64,
 }
 
-/// The resident memory of a task (`RssAnon`, `RssFile`, `RssShmem` and `HugetlbPages` of `/proc/PID/status`), in bytes.
+/// The resident memory of a task (`RssAnon`, `RssFile`, `RssShmem`, `HugetlbPages` and `VmPin` of
+/// `/proc/PID/status`), in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ResidentBytes {
     pub anonymous: u64,
@@ -99,6 +100,9 @@ pub struct ResidentBytes {
     pub shared: u64,
     /// Of hugetlbfs; transparent huge pages are in the other three.
     pub huge: u64,
+    /// Of all these, what devices and io_uring have pinned (`VmPin`): the kernel cannot move it.
+    #[serde(default)]
+    pub pinned: u64,
 }
 
 impl ResidentBytes {
@@ -108,6 +112,7 @@ impl ResidentBytes {
             file,
             shared,
             huge,
+            pinned: _,
         } = self;
         [file, shared, huge]
             .into_iter()

@@ -23,6 +23,10 @@ use serde::Serialize;
 
 use crate::order;
 
+/// Distances below this are reserved, and this one stands for "no way" (ACPI specification, SLIT).
+const LOCAL_DISTANCE: u32 = 10;
+const UNREACHABLE: u32 = 255;
+
 pub use filter::Filter;
 pub use groups::{GroupPlacement, by_group, service_name};
 pub use holders::{Holder, HolderKind};
@@ -73,8 +77,9 @@ pub struct TaskPlacement {
 /// CPU time and memory by node, and what follows from both.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Placement {
-    pub cpu_s: f64,
-    /// CPU time by node. Of a thread that moved, all counts for the node it was on last.
+    pub cpu_s: Known<f64>,
+    /// CPU time by node. Of a thread that moved, all counts for the node it was on last; that of threads that have ended is spread as
+    /// that of the others.
     pub cpu_nodes: Known<Vec<NodeSeconds>>,
     pub memory: Known<Vec<NodeBytes>>,
     pub remote: Known<Remote>,
@@ -95,8 +100,8 @@ pub struct Remote {
     /// Half the width of its 95 % interval; 0 where memory was counted.
     pub error: f64,
     /// CPU seconds x remote share x (distance / local distance - 1): what it loses at most, if it does nothing but wait for memory
-    /// that is as slow as the distances say.
-    pub cost_s: f64,
+    /// that is as slow as the distances say. `None` where a distance is unknown.
+    pub cost_s: Option<f64>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -113,7 +118,7 @@ pub struct ThreadPlacement {
 pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<Tasks> {
     machine.tasks.as_ref().map(|all| {
         let nodes = Nodes::of(machine);
-        let judged = all.iter().map(|task| judge(&nodes, task));
+        let judged = all.iter().map(|task| judge(&nodes, task, seconds));
         let mut tasks: Vec<TaskPlacement> = judged.filter(|it| filter.takes(it)).collect();
         tasks.sort_by(|a, b| b.at.rank().total_cmp(&a.at.rank()).then(a.pid.cmp(&b.pid)));
         Tasks {
@@ -178,41 +183,49 @@ impl<'a> Nodes<'a> {
         self.home.get(&node).copied().unwrap_or(node)
     }
 
-    /// How much further than local memory; 0 where no distance is known.
-    fn excess(&self, from: NodeId, to: NodeId) -> f64 {
-        let distance = |to| self.machine.distance(from, to);
-        match (distance(to), distance(self.home(from))) {
-            (Some(far), Some(near)) if near.0 > 0 => {
-                (f64::from(far.0) / f64::from(near.0) - 1.0).max(0.0)
-            }
-            _ => 0.0,
-        }
+    /// How much further than local memory; `None` where no distance is known or it is that of a node that cannot be reached.
+    fn excess(&self, from: NodeId, to: NodeId) -> Option<f64> {
+        let distance = |to| {
+            let distance = self.machine.distance(from, to)?;
+            (LOCAL_DISTANCE..UNREACHABLE)
+                .contains(&distance.0)
+                .then_some(f64::from(distance.0))
+        };
+        Some((distance(to)? / distance(self.home(from))? - 1.0).max(0.0))
     }
 
-    fn seconds(&self, times: &[CpuTime]) -> Result<Vec<NodeSeconds>, String> {
+    /// All of the CPU time by node, as that of the threads there is divided.
+    fn seconds(&self, cpu_s: f64, times: &[CpuTime]) -> Result<Vec<NodeSeconds>, String> {
         let mut sums: BTreeMap<NodeId, f64> = BTreeMap::new();
         for time in times {
             let node = self.of_cpu.get(&time.cpu);
             let node = node.ok_or_else(|| format!("the node of CPU {} is unknown", time.cpu))?;
-            *sums.entry(*node).or_default() += time.ms as f64 / 1000.0;
+            *sums.entry(*node).or_default() += time.ms as f64;
         }
-        let sums = sums.into_iter();
-        Ok(sums
-            .map(|(node, seconds)| NodeSeconds { node, seconds })
-            .collect())
+        let (all, count) = (sums.values().sum::<f64>(), sums.len() as f64);
+        // Threads that used less than a tick ran where they are.
+        let share = |ms: f64| match all {
+            0.0 => 1.0 / count,
+            _ => ms / all,
+        };
+        let sums = sums.into_iter().map(|(node, ms)| NodeSeconds {
+            node,
+            seconds: cpu_s * share(ms),
+        });
+        Ok(sums.collect())
     }
 
     fn placement(
         &self,
+        cpu_ms: &Known<u64>,
         cpu_times: &Known<Vec<CpuTime>>,
         memory: &Known<Vec<NodeBytes>>,
         sample: Option<MemorySample>,
     ) -> Placement {
-        let cpu_nodes = cpu_times
-            .as_ref()
-            .and_then(|times| Known::from_result(self.seconds(times)));
-        let cpu_s = cpu_times.get().map_or(0.0, |times| {
-            times.iter().map(|it| it.ms).sum::<u64>() as f64 / 1000.0
+        let cpu_s = cpu_ms.as_ref().map(|&ms| ms as f64 / 1000.0);
+        let cpu_nodes = cpu_s.as_ref().and_then(|&cpu_s| {
+            let times = cpu_times.as_ref();
+            times.and_then(|times| Known::from_result(self.seconds(cpu_s, times)))
         });
         let remote = cpu_nodes.as_ref().and_then(|cpus| {
             memory
@@ -246,12 +259,15 @@ impl<'a> Nodes<'a> {
             0.0 => 1.0 / cpus.len() as f64,
             _ => at.seconds / seconds,
         };
-        let (mut share, mut cost_s) = (0.0, 0.0);
+        let (mut share, mut cost_s) = (0.0, Some(0.0));
         for at in cpus {
             for on in memory.iter().filter(|on| on.node != self.home(at.node)) {
                 let part = share_of(at) * on.bytes as f64 / bytes;
                 share += part;
-                cost_s += seconds * part * self.excess(at.node, on.node);
+                let excess = self.excess(at.node, on.node);
+                cost_s = cost_s
+                    .zip(excess)
+                    .map(|(sum, excess)| sum + seconds * part * excess);
             }
         }
         let error = sample.map_or(0.0, |sample| sample.error_bytes as f64 / bytes);
@@ -267,8 +283,8 @@ impl Placement {
     /// Cost first; what has none by CPU time.
     fn rank(&self) -> f64 {
         const ABOVE_CPU_TIME: f64 = 1e12;
-        let cost = self.remote.get().map_or(0.0, |remote| remote.cost_s);
-        cost * ABOVE_CPU_TIME + self.cpu_s
+        let cost = self.remote.get().and_then(|remote| remote.cost_s);
+        cost.unwrap_or(0.0) * ABOVE_CPU_TIME + self.cpu_s.get().unwrap_or(&0.0)
     }
 
     pub fn memory_bytes(&self) -> u64 {
@@ -277,8 +293,8 @@ impl Placement {
     }
 }
 
-fn judge(nodes: &Nodes<'_>, task: &Task) -> TaskPlacement {
-    let at = nodes.placement(&task.cpu_times, &task.memory, task.sample);
+fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> TaskPlacement {
+    let at = nodes.placement(&task.cpu_ms, &task.cpu_times, &task.memory, task.sample);
     let held_by = holders::of(nodes, task);
     let group = task.group.get();
     TaskPlacement {
@@ -289,7 +305,7 @@ fn judge(nodes: &Nodes<'_>, task: &Task) -> TaskPlacement {
         group: task.group.clone(),
         resident: task.resident.clone(),
         sample: task.sample,
-        remedy: remedy::choose(nodes, task, &at),
+        remedy: remedy::choose(nodes, task, &at, seconds),
         threads: threads(nodes, task),
         held_by,
         at,
@@ -305,13 +321,14 @@ fn threads(nodes: &Nodes<'_>, task: &Task) -> Vec<ThreadPlacement> {
             }]
         };
         let times = thread.last_cpu.clone().map(time);
-        let at = nodes.placement(&times, &task.memory, task.sample);
+        let cpu_ms = Known::Yes(thread.cpu_ms);
+        let at = nodes.placement(&cpu_ms, &times, &task.memory, task.sample);
         let node = at.cpu_nodes.get().and_then(|nodes| nodes.first());
         ThreadPlacement {
             tid: thread.tid,
             name: thread.name.clone(),
             node: node.map(|it| it.node),
-            cpu_s: at.cpu_s,
+            cpu_s: thread.cpu_ms as f64 / 1000.0,
             remote: at.remote,
         }
     };

@@ -5,7 +5,7 @@ mod common;
 use common::{list, set, two_nodes};
 use nearfar_machine::{
     CpuId, CpuTime, Cpuset, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, PolicyBytes,
-    Task,
+    ResidentBytes, Task,
 };
 use nearfar_placement::tasks::{self, Action, Filter, HolderKind, TaskPlacement};
 
@@ -24,6 +24,7 @@ fn task(cpu_ms: &[(u32, u64)], memory: &[(u32, u64)]) -> Task {
     Task {
         allowed_cpus: Known::Yes(set("0-7")),
         allowed_nodes: Known::Yes(NodeSet::parse_list("0-1").unwrap()),
+        cpu_ms: Known::Yes(cpu_ms.iter().map(|it| it.1).sum()),
         cpu_times: Known::Yes(cpu_ms.iter().map(time).collect()),
         memory: Known::Yes(memory.iter().map(bytes).collect()),
         policies: Known::Yes(Vec::new()),
@@ -55,9 +56,9 @@ fn the_remote_share_weighs_cpu_time_with_memory() {
     let remote = at.remote.known().unwrap();
     // Three quarters of the time see 75 %, a quarter 25 %.
     assert!((remote.share - 0.625).abs() < 1e-9, "{remote:?}");
-    assert_eq!((at.cpu_s, remote.error), (4.0, 0.0));
+    assert_eq!((at.cpu_s, remote.error), (Known::Yes(4.0), 0.0));
     // Distance 21 against 10: 4 s x 0.625 x 1.1.
-    assert!((remote.cost_s - 2.75).abs() < 1e-9, "{remote:?}");
+    assert!((remote.cost_s.unwrap() - 2.75).abs() < 1e-9, "{remote:?}");
 }
 
 #[test]
@@ -186,7 +187,11 @@ fn what_keeps_a_task_is_named() {
             policy: "bind:1".to_owned(),
             bytes: 64 * MIB,
         }]),
-        pinned_bytes: Known::Yes(10 * MIB),
+        resident: Known::Yes(ResidentBytes {
+            anonymous: 64 * MIB,
+            pinned: 10 * MIB,
+            ..ResidentBytes::default()
+        }),
         ..task(&[(0, 1000)], &[(1, 64)])
     };
     let kinds = |machine: &mut Machine, task: &Task| -> Vec<HolderKind> {
@@ -212,11 +217,42 @@ fn the_remedy_follows_from_what_can_move() {
     let node = |number| Some(NodeId(number));
     let (action, to, _) = remedy(far());
     assert_eq!((action, to), (Action::MoveMemory, node(0)));
-    let (action, to, reason) = remedy(Task {
-        pinned_bytes: Known::Yes(400 * MIB),
+    let resident = |resident| Task {
+        resident: Known::Yes(resident),
+        ..far()
+    };
+    let (action, to, reason) = remedy(resident(ResidentBytes {
+        pinned: 400 * MIB,
+        ..ResidentBytes::default()
+    }));
+    assert_eq!((action, to), (Action::MoveTask, node(1)), "{reason}");
+    let (action, to, reason) = remedy(resident(ResidentBytes {
+        huge: 400 * MIB,
+        ..ResidentBytes::default()
+    }));
+    assert_eq!((action, to), (Action::MoveTask, node(1)), "{reason}");
+    // Locked memory can move.
+    let (action, _, _) = remedy(Task {
+        pinned_bytes: Known::Yes(640 * MIB),
         ..far()
     });
-    assert_eq!((action, to), (Action::MoveTask, node(1)), "{reason}");
+    assert_eq!(action, Action::MoveMemory);
+    let bound = |policy: &str| {
+        remedy(Task {
+            policies: Known::Yes(vec![PolicyBytes {
+                policy: policy.to_owned(),
+                bytes: 640 * MIB,
+            }]),
+            ..far()
+        })
+    };
+    assert_eq!(bound("bind:1").0, Action::MoveTask);
+    assert_eq!(
+        bound("bind=static:1").2,
+        "its memory policy is bind=static:1"
+    );
+    assert_eq!(bound("bind:0-1").0, Action::MoveMemory);
+    assert_eq!(bound("prefer:1").0, Action::MoveMemory);
     let (action, _, reason) = remedy(Task {
         allowed_nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
         ..far()
@@ -229,14 +265,110 @@ fn the_remedy_follows_from_what_can_move() {
     assert_eq!(action, Action::MoveTask, "{reason}");
     let (action, to, _) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(1, 640)]));
     assert_eq!((action, to), (Action::MoveTask, node(1)));
-    let (action, to, _) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(0, 200), (1, 440)]));
-    assert_eq!((action, to), (Action::MoveBoth, node(1)));
+    let (action, to, reason) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(0, 200), (1, 440)]));
+    assert_eq!((action, to), (Action::MoveBoth, node(1)), "{reason}");
     let (action, to, _) = remedy(task(&[(0, 30_000), (4, 30_000)], &[(0, 320), (1, 320)]));
     assert_eq!((action, to), (Action::Nothing, None));
     let (action, _, reason) = remedy(task(&[(0, 900)], &[(1, 640)]));
     assert_eq!(
         (action, &*reason),
         (Action::Nothing, "it used 0.90 s of CPU time")
+    );
+}
+
+#[test]
+fn no_remedy_makes_a_task_more_remote() {
+    // Locked by a policy to where a quarter of it is far: moving the task would make three quarters far.
+    let bound = |memory: &[(u32, u64)]| Task {
+        policies: Known::Yes(vec![PolicyBytes {
+            policy: "bind:1".to_owned(),
+            bytes: 800 * MIB,
+        }]),
+        ..task(&[(0, 60_000)], memory)
+    };
+    let (action, _, reason) = remedy(bound(&[(0, 750), (1, 250)]));
+    assert_eq!(action, Action::Nothing, "{reason}");
+    assert_eq!(remedy(bound(&[(0, 100), (1, 900)])).0, Action::MoveTask);
+    // The mask is that of the main thread; the others run where the memory is.
+    let leader = Task {
+        allowed_cpus: Known::Yes(set("0-3")),
+        ..task(&[(0, 1000), (4, 60_000)], &[(0, 1000)])
+    };
+    let (action, node, reason) = remedy(leader);
+    assert_eq!(
+        (action, node),
+        (Action::MoveMemory, Some(NodeId(1))),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_task_is_not_sent_where_it_cannot_run() {
+    let stuck = || Task {
+        allowed_nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
+        ..task(&[(0, 60_000)], &[(1, 640)])
+    };
+    let mut machine = two_nodes();
+    machine.nodes[1].cpus = set("");
+    let remedy = judged(&mut machine, stuck()).remedy.unwrap();
+    assert_eq!(remedy.action, Action::Nothing, "{}", remedy.reason);
+    let mut machine = two_nodes();
+    list(&mut machine.cpusets).push(Cpuset {
+        path: "/system.slice".to_owned(),
+        cpus: Known::Yes(set("0-3")),
+        nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
+        configured: true,
+    });
+    let remedy = judged(&mut machine, stuck()).remedy.unwrap();
+    assert_eq!(remedy.action, Action::Nothing, "{}", remedy.reason);
+    let mut machine = two_nodes();
+    machine.nodes[0].memory = Known::Yes(nearfar_machine::Memory {
+        free_bytes: Some(600 * MIB),
+        ..nearfar_machine::Memory::of(1 << 34)
+    });
+    let far = task(&[(0, 60_000)], &[(1, 640)]);
+    let remedy = judged(&mut machine, far).remedy.unwrap();
+    let expected = (Action::MoveTask, "node 0 has 600 MiB free for 640 MiB");
+    assert_eq!((remedy.action, &*remedy.reason), expected);
+}
+
+#[test]
+fn distances_that_say_nothing_give_no_cost() {
+    let far = || task(&[(0, 60_000)], &[(1, 640)]);
+    for distance in [255, 9] {
+        let mut machine = common::machine(&["0-3", "4-7"], &[&[10, distance], &[distance, 10]]);
+        let at = judged(&mut machine, far()).at;
+        assert_eq!(at.remote.known().unwrap().cost_s, None, "{distance}");
+    }
+    let mut machine = common::machine(&["0-3", "4-7"], &[&[10, 10], &[10, 10]]);
+    let remedy = judged(&mut machine, far()).remedy.unwrap();
+    assert_eq!(remedy.reason, "all of its nodes are equally far");
+}
+
+#[test]
+fn hostile_times_and_sizes_are_survived() {
+    let time = |cpu| CpuTime {
+        cpu: CpuId(cpu),
+        ms: u64::MAX,
+    };
+    let hostile = Task {
+        cpu_ms: Known::Yes(u64::MAX),
+        cpu_times: Known::Yes(vec![time(0), time(4), time(4)]),
+        memory: Known::Yes(vec![
+            NodeBytes {
+                node: NodeId(1),
+                bytes: u64::MAX
+            };
+            3
+        ]),
+        ..task(&[], &[])
+    };
+    assert!(
+        judged(&mut two_nodes(), hostile)
+            .at
+            .remote
+            .known()
+            .is_some()
     );
 }
 
@@ -258,7 +390,21 @@ fn memory_that_is_spread_on_purpose_stays() {
         }),
         ..spread
     };
-    assert_eq!(remedy(sampled).0, Action::Nothing);
+    assert_eq!(remedy(sampled.clone()).0, Action::Nothing);
+    // A page of a library on a third node changes nothing.
+    let mut strays = sampled;
+    let memory = strays.memory.known().unwrap();
+    strays.memory = Known::Yes(
+        [
+            memory,
+            vec![NodeBytes {
+                node: NodeId(2),
+                bytes: MIB,
+            }],
+        ]
+        .concat(),
+    );
+    assert_eq!(remedy(strays).0, Action::Nothing);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
             &task.at,
             &task.held_by,
         ));
-        for thread in &task.threads {
+        for thread in task.threads.iter().take(rows) {
             table.row(thread_row(thread));
         }
     }
@@ -44,13 +44,11 @@ pub fn groups(tasks: &Tasks, groups: &[GroupPlacement], rows: usize) -> Document
     let shown = &groups[..rows.min(groups.len())];
     let mut table = columns("tasks", "group").indent(0);
     for group in shown {
-        let name = group.service.as_ref().unwrap_or(&group.group);
-        table.row(row(
-            Dim.text(group.tasks),
-            Subject.text(name),
-            &group.at,
-            &[],
-        ));
+        let name = match (&group.service, &group.group) {
+            (Some(name), _) | (None, Known::Yes(name)) => Subject.text(name),
+            (None, Known::No { .. }) => Dim.text("unknown"),
+        };
+        table.row(row(Dim.text(group.tasks), name, &group.at, &[]));
     }
     finish(&mut out, table, tasks, shown.len(), groups.len());
     out
@@ -98,11 +96,13 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
 
 fn row(number: Text, name: Text, at: &Placement, held_by: &[Holder]) -> [Text; 9] {
     let held: Vec<String> = held_by.iter().map(holder).collect();
-    let cost = at.remote.get().map_or(Dim.text("?"), |it| cost(*it));
     cells![
         number,
         name,
-        format!("{:.1}", at.cpu_s),
+        match at.cpu_s {
+            Known::Yes(seconds) => Plain.text(format!("{seconds:.1}")),
+            Known::No { .. } => Dim.text("?"),
+        },
         nodes(at.cpu_nodes.as_ref().map(|all| {
             let seconds = all.iter().map(|it| (it.node, it.seconds));
             seconds.collect()
@@ -116,7 +116,7 @@ fn row(number: Text, name: Text, at: &Placement, held_by: &[Holder]) -> [Text; 9
             bytes.collect()
         })),
         remote(&at.remote),
-        cost,
+        cost(&at.remote),
         Dim.text(held.join(", ")),
     ]
 }
@@ -133,13 +133,16 @@ fn thread_row(thread: &ThreadPlacement) -> [Text; 9] {
         "",
         "",
         remote(&thread.remote),
-        thread.remote.get().map_or(Dim.text("?"), |it| cost(*it)),
+        cost(&thread.remote),
         "",
     ]
 }
 
-fn cost(remote: Remote) -> Text {
-    Plain.text(format!("{:.1}", remote.cost_s))
+fn cost(remote: &Known<Remote>) -> Text {
+    match remote.get().and_then(|remote| remote.cost_s) {
+        Some(seconds) => Plain.text(format!("{seconds:.1}")),
+        None => Dim.text("?"),
+    }
 }
 
 fn remote(remote: &Known<Remote>) -> Text {

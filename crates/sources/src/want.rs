@@ -16,6 +16,8 @@ pub struct Want {
     /// CPUs x interrupts numbers.
     pub interrupt_counts: bool,
     pub tasks: TaskScope,
+    /// The memory of those processes by node, which stops each of them for a moment.
+    pub task_memory: bool,
     /// Leave out processes with less resident memory than this, in bytes, and read no more of them than that. 0 for none.
     pub min_task_bytes: u64,
     /// The threads of those processes.
@@ -40,6 +42,7 @@ impl Want {
             interrupts: true,
             interrupt_counts: true,
             tasks: TaskScope::All,
+            task_memory: true,
             min_task_bytes: 0,
             threads: false,
         }
@@ -62,6 +65,7 @@ impl Want {
             interrupts: false,
             interrupt_counts: false,
             tasks: TaskScope::None,
+            task_memory: true,
             min_task_bytes: 0,
             threads: false,
         }

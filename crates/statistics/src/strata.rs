@@ -116,21 +116,24 @@ mod tests {
             ),
             (
                 "random, a tenth",
-                Box::new(|page| Some(usize::from(hash(page) % 10 == 0))),
+                Box::new(|page| Some(usize::from(hash(page).is_multiple_of(10)))),
             ),
             (
                 "a page of a thousand",
-                Box::new(|page| Some(usize::from(hash(page) % 1000 == 0))),
+                Box::new(|page| Some(usize::from(hash(page).is_multiple_of(1000)))),
             ),
             (
                 "a tenth in memory, in runs",
                 Box::new(|page| {
-                    (hash(page / 64) % 10 == 0).then_some((hash(page / 64) / 10 % 2) as usize)
+                    (hash(page / 64).is_multiple_of(10))
+                        .then_some((hash(page / 64) / 10 % 2) as usize)
                 }),
             ),
             (
                 "half in memory",
-                Box::new(|page| (hash(page) % 2 == 0).then_some(usize::from(page < 20_000))),
+                Box::new(|page| {
+                    (hash(page).is_multiple_of(2)).then_some(usize::from(page < 20_000))
+                }),
             ),
         ];
         let mut rng = fastrand::Rng::with_seed(7);

@@ -93,6 +93,7 @@ impl Tasks {
             tasks.retain(|task| task.pid != own);
         }
         let filter = self.filter(&machine)?;
+        self.check_group(&machine)?;
         let tasks = match tasks::tasks(&machine, &filter, seconds) {
             Known::Yes(tasks) => tasks,
             Known::No { unknown_reason } => {
@@ -133,27 +134,45 @@ impl Tasks {
             true => TaskScope::All,
             false => TaskScope::Of(self.pid.clone()),
         };
-        let want = |threads| Want {
-            tasks: scope.clone(),
+        let want = Want {
+            tasks: scope,
             min_task_bytes: self.min_bytes(),
-            threads,
+            threads: self.threads,
             ..Want::placement()
         };
         let Some(seconds) = self.seconds else {
-            return Ok((self.source.read(want(self.threads))?, None));
+            let mut machine = self.source.read(want)?;
+            self.keep_threads(&mut machine);
+            return Ok((machine, None));
         };
         let begun = Instant::now();
-        let earlier = self.source.read(want(true))?;
+        // Of all sizes, since a process may grow; what counts is its CPU time.
+        let earlier = self.source.read(Want {
+            task_memory: false,
+            min_task_bytes: 0,
+            threads: true,
+            ..want.clone()
+        })?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        let mut later = self.source.read(want(true))?;
+        // One that ended meanwhile is left out.
+        let mut later = self.source.read(Want {
+            tasks: TaskScope::All,
+            threads: true,
+            ..want
+        })?;
         let elapsed_s = begun.elapsed().as_secs_f64();
         if let (Known::Yes(earlier), Known::Yes(later)) = (&earlier.tasks, &mut later.tasks) {
+            later.retain(|task| self.pid.is_empty() || self.pid.contains(&task.pid));
             tasks::within(earlier, later);
-            if !self.threads {
-                later.iter_mut().for_each(|task| task.threads.clear());
-            }
         }
+        self.keep_threads(&mut later);
         Ok((later, Some(elapsed_s)))
+    }
+
+    fn keep_threads(&self, machine: &mut Machine) {
+        if let (Known::Yes(tasks), false) = (&mut machine.tasks, self.threads) {
+            tasks.iter_mut().for_each(|task| task.threads.clear());
+        }
     }
 
     /// Whether this process is among the tasks without having been asked for.
@@ -168,6 +187,34 @@ impl Tasks {
         }
     }
 
+    /// A group that no task is in is a target that does not exist.
+    fn check_group(&self, machine: &Machine) -> Outcome {
+        let Some(group) = &self.group else {
+            return Ok(());
+        };
+        let filter = Filter {
+            group: Some(group.clone()),
+            ..Filter::default()
+        };
+        let all = |filter| tasks::tasks(machine, filter, None).known();
+        if all(&filter).is_none_or(|found| !found.tasks.is_empty()) {
+            return Ok(());
+        }
+        let groups = all(&Filter::default()).map(|all| tasks::by_group(&all));
+        let mut known: Vec<String> = groups
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it.service.or(it.group.known()))
+            .collect();
+        known.sort();
+        known.dedup();
+        Err(Failure::input(anyhow::anyhow!(
+            "no task with {} MiB or more is in group {group:?}; {}",
+            self.min_bytes() >> 20,
+            alternatives(group, &known)
+        )))
+    }
+
     fn filter(&self, machine: &Machine) -> Result<Filter, Failure> {
         let node = self.node.map(NodeId);
         if let Some(missing) = node.filter(|&id| machine.node(id).is_none()) {
@@ -177,8 +224,12 @@ impl Tasks {
                 alternatives(&missing.to_string(), &known)
             )));
         }
+        let is_here = self.source.source.is_none() && self.source.root.is_none();
         let user = self.user.as_deref().map(|user| match user.parse() {
             Ok(number) => Ok(number),
+            Err(_) if !is_here => Err(Failure::input(anyhow::anyhow!(
+                "user {user:?} of another machine is known by number only"
+            ))),
             Err(_) => users::id_of(user).ok_or_else(|| {
                 Failure::input(anyhow::anyhow!("there is no user {user:?} on this system"))
             }),

@@ -29,7 +29,10 @@ impl Filter {
         };
         let is_large = || match &task.at.memory {
             Known::Yes(_) => task.at.memory_bytes() >= self.min_bytes,
-            Known::No { .. } => true,
+            Known::No { .. } => {
+                let resident = task.resident.get();
+                resident.is_none_or(|it| it.total() >= self.min_bytes)
+            }
         };
         is_large()
             && self.name.as_ref().is_none_or(is_name)

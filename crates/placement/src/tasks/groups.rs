@@ -15,29 +15,31 @@ const ID: usize = 64;
 /// The tasks of a control group, without those of groups below it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct GroupPlacement {
-    pub group: String,
+    /// Tasks whose group is unknown are together.
+    pub group: Known<String>,
     /// [`service_name`].
     pub service: Option<String>,
     pub tasks: usize,
+    /// Of them, those whose memory is unknown and in no sum.
+    pub unknown_memory: usize,
     /// Sums of its tasks: a page that several map counts for each of them.
     #[serde(flatten)]
     pub at: Placement,
 }
 
-/// The groups of these tasks, the costliest first. Tasks whose group is unknown are left out.
+/// The groups of these tasks, the costliest first.
 pub fn by_group(tasks: &Tasks) -> Vec<GroupPlacement> {
-    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<&Known<String>, Sum> = BTreeMap::new();
     for task in &tasks.tasks {
-        if let Known::Yes(group) = &task.group {
-            sums.entry(group).or_default().add(&task.at);
-        }
+        sums.entry(&task.group).or_default().add(&task.at);
     }
     let mut groups: Vec<GroupPlacement> = sums
         .into_iter()
         .map(|(group, sum)| GroupPlacement {
-            group: group.to_owned(),
-            service: service_name(group),
+            group: group.clone(),
+            service: group.get().and_then(|group| service_name(group)),
             tasks: sum.tasks,
+            unknown_memory: sum.unknown_memory,
             at: sum.placement(),
         })
         .collect();
@@ -48,6 +50,7 @@ pub fn by_group(tasks: &Tasks) -> Vec<GroupPlacement> {
 #[derive(Default)]
 struct Sum {
     tasks: usize,
+    unknown_memory: usize,
     cpu_s: f64,
     cpu: BTreeMap<NodeId, f64>,
     memory: BTreeMap<NodeId, u64>,
@@ -55,13 +58,15 @@ struct Sum {
     remote: f64,
     error: f64,
     cost_s: f64,
+    is_cost_unknown: bool,
     weight: f64,
 }
 
 impl Sum {
     fn add(&mut self, at: &Placement) {
         self.tasks += 1;
-        self.cpu_s += at.cpu_s;
+        self.unknown_memory += usize::from(at.memory.get().is_none());
+        self.cpu_s += at.cpu_s.get().unwrap_or(&0.0);
         for on in at.cpu_nodes.get().into_iter().flatten() {
             *self.cpu.entry(on.node).or_default() += on.seconds;
         }
@@ -73,7 +78,8 @@ impl Sum {
             let weight = at.memory_bytes() as f64;
             self.remote += weight * remote.share;
             self.error += weight * remote.error;
-            self.cost_s += remote.cost_s;
+            self.cost_s += remote.cost_s.unwrap_or(0.0);
+            self.is_cost_unknown |= remote.cost_s.is_none();
             self.weight += weight;
         }
     }
@@ -82,14 +88,14 @@ impl Sum {
         let seconds = |(node, seconds)| NodeSeconds { node, seconds };
         let bytes = |(node, bytes)| NodeBytes { node, bytes };
         Placement {
-            cpu_s: self.cpu_s,
+            cpu_s: Known::Yes(self.cpu_s),
             cpu_nodes: Known::Yes(self.cpu.into_iter().map(seconds).collect()),
             memory: Known::Yes(self.memory.into_iter().map(bytes).collect()),
             remote: match self.weight > 0.0 {
                 true => Known::Yes(Remote {
                     share: self.remote / self.weight,
                     error: self.error / self.weight,
-                    cost_s: self.cost_s,
+                    cost_s: (!self.is_cost_unknown).then_some(self.cost_s),
                 }),
                 false => Known::no("the memory of its tasks is unknown"),
             },

@@ -16,7 +16,7 @@ pub struct Holder {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HolderKind {
-    /// sched_setaffinity(2), of its main thread.
+    /// sched_setaffinity(2), of the main thread; others may have their own.
     Affinity,
     /// The cpuset of its group, or of one above it, has these CPUs.
     CpusetCpus,
@@ -24,7 +24,7 @@ pub enum HolderKind {
     CpusetMems,
     /// Of most of its memory (set_mempolicy(2), mbind(2)); known where its memory was counted.
     Policy,
-    /// A tenth of its memory and more cannot be moved.
+    /// A tenth of its memory and more is pinned (`VmPin`), which the kernel cannot move.
     Pinned,
     /// The node on which NUMA balancing keeps it.
     PreferredNode,
@@ -56,19 +56,26 @@ pub(super) fn confined_to(nodes: &Nodes<'_>, task: &Task) -> Option<NodeSet> {
 fn cpus(nodes: &Nodes<'_>, task: &Task) -> Option<Holder> {
     confined_to(nodes, task)?;
     let allowed = task.allowed_cpus.get()?;
-    let has_these = |cpuset: &Cpuset| cpuset.cpus.get() == Some(allowed);
+    let online = &nodes.machine.cpu_states.online;
+    let has_these = |cpuset: &Cpuset| {
+        let cpus = cpuset.cpus.get();
+        cpus.is_some_and(|cpus| cpus.intersection(online) == allowed.intersection(online))
+    };
     let kind = match cpuset(nodes, task).is_some_and(has_these) {
         true => HolderKind::CpusetCpus,
         false => HolderKind::Affinity,
     };
     Some(Holder {
+        detail: match kind {
+            HolderKind::Affinity => format!("CPUs {allowed} of the main thread"),
+            _ => format!("CPUs {allowed}"),
+        },
         kind,
-        detail: format!("CPUs {allowed}"),
     })
 }
 
 /// The configured cpuset that is nearest above a task.
-fn cpuset<'a>(nodes: &Nodes<'a>, task: &Task) -> Option<&'a Cpuset> {
+pub(super) fn cpuset<'a>(nodes: &Nodes<'a>, task: &Task) -> Option<&'a Cpuset> {
     let group = task.group.get()?;
     let cpusets = nodes.machine.cpusets.get()?;
     let is_above = |cpuset: &&Cpuset| {
@@ -111,13 +118,11 @@ fn policy(task: &Task) -> Option<Holder> {
 }
 
 fn pinned(task: &Task) -> Option<Holder> {
-    const SHARE: u64 = 10;
-    let pinned = *task.pinned_bytes.get()?;
-    let memory = task.memory.get().into_iter().flatten();
-    let all = memory.fold(0u64, |sum, on| sum.saturating_add(on.bytes));
-    (all > 0 && pinned > 0 && pinned >= all / SHARE).then(|| Holder {
+    const PART: u64 = 10;
+    let resident = task.resident.get()?;
+    (resident.pinned > 0 && resident.pinned >= resident.total() / PART).then(|| Holder {
         kind: HolderKind::Pinned,
-        detail: format!("{} MiB locked or pinned", pinned >> 20),
+        detail: format!("{} MiB pinned", resident.pinned >> 20),
     })
 }
 

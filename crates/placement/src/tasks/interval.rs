@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use nearfar_machine::{CpuTime, Known, Task, Thread};
 
-/// Leaves in `later` the CPU time since `earlier`, thread by thread. Both need [`Task::threads`]. What started meanwhile counts
-/// from its start; a number that was given to another process or thread meanwhile is a new one.
+/// Leaves in `later` the CPU time since `earlier`, in [`Task::cpu_ms`] and thread by thread. Both need [`Task::threads`], and `earlier`
+/// has all processes that there were. What started meanwhile counts from its start; a number that was given to another process or
+/// thread meanwhile is a new one.
 pub fn within(earlier: &[Task], later: &mut [Task]) {
     let before: HashMap<i32, &Task> = earlier.iter().map(|task| (task.pid, task)).collect();
     for task in later {
@@ -15,6 +16,10 @@ pub fn within(earlier: &[Task], later: &mut [Task]) {
 }
 
 fn since(before: Option<&Task>, task: &mut Task) {
+    let then = before.and_then(|task| task.cpu_ms.get().copied());
+    if let Known::Yes(now) = &mut task.cpu_ms {
+        *now = now.saturating_sub(then.unwrap_or(0));
+    }
     let threads = before.into_iter().flat_map(|task| &task.threads);
     let before: HashMap<(i32, u64), u64> = threads
         .map(|thread| ((thread.tid, thread.start), thread.cpu_ms))
@@ -54,6 +59,7 @@ mod tests {
         };
         Task {
             start: Known::Yes(start),
+            cpu_ms: Known::Yes(1000 + threads.iter().map(|it| it.3).sum::<u64>()),
             threads: threads.iter().map(thread).collect(),
             ..Task::new(7, "a")
         }
@@ -72,6 +78,8 @@ mod tests {
             .map(|it| it.ms)
             .collect();
         assert_eq!(ms, [30, 20, 10]);
+        // 160 of all threads against 150, those that ended included.
+        assert_eq!(later[0].cpu_ms, Known::Yes(10));
         let mut another = [task(6, &[(7, 6, 0, 40)])];
         within(&earlier, &mut another);
         assert_eq!(another[0].cpu_times.get().unwrap()[0].ms, 40);

@@ -1,24 +1,31 @@
 //! What is right for a far task: to move its memory, the task, both, or nothing.
+//!
+//! Each candidate is judged by the remote share after it: one that does not halve it is not proposed.
 
-use nearfar_machine::{Known, NodeBytes, NodeId, Task};
+use nearfar_machine::{Known, NodeBytes, NodeId, NodeSet, Task};
 use serde::Serialize;
 
-use super::holders::confined_to;
-use super::{Nodes, Placement};
+use super::{Nodes, Placement, Remote, holders};
 
 /// Less than this share of far memory is not worth a change.
 const MIN_REMOTE_SHARE: f64 = 0.2;
+/// A remedy leaves at most this part of the remote share.
+const MAX_LEFT: f64 = 0.5;
 /// Smaller tasks fit the caches of a server.
 const MIN_BYTES: u64 = 16 << 20;
-/// A task with less CPU time may end before its memory has moved.
+/// A task with less CPU time since it started may end before its memory has moved.
 const MIN_CPU_S: f64 = 1.0;
-/// With this share of CPU time or memory on one node it is there.
+/// The same within an interval, as a share of one CPU.
+const MIN_CPU_SHARE: f64 = 0.1;
+/// With this share of CPU time on one node a task runs there.
 const MAIN_SHARE: f64 = 0.9;
-/// Memory of which the nodes have equal shares within this is interleaved.
-const EVEN_WITHIN: f64 = 0.1;
+/// A node with a smaller share of the memory has strays, such as pages of libraries.
+const STRAY_SHARE: f64 = 0.02;
+/// Shares that differ by no more than this part of the even share are even.
+const EVEN_WITHIN: f64 = 0.15;
 /// At 1 to 3 GB/s more takes longer than a minute, in which the task runs at a tenth of its pace.
 const MAX_MOVED_BYTES: u64 = 64 << 30;
-/// The room that is left on a node that memory moves to, of that memory.
+/// One part in so many of the moved memory stays free on the node that it moves to.
 const SPARE_ROOM: u64 = 10;
 
 /// What to do about a task whose memory is far.
@@ -40,25 +47,34 @@ pub enum Action {
     Nothing,
 }
 
+/// A far task.
+struct Far<'a> {
+    nodes: &'a Nodes<'a>,
+    task: &'a Task,
+    at: &'a Placement,
+    memory: &'a [NodeBytes],
+    remote: Remote,
+}
+
 /// The remedy for a task; `None` for one that is near, or of which too little is known.
-pub(super) fn choose(nodes: &Nodes<'_>, task: &Task, at: &Placement) -> Option<Remedy> {
-    let remote = at.remote.get()?;
-    let memory = at.memory.get()?;
+pub(super) fn choose(
+    nodes: &Nodes<'_>,
+    task: &Task,
+    at: &Placement,
+    seconds: Option<f64>,
+) -> Option<Remedy> {
+    let remote = *at.remote.get()?;
+    let far = Far {
+        nodes,
+        task,
+        at,
+        memory: at.memory.get()?,
+        remote,
+    };
     let is_far = remote.share - remote.error >= MIN_REMOTE_SHARE && at.memory_bytes() >= MIN_BYTES;
-    if !is_far {
-        return None;
-    }
-    // Since it started, also where `at` is of an interval.
-    let cpu_s = task.cpu_ms.get().map_or(at.cpu_s, |ms| *ms as f64 / 1000.0);
-    if cpu_s < MIN_CPU_S {
-        return Some(nothing(format!("it used {cpu_s:.2} s of CPU time")));
-    }
-    if let Some(reason) = interleaved(task, at, memory) {
-        return Some(nothing(reason));
-    }
-    Some(match runs_on(nodes, task, at) {
-        Some(node) => on_one_node(nodes, task, at, nodes.home(node)),
-        None => on_several_nodes(at, memory),
+    is_far.then(|| {
+        far.not_worth(seconds)
+            .map_or_else(|| far.move_one_or_both(), nothing)
     })
 }
 
@@ -70,117 +86,213 @@ fn nothing(reason: String) -> Remedy {
     }
 }
 
-fn to(action: Action, node: NodeId, reason: String) -> Remedy {
-    Remedy {
-        action,
-        node: Some(node),
-        reason,
+impl Far<'_> {
+    fn not_worth(&self, seconds: Option<f64>) -> Option<String> {
+        let cpu_s = *self.at.cpu_s.get()?;
+        let min = seconds.map_or(MIN_CPU_S, |seconds| MIN_CPU_SHARE * seconds);
+        if cpu_s < min {
+            return Some(match seconds {
+                None => format!("it used {cpu_s:.2} s of CPU time"),
+                Some(seconds) => format!("it used {cpu_s:.2} s of CPU time in {seconds:.1} s"),
+            });
+        }
+        if self.remote.cost_s == Some(0.0) {
+            return Some("all of its nodes are equally far".to_owned());
+        }
+        if let Known::Yes(policies) = &self.task.policies {
+            let is_spread =
+                |policy: &str| policy.starts_with("interleave") || policy.starts_with("weighted");
+            let spread = policies.iter().filter(|it| is_spread(&it.policy));
+            let bytes = spread.fold(0u64, |sum, it| sum.saturating_add(it.bytes));
+            return (bytes > self.at.memory_bytes() / 2)
+                .then(|| "its memory is interleaved".to_owned());
+        }
+        is_even(self.memory).then(|| "its memory is spread evenly, as interleaving does".to_owned())
+    }
+
+    fn move_one_or_both(&self) -> Remedy {
+        let Some((runs_on, time_there)) = self.main_node() else {
+            return nothing("where it runs is unknown".to_owned());
+        };
+        let Some((has_memory_on, memory_there)) = self.largest() else {
+            return nothing("it has no memory".to_owned());
+        };
+        let home = self.nodes.home(runs_on);
+        let to = |action, node, reason| Remedy {
+            action,
+            node: Some(node),
+            reason,
+        };
+        let halves = |left: f64| left <= MAX_LEFT * self.remote.share;
+        let memory_stays = match halves(1.0 - time_there) {
+            false => format!(
+                "its threads run on several nodes, {} of them on node {runs_on}",
+                percent(time_there)
+            ),
+            true => match self.stays(home) {
+                Some(reason) => reason,
+                None => {
+                    let bytes = self.far_bytes(home) >> 20;
+                    let reason = format!(
+                        "it runs on node {runs_on} and {bytes} MiB can move{}",
+                        self.unsure()
+                    );
+                    return to(Action::MoveMemory, home, reason);
+                }
+            },
+        };
+        let task_stays = match halves(1.0 - memory_there) {
+            false => format!(
+                "{} of its memory is on node {has_memory_on}",
+                percent(memory_there)
+            ),
+            true => match self.task_stays(has_memory_on) {
+                Some(reason) => reason,
+                None => return to(Action::MoveTask, has_memory_on, memory_stays),
+            },
+        };
+        let is_both = memory_there > 0.5 && time_there < MAIN_SHARE;
+        match is_both
+            && self.stays(has_memory_on).is_none()
+            && self.task_stays(has_memory_on).is_none()
+        {
+            true => to(
+                Action::MoveBoth,
+                has_memory_on,
+                format!("{memory_stays}; {task_stays}"),
+            ),
+            false => nothing(format!("{memory_stays}; {task_stays}")),
+        }
+    }
+
+    /// The node with most of the CPU time, and its share; without any, the only node that it may run on.
+    fn main_node(&self) -> Option<(NodeId, f64)> {
+        let cpus = self.at.cpu_nodes.get()?;
+        let all: f64 = cpus.iter().map(|it| it.seconds).sum();
+        let mut shares: Vec<(NodeId, f64)> = Vec::new();
+        for at in cpus.iter().filter(|it| it.seconds > 0.0) {
+            // Nodes without memory share the one that they get it from.
+            let home = self.nodes.home(at.node);
+            let share = at.seconds / all;
+            match shares.iter_mut().find(|it| self.nodes.home(it.0) == home) {
+                Some(same) => same.1 += share,
+                None => shares.push((at.node, share)),
+            }
+        }
+        let main = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let confined = || {
+            let nodes = holders::confined_to(self.nodes, self.task)?;
+            let node = nodes.first().filter(|_| nodes.len() == 1)?;
+            Some((node, 1.0))
+        };
+        main.or_else(confined)
+    }
+
+    /// The node with most of the memory, and its share.
+    fn largest(&self) -> Option<(NodeId, f64)> {
+        let most = self.memory.iter().max_by_key(|on| on.bytes)?;
+        Some((most.node, most.bytes as f64 / self.at.memory_bytes() as f64))
+    }
+
+    fn far_bytes(&self, home: NodeId) -> u64 {
+        let far = self.memory.iter().filter(|on| on.node != home);
+        far.fold(0u64, |sum, on| sum.saturating_add(on.bytes))
+    }
+
+    /// What may keep some of the memory where it is.
+    fn unsure(&self) -> &'static str {
+        let resident = self.task.resident.get().copied().unwrap_or_default();
+        match self.task.policies {
+            _ if resident.shared > resident.total() / 2 => {
+                " there, if the tasks that share it do not matter"
+            }
+            Known::No { .. } => {
+                " there, unless a memory policy that nearfar has not read forbids it"
+            }
+            Known::Yes(_) => " there",
+        }
+    }
+
+    /// Why memory cannot or should not move to a node.
+    fn stays(&self, node: NodeId) -> Option<String> {
+        let bytes = self.far_bytes(node);
+        let mebibytes = bytes >> 20;
+        let resident = self.task.resident.get().copied().unwrap_or_default();
+        if resident.pinned > bytes / 2 {
+            return Some(format!(
+                "{} MiB of its memory are pinned",
+                resident.pinned >> 20
+            ));
+        }
+        if resident.huge > bytes / 2 {
+            return Some(format!(
+                "{} MiB of its memory are of hugetlbfs",
+                resident.huge >> 20
+            ));
+        }
+        if self
+            .task
+            .allowed_nodes
+            .get()
+            .is_some_and(|it| !it.contains(node))
+        {
+            return Some(format!("its cpuset has no memory of node {node}"));
+        }
+        let mut policies = self.task.policies.get().into_iter().flatten();
+        let forbids = |policy: &str| bound_to(policy).is_some_and(|nodes| !nodes.contains(node));
+        if let Some(bound) = policies.find(|it| forbids(&it.policy) && it.bytes > bytes / 2) {
+            return Some(format!("its memory policy is {}", bound.policy));
+        }
+        let memory = self
+            .nodes
+            .machine
+            .node(node)
+            .and_then(|node| node.memory.get());
+        let free = memory.and_then(|memory| memory.free_bytes);
+        let wanted = bytes.saturating_add(bytes / SPARE_ROOM);
+        if let Some(free) = free.filter(|&free| free < wanted) {
+            let free = free >> 20;
+            return Some(format!(
+                "node {node} has {free} MiB free for {mebibytes} MiB"
+            ));
+        }
+        (bytes > MAX_MOVED_BYTES).then(|| format!("{mebibytes} MiB take minutes to move"))
+    }
+
+    /// Why a task cannot run on a node.
+    fn task_stays(&self, node: NodeId) -> Option<String> {
+        let machine = self.nodes.machine;
+        let cpus = machine.node(node).map(|node| &node.cpus);
+        let online = cpus.map(|cpus| cpus.intersection(&machine.cpu_states.online));
+        let Some(cpus) = online.filter(|cpus| !cpus.is_empty()) else {
+            return Some(format!("node {node} has no CPUs"));
+        };
+        let cpuset = holders::cpuset(self.nodes, self.task)?;
+        let allowed = cpuset.cpus.get()?;
+        (!allowed.intersects(&cpus)).then(|| format!("its cpuset has no CPUs of node {node}"))
     }
 }
 
-fn interleaved(task: &Task, at: &Placement, memory: &[NodeBytes]) -> Option<String> {
-    if let Known::Yes(policies) = &task.policies {
-        let is_spread =
-            |policy: &str| policy.starts_with("interleave") || policy.starts_with("weighted");
-        let spread = policies.iter().filter(|it| is_spread(&it.policy));
-        let bytes = spread.fold(0u64, |sum, it| sum.saturating_add(it.bytes));
-        return (bytes > at.memory_bytes() / 2).then(|| "its memory is interleaved".to_owned());
-    }
-    is_even(memory).then(|| "its memory is spread evenly, as interleaving does".to_owned())
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
 }
 
-/// Whether memory of several nodes is spread over them evenly.
+/// The nodes of a binding policy: `bind:0-1`, `bind=static:0`.
+fn bound_to(policy: &str) -> Option<NodeSet> {
+    let (mode, nodes) = policy.split_once(':')?;
+    mode.starts_with("bind")
+        .then(|| NodeSet::parse_list(nodes).ok())?
+}
+
+/// Whether memory of several nodes is spread over them evenly, but for strays.
 pub(crate) fn is_even(memory: &[NodeBytes]) -> bool {
     let all: f64 = memory.iter().map(|on| on.bytes as f64).sum();
-    let shares = memory.iter().map(|on| on.bytes as f64 / all);
-    let even = 1.0 / memory.len() as f64;
-    memory.len() > 1
-        && shares
-            .clone()
-            .all(|share| (share - even).abs() <= EVEN_WITHIN / 2.0)
-}
-
-/// The one node that a task runs on.
-fn runs_on(nodes: &Nodes<'_>, task: &Task, at: &Placement) -> Option<NodeId> {
-    let confined = confined_to(nodes, task).filter(|nodes| nodes.len() == 1);
-    let cpus = at.cpu_nodes.get()?;
-    let main = cpus.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
-    let is_main = main.seconds >= MAIN_SHARE * at.cpu_s;
-    confined
-        .and_then(|nodes| nodes.first())
-        .or(is_main.then_some(main.node))
-}
-
-fn on_one_node(nodes: &Nodes<'_>, task: &Task, at: &Placement, home: NodeId) -> Remedy {
-    let memory = at.memory.get().into_iter().flatten();
-    let far = memory.clone().filter(|on| on.node != home);
-    let far_bytes = far
-        .clone()
-        .fold(0u64, |sum, on| sum.saturating_add(on.bytes));
-    let Some(most) = far.max_by_key(|on| on.bytes) else {
-        return nothing("its memory is near".to_owned());
-    };
-    match stays(nodes, task, home, far_bytes) {
-        Some(reason) => to(Action::MoveTask, most.node, reason),
-        None => to(
-            Action::MoveMemory,
-            home,
-            format!(
-                "it runs on node {home} and {} MiB can move there",
-                far_bytes >> 20
-            ),
-        ),
-    }
-}
-
-/// Why memory cannot or should not move to a node.
-fn stays(nodes: &Nodes<'_>, task: &Task, node: NodeId, bytes: u64) -> Option<String> {
-    let mebibytes = bytes >> 20;
-    if task.pinned_bytes.get().is_some_and(|&it| it > bytes / 2) {
-        return Some("most of its far memory is locked or pinned".to_owned());
-    }
-    if task
-        .allowed_nodes
-        .get()
-        .is_some_and(|it| !it.contains(node))
-    {
-        return Some(format!("its cpuset has no memory of node {node}"));
-    }
-    let policies = task.policies.get().into_iter().flatten();
-    if let Some(bound) = policies
-        .into_iter()
-        .find(|it| it.policy.starts_with("bind") && it.bytes > bytes / 2)
-    {
-        return Some(format!("its memory policy is {}", bound.policy));
-    }
-    let memory = nodes.machine.node(node).and_then(|node| node.memory.get());
-    let free = memory.and_then(|memory| memory.free_bytes);
-    if let Some(free) = free.filter(|&free| free < bytes.saturating_add(bytes / SPARE_ROOM)) {
-        return Some(format!(
-            "node {node} has {} MiB free for {mebibytes} MiB",
-            free >> 20
-        ));
-    }
-    (bytes > MAX_MOVED_BYTES).then(|| format!("{mebibytes} MiB take minutes to move"))
-}
-
-fn on_several_nodes(at: &Placement, memory: &[NodeBytes]) -> Remedy {
-    let Some(most) = memory.iter().max_by_key(|on| on.bytes) else {
-        return nothing("it has no memory".to_owned());
-    };
-    let share = most.bytes as f64 / at.memory_bytes() as f64;
-    let node = most.node;
-    match share {
-        MAIN_SHARE.. => to(
-            Action::MoveTask,
-            node,
-            format!("its memory is on node {node} and its threads run on several nodes"),
-        ),
-        0.6.. => to(
-            Action::MoveBoth,
-            node,
-            format!("most of its memory is on node {node}, and its threads run on several nodes"),
-        ),
-        _ => nothing("its threads and its memory are on several nodes".to_owned()),
-    }
+    let shares: Vec<f64> = memory
+        .iter()
+        .map(|on| on.bytes as f64 / all)
+        .filter(|share| *share >= STRAY_SHARE)
+        .collect();
+    let even = 1.0 / shares.len() as f64;
+    let is_near = |share: &f64| (share - even).abs() <= EVEN_WITHIN * even;
+    shares.len() > 1 && shares.iter().all(is_near)
 }

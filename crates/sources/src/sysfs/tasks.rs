@@ -60,11 +60,20 @@ fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
     let stat = read_noted(&directory, "stat", notes, |bytes| {
         Stat::parse_with_name(bytes).ok_or_else(|| ValueError::Truncated(MALFORMED.to_owned()))
     });
-    let status = directory.with_bytes("status", InStatus::parse);
+    // The memory of a process whose main thread has ended is that of its other threads.
+    let other = stat
+        .as_ref()
+        .filter(|(stat, _)| stat.is_ended())
+        .and_then(|_| threads::alive(tree, &directory));
+    let (pid_alive, alive) = match &other {
+        Some((tid, thread)) => (*tid, thread),
+        None => (pid, &directory),
+    };
+    let status = alive.with_bytes("status", InStatus::parse);
     if stat.is_none() && matches!(status, Err(Reason::Absent)) {
         return None;
     }
-    let status = status.map_err(|reason| directory.unreadable("status", reason));
+    let status = status.map_err(|reason| alive.unreadable("status", reason));
     let resident = in_status(&directory, &status, "RssAnon", |status| status.resident);
     if resident
         .get()
@@ -74,8 +83,9 @@ fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
     }
     let no_stat = || format!("{}: {MALFORMED}", directory.display("stat"));
     let memory = match &stat {
+        _ if !want.task_memory => memory::Memory::unread(),
         Some((stat, _)) if stat.is_kernel_thread() => memory::Memory::none(),
-        _ => memory::read(tree, &directory, pid, resident.get()),
+        _ => memory::read(tree, alive, pid_alive, resident.get()),
     };
     let (stat, name) = stat.unzip();
     let count = status.as_ref().ok().and_then(|status| status.threads);
@@ -137,6 +147,7 @@ fn resident(status: &Status<'_>) -> Option<ResidentBytes> {
         file: bytes("RssFile"),
         shared: bytes("RssShmem"),
         huge: bytes("HugetlbPages"),
+        pinned: bytes("VmPin"),
     })
 }
 

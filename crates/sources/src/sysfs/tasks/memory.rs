@@ -34,6 +34,15 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// What was not asked for.
+    pub(super) fn unread() -> Self {
+        Self {
+            nodes: Known::no("not asked for"),
+            policies: Known::no("not asked for"),
+            sample: None,
+        }
+    }
+
     /// That of a thread of the kernel.
     pub(super) fn none() -> Self {
         Self {

@@ -6,7 +6,7 @@ use nearfar_machine::{CpuTime, Known, Thread};
 use nearfar_proc::Stat;
 
 use super::cpu_ms;
-use crate::tree::Directory;
+use crate::tree::{Directory, Tree};
 
 pub(super) struct Threads {
     pub(super) cpu_times: Known<Vec<CpuTime>>,
@@ -54,6 +54,17 @@ fn of_one(stat: &Stat) -> Known<Vec<CpuTime>> {
     cpu.map(|cpu| {
         let ms = cpu_ms(stat);
         vec![CpuTime { cpu, ms }]
+    })
+}
+
+/// A thread of a process that has not ended, with its directory.
+pub(super) fn alive<'t>(tree: &'t Tree, directory: &Directory<'_>) -> Option<(i32, Directory<'t>)> {
+    let task = format!("{}/task", directory.path());
+    let tids = tree.directory(&task).ok()?.names().ok()?;
+    tids.into_iter().find_map(|name| {
+        let thread = tree.directory(&format!("{task}/{name}")).ok()?;
+        let stat = thread.with_bytes("stat", Stat::parse).ok().flatten()?;
+        (!stat.is_ended()).then_some((name.parse().ok()?, thread))
     })
 }
 
