@@ -9,9 +9,10 @@
 //!  /proc/PID/comm            comm::Comm          tasks::name
 //!  /proc/PID/cgroup          cgroup::groups      tasks::groups
 //!  /proc/PID/maps, smaps     maps                -
-//!  /proc/PID/numa_maps       numa_maps           -
+//!  /proc/PID/numa_maps       numa_maps           resident
 //!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process
 //!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
+//!  /proc/zoneinfo            zoneinfo::parse     -
 //!  /proc/softirqs            cpu_counts::parse   cpu_counts::softirqs
 //! ```
 //!
@@ -41,6 +42,8 @@ pub mod mountinfo;
 pub mod move_pages;
 pub mod numa_balancing;
 pub mod numa_maps;
+mod open_process;
+pub mod resident;
 pub mod rooted;
 pub mod sched;
 pub mod schedstat;
@@ -49,9 +52,4 @@ pub mod status;
 pub mod system;
 pub mod tasks;
 mod text;
-pub mod users;
-
-pub use comm::Comm;
-pub use error::error_text;
-pub use schedstat::RunTime;
-pub use stat::{Stat, TaskId};
+pub mod zoneinfo;

@@ -6,6 +6,8 @@ use std::io;
 
 /// Move pages that only this process maps (include/uapi/linux/mempolicy.h).
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
+/// Also move pages that other processes map; needs CAP_SYS_NICE.
+const MPOL_MF_MOVE_ALL: libc::c_int = 1 << 2;
 /// What is in a status that the kernel has not written: no node, and no error that it gives.
 const NOT_TRIED: libc::c_int = libc::c_int::MIN;
 
@@ -15,7 +17,7 @@ const NOT_TRIED: libc::c_int = libc::c_int::MIN;
 /// # Errors
 /// `ESRCH` when the process is gone, `EPERM` without access to it, `EINVAL` for a kernel thread (no memory).
 pub fn where_are(pid: i32, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
-    call(pid, addresses, None)
+    call(pid, addresses, None, MPOL_MF_MOVE)
 }
 
 /// Moves pages that no other process maps to a node. The statuses are as those of [`where_are`], with more errors, and are not
@@ -24,10 +26,52 @@ pub fn where_are(pid: i32, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
 /// # Errors
 /// As [`where_are`]; `EACCES` where a cpuset forbids the node, `ENODEV` when it has no memory, `ENOMEM` when it is full.
 pub fn move_own(pid: i32, addresses: &[u64], node: libc::c_int) -> io::Result<Vec<libc::c_int>> {
-    call(pid, addresses, Some(node))
+    call(pid, addresses, Some(node), MPOL_MF_MOVE)
 }
 
-fn call(pid: i32, addresses: &[u64], node: Option<libc::c_int>) -> io::Result<Vec<libc::c_int>> {
+/// As [`move_own`], and also moves pages that other processes map.
+///
+/// # Errors
+/// As [`move_own`]; `EPERM` without CAP_SYS_NICE.
+pub fn move_all(pid: i32, addresses: &[u64], node: libc::c_int) -> io::Result<Vec<libc::c_int>> {
+    call(pid, addresses, Some(node), MPOL_MF_MOVE_ALL)
+}
+
+/// Why a page is not on the node that it was to go to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotMoved {
+    /// Other processes map it as well.
+    Shared,
+    /// In use by the kernel at that moment, or pinned: such a page has no status.
+    Busy,
+    /// The node has no room.
+    NoMemory,
+    /// No page is there any more.
+    Gone,
+    /// Anything else: it cannot be moved.
+    Other,
+}
+
+impl NotMoved {
+    /// Of the status of a page that is not on its node afterwards (add_folio_for_migration in mm/migrate.c).
+    pub fn of(status: libc::c_int) -> Self {
+        // Not as `-status`: there is no number for that of a status which was not written.
+        match status.checked_neg() {
+            None | Some(libc::EBUSY | libc::EAGAIN) => Self::Busy,
+            Some(libc::EACCES) => Self::Shared,
+            Some(libc::ENOMEM) => Self::NoMemory,
+            Some(libc::ENOENT | libc::EFAULT) => Self::Gone,
+            Some(_) => Self::Other,
+        }
+    }
+}
+
+fn call(
+    pid: i32,
+    addresses: &[u64],
+    node: Option<libc::c_int>,
+    flags: libc::c_int,
+) -> io::Result<Vec<libc::c_int>> {
     let mut statuses = vec![NOT_TRIED; addresses.len()];
     if addresses.is_empty() {
         return Ok(statuses);
@@ -44,7 +88,7 @@ fn call(pid: i32, addresses: &[u64], node: Option<libc::c_int>) -> io::Result<Ve
             addresses.as_ptr(),
             nodes,
             statuses.as_mut_ptr(),
-            MPOL_MF_MOVE,
+            flags,
         )
     };
     // A positive answer is the number of pages that were not moved; each has its status.
@@ -58,6 +102,14 @@ fn call(pid: i32, addresses: &[u64], node: Option<libc::c_int>) -> io::Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_that_was_not_written_is_of_a_busy_page() {
+        assert_eq!(NotMoved::of(NOT_TRIED), NotMoved::Busy);
+        assert_eq!(NotMoved::of(-libc::EACCES), NotMoved::Shared);
+        assert_eq!(NotMoved::of(-libc::EINVAL), NotMoved::Other);
+        assert_eq!(NotMoved::of(1), NotMoved::Other);
+    }
 
     #[test]
     fn a_page_of_this_process_is_on_a_node_and_address_0_is_not() {

@@ -98,6 +98,25 @@ impl Stat {
     }
 }
 
+/// What tells a program's memory from that of the program a process ran before: where its code and its stack begin
+/// (fields 26 and 28), which the kernel chooses at random with each execve(2). Zeros without ptrace access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Image {
+    pub code: u64,
+    pub stack: u64,
+}
+
+impl Image {
+    /// Of the content of /proc/PID/stat.
+    pub fn parse(stat: &[u8]) -> Option<Self> {
+        let (_, _, after) = split(stat)?;
+        let mut fields = std::str::from_utf8(after).ok()?.split_ascii_whitespace();
+        let code = fields.nth(26 - FIRST_FIELD)?.parse().ok()?;
+        let stack = fields.nth(1)?.parse().ok()?;
+        Some(Self { code, stack })
+    }
+}
+
 /// What stands before the brackets of the name, in them, and after them.
 fn split(stat: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let open = stat.iter().position(|&byte| byte == b'(')?;
@@ -137,6 +156,8 @@ mod tests {
         };
         assert_eq!((stat, name.as_bytes()), (expected, &b"a) S (b c"[..]));
         assert!(!stat.is_ended() && !stat.is_kernel_thread());
+        let image = Image::parse(line.as_bytes());
+        assert_eq!(image, Some(Image { code: 9, stack: 11 }));
     }
 
     #[test]
@@ -162,7 +183,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
-            let _ = Stat::parse_with_name(&bytes);
+            let _ = (Stat::parse_with_name(&bytes), Image::parse(&bytes));
         }
 
         #[test]

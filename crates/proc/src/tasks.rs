@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::comm::Comm;
 use crate::schedstat::RunTime;
-use crate::stat::Stat;
+use crate::stat::{Image, Stat};
 use crate::status::Status;
 use crate::text;
 
@@ -31,6 +31,15 @@ pub fn stat(tid: i32) -> io::Result<Stat> {
 pub fn stat_with_name(tid: i32) -> io::Result<(Stat, Comm)> {
     let content = fs::read(format!("/proc/{tid}/stat"))?;
     Stat::parse_with_name(&content).ok_or_else(|| malformed("stat"))
+}
+
+/// The program that a process runs, told from an earlier one by where its memory begins.
+///
+/// # Errors
+/// As [`stat`].
+pub fn image(pid: i32) -> io::Result<Image> {
+    let content = fs::read(format!("/proc/{pid}/stat"))?;
+    Image::parse(&content).ok_or_else(|| malformed("stat"))
 }
 
 /// A thread of a process.

@@ -1,6 +1,5 @@
 //! Memory of kept processes: its policy and its pages, where that was asked for.
 
-mod maps;
 mod pages;
 
 use std::collections::BTreeSet;

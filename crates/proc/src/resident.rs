@@ -1,0 +1,282 @@
+//! Which pages of a process are in memory on some nodes.
+//!
+//! ```text
+//! numa_maps ──► mappings with pages on these nodes ──► pagemap: which pages are there ──► move_pages: where each is
+//! ```
+//!
+//! A mapping may be a hundred terabytes with a few pages in it, so only the mappings that numa_maps names are walked, and
+//! each no further than its last page.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+use nearfar_machine::{NodeId, NodeSet};
+
+use crate::move_pages::where_are;
+use crate::{maps, numa_maps, tasks};
+
+/// Entries of pagemap in one read, and pages in one call of `take`: 64 MiB of small pages.
+const PAGEMAP_ENTRIES: usize = 16_384;
+/// Set in an entry of pagemap whose page is in memory (Documentation/admin-guide/mm/pagemap.rst).
+const PRESENT: u64 = 1 << 63;
+
+/// What numa_maps says of one mapping that has pages on nodes of interest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Pages on these nodes, of the size below.
+    pub pages: u64,
+    /// Bytes; more than the system's page only in a mapping of hugetlbfs.
+    pub page_bytes: u64,
+}
+
+/// The mappings that have pages on these nodes, by their first address.
+pub fn on_nodes(numa_maps: impl BufRead, nodes: &NodeSet) -> io::Result<BTreeMap<u64, Share>> {
+    let mut found = BTreeMap::new();
+    numa_maps::each(numa_maps, |mapping| {
+        let pages = mapping
+            .pages
+            .iter()
+            .filter(|(node, _)| nodes.contains(*node))
+            .fold(0u64, |sum, (_, pages)| sum.saturating_add(*pages));
+        if pages > 0 {
+            let page_bytes = mapping.page_bytes.unwrap_or(0);
+            found.insert(mapping.start, Share { pages, page_bytes });
+        }
+    })?;
+    Ok(found)
+}
+
+/// The addresses of those mappings that have a share.
+pub fn ranges(
+    maps: impl BufRead,
+    shares: &BTreeMap<u64, Share>,
+) -> io::Result<Vec<(Range<u64>, Share)>> {
+    let mut found = Vec::new();
+    maps::each_range(maps, |range| {
+        if let Some(share) = shares.get(&range.start) {
+            found.push((range, *share));
+        }
+    })?;
+    Ok(found)
+}
+
+/// A page that is in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Page {
+    pub address: u64,
+    pub node: NodeId,
+}
+
+/// What follows a call of `take`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    Continue,
+    Stop,
+}
+
+/// The pages of a process on some nodes. Of a page of hugetlbfs only the first address is one; of a transparent huge page
+/// every address is.
+pub struct Walk<'a> {
+    pid: i32,
+    from: &'a NodeSet,
+    /// Of the system.
+    page_bytes: u64,
+    /// Without it every address of a mapping is asked for.
+    pagemap: Option<File>,
+}
+
+impl<'a> Walk<'a> {
+    /// Opens the files of the process that are needed later: they stay those of this process, and of the program that it
+    /// runs now.
+    pub fn new(pid: i32, from: &'a NodeSet) -> Self {
+        // Only its owner may open this one, whatever else this process may do (CAP_DAC_READ_SEARCH): the service may not.
+        Self::with_pagemap(pid, from, tasks::open(pid, "pagemap").ok())
+    }
+
+    fn with_pagemap(pid: i32, from: &'a NodeSet, pagemap: Option<File>) -> Self {
+        let page_bytes = rustix::param::page_size() as u64;
+        Self {
+            pid,
+            from,
+            page_bytes,
+            pagemap,
+        }
+    }
+
+    /// Calls `take` with pages of one mapping and their size in bytes, again and again until it says stop.
+    ///
+    /// # Errors
+    /// When the process is gone (`ESRCH`, `ENOENT`) or another user's; those of `take`.
+    pub fn each(&self, take: &mut dyn FnMut(&[Page], u64) -> io::Result<Next>) -> io::Result<()> {
+        let open = |name: &str| tasks::open(self.pid, name);
+        let shares = on_nodes(BufReader::new(open("numa_maps")?), self.from)?;
+        for (range, share) in ranges(BufReader::new(open("maps")?), &shares)? {
+            if self.mapping(range, share, take)? == Next::Stop {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pages of one mapping.
+    fn mapping(
+        &self,
+        range: Range<u64>,
+        share: Share,
+        take: &mut dyn FnMut(&[Page], u64) -> io::Result<Next>,
+    ) -> io::Result<Next> {
+        let page_bytes = share.page_bytes.max(self.page_bytes);
+        let (mut at, mut left) = (range.start, share.pages);
+        while at < range.end && left > 0 {
+            let (present, read) = self.present(&range, at, page_bytes)?;
+            if read == 0 {
+                break;
+            }
+            let pages: Vec<Page> = present
+                .iter()
+                .zip(where_are(self.pid, &present)?)
+                .filter_map(|(&address, node)| {
+                    let node = NodeId(u32::try_from(node).ok()?);
+                    self.from.contains(node).then_some(Page { address, node })
+                })
+                .collect();
+            left = left.saturating_sub(pages.len() as u64);
+            // Also without any: a walk can be ended where there is nothing to take.
+            if take(&pages, page_bytes)? == Next::Stop {
+                return Ok(Next::Stop);
+            }
+            at += read as u64 * self.page_bytes;
+        }
+        Ok(Next::Continue)
+    }
+
+    /// The first pages from here on that are in memory, and how many of the system's pages were looked at.
+    fn present(
+        &self,
+        range: &Range<u64>,
+        at: u64,
+        page_bytes: u64,
+    ) -> io::Result<(Vec<u64>, usize)> {
+        let pages = usize::try_from((range.end - at) / self.page_bytes)
+            .unwrap_or(usize::MAX)
+            .min(PAGEMAP_ENTRIES);
+        let mut entries = vec![0; 8 * pages];
+        let read = match &self.pagemap {
+            Some(pagemap) => pagemap.read_at(&mut entries, at / self.page_bytes * 8)? / 8,
+            None => pages,
+        };
+        let entry = |index: usize| {
+            entries[8 * index..]
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+        };
+        // Only the first address of a page of hugetlbfs can be asked for.
+        let first = (at - range.start) / self.page_bytes;
+        let pages_each = (page_bytes / self.page_bytes).max(1);
+        let begins = |&index: &usize| (first + index as u64).is_multiple_of(pages_each);
+        let present = (0..read)
+            .filter(begins)
+            .filter(|&index| self.pagemap.is_none() || entry(index) & PRESENT != 0)
+            .map(|index| at + index as u64 * self.page_bytes)
+            .collect();
+        Ok((present, read))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_those_of_the_nodes_asked_for_and_names_may_be_any_bytes() {
+        let numa = b"00400000 default file=/a\\040N0=9\xff mapped=3 mapmax=2 N0=1 N1=2 kernelpagesize_kB=4\n\
+            7f0000000000 bind:0 huge anon=3 dirty=3 N2=3 kernelpagesize_kB=2048\n\
+            7f1000000000 default N0=7 kernelpagesize_kB=4\nnothing\n\n7f2000000000 default\n";
+        let nodes = NodeSet::from_iter([NodeId(1), NodeId(2)]);
+        let shares = on_nodes(&numa[..], &nodes).unwrap();
+        let expected = [
+            (
+                0x40_0000,
+                Share {
+                    pages: 2,
+                    page_bytes: 4096,
+                },
+            ),
+            (
+                0x7f00_0000_0000,
+                Share {
+                    pages: 3,
+                    page_bytes: 2 << 20,
+                },
+            ),
+        ];
+        assert_eq!(shares, BTreeMap::from(expected));
+        let maps = b"00400000-00403000 r-xp 0 00:00 0 /a N0=9\xff\n7f0000000000-7f0000600000 rw-p 0 00:00 0\n\
+            7f1000000000-7f1000001000 rw-p 0 00:00 0\n-\nx-y\n";
+        let found: Vec<_> = ranges(&maps[..], &shares)
+            .unwrap()
+            .into_iter()
+            .map(|(range, _)| range)
+            .collect();
+        assert_eq!(
+            found,
+            [0x40_0000..0x40_3000, 0x7f00_0000_0000..0x7f00_0060_0000]
+        );
+    }
+
+    #[test]
+    fn this_process_has_memory_somewhere() {
+        let me = std::process::id().cast_signed();
+        let Ok(numa) = tasks::open(me, "numa_maps") else {
+            return println!("skipped: kernel: this kernel has no numa_maps");
+        };
+        let nodes = (0..64).map(NodeId).collect();
+        let shares = on_nodes(io::BufReader::new(numa), &nodes).unwrap();
+        let maps = io::BufReader::new(tasks::open(me, "maps").unwrap());
+        assert!(!ranges(maps, &shares).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_far_page_is_found_in_a_mapping_with_few() {
+        let (bytes, page) = (1_usize << 36, rustix::param::page_size());
+        // SAFETY: a new mapping.
+        let begin = unsafe {
+            use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let Ok(begin) = begin else {
+            return println!("skipped: kernel: no 64 GiB of addresses here");
+        };
+        // SAFETY: inside the mapping.
+        unsafe { begin.cast::<u8>().add(bytes / 64).write(1) };
+        let pid = std::process::id().cast_signed();
+        let nodes: NodeSet = (0..64).map(NodeId).collect();
+        let range = begin as u64..begin as u64 + bytes as u64;
+        let share = Share {
+            pages: 1,
+            page_bytes: page as u64,
+        };
+        for pagemap in [File::open("/proc/self/pagemap").ok(), None] {
+            let walk = Walk::with_pagemap(pid, &nodes, pagemap);
+            let mut found = Vec::new();
+            let walked = walk.mapping(range.clone(), share, &mut |pages, _| {
+                found.extend(pages.iter().map(|page| page.address));
+                Ok(Next::Continue)
+            });
+            match walked {
+                Err(error) => println!("skipped: kernel: {error}"),
+                Ok(_) => assert_eq!(found, [begin as u64 + bytes as u64 / 64]),
+            }
+        }
+        // SAFETY: the mapping made above, which nothing points into any more.
+        unsafe { rustix::mm::munmap(begin, bytes).unwrap() };
+    }
+}
