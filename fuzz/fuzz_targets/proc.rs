@@ -2,8 +2,9 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use nearfar_proc::sched::Sched;
+use nearfar_proc::stat::Image;
 use nearfar_proc::status::Status;
-use nearfar_proc::{RunTime, Stat, cgroup, choice, cpu_counts, cpu_times, maps, meminfo, mountinfo, numa_maps};
+use nearfar_proc::{RunTime, Stat, cgroup, choice, cpu_counts, cpu_times, maps, meminfo, mountinfo, numa_maps, zoneinfo};
 
 fuzz_target!(|content: &[u8]| {
     if let Some((stat, name)) = Stat::parse_with_name(content) {
@@ -11,6 +12,8 @@ fuzz_target!(|content: &[u8]| {
         assert!(name.as_bytes().len() < content.len());
         let _ = (stat.cpu_seconds(), stat.started_seconds(), name.to_string());
     }
+    let _ = Image::parse(content);
+    let _ = zoneinfo::of_node(content, nearfar_machine::NodeId(0)).map(zoneinfo::NodePages::above_high);
     let status = Status::of(content);
     let _ = (status.process(), status.numbers(), status.pinned_bytes());
     let _ = (status.allowed_cpus(), status.allowed_nodes());

@@ -20,6 +20,7 @@ use crate::outcome::Outcome;
 use crate::owner;
 use crate::system::System;
 use crate::target::Target;
+use crate::task_memory::ProgressSink;
 use nearfar_lease::Lock;
 use nearfar_lease::{StateDir, StateError};
 use run::Carrying;
@@ -33,8 +34,12 @@ pub struct ApplyOptions {
     pub force: bool,
     /// How long to wait for another nearfar to end; `None` refuses at once.
     pub wait: Option<Duration>,
-    /// Looked at between changes: when true, what was made is undone and the change set ends. For signal handlers.
+    /// Looked at between changes, and between batches of pages: when true, what was made is undone and the change set ends. For signal handlers.
     pub cancel: Option<Arc<AtomicBool>>,
+    /// Moves memory at this rate at most.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Called while memory is moved.
+    pub progress: Option<ProgressSink>,
 }
 
 impl ApplyOptions {

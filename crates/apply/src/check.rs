@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use nearfar_machine::{CpuId, NodeId};
+use nearfar_machine::{CpuId, MAX_NUMBER, NodeId, NodeSet};
 use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
 
 use crate::setting::{ChangeError, Setting};
@@ -158,8 +158,29 @@ pub(crate) fn check_planned(planned: &Planned) -> Result<(), ChangeError> {
         } => driver(name),
         Change::Sysctl { value, .. } => word(value, "sysctl value", b"_-"),
         Change::SchedulerDebug { value, .. } => word(value, "scheduler value", b"_-"),
+        Change::TaskMemory { pid, from, to, .. } => {
+            memory_nodes(*pid, from, *to)?;
+            let identity = planned.owner.as_ref().and_then(|it| it.process.as_ref());
+            identity.map(drop).ok_or(ChangeError::NoIdentity(*pid))
+        }
         _ => Ok(()),
     }
+}
+
+fn memory_nodes(pid: i32, from: &NodeSet, to: NodeId) -> Result<(), ChangeError> {
+    if pid == std::process::id().cast_signed() {
+        return Err(ChangeError::OwnProcess(pid));
+    }
+    if to.0 > MAX_NUMBER {
+        return Err(ChangeError::NodeNumber(to));
+    }
+    if from.contains(to) {
+        return Err(ChangeError::SameNode { pid, to });
+    }
+    if from.is_empty() {
+        return Err(ChangeError::NoNodes { pid, to });
+    }
+    Ok(())
 }
 
 /// A driver's name, as part of a path.

@@ -113,6 +113,12 @@ fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a>
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
         Change::Cpuset { cpus, .. } => cpus.to_string(),
+        Change::TaskMemory { pid, .. } => {
+            return Err(left_out(format!(
+                "memory of process {pid}: the process ends with this boot, and no file moves its pages; use nearfar \
+                 apply, or prefer to keep a service near its memory"
+            )));
+        }
     };
     Ok(Writing {
         planned,

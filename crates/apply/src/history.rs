@@ -224,6 +224,9 @@ impl View<'_> {
 
     /// What the file says of a write that was made and not undone.
     fn state_now(&self, run: ChangeSetId, written: &Written) -> WriteState {
+        if let Setting::TaskMemory { .. } = written.intent.setting {
+            return self.memory_now(written);
+        }
         let now = match text(self.system, &written.intent.setting.path()) {
             Ok(now) => now,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return WriteState::Gone,
@@ -254,6 +257,16 @@ impl View<'_> {
         WriteState::ChangedSince {
             now: now.trim_end().to_owned(),
             by_change_set,
+        }
+    }
+}
+
+impl View<'_> {
+    /// Moved memory is where it was moved to, as far as the process has not ended: its pages are not looked at.
+    fn memory_now(&self, written: &Written) -> WriteState {
+        match other_owner(self.system, &written.intent, self.tree) {
+            Some(_) => WriteState::Gone,
+            None => WriteState::Made,
         }
     }
 }

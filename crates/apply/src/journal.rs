@@ -13,11 +13,9 @@ mod read;
 mod writes;
 
 use nearfar_proc::error_text;
-use std::fs::File;
 use std::io;
 
 use nearfar_lease::StateDir;
-use nearfar_lease::lines;
 use nearfar_machine::PciAddress;
 use nearfar_placement::change::Owner;
 use serde::{Deserialize, Serialize};
@@ -28,13 +26,14 @@ pub(crate) use writes::{Progress, Written};
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
+use crate::line_file::LineFile;
 use crate::setting::Setting;
 use crate::system::System;
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
 
 /// A line of a journal.
-type Line = lines::Line<Record>;
+type Line = nearfar_lease::lines::Line<Record>;
 
 /// What happened, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,7 +42,7 @@ pub(crate) enum Record {
     /// The first line.
     Run(Header),
     /// A write is about to be made.
-    Intent(Intent),
+    Intent(Box<Intent>),
     /// It was made, and this is what the file says now.
     Done { write: u64, now: String },
     /// It was refused and the file is as before.
@@ -93,15 +92,10 @@ pub(crate) struct Intent {
 
 /// A journal that is being written.
 pub(crate) struct Journal {
-    file: File,
+    lines: LineFile,
     /// For messages.
     pub(crate) place: String,
     pub(crate) run: ChangeSetId,
-    /// Bytes that are known to be whole records.
-    length: u64,
-    next: u64,
-    /// A torn line that could not be cut off: what is appended behind it would not be found again.
-    broken: bool,
 }
 
 impl Journal {
@@ -119,12 +113,9 @@ impl Journal {
         };
         let file = state.create(run).map_err(|error| failed(&error))?;
         let mut journal = Self {
-            file,
+            lines: LineFile::new(file),
             place: place.clone(),
             run,
-            length: 0,
-            next: 0,
-            broken: false,
         };
         let begun = journal
             .append(system, Record::Run(header))
@@ -143,43 +134,18 @@ impl Journal {
         contents: &Contents,
     ) -> Result<Self, ApplyError> {
         let place = state.journal_place(run);
-        let open = || -> io::Result<File> {
-            let file = state.open_journal(run, true)?;
-            file.set_len(contents.length)?;
-            Ok(file)
-        };
-        let file = open().map_err(|error| ApplyError::Unreadable {
+        let lines = state
+            .open_journal(run, true)
+            .and_then(|file| LineFile::resume(file, contents.length, contents.records));
+        let lines = lines.map_err(|error| ApplyError::Unreadable {
             file: place.clone(),
             because: error_text(&error),
         })?;
-        Ok(Self {
-            file,
-            place,
-            run,
-            length: contents.length,
-            next: contents.records,
-            broken: false,
-        })
+        Ok(Self { lines, place, run })
     }
 
     /// Appends a record; on disk when this returns. After a failure the journal ends where it ended before.
     pub(crate) fn append(&mut self, system: &dyn System, record: Record) -> io::Result<()> {
-        if self.broken {
-            return Err(io::Error::other(
-                "an earlier line could be neither finished nor cut off",
-            ));
-        }
-        let line = lines::render(&Line {
-            n: self.next,
-            at_s: lines::now_s(),
-            record,
-        })?;
-        if let Err(error) = system.record(&self.file, line.as_bytes()) {
-            self.broken = self.file.set_len(self.length).is_err();
-            return Err(error);
-        }
-        self.length += line.len() as u64;
-        self.next += 1;
-        Ok(())
+        self.lines.append(system, record)
     }
 }

@@ -10,6 +10,8 @@
 //!  rollback ─► lock ─► journal read back ─► newest write first: ours? ─► journal: undoing ─► old bytes ─► undone
 //! ```
 //!
+//! Memory of a process is moved in batches ([`task_memory`]); where its pages were is on disk before each.
+//!
 //! Two rules hold everything together. No write happens before the bytes it replaces are on disk, so a kill at any
 //! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,
 //! so undoing never overwrites another program's decision.
@@ -25,6 +27,7 @@ mod error;
 pub mod export;
 mod history;
 mod journal;
+mod line_file;
 mod outcome;
 mod owner;
 mod rebind;
@@ -32,6 +35,7 @@ mod rollback;
 mod setting;
 pub mod system;
 mod target;
+mod task_memory;
 mod undo;
 
 pub use apply::{ApplyOptions, apply, apply_with, check_plan};
@@ -39,7 +43,14 @@ pub use change_set_id::ChangeSetId;
 pub use check::{PlanError, check};
 pub use error::ApplyError;
 pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
-pub use outcome::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Tried, UndoResult};
+pub use outcome::{
+    Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
+    RollbackOutcome, Tried, UndoResult,
+};
 pub use rollback::{RollbackOptions, rollback, rollback_with};
 pub use setting::{Setting, wanted};
 pub use target::Target;
+pub use task_memory::{
+    ASSUMED_BYTES_PER_S, MoveProgress, MoveRequest, MoveRequestError, ProgressSink, identify,
+    planned_move, read_record,
+};

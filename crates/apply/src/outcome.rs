@@ -1,7 +1,11 @@
 //! What came of it, change by change. All of it is what `--format json` prints.
 
+mod memory;
+
 use nearfar_placement::change::Change;
 use serde::Serialize;
+
+pub use memory::{MovedMemory, NotMovedMemory, RestoredMemory};
 
 use crate::change_set_id::ChangeSetId;
 use crate::setting::Setting;
@@ -24,15 +28,12 @@ pub struct Outcome {
 impl Outcome {
     /// Whether every change is now as the plan wants it.
     pub fn is_complete(&self) -> bool {
-        let wanted = |tried: &Tried| {
-            matches!(
-                tried.result,
-                Applied::Made { .. } | Applied::AlreadySo { .. }
-            )
-        };
         self.stopped_because.is_none()
             && self.undone_because.is_none()
-            && self.changes.iter().all(wanted)
+            && self
+                .changes
+                .iter()
+                .all(|tried| tried.result.is_as_planned())
     }
 }
 
@@ -62,6 +63,13 @@ pub enum Applied {
         /// What differs from the plan, such as the CPU that was taken instead of a full one.
         note: Option<String>,
     },
+    /// Memory was moved. The values are bytes by node: `N0=1048576 N1=4096`.
+    Moved {
+        before: String,
+        /// Computed from what was moved.
+        after: String,
+        memory: MovedMemory,
+    },
     /// It was as wanted before; nothing was written.
     AlreadySo { now: String },
     /// Not written, for a reason that is no fault: managed by the kernel, changed since the plan, in use.
@@ -81,6 +89,22 @@ pub enum Applied {
         /// What came of undoing it.
         undo: UndoResult,
     },
+}
+
+impl Applied {
+    /// Whether something was changed that is not undone.
+    pub fn is_made(&self) -> bool {
+        matches!(self, Self::Made { .. } | Self::Moved { .. })
+    }
+
+    /// Whether the system is now as the change wants it.
+    pub fn is_as_planned(&self) -> bool {
+        match self {
+            Self::Made { .. } | Self::AlreadySo { .. } => true,
+            Self::Moved { memory, .. } => memory.stopped_because.is_none(),
+            _ => false,
+        }
+    }
 }
 
 /// Which CPUs the interrupt controller uses (`effective_affinity_list`).
@@ -171,6 +195,10 @@ pub enum UndoResult {
         /// Whether the value is gone with its owner, so that nothing is left to undo.
         gone: bool,
     },
+    /// Pages of a process were moved back.
+    PagesBack { memory: RestoredMemory },
+    /// The process whose memory was moved has ended, or runs another program: nothing is left to undo.
+    ProcessGone { because: String },
     /// The system refused.
     Failed {
         /// Its answer.
@@ -181,9 +209,12 @@ pub enum UndoResult {
 impl UndoResult {
     /// Whether nothing is left to undo.
     pub fn is_settled(&self) -> bool {
-        !matches!(
-            self,
-            Self::ChangedSince { .. } | Self::OtherOwner { gone: false, .. } | Self::Failed { .. }
-        )
+        match self {
+            Self::ChangedSince { .. }
+            | Self::OtherOwner { gone: false, .. }
+            | Self::Failed { .. } => false,
+            Self::PagesBack { memory } => memory.abandoned || memory.not_moved.bytes() == 0,
+            _ => true,
+        }
     }
 }

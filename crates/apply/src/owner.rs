@@ -7,6 +7,7 @@
 //! eth0           /sys/class/net/eth0 -> .../0000:3b:00.0/net/eth0
 //! nvme-subsys0   /sys/class/nvme-subsystem/nvme-subsys0/subsysnqn
 //! 0000:3b:00.0   its vendor and device
+//! process 4711   /proc/4711/stat: when it began
 //! ```
 //!
 //! The kernel gives these numbers and names in the order in which drivers ask, so after a reboot, a hot plug or a new
@@ -17,7 +18,8 @@ mod checks;
 use std::collections::BTreeSet;
 
 use nearfar_machine::{Irq, PROC_IRQ_FILES, PciAddress};
-use nearfar_placement::change::{Change, Owner, Planned};
+use nearfar_placement::change::{Change, Owner, Planned, ProcessIdentity};
+use nearfar_proc::{Stat, tasks};
 
 use crate::setting::Setting;
 use crate::system::{System, first_line};
@@ -30,6 +32,8 @@ pub(crate) struct Seen {
     pub(crate) owner: Owner,
     /// Whether no PCI function has it; otherwise a missing one is unknown.
     has_no_device: bool,
+    /// Whether no process has the number.
+    has_no_process: bool,
 }
 
 /// A setting that is another's now.
@@ -79,7 +83,7 @@ pub(crate) fn observe(
                     nqn,
                     ..Owner::default()
                 },
-                has_no_device: false,
+                ..Seen::default()
             }
         }
         Setting::DeviceNode { device } => Seen {
@@ -87,11 +91,13 @@ pub(crate) fn observe(
                 device: Some(*device),
                 ..Owner::default()
             },
-            has_no_device: false,
+            ..Seen::default()
         },
-        Setting::Sysctl { .. } | Setting::SchedulerDebug { .. } | Setting::Cpuset { .. } => {
-            Seen::default()
-        }
+        Setting::TaskMemory { pid } if !tree => process(system, *pid),
+        Setting::Sysctl { .. }
+        | Setting::SchedulerDebug { .. }
+        | Setting::Cpuset { .. }
+        | Setting::TaskMemory { .. } => Seen::default(),
     };
     let pci_id = seen.owner.device.and_then(|device| pci_id(system, device));
     Seen {
@@ -118,9 +124,14 @@ pub(crate) fn mismatch(expected: &Owner, seen: &Seen) -> Option<Mismatch> {
     let other_names = differ(&expected.pci_id, &now.pci_id)
         || differ(&expected.nqn, &now.nqn)
         || differ(&expected.mac, &now.mac);
-    (other_device || other_handlers || other_names).then(|| Mismatch {
-        was: described(expected, false),
-        now: described(now, seen.has_no_device),
+    let other_process = match (&expected.process, &now.process) {
+        (Some(was), Some(now)) => was.start_ticks != now.start_ticks,
+        (Some(_), None) => seen.has_no_process,
+        (None, _) => false,
+    };
+    (other_device || other_handlers || other_names || other_process).then(|| Mismatch {
+        was: described(expected, &Seen::default()),
+        now: described(now, seen),
         is_given_out_again: other_device && expected.handlers.is_some(),
         only_handlers: expected.device.is_some() && !other_device && !other_names,
     })
@@ -136,11 +147,17 @@ fn handlers(names: &str) -> BTreeSet<&str> {
 }
 
 /// `eth0-TxRx-3 of 0000:3b:00.0 (8086:1592)`.
-fn described(owner: &Owner, has_no_device: bool) -> String {
+fn described(owner: &Owner, seen: &Seen) -> String {
+    if let Some(ProcessIdentity { start_ticks, name }) = &owner.process {
+        return format!("{name} (began at clock tick {start_ticks})");
+    }
+    if seen.has_no_process {
+        return "no process".to_owned();
+    }
     let device = match (owner.device, &owner.pci_id) {
         (Some(device), Some(id)) => Some(format!("{device} ({id})")),
         (Some(device), None) => Some(device.to_string()),
-        (None, _) => has_no_device.then(|| "no PCI device".to_owned()),
+        (None, _) => seen.has_no_device.then(|| "no PCI device".to_owned()),
     };
     let handlers = owner.handlers.as_deref().map(|names| {
         if names.trim().is_empty() {
@@ -184,6 +201,7 @@ fn interrupt(system: &dyn System, irq: Irq, expected: Option<PciAddress>, tree: 
             ..Owner::default()
         },
         has_no_device,
+        ..Seen::default()
     }
 }
 
@@ -237,6 +255,30 @@ fn network(system: &dyn System, interface: &str, expected: &Owner) -> Seen {
             ..Owner::default()
         },
         has_no_device,
+        ..Seen::default()
+    }
+}
+
+fn process(system: &dyn System, pid: i32) -> Seen {
+    let stat = match system.read(&format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            return Seen {
+                has_no_process: tasks::is_gone(&error),
+                ..Seen::default()
+            };
+        }
+    };
+    let process = Stat::parse_with_name(&stat).map(|(stat, name)| ProcessIdentity {
+        start_ticks: stat.id.start,
+        name: name.to_text(),
+    });
+    Seen {
+        owner: Owner {
+            process,
+            ..Owner::default()
+        },
+        ..Seen::default()
     }
 }
 

@@ -89,6 +89,7 @@ pub fn rollback_with(
             let (tree, force) = (target.is_tree(), options.force);
             let mut undo = Undo {
                 system,
+                state: &state,
                 journal: &mut journal,
                 tree,
                 force,

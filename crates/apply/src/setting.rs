@@ -1,9 +1,11 @@
 //! The files a change can reach, and what their text means. A setting comes from a plan or a journal, both of which
 //! may have been written by an attacker: [`Setting::check`] precedes every use of [`Setting::path`].
 
-use nearfar_machine::{CpuSet, Irq, PciAddress};
+use nearfar_machine::{CpuSet, Irq, MAX_NUMBER, NodeId, PciAddress};
 use nearfar_placement::change::Change;
 use serde::{Deserialize, Serialize};
+
+use crate::task_memory;
 
 /// The sysctls nearfar writes. A plan is a file that may come from anywhere, and `kernel.core_pattern` runs programs:
 /// only what decides over locality is let through.
@@ -72,6 +74,8 @@ pub enum Setting {
         /// With dots.
         name: String,
     },
+    /// The pages of a process. Not a file that is written: `/proc/PID/numa_maps` shows them.
+    TaskMemory { pid: i32 },
 }
 
 /// What a setting's text says, apart from how it is written.
@@ -104,6 +108,18 @@ pub enum ChangeError {
     LongValue { limit: usize },
     #[error("interrupt {irq} would have no CPU to serve it")]
     NoCpus { irq: nearfar_machine::Irq },
+    #[error("process {0}: only memory of processes with numbers above 1 is moved")]
+    ProcessNumber(i32),
+    #[error("process {0} is nearfar itself")]
+    OwnProcess(i32),
+    #[error("node {0} is above {MAX_NUMBER}, the highest number supported")]
+    NodeNumber(NodeId),
+    #[error("memory of process {pid} is to go to node {to} from no other node")]
+    NoNodes { pid: i32, to: NodeId },
+    #[error("memory of process {pid} is to go from node {to} to the same node")]
+    SameNode { pid: i32, to: NodeId },
+    #[error("the plan does not say when process {0} began: make the plan again")]
+    NoIdentity(i32),
 }
 
 impl Setting {
@@ -132,6 +148,7 @@ impl Setting {
                 group: group.clone(),
             },
             Change::Sysctl { name, .. } => Self::Sysctl { name: name.clone() },
+            Change::TaskMemory { pid, .. } => Self::TaskMemory { pid: *pid },
         }
     }
 
@@ -159,6 +176,9 @@ impl Setting {
                 .contains(&name.as_str())
                 .then_some(())
                 .ok_or_else(|| ChangeError::Sysctl { name: name.clone() }),
+            Self::TaskMemory { pid } => (*pid > 1)
+                .then_some(())
+                .ok_or(ChangeError::ProcessNumber(*pid)),
         }
     }
 
@@ -179,6 +199,7 @@ impl Setting {
             Self::SchedulerDebug { name } => format!("/sys/kernel/debug/sched/{name}"),
             Self::Cpuset { group } => format!("/sys/fs/cgroup/{group}/cpuset.cpus"),
             Self::Sysctl { name } => format!("/proc/sys/{}", name.replace('.', "/")),
+            Self::TaskMemory { pid } => format!("/proc/{pid}/numa_maps"),
         }
     }
 
@@ -190,8 +211,8 @@ impl Setting {
                 .is_some_and(|meaning| Some(meaning) == self.meaning(other))
     }
 
-    /// A text of the file as it is shown to people: CPU masks as lists, "none" for an empty one, anything else without
-    /// its line end.
+    /// A text of the file as it is shown to people: CPU masks as lists, "none" for an empty one, bytes by node with
+    /// units, anything else without its line end.
     pub fn shown(&self, text: &str) -> String {
         let text = text.trim_end();
         match (self, self.meaning(text)) {
@@ -199,6 +220,7 @@ impl Setting {
                 "none".to_owned()
             }
             (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) => cpus.to_string(),
+            (Self::TaskMemory { .. }, _) => task_memory::shown(text),
             _ => text.to_owned(),
         }
     }
@@ -214,9 +236,12 @@ impl Setting {
             }
             Self::Xps { .. } | Self::Rps { .. } => CpuSet::parse_mask(text).ok().map(Meaning::Cpus),
             Self::DeviceNode { .. } => text.parse().ok().map(Meaning::Number),
-            Self::NvmeIoPolicy { .. } | Self::Sysctl { .. } | Self::SchedulerDebug { .. } => Some(
-                Meaning::Words(text.split_whitespace().map(str::to_owned).collect()),
-            ),
+            Self::NvmeIoPolicy { .. }
+            | Self::Sysctl { .. }
+            | Self::SchedulerDebug { .. }
+            | Self::TaskMemory { .. } => Some(Meaning::Words(
+                text.split_whitespace().map(str::to_owned).collect(),
+            )),
         }
     }
 }
@@ -248,6 +273,8 @@ pub fn wanted(change: &Change, current: &str) -> String {
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
         Change::Cpuset { cpus, .. } => cpus.to_string(),
+        // Its pages are moved, no file is written.
+        Change::TaskMemory { to, .. } => to.to_string(),
     };
     with_line_end(text, current)
 }

@@ -14,6 +14,7 @@
 use nearfar_proc::error_text;
 use std::io;
 
+use nearfar_lease::StateDir;
 use nearfar_lease::rebind::paths_follow;
 use nearfar_machine::PciAddress;
 
@@ -23,10 +24,12 @@ use crate::owner::{self, Mismatch};
 use crate::rebind::{bound_driver, function_directory, may_rebind, rebind};
 use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
+use crate::task_memory;
 
 /// How a write is put back.
 pub(crate) struct Undo<'a> {
     pub(crate) system: &'a dyn System,
+    pub(crate) state: &'a StateDir,
     pub(crate) journal: &'a mut Journal,
     pub(crate) tree: bool,
     pub(crate) force: bool,
@@ -36,11 +39,17 @@ impl Undo<'_> {
     /// Puts a write back. Restoring has precedence over recording: with the old bytes back in place, a record that
     /// could not be written costs nothing but a second look.
     pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
-        let result = self.restore(written);
+        let result = match written.intent.setting {
+            Setting::TaskMemory { pid } => self.put_pages_back(written, pid),
+            _ => self.restore(written),
+        };
         let path = written.intent.setting.path();
         match &result {
             UndoResult::Restored { from, to, .. } => {
                 tracing::info!(path, old = from, new = to, "put back")
+            }
+            UndoResult::PagesBack { memory } => {
+                tracing::info!(path, back = memory.back_bytes, "pages put back");
             }
             UndoResult::Failed { error } => tracing::warn!(path, reason = error, "not put back"),
             UndoResult::ChangedSince { now, .. } => {
@@ -55,14 +64,37 @@ impl Undo<'_> {
         }
         if result.is_settled() {
             written.progress = Progress::Undone;
-            let _ = self.journal.append(
+            let recorded = self.journal.append(
                 self.system,
                 Record::Undone {
                     write: written.intent.write,
                 },
             );
+            // Where the pages were is of no more use once the journal says so.
+            if let (Setting::TaskMemory { .. }, Ok(())) = (&written.intent.setting, recorded) {
+                let name = task_memory::file_of(self.journal.run, written.intent.write);
+                let _ = self.state.remove_file(&name);
+            }
         }
         result
+    }
+
+    /// Memory is not a file: each page goes to the node that the record of the move names.
+    fn put_pages_back(&mut self, written: &mut Written, pid: i32) -> UndoResult {
+        let intent = &written.intent;
+        let owner = intent.owner.as_ref();
+        let start = owner
+            .and_then(|owner| owner.process.as_ref())
+            .map(|process| process.start_ticks);
+        if self.tree {
+            let error = "a directory tree has no processes".to_owned();
+            return UndoResult::Failed { error };
+        }
+        let write = intent.write;
+        let _ = self.journal.append(self.system, Record::Undoing { write });
+        written.progress = Progress::Undoing;
+        let name = task_memory::file_of(self.journal.run, write);
+        task_memory::undo(self.state, &name, (pid, start), self.force)
     }
 
     fn restore(&mut self, written: &mut Written) -> UndoResult {

@@ -44,6 +44,7 @@ fn hostile(text: &str) -> Plan {
                 *value = text.into();
             }
             Change::Cpuset { group, .. } => *group = text.into(),
+            Change::TaskMemory { .. } => {}
         }
     }
     plan

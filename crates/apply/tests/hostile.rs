@@ -18,6 +18,110 @@ fn one_interrupt() -> nearfar_placement::change::Plan {
     plan(vec![planned(interrupt(10, "4"), None)])
 }
 
+/// A plan that moves memory, as text with other words in it.
+fn memory_plan(
+    words: &str,
+    start_ticks: u64,
+) -> serde_json::Result<nearfar_placement::change::Plan> {
+    serde_json::from_str(&format!(
+        r#"{{"plan_format":1,"host":null,"boot":"0","changes":[{{"change":{{"kind":"task-memory",{words}}},"before":null,
+        "owner":{{"process":{{"start_ticks":{start_ticks},"name":"x"}}}},"rule":"requested","reason":"","distance":null}}],
+        "left_alone":[],"nearest":[]}}"#
+    ))
+}
+
+#[test]
+fn memory_of_no_process_to_no_node_is_refused() {
+    let me = std::process::id();
+    for (words, says) in [
+        (r#""pid":0,"from":"0","to":1"#.to_owned(), "numbers above 1"),
+        (
+            r#""pid":-1,"from":"0","to":1"#.to_owned(),
+            "numbers above 1",
+        ),
+        (r#""pid":1,"from":"0","to":1"#.to_owned(), "numbers above 1"),
+        (format!(r#""pid":{me},"from":"0","to":1"#), "nearfar itself"),
+        (r#""pid":7,"from":"0-1","to":1"#.to_owned(), "same node"),
+        (r#""pid":7,"from":"","to":1"#.to_owned(), "no other node"),
+    ] {
+        let plan = memory_plan(&words, 1).unwrap();
+        let error = nearfar_apply::check(&plan).unwrap_err().to_string();
+        assert!(error.contains(says), "{words}: {error}");
+    }
+    assert!(memory_plan(r#""pid":7,"from":"0","to":4294967295"#, 1).is_err());
+    assert!(memory_plan(r#""pid":7,"from":"0-99999999","to":1"#, 1).is_err());
+    assert!(memory_plan(r#""pid":99999999999,"from":"0","to":1"#, 1).is_err());
+}
+
+#[test]
+fn a_plan_without_the_identity_of_its_process_or_of_another_boot_moves_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let target = Target::live(Some(state.path().join("a")));
+    let refused = |plan: &nearfar_placement::change::Plan| {
+        apply(plan, &target, &ApplyOptions::default())
+            .unwrap_err()
+            .to_string()
+    };
+    let mut child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let start = nearfar_proc::tasks::stat(pid.cast_signed())
+        .unwrap()
+        .id
+        .start;
+    let words = format!(r#""pid":{pid},"from":"1","to":0"#);
+    let mut plan = memory_plan(&words, start).unwrap();
+    assert!(refused(&plan).contains("was made in boot 0"));
+    plan.boot = None;
+    assert!(refused(&plan).contains("was made in boot not named"));
+    let other = memory_plan(&words, start + 1).unwrap();
+    assert!(refused(&other).contains(&format!("sleep (began at clock tick {start}) now")));
+    plan.changes[0].owner = None;
+    assert!(refused(&plan).contains("does not say when process"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(refused(&other).contains("it is no process now"));
+    assert!(!state.path().join("a").exists());
+}
+
+#[test]
+fn a_record_that_does_not_hold_moves_nothing() {
+    let tree = Tree::machine();
+    let state = tree.at("/var/lib/nearfar");
+    fs::create_dir_all(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    let line = |n: u64, json: &str| {
+        let json = format!(r#"{{"n":{n},"at_s":1,{json}}}"#);
+        format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+    };
+    let journal = line(
+        0,
+        r#""run":{"journal_format":1,"id":1,"boot":null,"host":null,"plan":"","pid":1,"tool_version":""}"#,
+    ) + &line(
+        1,
+        r#""intent":{"write":0,"change":0,"setting":{"kind":"task-memory","pid":7},"old":"","new":"","owner":{"process":{"start_ticks":1,"name":"x"}}}"#,
+    );
+    fs::write(state.join("change-1.journal"), journal).unwrap();
+    // Its processes are on the running system, which a journal of a tree says nothing about.
+    let undone = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
+    assert!(!undone.is_complete());
+    let target = Target::live(Some(state.clone()));
+    for record in [None, Some("nothing\nat all\n"), Some("")] {
+        if let Some(record) = record {
+            fs::write(state.join("change-1-0.pages"), record).unwrap();
+        }
+        let options = RollbackOptions {
+            run: Some(nearfar_apply::ChangeSetId(1)),
+            ..RollbackOptions::default()
+        };
+        let undone = rollback(&target, &options).unwrap();
+        // An empty one was killed before its first line: nothing had moved.
+        assert_eq!(undone.is_complete(), record == Some(""), "{undone:?}");
+    }
+}
+
 #[test]
 fn links_out_of_the_tree_end_inside_it() {
     let outside = Tree::machine();

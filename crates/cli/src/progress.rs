@@ -1,9 +1,11 @@
 //! How far a run of an experiment is, on standard error: a bar on a terminal, a line every tenth of the way otherwise.
 
 use std::io::{IsTerminal as _, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nearfar_apply::{MoveProgress, ProgressSink};
 use nearfar_experiment::RunId;
 use nearfar_experiment::progress::{Begun, Progress, Step};
 
@@ -15,6 +17,29 @@ pub fn on_standard_error() -> Box<dyn Progress> {
     } else {
         Box::new(Lines::new(error))
     }
+}
+
+/// A bar of the memory that is moved, where standard error is a terminal.
+pub fn of_memory() -> Option<ProgressSink> {
+    if !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template(
+        "moving memory [{bar:30}] {bytes}/{total_bytes}  {bytes_per_sec}",
+    );
+    bar.set_style(
+        style
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> "),
+    );
+    Some(ProgressSink(Arc::new(move |progress: MoveProgress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+        if progress.done_bytes >= progress.total_bytes {
+            bar.finish_and_clear();
+        }
+    })))
 }
 
 /// A bar on standard error.

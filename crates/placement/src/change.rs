@@ -1,6 +1,6 @@
 //! Typed changes to a system, and the plan that lists them: what [`crate::plan`] makes and `nearfar-apply` carries out.
 
-use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId, PciAddress};
+use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId, NodeSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
 /// The version of the plan format written by this version of nearfar.
@@ -73,6 +73,19 @@ pub struct Owner {
     pub interface: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
+    /// The process behind a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessIdentity>,
+}
+
+/// What tells a process from a later one with its number, within one boot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessIdentity {
+    /// When it began, in clock ticks since boot (field 22 of /proc/PID/stat).
+    pub start_ticks: u64,
+    /// Its name (`comm`) then, for messages: a process may change it.
+    pub name: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -152,6 +165,17 @@ pub enum Change {
         /// With dots: `kernel.numa_balancing`.
         name: String,
         value: String,
+    },
+    /// The pages of a process that are in memory now: moved with move_pages(2). Its later pages go where the kernel
+    /// puts them.
+    TaskMemory {
+        pid: i32,
+        /// Pages on these nodes are moved.
+        from: NodeSet,
+        to: NodeId,
+        /// Also the pages that other processes map; needs CAP_SYS_NICE.
+        #[serde(default)]
+        shared: bool,
     },
 }
 

@@ -6,9 +6,9 @@
 //!  decides where ─►   decide ─►       follow
 //! ```
 //!
-//! Three things are planned only when asked for by name: overriding a device's node (it taints the kernel), an NVMe
-//! policy (a trade-off that wants measuring), and sysctls (they hold for the whole system). Until then they are listed as
-//! left alone.
+//! Four things are planned only when asked for by name: overriding a device's node (it taints the kernel), an NVMe
+//! policy (a trade-off that wants measuring), sysctls (they hold for the whole system), and moving a process's memory (it
+//! slows the process down meanwhile). Until then they are listed as left alone.
 
 mod choice;
 mod owner;
@@ -16,7 +16,8 @@ mod owner;
 use std::collections::{BTreeSet, HashSet};
 
 use nearfar_machine::{
-    CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeId, PciAddress, alternatives,
+    CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeBytes, NodeId, PciAddress,
+    alternatives,
 };
 
 use crate::audit::{Audit, Finding, rule};
@@ -126,15 +127,22 @@ pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
     draft
         .planned
         .sort_by(|a, b| rank(&a.change).cmp(&rank(&b.change)));
-    let nearest = nearest(machine, &draft.planned);
+    Plan {
+        left_alone: draft.left_alone,
+        ..of_changes(machine, draft.planned)
+    }
+}
+
+/// A plan of changes that were asked for, for this machine.
+pub fn of_changes(machine: &Machine, changes: Vec<Planned>) -> Plan {
     Plan {
         plan_format: PLAN_FORMAT,
         host: machine.origin.host.clone(),
         boot: machine.origin.boot.clone(),
         nodes: nodes(machine),
-        changes: draft.planned,
-        left_alone: draft.left_alone,
-        nearest,
+        nearest: nearest(machine, &changes),
+        changes,
+        left_alone: Vec::new(),
     }
 }
 
@@ -153,6 +161,7 @@ fn rank(change: &Change) -> (u8, Irq, &str, u32) {
         Change::Sysctl { name, .. } => (5, Irq(0), name, 0),
         Change::SchedulerDebug { name, .. } => (6, Irq(0), name, 0),
         Change::Cpuset { group, .. } => (7, Irq(0), group, 0),
+        Change::TaskMemory { pid, .. } => (8, Irq(0), "", pid.cast_unsigned()),
     }
 }
 
@@ -186,6 +195,13 @@ impl Draft<'_> {
             Some(Change::Sysctl { name, .. }) if !self.options.names_rule(finding.rule) => {
                 let because =
                     format!("{name} holds for the whole system: only when rule {} is asked for", finding.rule);
+                self.leave(finding, &because);
+            }
+            Some(Change::TaskMemory { .. }) if !self.options.names_rule(finding.rule) => {
+                let because = format!(
+                    "moving a process's memory slows it down meanwhile: only when rule {} is asked for",
+                    finding.rule
+                );
                 self.leave(finding, &because);
             }
             // XPS was judged against the interrupts as they would be.
@@ -271,6 +287,7 @@ fn target(change: &Change) -> String {
         Change::Sysctl { name, .. } => format!("sysctl {name}"),
         Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
         Change::Cpuset { group, .. } => format!("cpuset {group}"),
+        Change::TaskMemory { pid, .. } => format!("memory of {pid}"),
     }
 }
 
@@ -330,6 +347,11 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
         }
         // A machine has neither: what the file holds is read when it is changed.
         Change::SchedulerDebug { .. } | Change::Cpuset { .. } => None,
+        Change::TaskMemory { pid, .. } => {
+            let tasks = machine.tasks.get()?;
+            let memory = tasks.iter().find(|task| task.pid == *pid)?.memory.get()?;
+            Some(memory_by_node(memory))
+        }
         Change::Sysctl { name, .. } => {
             let balancing = name == "kernel.numa_balancing";
             machine
@@ -340,6 +362,15 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
                 .map(u32::to_string)
         }
     }
+}
+
+/// `N0=1048576 N1=4096`, in bytes.
+pub fn memory_by_node(memory: &[NodeBytes]) -> String {
+    let parts: Vec<String> = memory
+        .iter()
+        .map(|on| format!("N{}={}", on.node, on.bytes))
+        .collect();
+    parts.join(" ")
 }
 
 /// The CPUs of each online node that has some.

@@ -8,6 +8,8 @@ use nearfar_machine::{
     PolicyBytes, SourceKind, Task, Warning, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
+use nearfar_placement::change::Change;
+use nearfar_placement::plan::{PlanOptions, plan};
 
 use AnaState::Optimized;
 
@@ -118,6 +120,39 @@ fn one_path_or_an_unknown_policy_is_no_finding() {
 }
 
 #[test]
+fn memory_of_a_confined_task_is_planned_only_when_its_rule_is_named() {
+    let mut machine = two_nodes();
+    *list(&mut machine.tasks) = vec![
+        task(7, "bound", "0-3", 1, &[(0, 1), (1, 6)]),
+        task(8, "floating", "0-7", 5, &[(0, 3), (1, 1)]),
+    ];
+    let audit = audit(&machine, &AuditOptions::default());
+    let planned = |rules| {
+        let options = PlanOptions {
+            rules,
+            ..PlanOptions::default()
+        };
+        plan(&machine, &audit, &options)
+    };
+    let all = planned(None);
+    assert_eq!((all.changes.len(), all.left_alone.len()), (0, 1));
+    let named = planned(Some(vec!["task-memory-far".to_owned()]));
+    let [only] = &named.changes[..] else {
+        panic!("{named:?}");
+    };
+    let expected = Change::TaskMemory {
+        pid: 7,
+        from: NodeSet::single(NodeId(1)),
+        to: NodeId(0),
+        shared: false,
+    };
+    assert_eq!(only.change, expected);
+    assert_eq!(only.before.as_deref(), Some("N0=1073741824 N1=6442450944"));
+    // Which process it is has to be read from the system.
+    assert_eq!(only.owner, None);
+}
+
+#[test]
 fn tasks_whose_memory_is_elsewhere() {
     let mut machine = two_nodes();
     let mut interleaved = task(5, "spread", "0-3", 1, &[(0, 4), (1, 5)]);
@@ -135,11 +170,12 @@ fn tasks_whose_memory_is_elsewhere() {
         interleaved,
         hidden,
     ];
-    insta::assert_snapshot!(findings(&machine), @r"
+    insta::assert_snapshot!(findings(&machine), @r#"
     warning task-memory-far | task 1 (bound): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It may only run on node 0.
       /proc/1/numa_maps = N0=1.0 GiB N1=6.0 GiB
       /proc/1/status = Cpus_allowed_list 0-3
       cost 21 -> 10
+      fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
       advice migratepages 1 1 0 brings the memory near; or let it run on node 1.
     notice task-memory-far | task 2 (floating): 3.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 0. It last ran on node 1.
       /proc/2/numa_maps = N0=3.0 GiB N1=1.0 GiB
@@ -147,7 +183,7 @@ fn tasks_whose_memory_is_elsewhere() {
       cost 21 -> 10
       advice Confine it to node 0, or let NUMA balancing move the memory; what is pinned cannot move.
     not checked task-memory-far: task 6 (secret): /proc/6/numa_maps: permission denied
-    ");
+    "#);
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(crate) fn subject(change: &Change) -> String {
         Change::Sysctl { name, .. } => name.clone(),
         Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
         Change::Cpuset { group, .. } => format!("{group} cpuset"),
+        Change::TaskMemory { pid, .. } => format!("memory of process {pid}"),
     }
 }
 
@@ -47,6 +48,12 @@ pub(crate) fn value(change: &Change) -> String {
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
+        Change::TaskMemory {
+            from, to, shared, ..
+        } => {
+            let shared = if *shared { ", shared pages too" } else { "" };
+            format!("nodes {from} to node {to}{shared}")
+        }
     }
 }
 
@@ -56,6 +63,11 @@ pub(crate) fn caution(change: &Change) -> Option<&'static str> {
         Change::DeviceNode { .. } => Some(
             "writing numa_node taints the kernel (TAINT_FIRMWARE_WORKAROUND), and the driver keeps the old node until \
              it is bound again",
+        ),
+        Change::TaskMemory { .. } => Some(
+            "the process is slower while its pages move (13 to 45 % of its pace was measured); rollback is exact but for huge \
+             pages that the kernel splits, which stay split, and pages that the process replaces meanwhile, which stay \
+             where they are",
         ),
         _ => None,
     }

@@ -13,11 +13,10 @@ type Shown = (Text, String, String);
 /// Every change of the plan with its result: what was made, what was so before, what was left alone, what failed.
 /// `options`: those that name the target, as they are typed, each with a space before it; `rollback` needs the same.
 pub fn document(outcome: &Outcome, options: &str) -> Document {
-    let is_made = |result: &Applied| matches!(result, Applied::Made { .. });
     let made = outcome
         .changes
         .iter()
-        .filter(|tried| is_made(&tried.result))
+        .filter(|tried| tried.result.is_made())
         .count();
     let title = match outcome.change_set {
         Some(number) => format!("Change set {number}"),
@@ -74,6 +73,18 @@ fn applied(setting: &Setting, result: &Applied) -> Shown {
                 .collect();
             let value = format!("{} -> {}", shown(before), shown(after));
             (Local.text("made"), value, notes.join("; "))
+        }
+        Applied::Moved {
+            before,
+            after,
+            memory,
+        } => {
+            let word = match memory.stopped_because {
+                None => Local.text("moved"),
+                Some(_) => Middling.text("moved in part"),
+            };
+            let value = format!("{} -> {}", shown(before), shown(after));
+            (word, value, memory.described())
         }
         Applied::AlreadySo { now } => (Dim.text("so before"), shown(now), none()),
         Applied::LeftAlone { because } => (Middling.text("left alone"), none(), because.clone()),
@@ -146,6 +157,14 @@ fn undone(setting: &Setting, result: &UndoResult) -> Shown {
             none(),
             change::other_owner(was, now),
         ),
+        UndoResult::PagesBack { memory } => {
+            let word = match result.is_settled() {
+                true => Local.text("restored"),
+                false => Warning.text("restored in part"),
+            };
+            (word, none(), memory.described())
+        }
+        UndoResult::ProcessGone { because } => (Dim.text("gone"), none(), because.clone()),
         UndoResult::Failed { error } => (Critical.text("failed"), none(), error.clone()),
     }
 }

@@ -9,6 +9,7 @@ use crate::rebind::rebind;
 use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
 use crate::undo::Undo;
+use nearfar_lease::StateDir;
 
 /// What came of an attempt to write.
 pub(super) enum Attempt {
@@ -29,6 +30,7 @@ pub(super) enum Attempt {
 /// Makes the write and adds it to those of the change set.
 pub(super) fn attempt(
     system: &dyn System,
+    state: &StateDir,
     journal: &mut Journal,
     writes: &mut Vec<Written>,
     intent: Intent,
@@ -36,7 +38,7 @@ pub(super) fn attempt(
 ) -> Attempt {
     let path = intent.setting.path();
     let (old, new) = (intent.old.trim_end(), intent.new.trim_end());
-    if let Err(error) = journal.append(system, Record::Intent(intent.clone())) {
+    if let Err(error) = journal.append(system, Record::Intent(Box::new(intent.clone()))) {
         tracing::warn!(
             path,
             old,
@@ -49,7 +51,7 @@ pub(super) fn attempt(
     tracing::info!(path, old, new, "write");
     let mut written = Written::intended(intent.clone());
     let result = match system.write(&path, intent.new.as_bytes()) {
-        Err(error) => refused(system, journal, &mut written, error, tree),
+        Err(error) => refused(system, state, journal, &mut written, error, tree),
         Ok(()) => match settle(system, &intent, tree) {
             Ok(now) => {
                 let recorded = journal.append(
@@ -63,7 +65,14 @@ pub(super) fn attempt(
                 written.progress = Progress::Done;
                 Attempt::Made { now, recorded }
             }
-            Err(error) => take_back(system, journal, &mut written, error.to_string(), tree),
+            Err(error) => take_back(
+                system,
+                state,
+                journal,
+                &mut written,
+                error.to_string(),
+                tree,
+            ),
         },
     };
     writes.push(written);
@@ -103,6 +112,7 @@ fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, Se
 
 fn refused(
     system: &dyn System,
+    state: &StateDir,
     journal: &mut Journal,
     written: &mut Written,
     error: io::Error,
@@ -113,7 +123,7 @@ fn refused(
     match text(system, &written.intent.setting.path()) {
         // A file of a tree on a full disk may hold a part of the new bytes.
         Ok(now) if now != written.intent.old => {
-            take_back(system, journal, written, error_text(&error), tree)
+            take_back(system, state, journal, written, error_text(&error), tree)
         }
         _ => {
             let record = Record::Failed {
@@ -132,6 +142,7 @@ fn refused(
 
 fn take_back(
     system: &dyn System,
+    state: &StateDir,
     journal: &mut Journal,
     written: &mut Written,
     error: String,
@@ -145,6 +156,7 @@ fn take_back(
     // The change set holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
     let mut undo = Undo {
         system,
+        state,
         journal,
         tree,
         force: true,

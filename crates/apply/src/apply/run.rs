@@ -1,5 +1,7 @@
 //! A change set: the plan's changes in their order, what each came to, and taking all of it back.
 
+mod memory;
+
 use nearfar_proc::error_text;
 use std::io;
 
@@ -18,6 +20,7 @@ use crate::owner::{self, Mismatch};
 use crate::rebind::{function_directory, may_rebind};
 use crate::setting::{Setting, wanted, with_line_end};
 use crate::system::{System, text};
+use crate::task_memory::MoveRequest;
 use crate::undo::Undo;
 use nearfar_lease::StateDir;
 use nearfar_lease::rebind::later_paths;
@@ -82,7 +85,7 @@ impl<'a> Carrying<'a> {
             if let Applied::LeftAlone { because } | Applied::Failed { error: because } = &result {
                 tracing::warn!(path = file, reason = because, "not changed");
             }
-            let made = matches!(result, Applied::Made { .. } | Applied::AlreadySo { .. });
+            let made = result.is_as_planned();
             if self.options.atomic
                 && undone_because.is_none()
                 && (!made || self.stopped_because.is_some())
@@ -115,6 +118,9 @@ impl<'a> Carrying<'a> {
 
     /// One change. An error only where nothing at all was written yet.
     fn one(&mut self, planned: &Planned, index: u64) -> Result<Applied, ApplyError> {
+        if let Some(request) = MoveRequest::of(&planned.change) {
+            return self.move_memory(planned, &request, index);
+        }
         let setting = Setting::of(&planned.change);
         let current = match text(self.system, &setting.path()) {
             Ok(current) => current,
@@ -189,16 +195,10 @@ impl<'a> Carrying<'a> {
         let mut instead: Option<CpuId> = None;
         loop {
             intent.write = self.writes.len() as u64;
-            let journal = match &mut self.journal {
-                Some(journal) => journal,
-                None => self.journal.insert(Journal::begin(
-                    self.state,
-                    self.system,
-                    self.header.clone(),
-                )?),
-            };
+            let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
             let attempt = attempt(
                 self.system,
+                self.state,
                 journal,
                 &mut self.writes,
                 intent.clone(),
@@ -312,6 +312,7 @@ impl<'a> Carrying<'a> {
         };
         let mut undo = Undo {
             system: self.system,
+            state: self.state,
             journal,
             tree: self.tree,
             force: false,
@@ -327,7 +328,7 @@ impl<'a> Carrying<'a> {
                 .ok()
                 .and_then(|change| changes.get_mut(change));
             let Some(tried) = tried else { continue };
-            if matches!(tried.result, Applied::Made { .. }) {
+            if tried.result.is_made() {
                 tried.result = match undone.is_settled() {
                     true => Applied::Undone {
                         now: shown(&written.intent.old),
@@ -347,6 +348,19 @@ impl<'a> Carrying<'a> {
         }
         self.journal.as_ref().map(|journal| journal.run)
     }
+}
+
+/// The journal of the change set, begun with its first write.
+fn begin<'j>(
+    journal: &'j mut Option<Journal>,
+    state: &StateDir,
+    system: &dyn System,
+    header: &Header,
+) -> Result<&'j mut Journal, ApplyError> {
+    Ok(match journal {
+        Some(journal) => journal,
+        none => none.insert(Journal::begin(state, system, header.clone())?),
+    })
 }
 
 /// Text as it is shown: without the line end.
@@ -385,6 +399,7 @@ fn explain_read(change: &Change, error: &io::Error) -> String {
             "this kernel has no such setting, or debugfs is not mounted"
         }
         Change::Cpuset { .. } => "there is no such control group, or it has no cpuset controller",
+        Change::TaskMemory { .. } => "there is no such process",
     };
     match error.kind() {
         io::ErrorKind::NotFound => gone.to_owned(),

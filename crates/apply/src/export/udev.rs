@@ -59,7 +59,10 @@ fn act(writing: &Writing<'_>) -> String {
                 "ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n"
             )
         }
-        Change::SchedulerDebug { .. } | Change::Cpuset { .. } => format!(
+        Change::SchedulerDebug { .. }
+        | Change::Cpuset { .. }
+        // Left out before ([`super::writing`]).
+        | Change::TaskMemory { .. } => format!(
             "# left out: no event of udev is about it: {} = {value}\n",
             writing.file
         ),

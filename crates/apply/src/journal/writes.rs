@@ -66,7 +66,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Reco
             if let Some(driver) = &intent.rebind {
                 crate::check::driver(driver)?;
             }
-            writes.push(Written::intended(intent));
+            writes.push(Written::intended(*intent));
             return Ok(());
         }
         Record::Done { write, .. }

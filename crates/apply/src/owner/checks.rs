@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use nearfar_machine::{CpuId, CpuSet, NodeId};
-use nearfar_placement::change::{Change, NodeCpus, Owner, Plan};
+use nearfar_placement::change::{Change, NodeCpus, Owner, Plan, Planned};
 
 use super::{expected, mismatch, observe};
 use crate::check::PlanError;
@@ -23,7 +23,9 @@ pub(crate) fn check(
 ) -> Result<(), PlanError> {
     check_nodes(&plan.nodes, system)?;
     let rebooted = match (&plan.boot, boot) {
-        (Some(made_in), Some(here)) if made_in != here => Some((made_in, here)),
+        (Some(made_in), Some(here)) if made_in != here => Some((made_in.as_str(), here)),
+        // Clock ticks count from the boot: without it they tell no process from another.
+        (None, Some(here)) if plan.changes.iter().any(is_of_process) => Some(("not named", here)),
         _ => None,
     };
     let mut first = None;
@@ -40,7 +42,7 @@ pub(crate) fn check(
         } else if let Some((made_in, here)) = rebooted
             && !is_identified(&planned.change, &expected, &seen.owner)
         {
-            let (plan, here) = (made_in.clone(), here.to_owned());
+            let (plan, here) = (made_in.to_owned(), here.to_owned());
             return Err(PlanError::OtherBoot {
                 number,
                 file: setting.path(),
@@ -75,7 +77,12 @@ fn is_identified(change: &Change, expected: &Owner, seen: &Owner) -> bool {
         Change::NvmeIoPolicy { .. } => both(expected.nqn.is_some(), seen.nqn.is_some()),
         Change::DeviceNode { .. } => both(expected.pci_id.is_some(), seen.pci_id.is_some()),
         Change::Sysctl { .. } | Change::SchedulerDebug { .. } | Change::Cpuset { .. } => true,
+        Change::TaskMemory { .. } => false,
     }
+}
+
+fn is_of_process(planned: &Planned) -> bool {
+    matches!(planned.change, Change::TaskMemory { .. })
 }
 
 /// A CPU that went offline, or came online, since the plan was made is no fault: a CPU on another node is. Then what

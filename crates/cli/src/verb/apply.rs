@@ -8,7 +8,6 @@ use clap::Args;
 use nearfar_apply::{ApplyError, ApplyOptions};
 use nearfar_machine::Origin;
 use nearfar_placement::change::Plan;
-use nearfar_sources::TaskScope;
 
 use super::plan::{ChoiceArgs, TargetArgs};
 use crate::args::{Colour, Format, FormatArgs, SourceArgs};
@@ -34,7 +33,7 @@ const LARGEST_PLAN: u64 = 256 << 20;
 )]
 pub struct Apply {
     /// A plan as `nearfar plan --format json` prints it, or "-" for standard input
-    #[arg(value_name = "FILE", conflicts_with_all = ["rules", "devices", "not_devices", "override_device_node", "iopolicy"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["rules", "devices", "not_devices", "override_device_node", "iopolicy", "task_memory"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     target: TargetArgs,
@@ -46,6 +45,10 @@ pub struct Apply {
     /// Overwrite values that changed since the plan was made, and go on top of an interrupted change set
     #[arg(long)]
     force: bool,
+    /// Move memory at this rate at most, in MB/s (10^6 bytes) [default: as fast as the kernel can]. The slower, the less
+    /// the process is held up
+    #[arg(long, value_name = "MB/S", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
     /// Show the plan and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -95,9 +98,13 @@ impl Apply {
             force: self.force,
             wait: self.target.wait(),
             cancel,
+            rate_bytes_per_s: self.rate.map(|rate| u64::from(rate) * 1_000_000),
+            progress: crate::progress::of_memory(),
         };
         let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options)
             .map_err(by_who_has_to_act)?;
+        // The bar goes before the answer comes.
+        drop(options);
         output::print(&match self.format.format {
             Format::Table => {
                 nearfar_report::outcome::document(&outcome, &self.target.words()).to_text(&style)
@@ -118,7 +125,7 @@ impl Apply {
             root: self.target.root.clone(),
             fake: None,
         };
-        let machine = source.read(super::audit::wanted(TaskScope::None))?;
+        let machine = source.read(super::audit::wanted(self.choice.task_scope()))?;
         Ok((self.choice.plan(&machine)?, machine.origin))
     }
 }

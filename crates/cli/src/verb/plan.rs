@@ -1,11 +1,13 @@
 //! `nearfar plan`: the changes that would fix what the audit found, shown or written down.
 
+mod memory;
+
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use nearfar_apply::export;
-use nearfar_machine::{IoPolicy, Machine, PciAddress};
+use nearfar_machine::{IoPolicy, Machine, PciAddress, SourceKind};
 use nearfar_placement::audit::{self, AuditOptions};
 use nearfar_placement::change::Plan as Changes;
 use nearfar_placement::plan::{self, PlanOptions};
@@ -14,6 +16,7 @@ use nearfar_sources::TaskScope;
 use crate::args::{Colour, SourceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use memory::MemoryArgs;
 
 /// Show the changes that would fix what the audit finds, without making them
 ///
@@ -22,7 +25,8 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar plan\n  nearfar plan --format json > plan.json && nearfar apply \
-                             plan.json\n  nearfar plan --format script > near.sh"
+                             plan.json\n  nearfar plan --format script > near.sh\n  nearfar plan --task-memory \
+                             4711 --to-node 1 --format json > move.json"
 )]
 pub struct Plan {
     #[command(flatten)]
@@ -68,11 +72,27 @@ pub struct ChoiceArgs {
     /// No policy is best for every load: measure
     #[arg(long, value_name = "POLICY", value_parser = ["numa", "round-robin", "queue-depth"])]
     iopolicy: Option<String>,
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
+/// The rule whose fixes move memory. Only where it is named are processes read: that holds each of them up for a moment.
+const MEMORY_RULE: &str = "task-memory-far";
+
 impl ChoiceArgs {
+    /// Which processes have to be read.
+    pub fn task_scope(&self) -> TaskScope {
+        match self.rules.iter().any(|rule| rule == MEMORY_RULE) {
+            true => TaskScope::All,
+            false => TaskScope::None,
+        }
+    }
+
     /// Audits the machine and plans within the choice.
     pub fn plan(&self, machine: &Machine) -> Result<Changes, Failure> {
+        if let Some(plan) = self.memory.plan(machine) {
+            return plan;
+        }
         let options = PlanOptions {
             device_node_override: self.override_device_node,
             rules: (!self.rules.is_empty()).then(|| self.rules.clone()),
@@ -84,7 +104,11 @@ impl ChoiceArgs {
         };
         options.check(machine).map_err(Failure::input)?;
         let audit = audit::audit(machine, &AuditOptions::default());
-        Ok(plan::plan(machine, &audit, &options))
+        let mut plan = plan::plan(machine, &audit, &options);
+        if machine.origin.kind == SourceKind::Live {
+            nearfar_apply::identify(&mut plan);
+        }
+        Ok(plan)
     }
 }
 
@@ -109,7 +133,9 @@ fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Fai
 impl Plan {
     /// Reads, audits, plans, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = self.source.read(super::audit::wanted(TaskScope::None))?;
+        let machine = self
+            .source
+            .read(super::audit::wanted(self.choice.task_scope()))?;
         let plan = self.choice.plan(&machine)?;
         output::print(&match self.format {
             PlanFormat::Table => {

@@ -215,6 +215,41 @@ pub const TARGETS: &[Target] = &[
         &["0000:99:00.0", "there are: "],
     ),
     target(
+        ["plan", "task_memory"],
+        "plan --task-memory 99999999 --to-node 0 --from-node 0",
+        &["process 99999999"],
+    ),
+    target(
+        ["plan", "to_node"],
+        "plan --task-memory 2 --to-node 4711",
+        &["node 4711", "nodes with memory: 0"],
+    ),
+    target(
+        ["plan", "from_node"],
+        "plan --task-memory 2 --to-node 0 --from-node 4711",
+        &["node 4711", "nodes with memory: 0"],
+    ),
+    target(
+        ["plan", "task_memory"],
+        "plan --source kunpeng --task-memory 2 --to-node 0",
+        &["for the running system"],
+    ),
+    target(
+        ["apply", "task_memory"],
+        "apply --dry-run --task-memory 99999999 --to-node 0 --from-node 0",
+        &["process 99999999"],
+    ),
+    target(
+        ["apply", "to_node"],
+        "apply --dry-run --task-memory 2 --to-node 4711",
+        &["node 4711", "nodes with memory: 0"],
+    ),
+    target(
+        ["apply", "from_node"],
+        "apply --dry-run --task-memory 2 --to-node 0 --from-node 4711",
+        &["node 4711", "nodes with memory: 0"],
+    ),
+    target(
         ["apply", "file"],
         "apply /nonexistent/plan.json",
         &["/nonexistent/plan.json"],
@@ -740,6 +775,7 @@ pub const NO_TARGETS: &[&str] = &[
     "possible-cpus",
     "probe",
     "queue-memory",
+    "rate",
     "request-bytes",
     "samples",
     "scale",

@@ -1,6 +1,6 @@
 //! Tasks whose memory is elsewhere, cpusets that keep it there, and the kernel's own balancing.
 
-use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
+use nearfar_machine::{Cpuset, Known, MAX_NUMBER, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
 
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
@@ -150,6 +150,11 @@ fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Led
             far,
             all,
             most: most.node,
+            away: away
+                .iter()
+                .map(|on| on.node)
+                .filter(|node| node.0 <= MAX_NUMBER)
+                .collect(),
         },
     ));
 }
@@ -162,6 +167,8 @@ struct Elsewhere {
     far: u64,
     all: u64,
     most: NodeId,
+    /// Every node with memory that none of its CPUs is near.
+    away: NodeSet,
 }
 
 fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
@@ -200,6 +207,17 @@ fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
             site.machine.distance(at.runs, site.memory_home(at.runs)),
         )
         .advice(advice);
+    // A task that may run on several nodes could leave the one its memory goes to.
+    let finding = if at.confined && at.nodes.len() == 1 {
+        finding.fix(Change::TaskMemory {
+            pid: task.pid,
+            from: at.away,
+            to: site.memory_home(at.runs),
+            shared: false,
+        })
+    } else {
+        finding
+    };
     match (at.confined, &task.allowed_cpus, &task.last_cpu) {
         (true, Known::Yes(cpus), _) => finding.evidence(
             format!("/proc/{}/status", task.pid),

@@ -43,7 +43,11 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
             ..Owner::default()
         },
         Change::DeviceNode { device, .. } => function(machine, *device),
-        Change::Sysctl { .. } | Change::SchedulerDebug { .. } | Change::Cpuset { .. } => {
+        // When a process began is in none of a machine's tables: who reads the running system adds it.
+        Change::Sysctl { .. }
+        | Change::SchedulerDebug { .. }
+        | Change::Cpuset { .. }
+        | Change::TaskMemory { .. } => {
             return None;
         }
     };

@@ -50,7 +50,9 @@ fn change(machine: &mut Machine, change: &Change) {
                 .rps = Known::Yes(cpus.clone());
         }
         // No audit rule is about them, so no plan has them.
-        Change::SchedulerDebug { .. } | Change::Cpuset { .. } => unreachable!("{change:?}"),
+        Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::TaskMemory { .. } => {
+            unreachable!("{change:?}")
+        }
         Change::NvmeIoPolicy { subsystem, policy } => {
             let found = list(&mut machine.nvme)
                 .iter_mut()

@@ -1,0 +1,195 @@
+//! Moving a process's memory as one change of a change set.
+
+use nearfar_placement::change::Planned;
+use nearfar_placement::plan::memory_by_node;
+use nearfar_proc::error_text;
+use nearfar_proc::resident::Walk;
+
+use super::{Carrying, begin};
+use crate::error::ApplyError;
+use crate::journal::{Intent, Progress, Record, Written};
+use crate::outcome::Applied;
+use crate::setting::Setting;
+use crate::system::{System, first_line};
+use crate::task_memory::{
+    End, Facts, LivePages, MoveProgress, MoveRequest, Mover, Pace, Process, RecordFile,
+    RecordHeader, State, after, check, file_of,
+};
+
+/// Of a transparent huge page, where the kernel does not say: as on x86-64.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+impl Carrying<'_> {
+    /// Moves the pages. An error only where nothing at all was written yet.
+    pub(super) fn move_memory(
+        &mut self,
+        planned: &Planned,
+        request: &MoveRequest,
+        index: u64,
+    ) -> Result<Applied, ApplyError> {
+        let left = |because: String| Ok(Applied::LeftAlone { because });
+        if self.tree {
+            return left("a directory tree has no processes".to_owned());
+        }
+        let Some(identity) = planned.owner.as_ref().and_then(|it| it.process.as_ref()) else {
+            return left("the plan does not say when the process began".to_owned());
+        };
+        let process = match Process::open(request.pid, identity.start_ticks) {
+            Ok(process) => process,
+            Err(error) => return left(error.to_string()),
+        };
+        let facts = match Facts::read(self.system, request) {
+            Ok(facts) => facts,
+            Err(refusal) => return left(refusal.to_string()),
+        };
+        let before = memory_by_node(&facts.survey.by_node());
+        if facts.survey.far_bytes() == 0 {
+            return Ok(Applied::AlreadySo { now: before });
+        }
+        if let Err(refusal) = check(request, &facts) {
+            return left(refusal.to_string());
+        }
+        let write = self.writes.len() as u64;
+        let name = file_of(self.header.id, write);
+        let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
+        let header = RecordHeader::new(
+            request.pid,
+            identity.start_ticks,
+            process.image(),
+            request.to,
+            request.shared,
+        );
+        let mut record = match RecordFile::begin(self.state, self.system, &name, header) {
+            Ok(record) => record,
+            Err(error) => {
+                let (place, reason) = (&self.state.place, error_text(&error));
+                let error = format!("nothing was moved: cannot write {place}/{name}: {reason}");
+                return Ok(Applied::Failed { error });
+            }
+        };
+        let intent = Intent {
+            write,
+            change: index,
+            setting: Setting::of(&planned.change),
+            old: before.clone(),
+            new: format!("to node {}", request.to),
+            owner: planned.owner.clone(),
+            rebind: None,
+            later_paths: Vec::new(),
+        };
+        if let Err(error) = journal.append(self.system, Record::Intent(Box::new(intent.clone()))) {
+            let _ = self.state.remove_file(&name);
+            self.stop(&error);
+            let error = format!(
+                "nothing was moved, because the journal cannot be written: {}",
+                error_text(&error)
+            );
+            return Ok(Applied::Failed { error });
+        }
+        self.writes.push(Written::intended(intent));
+        let pages = LivePages {
+            process,
+            shared: request.shared,
+        };
+        let state = self.walk(request, &pages, &mut record, facts.survey.far_bytes());
+        let after = memory_by_node(&after(
+            &facts.survey.by_node(),
+            &state.moved_from,
+            request.to,
+        ));
+        Ok(self.settle_move(&name, before, after, state))
+    }
+
+    /// Walks the pages and moves them, up to the last or to what ends it.
+    fn walk(
+        &self,
+        request: &MoveRequest,
+        pages: &LivePages,
+        record: &mut RecordFile,
+        total_bytes: u64,
+    ) -> State {
+        let progress = |done_bytes| {
+            if let Some(sink) = &self.options.progress {
+                sink.0(MoveProgress {
+                    done_bytes,
+                    total_bytes,
+                });
+            }
+        };
+        let mut mover = Mover {
+            pages,
+            request,
+            system: self.system,
+            record,
+            pace: Pace::new(self.options.rate_bytes_per_s),
+            is_cancelled: &|| self.options.is_cancelled(),
+            progress: &progress,
+            huge_page_bytes: huge_page_bytes(self.system),
+            state: Default::default(),
+        };
+        let walked = Walk::new(request.pid, &request.from)
+            .each(&mut |found, page_bytes| Ok(mover.take(found, page_bytes)));
+        mover.flush();
+        let mut state = mover.state;
+        if let (Err(error), None) = (walked, &state.end) {
+            state.end = Some(match pages.process.check() {
+                Err(lost) => End::Lost(lost),
+                Ok(()) => End::Refused(error),
+            });
+        }
+        state
+    }
+
+    /// Records what came of it.
+    fn settle_move(&mut self, name: &str, before: String, after: String, state: State) -> Applied {
+        let mut memory = state.moved;
+        memory.stopped_because = state.end.as_ref().map(End::to_string);
+        let Some(written) = self.writes.last_mut() else {
+            return Applied::LeftAlone {
+                because: "nothing was moved".to_owned(),
+            };
+        };
+        let write = written.intent.write;
+        let has_moved = memory.moved_bytes > 0 || state.is_unsettled;
+        let (record, progress) = if has_moved {
+            written.now = Some(after.clone());
+            let now = after.clone();
+            (Record::Done { write, now }, Progress::Done)
+        } else {
+            let error = memory.described();
+            let failed = Progress::Failed {
+                error: error.clone(),
+            };
+            (Record::Failed { write, error }, failed)
+        };
+        written.progress = progress;
+        let recorded = self
+            .journal
+            .as_mut()
+            .map_or(Ok(()), |journal| journal.append(self.system, record));
+        match recorded {
+            Ok(()) if !has_moved => {
+                let _ = self.state.remove_file(name);
+            }
+            Ok(()) => {}
+            Err(error) => self.stop(&error),
+        }
+        tracing::info!(moved = memory.moved_bytes, before, after, "moved memory");
+        if !has_moved {
+            let because = format!("no page was moved: {}", memory.described());
+            return Applied::LeftAlone { because };
+        }
+        Applied::Moved {
+            before,
+            after,
+            memory,
+        }
+    }
+}
+
+/// Of the largest page that is moved as a whole.
+fn huge_page_bytes(system: &dyn System) -> u64 {
+    let size = first_line(system, "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    size.and_then(|size| size.parse().ok())
+        .unwrap_or(HUGE_PAGE_BYTES)
+}

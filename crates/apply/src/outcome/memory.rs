@@ -1,0 +1,118 @@
+//! What became of memory that was moved, in bytes.
+
+use nearfar_proc::move_pages::NotMoved;
+use serde::Serialize;
+
+use crate::task_memory::size;
+
+/// What became of memory that was to be moved.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct MovedMemory {
+    /// It is on the target now.
+    pub moved_bytes: u64,
+    #[serde(flatten)]
+    pub not_moved: NotMovedMemory,
+    /// Why the rest was not tried, where it was not.
+    pub stopped_because: Option<String>,
+}
+
+impl MovedMemory {
+    /// In words: `4.0 MiB moved, 12.0 KiB shared with others`.
+    pub fn described(&self) -> String {
+        let mut parts = Vec::new();
+        if self.moved_bytes > 0 {
+            parts.push(format!("{} moved", size(self.moved_bytes)));
+        }
+        parts.extend(self.not_moved.parts());
+        parts.extend(self.stopped_because.clone());
+        match parts.is_empty() {
+            true => "it is all gone".to_owned(),
+            false => parts.join(", "),
+        }
+    }
+}
+
+/// Memory that did not move, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct NotMovedMemory {
+    /// Other processes map it as well.
+    pub shared_bytes: u64,
+    /// In use by the kernel at that moment, or pinned.
+    pub busy_bytes: u64,
+    /// The node had no room.
+    pub no_room_bytes: u64,
+    /// Unmapped or swapped out meanwhile.
+    pub gone_bytes: u64,
+    /// The kernel cannot move it.
+    pub other_bytes: u64,
+}
+
+impl NotMovedMemory {
+    pub(crate) fn add(&mut self, reason: NotMoved, bytes: u64) {
+        let sum = match reason {
+            NotMoved::Shared => &mut self.shared_bytes,
+            NotMoved::Busy => &mut self.busy_bytes,
+            NotMoved::NoMemory => &mut self.no_room_bytes,
+            NotMoved::Gone => &mut self.gone_bytes,
+            NotMoved::Other => &mut self.other_bytes,
+        };
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        [
+            self.shared_bytes,
+            self.busy_bytes,
+            self.no_room_bytes,
+            self.gone_bytes,
+            self.other_bytes,
+        ]
+        .iter()
+        .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    fn parts(&self) -> impl Iterator<Item = String> {
+        let all = [
+            (self.shared_bytes, "shared with other processes"),
+            (self.busy_bytes, "busy or pinned"),
+            (self.no_room_bytes, "without room on the node"),
+            (self.gone_bytes, "gone meanwhile"),
+            (self.other_bytes, "not movable"),
+        ];
+        all.into_iter()
+            .filter(|(bytes, _)| *bytes > 0)
+            .map(|(bytes, why)| format!("{} {why}", size(bytes)))
+    }
+}
+
+/// What became of memory that was to be put back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RestoredMemory {
+    /// Moved to the node that it came from.
+    pub back_bytes: u64,
+    /// It was on that node: an earlier rollback moved it, or it never left.
+    pub already_bytes: u64,
+    /// Gone, or moved to another node since; left where it is.
+    pub changed_bytes: u64,
+    /// It is still on the target.
+    #[serde(flatten)]
+    pub not_moved: NotMovedMemory,
+    /// Whether what is still on the target counts as undone (`--force`).
+    pub abandoned: bool,
+}
+
+impl RestoredMemory {
+    /// In words: `4.0 MiB back, 12.0 KiB gone or moved since`.
+    pub fn described(&self) -> String {
+        let mut parts = vec![format!("{} back", size(self.back_bytes))];
+        if self.already_bytes > 0 {
+            parts.push(format!("{} back before", size(self.already_bytes)));
+        }
+        if self.changed_bytes > 0 {
+            parts.push(format!("{} gone or moved since", size(self.changed_bytes)));
+        }
+        parts.extend(self.not_moved.parts());
+        parts.join(", ")
+    }
+}

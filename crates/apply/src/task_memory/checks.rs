@@ -1,0 +1,233 @@
+//! Why memory is not moved, looked at before the first page.
+
+use std::io;
+
+use nearfar_machine::{NodeId, NodeSet};
+use nearfar_proc::status::Status;
+use nearfar_proc::{error_text, zoneinfo};
+
+use super::survey::Survey;
+use super::{MoveRequest, size};
+use crate::system::{System, first_line};
+
+/// The room that is left free beyond the size to move: what others take meanwhile.
+const SPARE_PERCENT: u64 = 10;
+const NODES: &str = "/sys/devices/system/node";
+
+/// Why memory is not moved. Each names the figures it was judged by.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("node {to} is not online (online: {online})")]
+    NotOnline { to: NodeId, online: NodeSet },
+    #[error("node {to} has no memory (nodes with memory: {having})")]
+    NoMemory { to: NodeId, having: NodeSet },
+    #[error("process {pid} may not have memory on node {to} (Mems_allowed_list {allowed})")]
+    NotAllowed {
+        pid: i32,
+        to: NodeId,
+        allowed: NodeSet,
+    },
+    #[error(
+        "a memory policy of process {pid} keeps its mapping at {start:x} from node {to} ({policy})"
+    )]
+    Bound {
+        pid: i32,
+        to: NodeId,
+        start: u64,
+        policy: String,
+    },
+    #[error(
+        "node {to} has {} above its high watermarks ({} free), and {} are needed: {} to move and {SPARE_PERCENT} % to spare",
+        size(*room), size(*free), size(*needed), size(*to_move)
+    )]
+    NoRoom {
+        to: NodeId,
+        room: u64,
+        free: u64,
+        needed: u64,
+        to_move: u64,
+    },
+    #[error("cannot read {file}: {reason}")]
+    Read { file: String, reason: String },
+}
+
+/// What the system says of a move.
+pub(crate) struct Facts {
+    pub(crate) survey: Survey,
+    online: NodeSet,
+    having_memory: NodeSet,
+    allowed: NodeSet,
+    /// Of the target, in bytes.
+    free: u64,
+    room: u64,
+}
+
+impl Facts {
+    /// Reads them from the running system.
+    pub(crate) fn read(system: &dyn System, request: &MoveRequest) -> Result<Self, Refusal> {
+        let (pid, to) = (request.pid, request.to);
+        let survey = Survey::of(pid, &request.from, to)
+            .map_err(|error| unread(&format!("/proc/{pid}/numa_maps"), &error))?;
+        let zones = bytes(system, "/proc/zoneinfo")?;
+        let pages = zoneinfo::of_node(&zones, to).unwrap_or_default();
+        let page_bytes = rustix::param::page_size() as u64;
+        let online = node_list(system, "online")?;
+        Ok(Self {
+            survey,
+            // Since Linux 2.6.30; without memory the node has no zones either.
+            having_memory: node_list(system, "has_memory").unwrap_or_else(|_| online.clone()),
+            online,
+            allowed: allowed(system, pid)?,
+            free: pages.free.saturating_mul(page_bytes),
+            room: pages.above_high().saturating_mul(page_bytes),
+        })
+    }
+}
+
+/// Whether the memory may be moved.
+pub(crate) fn check(request: &MoveRequest, facts: &Facts) -> Result<(), Refusal> {
+    let (pid, to) = (request.pid, request.to);
+    if !facts.online.contains(to) {
+        let online = facts.online.clone();
+        return Err(Refusal::NotOnline { to, online });
+    }
+    if !facts.having_memory.contains(to) {
+        let having = facts.having_memory.clone();
+        return Err(Refusal::NoMemory { to, having });
+    }
+    if !facts.allowed.contains(to) {
+        let allowed = facts.allowed.clone();
+        return Err(Refusal::NotAllowed { pid, to, allowed });
+    }
+    if let Some(bound) = &facts.survey.bound {
+        return Err(Refusal::Bound {
+            pid,
+            to,
+            start: bound.start,
+            policy: bound.policy.clone(),
+        });
+    }
+    let to_move = facts.survey.to_move_bytes;
+    let needed = to_move.saturating_add(to_move / 100 * SPARE_PERCENT);
+    if to_move > 0 && facts.room < needed {
+        let (room, free) = (facts.room, facts.free);
+        return Err(Refusal::NoRoom {
+            to,
+            room,
+            free,
+            needed,
+            to_move,
+        });
+    }
+    Ok(())
+}
+
+fn allowed(system: &dyn System, pid: i32) -> Result<NodeSet, Refusal> {
+    let file = format!("/proc/{pid}/status");
+    let status = bytes(system, &file)?;
+    Status::of(&status)
+        .allowed_nodes()
+        .ok_or_else(|| Refusal::Read {
+            file,
+            reason: "it has no field Mems_allowed_list".to_owned(),
+        })
+}
+
+fn node_list(system: &dyn System, name: &str) -> Result<NodeSet, Refusal> {
+    let file = format!("{NODES}/{name}");
+    let list = first_line(system, &file).and_then(|list| NodeSet::parse_list(&list).ok());
+    list.ok_or_else(|| Refusal::Read {
+        file,
+        reason: "it has no list of nodes".to_owned(),
+    })
+}
+
+fn bytes(system: &dyn System, file: &str) -> Result<Vec<u8>, Refusal> {
+    system.read(file).map_err(|error| unread(file, &error))
+}
+
+fn unread(file: &str, error: &io::Error) -> Refusal {
+    Refusal::Read {
+        file: file.to_owned(),
+        reason: error_text(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(list: &str) -> NodeSet {
+        list.parse().unwrap()
+    }
+
+    fn request() -> MoveRequest {
+        MoveRequest {
+            pid: 4711,
+            from: nodes("0"),
+            to: NodeId(1),
+            shared: false,
+        }
+    }
+
+    fn facts() -> Facts {
+        let text = b"1000 default anon=3 N0=1000 kernelpagesize_kB=4\n";
+        Facts {
+            survey: Survey::read(&text[..], &nodes("0"), NodeId(1)).unwrap(),
+            online: nodes("0-1"),
+            having_memory: nodes("0-1"),
+            allowed: nodes("0-1"),
+            free: 9 << 20,
+            room: 8 << 20,
+        }
+    }
+
+    fn refused(facts: &Facts) -> String {
+        check(&request(), facts).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_refusal_names_its_figures() {
+        check(&request(), &facts()).unwrap();
+        let only_first = nodes("0");
+        let offline = Facts {
+            online: only_first.clone(),
+            ..facts()
+        };
+        assert_eq!(refused(&offline), "node 1 is not online (online: 0)");
+        let empty = Facts {
+            having_memory: only_first.clone(),
+            ..facts()
+        };
+        assert_eq!(
+            refused(&empty),
+            "node 1 has no memory (nodes with memory: 0)"
+        );
+        let confined = Facts {
+            allowed: only_first,
+            ..facts()
+        };
+        assert_eq!(
+            refused(&confined),
+            "process 4711 may not have memory on node 1 (Mems_allowed_list 0)"
+        );
+        let full = Facts {
+            room: 4_300_000,
+            ..facts()
+        };
+        assert_eq!(
+            refused(&full),
+            "node 1 has 4.1 MiB above its high watermarks (9.0 MiB free), and 4.3 MiB are needed: 3.9 MiB to move and 10 % \
+             to spare"
+        );
+        let text = b"1000 bind:0 anon=3 N0=1 kernelpagesize_kB=4\n";
+        let bound = Facts {
+            survey: Survey::read(&text[..], &nodes("0"), NodeId(1)).unwrap(),
+            ..facts()
+        };
+        assert_eq!(
+            refused(&bound),
+            "a memory policy of process 4711 keeps its mapping at 1000 from node 1 (bind:0)"
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! Moving pages batch by batch, each recorded before.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{NodeBytes, NodeId};
+use nearfar_proc::error_text;
+use nearfar_proc::move_pages::NotMoved;
+use nearfar_proc::resident::{Next, Page};
+
+use super::MoveRequest;
+use super::pages::{Lost, Pages};
+use super::record::RecordFile;
+use crate::outcome::MovedMemory;
+use crate::system::System;
+
+/// Bytes in one call of move_pages: the process runs between two calls, and a cancel waits for one.
+const BATCH_BYTES: u64 = 2 << 20;
+/// How long at most the mover waits before it looks whether it was cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why a move ended before its last page.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("interrupted")]
+    Cancelled,
+    #[error(transparent)]
+    Lost(Lost),
+    #[error("node {0} has no room left")]
+    NoRoom(NodeId),
+    #[error("cannot record where the next pages are, so they were not moved: {}", error_text(.0))]
+    NotRecorded(io::Error),
+    #[error("the kernel refuses to move pages: {}", error_text(.0))]
+    Refused(io::Error),
+}
+
+/// A limit to the rate.
+pub(crate) struct Pace {
+    began: Instant,
+    bytes_per_s: Option<u64>,
+}
+
+impl Pace {
+    pub(crate) fn new(bytes_per_s: Option<u64>) -> Self {
+        Self {
+            began: Instant::now(),
+            bytes_per_s: bytes_per_s.filter(|&rate| rate > 0),
+        }
+    }
+
+    /// When so many bytes may have been moved.
+    pub(crate) fn due(&self, bytes: u64) -> Instant {
+        let seconds = self
+            .bytes_per_s
+            .map_or(0.0, |rate| bytes as f64 / rate as f64);
+        let wait = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        self.began.checked_add(wait).unwrap_or(self.began)
+    }
+}
+
+/// A move that is under way.
+pub(crate) struct Mover<'a> {
+    pub(crate) pages: &'a dyn Pages,
+    pub(crate) request: &'a MoveRequest,
+    pub(crate) system: &'a dyn System,
+    pub(crate) record: &'a mut RecordFile,
+    pub(crate) pace: Pace,
+    pub(crate) is_cancelled: &'a dyn Fn() -> bool,
+    /// Called with the bytes that were tried.
+    pub(crate) progress: &'a dyn Fn(u64),
+    /// Bytes of a transparent huge page: one that begins in a batch is in it as a whole, since it moves as a whole.
+    pub(crate) huge_page_bytes: u64,
+    pub(crate) state: State,
+}
+
+/// How far a move is.
+#[derive(Default)]
+pub(crate) struct State {
+    /// The next batch, in ascending order.
+    batch: Vec<Page>,
+    page_bytes: u64,
+    tried_bytes: u64,
+    pub(crate) moved: MovedMemory,
+    pub(crate) moved_from: BTreeMap<NodeId, u64>,
+    /// Whether pages may have moved that are not counted: the kernel did not answer where they are.
+    pub(crate) is_unsettled: bool,
+    pub(crate) end: Option<End>,
+}
+
+impl Mover<'_> {
+    /// Takes pages as the walk finds them; moves whole batches.
+    pub(crate) fn take(&mut self, pages: &[Page], page_bytes: u64) -> Next {
+        if (self.is_cancelled)() {
+            self.state.end = Some(End::Cancelled);
+        }
+        if page_bytes != self.state.page_bytes {
+            self.flush();
+            self.state.page_bytes = page_bytes;
+        }
+        for &page in pages {
+            if self.is_full_before(page) {
+                self.flush();
+            }
+            if self.state.end.is_some() {
+                return Next::Stop;
+            }
+            self.state.batch.push(page);
+        }
+        match self.state.end {
+            Some(_) => Next::Stop,
+            None => Next::Continue,
+        }
+    }
+
+    fn is_full_before(&self, page: Page) -> bool {
+        let State {
+            batch, page_bytes, ..
+        } = &self.state;
+        let region = |page: &Page| page.address / self.huge_page_bytes.max(1);
+        let bytes = (batch.len() as u64).saturating_mul(*page_bytes);
+        bytes >= BATCH_BYTES
+            && batch
+                .last()
+                .is_some_and(|last| region(last) != region(&page))
+    }
+
+    /// Moves what was taken and not moved yet.
+    pub(crate) fn flush(&mut self) {
+        let batch = std::mem::take(&mut self.state.batch);
+        if batch.is_empty() || self.state.end.is_some() {
+            return;
+        }
+        if (self.is_cancelled)() {
+            self.state.end = Some(End::Cancelled);
+        } else if let Err(end) = self.move_batch(&batch) {
+            self.state.end = Some(end);
+        }
+        self.state.tried_bytes += batch.len() as u64 * self.state.page_bytes;
+        (self.progress)(self.state.tried_bytes);
+        self.wait();
+    }
+
+    fn move_batch(&mut self, batch: &[Page]) -> Result<(), End> {
+        self.pages.check().map_err(End::Lost)?;
+        let far = self.still_far(batch)?;
+        if far.is_empty() {
+            return Ok(());
+        }
+        let page_bytes = self.state.page_bytes;
+        self.record
+            .before(self.system, &far, page_bytes)
+            .map_err(End::NotRecorded)?;
+        let addresses: Vec<u64> = far.iter().map(|page| page.address).collect();
+        let to = self.request.to;
+        self.state.is_unsettled = true;
+        let (statuses, refused) = match self.pages.move_to(&addresses, to) {
+            Ok(statuses) => (statuses, None),
+            Err(error) => {
+                let status = -error.raw_os_error().unwrap_or(libc::EINVAL);
+                (vec![status; far.len()], Some(error))
+            }
+        };
+        let after = self.where_are(&addresses)?;
+        let stayed = self.count(&far, &statuses, &after);
+        self.state.is_unsettled = false;
+        if !stayed.is_empty() {
+            self.record
+                .stayed(self.system, &stayed, page_bytes)
+                .map_err(End::NotRecorded)?;
+        }
+        match refused {
+            Some(error) if error.raw_os_error() != Some(libc::ENOMEM) => Err(self.refusal(error)),
+            // Of hugetlbfs, the pool of huge pages has none left: smaller pages may still move.
+            _ if self.is_out_of_room(&statuses, &after) && page_bytes <= system_page_bytes() => {
+                Err(End::NoRoom(to))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Those that have not moved or gone since the walk found them.
+    fn still_far(&self, batch: &[Page]) -> Result<Vec<Page>, End> {
+        let addresses: Vec<u64> = batch.iter().map(|page| page.address).collect();
+        let now = self.where_are(&addresses)?.into_iter();
+        let pages = addresses.iter().zip(now).filter_map(|(&address, node)| {
+            let node = NodeId(u32::try_from(node).ok()?);
+            let is_far = self.request.from.contains(node);
+            is_far.then_some(Page { address, node })
+        });
+        Ok(pages.collect())
+    }
+
+    fn where_are(&self, addresses: &[u64]) -> Result<Vec<libc::c_int>, End> {
+        let answer = self.pages.where_are(addresses);
+        answer.map_err(|error| self.refusal(error))
+    }
+
+    /// The end of the process is not the kernel's refusal.
+    fn refusal(&self, error: io::Error) -> End {
+        match self.pages.check() {
+            Err(lost) => End::Lost(lost),
+            Ok(()) => End::Refused(error),
+        }
+    }
+
+    fn is_on_target(&self, node: libc::c_int) -> bool {
+        u32::try_from(node).is_ok_and(|node| NodeId(node) == self.request.to)
+    }
+
+    fn is_out_of_room(&self, statuses: &[libc::c_int], after: &[libc::c_int]) -> bool {
+        let mut pages = statuses.iter().zip(after);
+        pages.any(|(&status, &now)| !self.is_on_target(now) && status == -libc::ENOMEM)
+    }
+
+    /// Counts what became of each page; those that are not on the target.
+    fn count(
+        &mut self,
+        pages: &[Page],
+        statuses: &[libc::c_int],
+        after: &[libc::c_int],
+    ) -> Vec<Page> {
+        let mut stayed = Vec::new();
+        let bytes = self.state.page_bytes;
+        for ((page, &status), &now) in pages.iter().zip(statuses).zip(after) {
+            if self.is_on_target(now) {
+                self.state.moved.moved_bytes += bytes;
+                *self.state.moved_from.entry(page.node).or_default() += bytes;
+                continue;
+            }
+            let reason = if now < 0 {
+                NotMoved::Gone
+            } else {
+                NotMoved::of(status)
+            };
+            self.state.moved.not_moved.add(reason, bytes);
+            stayed.push(*page);
+        }
+        stayed
+    }
+
+    fn wait(&self) {
+        let due = self.pace.due(self.state.tried_bytes);
+        while self.state.end.is_none() && !(self.is_cancelled)() {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(CANCEL_INTERVAL));
+        }
+    }
+}
+
+fn system_page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// The memory by node after a move, from that before.
+pub(crate) fn after(
+    before: &[NodeBytes],
+    moved_from: &BTreeMap<NodeId, u64>,
+    to: NodeId,
+) -> Vec<NodeBytes> {
+    let mut bytes: BTreeMap<NodeId, u64> = before.iter().map(|on| (on.node, on.bytes)).collect();
+    for (node, moved) in moved_from {
+        let on = bytes.entry(*node).or_default();
+        *on = on.saturating_sub(*moved);
+        *bytes.entry(to).or_default() += moved;
+    }
+    let all = bytes.into_iter().filter(|(_, bytes)| *bytes > 0);
+    all.map(|(node, bytes)| NodeBytes { node, bytes }).collect()
+}

@@ -1,0 +1,348 @@
+//! A process of the tests' own: pages that are on nodes, shared, pinned or gone, and a kernel that answers as the real one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+
+use nearfar_lease::{Location, StateDir};
+use nearfar_machine::{NodeId, NodeSet};
+use nearfar_proc::resident::{Next, Page};
+use proptest::prelude::*;
+
+use super::super::mover::{End, Mover, Pace, State};
+use super::super::pages::{Lost, Pages};
+use super::super::record::tests::header;
+use super::super::record::{self, RecordFile};
+use super::super::{MoveRequest, ProgressSink};
+use super::put_back;
+use crate::outcome::RestoredMemory;
+use crate::system::{Rooted, System};
+
+const PAGE: u64 = 4096;
+const TO: NodeId = NodeId(1);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Own,
+    Shared,
+    /// The kernel gives it no status.
+    Pinned,
+    /// It moves, and its status says that it did not.
+    Lying,
+}
+
+/// The pages of a process by number.
+#[derive(Default)]
+struct Fake {
+    pages: RefCell<BTreeMap<u64, (NodeId, Kind)>>,
+    /// Pages that the target still takes.
+    room: Cell<u64>,
+    /// Calls of move_pages before the process ends.
+    calls_left: Cell<u64>,
+}
+
+impl Fake {
+    fn new(pages: BTreeMap<u64, (NodeId, Kind)>) -> Self {
+        Self {
+            pages: RefCell::new(pages),
+            room: Cell::new(u64::MAX),
+            calls_left: Cell::new(u64::MAX),
+        }
+    }
+
+    fn nodes(&self) -> BTreeMap<u64, NodeId> {
+        let pages = self.pages.borrow();
+        pages
+            .iter()
+            .map(|(&page, &(node, _))| (page, node))
+            .collect()
+    }
+
+    fn on(&self, nodes: &NodeSet) -> Vec<Page> {
+        let far = self
+            .nodes()
+            .into_iter()
+            .filter(|(_, node)| nodes.contains(*node));
+        far.map(|(page, node)| Page {
+            address: page * PAGE,
+            node,
+        })
+        .collect()
+    }
+}
+
+impl Pages for Fake {
+    fn where_are(&self, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
+        let pages = self.pages.borrow();
+        let node = |address: &u64| match pages.get(&(address / PAGE)) {
+            Some((node, _)) => node.0.cast_signed(),
+            None => -libc::ENOENT,
+        };
+        Ok(addresses.iter().map(node).collect())
+    }
+
+    fn move_to(&self, addresses: &[u64], to: NodeId) -> io::Result<Vec<libc::c_int>> {
+        self.calls_left.set(self.calls_left.get() - 1);
+        let mut pages = self.pages.borrow_mut();
+        let mut statuses = Vec::new();
+        for address in addresses {
+            let status = match pages.get_mut(&(address / PAGE)) {
+                None => -libc::ENOENT,
+                Some((node, _)) if *node == to => to.0.cast_signed(),
+                Some((_, Kind::Shared)) => -libc::EACCES,
+                Some((_, Kind::Pinned)) => libc::c_int::MIN,
+                Some(_) if to == TO && self.room.get() == 0 => {
+                    return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+                }
+                Some((node, kind)) => {
+                    if to == TO {
+                        self.room.set(self.room.get() - 1);
+                    }
+                    *node = to;
+                    match kind {
+                        Kind::Lying => -libc::EBUSY,
+                        _ => to.0.cast_signed(),
+                    }
+                }
+            };
+            statuses.push(status);
+        }
+        Ok(statuses)
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        match self.calls_left.get() {
+            0 => Err(Lost::Ended(4711)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A disk that is full after so many bytes.
+struct Disk {
+    system: Rooted,
+    room: Cell<usize>,
+}
+
+impl System for Disk {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.system.read(path)
+    }
+
+    fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
+        self.system.write(path, content)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.system.list(path)
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        self.system.link(path)
+    }
+
+    fn record(&self, mut file: &File, line: &[u8]) -> io::Result<()> {
+        let room = self.room.get();
+        file.write_all(&line[..line.len().min(room)])?;
+        if line.len() > room {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.room.set(room - line.len());
+        Ok(())
+    }
+}
+
+/// A state directory, and a disk.
+struct Bench {
+    _folder: tempfile::TempDir,
+    state: StateDir,
+    disk: Disk,
+}
+
+const NAME: &str = "change-1-0.pages";
+
+impl Bench {
+    fn new(room: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::make(&Location::Directory(folder.path().join("state"))).unwrap();
+        let disk = Disk {
+            system: Rooted::live().unwrap(),
+            room: Cell::new(room),
+        };
+        Self {
+            _folder: folder,
+            state,
+            disk,
+        }
+    }
+
+    /// Moves all to [`TO`]; cancelled after so many looks.
+    fn move_all(&self, fake: &Fake, cancel_after: u64, huge_page_bytes: u64) -> io::Result<State> {
+        let request = MoveRequest {
+            pid: 4711,
+            from: "0,2".parse().unwrap(),
+            to: TO,
+            shared: false,
+        };
+        let looks = Cell::new(0);
+        let mut record = RecordFile::begin(&self.state, &self.disk, NAME, header())?;
+        let mut mover = Mover {
+            pages: fake,
+            request: &request,
+            system: &self.disk,
+            record: &mut record,
+            pace: Pace::new(None),
+            is_cancelled: &|| {
+                looks.set(looks.get() + 1);
+                looks.get() > cancel_after
+            },
+            progress: &|_| {},
+            huge_page_bytes,
+            state: State::default(),
+        };
+        // As the walk gives them: in parts that have nothing to do with batches.
+        for part in fake.on(&request.from).chunks(700) {
+            if mover.take(part, PAGE) == Next::Stop {
+                break;
+            }
+        }
+        mover.flush();
+        Ok(mover.state)
+    }
+
+    fn undo(&self, fake: &Fake) -> RestoredMemory {
+        let bytes = record::load(&self.state, NAME).unwrap();
+        put_back(fake, TO, &bytes).ok().unwrap()
+    }
+}
+
+fn pages(count: u64, of: impl Fn(u64) -> (u32, Kind)) -> BTreeMap<u64, (NodeId, Kind)> {
+    let page = |number| {
+        let (node, kind) = of(number);
+        (number, (NodeId(node), kind))
+    };
+    (0..count).map(page).collect()
+}
+
+#[test]
+fn every_outcome_is_counted_and_every_page_goes_back() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(2000, |number| match number {
+        0..=9 => (0, Kind::Shared),
+        10..=19 => (2, Kind::Pinned),
+        20..=29 => (0, Kind::Lying),
+        1990.. => (1, Kind::Own),
+        _ => (number as u32 % 2 * 2, Kind::Own),
+    }));
+    let before = fake.nodes();
+    let state = bench.move_all(&fake, u64::MAX, 2 << 20).unwrap();
+    assert!(state.end.is_none() && !state.is_unsettled);
+    let moved = state.moved;
+    assert_eq!(moved.moved_bytes, 1970 * PAGE);
+    assert_eq!(moved.not_moved.shared_bytes, 10 * PAGE);
+    assert_eq!(moved.not_moved.busy_bytes, 10 * PAGE);
+    assert_eq!(state.moved_from.values().sum::<u64>(), 1970 * PAGE);
+
+    // One was unmapped, one moved on, and one that stayed was moved to the target by another program.
+    fake.pages.borrow_mut().remove(&100);
+    fake.pages.borrow_mut().insert(101, (NodeId(3), Kind::Own));
+    fake.pages.borrow_mut().insert(0, (TO, Kind::Own));
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.back_bytes, 1968 * PAGE);
+    assert_eq!(restored.changed_bytes, 2 * PAGE);
+    assert_eq!(restored.not_moved.bytes(), 0);
+    let mut expected = before;
+    expected.remove(&100);
+    expected.extend([(101, NodeId(3)), (0, TO)]);
+    assert_eq!(fake.nodes(), expected);
+    // Repeated, there is nothing to move.
+    let again = bench.undo(&fake);
+    assert_eq!((again.back_bytes, again.already_bytes), (0, 1968 * PAGE));
+}
+
+#[test]
+fn a_full_target_ends_the_move_and_what_moved_goes_back() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
+    fake.room.set(1000);
+    let before = fake.nodes();
+    let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    assert!(
+        matches!(state.end, Some(End::NoRoom(TO))),
+        "{:?}",
+        state.end
+    );
+    assert_eq!(state.moved.moved_bytes, 1000 * PAGE);
+    assert!(state.moved.not_moved.no_room_bytes > 0);
+    assert_eq!(bench.undo(&fake).back_bytes, 1000 * PAGE);
+    assert_eq!(fake.nodes(), before);
+}
+
+#[test]
+fn a_huge_page_is_in_one_batch() {
+    let bench = Bench::new(usize::MAX);
+    // 300 small pages, then whole regions of 512.
+    let fake = Fake::new(pages(512 * 4, |_| (0, Kind::Own)));
+    fake.pages.borrow_mut().retain(|&page, _| page >= 212);
+    bench.move_all(&fake, u64::MAX, 2 << 20).unwrap();
+    let bytes = record::load(&bench.state, NAME).unwrap();
+    record::read(&bytes, &mut |batch| {
+        let first = batch.pages[0].address;
+        assert!(first == 212 * PAGE || first % (2 << 20) == 0, "{first:x}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_process_that_ends_is_not_the_kernels_refusal() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
+    fake.calls_left.set(2);
+    let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    assert!(matches!(state.end, Some(End::Lost(Lost::Ended(_)))));
+    let bytes = record::load(&bench.state, NAME).unwrap();
+    assert!(put_back(&fake, TO, &bytes).is_err());
+}
+
+#[test]
+fn a_rate_delays_and_a_sink_is_called() {
+    let pace = Pace::new(Some(1_000_000));
+    assert_eq!((pace.due(500_000) - pace.due(0)).as_millis(), 500);
+    let unlimited = Pace::new(None);
+    assert_eq!(unlimited.due(u64::MAX), unlimited.due(0));
+    let sink = ProgressSink(std::sync::Arc::new(|_| {}));
+    assert_eq!(format!("{sink:?}"), "ProgressSink");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Wherever the move ends, and however full the disk is: nothing moved that is not recorded, and all of it goes back.
+    #[test]
+    fn from_any_point_all_goes_back(
+        kinds in prop::collection::vec((0u32..3, 0u8..8), 1..2500),
+        disk in 0usize..20_000,
+        cancel_after in 0u64..20,
+    ) {
+        let bench = Bench::new(disk);
+        let fake = Fake::new(pages(kinds.len() as u64, |number| {
+            let (node, kind) = kinds[number as usize];
+            (node, match kind {
+                0 => Kind::Shared,
+                1 => Kind::Pinned,
+                2 => Kind::Lying,
+                _ => Kind::Own,
+            })
+        }));
+        let before = fake.nodes();
+        match bench.move_all(&fake, cancel_after, 2 << 20) {
+            // Not even the record could be begun.
+            Err(_) => prop_assert_eq!(fake.nodes(), before),
+            Ok(_) => {
+                bench.undo(&fake);
+                prop_assert_eq!(fake.nodes(), before);
+            }
+        }
+    }
+}
