@@ -52,4 +52,11 @@ pub mod status;
 pub mod system;
 pub mod tasks;
 mod text;
+pub mod users;
 pub mod zoneinfo;
+
+pub use comm::Comm;
+pub use error::error_text;
+pub use open_process::OpenProcess;
+pub use schedstat::RunTime;
+pub use stat::{Stat, TaskId};
