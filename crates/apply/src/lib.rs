@@ -10,7 +10,7 @@
 //!  rollback ─► lock ─► journal read back ─► newest write first: ours? ─► journal: undoing ─► old bytes ─► undone
 //! ```
 //!
-//! Memory of a process is moved in batches ([`task_memory`]); where its pages were is on disk before each.
+//! Memory of a process is moved in batches (`task_memory`); where its pages were is on disk before each.
 //!
 //! Two rules hold everything together. No write happens before the bytes it replaces are on disk, so a kill at any
 //! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,

@@ -66,6 +66,12 @@ impl NotMoved {
     }
 }
 
+/// Whether [`move_all`] is permitted for a process. Moves nothing.
+pub fn can_move_all(pid: i32) -> bool {
+    // The kernel checks the flag before it looks at pages (kernel_move_pages() in mm/migrate.c).
+    call(pid, &[0], None, MPOL_MF_MOVE_ALL).is_ok()
+}
+
 fn call(
     pid: i32,
     addresses: &[u64],

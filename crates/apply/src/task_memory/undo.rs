@@ -7,7 +7,7 @@ use std::time::Duration;
 use nearfar_lease::StateDir;
 use nearfar_machine::NodeId;
 use nearfar_proc::error_text;
-use nearfar_proc::move_pages::NotMoved;
+use nearfar_proc::move_pages::{NotMoved, can_move_all};
 
 use super::pages::{LivePages, Lost, Pages, Process, ProcessError};
 use super::record::{self, Batch, RecordHeader};
@@ -47,7 +47,9 @@ pub(crate) fn undo(
     };
     let pages = LivePages {
         process,
-        shared: header.shared,
+        // A page that only this process mapped when it was moved may be mapped by others as well by now, such as one of a library
+        // that a new process reads. It goes back all the same, where this process may move it (CAP_SYS_NICE).
+        shared: header.shared || can_move_all(header.pid),
     };
     match put_back(&pages, header.to, &bytes) {
         Ok(memory) => UndoResult::PagesBack {
