@@ -37,12 +37,13 @@ use failure::{Ending, Failure};
 const LAST_LINES: usize = 40;
 
 /// How often a boot is tried that failed by chance. Up to 1 in 20 boots did on a busy host: of some hundred guests, one has two in a row.
+/// A stored guest that does not load is no boot: what is wrong is its file.
 const MAX_ATTEMPTS: usize = 3;
 
 impl Guest {
     /// Starts a guest; returns when its agent answers. It starts from a saved guest of the same design where there is one. A
     /// guest that boots is saved on the way, unless the request says otherwise or QEMU cannot save it ([`Self::unsaved_reason`]).
-    /// An attempt that fails by chance is repeated, `MAX_ATTEMPTS` times in all: QEMU ends before the kernel has printed
+    /// An attempt that fails by chance is repeated, `MAX_ATTEMPTS` boots in all: QEMU ends before the kernel has printed
     /// anything, the kernel crashes ([`BootFailure::Crashed`]) or is stuck, a vCPU has lost an interrupt's end, or a
     /// saved guest does not start. [`Self::failed_boots`] has the reasons.
     ///
@@ -52,8 +53,9 @@ impl Guest {
     pub fn boot(prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Self, LabError> {
         let mut plan = Plan::new(prepared, cancel)?;
         let mut failed = Vec::new();
+        let mut max_attempts = MAX_ATTEMPTS;
         loop {
-            plan.is_last = failed.len() + 1 == MAX_ATTEMPTS;
+            plan.is_last = failed.len() + 1 == max_attempts;
             match plan.attempt() {
                 Ok(mut guest) => {
                     tracing::info!(seconds = guest.boot_seconds(), start = ?guest.start(), "guest is up");
@@ -66,6 +68,7 @@ impl Guest {
                         if failure.is_of_saving() {
                             plan.saving_failure = Some(by_chance.clone());
                         }
+                        max_attempts += usize::from(plan.is_stored);
                         tracing::warn!(
                             attempt = failed.len() + 1,
                             reason = by_chance.to_string(),
@@ -117,6 +120,8 @@ struct Plan<'a> {
     saving: Result<Saving, Option<UnsavedReason>>,
     deadline: Instant,
     is_last: bool,
+    /// The attempt starts from a guest that an earlier one saved.
+    is_stored: bool,
     /// An earlier attempt that failed when it saved the guest or started it from a saved one. The last attempt does neither.
     saving_failure: Option<BootFailure>,
 }
@@ -155,11 +160,13 @@ impl<'a> Plan<'a> {
             saving,
             deadline,
             is_last: false,
+            is_stored: false,
             saving_failure: None,
         })
     }
 
     fn attempt(&mut self) -> Result<Guest, Failure> {
+        self.is_stored = false;
         let (place, late) = match (&self.saving, &self.saving_failure) {
             (Err(reason), _) => return self.boot(reason.clone()),
             (Ok(_), Some(failure)) if self.is_last => {
@@ -173,6 +180,7 @@ impl<'a> Plan<'a> {
         } else {
             place.find()
         };
+        self.is_stored = matches!(found, Ok(Some(_)));
         match found {
             Ok(Some(saved)) => self
                 .load(&saved, &late, Start::Load)
