@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  file                      parser              reader of this system
-//!  /proc/PID/stat            stat::Stat          tasks::stat, tasks::OpenTask
+//!  /proc/PID/stat            stat::Stat          tasks::stat, tasks::OpenTask, tasks::OpenStat
 //!  /proc/PID/status          status::Status      tasks::process_of, tasks::numbers_of
 //!  /proc/PID/schedstat       schedstat::RunTime  tasks::run_time, tasks::OpenTask
 //!  /proc/PID/sched           sched::Sched        tasks::sched
@@ -12,7 +12,8 @@
 //!  /proc/PID/numa_maps       numa_maps           resident
 //!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process
 //!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
-//!  /proc/zoneinfo            zoneinfo::parse     -
+//!  /proc/zoneinfo            zoneinfo::of_node   -
+//!  nodeN/numastat            numastat::Numastat  -
 //!  /proc/softirqs            cpu_counts::parse   cpu_counts::softirqs
 //! ```
 //!
@@ -42,6 +43,7 @@ pub mod mountinfo;
 pub mod move_pages;
 pub mod numa_balancing;
 pub mod numa_maps;
+pub mod numastat;
 mod open_process;
 pub mod resident;
 pub mod rooted;

@@ -31,10 +31,16 @@ pub struct Stat {
     pub session: i32,
     /// `PF_*` of include/linux/sched.h.
     pub flags: u32,
+    /// Page faults without I/O of all its threads so far (field 10).
+    pub minor_faults: u64,
     /// Time in user mode, in clock ticks.
     pub user_ticks: u64,
     /// Time in kernel mode, in clock ticks.
     pub system_ticks: u64,
+    /// Threads of its process (field 20).
+    pub threads: u32,
+    /// Memory of its process in pages (field 24), as of when the kernel last added its counts up; 0 in recordings that were cut.
+    pub resident_pages: u64,
     /// The CPU it runs on or ran on last (field 39). `None` in recordings that were cut.
     pub cpu: Option<CpuId>,
 }
@@ -57,12 +63,15 @@ impl Stat {
             group: field(5)?.parse().ok()?,
             session: field(6)?.parse().ok()?,
             flags: field(9)?.parse().ok()?,
+            minor_faults: field(10)?.parse().ok()?,
             user_ticks: field(14)?.parse().ok()?,
             system_ticks: field(15)?.parse().ok()?,
+            threads: field(20)?.parse().ok()?,
             id: TaskId {
                 tid: text::number(before)?,
                 start: field(22)?.parse().ok()?,
             },
+            resident_pages: field(24).and_then(|it| it.parse().ok()).unwrap_or(0),
             cpu: field(39)
                 .and_then(|cpu| cpu.parse().ok())
                 .filter(|&cpu| cpu <= MAX_NUMBER)
@@ -150,8 +159,11 @@ mod tests {
             group: 13,
             session: 14,
             flags: 4_194_560,
+            minor_faults: 1,
             user_ticks: 120,
             system_ticks: 30,
+            threads: 1,
+            resident_pages: 7,
             cpu: Some(CpuId(3)),
         };
         assert_eq!((stat, name.as_bytes()), (expected, &b"a) S (b c"[..]));

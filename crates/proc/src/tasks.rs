@@ -14,7 +14,7 @@ use crate::status::Status;
 use crate::text;
 
 pub use fork_watch::ForkWatch;
-pub use open::OpenTask;
+pub use open::{OpenStat, OpenTask, raise_open_files};
 
 /// A thread by number, of any process.
 ///
@@ -48,6 +48,15 @@ pub fn image(pid: i32) -> io::Result<Image> {
 /// When the process has no such thread, or /proc does not show it.
 pub fn stat_of(pid: i32, tid: i32) -> io::Result<Stat> {
     parse_stat(&fs::read(format!("/proc/{pid}/task/{tid}/stat"))?)
+}
+
+/// As [`stat_of`], with the name that stands in the same file.
+///
+/// # Errors
+/// As [`stat_of`].
+pub fn stat_of_with_name(pid: i32, tid: i32) -> io::Result<(Stat, Comm)> {
+    let content = fs::read(format!("/proc/{pid}/task/{tid}/stat"))?;
+    Stat::parse_with_name(&content).ok_or_else(|| malformed("stat"))
 }
 
 fn parse_stat(content: &[u8]) -> io::Result<Stat> {

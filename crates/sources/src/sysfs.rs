@@ -35,7 +35,7 @@ mod topology;
 mod virtio;
 mod writers;
 
-use nearfar_machine::{CpuSet, Known, Machine};
+use nearfar_machine::{CpuSet, Known, Machine, Task};
 
 use crate::tree::Tree;
 use crate::want::Want;
@@ -65,6 +65,11 @@ pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     devices::read(tree, want, &notes, &mut machine);
     machine.warnings = notes.into_diagnostics(tree);
     Ok(machine)
+}
+
+/// Reads processes, and nothing else of the machine.
+pub fn read_tasks(tree: &Tree, want: &Want) -> Known<Vec<Task>> {
+    tasks::read(tree, want, &Notes::default())
 }
 
 fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, SysfsError> {

@@ -7,9 +7,10 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{parse_run_time, parse_stat};
+use super::{malformed, parse_run_time, parse_stat};
+use crate::comm::Comm;
 use crate::schedstat::RunTime;
 use crate::stat::Stat;
 use crate::text;
@@ -124,6 +125,44 @@ impl OpenTask {
         let path = || format!("/proc/{}/task/{}/children", self.pid, self.tid);
         Ok(text::numbers(&self.children.read(path)?))
     }
+}
+
+/// A process whose stat stays open from the first time it is read: the sums of its threads.
+#[derive(Debug)]
+pub struct OpenStat {
+    pid: i32,
+    stat: Reread,
+}
+
+impl OpenStat {
+    /// Opens nothing yet.
+    pub fn new(pid: i32) -> Self {
+        Self {
+            pid,
+            stat: Reread::default(),
+        }
+    }
+
+    /// Its times, its number of threads, its memory and its name now.
+    ///
+    /// # Errors
+    /// `ESRCH` or `ENOENT` when the process is gone.
+    pub fn read(&mut self) -> io::Result<(Stat, Comm)> {
+        let content = self.stat.read(|| format!("/proc/{}/stat", self.pid))?;
+        Stat::parse_with_name(&content).ok_or_else(|| malformed("stat"))
+    }
+}
+
+/// Lets this process have as many files open as its hard limit allows: more of them are kept open then. To be called before the
+/// first is opened.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Where it is refused, files are opened each time.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 #[cfg(test)]

@@ -1,0 +1,253 @@
+//! What the running system does between two looks: CPU time, memory and allocations of each node, far tasks, interrupts and NVMe
+//! paths by node.
+//!
+//! ```text
+//! /proc/PID/stat of all           each look ─────────────┐
+//! threads of those that ran       each look, the longest  │
+//!                                 unread first            ├──► Machine with tasks ──► placement::tasks
+//! memory of the largest, oldest   5 ms of CPU time a look ┘
+//! /proc/stat, numastat, vmstat, interrupts  each look ───────► NodeActivity, Balancing, DeviceActivity
+//! ```
+//!
+//! [`LiveMachine`] is shared by `top` and `exporter`. A look that costs more than expected is followed by a longer rest
+//! ([`LiveMachine::rest`]): looks become rarer, never dearer.
+
+#![allow(
+    missing_docs,
+    reason = "a comment that would repeat the name is left out"
+)]
+
+mod devices;
+mod nodes;
+mod processes;
+mod recent;
+
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{Known, Machine, NodeId, PciAddress};
+use nearfar_placement::tasks::{self, Filter, Tasks};
+use nearfar_proc::numastat::Numastat;
+use nearfar_proc::tasks::raise_open_files;
+use nearfar_sources::tree::Tree;
+use nearfar_sources::{Request, SourceError, Want};
+use nearfar_trace::numa_balancing::MachineCounts;
+use serde::Serialize;
+
+use devices::Devices;
+use nodes::Nodes;
+use processes::Processes;
+
+/// Of one CPU, that looking may take on average.
+const MAX_CPU_SHARE: f64 = 0.015;
+/// The machine itself is read again after this: nodes and CPUs come online, drivers change affinities.
+const MACHINE_AGE: Duration = Duration::from_secs(60);
+
+/// What is watched.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Processes with less memory are counted, but where their memory is stays unread, in bytes.
+    pub min_bytes: u64,
+    /// Watched whatever their size.
+    pub pids: Vec<i32>,
+}
+
+/// A running system that is looked at again and again.
+pub struct LiveMachine {
+    options: Options,
+    tree: Tree,
+    machine: Machine,
+    machine_read: Instant,
+    processes: Processes,
+    nodes: Nodes,
+    devices: Devices,
+    last: Instant,
+    /// CPU seconds of the last look.
+    cost_s: f64,
+    total_cost_s: f64,
+}
+
+/// What happened since the look before; the first covers the moment since the first.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Look {
+    pub seconds: f64,
+    /// Online nodes, by number.
+    pub nodes: Vec<NodeActivity>,
+    /// NUMA balancing's counts of the whole machine since boot.
+    pub balancing: Known<MachineCounts>,
+    /// The same since the look before.
+    pub balancing_since: Known<MachineCounts>,
+    /// Devices whose interrupts fired, by address.
+    pub devices: Known<Vec<DeviceActivity>>,
+    /// Requests through each path of NVMe namespaces with several.
+    pub nvme_paths: Vec<NvmePathActivity>,
+    /// All processes, kernel threads included.
+    pub processes: usize,
+    /// All their threads.
+    pub threads: u64,
+    /// Threads that were last seen on another node.
+    pub node_changes: u64,
+    pub cost: Cost,
+}
+
+/// A node since the look before.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct NodeActivity {
+    pub node: NodeId,
+    /// Online CPUs.
+    pub cpus: usize,
+    /// CPU time that was not idle, in seconds; with `cpus` and the time of the look, the load.
+    pub busy_s: f64,
+    pub total_bytes: Option<u64>,
+    pub free_bytes: Option<u64>,
+    /// Page cache, in bytes.
+    pub file_bytes: Option<u64>,
+    /// Pages that were allocated since the look before; `None` at the first.
+    #[serde(skip)]
+    pub allocated: Option<Numastat>,
+}
+
+/// A PCI function's interrupts since the look before.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DeviceActivity {
+    pub device: PciAddress,
+    /// Disks, interfaces and namespaces that it serves; may be empty.
+    pub names: Vec<String>,
+    /// Where it is, as far as is known.
+    pub node: Option<NodeId>,
+    /// On CPUs of its node.
+    pub near: u64,
+    /// On others.
+    pub far: u64,
+}
+
+/// A path of an NVMe namespace since the look before.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct NvmePathActivity {
+    pub path: String,
+    pub controller: String,
+    pub node: Option<NodeId>,
+    pub requests: u64,
+}
+
+/// What looking took.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Cost {
+    /// CPU time of this look, in seconds.
+    pub cpu_s: f64,
+    /// The same of all looks.
+    pub total_cpu_s: f64,
+    /// Processes whose memory was looked for in this look.
+    pub memory_reads: usize,
+    /// Processes whose memory waits to be looked for the first time.
+    pub memory_unread: usize,
+}
+
+impl LiveMachine {
+    /// Reads the machine; the first look follows.
+    ///
+    /// # Errors
+    /// When /proc or /sys cannot be read.
+    pub fn new(options: Options) -> Result<Self, LiveError> {
+        raise_open_files();
+        let tree = Tree::live().map_err(|error| LiveError::Unreadable(error.to_string()))?;
+        let machine = nearfar_sources::read(&Request::live(want()))?;
+        let now = Instant::now();
+        Ok(Self {
+            processes: Processes::default(),
+            nodes: Nodes::default(),
+            devices: Devices::of(&machine),
+            options,
+            tree,
+            machine,
+            machine_read: now,
+            last: now,
+            cost_s: 0.0,
+            total_cost_s: 0.0,
+        })
+    }
+
+    /// Looks again.
+    ///
+    /// # Errors
+    /// When /proc or /sys cannot be read.
+    pub fn look(&mut self) -> Result<Look, LiveError> {
+        let (now, begun) = (Instant::now(), thread_seconds());
+        let seconds = (now - self.last).as_secs_f64();
+        self.last = now;
+        if now - self.machine_read > MACHINE_AGE {
+            self.machine = nearfar_sources::read(&Request::live(want()))?;
+            self.machine_read = now;
+            self.devices.renew(&self.machine);
+        }
+        let scan = self
+            .processes
+            .look(&self.tree, &self.machine, &self.options, seconds)?;
+        self.machine.tasks = Known::Yes(scan.tasks);
+        let (balancing, balancing_since) = self.nodes.balancing();
+        let mut look = Look {
+            seconds,
+            nodes: self.nodes.look(&self.machine),
+            balancing,
+            balancing_since,
+            devices: self.devices.look(&self.machine),
+            nvme_paths: self.devices.nvme_paths(&self.machine),
+            processes: scan.processes,
+            threads: scan.threads,
+            node_changes: scan.node_changes,
+            cost: scan.cost,
+        };
+        self.cost_s = thread_seconds() - begun;
+        self.total_cost_s += self.cost_s;
+        look.cost.cpu_s = self.cost_s;
+        look.cost.total_cpu_s = self.total_cost_s;
+        Ok(look)
+    }
+
+    /// The machine with the tasks of the last look.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The tasks of the last look, judged. Their CPU time is that of `look`.
+    pub fn tasks(&self, look: &Look, filter: &Filter) -> Tasks {
+        match tasks::tasks(&self.machine, filter, Some(look.seconds)) {
+            Known::Yes(tasks) => tasks,
+            // There was no look yet.
+            Known::No { .. } => Tasks {
+                seconds: None,
+                min_bytes: filter.min_bytes,
+                tasks: Vec::new(),
+                unknown: Vec::new(),
+            },
+        }
+    }
+
+    /// How long to wait before the next look: what was asked for, or longer where looking would take more than 1.5 % of a CPU.
+    pub fn rest(&self, wanted: Duration) -> Duration {
+        wanted.max(Duration::from_secs_f64(self.cost_s / MAX_CPU_SHARE))
+    }
+}
+
+fn want() -> Want {
+    Want {
+        cpu_details: false,
+        ..Want::audit()
+    }
+}
+
+/// CPU time of this thread.
+fn thread_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Why the running system cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("cannot list /proc: {0}")]
+    List(#[source] std::io::Error),
+}

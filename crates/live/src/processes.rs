@@ -1,0 +1,326 @@
+//! Processes from look to look: those with enough memory as [`Task`]s with the CPU time since the look before.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{CpuId, Known, Machine, NodeId, Task, Thread};
+use nearfar_proc::tasks::{self, OpenStat};
+use nearfar_proc::{Stat, TaskId};
+use nearfar_sources::sysfs;
+use nearfar_sources::tree::Tree;
+use nearfar_sources::{TaskScope, Want};
+
+use crate::recent::RecentTime;
+use crate::{Cost, LiveError, Options, thread_seconds};
+
+/// Threads that one look reads; a process with more is read alone.
+const MAX_THREADS: u64 = 1000;
+/// CPU seconds of looking for memory, for each second.
+const MEMORY_CPU_SHARE: f64 = 0.005;
+/// Of the longest rest, that a look may use at once.
+const MAX_MEMORY_CPU_S: f64 = 0.05;
+/// The memory of a process is looked for at most this often: a sample once a second cannot be noticed, one after another can.
+const MIN_MEMORY_AGE: Duration = Duration::from_secs(10);
+
+/// What a look found.
+pub(crate) struct Scan {
+    pub tasks: Vec<Task>,
+    pub processes: usize,
+    pub threads: u64,
+    pub node_changes: u64,
+    pub cost: Cost,
+}
+
+#[derive(Default)]
+pub(crate) struct Processes {
+    known: HashMap<i32, Process>,
+}
+
+/// A process from look to look.
+struct Process {
+    stat: OpenStat,
+    now: Stat,
+    name: String,
+    /// CPU time since the look before.
+    since_ms: u64,
+    recent: RecentTime,
+    /// Of the last time that they were read.
+    threads: Vec<ProcessThread>,
+    threads_read: Option<Instant>,
+    /// With its memory, of the last time that it was looked for.
+    read: Option<Read>,
+}
+
+struct Read {
+    task: Task,
+    at: Instant,
+}
+
+struct ProcessThread {
+    id: TaskId,
+    name: String,
+    ticks: u64,
+    since_ms: u64,
+    cpu: Option<CpuId>,
+}
+
+impl Processes {
+    pub fn look(
+        &mut self,
+        tree: &Tree,
+        machine: &Machine,
+        options: &Options,
+        seconds: f64,
+    ) -> Result<Scan, LiveError> {
+        let own = std::process::id().cast_signed();
+        let pids = tasks::processes().map_err(LiveError::List)?;
+        let there: HashSet<i32> = pids.iter().copied().collect();
+        self.known.retain(|pid, _| there.contains(pid));
+        for &pid in pids.iter().filter(|&&pid| pid != own) {
+            self.look_at(pid, seconds);
+        }
+        let mut large: Vec<i32> = self
+            .known
+            .iter()
+            .filter(|(pid, process)| process.is_wanted(options, **pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        large.sort_unstable();
+        let node_changes = self.read_threads(&large, machine);
+        let cost = self.read_memory(tree, &large, seconds);
+        let tasks = large.iter().filter_map(|pid| self.known[pid].task(*pid));
+        Ok(Scan {
+            tasks: tasks.collect(),
+            processes: self.known.len(),
+            threads: self
+                .known
+                .values()
+                .map(|it| u64::from(it.now.threads))
+                .sum(),
+            node_changes,
+            cost,
+        })
+    }
+
+    /// Its stat; a number that another process has by now starts again.
+    fn look_at(&mut self, pid: i32, seconds: f64) {
+        let known = self.known.remove(&pid);
+        let before = known.as_ref().map(|process| process.now);
+        let mut process = known.unwrap_or_else(|| Process::new(pid));
+        let Ok((mut now, mut name)) = process.stat.read().or_else(|_| {
+            process = Process::new(pid);
+            process.stat.read()
+        }) else {
+            return;
+        };
+        if before.is_some_and(|before| before.id != now.id) {
+            process = Process::new(pid);
+            match process.stat.read() {
+                Ok(read) => (now, name) = read,
+                Err(_) => return,
+            }
+        }
+        let same = before.filter(|before| before.id == now.id);
+        process.since_ms = same.map_or(0, |before| {
+            milliseconds(ticks(&now).saturating_sub(ticks(&before)))
+        });
+        process.recent.fade(seconds);
+        let is_alone = now.threads <= 1;
+        if let Some(cpu) = now.cpu.filter(|_| is_alone && process.since_ms > 0) {
+            process.recent.add(cpu, process.since_ms);
+        }
+        if process.name.as_bytes() != name.as_bytes() {
+            // Another program: its memory is another one.
+            process.name = name.to_string();
+            process.read = None;
+        }
+        process.now = now;
+        self.known.insert(pid, process);
+    }
+
+    /// Reads the threads of processes that ran, those first that waited longest. Returns how many of them are on another node than
+    /// they were.
+    fn read_threads(&mut self, large: &[i32], machine: &Machine) -> u64 {
+        let mut due: Vec<(Option<Instant>, i32)> = large
+            .iter()
+            .map(|pid| (*pid, &self.known[pid]))
+            .filter(|(_, it)| it.now.threads > 1 && (it.since_ms > 0 || it.threads_read.is_none()))
+            .map(|(pid, process)| (process.threads_read, pid))
+            .collect();
+        due.sort_unstable();
+        let (mut count, mut changes) = (0, 0);
+        for (_, pid) in due {
+            let Some(process) = self.known.get_mut(&pid) else {
+                continue;
+            };
+            let threads = u64::from(process.now.threads);
+            if count > 0 && count + threads > MAX_THREADS {
+                break;
+            }
+            count += threads;
+            changes += process.read_threads(pid, machine);
+        }
+        changes
+    }
+
+    /// Looks for the memory of processes until the CPU time for it is used: those first whose memory is unknown, then those with
+    /// most memory for the longest time.
+    fn read_memory(&mut self, tree: &Tree, large: &[i32], seconds: f64) -> Cost {
+        let begun = thread_seconds();
+        let budget = (MEMORY_CPU_SHARE * seconds.max(1.0)).min(MAX_MEMORY_CPU_S);
+        let mut cost = Cost::default();
+        let now = Instant::now();
+        let mut due: Vec<(f64, i32)> = Vec::new();
+        for pid in large {
+            let process = &self.known[pid];
+            let pages = process.now.resident_pages as f64;
+            match &process.read {
+                None => due.push((f64::MAX.min(1e30 * (1.0 + pages)), *pid)),
+                Some(read) if now - read.at >= MIN_MEMORY_AGE => {
+                    due.push((pages * (now - read.at).as_secs_f64(), *pid));
+                }
+                Some(_) => {}
+            }
+        }
+        due.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (_, pid) in due {
+            if cost.memory_reads > 0 && thread_seconds() - begun > budget {
+                break;
+            }
+            cost.memory_reads += 1;
+            let want = Want {
+                tasks: TaskScope::Of(vec![pid]),
+                ..Want::placement()
+            };
+            let read = sysfs::read_tasks(tree, &want).known().unwrap_or_default();
+            if let (Some(process), Some(task)) = (self.known.get_mut(&pid), read.into_iter().next())
+            {
+                process.read = Some(Read {
+                    task,
+                    at: Instant::now(),
+                });
+            }
+        }
+        let unread = large.iter().filter(|pid| self.known[pid].read.is_none());
+        cost.memory_unread = unread.count();
+        cost
+    }
+}
+
+impl Process {
+    fn new(pid: i32) -> Self {
+        Self {
+            stat: OpenStat::new(pid),
+            now: Stat {
+                id: TaskId { tid: pid, start: 0 },
+                state: '?',
+                parent: 0,
+                group: 0,
+                session: 0,
+                flags: 0,
+                minor_faults: 0,
+                user_ticks: 0,
+                system_ticks: 0,
+                threads: 0,
+                resident_pages: 0,
+                cpu: None,
+            },
+            name: String::new(),
+            since_ms: 0,
+            recent: RecentTime::default(),
+            threads: Vec::new(),
+            threads_read: None,
+            read: None,
+        }
+    }
+
+    fn is_wanted(&self, options: &Options, pid: i32) -> bool {
+        let bytes = self.now.resident_pages * rustix::param::page_size() as u64;
+        let is_large = !self.now.is_kernel_thread() && bytes >= options.min_bytes.max(1);
+        is_large || options.pids.contains(&pid)
+    }
+
+    fn read_threads(&mut self, pid: i32, machine: &Machine) -> u64 {
+        let before: BTreeMap<TaskId, (u64, Option<CpuId>)> = self
+            .threads
+            .iter()
+            .map(|thread| (thread.id, (thread.ticks, thread.cpu)))
+            .collect();
+        let is_first = self.threads_read.is_none();
+        self.threads_read = Some(Instant::now());
+        self.threads.clear();
+        let node = |cpu: Option<CpuId>| -> Option<NodeId> { machine.cpu(cpu?)?.node };
+        let mut changes = 0;
+        for tid in tasks::threads(pid).unwrap_or_default() {
+            let Ok((stat, name)) = tasks::stat_of_with_name(pid, tid) else {
+                continue;
+            };
+            let ticks = ticks(&stat);
+            let known = before.get(&stat.id).copied();
+            // One that started meanwhile ran since then; of the first time, all of it would be the past.
+            let then = known.map_or(if is_first { ticks } else { 0 }, |(ticks, _)| ticks);
+            let since_ms = milliseconds(ticks.saturating_sub(then));
+            if let Some(cpu) = stat.cpu.filter(|_| since_ms > 0) {
+                self.recent.add(cpu, since_ms);
+            }
+            let was_on = known.and_then(|(_, cpu)| node(cpu));
+            changes += u64::from(was_on.is_some() && was_on != node(stat.cpu));
+            self.threads.push(ProcessThread {
+                id: stat.id,
+                name: name.to_string(),
+                ticks,
+                since_ms,
+                cpu: stat.cpu,
+            });
+        }
+        changes
+    }
+
+    /// With the CPU time since the look before; where it ran, of the last seconds.
+    fn task(&self, pid: i32) -> Option<Task> {
+        let mut task = match &self.read {
+            Some(read) => read.task.clone(),
+            None => Task {
+                memory: Known::no("not looked for yet"),
+                start: Known::Yes(self.now.id.start),
+                ..Task::new(pid, &self.name)
+            },
+        };
+        if task
+            .start
+            .get()
+            .is_some_and(|start| *start != self.now.id.start)
+        {
+            return None;
+        }
+        let times = self.recent.times();
+        task.cpu_ms = Known::Yes(self.since_ms);
+        task.last_cpu = Known::from_option(self.now.cpu, || "its stat does not say");
+        // Where it ran before it was watched, until it runs.
+        if !times.is_empty() {
+            task.cpu_times = Known::Yes(times);
+        }
+        task.threads = self.threads.iter().map(ProcessThread::thread).collect();
+        Some(task)
+    }
+}
+
+impl ProcessThread {
+    fn thread(&self) -> Thread {
+        Thread {
+            tid: self.id.tid,
+            name: self.name.clone(),
+            start: self.id.start,
+            last_cpu: Known::from_option(self.cpu, || "its stat does not say"),
+            cpu_ms: self.since_ms,
+        }
+    }
+}
+
+fn ticks(stat: &Stat) -> u64 {
+    stat.user_ticks.saturating_add(stat.system_ticks)
+}
+
+fn milliseconds(ticks: u64) -> u64 {
+    ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1)
+}
