@@ -18,6 +18,7 @@ mod progress;
 mod recorded;
 mod shell;
 mod signals;
+mod task_filter;
 mod verb;
 
 use std::process::ExitCode;

@@ -74,13 +74,25 @@ pub fn json<T: Serialize>(
     source: Option<&Origin>,
     answer: &T,
 ) -> Result<String, Failure> {
-    let envelope = Envelope {
+    serde_json::to_string_pretty(&envelope(schema, source, answer)).map_err(Failure::input)
+}
+
+/// The same on one line, for answers of which one follows the other.
+pub fn json_line<T: Serialize>(
+    schema: &str,
+    source: Option<&Origin>,
+    answer: &T,
+) -> Result<String, Failure> {
+    serde_json::to_string(&envelope(schema, source, answer)).map_err(Failure::input)
+}
+
+fn envelope<'a, T>(schema: &'a str, source: Option<&'a Origin>, answer: &'a T) -> Envelope<'a, T> {
+    Envelope {
         schema,
         nearfar: env!("CARGO_PKG_VERSION"),
         source,
         answer,
-    };
-    serde_json::to_string_pretty(&envelope).map_err(Failure::input)
+    }
 }
 
 /// How tables look on standard output.

@@ -21,3 +21,13 @@ pub fn cancel_flag() -> Arc<AtomicBool> {
     }
     flag
 }
+
+/// A flag that any of these signals sets, each time it comes, and that does nothing else.
+pub fn flag_of(signals: &[i32]) -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for &signal in signals {
+        // As above: fails only for signals that cannot be caught.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
+    }
+    flag
+}

@@ -21,5 +21,6 @@ pub mod runs;
 pub mod snapshot;
 pub mod spread;
 pub mod tasks;
+pub mod top;
 pub mod topo;
 pub mod trace;

@@ -22,11 +22,12 @@ mod nodes;
 mod processes;
 mod recent;
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nearfar_machine::{Known, Machine, NodeId, PciAddress};
 use nearfar_placement::tasks::{self, Filter, Tasks};
-use nearfar_proc::numastat::Numastat;
+pub use nearfar_proc::numastat::Numastat;
 use nearfar_proc::tasks::raise_open_files;
 use nearfar_sources::tree::Tree;
 use nearfar_sources::{Request, SourceError, Want};
@@ -61,7 +62,7 @@ pub struct LiveMachine {
     nodes: Nodes,
     devices: Devices,
     last: Instant,
-    /// CPU seconds of the last look.
+    /// CPU seconds of the last look; 0 after the first, which opens files that the others find open.
     cost_s: f64,
     total_cost_s: f64,
 }
@@ -69,6 +70,8 @@ pub struct LiveMachine {
 /// What happened since the look before; the first covers the moment since the first.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Look {
+    /// When, in seconds since 1970.
+    pub at_s: f64,
     pub seconds: f64,
     /// Online nodes, by number.
     pub nodes: Vec<NodeActivity>,
@@ -86,6 +89,8 @@ pub struct Look {
     pub threads: u64,
     /// Threads that were last seen on another node.
     pub node_changes: u64,
+    /// How long ago the memory of each process was looked for, in seconds, by process number.
+    pub memory_age_s: BTreeMap<i32, f64>,
     pub cost: Cost,
 }
 
@@ -102,7 +107,6 @@ pub struct NodeActivity {
     /// Page cache, in bytes.
     pub file_bytes: Option<u64>,
     /// Pages that were allocated since the look before; `None` at the first.
-    #[serde(skip)]
     pub allocated: Option<Numastat>,
 }
 
@@ -185,6 +189,9 @@ impl LiveMachine {
         self.machine.tasks = Known::Yes(scan.tasks);
         let (balancing, balancing_since) = self.nodes.balancing();
         let mut look = Look {
+            at_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |since| since.as_secs_f64()),
             seconds,
             nodes: self.nodes.look(&self.machine),
             balancing,
@@ -194,11 +201,16 @@ impl LiveMachine {
             processes: scan.processes,
             threads: scan.threads,
             node_changes: scan.node_changes,
+            memory_age_s: self.processes.memory_ages(),
             cost: scan.cost,
         };
-        self.cost_s = thread_seconds() - begun;
-        self.total_cost_s += self.cost_s;
-        look.cost.cpu_s = self.cost_s;
+        let cost_s = thread_seconds() - begun;
+        self.cost_s = match self.total_cost_s {
+            0.0 => 0.0,
+            _ => cost_s,
+        };
+        self.total_cost_s += cost_s;
+        look.cost.cpu_s = cost_s;
         look.cost.total_cpu_s = self.total_cost_s;
         Ok(look)
     }

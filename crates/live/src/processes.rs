@@ -34,6 +34,8 @@ pub(crate) struct Scan {
 #[derive(Default)]
 pub(crate) struct Processes {
     known: HashMap<i32, Process>,
+    /// Since then a process that is not known has started.
+    has_looked: bool,
 }
 
 /// A process from look to look.
@@ -79,6 +81,7 @@ impl Processes {
         for &pid in pids.iter().filter(|&&pid| pid != own) {
             self.look_at(pid, seconds);
         }
+        self.has_looked = true;
         let mut large: Vec<i32> = self
             .known
             .iter()
@@ -102,6 +105,14 @@ impl Processes {
         })
     }
 
+    /// How long ago the memory of each process was looked for, in seconds.
+    pub fn memory_ages(&self) -> BTreeMap<i32, f64> {
+        let age = |(pid, process): (&i32, &Process)| {
+            Some((*pid, process.read.as_ref()?.at.elapsed().as_secs_f64()))
+        };
+        self.known.iter().filter_map(age).collect()
+    }
+
     /// Its stat; a number that another process has by now starts again.
     fn look_at(&mut self, pid: i32, seconds: f64) {
         let known = self.known.remove(&pid);
@@ -121,9 +132,12 @@ impl Processes {
             }
         }
         let same = before.filter(|before| before.id == now.id);
-        process.since_ms = same.map_or(0, |before| {
-            milliseconds(ticks(&now).saturating_sub(ticks(&before)))
-        });
+        let then = match same {
+            Some(before) => ticks(&before),
+            None if self.has_looked => 0,
+            None => ticks(&now),
+        };
+        process.since_ms = milliseconds(ticks(&now).saturating_sub(then));
         process.recent.fade(seconds);
         let is_alone = now.threads <= 1;
         if let Some(cpu) = now.cpu.filter(|_| is_alone && process.since_ms > 0) {

@@ -12,6 +12,7 @@ mod filter;
 mod groups;
 mod holders;
 mod interval;
+mod pairs;
 mod remedy;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub use filter::Filter;
 pub use groups::{GroupPlacement, by_group, service_name};
 pub use holders::{Holder, HolderKind};
 pub use interval::within;
+pub use pairs::{NodePair, by_node_pair};
 pub(crate) use remedy::is_even;
 pub use remedy::{Action, Remedy};
 

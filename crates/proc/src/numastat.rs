@@ -1,10 +1,12 @@
 //! `/sys/devices/system/node/nodeN/numastat`: pages that were allocated, by where they were wanted
 //! (Documentation/admin-guide/numastat.rst).
 
+use serde::Serialize;
+
 use crate::text;
 
 /// Pages since boot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Numastat {
     /// Wanted on this node and allocated on it.
     pub hit: u64,

@@ -22,6 +22,7 @@ pub fn count(number: usize, noun: &str) -> String {
     match (number, noun.strip_suffix('y')) {
         (1, _) => format!("1 {noun}"),
         (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) if noun.ends_with('s') => format!("{number} {noun}es"),
         _ => format!("{number} {noun}s"),
     }
 }
@@ -108,6 +109,13 @@ pub(crate) fn moment(seconds_since_1970: u64) -> String {
         seconds / 3600,
         seconds / 60 % 60
     )
+}
+
+/// The time of day of a moment in UTC.
+pub(crate) fn time_of_day(seconds_since_1970: u64) -> String {
+    let seconds = seconds_since_1970 % 86_400;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02} UTC", seconds % 60)
 }
 
 /// How long ago something was, in one unit: `40 s ago`, `3 min ago`, `27 h ago`, `12 days ago`.

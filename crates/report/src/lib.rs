@@ -1,8 +1,8 @@
 //! Documents made from what the other crates found: a pure function a kind of answer, three writers for all of them.
 //!
 //! ```text
-//! Machine, Audit, Plan, Outcome, Traced, Survey, Run, Comparison, ...
-//!        │ topo, audit, plan, outcome, trace, latency, runs, compare, ...
+//! Machine, Audit, Plan, Outcome, Traced, Look, Survey, Run, Comparison, ...
+//!        │ topo, audit, plan, outcome, trace, top, latency, runs, compare, ...
 //!        ▼
 //!     Document ──► text, HTML, Markdown, SVG          Machine ──► topo::{dot, svg}
 //! ```
@@ -41,6 +41,7 @@ mod style;
 mod summary;
 mod tags;
 pub mod tasks;
+pub mod top;
 pub mod topo;
 pub mod trace;
 mod unbound;

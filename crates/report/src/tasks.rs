@@ -2,7 +2,7 @@
 
 use nearfar_machine::{Known, NodeId};
 use nearfar_placement::tasks::{
-    Action, GroupPlacement, Holder, HolderKind, Placement, Remote, TaskPlacement, Tasks,
+    Action, GroupPlacement, Holder, HolderKind, Placement, Remedy, Remote, TaskPlacement, Tasks,
     ThreadPlacement,
 };
 
@@ -145,7 +145,7 @@ fn cost(remote: &Known<Remote>) -> Text {
     }
 }
 
-fn remote(remote: &Known<Remote>) -> Text {
+pub(crate) fn remote(remote: &Known<Remote>) -> Text {
     let Known::Yes(remote) = remote else {
         return Dim.text("?");
     };
@@ -162,7 +162,7 @@ fn remote(remote: &Known<Remote>) -> Text {
 }
 
 /// `N0`, or the share of each: `N0 75 % N1 25 %`.
-fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
+pub(crate) fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
     let Known::Yes(mut parts) = parts else {
         return Dim.text("?");
     };
@@ -182,7 +182,7 @@ fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
     Heading.text(shares.join(" "))
 }
 
-fn holder(holder: &Holder) -> String {
+pub(crate) fn holder(holder: &Holder) -> String {
     match holder.kind {
         HolderKind::Affinity => format!("affinity {}", holder.detail),
         HolderKind::CpusetCpus | HolderKind::CpusetMems => format!("cpuset: {}", holder.detail),
@@ -191,23 +191,28 @@ fn holder(holder: &Holder) -> String {
     }
 }
 
+/// `move its memory to node 0`
+pub(crate) fn action(remedy: &Remedy) -> String {
+    let to = remedy
+        .node
+        .map_or_else(String::new, |node| format!(" to node {node}"));
+    let action = match remedy.action {
+        Action::MoveMemory => "move its memory",
+        Action::MoveTask => "move the task",
+        Action::MoveBoth => "move both",
+        Action::Nothing => "none",
+    };
+    format!("{action}{to}")
+}
+
 fn remedies(out: &mut Document, tasks: &[TaskPlacement]) {
     let mut table = Table::of([">pid", "task", "remedy", "because"]);
     for task in tasks {
         let Some(remedy) = &task.remedy else { continue };
-        let to = remedy
-            .node
-            .map_or_else(String::new, |node| format!(" to node {node}"));
-        let action = match remedy.action {
-            Action::MoveMemory => "move its memory",
-            Action::MoveTask => "move the task",
-            Action::MoveBoth => "move both",
-            Action::Nothing => "none",
-        };
         table.row(cells![
             Dim.text(task.pid),
             Subject.text(&task.name),
-            format!("{action}{to}"),
+            action(remedy),
             Dim.text(&remedy.reason),
         ]);
     }

@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nearfar_machine::{Known, Machine, NodeId, alternatives};
-use nearfar_placement::tasks::{self, Filter, GroupPlacement};
-use nearfar_proc::users;
+use nearfar_machine::{Known, Machine};
+use nearfar_placement::tasks::{self, GroupPlacement};
 use nearfar_sources::{TaskScope, Want};
 use serde::Serialize;
 
-use crate::args::{Colour, Format, FormatArgs, SourceArgs, pid, size};
+use crate::args::{Colour, Format, FormatArgs, SourceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::task_filter::TaskFilterArgs;
 
 const SCHEMA: &str = "tasks/1";
 
@@ -27,24 +27,8 @@ const SCHEMA: &str = "tasks/1";
 pub struct Tasks {
     #[command(flatten)]
     source: SourceArgs,
-    /// Show this process (may be repeated) instead of all
-    #[arg(long, value_name = "PID", value_parser = pid)]
-    pid: Vec<i32>,
-    /// Show tasks with this text in their name
-    #[arg(long, value_name = "TEXT")]
-    name: Option<String>,
-    /// Show tasks of this user: a name or number
-    #[arg(long, value_name = "USER")]
-    user: Option<String>,
-    /// Show tasks of this control group and of those below it, or of this unit (redis.service)
-    #[arg(long, value_name = "GROUP")]
-    group: Option<String>,
-    /// Show tasks that run or have memory on this node
-    #[arg(long, value_name = "N")]
-    node: Option<u32>,
-    /// Leave out tasks with less memory than this; those of --pid are always shown
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size_or_zero)]
-    min_memory: u64,
+    #[command(flatten)]
+    filter: TaskFilterArgs,
     /// Count CPU time for this long instead of since each task started
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
@@ -59,13 +43,6 @@ pub struct Tasks {
     top: usize,
     #[command(flatten)]
     format: FormatArgs,
-}
-
-fn size_or_zero(text: &str) -> Result<u64, String> {
-    match text {
-        "0" => Ok(0),
-        _ => size(text),
-    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -92,8 +69,8 @@ impl Tasks {
             let own = std::process::id().cast_signed();
             tasks.retain(|task| task.pid != own);
         }
-        let filter = self.filter(&machine)?;
-        self.check_group(&machine)?;
+        let filter = self.filter.filter(&machine, self.is_here())?;
+        self.filter.check_group(&machine)?;
         let tasks = match tasks::tasks(&machine, &filter, seconds) {
             Known::Yes(tasks) => tasks,
             Known::No { unknown_reason } => {
@@ -130,13 +107,13 @@ impl Tasks {
 
     /// The machine with its tasks, and for how long their CPU time was counted.
     fn machine(&self) -> Result<(Machine, Option<f64>), Failure> {
-        let scope = match self.pid.is_empty() {
+        let scope = match self.filter.pid.is_empty() {
             true => TaskScope::All,
-            false => TaskScope::Of(self.pid.clone()),
+            false => TaskScope::Of(self.filter.pid.clone()),
         };
         let want = Want {
             tasks: scope,
-            min_task_bytes: self.min_bytes(),
+            min_task_bytes: self.filter.min_bytes(),
             threads: self.threads,
             ..Want::placement()
         };
@@ -162,7 +139,7 @@ impl Tasks {
         })?;
         let elapsed_s = begun.elapsed().as_secs_f64();
         if let (Known::Yes(earlier), Known::Yes(later)) = (&earlier.tasks, &mut later.tasks) {
-            later.retain(|task| self.pid.is_empty() || self.pid.contains(&task.pid));
+            later.retain(|task| self.filter.pid.is_empty() || self.filter.pid.contains(&task.pid));
             tasks::within(earlier, later);
         }
         self.keep_threads(&mut later);
@@ -175,71 +152,12 @@ impl Tasks {
         }
     }
 
+    fn is_here(&self) -> bool {
+        self.source.source.is_none() && self.source.root.is_none()
+    }
+
     /// Whether this process is among the tasks without having been asked for.
     fn is_of_all_here(&self) -> bool {
-        self.pid.is_empty() && self.source.source.is_none() && self.source.root.is_none()
-    }
-
-    fn min_bytes(&self) -> u64 {
-        match self.pid.is_empty() {
-            true => self.min_memory,
-            false => 0,
-        }
-    }
-
-    /// A group that no task is in is a target that does not exist.
-    fn check_group(&self, machine: &Machine) -> Outcome {
-        let Some(group) = &self.group else {
-            return Ok(());
-        };
-        let filter = Filter {
-            group: Some(group.clone()),
-            ..Filter::default()
-        };
-        let all = |filter| tasks::tasks(machine, filter, None).known();
-        if all(&filter).is_none_or(|found| !found.tasks.is_empty()) {
-            return Ok(());
-        }
-        let groups = all(&Filter::default()).map(|all| tasks::by_group(&all));
-        let mut known: Vec<String> = groups
-            .into_iter()
-            .flatten()
-            .filter_map(|it| it.service.or(it.group.known()))
-            .collect();
-        known.sort();
-        known.dedup();
-        Err(Failure::input(anyhow::anyhow!(
-            "no task with {} MiB or more is in group {group:?}; {}",
-            self.min_bytes() >> 20,
-            alternatives(group, &known)
-        )))
-    }
-
-    fn filter(&self, machine: &Machine) -> Result<Filter, Failure> {
-        let node = self.node.map(NodeId);
-        if let Some(missing) = node.filter(|&id| machine.node(id).is_none()) {
-            let known: Vec<String> = machine.nodes.iter().map(|it| it.id.to_string()).collect();
-            return Err(Failure::input(anyhow::anyhow!(
-                "there is no node {missing}; {}",
-                alternatives(&missing.to_string(), &known)
-            )));
-        }
-        let is_here = self.source.source.is_none() && self.source.root.is_none();
-        let user = self.user.as_deref().map(|user| match user.parse() {
-            Ok(number) => Ok(number),
-            Err(_) if !is_here => Err(Failure::input(anyhow::anyhow!(
-                "user {user:?} of another machine is known by number only"
-            ))),
-            Err(_) => users::id_of(user).ok_or_else(|| {
-                Failure::input(anyhow::anyhow!("there is no user {user:?} on this system"))
-            }),
-        });
-        Ok(Filter {
-            name: self.name.clone(),
-            user: user.transpose()?,
-            group: self.group.clone(),
-            node,
-            min_bytes: self.min_bytes(),
-        })
+        self.filter.pid.is_empty() && self.is_here()
     }
 }

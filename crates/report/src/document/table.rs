@@ -64,6 +64,15 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
+    /// The headings, each with the side of its column.
+    pub fn columns(&self) -> &[(String, Align)] {
+        &self.columns
+    }
+
+    pub fn rows(&self) -> &[Vec<Text>] {
+        &self.rows
+    }
+
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

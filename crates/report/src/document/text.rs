@@ -60,7 +60,7 @@ impl Text {
     }
 
     /// Columns it takes on one line.
-    pub(crate) fn columns(&self) -> usize {
+    pub fn columns(&self) -> usize {
         self.spans.iter().map(|span| columns(&span.text)).sum()
     }
 
@@ -70,7 +70,7 @@ impl Text {
     }
 
     /// The text in lines of at most `width` columns; at least one line.
-    pub(crate) fn lines(&self, width: usize) -> Vec<Text> {
+    pub fn lines(&self, width: usize) -> Vec<Text> {
         let roles = self
             .spans
             .iter()

@@ -1,0 +1,341 @@
+//! The screen: drawn after each look and each key.
+//!
+//! ```text
+//! nearfar top   host                         time, interval
+//! summary
+//! nodes                                      map, where there is room
+//! tabs
+//! tasks, services, map, devices; details and help in their place
+//! keys
+//! ```
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crossterm::event;
+use nearfar_live::LiveMachine;
+use nearfar_placement::tasks::{Filter, by_group};
+use nearfar_report::document::Table;
+use nearfar_report::top::View;
+use nearfar_report::{Role, Style as ReportStyle};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+use signal_hook::consts::SIGTSTP;
+
+use super::keys::{self, HELP};
+use super::state::{Areas, Mode, Next, State, Tab};
+use super::table::{self, Look};
+use super::terminal::Terminal;
+use super::{MAX_WAIT, Shown, Top};
+use crate::args::Colour;
+use crate::failure::{Failure, Outcome};
+use crate::{output, signals};
+
+/// Nothing useful fits into less.
+const MIN_COLUMNS: u16 = 40;
+const MIN_LINES: u16 = 10;
+/// From so many columns the map stands next to the nodes.
+const WIDE: u16 = 150;
+/// Columns of the table of nodes.
+const NODES_COLUMNS: u16 = 96;
+/// The part of the lines that nodes may take, one of so many.
+const NODES_PART: u16 = 3;
+const KEYS: &str = "q quit  ? help  / filter  s order  Enter details  Tab view  p pause";
+
+/// Draws until it is ended.
+pub fn run(
+    top: &Top,
+    live: &mut LiveMachine,
+    filter: Filter,
+    ended: &AtomicBool,
+    colour: Colour,
+) -> Outcome {
+    // Messages about what was asked for belong before the screen.
+    top.look(live, &filter, top.sort)?;
+    top.check(live)?;
+    let stopped = signals::flag_of(&[SIGTSTP]);
+    let mut terminal = Terminal::enter().map_err(refused)?;
+    let look = Look {
+        has_colour: output::style(colour).colour,
+    };
+    let mut state = State::new(filter, top.sort, top.interval());
+    let mut shown = top.look(live, &state.filter, state.order)?;
+    let (mut last, mut looks) = (Instant::now(), 0);
+    while !ended.load(Ordering::Relaxed) {
+        let view = shown.view(live.machine());
+        let drawn = terminal
+            .screen
+            .draw(|frame| draw(frame, &view, &mut state, look));
+        drawn.map_err(refused)?;
+        match wait(live, &shown, &mut state, (last, ended, &stopped))? {
+            Next::Quit => break,
+            Next::Suspend => terminal.suspend().map_err(refused)?,
+            Next::Draw => top_again(live, &mut shown, &state),
+            Next::Look => {
+                if top.count.is_some_and(|count| looks >= count) {
+                    break;
+                }
+                shown = top.look(live, &state.filter, state.order)?;
+                (last, looks) = (Instant::now(), looks + 1);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same look with another filter or order.
+fn top_again(live: &LiveMachine, shown: &mut Shown, state: &State) {
+    shown.tasks = live.tasks(&shown.look, &state.filter);
+    state.order.sort(&mut shown.tasks.tasks);
+}
+
+/// Waits for a key, a signal, or the next look.
+fn wait(
+    live: &LiveMachine,
+    shown: &Shown,
+    state: &mut State,
+    (last, ended, stopped): (Instant, &AtomicBool, &AtomicBool),
+) -> Result<Next, Failure> {
+    loop {
+        if ended.load(Ordering::Relaxed) {
+            return Ok(Next::Quit);
+        }
+        if stopped.swap(false, Ordering::Relaxed) {
+            return Ok(Next::Suspend);
+        }
+        let left = live.rest(state.interval).saturating_sub(last.elapsed());
+        if left.is_zero() && !state.is_paused {
+            return Ok(Next::Look);
+        }
+        let wait = match state.is_paused {
+            true => MAX_WAIT,
+            false => left.min(MAX_WAIT),
+        };
+        if event::poll(wait).map_err(refused)? {
+            let event = event::read().map_err(refused)?;
+            if let Some(action) = keys::action(&event, &state.mode) {
+                return Ok(state.apply(action, &shown.tasks.tasks));
+            }
+        }
+    }
+}
+
+fn refused(error: io::Error) -> Failure {
+    Failure::Refused(anyhow::Error::new(error).context("cannot use the terminal"))
+}
+
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &mut State, look: Look) {
+    let area = frame.area();
+    if area.width < MIN_COLUMNS || area.height < MIN_LINES {
+        let text = format!("{MIN_COLUMNS} columns and {MIN_LINES} lines are needed; q quits");
+        frame.render_widget(Paragraph::new(text), area);
+        return;
+    }
+    let summary = view.summary();
+    let nodes = table::lines(&view.nodes(), usize::from(area.width), None, look);
+    let most = usize::from(area.height / NODES_PART).max(2);
+    let node_lines = (1 + nodes.1.len()).min(most);
+    let lengths = [1, summary.len().min(3), node_lines, 1, 0, 1].map(|it| it as u16);
+    let [title, summary_area, nodes_area, tabs, body, keys] = Layout::vertical([
+        Constraint::Length(lengths[0]),
+        Constraint::Length(lengths[1]),
+        Constraint::Length(lengths[2]),
+        Constraint::Length(lengths[3]),
+        Constraint::Min(1),
+        Constraint::Length(lengths[5]),
+    ])
+    .areas(area);
+    state.areas = Areas::default();
+    draw_title(frame, title, view, state, look);
+    let summary: Vec<Line<'_>> = summary.iter().map(|line| look.line(line)).collect();
+    frame.render_widget(Paragraph::new(summary), summary_area);
+    draw_nodes(frame, nodes_area, view, look);
+    draw_tabs(frame, tabs, state, look);
+    match state.mode {
+        Mode::Help => draw_lines(frame, body, help(look), state),
+        Mode::Details(pid) => {
+            let lines = details(view, pid, body.width);
+            draw_lines(frame, body, lines, state);
+        }
+        Mode::Browse | Mode::Filter => draw_table(frame, body, view, state, look),
+    }
+    let text = match (&state.mode, &state.filter.name) {
+        (Mode::Filter, name) => format!(
+            "tasks with this in their name: {}_   Enter keeps it, Esc ends it",
+            name.as_deref().unwrap_or_default()
+        ),
+        (Mode::Details(_) | Mode::Help, _) => "Esc back  arrows scroll  q quit".to_owned(),
+        (Mode::Browse, _) => KEYS.to_owned(),
+    };
+    let keys_line = Line::styled(text, look.style(Role::Dim));
+    frame.render_widget(Paragraph::new(keys_line), keys);
+}
+
+fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &State, look: Look) {
+    let origin = &view.machine.origin;
+    let place = origin.host.as_ref().unwrap_or(&origin.place);
+    let right = format!(
+        "{}  every {} s{}",
+        view.time(),
+        state.interval.as_secs_f64(),
+        if state.is_paused { "  paused" } else { "" }
+    );
+    let left = format!("nearfar top  {place}");
+    let width = usize::from(area.width);
+    let free = width.saturating_sub(left.chars().count() + right.chars().count());
+    let text = format!("{left}{}{right}", " ".repeat(free.max(1)));
+    let style = look.style(Role::Heading).add_modifier(Modifier::REVERSED);
+    frame.render_widget(Paragraph::new(Line::styled(text, style)), area);
+}
+
+/// The map stands next to the nodes where both fit.
+fn draw_nodes(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, look: Look) {
+    let whole = |table: &Table, area: Rect| {
+        let (head, rows) = table::lines(table, usize::from(area.width), None, look);
+        let lines = [vec![head], rows].concat();
+        Paragraph::new(lines)
+    };
+    if area.width < WIDE {
+        frame.render_widget(whole(&view.nodes(), area), area);
+        return;
+    }
+    let halves = [Constraint::Length(NODES_COLUMNS), Constraint::Min(1)];
+    let [left, right] = Layout::horizontal(halves).areas(area);
+    frame.render_widget(whole(&view.nodes(), left), left);
+    frame.render_widget(whole(&view.map(), right), right);
+}
+
+fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &mut State, look: Look) {
+    let mut spans = Vec::new();
+    let mut x = area.x;
+    for (index, (tab, name)) in Tab::ALL.iter().enumerate() {
+        let is_shown = *tab == state.tab;
+        // Brackets as well: reverse video is not on each terminal.
+        let text = if is_shown {
+            format!("[{name}]")
+        } else {
+            format!(" {name} ")
+        };
+        let style = match is_shown {
+            true => Style::default().add_modifier(Modifier::BOLD | Modifier::REVERSED),
+            false => Style::default(),
+        };
+        let width = text.len() as u16;
+        let place = Rect::new(x, area.y, width, 1).intersection(area);
+        state.areas.tabs.push((place, index));
+        x = x.saturating_add(width);
+        spans.push(Span::styled(text, style));
+    }
+    let filter = state.filter.name.as_ref();
+    let filter = filter.map_or_else(String::new, |name| format!(", name has {name:?}"));
+    let order = match state.tab {
+        Tab::Tasks => format!("  by {}{filter}", state.order.name()),
+        _ => String::new(),
+    };
+    spans.push(Span::styled(order, look.style(Role::Dim)));
+    frame.render_widget(Paragraph::new(Line::from(spans)), area);
+}
+
+fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &mut State, look: Look) {
+    let tables = match state.tab {
+        Tab::Tasks => vec![view.tasks(&view.tasks.tasks)],
+        Tab::Services => vec![view.groups(&by_group(view.tasks))],
+        Tab::Map => vec![view.map()],
+        Tab::Devices => vec![view.devices(), view.nvme_paths()],
+    };
+    let rows: usize = tables.iter().map(|table| table.rows().len()).sum();
+    if rows == 0 {
+        let text = Line::styled(empty(view, state.tab), look.style(Role::Dim));
+        frame.render_widget(Paragraph::new(text), area);
+        return;
+    }
+    state.follow(&view.tasks.tasks, rows);
+    let is_selectable = state.tab == Tab::Tasks;
+    let selected = is_selectable.then_some(state.row);
+    let width = usize::from(area.width);
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    let (head, first) = table::lines(&tables[0], width, selected, look);
+    lines.extend(first);
+    for table in tables[1..].iter().filter(|table| !table.is_empty()) {
+        let (head, rows) = table::lines(table, width, None, look);
+        lines.extend([vec![Line::default(), head], rows].concat());
+    }
+    if state.tab == Tab::Map {
+        lines.push(Line::default());
+        lines.push(Line::styled(
+            " CPU time by where its memory is, in percent of a CPU, if each task uses its pages alike",
+            look.style(Role::Dim),
+        ));
+    }
+    let visible = usize::from(area.height.saturating_sub(1));
+    let first = match is_selectable {
+        true => state.row.saturating_sub(visible.saturating_sub(1)),
+        false => state.row.min(lines.len().saturating_sub(visible)),
+    };
+    let body = Rect {
+        y: area.y + 1,
+        height: area.height.saturating_sub(1),
+        ..area
+    };
+    state.areas.rows = if is_selectable { body } else { Rect::default() };
+    state.areas.first_row = first;
+    frame.render_widget(Paragraph::new(head), Rect { height: 1, ..area });
+    let lines: Vec<Line<'_>> = lines.into_iter().skip(first).take(visible).collect();
+    frame.render_widget(Paragraph::new(lines), body);
+}
+
+fn empty(view: &View<'_>, tab: Tab) -> String {
+    match (tab, view.look.devices.unknown_reason()) {
+        (Tab::Devices, Some(reason)) => format!(" unknown: {reason}"),
+        (Tab::Devices, None) => " no interrupt of a PCI device fired".to_owned(),
+        _ => " no task matches".to_owned(),
+    }
+}
+
+fn details(view: &View<'_>, pid: i32, width: u16) -> Vec<Line<'static>> {
+    let task = view.tasks.tasks.iter().find(|task| task.pid == pid);
+    let Some(task) = task else {
+        let text = format!(" process {pid} has ended, or the filter leaves it out");
+        return vec![Line::from(text)];
+    };
+    let style = ReportStyle {
+        colour: false,
+        width: usize::from(width),
+    };
+    let text = view.details(task).to_text(&style);
+    text.lines()
+        .map(|line| Line::from(line.to_owned()))
+        .collect()
+}
+
+fn help(look: Look) -> Vec<Line<'static>> {
+    let keys = HELP.iter().map(|(key, what)| {
+        Line::from(vec![
+            Span::styled(format!(" {key:<22}"), look.style(Role::Subject)),
+            Span::raw(*what),
+        ])
+    });
+    let notes = [
+        "",
+        " remote: share of accesses to other nodes if all pages are used alike",
+        " cost %: CPU time lost at most, if the task only waits for memory",
+        " alloc/s: pages allocated on the node; other/s: by tasks on other nodes",
+        " cache: files; runs on: CPU time of the last seconds",
+    ];
+    keys.chain(notes.map(Line::from)).collect()
+}
+
+/// Lines that scroll, within what there is.
+fn draw_lines(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'static>>, state: &mut State) {
+    let most = lines.len().saturating_sub(usize::from(area.height));
+    state.scrolled = state.scrolled.min(most);
+    let lines: Vec<Line<'_>> = lines.into_iter().skip(state.scrolled).collect();
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,461 @@
+//! What the running system does, look by look: the tables of `nearfar top`.
+//!
+//! ```text
+//! Look, Tasks ──► summary, nodes, pairs, tasks, services, devices ──┬─► a screen, which scrolls and marks a row
+//!                                                                   └─► document, for logs
+//! ```
+
+use nearfar_live::{Look, Numastat};
+use nearfar_machine::{Known, Machine, NodeId, NumaBalancing};
+use nearfar_placement::tasks::{
+    GroupPlacement, NodePair, Placement, TaskPlacement, Tasks, by_node_pair,
+};
+
+use crate::amount::{bytes, count, time_of_day};
+use crate::document::{Document, Table, Text, cells};
+use crate::style::Role::{Dim, Far, Heading, Local, Middling, Plain, Subject};
+use crate::tasks::{action, holder, nodes as node_shares, remote};
+
+/// Columns of the map: more nodes do not fit a terminal.
+const MAX_MAP_NODES: usize = 16;
+/// A bar of load has so many steps.
+const BAR: usize = 10;
+/// Shares of interrupts and faults from which the text is coloured; the number stands next to it.
+const MIDDLING_SHARE: f64 = 0.05;
+const FAR_SHARE: f64 = 0.5;
+/// Threads of the details of a task.
+const MAX_THREADS: usize = 200;
+
+/// What is shown of one look.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub machine: &'a Machine,
+    pub look: &'a Look,
+    pub tasks: &'a Tasks,
+}
+
+impl View<'_> {
+    /// How many times something happened, by second.
+    fn rate(&self, times: u64) -> String {
+        rate(times as f64 / self.look.seconds.max(1e-9))
+    }
+
+    /// CPU seconds as percent of one CPU.
+    fn percent(&self, cpu_s: f64) -> String {
+        format!("{:.1}", 100.0 * cpu_s / self.look.seconds.max(1e-9))
+    }
+
+    /// When it was looked, as the time of day.
+    pub fn time(&self) -> String {
+        time_of_day(self.look.at_s as u64)
+    }
+
+    /// Lines above all tables: how much there is, what NUMA balancing does, what is not known.
+    pub fn summary(&self) -> Vec<Text> {
+        let look = self.look;
+        let threads = usize::try_from(look.threads).unwrap_or(usize::MAX);
+        let mut lines = vec![
+            Text::from(format!(
+                "{}, {}; {} node changes/s; looking: {} % of a CPU",
+                count(look.processes, "process"),
+                count(threads, "thread"),
+                self.rate(look.node_changes),
+                self.percent(look.cost.cpu_s)
+            )),
+            self.balancing(),
+        ];
+        let unknown: usize = self.tasks.unknown.iter().map(|it| it.tasks).sum();
+        let waiting = look.cost.memory_unread;
+        if unknown > waiting {
+            lines.push(Dim.text(format!(
+                "memory of {} unknown: only root sees that of others",
+                count(unknown - waiting, "task")
+            )));
+        }
+        if waiting > 0 {
+            lines.push(Dim.text(format!(
+                "memory of {} was not looked for yet",
+                count(waiting, "task")
+            )));
+        }
+        lines
+    }
+
+    fn balancing(&self) -> Text {
+        let label = Text::from("NUMA balancing: ");
+        let mode = match &self.machine.settings.numa_balancing {
+            Known::Yes(mode) if NumaBalancing(*mode).is_normal() => "on",
+            Known::Yes(_) => "off",
+            Known::No { .. } => return label.then(Dim, "unknown"),
+        };
+        let label = label.then(Plain, mode);
+        let Known::Yes(counts) = self.look.balancing_since else {
+            return label;
+        };
+        let local = match counts.hint_faults {
+            0 => String::new(),
+            all => format!(
+                ", {:.0} % local",
+                100.0 * counts.hint_faults_local as f64 / all as f64
+            ),
+        };
+        label.then(
+            Plain,
+            format!(
+                "; {} hint faults/s{local}; {} pages moved/s",
+                self.rate(counts.hint_faults),
+                self.rate(counts.pages_migrated)
+            ),
+        )
+    }
+
+    /// A row a node: load, memory, and where memory was allocated.
+    pub fn nodes(&self) -> Table {
+        let mut table = Table::of([
+            ">node", ">CPUs", "busy", ">", ">memory", ">free", ">cache", ">alloc/s", ">other/s",
+        ])
+        .indent(0);
+        for node in &self.look.nodes {
+            let all = node.cpus as f64 * self.look.seconds;
+            let busy = if all > 0.0 {
+                (node.busy_s / all).min(1.0)
+            } else {
+                0.0
+            };
+            let size = |bytes_of: Option<u64>| match bytes_of {
+                Some(size) => Plain.text(bytes(size)),
+                None => Dim.text("?"),
+            };
+            let pages = |get: fn(&Numastat) -> u64| match &node.allocated {
+                Some(allocated) => Plain.text(self.rate(get(allocated))),
+                None => Dim.text("-"),
+            };
+            table.row(cells![
+                Heading.text(format!("N{}", node.node)),
+                node.cpus,
+                match node.cpus {
+                    0 => Dim.text("no CPUs"),
+                    _ => Plain.text(bar(busy)),
+                },
+                match node.cpus {
+                    0 => Text::default(),
+                    _ => Plain.text(format!("{:.0} %", 100.0 * busy)),
+                },
+                size(node.total_bytes),
+                size(node.free_bytes),
+                size(node.file_bytes),
+                pages(|it| it.local.saturating_add(it.other)),
+                pages(|it| it.other),
+            ]);
+        }
+        table
+    }
+
+    /// Where CPU time is and where the memory is that it would access, with the distance between both.
+    pub fn map(&self) -> Table {
+        let pairs = by_node_pair(self.tasks);
+        let with_cpus = self.machine.online_nodes().filter(|it| !it.cpus.is_empty());
+        let memory: Vec<NodeId> = self
+            .machine
+            .online_nodes()
+            .filter(|node| node.has_memory() != Some(false))
+            .map(|node| node.id)
+            .take(MAX_MAP_NODES)
+            .collect();
+        let heads = memory.iter().map(|node| format!(">memory N{node}"));
+        let heads: Vec<String> = [">CPUs of".to_owned()].into_iter().chain(heads).collect();
+        let columns: Vec<_> = heads
+            .iter()
+            .map(|head| (head.trim_start_matches('>'), crate::document::Align::Right))
+            .collect();
+        let mut table = Table::new(&columns).indent(0);
+        for from in with_cpus.map(|node| node.id) {
+            let cells = memory.iter().map(|&to| self.pair(&pairs, from, to));
+            let name = Heading.text(format!("N{from}"));
+            table.row([name].into_iter().chain(cells));
+        }
+        table
+    }
+
+    fn pair(&self, pairs: &[NodePair], from: NodeId, to: NodeId) -> Text {
+        let distance = match self.machine.distance(from, to) {
+            Some(distance) => format!("at {}: ", distance.0),
+            None => "at ?: ".to_owned(),
+        };
+        let found = pairs
+            .iter()
+            .find(|pair| (pair.cpus, pair.memory) == (from, to));
+        let seconds = found.map_or(0.0, |pair| pair.seconds);
+        let percent = 100.0 * seconds / self.look.seconds.max(1e-9);
+        let role = match (from == to, percent) {
+            (true, _) => Local,
+            (false, 1.0..) => Far,
+            (false, _) => Plain,
+        };
+        Dim.text(distance).then(role, format!("{percent:.0} %"))
+    }
+
+    /// A row a task, in this order.
+    pub fn tasks<'t>(&self, tasks: impl IntoIterator<Item = &'t TaskPlacement>) -> Table {
+        let mut table = placement_table("pid", "task");
+        for task in tasks {
+            let held: Vec<String> = task.held_by.iter().map(holder).collect();
+            let held = Dim.text(held.join(", "));
+            table.row(self.row(Dim.text(task.pid), Subject.text(&task.name), &task.at, held));
+        }
+        table
+    }
+
+    /// A row a control group, by the name of its unit or container.
+    pub fn groups<'t>(&self, groups: impl IntoIterator<Item = &'t GroupPlacement>) -> Table {
+        let mut table = placement_table("tasks", "group");
+        for group in groups {
+            let name = match (&group.service, &group.group) {
+                (Some(name), _) | (None, Known::Yes(name)) => Subject.text(name),
+                (None, Known::No { .. }) => Dim.text("unknown"),
+            };
+            table.row(self.row(Dim.text(group.tasks), name, &group.at, Text::default()));
+        }
+        table
+    }
+
+    fn row(&self, number: Text, name: Text, at: &Placement, held: Text) -> [Text; 9] {
+        let unknown = || Dim.text("?");
+        let cost = at.remote.get().and_then(|remote| remote.cost_s);
+        cells![
+            number,
+            name,
+            match at.cpu_s {
+                Known::Yes(seconds) => Plain.text(self.percent(seconds)),
+                Known::No { .. } => unknown(),
+            },
+            node_shares(at.cpu_nodes.as_ref().map(|all| {
+                let seconds = all.iter().map(|it| (it.node, it.seconds));
+                seconds.collect()
+            })),
+            match &at.memory {
+                Known::Yes(_) => Plain.text(bytes(at.memory_bytes())),
+                Known::No { .. } => unknown(),
+            },
+            node_shares(at.memory.as_ref().map(|all| {
+                let bytes = all.iter().map(|it| (it.node, it.bytes as f64));
+                bytes.collect()
+            })),
+            remote(&at.remote),
+            cost.map_or_else(unknown, |seconds| Plain.text(self.percent(seconds))),
+            held,
+        ]
+    }
+
+    /// A row a device whose interrupts fired, and a row a path of NVMe namespaces with several.
+    pub fn devices(&self) -> Table {
+        let mut table = Table::of(["device", "is", ">on", ">near/s", ">far/s", ">far"]).indent(0);
+        for device in self.look.devices.get().into_iter().flatten() {
+            let all = device.near + device.far;
+            let share = device.far as f64 / all.max(1) as f64;
+            let role = match (device.node, share) {
+                (None, _) => Dim,
+                (_, FAR_SHARE..) => Far,
+                (_, MIDDLING_SHARE..) => Middling,
+                _ => Local,
+            };
+            let is_known = device.node.is_some();
+            table.row(cells![
+                Subject.text(device.device),
+                device.names.join(", "),
+                on(device.node),
+                if is_known {
+                    self.rate(device.near)
+                } else {
+                    "-".to_owned()
+                },
+                self.rate(device.far),
+                role.text(match is_known {
+                    true => format!("{:.0} %", 100.0 * share),
+                    false => "node unknown".to_owned(),
+                }),
+            ]);
+        }
+        table
+    }
+
+    /// A row a path of NVMe namespaces with several paths.
+    pub fn nvme_paths(&self) -> Table {
+        let mut table = Table::of(["path", "controller", ">on", ">requests/s"]).indent(0);
+        for path in &self.look.nvme_paths {
+            table.row(cells![
+                Subject.text(&path.path),
+                &path.controller,
+                on(path.node),
+                self.rate(path.requests),
+            ]);
+        }
+        table
+    }
+
+    /// Everything known of a task, and the command that brings it near.
+    pub fn details(&self, task: &TaskPlacement) -> Document {
+        let mut out = Document::titled(Subject.text(&task.name), format!("process {}", task.pid));
+        let unknown = |reason: &str| Dim.text(format!("unknown: {reason}"));
+        let resident = match &task.resident {
+            Known::Yes(it) => Text::from(format!(
+                "{}: anonymous {}, file {}, shared {}, huge {}; pinned {}",
+                bytes(it.total()),
+                bytes(it.anonymous),
+                bytes(it.file),
+                bytes(it.shared),
+                bytes(it.huge),
+                bytes(it.pinned)
+            )),
+            Known::No { unknown_reason } => unknown(unknown_reason),
+        };
+        let held: Vec<String> = task.held_by.iter().map(holder).collect();
+        let age = self.look.memory_age_s.get(&task.pid);
+        out.facts([
+            (
+                "service",
+                Text::from(task.service.clone().unwrap_or_default()),
+            ),
+            ("group", known(&task.group)),
+            ("user", known(&task.user)),
+            ("memory", resident),
+            ("on nodes", self.memory_by_node(task)),
+            (
+                "looked for",
+                age.map_or_else(Text::default, |age| Text::from(format!("{age:.0} s ago"))),
+            ),
+            ("kept by", Text::from(held.join(", "))),
+        ]);
+        if let Some(remedy) = &task.remedy {
+            out.labelled("remedy: ", format!("{}: {}", action(remedy), remedy.reason));
+        }
+        let mut table = Table::of([">tid", "thread", ">CPU %", "runs on", ">remote"]);
+        for thread in task.threads.iter().take(MAX_THREADS) {
+            table.row(cells![
+                Dim.text(thread.tid),
+                &thread.name,
+                self.percent(thread.cpu_s),
+                on(thread.node),
+                remote(&thread.remote),
+            ]);
+        }
+        out.table(table);
+        out
+    }
+
+    fn memory_by_node(&self, task: &TaskPlacement) -> Text {
+        let Known::Yes(memory) = &task.at.memory else {
+            return Dim.text(
+                task.at
+                    .memory
+                    .unknown_reason()
+                    .map_or_else(String::new, |it| format!("unknown: {it}")),
+            );
+        };
+        let parts: Vec<String> = memory
+            .iter()
+            .map(|on| format!("N{} {}", on.node, bytes(on.bytes)))
+            .collect();
+        let error = task.sample.map_or_else(String::new, |sample| {
+            format!(" (sampled, +-{})", bytes(sample.error_bytes))
+        });
+        Text::from(format!("{}{error}", parts.join(", ")))
+    }
+
+    /// All of it, for logs: at most `rows` tasks.
+    pub fn document(&self, rows: usize) -> Document {
+        let mut out = Document::titled(
+            "nearfar top",
+            format!("{}; {:.1} s", self.time(), self.look.seconds),
+        );
+        for line in self.summary() {
+            out.paragraph(line);
+        }
+        out.table(self.nodes());
+        if self.machine.online_nodes().count() > 1 {
+            out.subheading(3, "CPU time by where its memory is, in percent of a CPU");
+            out.table(self.map());
+        }
+        let devices = self.devices();
+        if !devices.is_empty() {
+            out.subheading(3, "Interrupts");
+            out.table(devices);
+        }
+        let paths = self.nvme_paths();
+        if !paths.is_empty() {
+            out.subheading(3, "NVMe paths");
+            out.table(paths);
+        }
+        out.subheading(3, "Tasks");
+        let all = &self.tasks.tasks;
+        let table = self.tasks(all.iter().take(rows));
+        match table.is_empty() {
+            true => out.paragraph("no task matches"),
+            false => out.table(table),
+        }
+        out.more(all.len().saturating_sub(rows), "");
+        out
+    }
+}
+
+fn placement_table(number: &str, name: &str) -> Table {
+    let number = format!(">{number}");
+    Table::of([
+        &number, name, ">CPU %", "runs on", ">memory", "is on", ">remote", ">cost %", "kept by",
+    ])
+    .indent(0)
+}
+
+fn on(node: Option<NodeId>) -> Text {
+    match node {
+        Some(node) => Heading.text(format!("N{node}")),
+        None => Dim.text("?"),
+    }
+}
+
+fn known<T: std::fmt::Display>(value: &Known<T>) -> Text {
+    match value {
+        Known::Yes(value) => Text::from(value),
+        Known::No { unknown_reason } => Dim.text(format!("unknown: {unknown_reason}")),
+    }
+}
+
+/// `#####.....`
+fn bar(share: f64) -> String {
+    let full = (share * BAR as f64).round() as usize;
+    format!(
+        "{}{}",
+        "#".repeat(full.min(BAR)),
+        ".".repeat(BAR - full.min(BAR))
+    )
+}
+
+/// `0`, `0.4`, `17`, `12.3k`, `4.0M`
+fn rate(by_second: f64) -> String {
+    match by_second {
+        0.0 => "0".to_owned(),
+        ..10.0 => format!("{by_second:.1}"),
+        ..10_000.0 => format!("{by_second:.0}"),
+        ..1e6 => format!("{:.1}k", by_second / 1e3),
+        _ => format!("{:.1}M", by_second / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_the_digits_that_mean_something() {
+        let texts = [0.0, 0.44, 17.2, 9_999.0, 12_345.0, 4e6].map(rate);
+        assert_eq!(texts, ["0", "0.4", "17", "9999", "12.3k", "4.0M"]);
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share() {
+        assert_eq!(
+            [0.0, 0.52, 1.0, 7.0].map(bar),
+            ["..........", "#####.....", "##########", "##########"]
+        );
+    }
+}
