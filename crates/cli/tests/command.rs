@@ -156,6 +156,8 @@ fn every_key_of_the_json_forms_is_documented() {
     let tasks = ["tasks", "--threads", "--pid", &own, "--format", "json"];
     answers.push(json(&tasks));
     answers.push(json(&["tasks", "--cgroups", "--format", "json"]));
+    let top = ["top", "--batch", "--count", "1", "--seconds", "0.1"];
+    answers.push(json(&[&top[..], &["--format", "json"]].concat()));
     answers.push(json(&["topo", "--pid", &own, "--format", "json"]));
     answers.push(json(&["explain", "--format", "json"]));
     answers.push(json(&["explain", "interrupt-far", "--format", "json"]));

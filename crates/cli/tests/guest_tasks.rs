@@ -1,4 +1,4 @@
-//! `nearfar tasks` in a guest of two nodes: a task with its memory on the other node is found, with the remedy; and what a sample
+//! `nearfar tasks` and `top` in a guest of two nodes: a task with its memory on the other node is found, with the remedy; and what a sample
 //! says is as near to what numa_maps counts as its error claims.
 //!
 //! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes. The part named `inside_...` is this very
@@ -221,6 +221,20 @@ fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
         "json",
     ]);
     assert_eq!(near["tasks"][0]["pid"], json!(holder.pid()), "{near}");
+    let top = answer(&[
+        "top",
+        "--batch",
+        "--count",
+        "1",
+        "--seconds",
+        "0.2",
+        "--format",
+        "json",
+    ]);
+    let tasks = top["tasks"].as_array().unwrap();
+    let seen = tasks.iter().find(|it| it["pid"] == json!(holder.pid()));
+    let share = seen.unwrap()["remote"]["share"].as_f64();
+    assert!(share.unwrap() > 0.9, "{top}");
     let audit = answer(&["audit", "--pid", &pid, "--format", "json"]);
     let findings = audit["findings"].as_array().unwrap();
     let found = findings

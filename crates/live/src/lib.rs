@@ -22,7 +22,6 @@ mod nodes;
 mod processes;
 mod recent;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nearfar_machine::{Known, Machine, NodeId, PciAddress};
@@ -41,7 +40,9 @@ use processes::Processes;
 /// Of one CPU, that looking may take on average.
 const MAX_CPU_SHARE: f64 = 0.015;
 /// The machine itself is read again after this: nodes and CPUs come online, drivers change affinities.
-const MACHINE_AGE: Duration = Duration::from_secs(60);
+const MIN_MACHINE_AGE: Duration = Duration::from_secs(60);
+/// Of one CPU, that reading the machine may take on average besides.
+const MAX_MACHINE_CPU_SHARE: f64 = 0.003;
 
 /// What is watched.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +59,8 @@ pub struct LiveMachine {
     tree: Tree,
     machine: Machine,
     machine_read: Instant,
+    /// CPU seconds of reading the machine.
+    machine_cost_s: f64,
     processes: Processes,
     nodes: Nodes,
     devices: Devices,
@@ -89,8 +92,8 @@ pub struct Look {
     pub threads: u64,
     /// Threads that were last seen on another node.
     pub node_changes: u64,
-    /// How long ago the memory of each process was looked for, in seconds, by process number.
-    pub memory_age_s: BTreeMap<i32, f64>,
+    /// How long ago the memory of each process was looked for, by process number.
+    pub memory_ages: Vec<MemoryAge>,
     pub cost: Cost,
 }
 
@@ -133,6 +136,13 @@ pub struct NvmePathActivity {
     pub requests: u64,
 }
 
+/// How old the figures of a process's memory are.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct MemoryAge {
+    pub pid: i32,
+    pub seconds: f64,
+}
+
 /// What looking took.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Cost {
@@ -154,9 +164,11 @@ impl LiveMachine {
     pub fn new(options: Options) -> Result<Self, LiveError> {
         raise_open_files();
         let tree = Tree::live().map_err(|error| LiveError::Unreadable(error.to_string()))?;
+        let begun = thread_seconds();
         let machine = nearfar_sources::read(&Request::live(want()))?;
         let now = Instant::now();
         Ok(Self {
+            machine_cost_s: thread_seconds() - begun,
             processes: Processes::default(),
             nodes: Nodes::default(),
             devices: Devices::of(&machine),
@@ -178,11 +190,8 @@ impl LiveMachine {
         let (now, begun) = (Instant::now(), thread_seconds());
         let seconds = (now - self.last).as_secs_f64();
         self.last = now;
-        if now - self.machine_read > MACHINE_AGE {
-            self.machine = nearfar_sources::read(&Request::live(want()))?;
-            self.machine_read = now;
-            self.devices.renew(&self.machine);
-        }
+        self.renew_machine(now)?;
+        let of_machine_s = thread_seconds() - begun;
         let scan = self
             .processes
             .look(&self.tree, &self.machine, &self.options, seconds)?;
@@ -201,18 +210,32 @@ impl LiveMachine {
             processes: scan.processes,
             threads: scan.threads,
             node_changes: scan.node_changes,
-            memory_age_s: self.processes.memory_ages(),
+            memory_ages: self.processes.memory_ages(),
             cost: scan.cost,
         };
         let cost_s = thread_seconds() - begun;
         self.cost_s = match self.total_cost_s {
             0.0 => 0.0,
-            _ => cost_s,
+            _ => cost_s - of_machine_s,
         };
         self.total_cost_s += cost_s;
         look.cost.cpu_s = cost_s;
         look.cost.total_cpu_s = self.total_cost_s;
         Ok(look)
+    }
+
+    /// Reads the machine again where it is old.
+    fn renew_machine(&mut self, now: Instant) -> Result<(), LiveError> {
+        let by_cost = Duration::from_secs_f64(self.machine_cost_s / MAX_MACHINE_CPU_SHARE);
+        if now - self.machine_read < by_cost.max(MIN_MACHINE_AGE) {
+            return Ok(());
+        }
+        let begun = thread_seconds();
+        self.machine = nearfar_sources::read(&Request::live(want()))?;
+        self.machine_cost_s = thread_seconds() - begun;
+        self.machine_read = now;
+        self.devices.renew(&self.machine);
+        Ok(())
     }
 
     /// The machine with the tasks of the last look.

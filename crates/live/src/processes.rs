@@ -11,7 +11,7 @@ use nearfar_sources::tree::Tree;
 use nearfar_sources::{TaskScope, Want};
 
 use crate::recent::RecentTime;
-use crate::{Cost, LiveError, Options, thread_seconds};
+use crate::{Cost, LiveError, MemoryAge, Options, thread_seconds};
 
 /// Threads that one look reads; a process with more is read alone.
 const MAX_THREADS: u64 = 1000;
@@ -105,12 +105,15 @@ impl Processes {
         })
     }
 
-    /// How long ago the memory of each process was looked for, in seconds.
-    pub fn memory_ages(&self) -> BTreeMap<i32, f64> {
-        let age = |(pid, process): (&i32, &Process)| {
-            Some((*pid, process.read.as_ref()?.at.elapsed().as_secs_f64()))
+    /// How long ago the memory of each process was looked for.
+    pub fn memory_ages(&self) -> Vec<MemoryAge> {
+        let age = |(&pid, process): (&i32, &Process)| {
+            let seconds = process.read.as_ref()?.at.elapsed().as_secs_f64();
+            Some(MemoryAge { pid, seconds })
         };
-        self.known.iter().filter_map(age).collect()
+        let mut ages: Vec<MemoryAge> = self.known.iter().filter_map(age).collect();
+        ages.sort_by_key(|age| age.pid);
+        ages
     }
 
     /// Its stat; a number that another process has by now starts again.

@@ -8,7 +8,7 @@
 use nearfar_live::{Look, Numastat};
 use nearfar_machine::{Known, Machine, NodeId, NumaBalancing};
 use nearfar_placement::tasks::{
-    GroupPlacement, NodePair, Placement, TaskPlacement, Tasks, by_node_pair,
+    Action, GroupPlacement, NodePair, Placement, Remedy, TaskPlacement, Tasks, by_node_pair,
 };
 
 use crate::amount::{bytes, count, time_of_day};
@@ -310,7 +310,7 @@ impl View<'_> {
             Known::No { unknown_reason } => unknown(unknown_reason),
         };
         let held: Vec<String> = task.held_by.iter().map(holder).collect();
-        let age = self.look.memory_age_s.get(&task.pid);
+        let age = self.look.memory_ages.iter().find(|age| age.pid == task.pid);
         out.facts([
             (
                 "service",
@@ -322,12 +322,17 @@ impl View<'_> {
             ("on nodes", self.memory_by_node(task)),
             (
                 "looked for",
-                age.map_or_else(Text::default, |age| Text::from(format!("{age:.0} s ago"))),
+                age.map_or_else(Text::default, |age| {
+                    Text::from(format!("{:.0} s ago", age.seconds))
+                }),
             ),
             ("kept by", Text::from(held.join(", "))),
         ]);
         if let Some(remedy) = &task.remedy {
             out.labelled("remedy: ", format!("{}: {}", action(remedy), remedy.reason));
+            for command in commands(task.pid, remedy) {
+                out.command(command);
+            }
         }
         let mut table = Table::of([">tid", "thread", ">CPU %", "runs on", ">remote"]);
         for thread in task.threads.iter().take(MAX_THREADS) {
@@ -395,6 +400,21 @@ impl View<'_> {
         }
         out.more(all.len().saturating_sub(rows), "");
         out
+    }
+}
+
+/// What brings a task and its memory together.
+fn commands(pid: i32, remedy: &Remedy) -> Vec<String> {
+    let Some(node) = remedy.node else {
+        return Vec::new();
+    };
+    let memory = format!("nearfar apply --task-memory {pid} --to-node {node}");
+    let task = format!("nearfar prefer --pid {pid} --node {node}");
+    match remedy.action {
+        Action::MoveMemory => vec![memory],
+        Action::MoveTask => vec![task],
+        Action::MoveBoth => vec![task, memory],
+        Action::Nothing => Vec::new(),
     }
 }
 

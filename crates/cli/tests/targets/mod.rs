@@ -84,6 +84,21 @@ pub const TARGETS: &[Target] = &[
         &["user \"no:such\""],
     ),
     target(
+        ["top", "pid"],
+        "top --batch --pid 99999999",
+        &["process 99999999"],
+    ),
+    target(
+        ["top", "user"],
+        "top --batch --user no:such",
+        &["user \"no:such\""],
+    ),
+    target(
+        ["top", "node"],
+        "top --batch --node 999",
+        &["node 999", "there are: 0"],
+    ),
+    target(
         ["tasks", "node"],
         "tasks --node 999",
         &["node 999", "there are: 0"],
@@ -751,7 +766,10 @@ pub const NO_TARGETS: &[&str] = &[
     "command",
     "command_timeout",
     "connections",
+    "count",
     "counts",
+    "rows",
+    "sort",
     "options",
     "status",
     "delay",

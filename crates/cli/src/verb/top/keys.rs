@@ -31,6 +31,8 @@ pub enum Action {
     Erase,
     /// On this column and row of the terminal.
     Click(u16, u16),
+    /// What is on the terminal may be another program's.
+    Repaint,
     Redraw,
 }
 
@@ -76,7 +78,7 @@ fn pressed(key: &KeyEvent, mode: &Mode) -> Option<Action> {
         return match key.code {
             KeyCode::Char('c') => Some(Action::Quit),
             KeyCode::Char('z') => Some(Action::Suspend),
-            KeyCode::Char('l') => Some(Action::Redraw),
+            KeyCode::Char('l') => Some(Action::Repaint),
             _ => None,
         };
     }

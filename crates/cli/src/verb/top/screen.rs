@@ -73,6 +73,7 @@ pub fn run(
         drawn.map_err(refused)?;
         match wait(live, &shown, &mut state, (last, ended, &stopped))? {
             Next::Quit => break,
+            Next::Repaint => terminal.repaint().map_err(refused)?,
             Next::Suspend => terminal.suspend().map_err(refused)?,
             Next::Draw => top_again(live, &mut shown, &state),
             Next::Look => {
@@ -178,12 +179,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &mut State, lo
 fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &State, look: Look) {
     let origin = &view.machine.origin;
     let place = origin.host.as_ref().unwrap_or(&origin.place);
-    let right = format!(
-        "{}  every {} s{}",
-        view.time(),
-        state.interval.as_secs_f64(),
-        if state.is_paused { "  paused" } else { "" }
-    );
+    let interval = state.interval.as_secs_f64();
+    // Looks are rarer than asked for where they cost much.
+    let seconds = match view.look.seconds > 1.5 * interval {
+        true => format!(" (now {:.1} s)", view.look.seconds),
+        false => String::new(),
+    };
+    let paused = if state.is_paused { "  paused" } else { "" };
+    let right = format!("{}  every {interval} s{seconds}{paused}", view.time());
     let left = format!("nearfar top  {place}");
     let width = usize::from(area.width);
     let free = width.saturating_sub(left.chars().count() + right.chars().count());
@@ -265,11 +268,12 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &mut St
         lines.extend([vec![Line::default(), head], rows].concat());
     }
     if state.tab == Tab::Map {
-        lines.push(Line::default());
-        lines.push(Line::styled(
-            " CPU time by where its memory is, in percent of a CPU, if each task uses its pages alike",
-            look.style(Role::Dim),
-        ));
+        let about = [
+            "",
+            " CPU time by where its memory is, in percent of a CPU,",
+            " if each task uses its pages alike",
+        ];
+        lines.extend(about.map(|text| Line::styled(text, look.style(Role::Dim))));
     }
     let visible = usize::from(area.height.saturating_sub(1));
     let first = match is_selectable {
@@ -315,7 +319,7 @@ fn details(view: &View<'_>, pid: i32, width: u16) -> Vec<Line<'static>> {
 fn help(look: Look) -> Vec<Line<'static>> {
     let keys = HELP.iter().map(|(key, what)| {
         Line::from(vec![
-            Span::styled(format!(" {key:<22}"), look.style(Role::Subject)),
+            Span::styled(format!(" {key:<24}"), look.style(Role::Subject)),
             Span::raw(*what),
         ])
     });

@@ -49,6 +49,7 @@ pub enum Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Draw,
+    Repaint,
     Look,
     Suspend,
     Quit,
@@ -100,10 +101,11 @@ impl State {
             Action::Quit => return Next::Quit,
             Action::Suspend => return Next::Suspend,
             Action::LookNow => return Next::Look,
+            Action::Repaint => return Next::Repaint,
             Action::Redraw => {}
             Action::Help => self.enter(Mode::Help),
             Action::Back => self.back(),
-            Action::Open => self.open(),
+            Action::Open => self.open(tasks),
             Action::Show(tab) => self.show(tab),
             Action::NextTab => self.show(self.tab.next()),
             Action::Move(rows) => self.scroll(rows, tasks),
@@ -141,8 +143,9 @@ impl State {
         self.enter(Mode::Browse);
     }
 
-    fn open(&mut self) {
-        match (self.mode, self.tab, self.pid) {
+    fn open(&mut self, tasks: &[TaskPlacement]) {
+        let selected = self.pid.or(tasks.get(self.row).map(|task| task.pid));
+        match (self.mode, self.tab, selected) {
             (Mode::Browse, Tab::Tasks, Some(pid)) => self.enter(Mode::Details(pid)),
             (Mode::Browse, ..) => {}
             _ => self.enter(Mode::Browse),
@@ -196,7 +199,7 @@ impl State {
             self.row = clicked;
             self.scroll(0, tasks);
             if clicked == was {
-                self.open();
+                self.open(tasks);
             }
         }
     }

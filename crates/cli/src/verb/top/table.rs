@@ -6,8 +6,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 const GAP: usize = 2;
-/// Text columns are not made narrower.
+/// Text columns are not made narrower than this.
 const MIN_TEXT: usize = 8;
+/// The same for the first of them, which has names.
+const MIN_NAME: usize = 16;
 /// What stands before the selected row: colour alone says nothing to many.
 const MARK: &str = ">";
 
@@ -126,7 +128,10 @@ fn widths(table: &Table, room: usize) -> Vec<usize> {
         cells.map(Text::columns).max().unwrap_or(0).max(head)
     };
     let mut widths: Vec<usize> = (0..table.columns().len()).map(wanted).collect();
+    let is_text = |(_, align): &(String, Align)| *align == Align::Left;
+    let names = table.columns().iter().position(is_text);
     let least = |column: usize, width: usize| match table.columns()[column].1 {
+        Align::Left if Some(column) == names => width.min(MIN_NAME),
         Align::Left => width.min(MIN_TEXT),
         Align::Right => width,
     };
@@ -137,6 +142,13 @@ fn widths(table: &Table, room: usize) -> Vec<usize> {
             .map(|(column, &width)| least(column, width))
             .collect()
     };
+    let is_empty = |column: usize| {
+        let mut cells = table.rows().iter().filter_map(|row| row.get(column));
+        cells.all(Text::is_empty)
+    };
+    while widths.len() > 1 && !table.is_empty() && is_empty(widths.len() - 1) {
+        widths.pop();
+    }
     while widths.len() > 1 && sum(&narrowest(&widths)) > room + GAP {
         widths.pop();
     }
@@ -182,11 +194,11 @@ mod tests {
         };
         assert_eq!(
             shown(80).1,
-            ">  17  a-task-of-15-by   100.0  affinity CPUs 0-63"
+            "> 17  a-task-of-15-by  100.0  affinity CPUs 0-63"
         );
-        assert_eq!(shown(40).1, ">  17  a-task-of-+   100.0  affinity CP+");
-        assert_eq!(shown(24).0, "  pid  task       CPU %");
-        assert_eq!(shown(3).0, "  pid");
+        assert_eq!(shown(40).1, "> 17  a-task-of-15-by  100.0  affinity +");
+        assert_eq!(shown(24).0, " pid  task");
+        assert_eq!(shown(3).0, " pid");
     }
 
     proptest::proptest! {

@@ -10,6 +10,7 @@ use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 use rustix::process::Signal;
 
 /// A terminal that shows a screen. Leaves it when dropped, and before a panic is printed.
@@ -42,7 +43,16 @@ impl Terminal {
         // SIGSTOP: a handler of SIGTSTP is what asked for this.
         rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
         enter()?;
-        self.screen.clear()
+        self.repaint()
+    }
+
+    /// Draws all again with the next drawing. `clear` of ratatui asks where the cursor is, which not each terminal answers.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub fn repaint(&mut self) -> io::Result<()> {
+        let size = self.screen.size()?;
+        self.screen.resize(Rect::new(0, 0, size.width, size.height))
     }
 }
 

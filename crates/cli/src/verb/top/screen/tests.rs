@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
-use nearfar_live::{Cost, DeviceActivity, Look as Activity, NodeActivity, Numastat};
+use nearfar_live::{Cost, DeviceActivity, Look as Activity, MemoryAge, NodeActivity, Numastat};
 use nearfar_machine::{CpuId, CpuTime, Known, Machine, NodeBytes, NodeId, Task, Thread};
 use nearfar_placement::tasks::{self, Tasks};
 use nearfar_sources::{Request, Want};
@@ -79,7 +79,10 @@ fn seen() -> (Machine, Activity, Tasks) {
         processes: 214,
         threads: 1200,
         node_changes: 3,
-        memory_age_s: [(4711, 8.2)].into(),
+        memory_ages: vec![MemoryAge {
+            pid: 4711,
+            seconds: 8.2,
+        }],
         cost: Cost::default(),
     };
     let tasks = tasks::tasks(&machine, &Filter::default(), Some(1.0));
