@@ -4,18 +4,17 @@ mod harness;
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::num::NonZero;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{NEARFAR, Sandbox};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 
-/// Sequences of xterm that enter and leave the screen that programs draw on.
-const ENTER: &str = "\x1b[?1049h";
-const LEAVE: &str = "\x1b[?1049l";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A process with 40 MiB that computes until it is dropped.
@@ -117,12 +116,17 @@ fn a_pipe_is_no_terminal_and_a_screen_has_no_format() {
 struct Screen {
     terminal: File,
     child: Child,
-    seen: String,
+    /// What the terminal shows.
+    shown: vt100::Parser,
     read: std::sync::mpsc::Receiver<Vec<u8>>,
 }
 
 impl Screen {
     fn start(columns: u16, lines: u16) -> Self {
+        Self::start_with(columns, lines, &["--seconds", "0.2"])
+    }
+
+    fn start_with(columns: u16, lines: u16, words: &[&str]) -> Self {
         let (terminal, other) = open_terminal();
         let size = Winsize {
             ws_row: lines,
@@ -133,7 +137,8 @@ impl Screen {
         tcsetwinsize(&terminal, size).unwrap();
         let stdio = || Stdio::from(other.try_clone().unwrap());
         let child = Command::new("setsid")
-            .args(["--ctty", "--wait", NEARFAR, "top", "--seconds", "0.2"])
+            .args(["--ctty", "--wait", NEARFAR, "top"])
+            .args(words)
             .env("TERM", "xterm-256color")
             .stdin(stdio())
             .stdout(stdio())
@@ -154,23 +159,30 @@ impl Screen {
         Self {
             terminal,
             child,
-            seen: String::new(),
+            shown: vt100::Parser::new(cells(lines), cells(columns), 0),
             read,
         }
     }
 
-    /// Reads until the terminal has shown this; what was shown before counts no more.
+    /// Reads until the terminal shows this.
     fn wait_for(&mut self, part: &str) {
+        self.wait_until(part, |screen| screen.contents().contains(part));
+    }
+
+    /// Reads until the terminal is as it was before the program drew on it.
+    fn wait_for_end(&mut self) {
+        self.wait_until("end", |screen| !screen.alternate_screen());
+    }
+
+    fn wait_until(&mut self, what: &str, is_there: impl Fn(&vt100::Screen) -> bool) {
         let until = Instant::now() + LIMIT;
-        while !self.seen.contains(part) {
+        while !is_there(self.shown.screen()) {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(bytes) = self.read.recv_timeout(left) else {
-                panic!("no {part:?} in {:?}", self.seen);
+                panic!("no {what:?} in\n{}", self.shown.screen().contents());
             };
-            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+            self.shown.process(&bytes);
         }
-        let end = self.seen.find(part).unwrap() + part.len();
-        self.seen.drain(..end);
     }
 
     fn press(&mut self, keys: &str) {
@@ -191,10 +203,14 @@ impl Screen {
     }
 
     fn end(mut self) -> (ExitStatus, bool) {
-        self.wait_for(LEAVE);
+        self.wait_for_end();
         let status = self.child.wait().unwrap();
         (status, self.is_restored())
     }
+}
+
+fn cells(number: u16) -> NonZero<u16> {
+    NonZero::new(number).unwrap()
 }
 
 /// Both ends.
@@ -213,13 +229,17 @@ fn open_terminal() -> (OwnedFd, OwnedFd) {
     };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: both were opened above and belong to nobody else.
-    unsafe { (OwnedFd::from_raw_fd(first), OwnedFd::from_raw_fd(second)) }
+    let ends = unsafe { [first, second].map(|end| OwnedFd::from_raw_fd(end)) };
+    // A program that had its own terminal's other end open would never see it hang up.
+    for end in &ends {
+        fcntl_setfd(end, FdFlags::CLOEXEC).unwrap();
+    }
+    ends.into()
 }
 
 #[test]
 fn keys_work_and_quitting_restores_the_terminal() {
     let mut screen = Screen::start(100, 30);
-    screen.wait_for(ENTER);
     screen.wait_for("[1 Tasks]");
     assert!(!screen.is_restored());
     screen.press("?");
@@ -233,6 +253,7 @@ fn keys_work_and_quitting_restores_the_terminal() {
         ws_ypixel: 0,
     };
     tcsetwinsize(&screen.terminal, size).unwrap();
+    screen.shown.screen_mut().set_size(cells(12), cells(60));
     screen.press("3");
     screen.wait_for("[3 Map]");
     screen.press("q");
@@ -252,6 +273,32 @@ fn signals_restore_the_terminal() {
 }
 
 #[test]
+fn a_terminal_that_hangs_up_ends_it() {
+    let mut screen = Screen::start(80, 24);
+    screen.wait_for("[1 Tasks]");
+    let mut child = screen.child;
+    // The thread that reads ends with its channel, at the next thing that is drawn.
+    drop((screen.read, screen.terminal));
+    let until = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it still runs");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn keys_are_read_though_a_look_is_always_due() {
+    let mut screen = Screen::start_with(80, 24, &["--seconds", "0.1", "--min-memory", "0"]);
+    screen.wait_for("[1 Tasks]");
+    for (key, view) in [("2", "[2 Services]"), ("3", "[3 Map]"), ("1", "[1 Tasks]")] {
+        screen.press(key);
+        screen.wait_for(view);
+    }
+    screen.press("q");
+    assert!(screen.end().0.success());
+}
+
+#[test]
 fn a_stopped_top_leaves_the_terminal_and_goes_on_where_it_was() {
     let mut screen = Screen::start(80, 24);
     screen.wait_for("[1 Tasks]");
@@ -259,10 +306,15 @@ fn a_stopped_top_leaves_the_terminal_and_goes_on_where_it_was() {
     screen.wait_for("[2 Services]");
     let top = screen.top();
     kill_process(top, Signal::TSTP).unwrap();
-    screen.wait_for(LEAVE);
+    screen.wait_for_end();
     assert!(screen.is_restored());
+    let until = Instant::now() + LIMIT;
+    let number = top.as_raw_nonzero().get();
+    while nearfar_proc::tasks::stat(number).unwrap().state != 'T' {
+        assert!(Instant::now() < until, "it does not stop");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     kill_process(top, Signal::CONT).unwrap();
-    screen.wait_for(ENTER);
     screen.wait_for("[2 Services]");
     screen.press("\x03");
     let (status, is_restored) = screen.end();

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossterm::event;
 use nearfar_live::LiveMachine;
@@ -44,6 +44,7 @@ const WIDE: u16 = 150;
 const NODES_COLUMNS: u16 = 96;
 /// The part of the lines that nodes may take, one of so many.
 const NODES_PART: u16 = 3;
+const MIN_WAIT: Duration = Duration::from_millis(1);
 const KEYS: &str = "q quit  ? help  / filter  s order  Enter details  Tab view  p pause";
 
 /// Draws until it is ended.
@@ -109,18 +110,20 @@ fn wait(
             return Ok(Next::Suspend);
         }
         let left = live.rest(state.interval).saturating_sub(last.elapsed());
-        if left.is_zero() && !state.is_paused {
-            return Ok(Next::Look);
-        }
+        let is_due = left.is_zero() && !state.is_paused;
         let wait = match state.is_paused {
             true => MAX_WAIT,
-            false => left.min(MAX_WAIT),
+            // crossterm does not look for keys in no time at all.
+            false => left.clamp(MIN_WAIT, MAX_WAIT),
         };
+        // Keys first: on a busy machine a look is always due.
         if event::poll(wait).map_err(refused)? {
             let event = event::read().map_err(refused)?;
             if let Some(action) = keys::action(&event, &state.mode) {
                 return Ok(state.apply(action, &shown.tasks.tasks));
             }
+        } else if is_due {
+            return Ok(Next::Look);
         }
     }
 }

@@ -73,13 +73,14 @@ fn enter() -> io::Result<()> {
 
 /// A terminal that is gone needs none of it.
 fn leave() {
+    // In this order: a terminal that shows the shell again takes lines again.
+    let _ = disable_raw_mode();
     let _ = execute!(
         io::stdout(),
         DisableMouseCapture,
         LeaveAlternateScreen,
         Show
     );
-    let _ = disable_raw_mode();
 }
 
 /// A program that aborts on panic drops nothing.
