@@ -1,7 +1,7 @@
 //! Moving the memory of a process: a change of many pages instead of one file.
 //!
 //! ```text
-//!  process still the one planned? room, cpuset, policies? ─► record file ─► journal: intent (durable)
+//!  process still the one planned? free memory, cpuset, policies? ─► record file ─► journal: intent (durable)
 //!      │                                                                            │
 //!      └ refused, with the figures          ┌─────────────────────────────────────◄─┘
 //!                                           ▼
@@ -32,7 +32,7 @@ use nearfar_placement::change::Change;
 pub use describe::{MoveRequestError, identify, planned_move};
 
 pub(crate) use checks::{Facts, check};
-pub(crate) use mover::{End, Mover, Pace, State, after};
+pub(crate) use mover::{Mover, Pace, State, StopReason, after};
 pub(crate) use pages::{LivePages, Process};
 #[doc(hidden)]
 pub use record::read_any as read_record;

@@ -10,6 +10,7 @@
 //!  /proc/PID/cgroup          cgroup::groups      tasks::groups
 //!  /proc/PID/maps, smaps     maps                -
 //!  /proc/PID/numa_maps       numa_maps           resident
+//!  /proc/PID/pagemap          pagemap::PageEntry  pagemap::Pagemap
 //!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process
 //!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
 //!  /proc/zoneinfo            zoneinfo::of_node   -
@@ -45,6 +46,7 @@ pub mod numa_balancing;
 pub mod numa_maps;
 pub mod numastat;
 mod open_process;
+pub mod pagemap;
 pub mod resident;
 pub mod rooted;
 pub mod sched;

@@ -4,12 +4,17 @@
 
 use std::io;
 
+use nearfar_machine::NodeId;
+
 /// Move pages that only this process maps (include/uapi/linux/mempolicy.h).
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 /// Also move pages that other processes map; needs CAP_SYS_NICE.
 const MPOL_MF_MOVE_ALL: libc::c_int = 1 << 2;
 /// What is in a status that the kernel has not written: no node, and no error that it gives.
-const NOT_TRIED: libc::c_int = libc::c_int::MIN;
+const NOT_WRITTEN: libc::c_int = libc::c_int::MIN;
+/// Calls for one list of pages. Each that ends early costs an interrupt to every CPU (lru_cache_disable in mm/swap.c); lists
+/// that need more than a few have pinned and shared pages in turn.
+const MAX_CALLS: usize = 64;
 
 /// The node of each page, or the negative number of an error: `-ENOENT` where no page is in memory, `-EFAULT` where there is no
 /// mapping or the page of zeros.
@@ -17,24 +22,128 @@ const NOT_TRIED: libc::c_int = libc::c_int::MIN;
 /// # Errors
 /// `ESRCH` when the process is gone, `EPERM` without access to it, `EINVAL` for a kernel thread (no memory).
 pub fn where_are(pid: i32, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
-    call(pid, addresses, None, MPOL_MF_MOVE)
+    let mut statuses = vec![NOT_WRITTEN; addresses.len()];
+    call(pid, addresses, None, MPOL_MF_MOVE, &mut statuses)?;
+    Ok(statuses)
 }
 
-/// Moves pages that no other process maps to a node. The statuses are as those of [`where_are`], with more errors, and are not
-/// always true: huge pages that moved have `-EBUSY`, pinned ones have none. [`where_are`] afterwards is.
-///
-/// # Errors
-/// As [`where_are`]; `EACCES` where a cpuset forbids the node, `ENODEV` when it has no memory, `ENOMEM` when it is full.
-pub fn move_own(pid: i32, addresses: &[u64], node: libc::c_int) -> io::Result<Vec<libc::c_int>> {
-    call(pid, addresses, Some(node), MPOL_MF_MOVE)
+/// The node of a status; `None` for an error.
+pub fn node_of(status: libc::c_int) -> Option<NodeId> {
+    u32::try_from(status).ok().map(NodeId)
 }
 
-/// As [`move_own`], and also moves pages that other processes map.
+/// The calls of move_pages(2) for one process. A trait, so that tests can be the kernel.
+pub trait MovePages {
+    /// As [`where_are`].
+    ///
+    /// # Errors
+    /// As [`where_are`].
+    fn where_are(&self, addresses: &[u64]) -> io::Result<Vec<libc::c_int>>;
+
+    /// One call that moves pages. The statuses of pages that the kernel does not come to stay as they are.
+    ///
+    /// # Errors
+    /// As [`where_are`]; `EACCES` where a cpuset forbids the node, `ENODEV` when it has no memory, `ENOMEM` when it is full,
+    /// `EPERM` without CAP_SYS_NICE where pages of other processes are to move.
+    fn move_once(
+        &self,
+        addresses: &[u64],
+        node: NodeId,
+        statuses: &mut [libc::c_int],
+    ) -> io::Result<()>;
+}
+
+/// The pages of a process of this system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagesOf {
+    pub pid: i32,
+    /// Also move pages that other processes map; needs CAP_SYS_NICE.
+    pub shared: bool,
+}
+
+impl MovePages for PagesOf {
+    fn where_are(&self, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
+        where_are(self.pid, addresses)
+    }
+
+    fn move_once(
+        &self,
+        addresses: &[u64],
+        node: NodeId,
+        statuses: &mut [libc::c_int],
+    ) -> io::Result<()> {
+        let node = libc::c_int::try_from(node.0).map_err(io::Error::other)?;
+        let flags = match self.shared {
+            true => MPOL_MF_MOVE_ALL,
+            false => MPOL_MF_MOVE,
+        };
+        call(self.pid, addresses, Some(node), flags, statuses)
+    }
+}
+
+/// What became of pages that were to be moved.
+#[derive(Debug)]
+pub struct Moved {
+    /// Of each page, in the order of the addresses.
+    pub pages: Vec<Result<(), NotMoved>>,
+    /// Why the kernel refused pages as a whole, where it did; that a node is full is said of each page instead.
+    pub refused: Option<io::Error>,
+}
+
+/// Moves pages to a node.
+///
+/// The kernel queues pages until one needs no move or cannot be queued, then moves the queue. If a page of the queue stays
+/// (pinned), the call ends (do_pages_move in mm/migrate.c): no page of the queue has a status, though others of it moved, and
+/// the pages behind it were not tried. So the rest is tried again, and where a page is decides, not its status: a huge page
+/// that moved has `-EBUSY` at all addresses but the first.
 ///
 /// # Errors
-/// As [`move_own`]; `EPERM` without CAP_SYS_NICE.
-pub fn move_all(pid: i32, addresses: &[u64], node: libc::c_int) -> io::Result<Vec<libc::c_int>> {
-    call(pid, addresses, Some(node), MPOL_MF_MOVE_ALL)
+/// When the kernel does not answer where pages are afterwards: the process is gone, or another user's.
+pub fn move_to<K: MovePages + ?Sized>(
+    kernel: &K,
+    addresses: &[u64],
+    node: NodeId,
+) -> io::Result<Moved> {
+    let mut statuses = vec![NOT_WRITTEN; addresses.len()];
+    let (mut tried, mut calls) = (0, 0);
+    let (mut rest, mut refused) = (NotMoved::NotTried, None);
+    while tried < addresses.len() && calls < MAX_CALLS {
+        calls += 1;
+        match kernel.move_once(&addresses[tried..], node, &mut statuses[tried..]) {
+            Ok(()) => tried += tried_by_call(&mut statuses[tried..]),
+            Err(error) => {
+                rest = NotMoved::of_refusal(&error);
+                refused = (rest != NotMoved::NoMemory).then_some(error);
+                break;
+            }
+        }
+    }
+    let is_elsewhere = |index: &usize| node_of(statuses[*index]) != Some(node);
+    let asked: Vec<usize> = (0..addresses.len()).filter(is_elsewhere).collect();
+    let again: Vec<u64> = asked.iter().map(|&index| addresses[index]).collect();
+    let mut pages = vec![Ok(()); addresses.len()];
+    for (index, now) in asked.into_iter().zip(kernel.where_are(&again)?) {
+        pages[index] = match (node_of(now), statuses[index]) {
+            (Some(now), _) if now == node => Ok(()),
+            (None, _) => Err(NotMoved::Gone),
+            (Some(_), NOT_WRITTEN) => Err(rest),
+            (Some(_), status) => Err(NotMoved::of(status)),
+        };
+    }
+    Ok(Moved { pages, refused })
+}
+
+/// How many pages a call came to. Those without a status before one that has it were queued when the call ended: of them, what
+/// did not move is in use.
+fn tried_by_call(statuses: &mut [libc::c_int]) -> usize {
+    let is_written = |status: &libc::c_int| *status != NOT_WRITTEN;
+    let Some(first) = statuses.iter().position(|status| !is_written(status)) else {
+        return statuses.len();
+    };
+    let queue = statuses[first..].iter().position(is_written);
+    let end = queue.map_or(statuses.len(), |queue| first + queue);
+    statuses[first..end].fill(-libc::EBUSY);
+    (end + 1).min(statuses.len())
 }
 
 /// Why a page is not on the node that it was to go to.
@@ -42,34 +151,49 @@ pub fn move_all(pid: i32, addresses: &[u64], node: libc::c_int) -> io::Result<Ve
 pub enum NotMoved {
     /// Other processes map it as well.
     Shared,
-    /// In use by the kernel at that moment, or pinned: such a page has no status.
+    /// In use by the kernel at that moment, or pinned.
     Busy,
-    /// The node has no room.
+    /// The node has no free memory.
     NoMemory,
     /// No page is there any more.
     Gone,
+    /// The cpuset of the process or of the caller forbids the node.
+    Forbidden,
+    /// The node is offline or has no memory.
+    NoNode,
+    /// The kernel ended [`MAX_CALLS`] calls before it came to this page.
+    NotTried,
     /// Anything else: it cannot be moved.
     Other,
 }
 
 impl NotMoved {
     /// Of the status of a page that is not on its node afterwards (add_folio_for_migration in mm/migrate.c).
-    pub fn of(status: libc::c_int) -> Self {
-        // Not as `-status`: there is no number for that of a status which was not written.
-        match status.checked_neg() {
-            None | Some(libc::EBUSY | libc::EAGAIN) => Self::Busy,
-            Some(libc::EACCES) => Self::Shared,
+    fn of(status: libc::c_int) -> Self {
+        match status.saturating_neg() {
+            libc::EBUSY | libc::EAGAIN => Self::Busy,
+            libc::EACCES => Self::Shared,
+            libc::ENOMEM => Self::NoMemory,
+            libc::ENOENT | libc::EFAULT => Self::Gone,
+            _ => Self::Other,
+        }
+    }
+
+    /// Of the error of a call, where numbers mean other things than in a status.
+    fn of_refusal(error: &io::Error) -> Self {
+        match error.raw_os_error() {
             Some(libc::ENOMEM) => Self::NoMemory,
-            Some(libc::ENOENT | libc::EFAULT) => Self::Gone,
-            Some(_) => Self::Other,
+            Some(libc::EACCES) => Self::Forbidden,
+            Some(libc::ENODEV) => Self::NoNode,
+            _ => Self::Other,
         }
     }
 }
 
-/// Whether [`move_all`] is permitted for a process. Moves nothing.
+/// Whether pages that other processes map may be moved of a process. Moves nothing.
 pub fn can_move_all(pid: i32) -> bool {
     // The kernel checks the flag before it looks at pages (kernel_move_pages() in mm/migrate.c).
-    call(pid, &[0], None, MPOL_MF_MOVE_ALL).is_ok()
+    call(pid, &[0], None, MPOL_MF_MOVE_ALL, &mut [NOT_WRITTEN]).is_ok()
 }
 
 fn call(
@@ -77,10 +201,15 @@ fn call(
     addresses: &[u64],
     node: Option<libc::c_int>,
     flags: libc::c_int,
-) -> io::Result<Vec<libc::c_int>> {
-    let mut statuses = vec![NOT_TRIED; addresses.len()];
+    statuses: &mut [libc::c_int],
+) -> io::Result<()> {
+    assert_eq!(
+        addresses.len(),
+        statuses.len(),
+        "the kernel writes a status for each address"
+    );
     if addresses.is_empty() {
-        return Ok(statuses);
+        return Ok(());
     }
     let nodes = node.map(|node| vec![node; addresses.len()]);
     let nodes = nodes.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
@@ -97,24 +226,112 @@ fn call(
             flags,
         )
     };
-    // A positive answer is the number of pages that were not moved; each has its status.
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(statuses)
+    // A positive answer is the number of pages that were not moved, those included that were not tried.
+    match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
+    /// Pages that are on node 0, at these addresses; a call ends with the queue that one of them is in.
+    struct Kernel {
+        pinned: Vec<u64>,
+        shared: Vec<u64>,
+        moved: RefCell<Vec<u64>>,
+        calls: Cell<usize>,
+    }
+
+    impl Kernel {
+        fn new(pinned: Vec<u64>, shared: Vec<u64>) -> Self {
+            let (moved, calls) = (RefCell::default(), Cell::new(0));
+            Self {
+                pinned,
+                shared,
+                moved,
+                calls,
+            }
+        }
+    }
+
+    impl MovePages for Kernel {
+        fn where_are(&self, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
+            let moved = self.moved.borrow();
+            let node = |address| libc::c_int::from(moved.contains(address));
+            Ok(addresses.iter().map(node).collect())
+        }
+
+        fn move_once(
+            &self,
+            addresses: &[u64],
+            _: NodeId,
+            statuses: &mut [libc::c_int],
+        ) -> io::Result<()> {
+            self.calls.set(self.calls.get() + 1);
+            let mut first = 0;
+            for end in 0..=addresses.len() {
+                let is_last = end == addresses.len();
+                if !is_last && !self.shared.contains(&addresses[end]) {
+                    continue;
+                }
+                if !is_last {
+                    statuses[end] = -libc::EACCES;
+                }
+                let (stay, go): (Vec<u64>, Vec<u64>) = addresses[first..end]
+                    .iter()
+                    .partition(|address| self.pinned.contains(address));
+                self.moved.borrow_mut().extend(go);
+                if !stay.is_empty() {
+                    return Ok(());
+                }
+                statuses[first..end].fill(1);
+                first = end + 1;
+            }
+            Ok(())
+        }
+    }
+
     #[test]
-    fn a_status_that_was_not_written_is_of_a_busy_page() {
-        assert_eq!(NotMoved::of(NOT_TRIED), NotMoved::Busy);
+    fn pages_behind_a_pinned_one_are_tried_too() {
+        let kernel = Kernel::new(vec![2, 5], vec![3, 4, 8]);
+        let addresses: Vec<u64> = (0..10).collect();
+        let moved = move_to(&kernel, &addresses, NodeId(1)).unwrap();
+        assert!(moved.refused.is_none());
+        for (address, result) in addresses.into_iter().zip(moved.pages) {
+            let expected = match address {
+                2 | 5 => Err(NotMoved::Busy),
+                3 | 4 | 8 => Err(NotMoved::Shared),
+                _ => Ok(()),
+            };
+            assert_eq!(result, expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn calls_are_bounded_and_what_no_call_came_to_is_said_so() {
+        let addresses: Vec<u64> = (0..1000).collect();
+        let (pinned, shared) = addresses.iter().partition(|&address| address % 2 == 0);
+        let kernel = Kernel::new(pinned, shared);
+        let moved = move_to(&kernel, &addresses, NodeId(1)).unwrap();
+        assert_eq!(kernel.calls.get(), MAX_CALLS);
+        let (tried, rest) = moved.pages.split_at(2 * MAX_CALLS);
+        assert!(!tried.contains(&Err(NotMoved::NotTried)));
+        assert!(rest.iter().all(|page| *page == Err(NotMoved::NotTried)));
+    }
+
+    #[test]
+    fn a_number_means_another_thing_in_a_status_than_as_the_answer_of_a_call() {
         assert_eq!(NotMoved::of(-libc::EACCES), NotMoved::Shared);
         assert_eq!(NotMoved::of(-libc::EINVAL), NotMoved::Other);
         assert_eq!(NotMoved::of(1), NotMoved::Other);
+        let refusal = |errno| NotMoved::of_refusal(&io::Error::from_raw_os_error(errno));
+        assert_eq!(refusal(libc::EACCES), NotMoved::Forbidden);
+        assert_eq!(refusal(libc::ENODEV), NotMoved::NoNode);
     }
 
     #[test]

@@ -56,7 +56,8 @@ impl OpenProcess {
         self.start
     }
 
-    /// Whether it lives, and has its number for that reason.
+    /// Whether it lives, and has its number for that reason. An error that says nothing about the process, such as too many
+    /// open files, is no sign of its end.
     pub fn is_alive(&self) -> bool {
         if let Some(fd) = &self.fd {
             // Readable when its last thread has ended (pidfd_open(2)).
@@ -65,7 +66,10 @@ impl OpenProcess {
                 return false;
             }
         }
-        tasks::stat(self.pid).is_ok_and(|stat| stat.id.start == self.start)
+        match tasks::stat(self.pid) {
+            Ok(stat) => stat.id.start == self.start,
+            Err(error) => !tasks::is_gone(&error),
+        }
     }
 }
 

@@ -8,20 +8,17 @@
 //! each no further than its last page.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
 use nearfar_machine::{NodeId, NodeSet};
 
-use crate::move_pages::where_are;
+use crate::move_pages::{node_of, where_are};
+use crate::pagemap::{PageEntry, Pagemap};
 use crate::{maps, numa_maps, tasks};
 
 /// Entries of pagemap in one read, and pages in one call of `take`: 64 MiB of small pages.
 const PAGEMAP_ENTRIES: usize = 16_384;
-/// Set in an entry of pagemap whose page is in memory (Documentation/admin-guide/mm/pagemap.rst).
-const PRESENT: u64 = 1 << 63;
 
 /// What numa_maps says of one mapping that has pages on nodes of interest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,18 +82,18 @@ pub struct Walk<'a> {
     /// Of the system.
     page_bytes: u64,
     /// Without it every address of a mapping is asked for.
-    pagemap: Option<File>,
+    pagemap: Option<Pagemap>,
 }
 
 impl<'a> Walk<'a> {
     /// Opens the files of the process that are needed later: they stay those of this process, and of the program that it
     /// runs now.
     pub fn new(pid: i32, from: &'a NodeSet) -> Self {
-        // Only its owner may open this one, whatever else this process may do (CAP_DAC_READ_SEARCH): the service may not.
-        Self::with_pagemap(pid, from, tasks::open(pid, "pagemap").ok())
+        // The service may not open it.
+        Self::with_pagemap(pid, from, Pagemap::open(pid).ok())
     }
 
-    fn with_pagemap(pid: i32, from: &'a NodeSet, pagemap: Option<File>) -> Self {
+    fn with_pagemap(pid: i32, from: &'a NodeSet, pagemap: Option<Pagemap>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         Self {
             pid,
@@ -139,7 +136,7 @@ impl<'a> Walk<'a> {
                 .iter()
                 .zip(where_are(self.pid, &present)?)
                 .filter_map(|(&address, node)| {
-                    let node = NodeId(u32::try_from(node).ok()?);
+                    let node = node_of(node)?;
                     self.from.contains(node).then_some(Page { address, node })
                 })
                 .collect();
@@ -163,26 +160,20 @@ impl<'a> Walk<'a> {
         let pages = usize::try_from((range.end - at) / self.page_bytes)
             .unwrap_or(usize::MAX)
             .min(PAGEMAP_ENTRIES);
-        let mut entries = vec![0; 8 * pages];
-        let read = match &self.pagemap {
-            Some(pagemap) => pagemap.read_at(&mut entries, at / self.page_bytes * 8)? / 8,
-            None => pages,
-        };
-        let entry = |index: usize| {
-            entries[8 * index..]
-                .first_chunk()
-                .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+        let entries = match &self.pagemap {
+            Some(pagemap) => pagemap.range(at, pages)?,
+            None => vec![PageEntry::PRESENT; pages],
         };
         // Only the first address of a page of hugetlbfs can be asked for.
         let first = (at - range.start) / self.page_bytes;
         let pages_each = (page_bytes / self.page_bytes).max(1);
         let begins = |&index: &usize| (first + index as u64).is_multiple_of(pages_each);
-        let present = (0..read)
+        let present = (0..entries.len())
             .filter(begins)
-            .filter(|&index| self.pagemap.is_none() || entry(index) & PRESENT != 0)
+            .filter(|&index| entries[index].is_present())
             .map(|index| at + index as u64 * self.page_bytes)
             .collect();
-        Ok((present, read))
+        Ok((present, entries.len()))
     }
 }
 
@@ -264,7 +255,7 @@ mod tests {
             pages: 1,
             page_bytes: page as u64,
         };
-        for pagemap in [File::open("/proc/self/pagemap").ok(), None] {
+        for pagemap in [Pagemap::open(pid).ok(), None] {
             let walk = Walk::with_pagemap(pid, &nodes, pagemap);
             let mut found = Vec::new();
             let walked = walk.mapping(range.clone(), share, &mut |pages, _| {

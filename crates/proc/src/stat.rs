@@ -107,8 +107,8 @@ impl Stat {
     }
 }
 
-/// What tells a program's memory from that of the program a process ran before: where its code and its stack begin
-/// (fields 26 and 28), which the kernel chooses at random with each execve(2). Zeros without ptrace access.
+/// What distinguishes a program's memory from that of the program a process ran before: where its code and its stack begin
+/// (fields 26 and 28), which the kernel chooses at random with each execve(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Image {
     pub code: u64,
@@ -116,13 +116,14 @@ pub struct Image {
 }
 
 impl Image {
-    /// Of the content of /proc/PID/stat.
+    /// Of the content of /proc/PID/stat; `None` where it does not say. Without ptrace access the code is at 1 and the stack at
+    /// 0; of a thread that has ended, both are at 0 (do_task_stat in fs/proc/array.c).
     pub fn parse(stat: &[u8]) -> Option<Self> {
         let (_, _, after) = split(stat)?;
         let mut fields = std::str::from_utf8(after).ok()?.split_ascii_whitespace();
         let code = fields.nth(26 - FIRST_FIELD)?.parse().ok()?;
         let stack = fields.nth(1)?.parse().ok()?;
-        Some(Self { code, stack })
+        (code > 1 && stack > 0).then_some(Self { code, stack })
     }
 }
 
@@ -170,6 +171,10 @@ mod tests {
         assert!(!stat.is_ended() && !stat.is_kernel_thread());
         let image = Image::parse(line.as_bytes());
         assert_eq!(image, Some(Image { code: 9, stack: 11 }));
+        for hidden in [" 1 1 0 ", " 0 0 0 "] {
+            let line = line.replace(" 9 10 11 ", hidden);
+            assert_eq!(Image::parse(line.as_bytes()), None, "{hidden}");
+        }
     }
 
     #[test]

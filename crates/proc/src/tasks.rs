@@ -33,13 +33,14 @@ pub fn stat_with_name(tid: i32) -> io::Result<(Stat, Comm)> {
     Stat::parse_with_name(&content).ok_or_else(|| malformed("stat"))
 }
 
-/// The program that a process runs, told from an earlier one by where its memory begins.
+/// What distinguishes the program that a process runs from an earlier one; `None` without ptrace access, and for a main
+/// thread that has ended.
 ///
 /// # Errors
 /// As [`stat`].
-pub fn image(pid: i32) -> io::Result<Image> {
+pub fn image(pid: i32) -> io::Result<Option<Image>> {
     let content = fs::read(format!("/proc/{pid}/stat"))?;
-    Image::parse(&content).ok_or_else(|| malformed("stat"))
+    Ok(Image::parse(&content))
 }
 
 /// A thread of a process.
@@ -177,6 +178,14 @@ pub fn executable(pid: i32) -> io::Result<PathBuf> {
 /// When there is no such thread, or it is another user's.
 pub fn namespace(tid: i32, name: &str) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{tid}/ns/{name}"))
+}
+
+/// A namespace of the calling process, as [`namespace`].
+///
+/// # Errors
+/// When the kernel has no such namespaces.
+pub fn own_namespace(name: &str) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/ns/{name}"))
 }
 
 /// Opens a file of a process that is too large to read as a whole: `maps`, `numa_maps`, `pagemap`.

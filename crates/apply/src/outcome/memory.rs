@@ -39,10 +39,18 @@ pub struct NotMovedMemory {
     pub shared_bytes: u64,
     /// In use by the kernel at that moment, or pinned.
     pub busy_bytes: u64,
-    /// The node had no room.
+    /// The node had no free memory.
     pub no_room_bytes: u64,
     /// Unmapped or swapped out meanwhile.
     pub gone_bytes: u64,
+    /// A cpuset forbids the node.
+    pub forbidden_bytes: u64,
+    /// The node is offline or has no memory.
+    pub no_node_bytes: u64,
+    /// Behind pinned pages, where the kernel ended every call.
+    pub not_tried_bytes: u64,
+    /// Watched by NUMA balancing, which hides it from move_pages(2) before Linux 6.6.
+    pub hidden_bytes: u64,
     /// The kernel cannot move it.
     pub other_bytes: u64,
 }
@@ -54,6 +62,9 @@ impl NotMovedMemory {
             NotMoved::Busy => &mut self.busy_bytes,
             NotMoved::NoMemory => &mut self.no_room_bytes,
             NotMoved::Gone => &mut self.gone_bytes,
+            NotMoved::Forbidden => &mut self.forbidden_bytes,
+            NotMoved::NoNode => &mut self.no_node_bytes,
+            NotMoved::NotTried => &mut self.not_tried_bytes,
             NotMoved::Other => &mut self.other_bytes,
         };
         *sum = sum.saturating_add(bytes);
@@ -61,27 +72,36 @@ impl NotMovedMemory {
 
     /// All of it.
     pub fn bytes(&self) -> u64 {
+        let all = self.by_reason().into_iter();
+        all.fold(0, |sum, (bytes, _)| sum.saturating_add(bytes))
+    }
+
+    fn by_reason(&self) -> [(u64, &'static str); 9] {
         [
-            self.shared_bytes,
-            self.busy_bytes,
-            self.no_room_bytes,
-            self.gone_bytes,
-            self.other_bytes,
+            (self.shared_bytes, "shared with other processes"),
+            (self.busy_bytes, "busy or pinned"),
+            (self.no_room_bytes, "without free memory on the node"),
+            (self.gone_bytes, "gone meanwhile"),
+            (
+                self.forbidden_bytes,
+                "kept by a cpuset that forbids the node",
+            ),
+            (
+                self.no_node_bytes,
+                "for a node that is offline or without memory",
+            ),
+            (self.not_tried_bytes, "not tried behind pinned pages"),
+            (
+                self.hidden_bytes,
+                "hidden by NUMA balancing (repeat this when the process has used it)",
+            ),
+            (self.other_bytes, "not movable"),
         ]
-        .iter()
-        .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     fn parts(&self) -> impl Iterator<Item = String> {
-        let all = [
-            (self.shared_bytes, "shared with other processes"),
-            (self.busy_bytes, "busy or pinned"),
-            (self.no_room_bytes, "without room on the node"),
-            (self.gone_bytes, "gone meanwhile"),
-            (self.other_bytes, "not movable"),
-        ];
-        all.into_iter()
-            .filter(|(bytes, _)| *bytes > 0)
+        let all = self.by_reason().into_iter();
+        all.filter(|(bytes, _)| *bytes > 0)
             .map(|(bytes, why)| format!("{} {why}", size(bytes)))
     }
 }

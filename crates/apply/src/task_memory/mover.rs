@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use nearfar_machine::{NodeBytes, NodeId};
 use nearfar_proc::error_text;
-use nearfar_proc::move_pages::NotMoved;
+use nearfar_proc::move_pages::{Moved, NotMoved, move_to, node_of};
 use nearfar_proc::resident::{Next, Page};
 
 use super::MoveRequest;
-use super::pages::{Lost, Pages};
+use super::pages::{Pages, ProcessChanged};
 use super::record::RecordFile;
 use crate::outcome::MovedMemory;
 use crate::system::System;
@@ -22,13 +22,13 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a move ended before its last page.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
+pub(crate) enum StopReason {
     #[error("interrupted")]
     Cancelled,
     #[error(transparent)]
-    Lost(Lost),
-    #[error("node {0} has no room left")]
-    NoRoom(NodeId),
+    Process(ProcessChanged),
+    #[error("node {0} has no free memory left")]
+    NoFreeMemory(NodeId),
     #[error("cannot record where the next pages are, so they were not moved: {}", error_text(.0))]
     NotRecorded(io::Error),
     #[error("the kernel refuses to move pages: {}", error_text(.0))]
@@ -85,14 +85,14 @@ pub(crate) struct State {
     pub(crate) moved_from: BTreeMap<NodeId, u64>,
     /// Whether pages may have moved that are not counted: the kernel did not answer where they are.
     pub(crate) is_unsettled: bool,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<StopReason>,
 }
 
 impl Mover<'_> {
     /// Takes pages as the walk finds them; moves whole batches.
     pub(crate) fn take(&mut self, pages: &[Page], page_bytes: u64) -> Next {
         if (self.is_cancelled)() {
-            self.state.end = Some(End::Cancelled);
+            self.state.end = Some(StopReason::Cancelled);
         }
         if page_bytes != self.state.page_bytes {
             self.flush();
@@ -132,7 +132,7 @@ impl Mover<'_> {
             return;
         }
         if (self.is_cancelled)() {
-            self.state.end = Some(End::Cancelled);
+            self.state.end = Some(StopReason::Cancelled);
         } else if let Err(end) = self.move_batch(&batch) {
             self.state.end = Some(end);
         }
@@ -141,100 +141,86 @@ impl Mover<'_> {
         self.wait();
     }
 
-    fn move_batch(&mut self, batch: &[Page]) -> Result<(), End> {
-        self.pages.check().map_err(End::Lost)?;
+    fn move_batch(&mut self, batch: &[Page]) -> Result<(), StopReason> {
+        self.check()?;
         let far = self.still_far(batch)?;
         if far.is_empty() {
             return Ok(());
         }
         let page_bytes = self.state.page_bytes;
-        self.record
-            .before(self.system, &far, page_bytes)
-            .map_err(End::NotRecorded)?;
         let addresses: Vec<u64> = far.iter().map(|page| page.address).collect();
-        let to = self.request.to;
+        let kinds = self.pages.entries(&addresses).ok();
+        let kinds: Option<Vec<bool>> =
+            kinds.map(|entries| entries.iter().map(|entry| entry.is_of_file()).collect());
+        self.record
+            .before(self.system, &far, kinds.as_deref(), page_bytes)
+            .map_err(StopReason::NotRecorded)?;
+        // Again: recording took time, in which the process may have ended and its number been given to another.
+        self.check()?;
         self.state.is_unsettled = true;
-        let (statuses, refused) = match self.pages.move_to(&addresses, to) {
-            Ok(statuses) => (statuses, None),
-            Err(error) => {
-                let status = -error.raw_os_error().unwrap_or(libc::EINVAL);
-                (vec![status; far.len()], Some(error))
-            }
-        };
-        let after = self.where_are(&addresses)?;
-        let stayed = self.count(&far, &statuses, &after);
+        let moved = move_to(self.pages, &addresses, self.request.to)
+            .map_err(|error| self.refusal(error))?;
+        let stayed = self.count(&far, &moved);
         self.state.is_unsettled = false;
         if !stayed.is_empty() {
             self.record
                 .stayed(self.system, &stayed, page_bytes)
-                .map_err(End::NotRecorded)?;
+                .map_err(StopReason::NotRecorded)?;
         }
-        match refused {
-            Some(error) if error.raw_os_error() != Some(libc::ENOMEM) => Err(self.refusal(error)),
+        let is_full = moved.pages.contains(&Err(NotMoved::NoMemory));
+        match moved.refused {
+            Some(error) => Err(self.refusal(error)),
             // Of hugetlbfs, the pool of huge pages has none left: smaller pages may still move.
-            _ if self.is_out_of_room(&statuses, &after) && page_bytes <= system_page_bytes() => {
-                Err(End::NoRoom(to))
+            None if is_full && page_bytes <= system_page_bytes() => {
+                Err(StopReason::NoFreeMemory(self.request.to))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
+    fn check(&self) -> Result<(), StopReason> {
+        self.pages.check().map_err(StopReason::Process)
+    }
+
     /// Those that have not moved or gone since the walk found them.
-    fn still_far(&self, batch: &[Page]) -> Result<Vec<Page>, End> {
+    fn still_far(&self, batch: &[Page]) -> Result<Vec<Page>, StopReason> {
         let addresses: Vec<u64> = batch.iter().map(|page| page.address).collect();
-        let now = self.where_are(&addresses)?.into_iter();
-        let pages = addresses.iter().zip(now).filter_map(|(&address, node)| {
-            let node = NodeId(u32::try_from(node).ok()?);
+        let now = self.pages.where_are(&addresses);
+        let now = now.map_err(|error| self.refusal(error))?;
+        let pages = addresses.iter().zip(now).filter_map(|(&address, status)| {
+            let node = node_of(status)?;
             let is_far = self.request.from.contains(node);
             is_far.then_some(Page { address, node })
         });
         Ok(pages.collect())
     }
 
-    fn where_are(&self, addresses: &[u64]) -> Result<Vec<libc::c_int>, End> {
-        let answer = self.pages.where_are(addresses);
-        answer.map_err(|error| self.refusal(error))
-    }
-
     /// The end of the process is not the kernel's refusal.
-    fn refusal(&self, error: io::Error) -> End {
+    fn refusal(&self, error: io::Error) -> StopReason {
         match self.pages.check() {
-            Err(lost) => End::Lost(lost),
-            Ok(()) => End::Refused(error),
+            Err(changed) => StopReason::Process(changed),
+            Ok(()) => StopReason::Refused(error),
         }
     }
 
-    fn is_on_target(&self, node: libc::c_int) -> bool {
-        u32::try_from(node).is_ok_and(|node| NodeId(node) == self.request.to)
-    }
-
-    fn is_out_of_room(&self, statuses: &[libc::c_int], after: &[libc::c_int]) -> bool {
-        let mut pages = statuses.iter().zip(after);
-        pages.any(|(&status, &now)| !self.is_on_target(now) && status == -libc::ENOMEM)
-    }
-
-    /// Counts what became of each page; those that are not on the target.
-    fn count(
-        &mut self,
-        pages: &[Page],
-        statuses: &[libc::c_int],
-        after: &[libc::c_int],
-    ) -> Vec<Page> {
+    /// Counts what became of each page; those that are known to be on another node than the target. A page that is not there is
+    /// not one of them: before Linux 6.6 NUMA balancing hides pages, and this one may have moved.
+    fn count(&mut self, pages: &[Page], moved: &Moved) -> Vec<Page> {
         let mut stayed = Vec::new();
         let bytes = self.state.page_bytes;
-        for ((page, &status), &now) in pages.iter().zip(statuses).zip(after) {
-            if self.is_on_target(now) {
-                self.state.moved.moved_bytes += bytes;
-                *self.state.moved_from.entry(page.node).or_default() += bytes;
-                continue;
+        for (page, result) in pages.iter().zip(&moved.pages) {
+            match result {
+                Ok(()) => {
+                    self.state.moved.moved_bytes += bytes;
+                    *self.state.moved_from.entry(page.node).or_default() += bytes;
+                }
+                Err(reason) => {
+                    self.state.moved.not_moved.add(*reason, bytes);
+                    if *reason != NotMoved::Gone {
+                        stayed.push(*page);
+                    }
+                }
             }
-            let reason = if now < 0 {
-                NotMoved::Gone
-            } else {
-                NotMoved::of(status)
-            };
-            self.state.moved.not_moved.add(reason, bytes);
-            stayed.push(*page);
         }
         stayed
     }

@@ -16,11 +16,13 @@ use std::io::{self, Read as _};
 use nearfar_lease::StateDir;
 use nearfar_lease::lines::{self, BadLine};
 use nearfar_machine::{MAX_NUMBER, NodeId};
+use nearfar_proc::pagemap::PageEntry;
 use nearfar_proc::resident::Page;
 use nearfar_proc::stat::Image;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use super::pages::Namespaces;
 use crate::change_set_id::ChangeSetId;
 use crate::line_file::LineFile;
 use crate::system::System;
@@ -38,6 +40,9 @@ pub(crate) struct RecordHeader {
     pub(crate) pid: i32,
     pub(crate) start_ticks: u64,
     pub(crate) image: Image,
+    /// `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) namespaces: Option<Namespaces>,
     pub(crate) to: NodeId,
     pub(crate) shared: bool,
 }
@@ -49,6 +54,7 @@ impl RecordHeader {
             pid,
             start_ticks,
             image,
+            namespaces: Some(Namespaces::own()),
             to,
             shared,
         }
@@ -69,14 +75,19 @@ enum Entry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Runs {
     page_bytes: u64,
-    /// Pages skipped, pages, their node.
-    runs: Vec<(u64, u64, NodeId)>,
+    runs: Vec<Run>,
+    /// The same pages of files and shared memory alone; `None` where unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    files: Option<Vec<Run>>,
 }
+
+/// Pages skipped, pages, their node.
+type Run = (u64, u64, NodeId);
 
 impl Runs {
     /// Of pages in ascending order.
     fn of(pages: &[Page], page_bytes: u64) -> Self {
-        let mut runs: Vec<(u64, u64, NodeId)> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         let mut end = 0;
         for page in pages {
             let number = page.address / page_bytes;
@@ -86,16 +97,49 @@ impl Runs {
             }
             end = number + 1;
         }
-        Self { page_bytes, runs }
+        Self {
+            page_bytes,
+            runs,
+            files: None,
+        }
+    }
+
+    /// With what is known of them.
+    fn with_kinds(pages: &[Page], kinds: Option<&[bool]>, page_bytes: u64) -> Self {
+        let files = kinds.map(|is_of_file| {
+            let pages = pages.iter().zip(is_of_file);
+            let files = pages.filter_map(|(page, is_of_file)| is_of_file.then_some(*page));
+            Self::of(&files.collect::<Vec<_>>(), page_bytes).runs
+        });
+        Self {
+            files,
+            ..Self::of(pages, page_bytes)
+        }
+    }
+
+    fn batch(&self) -> Result<Batch, RecordError> {
+        let files = self.files.as_ref().map(|files| {
+            let files = self.pages_of(files)?;
+            Ok(files.into_iter().map(|page| page.address).collect())
+        });
+        Ok(Batch {
+            page_bytes: self.page_bytes,
+            pages: self.pages()?,
+            files: files.transpose()?,
+        })
     }
 
     fn pages(&self) -> Result<Vec<Page>, RecordError> {
+        self.pages_of(&self.runs)
+    }
+
+    fn pages_of(&self, runs: &[Run]) -> Result<Vec<Page>, RecordError> {
         if !self.page_bytes.is_power_of_two() {
             return Err(RecordError::PageSize(self.page_bytes));
         }
         let mut pages = Vec::new();
         let mut next = 0u64;
-        for &(gap, count, node) in &self.runs {
+        for &(gap, count, node) in runs {
             let first = next.checked_add(gap).ok_or(RecordError::Address)?;
             next = first.checked_add(count).ok_or(RecordError::Address)?;
             if count > MAX_BATCH_PAGES - pages.len() as u64 {
@@ -174,17 +218,18 @@ impl RecordFile {
         }
     }
 
-    /// Where pages are that are about to be moved; on disk when this returns.
+    /// Where pages are that are about to be moved, and whether each is of a file, if that is known; on disk when this returns.
     pub(crate) fn before(
         &mut self,
         system: &dyn System,
         pages: &[Page],
+        kinds: Option<&[bool]>,
         page_bytes: u64,
     ) -> io::Result<()> {
         if self.lines.length() > MAX_RECORD_BYTES / 2 {
-            return Err(io::Error::other("the record has no room for more pages"));
+            return Err(io::Error::other("the record may not become larger"));
         }
-        let runs = Runs::of(pages, page_bytes);
+        let runs = Runs::with_kinds(pages, kinds, page_bytes);
         self.lines.append(system, Entry::Before(runs))
     }
 
@@ -206,6 +251,17 @@ impl RecordFile {
 pub(crate) struct Batch {
     pub(crate) page_bytes: u64,
     pub(crate) pages: Vec<Page>,
+    /// Those of files and shared memory; `None` where unknown.
+    pub(crate) files: Option<BTreeSet<u64>>,
+}
+
+impl Batch {
+    /// Whether a page is still what it was: of a file or not. Another one at its address may be a page of other processes.
+    pub(crate) fn has_kind(&self, page: &Page, now: Option<PageEntry>) -> bool {
+        let then = self.files.as_ref().map(|it| it.contains(&page.address));
+        let now = now.filter(|now| now.is_present());
+        now.is_none_or(|now| then.is_none_or(|then| then == now.is_of_file()))
+    }
 }
 
 /// The bytes of a record.
@@ -236,11 +292,10 @@ pub(crate) fn read(
             (Entry::Begin(_), Some(_)) => return Err(RecordError::SecondHeader),
             (_, None) => return Err(RecordError::NoHeader),
             (Entry::Before(runs), Some(_)) => {
-                let next = Batch {
-                    page_bytes: runs.page_bytes,
-                    pages: runs.pages()?,
-                };
-                batch.replace(next).into_iter().for_each(&mut *take);
+                batch
+                    .replace(runs.batch()?)
+                    .into_iter()
+                    .for_each(&mut *take);
             }
             (Entry::Stayed(runs), Some(_)) => {
                 let stayed: BTreeSet<u64> = runs.pages()?.iter().map(|page| page.address).collect();

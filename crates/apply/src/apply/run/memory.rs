@@ -12,8 +12,8 @@ use crate::outcome::Applied;
 use crate::setting::Setting;
 use crate::system::{System, first_line};
 use crate::task_memory::{
-    End, Facts, LivePages, MoveProgress, MoveRequest, Mover, Pace, Process, RecordFile,
-    RecordHeader, State, after, check, file_of,
+    Facts, LivePages, MoveProgress, MoveRequest, Mover, Pace, Process, RecordFile, RecordHeader,
+    State, StopReason, after, check, file_of,
 };
 
 /// Of a transparent huge page, where the kernel does not say: as on x86-64.
@@ -87,10 +87,7 @@ impl Carrying<'_> {
             return Ok(Applied::Failed { error });
         }
         self.writes.push(Written::intended(intent));
-        let pages = LivePages {
-            process,
-            shared: request.shared,
-        };
+        let pages = LivePages::new(process, request.shared);
         let state = self.walk(request, &pages, &mut record, facts.survey.far_bytes());
         let after = memory_by_node(&after(
             &facts.survey.by_node(),
@@ -133,8 +130,8 @@ impl Carrying<'_> {
         let mut state = mover.state;
         if let (Err(error), None) = (walked, &state.end) {
             state.end = Some(match pages.process.check() {
-                Err(lost) => End::Lost(lost),
-                Ok(()) => End::Refused(error),
+                Err(changed) => StopReason::Process(changed),
+                Ok(()) => StopReason::Refused(error),
             });
         }
         state
@@ -143,7 +140,7 @@ impl Carrying<'_> {
     /// Records what came of it.
     fn settle_move(&mut self, name: &str, before: String, after: String, state: State) -> Applied {
         let mut memory = state.moved;
-        memory.stopped_because = state.end.as_ref().map(End::to_string);
+        memory.stopped_because = state.end.as_ref().map(StopReason::to_string);
         let Some(written) = self.writes.last_mut() else {
             return Applied::LeftAlone {
                 because: "nothing was moved".to_owned(),

@@ -87,7 +87,28 @@ fn hostile_runs_take_no_memory() {
         (3, (0, 1, NodeId(0))),
     ] {
         let runs = vec![run];
-        assert!(Runs { page_bytes, runs }.pages().is_err(), "{run:?}");
+        let files = None;
+        assert!(
+            Runs {
+                page_bytes,
+                runs,
+                files
+            }
+            .pages()
+            .is_err(),
+            "{run:?}"
+        );
+        let (runs, files) = (Vec::new(), Some(vec![run]));
+        assert!(
+            Runs {
+                page_bytes,
+                runs,
+                files
+            }
+            .batch()
+            .is_err(),
+            "{run:?}"
+        );
     }
 }
 
@@ -100,7 +121,8 @@ proptest! {
     #[test]
     fn no_record_panics(runs: Vec<(u64, u64, u32)>, page_bytes: u64) {
         let runs = runs.into_iter().map(|(gap, count, node)| (gap, count, NodeId(node))).collect();
-        let before = Entry::Before(Runs { page_bytes, runs });
+        let files = Some(Vec::clone(&runs));
+        let before = Entry::Before(Runs { page_bytes, runs, files });
         let _ = batches(text(&[Entry::Begin(header()), before]).as_bytes());
     }
 
@@ -109,7 +131,14 @@ proptest! {
         let mut number = 0;
         let numbers: Vec<_> = steps.iter().map(|&(step, node)| { number += step; (number, node) }).collect();
         let all = pages(&numbers);
-        let bytes = text(&[Entry::Begin(header()), Entry::Before(Runs::of(&all, 4096))]);
-        prop_assert_eq!(&batches(bytes.as_bytes()).unwrap()[0].pages, &all);
+        let kinds: Vec<bool> = all.iter().map(|page| page.address % (3 << 12) == 0).collect();
+        let runs = Runs::with_kinds(&all, Some(&kinds), 4096);
+        let bytes = text(&[Entry::Begin(header()), Entry::Before(runs)]);
+        let batch = &batches(bytes.as_bytes()).unwrap()[0];
+        prop_assert_eq!(&batch.pages, &all);
+        let files = batch.files.as_ref().unwrap();
+        for (page, is_of_file) in all.iter().zip(kinds) {
+            prop_assert_eq!(files.contains(&page.address), is_of_file);
+        }
     }
 }

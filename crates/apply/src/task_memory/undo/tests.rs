@@ -1,123 +1,27 @@
-//! A process of the tests' own: pages that are on nodes, shared, pinned or gone, and a kernel that answers as the real one.
+//! Pages are moved and put back, whatever becomes of them and of the disk meanwhile.
 
-use std::cell::{Cell, RefCell};
+mod fake;
+
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 
 use nearfar_lease::{Location, StateDir};
-use nearfar_machine::{NodeId, NodeSet};
-use nearfar_proc::resident::{Next, Page};
+use nearfar_machine::NodeId;
+use nearfar_proc::resident::Next;
 use proptest::prelude::*;
 
-use super::super::mover::{End, Mover, Pace, State};
-use super::super::pages::{Lost, Pages};
+use super::super::mover::{Mover, Pace, State, StopReason};
+use super::super::pages::ProcessChanged;
 use super::super::record::tests::header;
 use super::super::record::{self, RecordFile};
 use super::super::{MoveRequest, ProgressSink};
-use super::put_back;
-use crate::outcome::RestoredMemory;
+use fake::{EndsWhenRecorded, Fake, FakePages, HidesAfterMove, Kind, PAGE, TO};
+
+use super::{Interrupted, put_back};
+use crate::outcome::{RestoredMemory, UndoResult};
 use crate::system::{Rooted, System};
-
-const PAGE: u64 = 4096;
-const TO: NodeId = NodeId(1);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Own,
-    Shared,
-    /// The kernel gives it no status.
-    Pinned,
-    /// It moves, and its status says that it did not.
-    Lying,
-}
-
-/// The pages of a process by number.
-#[derive(Default)]
-struct Fake {
-    pages: RefCell<BTreeMap<u64, (NodeId, Kind)>>,
-    /// Pages that the target still takes.
-    room: Cell<u64>,
-    /// Calls of move_pages before the process ends.
-    calls_left: Cell<u64>,
-}
-
-impl Fake {
-    fn new(pages: BTreeMap<u64, (NodeId, Kind)>) -> Self {
-        Self {
-            pages: RefCell::new(pages),
-            room: Cell::new(u64::MAX),
-            calls_left: Cell::new(u64::MAX),
-        }
-    }
-
-    fn nodes(&self) -> BTreeMap<u64, NodeId> {
-        let pages = self.pages.borrow();
-        pages
-            .iter()
-            .map(|(&page, &(node, _))| (page, node))
-            .collect()
-    }
-
-    fn on(&self, nodes: &NodeSet) -> Vec<Page> {
-        let far = self
-            .nodes()
-            .into_iter()
-            .filter(|(_, node)| nodes.contains(*node));
-        far.map(|(page, node)| Page {
-            address: page * PAGE,
-            node,
-        })
-        .collect()
-    }
-}
-
-impl Pages for Fake {
-    fn where_are(&self, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
-        let pages = self.pages.borrow();
-        let node = |address: &u64| match pages.get(&(address / PAGE)) {
-            Some((node, _)) => node.0.cast_signed(),
-            None => -libc::ENOENT,
-        };
-        Ok(addresses.iter().map(node).collect())
-    }
-
-    fn move_to(&self, addresses: &[u64], to: NodeId) -> io::Result<Vec<libc::c_int>> {
-        self.calls_left.set(self.calls_left.get() - 1);
-        let mut pages = self.pages.borrow_mut();
-        let mut statuses = Vec::new();
-        for address in addresses {
-            let status = match pages.get_mut(&(address / PAGE)) {
-                None => -libc::ENOENT,
-                Some((node, _)) if *node == to => to.0.cast_signed(),
-                Some((_, Kind::Shared)) => -libc::EACCES,
-                Some((_, Kind::Pinned)) => libc::c_int::MIN,
-                Some(_) if to == TO && self.room.get() == 0 => {
-                    return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-                }
-                Some((node, kind)) => {
-                    if to == TO {
-                        self.room.set(self.room.get() - 1);
-                    }
-                    *node = to;
-                    match kind {
-                        Kind::Lying => -libc::EBUSY,
-                        _ => to.0.cast_signed(),
-                    }
-                }
-            };
-            statuses.push(status);
-        }
-        Ok(statuses)
-    }
-
-    fn check(&self) -> Result<(), Lost> {
-        match self.calls_left.get() {
-            0 => Err(Lost::Ended(4711)),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// A disk that is full after so many bytes.
 struct Disk {
@@ -178,7 +82,12 @@ impl Bench {
     }
 
     /// Moves all to [`TO`]; cancelled after so many looks.
-    fn move_all(&self, fake: &Fake, cancel_after: u64, huge_page_bytes: u64) -> io::Result<State> {
+    fn move_all(
+        &self,
+        fake: &impl FakePages,
+        cancel_after: u64,
+        huge_page_bytes: u64,
+    ) -> io::Result<State> {
         let request = MoveRequest {
             pid: 4711,
             from: "0,2".parse().unwrap(),
@@ -202,7 +111,7 @@ impl Bench {
             state: State::default(),
         };
         // As the walk gives them: in parts that have nothing to do with batches.
-        for part in fake.on(&request.from).chunks(700) {
+        for part in fake.fake().on(&request.from).chunks(700) {
             if mover.take(part, PAGE) == Next::Stop {
                 break;
             }
@@ -231,7 +140,7 @@ fn every_outcome_is_counted_and_every_page_goes_back() {
     let fake = Fake::new(pages(2000, |number| match number {
         0..=9 => (0, Kind::Shared),
         10..=19 => (2, Kind::Pinned),
-        20..=29 => (0, Kind::Lying),
+        20..=29 => (0, Kind::InHugePage),
         1990.. => (1, Kind::Own),
         _ => (number as u32 % 2 * 2, Kind::Own),
     }));
@@ -269,7 +178,7 @@ fn a_full_target_ends_the_move_and_what_moved_goes_back() {
     let before = fake.nodes();
     let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
     assert!(
-        matches!(state.end, Some(End::NoRoom(TO))),
+        matches!(state.end, Some(StopReason::NoFreeMemory(TO))),
         "{:?}",
         state.end
     );
@@ -300,9 +209,107 @@ fn a_process_that_ends_is_not_the_kernels_refusal() {
     let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
     fake.calls_left.set(2);
     let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
-    assert!(matches!(state.end, Some(End::Lost(Lost::Ended(_)))));
+    assert!(matches!(
+        state.end,
+        Some(StopReason::Process(ProcessChanged::Ended(_)))
+    ));
     let bytes = record::load(&bench.state, NAME).unwrap();
-    assert!(put_back(&fake, TO, &bytes).is_err());
+    assert!(matches!(
+        put_back(&fake, TO, &bytes),
+        Err(Interrupted::Process(ProcessChanged::Ended(_)))
+    ));
+}
+
+#[test]
+fn hidden_pages_are_not_gone_and_go_back_when_they_show() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(1000, |_| (0, Kind::Own)));
+    let before = fake.nodes();
+    bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    for page in 100..300 {
+        fake.pages.borrow_mut().insert(page, (TO, Kind::Hidden));
+    }
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.not_moved.hidden_bytes, 200 * PAGE);
+    assert_eq!(
+        (restored.back_bytes, restored.changed_bytes),
+        (800 * PAGE, 0)
+    );
+    let result = UndoResult::PagesBack { memory: restored };
+    assert!(!result.is_settled(), "the record is still needed");
+    // The process uses them while rollback waits.
+    fake.hidden_looks.set(4);
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.not_moved.bytes(), 0);
+    assert_eq!(restored.back_bytes, 200 * PAGE);
+    assert_eq!(fake.nodes(), before);
+}
+
+#[test]
+fn a_page_that_hides_while_it_moves_stays_recorded() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(10, |_| (0, Kind::Hidden)));
+    let before = fake.nodes();
+    // Shown until the batch is recorded.
+    fake.hidden_looks.set(0);
+    let hide = HidesAfterMove(&fake);
+    bench.move_all(&hide, u64::MAX, PAGE).unwrap();
+    fake.hidden_looks.set(0);
+    assert_eq!(bench.undo(&fake).back_bytes, 10 * PAGE);
+    assert_eq!(fake.nodes(), before);
+}
+
+#[test]
+fn a_node_that_refuses_pages_does_not_keep_the_others() {
+    for (errno, what) in [(libc::EACCES, "cpuset"), (libc::ENODEV, "offline")] {
+        let bench = Bench::new(usize::MAX);
+        let fake = Fake::new(pages(2000, |number| (number as u32 % 2 * 2, Kind::Own)));
+        let before = fake.nodes();
+        bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+        fake.refused.set(Some((NodeId(0), errno)));
+        let restored = bench.undo(&fake);
+        assert_eq!(restored.back_bytes, 1000 * PAGE);
+        assert_eq!(restored.not_moved.bytes(), 1000 * PAGE);
+        assert!(restored.described().contains(what), "{restored:?}");
+        let abandoned = RestoredMemory {
+            abandoned: true,
+            ..restored
+        };
+        assert!(
+            UndoResult::PagesBack { memory: abandoned }.is_settled(),
+            "--force ends it"
+        );
+        fake.refused.set(None);
+        assert_eq!(bench.undo(&fake).back_bytes, 1000 * PAGE);
+        assert_eq!(fake.nodes(), before);
+    }
+}
+
+#[test]
+fn a_page_of_another_kind_at_the_address_is_not_moved() {
+    let bench = Bench::new(usize::MAX);
+    let kind = |number| if number < 50 { Kind::Own } else { Kind::OfFile };
+    let fake = Fake::new(pages(100, |number| (0, kind(number))));
+    bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    // A library is mapped where memory was, and memory where a file was.
+    fake.pages.borrow_mut().insert(7, (TO, Kind::OfFile));
+    fake.pages.borrow_mut().insert(70, (TO, Kind::Own));
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.back_bytes, 98 * PAGE);
+    assert_eq!(restored.changed_bytes, 2 * PAGE);
+    let nodes = fake.nodes();
+    assert_eq!((nodes[&7], nodes[&70], nodes[&8]), (TO, TO, NodeId(0)));
+}
+
+#[test]
+fn the_process_is_checked_between_the_record_and_the_move() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(100, |_| (0, Kind::Own)));
+    let before = fake.nodes();
+    let ends = EndsWhenRecorded(&fake);
+    let state = bench.move_all(&ends, u64::MAX, PAGE).unwrap();
+    assert!(matches!(state.end, Some(StopReason::Process(_))));
+    assert_eq!(fake.nodes(), before, "pages of a later process moved");
 }
 
 #[test]
@@ -331,7 +338,7 @@ proptest! {
             (node, match kind {
                 0 => Kind::Shared,
                 1 => Kind::Pinned,
-                2 => Kind::Lying,
+                2 => Kind::InHugePage,
                 _ => Kind::Own,
             })
         }));

@@ -13,7 +13,7 @@ use std::io;
 use std::ops::AddAssign;
 
 use nearfar_machine::{NodeId, NodeSet};
-use nearfar_proc::move_pages::{NotMoved, move_own, where_are};
+use nearfar_proc::move_pages::{NotMoved, PagesOf, move_to as move_list};
 use nearfar_proc::resident::{Next, Walk};
 
 /// Addresses in one call of move_pages: 64 MiB of small pages, a tenth of a second. Each call makes every CPU give up the pages it
@@ -26,7 +26,7 @@ pub(in crate::keeper) struct Counts {
     pub(in crate::keeper) moved: u64,
     /// Other processes map them as well.
     pub(in crate::keeper) shared: u64,
-    /// In use by the kernel at that moment.
+    /// In use by the kernel at that moment, or behind such pages where the kernel ended every call.
     pub(in crate::keeper) busy: u64,
     /// The node had no room.
     pub(in crate::keeper) no_memory: u64,
@@ -55,11 +55,10 @@ pub(super) fn move_to(
     is_over: &dyn Fn() -> bool,
     count: &mut dyn FnMut(Counts),
 ) -> io::Result<()> {
-    let node = libc::c_int::try_from(to.0).map_err(io::Error::other)?;
     let page_bytes = rustix::param::page_size() as u64;
     let mut batch = Batch {
         pid,
-        node,
+        node: to,
         pages_each: 1,
         addresses: Vec::new(),
         count,
@@ -82,7 +81,7 @@ pub(super) fn move_to(
 /// Pages to be moved with the next call.
 struct Batch<'a> {
     pid: i32,
-    node: libc::c_int,
+    node: NodeId,
     /// Pages of the system's size in each.
     pages_each: u64,
     addresses: Vec<u64>,
@@ -107,30 +106,23 @@ impl Batch<'_> {
         if addresses.is_empty() {
             return Ok(());
         }
-        let statuses = move_own(self.pid, &addresses, self.node)?;
-        // The second address in a huge page finds the page taken from its list already, and moves with the first.
-        let (again, errors): (Vec<u64>, Vec<libc::c_int>) = addresses
-            .iter()
-            .copied()
-            .zip(statuses)
-            .filter(|&(_, status)| status != self.node)
-            .unzip();
-        let now = where_are(self.pid, &again)?;
-        let mut counts = Counts {
-            moved: (addresses.len() - again.len()) as u64 * self.pages_each,
-            ..Counts::default()
+        let own = PagesOf {
+            pid: self.pid,
+            shared: false,
         };
-        for (error, now) in errors.into_iter().zip(now) {
-            let reason = match NotMoved::of(error) {
-                _ if now == self.node => &mut counts.moved,
-                NotMoved::Shared => &mut counts.shared,
-                NotMoved::Busy => &mut counts.busy,
-                NotMoved::NoMemory => &mut counts.no_memory,
-                NotMoved::Gone | NotMoved::Other => &mut counts.other,
+        let moved = move_list(&own, &addresses, self.node)?;
+        let mut counts = Counts::default();
+        for page in &moved.pages {
+            let sum = match page {
+                Ok(()) => &mut counts.moved,
+                Err(NotMoved::Shared) => &mut counts.shared,
+                Err(NotMoved::Busy | NotMoved::NotTried) => &mut counts.busy,
+                Err(NotMoved::NoMemory) => &mut counts.no_memory,
+                Err(_) => &mut counts.other,
             };
-            *reason += self.pages_each;
+            *sum += self.pages_each;
         }
         (self.count)(counts);
-        Ok(())
+        moved.refused.map_or(Ok(()), Err)
     }
 }
