@@ -150,6 +150,16 @@ fn memory_of_a_confined_task_is_planned_only_when_its_rule_is_named() {
     assert_eq!(only.before.as_deref(), Some("N0=1073741824 N1=6442450944"));
     // Which process it is has to be read from the system.
     assert_eq!(only.owner, None);
+
+    list(&mut machine.tasks)[0].start = Known::Yes(815);
+    let options = PlanOptions {
+        rules: Some(vec!["task-memory-far".to_owned()]),
+        ..PlanOptions::default()
+    };
+    let named = plan(&machine, &audit, &options);
+    let owner = named.changes[0].owner.clone().unwrap();
+    let process = owner.process.unwrap();
+    assert_eq!((process.start_ticks, &*process.name), (815, "bound"));
 }
 
 #[test]

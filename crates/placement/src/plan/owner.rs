@@ -5,7 +5,7 @@ use nearfar_machine::{Machine, NetworkDevice, PciAddress};
 
 use super::choice::subsystem;
 use super::network;
-use crate::change::{Change, Owner};
+use crate::change::{Change, Owner, ProcessIdentity};
 
 /// The owner of what a change writes to; `None` if the machine does not have it.
 pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
@@ -43,11 +43,18 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
             ..Owner::default()
         },
         Change::DeviceNode { device, .. } => function(machine, *device),
-        // When a process began is in none of a machine's tables: who reads the running system adds it.
-        Change::Sysctl { .. }
-        | Change::SchedulerDebug { .. }
-        | Change::Cpuset { .. }
-        | Change::TaskMemory { .. } => {
+        Change::TaskMemory { pid, .. } => {
+            let tasks = machine.tasks.get()?;
+            let task = tasks.iter().find(|task| task.pid == *pid)?;
+            Owner {
+                process: Some(ProcessIdentity {
+                    start_ticks: *task.start.get()?,
+                    name: task.name.clone(),
+                }),
+                ..Owner::default()
+            }
+        }
+        Change::Sysctl { .. } | Change::SchedulerDebug { .. } | Change::Cpuset { .. } => {
             return None;
         }
     };
