@@ -47,6 +47,28 @@ impl LineFile {
 
     /// Appends a record; on disk when this returns. After a failure the file ends where it ended before.
     pub(crate) fn append(&mut self, system: &dyn System, record: impl Serialize) -> io::Result<()> {
+        self.add(record, |file, line| system.record(file, line))
+    }
+
+    /// As [`Self::append`], but the line is on disk only after [`Self::sync`]. Until then it survives a kill, since the page cache
+    /// does.
+    pub(crate) fn append_cached(
+        &mut self,
+        system: &dyn System,
+        record: impl Serialize,
+    ) -> io::Result<()> {
+        self.add(record, |file, line| system.append(file, line))
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn add(
+        &mut self,
+        record: impl Serialize,
+        write: impl Fn(&File, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         if self.broken {
             return Err(io::Error::other(
                 "an earlier line could be neither finished nor cut off",
@@ -57,7 +79,7 @@ impl LineFile {
             at_s: lines::now_s(),
             record,
         })?;
-        if let Err(error) = system.record(&self.file, line.as_bytes()) {
+        if let Err(error) = write(&self.file, line.as_bytes()) {
             self.broken = self.file.set_len(self.length).is_err();
             return Err(error);
         }

@@ -46,9 +46,17 @@ pub trait System {
     ///
     /// # Errors
     /// The system's answer; some of the line may have been written.
-    fn record(&self, mut journal: &File, line: &[u8]) -> io::Result<()> {
-        journal.write_all(line)?;
+    fn record(&self, journal: &File, line: &[u8]) -> io::Result<()> {
+        self.append(journal, line)?;
         Ok(rustix::fs::fdatasync(journal)?)
+    }
+
+    /// Appends a line that the page cache may hold: it survives a kill, not a power failure.
+    ///
+    /// # Errors
+    /// As [`System::record`].
+    fn append(&self, mut file: &File, line: &[u8]) -> io::Result<()> {
+        file.write_all(line)
     }
 }
 

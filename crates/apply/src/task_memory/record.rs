@@ -1,4 +1,4 @@
-//! Where the pages of a process were: on disk before they are moved, next to the journal of the change set.
+//! Where the pages of a process were: recorded before they are moved, next to the journal of the change set.
 //!
 //! `change-7-0.pages` is of write 0 of change set 7. Its lines are those of a journal ([`nearfar_lease::lines`]): the
 //! process, then for each batch the runs of neighbouring pages on one node, and which of them stayed there. A run is
@@ -218,7 +218,7 @@ impl RecordFile {
         }
     }
 
-    /// Where pages are that are about to be moved, and whether each is of a file, if that is known; on disk when this returns.
+    /// Where pages are that are about to be moved, and whether each is of a file, if that is known.
     pub(crate) fn before(
         &mut self,
         system: &dyn System,
@@ -230,7 +230,7 @@ impl RecordFile {
             return Err(io::Error::other("the record may not become larger"));
         }
         let runs = Runs::with_kinds(pages, kinds, page_bytes);
-        self.lines.append(system, Entry::Before(runs))
+        self.lines.append_cached(system, Entry::Before(runs))
     }
 
     /// Which of the last ones were not moved.
@@ -241,7 +241,13 @@ impl RecordFile {
         page_bytes: u64,
     ) -> io::Result<()> {
         let runs = Runs::of(pages, page_bytes);
-        self.lines.append(system, Entry::Stayed(runs))
+        self.lines.append_cached(system, Entry::Stayed(runs))
+    }
+
+    /// Returns when all of it is on disk: once at the end of a move. The record guards against a kill of apply, which the
+    /// page cache survives. After a power failure there is no process whose pages could be moved back.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.lines.sync()
     }
 }
 
