@@ -77,6 +77,10 @@ fn inside_there_and_back() {
     let holder = Holder::start(0);
     let (pid, before) = (holder.pid, holder.nodes());
     let huge = huge_bytes(&holder);
+    assert!(
+        huge.is_some_and(|bytes| bytes >= 2 << 20),
+        "no huge page: {huge:?}"
+    );
 
     let (plan, _) = nearfar(
         state.path(),

@@ -237,5 +237,6 @@ fn share_with_a_child(start: u64, bytes: u64) {
     while !is_shared() && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+    assert!(is_shared(), "the child has not mapped the pages");
     std::thread::sleep(std::time::Duration::from_millis(200));
 }
