@@ -68,6 +68,28 @@ pub fn huge_bytes(smaps: &[u8], addresses: Range<u64>) -> Option<u64> {
     is_found.then_some(huge)
 }
 
+/// Calls `take` with the first address of each mapping of `smaps` and the bytes in memory that no other process maps.
+///
+/// # Errors
+/// When the text cannot be read.
+pub fn each_private(smaps: impl BufRead, mut take: impl FnMut(u64, u64)) -> io::Result<()> {
+    let mut last: Option<(u64, u64)> = None;
+    text::each_line(smaps, |line| {
+        if let Some(mapping) = range(line) {
+            last.replace((mapping.start, 0))
+                .into_iter()
+                .for_each(|(start, bytes)| take(start, bytes));
+        } else if let Some((_, bytes)) = &mut last {
+            let keys: [&[u8]; 3] = [b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:"];
+            let size = keys.iter().find_map(|key| line.strip_prefix(*key));
+            *bytes = bytes.saturating_add(size.and_then(text::kilobytes).unwrap_or(0));
+        }
+    })?;
+    last.into_iter()
+        .for_each(|(start, bytes)| take(start, bytes));
+    Ok(())
+}
+
 /// `7f0000000000-7f0000400000 rw-p ...`
 fn range(line: &[u8]) -> Option<Range<u64>> {
     let addresses = line.split(|&byte| byte == b' ').next()?;
@@ -90,6 +112,15 @@ mod tests {
         assert_eq!(huge(0x7f00_0020_0000, 0x7f00_0060_0000), Some(4 << 20));
         assert_eq!(huge(0x1000, 0x2000), None);
         assert_eq!(huge_bytes(b"", 0..u64::MAX), None);
+    }
+
+    #[test]
+    fn private_bytes_are_by_mapping() {
+        let text = b"Private_Dirty: 9 kB\n1000-3000 rw-p 0 00:00 0\nShared_Clean: 4 kB\nPrivate_Clean: 4 kB\n\
+            Private_Dirty: 8 kB\n7f00-8f00 rw-p 0 00:00 0\nPrivate_Hugetlb: 2048 kB\n9f00-af00 r--p\n";
+        let mut found = Vec::new();
+        each_private(&text[..], |start, bytes| found.push((start, bytes))).unwrap();
+        assert_eq!(found, [(0x1000, 12 << 10), (0x7f00, 2 << 20), (0x9f00, 0)]);
     }
 
     #[test]

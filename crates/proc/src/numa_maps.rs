@@ -22,6 +22,8 @@ pub struct Mapping<'a> {
     pub policy: &'a [u8],
     /// Pages on each node that has some, in the unit of `page_bytes`.
     pub pages: Vec<(NodeId, u64)>,
+    /// Of the page that most mappings of any process have (`mapmax`), how many; 1 where no other has one.
+    pub most_mappings: u64,
     /// `kernelpagesize_kB`, in bytes; since Linux 3.8.
     pub page_bytes: Option<u64>,
     /// Whether it is one of huge pages. Without `page_bytes` their size is unknown.
@@ -38,6 +40,7 @@ impl<'a> Mapping<'a> {
             start: text::hexadecimal(words.next()?)?,
             policy: words.next()?,
             pages: Vec::new(),
+            most_mappings: 1,
             page_bytes: None,
             huge: false,
         };
@@ -50,6 +53,8 @@ impl<'a> Mapping<'a> {
             if key == b"kernelpagesize_kB" {
                 mapping.page_bytes =
                     text::number(value).and_then(|kilobytes: u64| kilobytes.checked_mul(1024));
+            } else if key == b"mapmax" {
+                mapping.most_mappings = text::number(value).unwrap_or(1);
             } else {
                 mapping.pages.extend(pages_on_node(key, value));
             }
