@@ -20,7 +20,7 @@ use crate::outcome::Outcome;
 use crate::owner;
 use crate::system::System;
 use crate::target::Target;
-use crate::task_memory::ProgressSink;
+use crate::task_memory::{ProgressSink, check_moves};
 use nearfar_lease::Lock;
 use nearfar_lease::{StateDir, StateError};
 use run::Carrying;
@@ -96,10 +96,14 @@ pub fn apply_with(
 /// Whether a plan fits a target: what [`apply`] checks before it writes anything.
 ///
 /// # Errors
-/// When the plan has a fault, is of another host, or names what is another device's now.
+/// When the plan has a fault, is of another host, or names what is another device's now; when memory cannot be moved now.
 pub fn check_plan(plan: &Plan, target: &Target) -> Result<(), ApplyError> {
     check(plan)?;
-    fits(plan, target, &target.system()?).map(drop)
+    fits(plan, target, &target.system()?)?;
+    match target.is_tree() {
+        true => Ok(()),
+        false => Ok(check_moves(plan)?),
+    }
 }
 
 /// How a target describes itself.

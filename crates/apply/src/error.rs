@@ -9,6 +9,7 @@ use nearfar_proc::error_text;
 
 use crate::change_set_id::ChangeSetId;
 use crate::check::PlanError;
+use crate::task_memory::MoveRequestError;
 
 /// Why a verb did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,8 @@ pub enum ApplyError {
         #[source]
         error: io::Error,
     },
+    #[error(transparent)]
+    Memory(#[from] MoveRequestError),
     #[error(transparent)]
     State(#[from] StateError),
     /// The journal could not be written; nothing was changed.

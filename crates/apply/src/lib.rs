@@ -10,7 +10,7 @@
 //!  rollback ─► lock ─► journal read back ─► newest write first: ours? ─► journal: undoing ─► old bytes ─► undone
 //! ```
 //!
-//! Memory of a process is moved in batches (`task_memory`); where its pages were is on disk before each.
+//! Memory of a process is moved in batches (`task_memory`); where its pages were is recorded before each.
 //!
 //! Two rules hold everything together. No write happens before the bytes it replaces are on disk, so a kill at any
 //! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,
@@ -51,6 +51,6 @@ pub use rollback::{RollbackOptions, rollback, rollback_with};
 pub use setting::{Setting, wanted};
 pub use target::Target;
 pub use task_memory::{
-    ASSUMED_BYTES_PER_S, MoveProgress, MoveRequest, MoveRequestError, ProgressSink, identify,
-    planned_move, read_record,
+    ASSUMED_BYTES_PER_S, MoveProgress, MoveRequest, MoveRequestError, ProgressSink,
+    check_processes, planned_move, read_record,
 };

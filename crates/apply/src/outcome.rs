@@ -101,7 +101,7 @@ impl Applied {
     pub fn is_as_planned(&self) -> bool {
         match self {
             Self::Made { .. } | Self::AlreadySo { .. } => true,
-            Self::Moved { memory, .. } => memory.stopped_because.is_none(),
+            Self::Moved { memory, .. } => memory.is_as_planned(),
             _ => false,
         }
     }

@@ -5,7 +5,7 @@
 //!      │                                                                            │
 //!      └ refused, with the figures          ┌─────────────────────────────────────◄─┘
 //!                                           ▼
-//!       pages of some 2 MiB ─► where are they ─► record (durable) ─► move_pages ─► where are they ─► counts
+//!       pages of some 2 MiB ─► where are they ─► record ─► move_pages ─► where are they ─► counts
 //!                ▲                                                                      │
 //!                └──────────────────────────────────────────────────────────────────────┘
 //!
@@ -29,10 +29,11 @@ use std::sync::Arc;
 use nearfar_machine::{NodeId, NodeSet};
 use nearfar_placement::change::Change;
 
-pub use describe::{MoveRequestError, identify, planned_move};
+pub(crate) use describe::check_moves;
+pub use describe::{MoveRequestError, check_processes, planned_move};
 
-pub(crate) use checks::{Facts, check};
-pub(crate) use mover::{Mover, Pace, State, StopReason, after};
+pub(crate) use checks::{MoveConditions, check};
+pub(crate) use mover::{Mover, RateLimit, State, StopReason, after};
 pub(crate) use pages::{LivePages, Process};
 #[doc(hidden)]
 pub use record::read_any as read_record;

@@ -337,6 +337,9 @@ fn without_a_terminal_to_ask_nothing_is_changed() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
     let before = contents(&tree.path(""));
+    let (message, code) = failure(&["apply", "--root", &root, "--yes", "--rate", "5"]);
+    assert_eq!(code, 2);
+    assert!(message.contains("this plan moves none"), "{message}");
     let (message, code) = failure(&["apply", "--root", &root]);
     assert_eq!(code, 2);
     assert!(message.contains("--yes"), "{message}");

@@ -79,9 +79,9 @@ fn applied(setting: &Setting, result: &Applied) -> Shown {
             after,
             memory,
         } => {
-            let word = match memory.stopped_because {
-                None => Local.text("moved"),
-                Some(_) => Middling.text("moved in part"),
+            let word = match memory.is_as_planned() {
+                true => Local.text("moved"),
+                false => Middling.text("moved in part"),
             };
             let value = format!("{} -> {}", shown(before), shown(after));
             (word, value, memory.described())

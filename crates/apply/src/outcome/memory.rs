@@ -8,6 +8,8 @@ use crate::task_memory::size;
 /// What became of memory that was to be moved.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct MovedMemory {
+    /// What was to be moved when it began: without pages that other processes map, unless those were asked for.
+    pub wanted_bytes: u64,
     /// It is on the target now.
     pub moved_bytes: u64,
     #[serde(flatten)]
@@ -17,6 +19,19 @@ pub struct MovedMemory {
 }
 
 impl MovedMemory {
+    /// Whether what was wanted is as planned: nothing ended the move, and at least half of it moved. Some pages of any process
+    /// are in use or gone at that moment.
+    pub fn is_as_planned(&self) -> bool {
+        self.stopped_because.is_none() && self.moved_bytes >= self.wanted_bytes / 2
+    }
+
+    /// What the walk did not come to: gone before, or hidden by NUMA balancing (before Linux 6.6).
+    fn not_found_bytes(&self) -> u64 {
+        let others = self.not_moved.bytes() - self.not_moved.shared_bytes;
+        let found = self.moved_bytes.saturating_add(others);
+        self.wanted_bytes.saturating_sub(found)
+    }
+
     /// In words: `4.0 MiB moved, 12.0 KiB shared with others`.
     pub fn described(&self) -> String {
         let mut parts = Vec::new();
@@ -25,6 +40,15 @@ impl MovedMemory {
         }
         parts.extend(self.not_moved.parts());
         parts.extend(self.stopped_because.clone());
+        if !self.is_as_planned() {
+            parts.push(format!("{} were to move", size(self.wanted_bytes)));
+            if self.stopped_because.is_none() && self.not_found_bytes() > 0 {
+                let bytes = size(self.not_found_bytes());
+                parts.push(format!(
+                    "{bytes} not found (hidden by NUMA balancing, or gone)"
+                ));
+            }
+        }
         match parts.is_empty() {
             true => "it is all gone".to_owned(),
             false => parts.join(", "),
@@ -134,5 +158,37 @@ impl RestoredMemory {
         }
         parts.extend(self.not_moved.parts());
         parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_of_less_than_half_is_not_as_planned_and_says_why() {
+        let busy = NotMovedMemory {
+            busy_bytes: 3 << 20,
+            shared_bytes: 9 << 20,
+            ..NotMovedMemory::default()
+        };
+        let moved = |moved_bytes| MovedMemory {
+            wanted_bytes: 8 << 20,
+            moved_bytes,
+            not_moved: busy,
+            stopped_because: None,
+        };
+        assert!(moved(4 << 20).is_as_planned());
+        assert_eq!(
+            moved(1 << 20).described(),
+            "1.0 MiB moved, 9.0 MiB shared with other processes, 3.0 MiB busy or pinned, 8.0 MiB were to move, 4.0 MiB not \
+             found (hidden by NUMA balancing, or gone)"
+        );
+        let result = crate::outcome::Applied::Moved {
+            before: String::new(),
+            after: String::new(),
+            memory: moved(1 << 20),
+        };
+        assert!(!result.is_as_planned());
     }
 }

@@ -10,7 +10,7 @@ use super::survey::Survey;
 use super::{MoveRequest, size};
 use crate::system::{System, first_line};
 
-/// The room that is left free beyond the size to move: what others take meanwhile.
+/// What has to be free beyond the size to move: what others take meanwhile.
 const SPARE_PERCENT: u64 = 10;
 const NODES: &str = "/sys/devices/system/node";
 
@@ -38,11 +38,11 @@ pub(crate) enum Refusal {
     },
     #[error(
         "node {to} has {} above its high watermarks ({} free), and {} are needed: {} to move and {SPARE_PERCENT} % to spare",
-        size(*room), size(*free), size(*needed), size(*to_move)
+        size(*unreserved), size(*free), size(*needed), size(*to_move)
     )]
-    NoRoom {
+    TooFull {
         to: NodeId,
-        room: u64,
+        unreserved: u64,
         free: u64,
         needed: u64,
         to_move: u64,
@@ -52,21 +52,22 @@ pub(crate) enum Refusal {
 }
 
 /// What the system says of a move.
-pub(crate) struct Facts {
+pub(crate) struct MoveConditions {
     pub(crate) survey: Survey,
     online: NodeSet,
     having_memory: NodeSet,
     allowed: NodeSet,
     /// Of the target, in bytes.
     free: u64,
-    room: u64,
+    /// Free beyond the high watermarks.
+    unreserved: u64,
 }
 
-impl Facts {
+impl MoveConditions {
     /// Reads them from the running system.
     pub(crate) fn read(system: &dyn System, request: &MoveRequest) -> Result<Self, Refusal> {
         let (pid, to) = (request.pid, request.to);
-        let survey = Survey::of(pid, &request.from, to)
+        let survey = Survey::of(request)
             .map_err(|error| unread(&format!("/proc/{pid}/numa_maps"), &error))?;
         let zones = bytes(system, "/proc/zoneinfo")?;
         let pages = zoneinfo::of_node(&zones, to).unwrap_or_default();
@@ -79,47 +80,59 @@ impl Facts {
             online,
             allowed: allowed(system, pid)?,
             free: pages.free.saturating_mul(page_bytes),
-            room: pages.above_high().saturating_mul(page_bytes),
+            unreserved: pages.above_high().saturating_mul(page_bytes),
         })
     }
 }
 
 /// Whether the memory may be moved.
-pub(crate) fn check(request: &MoveRequest, facts: &Facts) -> Result<(), Refusal> {
+pub(crate) fn check(request: &MoveRequest, conditions: &MoveConditions) -> Result<(), Refusal> {
     let (pid, to) = (request.pid, request.to);
-    if !facts.online.contains(to) {
-        let online = facts.online.clone();
+    if !conditions.online.contains(to) {
+        let online = conditions.online.clone();
         return Err(Refusal::NotOnline { to, online });
     }
-    if !facts.having_memory.contains(to) {
-        let having = facts.having_memory.clone();
+    if !conditions.having_memory.contains(to) {
+        let having = conditions.having_memory.clone();
         return Err(Refusal::NoMemory { to, having });
     }
-    if !facts.allowed.contains(to) {
-        let allowed = facts.allowed.clone();
+    if !conditions.allowed.contains(to) {
+        let allowed = conditions.allowed.clone();
         return Err(Refusal::NotAllowed { pid, to, allowed });
     }
-    if let Some(bound) = &facts.survey.bound {
+    if let Some(bound) = conditions.survey.bound() {
         return Err(Refusal::Bound {
             pid,
             to,
             start: bound.start,
-            policy: bound.policy.clone(),
+            policy: bound.policy.to_owned(),
         });
     }
-    let to_move = facts.survey.to_move_bytes;
+    let to_move = conditions.survey.to_move_bytes();
     let needed = to_move.saturating_add(to_move / 100 * SPARE_PERCENT);
-    if to_move > 0 && facts.room < needed {
-        let (room, free) = (facts.room, facts.free);
-        return Err(Refusal::NoRoom {
+    if to_move > 0 && conditions.unreserved < needed {
+        let (unreserved, free) = (conditions.unreserved, conditions.free);
+        return Err(Refusal::TooFull {
             to,
-            room,
+            unreserved,
             free,
             needed,
             to_move,
         });
     }
     Ok(())
+}
+
+/// Whether the memory may be moved on the running system now: for plans.
+pub(super) fn conditions(
+    system: &dyn System,
+    request: &MoveRequest,
+) -> Result<MoveConditions, Refusal> {
+    let conditions = MoveConditions::read(system, request)?;
+    if conditions.survey.has_far() {
+        check(request, &conditions)?;
+    }
+    Ok(conditions)
 }
 
 fn allowed(system: &dyn System, pid: i32) -> Result<NodeSet, Refusal> {
@@ -170,50 +183,50 @@ mod tests {
         }
     }
 
-    fn facts() -> Facts {
+    fn good() -> MoveConditions {
         let text = b"1000 default anon=3 N0=1000 kernelpagesize_kB=4\n";
-        Facts {
+        MoveConditions {
             survey: Survey::read(&text[..], &nodes("0"), NodeId(1)).unwrap(),
             online: nodes("0-1"),
             having_memory: nodes("0-1"),
             allowed: nodes("0-1"),
             free: 9 << 20,
-            room: 8 << 20,
+            unreserved: 8 << 20,
         }
     }
 
-    fn refused(facts: &Facts) -> String {
-        check(&request(), facts).unwrap_err().to_string()
+    fn refused(conditions: &MoveConditions) -> String {
+        check(&request(), conditions).unwrap_err().to_string()
     }
 
     #[test]
     fn each_refusal_names_its_figures() {
-        check(&request(), &facts()).unwrap();
+        check(&request(), &good()).unwrap();
         let only_first = nodes("0");
-        let offline = Facts {
+        let offline = MoveConditions {
             online: only_first.clone(),
-            ..facts()
+            ..good()
         };
         assert_eq!(refused(&offline), "node 1 is not online (online: 0)");
-        let empty = Facts {
+        let empty = MoveConditions {
             having_memory: only_first.clone(),
-            ..facts()
+            ..good()
         };
         assert_eq!(
             refused(&empty),
             "node 1 has no memory (nodes with memory: 0)"
         );
-        let confined = Facts {
+        let confined = MoveConditions {
             allowed: only_first,
-            ..facts()
+            ..good()
         };
         assert_eq!(
             refused(&confined),
             "process 4711 may not have memory on node 1 (Mems_allowed_list 0)"
         );
-        let full = Facts {
-            room: 4_300_000,
-            ..facts()
+        let full = MoveConditions {
+            unreserved: 4_300_000,
+            ..good()
         };
         assert_eq!(
             refused(&full),
@@ -221,9 +234,9 @@ mod tests {
              to spare"
         );
         let text = b"1000 bind:0 anon=3 N0=1 kernelpagesize_kB=4\n";
-        let bound = Facts {
+        let bound = MoveConditions {
             survey: Survey::read(&text[..], &nodes("0"), NodeId(1)).unwrap(),
-            ..facts()
+            ..good()
         };
         assert_eq!(
             refused(&bound),

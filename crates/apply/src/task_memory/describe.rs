@@ -9,10 +9,13 @@ use nearfar_placement::change::{
 use nearfar_placement::plan::memory_by_node;
 use nearfar_proc::{error_text, tasks};
 
+use super::checks;
+use super::checks::MoveConditions;
 use super::survey::Survey;
 use super::{ASSUMED_BYTES_PER_S, MoveRequest, size};
 use crate::check::check_planned;
 use crate::setting::ChangeError;
+use crate::system::Rooted;
 
 /// What a change that no rule asked for has in the place of the rule's name.
 const REQUESTED: &str = "requested";
@@ -31,6 +34,9 @@ pub enum MoveRequestError {
         error_text(error)
     )]
     Read { pid: i32, error: io::Error },
+    /// The system as it is now does not allow it.
+    #[error("the memory of process {pid} cannot be moved: {reason}")]
+    Refused { pid: i32, reason: String },
     #[error(transparent)]
     Change(#[from] ChangeError),
 }
@@ -38,7 +44,7 @@ pub enum MoveRequestError {
 /// The change that moves the memory of a process of the running system, which `machine` is.
 ///
 /// # Errors
-/// When there is no such process or node, or its memory cannot be read.
+/// When there is no such process or node, its memory cannot be read, or apply would refuse to move it now.
 pub fn planned_move(machine: &Machine, request: &MoveRequest) -> Result<Planned, MoveRequestError> {
     let (pid, to) = (request.pid, request.to);
     let known = nodes_with_memory(machine);
@@ -47,7 +53,7 @@ pub fn planned_move(machine: &Machine, request: &MoveRequest) -> Result<Planned,
         return Err(MoveRequestError::NoNode { node, known });
     }
     let process = identity(pid)?;
-    let survey = Survey::of(pid, &request.from, to).map_err(|error| read_error(pid, error))?;
+    let survey = conditions(request)?.survey;
     let planned = Planned {
         change: Change::TaskMemory {
             pid,
@@ -118,27 +124,61 @@ fn read_error(pid: i32, error: io::Error) -> MoveRequestError {
     }
 }
 
-/// Adds to changes that an audit of the running system asked for which process each is about. One that has ended, or has
-/// another name than the audit read, is left alone.
-pub fn identify(plan: &mut Plan) {
+/// The checks that apply makes.
+fn conditions(request: &MoveRequest) -> Result<MoveConditions, MoveRequestError> {
+    let pid = request.pid;
+    let system = Rooted::live().map_err(|error| MoveRequestError::Read { pid, error })?;
+    checks::conditions(&system, request).map_err(|refusal| MoveRequestError::Refused {
+        pid,
+        reason: refusal.to_string(),
+    })
+}
+
+/// Checks the moves of memory of a plan as apply will; on the running system.
+///
+/// # Errors
+/// The first that apply would refuse now.
+pub(crate) fn check_moves(plan: &Plan) -> Result<(), MoveRequestError> {
+    let requests = plan
+        .changes
+        .iter()
+        .filter_map(|it| MoveRequest::of(&it.change));
+    for request in requests {
+        conditions(&request)?;
+    }
+    Ok(())
+}
+
+/// Leaves alone the moves of memory that an audit of the running system asked for and that are no longer possible: the process
+/// has ended or its number is another's, or apply would refuse.
+pub fn check_processes(plan: &mut Plan) {
     let changes = std::mem::take(&mut plan.changes);
-    for mut planned in changes {
-        let Change::TaskMemory { pid, .. } = planned.change else {
+    for planned in changes {
+        let Some(request) = MoveRequest::of(&planned.change) else {
             plan.changes.push(planned);
             continue;
         };
-        match identity(pid) {
-            // The reason begins with the name that was read with the memory.
-            Ok(process) if planned.reason.contains(&format!("({})", process.name)) => {
-                planned.owner = Some(Owner {
-                    process: Some(process),
-                    ..Owner::default()
-                });
-                plan.changes.push(planned);
-            }
-            Ok(_) => leave(plan, &planned, pid, "it is another process now".to_owned()),
-            Err(error) => leave(plan, &planned, pid, error.to_string()),
+        let process = planned
+            .owner
+            .as_ref()
+            .and_then(|owner| owner.process.as_ref());
+        match check_process(&request, process) {
+            Ok(()) => plan.changes.push(planned),
+            Err(because) => leave(plan, &planned, request.pid, because),
         }
+    }
+}
+
+fn check_process(request: &MoveRequest, process: Option<&ProcessIdentity>) -> Result<(), String> {
+    let now = identity(request.pid).map_err(|error| error.to_string())?;
+    match process {
+        None => Err("when it began is unknown".to_owned()),
+        Some(then) if then.start_ticks != now.start_ticks => {
+            Err("it is another process now".to_owned())
+        }
+        Some(_) => conditions(request)
+            .map(drop)
+            .map_err(|error| error.to_string()),
     }
 }
 

@@ -35,27 +35,25 @@ pub(crate) enum StopReason {
     Refused(io::Error),
 }
 
-/// A limit to the rate.
-pub(crate) struct Pace {
-    began: Instant,
+/// A limit to the rate. Of each batch, so that a move that was slow or stopped does not catch up.
+pub(crate) struct RateLimit {
     bytes_per_s: Option<u64>,
 }
 
-impl Pace {
+impl RateLimit {
     pub(crate) fn new(bytes_per_s: Option<u64>) -> Self {
         Self {
-            began: Instant::now(),
             bytes_per_s: bytes_per_s.filter(|&rate| rate > 0),
         }
     }
 
-    /// When so many bytes may have been moved.
-    pub(crate) fn due(&self, bytes: u64) -> Instant {
+    /// When the batch after one of so many bytes may begin.
+    pub(crate) fn due(&self, began: Instant, bytes: u64) -> Instant {
         let seconds = self
             .bytes_per_s
             .map_or(0.0, |rate| bytes as f64 / rate as f64);
         let wait = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        self.began.checked_add(wait).unwrap_or(self.began)
+        began.checked_add(wait).unwrap_or(began)
     }
 }
 
@@ -65,7 +63,7 @@ pub(crate) struct Mover<'a> {
     pub(crate) request: &'a MoveRequest,
     pub(crate) system: &'a dyn System,
     pub(crate) record: &'a mut RecordFile,
-    pub(crate) pace: Pace,
+    pub(crate) rate: RateLimit,
     pub(crate) is_cancelled: &'a dyn Fn() -> bool,
     /// Called with the bytes that were tried.
     pub(crate) progress: &'a dyn Fn(u64),
@@ -131,14 +129,16 @@ impl Mover<'_> {
         if batch.is_empty() || self.state.end.is_some() {
             return;
         }
+        let began = Instant::now();
         if (self.is_cancelled)() {
             self.state.end = Some(StopReason::Cancelled);
         } else if let Err(end) = self.move_batch(&batch) {
             self.state.end = Some(end);
         }
-        self.state.tried_bytes += batch.len() as u64 * self.state.page_bytes;
+        let bytes = batch.len() as u64 * self.state.page_bytes;
+        self.state.tried_bytes += bytes;
         (self.progress)(self.state.tried_bytes);
-        self.wait();
+        self.wait_until(self.rate.due(began, bytes));
     }
 
     fn move_batch(&mut self, batch: &[Page]) -> Result<(), StopReason> {
@@ -225,8 +225,7 @@ impl Mover<'_> {
         stayed
     }
 
-    fn wait(&self) {
-        let due = self.pace.due(self.state.tried_bytes);
+    fn wait_until(&self, due: Instant) {
         while self.state.end.is_none() && !(self.is_cancelled)() {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {

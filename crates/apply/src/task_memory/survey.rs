@@ -4,33 +4,50 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
 
 use nearfar_machine::{NodeBytes, NodeId, NodeSet};
-use nearfar_proc::{numa_maps, tasks};
+use nearfar_proc::{maps, numa_maps, tasks};
+
+use super::MoveRequest;
 
 /// What numa_maps says of a process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Survey {
     bytes: BTreeMap<NodeId, u64>,
-    /// Bytes on the source nodes in the system's pages, transparent huge ones included.
-    pub(crate) to_move_bytes: u64,
-    /// Bytes on the source nodes in pages of hugetlbfs, which need free ones of that size on the target.
-    pub(crate) hugetlb_bytes: u64,
-    /// The first mapping with memory to move that is bound to nodes without the target.
-    pub(crate) bound: Option<Bound>,
+    /// The mappings with memory on the source nodes, by address.
+    far: Vec<FarMapping>,
+}
+
+/// A mapping with memory on the source nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct FarMapping {
+    start: u64,
+    /// Bytes on the source nodes.
+    bytes: u64,
+    /// Of those, what may move.
+    movable_bytes: u64,
+    /// Whether they are pages of hugetlbfs, which need free ones of that size on the target.
+    is_hugetlb: bool,
+    /// Whether other processes map some of its pages.
+    is_mapped_by_others: bool,
+    /// The policy that binds it to nodes without the target, as numa_maps writes it: `bind:0`.
+    bound: Option<String>,
 }
 
 /// A mapping that may not have memory on the target.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Bound {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bound<'a> {
     pub(crate) start: u64,
-    /// As numa_maps writes it: `bind:0`.
-    pub(crate) policy: String,
+    pub(crate) policy: &'a str,
 }
 
 impl Survey {
     /// Of a process of the running system.
-    pub(crate) fn of(pid: i32, from: &NodeSet, to: NodeId) -> io::Result<Self> {
-        let file = BufReader::new(tasks::open(pid, "numa_maps")?);
-        Self::read(file, from, to)
+    pub(crate) fn of(request: &MoveRequest) -> io::Result<Self> {
+        let open = |name| Ok::<_, io::Error>(BufReader::new(tasks::open(request.pid, name)?));
+        let mut survey = Self::read(open("numa_maps")?, &request.from, request.to)?;
+        if !request.shared && survey.far.iter().any(|mapping| mapping.is_mapped_by_others) {
+            survey.leave_shared(open("smaps")?)?;
+        }
+        Ok(survey)
     }
 
     pub(crate) fn read(text: impl BufRead, from: &NodeSet, to: NodeId) -> io::Result<Self> {
@@ -47,24 +64,73 @@ impl Survey {
                     far = far.saturating_add(bytes);
                 }
             }
-            let sum = match page_bytes > system_page {
-                true => &mut survey.hugetlb_bytes,
-                false => &mut survey.to_move_bytes,
-            };
-            *sum = sum.saturating_add(far);
-            if far > 0 && survey.bound.is_none() && binds_elsewhere(mapping.policy, to) {
-                survey.bound = Some(Bound {
+            if far > 0 {
+                let is_bound = binds_elsewhere(mapping.policy, to);
+                survey.far.push(FarMapping {
                     start: mapping.start,
-                    policy: String::from_utf8_lossy(mapping.policy).into_owned(),
+                    bytes: far,
+                    movable_bytes: far,
+                    is_hugetlb: page_bytes > system_page,
+                    is_mapped_by_others: mapping.most_mappings > 1,
+                    bound: is_bound.then(|| String::from_utf8_lossy(mapping.policy).into_owned()),
                 });
             }
         })?;
         Ok(survey)
     }
 
+    /// Of mappings that other processes share, only what smaps calls private may move. numa_maps says of a mapping only that
+    /// it has such pages, not how many.
+    fn leave_shared(&mut self, smaps: impl BufRead) -> io::Result<()> {
+        let mut shared: BTreeMap<u64, &mut FarMapping> = self
+            .far
+            .iter_mut()
+            .filter(|mapping| mapping.is_mapped_by_others)
+            .map(|mapping| (mapping.start, mapping))
+            .collect();
+        maps::each_private(smaps, |start, bytes| {
+            if let Some(mapping) = shared.get_mut(&start) {
+                mapping.movable_bytes = mapping.bytes.min(bytes);
+            }
+        })
+    }
+
+    fn sum(&self, is_hugetlb: bool) -> u64 {
+        let of_kind = self.far.iter().filter(|it| it.is_hugetlb == is_hugetlb);
+        of_kind.fold(0, |sum, it| sum.saturating_add(it.movable_bytes))
+    }
+
+    /// Bytes to move in the system's pages, transparent huge ones included.
+    pub(crate) fn to_move_bytes(&self) -> u64 {
+        self.sum(false)
+    }
+
+    /// Bytes to move in pages of hugetlbfs.
+    pub(crate) fn hugetlb_bytes(&self) -> u64 {
+        self.sum(true)
+    }
+
     /// All that is to be moved.
     pub(crate) fn far_bytes(&self) -> u64 {
-        self.to_move_bytes.saturating_add(self.hugetlb_bytes)
+        self.to_move_bytes().saturating_add(self.hugetlb_bytes())
+    }
+
+    /// Whether something is on the source nodes, shared or not.
+    pub(crate) fn has_far(&self) -> bool {
+        !self.far.is_empty()
+    }
+
+    /// The first mapping with memory to move that is bound to nodes without the target.
+    pub(crate) fn bound(&self) -> Option<Bound<'_>> {
+        let movable = self.far.iter().filter(|mapping| mapping.movable_bytes > 0);
+        movable
+            .filter_map(|mapping| {
+                Some(Bound {
+                    start: mapping.start,
+                    policy: mapping.bound.as_deref()?,
+                })
+            })
+            .next()
     }
 
     /// By node, those without any left out.
@@ -106,7 +172,7 @@ mod tests {
     fn bytes_are_by_node_and_a_policy_counts_only_where_memory_is_to_move() {
         let found = survey("0");
         assert_eq!(
-            (found.to_move_bytes, found.hugetlb_bytes),
+            (found.to_move_bytes(), found.hugetlb_bytes()),
             (3 * 4096, 2 << 20)
         );
         assert_eq!(found.far_bytes(), 3 * 4096 + (2 << 20));
@@ -116,9 +182,27 @@ mod tests {
             .map(|on| (on.node.0, on.bytes))
             .collect();
         assert_eq!(by_node, [(0, 3 * 4096 + (2 << 20)), (1, 4096), (2, 4096)]);
-        assert_eq!(found.bound.unwrap().policy, "bind:0");
-        assert_eq!(survey("2").bound.unwrap().start, 0x30_0000);
-        assert_eq!(survey("3").bound, None);
+        assert_eq!(found.bound().unwrap().policy, "bind:0");
+        assert_eq!(survey("2").bound().unwrap().start, 0x30_0000);
+        assert_eq!(survey("3").bound(), None);
+    }
+
+    #[test]
+    fn shared_pages_that_will_not_move_need_no_memory_and_no_policy() {
+        let numa_maps = b"1000 default anon=3 N0=3 kernelpagesize_kB=4\n\
+            9000 bind:0 file=/lib mapped=5 mapmax=7 N0=5 kernelpagesize_kB=4\n\
+            20000 default anon=9 mapmax=2 N0=9 kernelpagesize_kB=4\n";
+        let smaps = b"1000-4000 rw-p 0 00:00 0\nPrivate_Dirty: 0 kB\n\
+            9000-e000 r-xp 0 00:00 0 /lib\nShared_Clean: 20 kB\nPrivate_Clean: 0 kB\n\
+            20000-29000 rw-p 0 00:00 0\nPrivate_Dirty: 8 kB\n";
+        let mut found =
+            Survey::read(&numa_maps[..], &NodeSet::single(NodeId(0)), NodeId(1)).unwrap();
+        assert_eq!(found.far_bytes(), 17 * 4096);
+        assert!(found.bound().is_some());
+        found.leave_shared(&smaps[..]).unwrap();
+        assert_eq!(found.far_bytes(), 5 * 4096);
+        assert_eq!(found.bound(), None);
+        assert_eq!(found.by_node()[0].bytes, 17 * 4096);
     }
 
     #[test]

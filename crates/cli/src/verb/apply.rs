@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use nearfar_apply::{ApplyError, ApplyOptions};
 use nearfar_machine::Origin;
-use nearfar_placement::change::Plan;
+use nearfar_placement::change::{Change, Plan, Planned};
 
 use super::plan::{ChoiceArgs, TargetArgs};
 use crate::args::{Colour, Format, FormatArgs, SourceArgs};
@@ -46,7 +46,7 @@ pub struct Apply {
     #[arg(long)]
     force: bool,
     /// Move memory at this rate at most, in MB/s (10^6 bytes) [default: as fast as the kernel can]. The slower, the less
-    /// the process is held up
+    /// the process waits
     #[arg(long, value_name = "MB/S", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
     /// Show the plan and change nothing
@@ -68,6 +68,7 @@ impl Apply {
                 .make_plan()
                 .map(|(plan, origin)| (plan, Some(origin)))?,
         };
+        self.check_rate(&plan)?;
         let style = output::style(colour);
         if self.dry_run {
             nearfar_apply::check_plan(&plan, &self.target.target()).map_err(by_who_has_to_act)?;
@@ -117,6 +118,16 @@ impl Apply {
                 "not every change of the plan was made"
             ))),
         }
+    }
+
+    fn check_rate(&self, plan: &Plan) -> Outcome {
+        let moves = |planned: &Planned| matches!(planned.change, Change::TaskMemory { .. });
+        if self.rate.is_none() || self.choice.is_about_memory() || plan.changes.iter().any(moves) {
+            return Ok(());
+        }
+        Err(Failure::Input(anyhow!(
+            "--rate limits how fast memory is moved, and this plan moves none: leave it out, or see --task-memory"
+        )))
     }
 
     fn make_plan(&self) -> Result<(Plan, Origin), Failure> {

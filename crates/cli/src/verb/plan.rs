@@ -76,7 +76,7 @@ pub struct ChoiceArgs {
     memory: MemoryArgs,
 }
 
-/// The rule whose fixes move memory. Only where it is named are processes read: that holds each of them up for a moment.
+/// The rule whose fixes move memory. Only where it is named are processes read: that stops the mmap(2) of each for a moment.
 const MEMORY_RULE: &str = "task-memory-far";
 
 impl ChoiceArgs {
@@ -86,6 +86,11 @@ impl ChoiceArgs {
             true => TaskScope::All,
             false => TaskScope::None,
         }
+    }
+
+    /// Whether moves of memory were asked for, also where none is needed.
+    pub fn is_about_memory(&self) -> bool {
+        self.memory.is_given() || self.rules.iter().any(|rule| rule == MEMORY_RULE)
     }
 
     /// Audits the machine and plans within the choice.
@@ -106,7 +111,7 @@ impl ChoiceArgs {
         let audit = audit::audit(machine, &AuditOptions::default());
         let mut plan = plan::plan(machine, &audit, &options);
         if machine.origin.kind == SourceKind::Live {
-            nearfar_apply::identify(&mut plan);
+            nearfar_apply::check_processes(&mut plan);
         }
         Ok(plan)
     }

@@ -12,8 +12,8 @@ use crate::outcome::Applied;
 use crate::setting::Setting;
 use crate::system::{System, first_line};
 use crate::task_memory::{
-    Facts, LivePages, MoveProgress, MoveRequest, Mover, Pace, Process, RecordFile, RecordHeader,
-    State, StopReason, after, check, file_of,
+    LivePages, MoveConditions, MoveProgress, MoveRequest, Mover, Process, RateLimit, RecordFile,
+    RecordHeader, State, StopReason, after, check, file_of,
 };
 
 /// Of a transparent huge page, where the kernel does not say: as on x86-64.
@@ -38,20 +38,19 @@ impl Carrying<'_> {
             Ok(process) => process,
             Err(error) => return left(error.to_string()),
         };
-        let facts = match Facts::read(self.system, request) {
-            Ok(facts) => facts,
+        let survey = match MoveConditions::read(self.system, request) {
+            Ok(conditions) if !conditions.survey.has_far() => {
+                let now = memory_by_node(&conditions.survey.by_node());
+                return Ok(Applied::AlreadySo { now });
+            }
+            Ok(conditions) => match check(request, &conditions) {
+                Ok(()) => conditions.survey,
+                Err(refusal) => return left(refusal.to_string()),
+            },
             Err(refusal) => return left(refusal.to_string()),
         };
-        let before = memory_by_node(&facts.survey.by_node());
-        if facts.survey.far_bytes() == 0 {
-            return Ok(Applied::AlreadySo { now: before });
-        }
-        if let Err(refusal) = check(request, &facts) {
-            return left(refusal.to_string());
-        }
-        let write = self.writes.len() as u64;
-        let name = file_of(self.header.id, write);
-        let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
+        let before = memory_by_node(&survey.by_node());
+        let name = file_of(self.header.id, self.writes.len() as u64);
         let header = RecordHeader::new(
             request.pid,
             identity.start_ticks,
@@ -59,42 +58,60 @@ impl Carrying<'_> {
             request.to,
             request.shared,
         );
-        let mut record = match RecordFile::begin(self.state, self.system, &name, header) {
+        let mut record = match self.announce(&name, header, planned, index, &before)? {
+            Ok(record) => record,
+            Err(failed) => return Ok(failed),
+        };
+        let pages = LivePages::new(process, request.shared);
+        let mut state = self.walk(request, &pages, &mut record, survey.far_bytes());
+        state.moved.wanted_bytes = survey.far_bytes();
+        if let Err(error) = record.sync() {
+            tracing::warn!(name, reason = %error_text(&error), "cannot write the record of pages to the disk");
+        }
+        let after = after(&survey.by_node(), &state.moved_from, request.to);
+        Ok(self.settle_move(&name, before, memory_by_node(&after), state))
+    }
+
+    /// Begins the record of pages, and announces the move in the journal. What failed, with nothing moved, in the inner error.
+    fn announce(
+        &mut self,
+        name: &str,
+        header: RecordHeader,
+        planned: &Planned,
+        index: u64,
+        before: &str,
+    ) -> Result<Result<RecordFile, Applied>, ApplyError> {
+        let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
+        let new = format!("to node {}", header.to);
+        let record = match RecordFile::begin(self.state, self.system, name, header) {
             Ok(record) => record,
             Err(error) => {
                 let (place, reason) = (&self.state.place, error_text(&error));
                 let error = format!("nothing was moved: cannot write {place}/{name}: {reason}");
-                return Ok(Applied::Failed { error });
+                return Ok(Err(Applied::Failed { error }));
             }
         };
         let intent = Intent {
-            write,
+            write: self.writes.len() as u64,
             change: index,
             setting: Setting::of(&planned.change),
-            old: before.clone(),
-            new: format!("to node {}", request.to),
+            old: before.to_owned(),
+            new,
             owner: planned.owner.clone(),
             rebind: None,
             later_paths: Vec::new(),
         };
         if let Err(error) = journal.append(self.system, Record::Intent(Box::new(intent.clone()))) {
-            let _ = self.state.remove_file(&name);
+            let _ = self.state.remove_file(name);
             self.stop(&error);
             let error = format!(
                 "nothing was moved, because the journal cannot be written: {}",
                 error_text(&error)
             );
-            return Ok(Applied::Failed { error });
+            return Ok(Err(Applied::Failed { error }));
         }
         self.writes.push(Written::intended(intent));
-        let pages = LivePages::new(process, request.shared);
-        let state = self.walk(request, &pages, &mut record, facts.survey.far_bytes());
-        let after = memory_by_node(&after(
-            &facts.survey.by_node(),
-            &state.moved_from,
-            request.to,
-        ));
-        Ok(self.settle_move(&name, before, after, state))
+        Ok(Ok(record))
     }
 
     /// Walks the pages and moves them, up to the last or to what ends it.
@@ -118,7 +135,7 @@ impl Carrying<'_> {
             request,
             system: self.system,
             record,
-            pace: Pace::new(self.options.rate_bytes_per_s),
+            rate: RateLimit::new(self.options.rate_bytes_per_s),
             is_cancelled: &|| self.options.is_cancelled(),
             progress: &progress,
             huge_page_bytes: huge_page_bytes(self.system),

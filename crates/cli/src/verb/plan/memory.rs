@@ -1,7 +1,7 @@
 //! The options of `plan` and `apply` that move the memory of one process.
 
 use clap::Args;
-use nearfar_apply::MoveRequest;
+use nearfar_apply::{MoveRequest, MoveRequestError};
 use nearfar_machine::{Machine, NodeId, NodeSet, SourceKind};
 use nearfar_placement::change::Plan;
 use nearfar_placement::plan::of_changes;
@@ -28,6 +28,10 @@ pub struct MemoryArgs {
 }
 
 impl MemoryArgs {
+    pub fn is_given(&self) -> bool {
+        self.task_memory.is_some()
+    }
+
     /// The plan that moves the memory, where that was asked for.
     pub fn plan(&self, machine: &Machine) -> Option<Result<Plan, Failure>> {
         let (pid, to) = (self.task_memory?, NodeId(self.to_node?));
@@ -50,7 +54,10 @@ impl MemoryArgs {
             to,
             shared: self.shared,
         };
-        let planned = nearfar_apply::planned_move(machine, &request).map_err(Failure::input);
+        let planned = nearfar_apply::planned_move(machine, &request).map_err(|error| match error {
+            MoveRequestError::Refused { .. } => Failure::refused(error),
+            _ => Failure::input(error),
+        });
         Some(planned.map(|planned| of_changes(machine, vec![planned])))
     }
 }
