@@ -15,6 +15,7 @@
 //!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
 //!  /proc/zoneinfo            zoneinfo::of_node   -
 //!  nodeN/numastat            numastat::Numastat  -
+//!  /proc/vmstat              vmstat              -
 //!  /proc/softirqs            cpu_counts::parse   cpu_counts::softirqs
 //! ```
 //!
@@ -57,6 +58,7 @@ pub mod system;
 pub mod tasks;
 mod text;
 pub mod users;
+pub mod vmstat;
 pub mod zoneinfo;
 
 pub use comm::Comm;
