@@ -29,7 +29,7 @@ const LOCAL_DISTANCE: u32 = 10;
 const UNREACHABLE: u32 = 255;
 
 pub use filter::Filter;
-pub use groups::{GroupPlacement, by_group, service_name};
+pub use groups::{GroupPlacement, TaskSums, by_group, service_name, sums_by};
 pub use holders::{Holder, HolderKind};
 pub use interval::within;
 pub use pairs::{NodePair, by_node_pair};

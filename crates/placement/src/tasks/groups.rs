@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nearfar_machine::{Known, NodeBytes, NodeId};
 use serde::Serialize;
 
-use super::{NodeSeconds, Placement, Remote, Tasks};
+use super::{NodeSeconds, Placement, Remote, TaskPlacement, Tasks};
 
 /// Digits of a container's id that its tools show.
 const SHORT_ID: usize = 12;
@@ -27,20 +27,36 @@ pub struct GroupPlacement {
     pub at: Placement,
 }
 
+/// Sums of tasks that belong together.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TaskSums {
+    pub tasks: usize,
+    /// Of them, those whose memory is unknown and in no sum.
+    pub unknown_memory: usize,
+    /// A page that several map counts for each of them.
+    pub at: Placement,
+}
+
+/// Sums of the tasks that have the same key.
+pub fn sums_by<K: Ord>(tasks: &Tasks, key: impl Fn(&TaskPlacement) -> K) -> BTreeMap<K, TaskSums> {
+    let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
+    for task in &tasks.tasks {
+        sums.entry(key(task)).or_default().add(&task.at);
+    }
+    let sums = sums.into_iter().map(|(key, sum)| (key, sum.finish()));
+    sums.collect()
+}
+
 /// The groups of these tasks, the costliest first.
 pub fn by_group(tasks: &Tasks) -> Vec<GroupPlacement> {
-    let mut sums: BTreeMap<&Known<String>, Sum> = BTreeMap::new();
-    for task in &tasks.tasks {
-        sums.entry(&task.group).or_default().add(&task.at);
-    }
-    let mut groups: Vec<GroupPlacement> = sums
+    let mut groups: Vec<GroupPlacement> = sums_by(tasks, |task| task.group.clone())
         .into_iter()
-        .map(|(group, sum)| GroupPlacement {
-            group: group.clone(),
+        .map(|(group, sums)| GroupPlacement {
             service: group.get().and_then(|group| service_name(group)),
-            tasks: sum.tasks,
-            unknown_memory: sum.unknown_memory,
-            at: sum.placement(),
+            group,
+            tasks: sums.tasks,
+            unknown_memory: sums.unknown_memory,
+            at: sums.at,
         })
         .collect();
     groups.sort_by(|a, b| b.at.rank().total_cmp(&a.at.rank()));
@@ -81,6 +97,14 @@ impl Sum {
             self.cost_s += remote.cost_s.unwrap_or(0.0);
             self.is_cost_unknown |= remote.cost_s.is_none();
             self.weight += weight;
+        }
+    }
+
+    fn finish(self) -> TaskSums {
+        TaskSums {
+            tasks: self.tasks,
+            unknown_memory: self.unknown_memory,
+            at: self.placement(),
         }
     }
 
