@@ -219,6 +219,23 @@ pub fn size(text: &str) -> Result<u64, String> {
         })
 }
 
+/// As [`size`], and 0.
+pub fn size_or_zero(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        _ => size(text),
+    }
+}
+
+/// A time, as an option takes it.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    const MAX_SECONDS: f64 = 86_400.0;
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
+        .ok_or_else(|| "a number from 0.1 to 86400".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

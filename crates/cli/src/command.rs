@@ -52,6 +52,7 @@ pub enum Verb {
     Snapshot(verb::snapshot::Snapshot),
     Tasks(verb::tasks::Tasks),
     Top(verb::top::Top),
+    Exporter(verb::exporter::Exporter),
     Audit(verb::audit::Audit),
     Explain(verb::explain::Explain),
     Spread(verb::spread::Spread),
@@ -86,6 +87,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Snapshot(verb) => verb.run(),
         Verb::Tasks(verb) => verb.run(colour),
         Verb::Top(verb) => verb.run(colour),
+        Verb::Exporter(verb) => verb.run(),
         Verb::Audit(verb) => verb.run(colour),
         Verb::Explain(verb) => verb.run(colour),
         Verb::Spread(verb) => verb.run(colour),
@@ -138,8 +140,9 @@ mod tests {
     }
 
     /// Verbs without `--format`: they write a file, run a command or print text for another program.
-    const NO_FORMAT: [&str; 7] = [
+    const NO_FORMAT: [&str; 8] = [
         "snapshot",
+        "exporter",
         "lab run",
         "lab shell",
         "lab kernels get",

@@ -5,7 +5,7 @@ use nearfar_machine::{Machine, NodeId, alternatives};
 use nearfar_placement::tasks::{self, Filter};
 use nearfar_proc::users;
 
-use crate::args::{pid, size};
+use crate::args::{pid, size_or_zero};
 use crate::failure::{Failure, Outcome};
 
 /// What a task has to have.
@@ -29,13 +29,6 @@ pub struct TaskFilterArgs {
     /// Leave out tasks with less memory than this; those of --pid are always shown
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size_or_zero)]
     min_memory: u64,
-}
-
-fn size_or_zero(text: &str) -> Result<u64, String> {
-    match text {
-        "0" => Ok(0),
-        _ => size(text),
-    }
 }
 
 impl TaskFilterArgs {

@@ -9,6 +9,7 @@ pub mod checkup;
 pub mod compare;
 pub mod completions;
 pub mod explain;
+pub mod exporter;
 pub mod history;
 pub mod lab;
 pub mod lease_guard;

@@ -8,7 +8,7 @@ use nearfar_placement::tasks::{self, GroupPlacement};
 use nearfar_sources::{TaskScope, Want};
 use serde::Serialize;
 
-use crate::args::{Colour, Format, FormatArgs, SourceArgs};
+use crate::args::{Colour, Format, FormatArgs, SourceArgs, seconds};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::task_filter::TaskFilterArgs;
@@ -43,14 +43,6 @@ pub struct Tasks {
     top: usize,
     #[command(flatten)]
     format: FormatArgs,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    const MAX_SECONDS: f64 = 86_400.0;
-    text.parse()
-        .ok()
-        .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
-        .ok_or_else(|| "a number from 0.1 to 86400".to_owned())
 }
 
 /// The answer by control group.

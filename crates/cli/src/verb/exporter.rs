@@ -1,0 +1,214 @@
+//! `nearfar exporter`: NUMA locality by service, for Prometheus.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use nearfar_exporter::{Options, Page, Running, Scan, ScanError, Scanner, Server, textfile};
+use nearfar_report::count;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::args::{seconds, size_or_zero};
+use crate::failure::{Failure, Outcome};
+use crate::{output, signals};
+
+/// Prometheus' list of ports for exporters, 9100 to 9999, is full. This one is in no list: 6862 are the keys for NUMA.
+const PORT: u16 = 16862;
+/// `--once` waits this long for the memory of all tasks.
+const MAX_ONCE: Duration = Duration::from_secs(30);
+const ONCE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Export NUMA locality by service to Prometheus, over HTTP or as a file for node_exporter
+///
+/// Memory and CPU time of each service by node, the share that is remote and what that costs at most; interrupts of devices near
+/// and far; NUMA balancing. It reads, and changes nothing. Who scrapes more often gets the same scan again (docs/exporter.md).
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar exporter\n  nearfar exporter --listen 192.0.2.7:16862 --service 'postgresql@*.service'\n  \
+                             nearfar exporter --textfile /var/lib/prometheus/node-exporter/nearfar.prom\n  \
+                             nearfar exporter --once | promtool check metrics"
+)]
+pub struct Exporter {
+    /// Answer HTTP at this address [default: 127.0.0.1:16862, or none with --textfile or --once]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "once")]
+    listen: Option<SocketAddr>,
+    /// Replace this file after each scan, for the textfile collector of node_exporter; its name has to end in .prom
+    #[arg(long, value_name = "FILE", value_parser = textfile_name)]
+    textfile: Option<PathBuf>,
+    /// Scan until the memory of all tasks is known, write --textfile or to standard output, and end
+    #[arg(long)]
+    once: bool,
+    /// Scan at this interval; at a longer one where scans would take more than 1.5 % of a CPU
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
+    seconds: f64,
+    /// Services with series of their own; the others are together in service="other"
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    top: usize,
+    /// Only this service (may be repeated) has series of its own; * stands for any text
+    #[arg(long, value_name = "NAME")]
+    service: Vec<String>,
+    /// Leave out tasks with less memory than this
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size_or_zero)]
+    min_memory: u64,
+}
+
+fn textfile_name(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension == "prom" => Ok(path),
+        _ => Err("the name has to end in .prom: node_exporter reads no other file".to_owned()),
+    }
+}
+
+impl Exporter {
+    /// Exports until it is ended, or once.
+    pub fn run(self) -> Outcome {
+        let scanner = Scanner::new(&Options {
+            top: self.top,
+            services: self.service.clone(),
+            min_bytes: self.min_memory,
+            with_totals: !self.once,
+        });
+        let scanner = scanner.map_err(failure)?;
+        let ended = signals::cancel_pipe()
+            .context("cannot wait for signals")
+            .map_err(Failure::refused)?;
+        match self.once {
+            true => self.export_once(scanner, &ended),
+            false => self.export(scanner, &ended),
+        }
+    }
+
+    fn export_once(&self, mut scanner: Scanner, ended: &OwnedFd) -> Outcome {
+        let begun = Instant::now();
+        let mut scan = scanner.scan().map_err(failure)?;
+        while scan.unread > 0 && begun.elapsed() < MAX_ONCE {
+            if waits_until_ended(ended, ONCE_PAUSE) {
+                return Ok(());
+            }
+            scan = scanner.scan().map_err(failure)?;
+        }
+        say_unknown(&scan);
+        match &self.textfile {
+            Some(_) => self.write(&scan.text).map_err(Failure::Refused),
+            None => output::print(&scan.text),
+        }
+    }
+
+    fn export(&self, mut scanner: Scanner, ended: &OwnedFd) -> Outcome {
+        // Before the first scan, which takes its time: an address that is in use is an error at once.
+        let server = self.server()?;
+        let scan = scanner.scan().map_err(failure)?;
+        self.write(&scan.text).map_err(Failure::Refused)?;
+        let page = Page::new(scan.text.clone());
+        let _running = server.map(|server| start(server, &page)).transpose()?;
+        let (mut has_said, mut last_error) = (false, None);
+        let mut scan = Ok(scan);
+        loop {
+            if let Ok(scan) = &scan
+                && scan.unread == 0
+                && !std::mem::replace(&mut has_said, true)
+            {
+                say_unknown(scan);
+            }
+            if waits_until_ended(ended, scanner.rest(Duration::from_secs_f64(self.seconds))) {
+                return Ok(());
+            }
+            scan = scanner.scan();
+            let written = match &scan {
+                Ok(scan) => {
+                    page.replace(scan.text.clone());
+                    self.write(&scan.text)
+                }
+                Err(error) => Err(anyhow::anyhow!("{error}")),
+            };
+            last_error = say_change(last_error, written);
+        }
+    }
+
+    /// Listens, where it has to.
+    fn server(&self) -> Result<Option<Server>, Failure> {
+        let default = || {
+            self.textfile
+                .is_none()
+                .then_some(([127, 0, 0, 1], PORT).into())
+        };
+        let Some(address) = self.listen.or_else(default) else {
+            return Ok(None);
+        };
+        let server = Server::bind(address)
+            .with_context(|| format!("cannot listen on {address}"))
+            .map_err(Failure::Refused)?;
+        Ok(Some(server))
+    }
+
+    fn write(&self, text: &str) -> anyhow::Result<()> {
+        let Some(file) = &self.textfile else {
+            return Ok(());
+        };
+        textfile::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+fn start(server: Server, page: &Page) -> Result<Running, Failure> {
+    let address = server.address();
+    let running = server
+        .start(page.clone())
+        .context("cannot start the HTTP server")
+        .map_err(Failure::Refused)?;
+    if let Ok(address) = address {
+        output::say!("nearfar: listening on http://{address}/metrics");
+    }
+    Ok(running)
+}
+
+/// Says an error once, and once that it is over: the same every second would fill the journal.
+fn say_change(before: Option<String>, now: anyhow::Result<()>) -> Option<String> {
+    let now = now.err().map(|error| format!("{error:#}"));
+    match &now {
+        Some(error) if before.as_ref() != Some(error) => output::say!("nearfar: {error}"),
+        None if before.is_some() => output::say!("nearfar: scans succeed again"),
+        _ => {}
+    }
+    now
+}
+
+/// Says what a scan could not read.
+fn say_unknown(scan: &Scan) {
+    for unknown in &scan.unknown {
+        let tasks = count(unknown.tasks, "task");
+        let reason = &unknown.unknown_reason;
+        output::say!("nearfar: the memory of {tasks} is unknown: {reason}");
+    }
+    if !scan.unknown.is_empty() && !rustix::process::geteuid().is_root() {
+        output::say!("nearfar: root, or a user with CAP_SYS_PTRACE, can read that of all tasks");
+    }
+}
+
+/// Waits. Returns whether a signal came meanwhile.
+fn waits_until_ended(ended: &OwnedFd, time: Duration) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(ended, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            // A signal: that it came is in the pipe by now.
+            Err(_) => {}
+        }
+    }
+}
+
+fn failure(error: ScanError) -> Failure {
+    match error {
+        ScanError::Pattern(_) => Failure::input(error),
+        ScanError::Live(_) => Failure::refused(error),
+    }
+}
