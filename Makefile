@@ -20,6 +20,7 @@ test: lint ## Check formatting, lints and documentation, then run every test
 	$(CARGO) build --workspace --all-targets --locked
 	@target/debug/nearfar lab kernels get --all || tools/require guests "cannot fetch the kernels of guests"
 	@tools/install-python
+	@tools/install-prometheus
 	NEARFAR_NETWORK_TESTS=1 CARGO="$(CARGO)" target/debug/nearfar-suite
 
 lint:
@@ -27,7 +28,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
-	shellcheck tools/require tools/install-packages tools/install-python tools/install-files tools/fuzz-all .ci/run
+	shellcheck tools/require tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run
 	shellcheck --shell=dash --exclude=SC2187 crates/lab/src/guest/*.sh
 
 bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags and fio, each interleaved in one run
