@@ -62,6 +62,7 @@ fn what_is_installed_is_removed_to_the_last_directory() {
         "bin/nearfar",
         "lib/nearfar/libnearfar_lab_delay.so",
         "lib/systemd/system/nearfar-prefer.service",
+        "lib/systemd/system/nearfar-exporter.service",
         "share/man/man1/nearfar.1",
         "share/man/man1/nearfar-lab-run.1",
         "share/bash-completion/completions/nearfar",
@@ -69,6 +70,8 @@ fn what_is_installed_is_removed_to_the_last_directory() {
         "share/fish/vendor_completions.d/nearfar.fish",
         "share/doc/nearfar/docs/audit.md",
         "share/doc/nearfar/docs/case-2/table.txt",
+        "share/doc/nearfar/docs/exporter/alerts.yml",
+        "share/doc/nearfar/docs/exporter/dashboard.json",
         "share/doc/nearfar/README.md",
         "share/doc/nearfar/LICENSE-MIT",
     ] {
