@@ -71,7 +71,7 @@ pub(crate) fn undo(
     }
 }
 
-/// The process of a record. Only a certain end of its pages is one; any doubt keeps the record.
+/// The process of a record. [`UndoResult::ProcessGone`] only where its pages are certainly gone: in all other cases the record stays.
 fn open(header: &RecordHeader) -> Result<Process, UndoResult> {
     let pid = header.pid;
     let gone = |changed: ProcessChanged| UndoResult::ProcessGone {

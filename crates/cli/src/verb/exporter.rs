@@ -10,6 +10,7 @@ use clap::Args;
 use nearfar_exporter::{Options, Page, Running, Scan, ScanError, Scanner, Server, textfile};
 use nearfar_report::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::CapabilitySet;
 
 use crate::args::{seconds, size_or_zero};
 use crate::failure::{Failure, Outcome};
@@ -183,9 +184,15 @@ fn say_unknown(scan: &Scan) {
         let reason = &unknown.unknown_reason;
         output::say!("nearfar: the memory of {tasks} is unknown: {reason}");
     }
-    if !scan.unknown.is_empty() && !rustix::process::geteuid().is_root() {
+    if !scan.unknown.is_empty() && !has_ptrace() {
         output::say!("nearfar: root, or a user with CAP_SYS_PTRACE, can read that of all tasks");
     }
+}
+
+/// Whether this process may look into those of other users.
+fn has_ptrace() -> bool {
+    let sets = rustix::thread::capabilities(None);
+    sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 /// Waits. Returns whether a signal came meanwhile.
