@@ -219,7 +219,7 @@ pub fn size(text: &str) -> Result<u64, String> {
         })
 }
 
-/// As [`size`], and 0.
+/// As [`size()`], and 0.
 pub fn size_or_zero(text: &str) -> Result<u64, String> {
     match text {
         "0" => Ok(0),
