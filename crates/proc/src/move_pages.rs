@@ -161,7 +161,7 @@ pub enum NotMoved {
     Forbidden,
     /// The node is offline or has no memory.
     NoNode,
-    /// The kernel ended [`MAX_CALLS`] calls before it came to this page.
+    /// The kernel ended `MAX_CALLS` calls before it came to this page.
     NotTried,
     /// Anything else: it cannot be moved.
     Other,
