@@ -57,7 +57,7 @@ pub use plug::{HotPlug, PlugDevice, PlugError};
 pub use pump::{Input, Streams};
 pub use qmp::MonitorError;
 pub use script::{Exec, quoted};
-pub use signals::Signals;
+pub use signals::{SAME_REQUEST, Signals};
 pub use state::UnsavedReason;
 
 use nearfar_machine::{Acceleration, EmulatedGuest, Emulation, NodeId};

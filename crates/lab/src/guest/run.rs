@@ -20,7 +20,7 @@ use super::link::Message;
 use super::marks::Cut;
 use super::pump::{self, Input, Streams};
 use super::script::Exec;
-use super::signals::{self, Signals};
+use super::signals::{self, SAME_REQUEST, Signals};
 use super::watch::Watch;
 use super::{Exit, Guest, terminal};
 use crate::error::LabError;
@@ -35,14 +35,14 @@ struct Progress {
     group: Option<u32>,
     /// Signals that came before the command ran.
     early: Vec<&'static str>,
-    /// Ctrl-C and the like so far.
-    interrupts: u32,
+    /// When the first Ctrl-C or the like came.
+    interrupted: Option<Instant>,
     code: Option<i32>,
 }
 
 impl Guest {
-    /// Runs a command with these streams; passes signals on to its process group. The second SIGINT, SIGTERM or SIGQUIT
-    /// powers the guest off at once.
+    /// Runs a command with these streams; passes signals on to its process group. The second SIGINT, SIGTERM or SIGQUIT,
+    /// [`SAME_REQUEST`] after the first or later, powers the guest off at once.
     ///
     /// # Errors
     /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request,
@@ -278,13 +278,14 @@ impl Guest {
     fn pass_all(&mut self, signals: &Signals, progress: &mut Progress) -> Result<(), LabError> {
         for signal in signals.take() {
             match signals::name(signal) {
-                Some(name) => {
-                    progress.interrupts += 1;
-                    if progress.interrupts > 1 {
-                        return Err(LabError::Interrupted);
+                Some(name) => match progress.interrupted {
+                    None => {
+                        progress.interrupted = Some(Instant::now());
+                        self.pass(name, progress)?;
                     }
-                    self.pass(name, progress)?;
-                }
+                    Some(first) if first.elapsed() < SAME_REQUEST => {}
+                    Some(_) => return Err(LabError::Interrupted),
+                },
                 None => {
                     if let Some(size) = terminal::size() {
                         self.link

@@ -3,11 +3,16 @@
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use crate::error::LabError;
+
+/// Signals within this time of the first are the same request. timeout(1) sends SIGTERM to its command and once more to the
+/// command's process group; a terminal that is closed sends SIGHUP as its shell does.
+pub const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Signals that are passed on to the command in the guest.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::{output, signals};
 
 /// Keep the tasks that a configuration file names on their preferred nodes, until it is ended
 ///
@@ -101,8 +101,8 @@ fn want() -> Want {
     }
 }
 
-/// Flags that signals set, and a pipe they are heard by while the service waits. A second Ctrl-C or SIGTERM ends at once:
-/// what is to be put back is on record.
+/// Flags that signals set, and a pipe they are heard by while the service waits. A second Ctrl-C or SIGTERM, a second later or
+/// more, ends at once: what is to be put back is on record.
 fn control() -> std::io::Result<Control> {
     let (stop, reload) = (
         Arc::new(AtomicBool::new(false)),
@@ -111,9 +111,8 @@ fn control() -> std::io::Result<Control> {
     let (wake, waker) = rustix::pipe::pipe_with(
         rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
     )?;
+    signals::cancel_on(&[SIGINT, SIGTERM], &stop)?;
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
         signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
     }
     signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
