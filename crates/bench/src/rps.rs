@@ -28,6 +28,7 @@ pub mod rss;
 mod sample;
 mod server;
 mod started;
+mod trial;
 
 pub use declared::DECLARATION;
 pub use findings::{Findings, findings};

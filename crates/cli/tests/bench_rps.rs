@@ -181,22 +181,91 @@ fn a_client_that_fails_or_prints_no_rate_is_named_with_what_it_says() {
     };
     let failed = said("sh -c 'echo no route to {address}:{port} >&2; exit 3'");
     assert!(
-        failed.contains("ended: exit status: 3: no route to 198.18."),
+        failed.contains("ended: exit status: 3: no route to 127.0.0.1"),
         "{failed}"
     );
     let silent = said("echo 12 a second {port}");
+    assert!(
+        silent.contains("no plain number in the output of the client of 127.0.0.1:"),
+        "{silent}"
+    );
+    // In a sample: the trial succeeds.
+    let sampled = "case {address} in 127.*) echo 1 per second; exit 0;; esac";
+    let failed = said(&format!(
+        "sh -c '{sampled}; echo no route to {{address}}:{{port}} >&2; exit 3'"
+    ));
+    assert!(
+        failed.contains("ended: exit status: 3: no route to 198.18."),
+        "{failed}"
+    );
+    let silent = said(&format!("sh -c '{sampled}; echo 12 a second {{port}}'"));
     assert!(
         silent.contains("no plain number in the output of the client of 198.18."),
         "{silent}"
     );
     // Not in the machine's own namespace.
     let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-    let elsewhere = said("sh -c 'readlink /proc/self/ns/net; exit 4' {port}");
+    let elsewhere = said(&format!(
+        "sh -c '{sampled}; readlink /proc/self/ns/net; exit 4' {{port}}"
+    ));
     assert!(
         elsewhere.contains("net:[") && !elsewhere.contains(own.to_str().unwrap()),
         "{elsewhere}"
     );
     assert_eq!(place.directories(), 0);
+}
+
+/// A command that cannot work is refused before there is a run.
+#[test]
+fn no_run_is_stored_of_a_command_that_does_not_exist_or_ends_at_once() {
+    if skipped() {
+        return;
+    }
+    let place = Place(tempfile::tempdir().unwrap());
+    let client = "--client-rate=([0-9.]+) per second";
+    for (options, says) in [
+        (
+            vec!["--server-command=no-such-server {port}"],
+            "no-such-server: not found",
+        ),
+        (
+            vec!["--server-command=sh -c 'echo no license >&2; exit 7' {port}"],
+            "exit status: 7: no license",
+        ),
+        (
+            vec!["--server-command=true {port}"],
+            "ended: exit status: 0",
+        ),
+        (
+            vec!["--client-command=no-such-client {port}", client],
+            "no-such-client: not found",
+        ),
+        (
+            vec![
+                "--client-command=sh -c 'echo no key >&2; exit 9' {port}",
+                client,
+            ],
+            "exit status: 9: no key",
+        ),
+        (
+            vec![client, "--client-command=true {port}"],
+            "no plain number in the output",
+        ),
+    ] {
+        let mut nearfar = place.command("bench rps --samples 1 --factor server_node=card");
+        let output = nearfar.args(&options).output().unwrap();
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+        let option = options[0].split('=').next().unwrap();
+        assert!(
+            said.contains(says) && said.contains(option),
+            "{options:?}: {said}"
+        );
+        assert_eq!(place.directories(), 0);
+    }
+    let runs = place.nearfar("runs list --format json");
+    let runs: Value = serde_json::from_slice(&runs.stdout).unwrap();
+    assert_eq!(runs["runs"], serde_json::json!([]));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use nearfar_experiment::{BoxError, Change, Resources};
 use nearfar_machine::{CpuId, CpuSet, Irq, Machine, queue_of};
 use nearfar_proc::cpu_counts;
 
-use super::namespace::{Namespace, ip, output};
+use super::namespace::{Namespace, cannot_make, ip, output};
 use super::rss::Rss;
 
 const INTERFACES: &str = "/sys/class/net";
@@ -193,10 +193,6 @@ pub(super) fn interface(machine: &Machine, name: &str) -> Result<String, String>
             ),
         }
     })
-}
-
-fn cannot_make(error: std::io::Error) -> BoxError {
-    format!("cannot make a network namespace: {error}; it takes root").into()
 }
 
 /// An interface that can be taken away without cutting a connection.

@@ -159,8 +159,9 @@ impl Experiment for Rps<'_> {
                 server,
                 &self.parameters,
                 &ready.password,
-                (&ready.link.namespace, &ready.clients),
+                &ready.clients,
                 resources,
+                |shell| ready.link.namespace.start_in(shell),
             )?);
         }
         Ok(())

@@ -98,6 +98,12 @@ impl Drop for Namespace {
     }
 }
 
+/// The error where there is none.
+pub(super) fn cannot_make(error: io::Error) -> BoxError {
+    let reason = nearfar_proc::error_text(&error);
+    format!("cannot make a network namespace: {reason}; it takes root").into()
+}
+
 /// Runs `ip` of iproute2.
 pub(super) fn ip(words: &[&str]) -> Result<(), BoxError> {
     output("ip", words).map(drop)

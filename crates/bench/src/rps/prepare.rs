@@ -76,6 +76,9 @@ pub(crate) fn make<'a>(
     let nodes = experiment.parameters.server_nodes();
     nodes.map_err(|reason| arguments.wrong("server-nodes", reason))?;
     let notes = experiment.leave_out_cells(context.is_measured_here)?;
+    if context.is_measured_here {
+        experiment.check_programs(arguments, context.cancel)?;
+    }
     let Parameters {
         seconds, warm_up, ..
     } = experiment.parameters;

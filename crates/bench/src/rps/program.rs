@@ -6,7 +6,8 @@
 //! ```
 
 use std::fmt;
-use std::process::Stdio;
+use std::io;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,7 +18,6 @@ use regex_lite::Regex;
 
 use super::client::{Answers, Driven};
 use super::declared::Parameters;
-use super::namespace::Namespace;
 use super::server::{PASSWORD, Server};
 use super::started::{Started, check, filled};
 
@@ -75,7 +75,7 @@ impl ClientCommand {
         }
     }
 
-    /// Starts one client for this server, which waits for its begin.
+    /// Starts one client for this server, which waits for its begin. `enter` lets it run in a namespace.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -84,8 +84,9 @@ impl ClientCommand {
         server: &Server,
         parameters: &Parameters,
         password: &str,
-        (namespace, cpus): (&Namespace, &CpuSet),
+        cpus: &CpuSet,
         resources: &mut Resources,
+        enter: impl FnOnce(&mut Command) -> io::Result<()>,
     ) -> Result<Program, BoxError> {
         let address = server.address;
         let command = filled(&self.command, &PLACEHOLDERS, |name| match name {
@@ -99,7 +100,6 @@ impl ClientCommand {
             _ => password.to_owned(),
         })?;
         let script = format!("read -r begin && exec {command}");
-        let enter = |shell: &mut _| namespace.start_in(shell);
         Ok(Program {
             started: Started::new(&script, cpus, Stdio::piped(), resources, enter)?,
             server: address.to_string(),
@@ -122,7 +122,7 @@ impl ClientCommand {
         let before = read();
         let begun = Instant::now();
         for program in programs.iter_mut() {
-            program.started.begin()?;
+            program.begin()?;
         }
         let limit = END_WITHIN + Duration::from_secs_f64(seconds);
         let mut all = vec![Answers::default(); groups];
@@ -157,7 +157,10 @@ impl ClientCommand {
     }
 
     /// The last rate that a client printed.
-    fn rate(&self, program: &Program) -> Result<f64, BoxError> {
+    ///
+    /// # Errors
+    /// When it printed none.
+    pub(super) fn rate(&self, program: &Program) -> Result<f64, BoxError> {
         let output = program.started.output()?;
         last(&self.rate, &output).ok_or_else(|| {
             let (rate, lines) = (self.rate.as_str(), program.started.last_lines());
@@ -168,8 +171,19 @@ impl ClientCommand {
 }
 
 impl Program {
+    /// Lets it begin.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.started.begin()
+    }
+
     /// Whether it has ended, with success.
-    fn has_succeeded(&mut self) -> Result<bool, BoxError> {
+    ///
+    /// # Errors
+    /// When it has failed, with what it printed.
+    pub(super) fn has_succeeded(&mut self) -> Result<bool, BoxError> {
         match self.started.ended()? {
             None => Ok(false),
             Some(ended) if ended.is_success => Ok(true),
