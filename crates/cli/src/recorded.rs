@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use clap::Args;
 use nearfar_bench::survey::Measured;
+use nearfar_lease::{Leases, Presence};
 use nearfar_machine::Machine;
 use nearfar_runs::{RunId, Store};
 use tempfile::TempDir;
@@ -62,6 +63,17 @@ impl DerefMut for ExperimentStore {
     fn deref_mut(&mut self) -> &mut Store {
         &mut self.store
     }
+}
+
+/// Tells other processes of nearfar that this one measures, and says which of them do. `None` where that cannot be known.
+pub fn presence(what: &str) -> Option<Presence> {
+    let presence = Leases::of_user()
+        .and_then(|leases| leases.announce(what))
+        .ok()?;
+    for other in presence.others() {
+        output::say!("warning: {other} measures at the same time: both disturb each other");
+    }
+    Some(presence)
 }
 
 /// A store that is open, or none.

@@ -23,7 +23,12 @@ impl Place {
     }
 
     fn command(&self, words: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        self.of_program(env!("CARGO_BIN_EXE_nearfar"), words)
+    }
+
+    /// Another program in the same environment.
+    fn of_program(&self, program: &str, words: &str) -> Command {
+        let mut command = Command::new(program);
         command
             .args(words.split_whitespace())
             .env("NEARFAR_STORE", self.0.path().join("runs.db"))
@@ -280,6 +285,122 @@ fn an_interrupted_run_is_continued_with_its_own_parameters() {
         (&json!(1), &json!("complete"))
     );
     assert_eq!(run["samples"], json!(600));
+}
+
+/// timeout(1) sends SIGTERM to its command and to the command's process group: one request to end.
+#[test]
+fn two_signals_within_a_second_are_one_request_and_a_later_one_ends_at_once() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let place = Place::new();
+    let ended_by = |gap_ms: u64| {
+        let mut child = place
+            .command("bench mock --samples 9 --slow-ms 4000 --factor speed=slow")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Within a sample, which has a file.
+        wait_for(|| {
+            place
+                .left()
+                .iter()
+                .any(|it| it.starts_with('/') && Path::new(it).join("file").exists())
+        });
+        sleep(Duration::from_millis(300));
+        for _ in 0..2 {
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            sleep(Duration::from_millis(gap_ms));
+        }
+        let mut said = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        (child.wait().unwrap().code(), said)
+    };
+    let (code, said) = ended_by(50);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("continues it"), "{said}");
+    assert_eq!(place.left(), Vec::<String>::new());
+    assert_eq!(ended_by(1200).0, Some(128 + 15));
+    wait_for(|| place.left().is_empty());
+}
+
+/// Both get a warning: the one that began first as well.
+#[test]
+fn two_that_measure_at_once_warn_of_each_other() {
+    let place = Place::new();
+    let mut first = place
+        .command("bench mock --samples 400 --slow-ms 20 --label first")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(|| {
+        let runs = place.json("runs list");
+        runs["runs"][0]["samples"]
+            .as_u64()
+            .is_some_and(|samples| samples > 4)
+    });
+    let second = place
+        .command("bench mock --samples 3 --slow-ms 100 --label second")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let second_pid = second.id();
+    let output = second.wait_with_output().unwrap();
+    let expected = format!(
+        "warning: process {} (nearfar bench mock) measures at the same time",
+        first.id()
+    );
+    assert!(message(&output).contains(&expected), "{}", message(&output));
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&first),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    let first_pid = first.id();
+    first.wait().unwrap();
+    for (run, other) in [("1", second_pid), ("2", first_pid)] {
+        let exported: Value =
+            serde_json::from_slice(&place.nearfar(&format!("runs export {run}")).stdout).unwrap();
+        let taken = exported["runs"][0]["taken"].as_array().unwrap();
+        let warning = format!("process {other} (nearfar bench mock) measured at the same time");
+        let warned = taken
+            .iter()
+            .filter(|it| it["warnings"].to_string().contains(&warning));
+        let (warned, taken) = (warned.count(), taken.len());
+        // The first one measured alone before and after.
+        let is_right = if run == "1" {
+            (1..taken).contains(&warned)
+        } else {
+            warned == taken
+        };
+        assert!(is_right, "run {run}: {warned} of {taken}");
+    }
+}
+
+#[test]
+fn a_run_under_timeout_ends_in_order() {
+    let place = Place::new();
+    let nearfar = env!("CARGO_BIN_EXE_nearfar");
+    let output = place
+        .of_program(
+            "timeout",
+            &format!("--preserve-status 1 {nearfar} bench mock --samples 5000 --slow-ms 20"),
+        )
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", message(&output));
+    assert!(
+        message(&output).contains("continues it"),
+        "{}",
+        message(&output)
+    );
+    assert_eq!(place.left(), Vec::<String>::new());
 }
 
 fn wait_for(mut is_so: impl FnMut() -> bool) {

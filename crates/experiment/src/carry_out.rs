@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use nearfar_lease::{Measuring, Presence};
 use nearfar_machine::Machine;
 use nearfar_placement::change::Change;
 use nearfar_runs::{
@@ -49,6 +50,8 @@ pub struct Options {
     pub warnings: Vec<String>,
     /// How many samples may fail one after the other before the run stops.
     pub failures_in_a_row: u32,
+    /// That this process measures; a sample during which another one measures gets a warning.
+    pub presence: Option<Presence>,
     /// Receives the progress.
     pub progress: Box<dyn Progress>,
 }
@@ -64,10 +67,14 @@ impl Options {
             label: None,
             warnings: Vec::new(),
             failures_in_a_row: 3,
+            presence: None,
             progress: Box::new(Silent),
         }
     }
 }
+
+/// What a warning says of another process.
+const DISTURBS: &str = "measured at the same time: both have less of the CPUs, caches and memory";
 
 /// Carries an experiment out on the running system. `machine` is what a source saw of it; a set `cancel` ends the run at
 /// the next occasion, to be continued later.
@@ -126,7 +133,12 @@ pub fn carry_out_with<E: Experiment>(
         in_a_row: 0,
         begun,
     };
-    let ended = work.set_up().and_then(|()| work.rounds());
+    let ended = match work.set_up() {
+        Ok(()) => work.rounds(),
+        // Abandoned because of the cancel flag, as a sample can be.
+        Err(_) if cancel.load(Ordering::Relaxed) => Ok(Ended::Interrupted),
+        Err(error) => Err(error),
+    };
     let restored = work.tear_down();
     work.options.progress.end();
     let ended = match ended {
@@ -312,6 +324,12 @@ impl<E: Experiment> Work<'_, E> {
         format!("{failed} of {wanted} samples failed")
     }
 
+    /// Other processes that measure now.
+    fn others(&self) -> BTreeSet<Measuring> {
+        let presence = self.options.presence.iter();
+        presence.flat_map(Presence::others).collect()
+    }
+
     fn set_up(&mut self) -> Result<(), ExperimentError> {
         let run = self.named();
         self.experiment
@@ -343,6 +361,7 @@ impl<E: Experiment> Work<'_, E> {
         let cell = self.begun.plan[slot.item].clone();
         let wanted = self.experiment.settings(&cell);
         self.set(&wanted)?;
+        let mut others = self.others();
         let (started_at_s, started) = (now_s(), Instant::now());
         let (answer, left) = self.prepared(&cell);
         let took_s = started.elapsed().as_secs_f64();
@@ -364,7 +383,10 @@ impl<E: Experiment> Work<'_, E> {
         if let Err(error) = check_values(&self.begun.metrics, &values) {
             return self.failure(&new(SampleResult::Failed(error.to_string())));
         }
-        let warnings = [E::warnings(&sample), self.settings.changed(&wanted), left].concat();
+        others.extend(self.others());
+        let others = others.iter().map(|it| format!("{it} {DISTURBS}")).collect();
+        let changed = self.settings.changed(&wanted);
+        let warnings = [E::warnings(&sample), changed, left, others].concat();
         let unwritable = |error| ExperimentError::Sample {
             experiment: self.experiment.name().to_owned(),
             error,

@@ -61,7 +61,7 @@ pub trait Experiment {
     /// when this process is killed, or by the next nearfar. A continued run is prepared again.
     ///
     /// # Errors
-    /// Why the run cannot be carried out.
+    /// Why the run cannot be carried out; once the run's cancel flag is set, that the preparation was abandoned.
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
         let _ = resources;
         Ok(())

@@ -28,6 +28,7 @@ mod guard;
 pub mod lines;
 mod lock;
 mod masks;
+mod presence;
 pub mod rebind;
 mod record;
 mod recover;
@@ -52,6 +53,7 @@ pub use files::is_interface_name;
 pub use guard::{GUARD, guard, guard_with};
 pub use lock::Lock;
 pub use masks::{Masks, Member};
+pub use presence::{Measuring, Presence};
 pub use resource::Process;
 pub use state::{Location, STATE_DIR, StateDir};
 

@@ -7,6 +7,7 @@
 //!   leases/
 //!     lock
 //!     lease-4711-0.journal 0600, of a lease
+//!     measuring-4711       0600, of a process that measures, locked by it
 //! ```
 //!
 //! What is locked only its owner can open: a process that can open a file can lock it. Each change set has its own journal,

@@ -17,7 +17,7 @@ use nearfar_sources::Want;
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::recorded::{RecordArgs, Recorder};
+use crate::recorded::{RecordArgs, Recorder, presence};
 use crate::shell;
 use crate::signals;
 
@@ -127,6 +127,7 @@ impl Checkup {
             return Ok((Known::no(BECAUSE), Known::no(BECAUSE)));
         }
         let mut recorder = self.record.open()?;
+        let _presence = presence("nearfar checkup");
         let started = Instant::now();
         let cancel = signals::cancel_flag();
         let homes = unbound::homes(machine);

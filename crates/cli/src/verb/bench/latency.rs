@@ -11,7 +11,7 @@ use nearfar_sources::{Request, Want};
 use crate::args::{Colour, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::recorded::RecordArgs;
+use crate::recorded::{RecordArgs, presence};
 use crate::signals;
 
 /// Measure memory latency and bandwidth from node to node, and cache line transfers from CPU to CPU
@@ -117,6 +117,7 @@ impl Latency {
             nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let options = self.options(machine.origin.emulation.is_some())?;
         let mut recorder = self.record.open()?;
+        let _presence = presence("nearfar bench latency");
         let measured = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. }
             | ProbeError::NoCpus { .. }

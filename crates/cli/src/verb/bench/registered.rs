@@ -19,7 +19,7 @@ use super::guests::{Guests, same_guests};
 use crate::args::{Colour, FormatArgs, StoreArgs, of_store, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::recorded::ExperimentStore;
+use crate::recorded::{ExperimentStore, presence};
 use crate::verb::runs;
 use crate::{progress, shell, signals};
 
@@ -247,6 +247,7 @@ impl Registered {
             options.label.clone_from(&run.label);
             arguments = declaration.arguments_of(run, detail);
         }
+        options.presence = presence(&format!("nearfar bench {}", declaration.name));
         let targets = guests.map(|guests| guests.boot(&cancel)).transpose()?;
         let done = (self.entry.carry_out)(Request {
             arguments,
