@@ -8,6 +8,7 @@ mod waiting;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
@@ -198,7 +199,7 @@ fn a_device_with_something_on_it_is_not_written_to() {
     // What the kernel or a program has open exclusively: mounts, swap space, device mapper and md all do.
     let held = rustix::fs::open(
         empty.path.as_str(),
-        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL,
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC,
         rustix::fs::Mode::empty(),
     );
     let held = held.unwrap();
@@ -276,6 +277,53 @@ fn a_failed_fio_is_an_error_with_its_reason() {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("fio"), "{said}");
+}
+
+/// Ctrl-C while the file is filled: it is removed, and the run is one that was interrupted.
+#[test]
+fn nothing_is_left_of_a_file_that_was_not_filled() {
+    if is_without(&["fio"]) {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_nearfar"))
+        .args([
+            "bench",
+            "io",
+            "--samples=1",
+            "--size=1G",
+            "--buffered",
+            "--file",
+        ])
+        .arg(place.path())
+        .env("HOME", home.path())
+        .env("XDG_STATE_HOME", home.path().join("state"))
+        .env("NEARFAR_STORE", home.path().join("runs.db"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let file = || fs::read_dir(place.path()).unwrap().next();
+    // The file has its size from the begin on, and blocks once it is written to.
+    wait_until("the file", || {
+        file().is_some_and(|it| it.unwrap().metadata().is_ok_and(|it| it.blocks() > 0))
+    });
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(
+        errors.contains("interrupted: 0 of ") && errors.contains("--resume=1"),
+        "{errors}"
+    );
+    assert!(file().is_none());
+    assert!(fios_of(home.path()).is_empty());
 }
 
 /// Processes of fio with this home in their environment.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Factor, Resources};
@@ -25,6 +26,8 @@ use crate::registry::{Arguments, Context, Made, RunError};
 /// The experiment, on this machine or, with targets, on theirs.
 pub(crate) struct IoExperiment<'a> {
     pub(super) machine: &'a Machine,
+    /// Ends the preparation when set.
+    cancel: &'a AtomicBool,
     pub(super) parameters: Parameters,
     pub(super) factors: Vec<Factor>,
     pub(super) cells: Vec<Cell>,
@@ -47,12 +50,15 @@ pub(crate) fn make<'a>(
     arguments: &Arguments,
     context: Context<'a>,
 ) -> Result<Made<IoExperiment<'a>>, RunError> {
-    let Context { machine, .. } = context;
+    let Context {
+        machine, cancel, ..
+    } = context;
     let allowed = context.allowed_cpus();
     let parameters = Parameters::read(arguments)?;
     let seconds = parameters.seconds + parameters.ramp_seconds + 0.3;
     let mut experiment = IoExperiment {
         machine,
+        cancel,
         parameters,
         factors: arguments.factors(),
         cells: arguments.cells(),
@@ -304,7 +310,7 @@ impl IoExperiment<'_> {
         let file = match target.path.is_dir() {
             true => {
                 let (path, mut file) = resources.file_in(&target.path, bytes)?;
-                fill(&mut file, bytes)?;
+                fill(&mut file, bytes, self.cancel)?;
                 target.path = path;
                 file
             }
@@ -349,9 +355,11 @@ impl IoExperiment<'_> {
     }
 }
 
-/// Gives a file content, so that reads reach the disk.
-fn fill(file: &mut File, bytes: u64) -> std::io::Result<()> {
+/// Gives a file content, so that reads reach the disk. Ends early when `cancel` is set, which is an error.
+fn fill(file: &mut File, bytes: u64, cancel: &AtomicBool) -> Result<(), BoxError> {
     const PIECE_BYTES: u64 = 1 << 20;
+    /// Written to the disk at once: the wait for it cannot be interrupted.
+    const SYNCED_BYTES: u64 = 64 << 20;
     let mut random = fastrand::Rng::with_seed(1);
     let mut piece = vec![0; PIECE_BYTES as usize];
     random.fill(&mut piece);
@@ -360,6 +368,12 @@ fn fill(file: &mut File, bytes: u64) -> std::io::Result<()> {
         let now = left.min(PIECE_BYTES);
         file.write_all(&piece[..now as usize])?;
         left -= now;
+        if left.is_multiple_of(SYNCED_BYTES) {
+            file.sync_data()?;
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
     }
-    file.sync_all()
+    Ok(file.sync_all()?)
 }
