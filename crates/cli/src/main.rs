@@ -16,7 +16,6 @@ mod log;
 mod output;
 mod progress;
 mod recorded;
-mod shell;
 mod signals;
 mod task_filter;
 mod verb;
@@ -24,6 +23,7 @@ mod verb;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use nearfar_lab::shell;
 
 use crate::verb::bench::child::Child;
 use crate::verb::lease_guard::LeaseGuard;

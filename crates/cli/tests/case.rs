@@ -51,14 +51,17 @@ fn a_case_on_this_machine_is_stored_compared_and_shown_with_the_published_figure
     let mail = case(&["--format", "mail"]).prints();
     for part in [
         "question",
-        "nearfar case 0 --here --samples=8",
+        "To repeat it\n    nearfar case 0 --here --samples=8\n",
         "speed: slow (B) against fast (A)",
         "published, us",
-        "To repeat it",
         "Not claimed",
     ] {
         assert!(mail.contains(part), "{part}: {mail}");
     }
+    assert!(
+        !mail.contains("bench mock"),
+        "another way to repeat it: {mail}"
+    );
     assert!(
         mail.lines().all(|line| line.chars().count() <= 72),
         "{mail}"
@@ -132,11 +135,31 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
 #[test]
 fn the_command_of_a_case_is_printed_as_a_shell_takes_it() {
     let own = Sandbox::new();
+    for number in ["1", "2", "3", "4", "5"] {
+        let odd = "--odd=a 'b' $HOME";
+        let show = ["case", number, "--show-command", "--", odd];
+        let shown = own.nearfar(show).prints();
+        let script = own.write("command.sh", &shown);
+        own.program("sh").arg("-n").arg(script).run().succeeded();
+        assert!(shown.contains(" \\\n  --"), "{shown}");
+        // The words that a shell reads, with a function in place of nearfar.
+        let function = "nearfar() { printf '%s\\0' \"$@\"; }";
+        let read = format!("{function}\n{shown}");
+        let words = own.program("sh").args(["-c", &read]).prints();
+        let words: Vec<&str> = words.trim_end_matches('\0').split('\0').collect();
+        assert!(["lab", "bench"].contains(&words[0]), "{words:?}");
+        assert_eq!(words.last(), Some(&odd));
+        if let Some(at) = words.iter().position(|word| *word == "-c") {
+            let around = (words[at - 1], words[at + 2], words[at + 3]);
+            assert_eq!(around, ("sh", "prepare", "nearfar"));
+            assert!(words[at + 1].contains("\"$@\""), "{}", words[at + 1]);
+        }
+    }
     let shown = own
         .nearfar(["case", "3", "--samples", "4", "--show-command"])
         .prints();
     for part in [
-        "nearfar lab run --machine=",
+        "nearfar lab run \\\n  --machine=",
         "nearfar bench tags",
         "--samples=4",
         "--label=case-3",

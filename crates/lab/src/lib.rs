@@ -25,6 +25,7 @@ pub mod qemu;
 pub mod repeat;
 pub mod request;
 pub mod scale;
+pub mod shell;
 mod start;
 
 pub use arch::Arch;

@@ -28,13 +28,13 @@ pub fn list(cases: &[Case]) -> Document {
     document
 }
 
-/// What was asked, by whom, and the command that repeats it; above the run.
-pub fn question(case: &Case, command: &str) -> Document {
+/// What was asked, by whom, and the command that repeats it, unless that stands elsewhere; above the run.
+pub fn question(case: &Case, command: Option<&str>) -> Document {
     let mut document = Document::titled(format!("Case {}", case.number), case.title);
     document.facts([
         ("published", Text::from(case.source)),
         ("question", case.question.into()),
-        ("repeated by", command.into()),
+        ("repeated by", command.unwrap_or_default().into()),
     ]);
     document
 }

@@ -32,7 +32,12 @@ fn the_published_shape_as_text() {
 #[test]
 fn a_mail_has_machine_command_table_finding_and_what_is_not_claimed_in_72_columns() {
     let stored = stored::case_3();
-    let mail = runs::mail(Document::new(), &stored.shown(), Some(own(&stored).mail));
+    let mail = runs::mail(
+        Document::new(),
+        &stored.shown(),
+        Some(own(&stored).mail),
+        None,
+    );
     assert!(
         mail.lines().all(|line| line.chars().count() <= 72),
         "{mail}"
@@ -43,7 +48,7 @@ fn a_mail_has_machine_command_table_finding_and_what_is_not_claimed_in_72_column
 #[test]
 fn a_run_of_any_experiment_as_a_mail() {
     let stored = stored::two_metrics();
-    let mail = runs::mail(Document::new(), &stored.shown(), None);
+    let mail = runs::mail(Document::new(), &stored.shown(), None, None);
     assert!(mail.contains("nearfar bench mock") && mail.contains("throughput"));
     assert!(mail.lines().all(|line| line.chars().count() <= 72));
     assert!(mail.contains("1 failed, 1 have warnings"), "{mail}");

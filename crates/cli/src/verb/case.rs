@@ -109,7 +109,7 @@ impl Case {
         let results = tempfile::tempdir().map_err(Failure::refused)?;
         if self.show_command {
             let words = self.command(case, Path::new("nearfar"), Path::new("results"));
-            return output::print(&shell::words(words));
+            return output::print(&shell::lines(words));
         }
         if let Some(file) = &self.html {
             output::can_write(file)?;
@@ -220,8 +220,8 @@ impl Case {
         words
     }
 
-    /// What was asked, and what to type to have it again.
-    fn question(&self, case: &cases::Case) -> Document {
+    /// What to type to have it again.
+    fn repetition(&self, case: &cases::Case) -> String {
         let mut words: Vec<OsString> = ["nearfar", "case"].map(OsString::from).to_vec();
         words.push(case.number.to_string().into());
         words.extend(self.here.then(|| "--here".into()));
@@ -233,7 +233,12 @@ impl Case {
             words.push("--".into());
             words.extend(self.options.iter().cloned());
         }
-        pages::question(case, &shell::words(words))
+        shell::words(words)
+    }
+
+    /// What was asked, and what to type to have it again.
+    fn question(&self, case: &cases::Case) -> Document {
+        pages::question(case, Some(&self.repetition(case)))
     }
 
     fn show(&self, case: &cases::Case, store: &Store, id: RunId, colour: Colour) -> Outcome {
@@ -277,7 +282,9 @@ impl Case {
             let mut body = effect;
             body.append(own.map_or_else(|| runs::tables(&shown), |own| own.mail));
             body.append(pages::limits(case, self.here));
-            return output::print(&runs::mail(self.question(case), &shown, Some(body)));
+            let question = pages::question(case, None);
+            let command = self.repetition(case);
+            return output::print(&runs::mail(question, &shown, Some(body), Some(command)));
         }
         let mut document = self.question(case);
         document.append(runs::header(&shown));

@@ -1,7 +1,7 @@
 //! A stored run as the text of a mail: what machine, what was run and how to repeat it, what was found, what is not claimed.
 
 use nearfar_bench::registry::EXPERIMENTS;
-use nearfar_lab::repeat;
+use nearfar_lab::{repeat, shell};
 use nearfar_machine::Emulation;
 use nearfar_runs::{RunState, RunTarget};
 
@@ -14,11 +14,18 @@ use crate::summary::Summary;
 /// Columns that a mail shows without wrapping, also when it is quoted.
 const MAIL_COLUMNS: usize = 72;
 
-/// The mail: `before`, then the run; `of_experiment` is what its experiment shows of it, `None` for a table a metric.
-pub fn mail(before: Document, shown: &Shown<'_>, of_experiment: Option<Document>) -> String {
+/// The mail: `before`, then the run; `of_experiment` is what its experiment shows of it, `None` for a table a metric. `repeated_by`
+/// is a command that repeats the run, in place of the one that follows from what was stored.
+pub fn mail(
+    before: Document,
+    shown: &Shown<'_>,
+    of_experiment: Option<Document>,
+    repeated_by: Option<String>,
+) -> String {
     let mut out = before;
     out.facts(facts(shown));
-    let command = command(shown);
+    let is_derived = repeated_by.is_none();
+    let command = repeated_by.or_else(|| command(shown));
     if let Some(command) = &command {
         out.heading("To repeat it", "");
         out.command(command);
@@ -27,7 +34,7 @@ pub fn mail(before: Document, shown: &Shown<'_>, of_experiment: Option<Document>
         Some(document) => out.append(document),
         None => out.append(super::tables(shown)),
     }
-    not_claimed(shown, command.is_some(), &mut out);
+    not_claimed(shown, is_derived && command.is_some(), &mut out);
     let style = Style {
         colour: false,
         width: MAIL_COLUMNS,
@@ -81,12 +88,7 @@ fn command(shown: &Shown<'_>) -> Option<String> {
     words.extend(guest_words(&shown.detail.targets));
     // What a guest stores elsewhere ends with it.
     words.extend(is_in_guest.then(|| "--store=/results/runs.db".to_owned()));
-    // No level and no value that a declaration reads needs quotation marks but a text.
-    let word = |word: String| match word.contains([' ', '\'', '"', '$', '*', ';', '&', '|']) {
-        true => format!("'{}'", word.replace('\'', "'\\''")),
-        false => word,
-    };
-    Some(words.into_iter().map(word).collect::<Vec<_>>().join(" "))
+    Some(shell::words(words.into_iter().map(Into::into)))
 }
 
 /// `--guest KEY=VALUE` of the guests that took the samples: what is the same in all of them once, what is varied as it was given.
@@ -109,7 +111,7 @@ fn guest_words(targets: &[RunTarget]) -> Vec<String> {
 }
 
 /// What the figures do not say.
-fn not_claimed(shown: &Shown<'_>, has_command: bool, out: &mut Document) {
+fn not_claimed(shown: &Shown<'_>, has_derived_command: bool, out: &mut Document) {
     let (run, detail) = (shown.run, shown.detail);
     out.heading("Not claimed", "");
     if run.emulation.is_some() || detail.targets.iter().any(|it| it.emulation.is_some()) {
@@ -131,7 +133,7 @@ fn not_claimed(shown: &Shown<'_>, has_command: bool, out: &mut Document) {
     }
     let is_unknown = |it: &Option<Emulation>| it.as_ref().is_some_and(|it| it.guest().is_none());
     let mut emulated = detail.targets.iter().map(|it| &it.emulation);
-    if has_command && (is_unknown(&run.emulation) || emulated.any(is_unknown)) {
+    if has_derived_command && (is_unknown(&run.emulation) || emulated.any(is_unknown)) {
         out.paragraph("That the command above is whole: how the guest was started was not stored.");
     }
 }

@@ -68,7 +68,9 @@ impl Run {
         }
         let request = prepare(&self.guest)?;
         if self.show_command {
-            return output::print(&quoted(&command_line(&request)));
+            return output::print(&shell::lines(
+                command_line(&request).into_iter().map(Into::into),
+            ));
         }
         let exec = Exec {
             command: self.command,
@@ -168,32 +170,4 @@ fn carry_out(
         watch,
         guest,
     })
-}
-
-/// Words as a shell takes them, one option a line.
-fn quoted(words: &[String]) -> String {
-    let mut text = String::new();
-    for word in words {
-        if !text.is_empty() {
-            text.push_str(if word.starts_with('-') {
-                " \\\n  "
-            } else {
-                " "
-            });
-        }
-        text.push_str(&shell::word(word.as_ref()));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_shown_command_can_be_pasted() {
-        let words = ["qemu", "-append", "a b='c'", "-smp", "4"].map(str::to_owned);
-        assert_eq!(
-            super::quoted(&words),
-            "qemu \\\n  -append 'a b='\\''c'\\''' \\\n  -smp 4"
-        );
-    }
 }

@@ -249,7 +249,7 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
         None => runs::show(&shown),
     };
     output::print(&match shape.form {
-        Form::Mail => runs::mail(Document::new(), &shown, mail),
+        Form::Mail => runs::mail(Document::new(), &shown, mail, None),
         Form::Markdown => document().to_markdown(),
         Form::Table | Form::Json => document().to_text(&output::style(shape.colour)),
     })
