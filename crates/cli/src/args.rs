@@ -227,7 +227,7 @@ pub fn size_or_zero(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A time, as an option takes it.
+/// A time in seconds, as an option takes it.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const MAX_SECONDS: f64 = 86_400.0;
     text.parse()

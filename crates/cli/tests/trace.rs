@@ -172,7 +172,7 @@ fn a_process_that_runs_already_is_traced_for_the_time_asked_for() {
 #[test]
 fn no_task_was_there_for_longer_than_the_trace() {
     // The kernel takes a while to close the events; its time is not counted.
-    let Some((_, answer)) = traced(&["migrations", "--seconds", "0", "--pid", "1"]) else {
+    let Some((_, answer)) = traced(&["migrations", "--seconds", "0.1", "--pid", "1"]) else {
         return;
     };
     let traced_s = answer["seconds"].as_f64().unwrap();
@@ -349,4 +349,27 @@ fn every_key_of_a_trace_of_migrations_is_documented() {
         return;
     };
     assert!(keys::documented([&answer]).len() > 15, "{answer}");
+}
+
+#[test]
+fn a_time_that_is_none_is_refused_by_every_verb_that_traces_or_keeps() {
+    for verb in [
+        "trace locks",
+        "trace nvme",
+        "trace migrations --pid 1",
+        "prefer --node 0 --pid 1",
+        "tasks",
+    ] {
+        for seconds in ["0", "-1", "nan", "inf", "1e300", "86401", "soon", ""] {
+            let option = format!("--seconds={seconds}");
+            let words: Vec<&str> = verb.split(' ').chain([option.as_str()]).collect();
+            let output = nearfar(&words);
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{words:?}: {errors}");
+            assert!(
+                errors.contains("a number from 0.1 to 86400"),
+                "{words:?}: {errors}"
+            );
+        }
+    }
 }

@@ -54,7 +54,7 @@ pub struct Prefer {
     #[command(flatten)]
     group: group::GroupArgs,
     /// Stop after this many seconds
-    #[arg(long, value_name = "N", conflicts_with = "command")]
+    #[arg(long, value_name = "N", value_parser = crate::args::seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Where the memory of the tasks is
     #[arg(long, value_enum, value_name = "WHAT")]

@@ -9,7 +9,7 @@ use nearfar_trace::{Plan, Session, Traced, Tracefs};
 
 use super::meanwhile::Meanwhile;
 use super::{AnswerArgs, read_machine, refused};
-use crate::args::Colour;
+use crate::args::{Colour, seconds};
 use crate::failure::{Failure, Outcome};
 
 /// Which kernel locks are waited for: how long, how often, in which functions
@@ -22,7 +22,7 @@ use crate::failure::{Failure, Outcome};
 )]
 pub struct Locks {
     /// Stop after this many seconds [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "N", conflicts_with = "command")]
+    #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     #[command(flatten)]
     pub(super) answer: AnswerArgs,

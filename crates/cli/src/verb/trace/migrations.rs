@@ -14,7 +14,7 @@ use nearfar_trace::{Ordered, Plan, Session, TraceError, Traced, Tracefs, now_ns}
 
 use super::meanwhile::Meanwhile;
 use super::{AnswerArgs, read_machine, refused};
-use crate::args::Colour;
+use crate::args::{Colour, seconds};
 use crate::failure::{Failure, Outcome};
 
 /// How often traced tasks are looked for whose end was not seen.
@@ -41,7 +41,7 @@ pub struct Migrations {
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
     cgroup: Option<String>,
     /// Stop after this many seconds [default: until those traced have ended, or Ctrl-C]
-    #[arg(long, value_name = "N", conflicts_with = "command")]
+    #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Only the threads there are now: the kernel sorts out all others, which costs least
     #[arg(long, conflicts_with = "command")]

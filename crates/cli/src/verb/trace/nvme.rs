@@ -9,7 +9,7 @@ use nearfar_trace::{Plan, Session, Traced, Tracefs};
 
 use super::meanwhile::Meanwhile;
 use super::{AnswerArgs, read_machine, refused};
-use crate::args::Colour;
+use crate::args::{Colour, seconds};
 use crate::failure::{Failure, Outcome};
 
 /// Which CPU's NVMe commands which controller serves, and whether that is the nearest
@@ -24,7 +24,7 @@ use crate::failure::{Failure, Outcome};
 )]
 pub struct Nvme {
     /// Stop after this many seconds [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "N", conflicts_with = "command")]
+    #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Only this subsystem, as the kernel names it
     #[arg(long, value_name = "NAME")]
