@@ -315,7 +315,7 @@ fn charts(findings: &Findings, out: &mut Document) {
         };
         out.chart(Chart {
             title: format!("{workload}: throughput by tasks"),
-            about: "A dot for each sample; lines are the fitted law, or connect the means where there is none.".to_owned(),
+            about: "A mark for each sample, of another shape and colour for each line; lines are the fitted law, or connect the means where there is none.".to_owned(),
             plot: Plot::Lines {
                 x: Axis::from_zero("tasks", dots.iter().map(|dot| dot.x)),
                 y: Axis::from_zero("operations per second", dots.iter().map(|dot| dot.y)),

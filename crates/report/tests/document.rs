@@ -164,6 +164,57 @@ fn a_document_in_text_and_markdown() {
     insta::assert_snapshot!("everything-markdown", document.to_markdown());
 }
 
+/// Marks of samples, of whatever shape.
+fn dots(elements: &[html::Element]) -> usize {
+    let is_dot = |it: &&html::Element| it.get("class").is_some_and(|it| it.starts_with("dot"));
+    elements.iter().filter(is_dot).count()
+}
+
+/// Lines are told apart without their colours.
+#[test]
+fn the_dots_of_each_line_have_a_shape_of_their_own_and_a_warning_is_a_cross() {
+    let axis = || Axis::from_zero("tasks", [1.0, 9.0]);
+    let dot = |line: usize, has_warning: bool| Dot {
+        x: 1.0 + line as f64,
+        y: 2.0,
+        has_warning,
+        line: Some(line),
+    };
+    let mut document = Document::new();
+    document.chart(Chart {
+        title: "throughput".to_owned(),
+        about: String::new(),
+        plot: Plot::Lines {
+            x: axis(),
+            y: axis(),
+            lines: (0..4)
+                .map(|line| Line {
+                    name: format!("level {line}"),
+                    points: vec![(1.0, 2.0), (2.0, 3.0)],
+                })
+                .collect(),
+            dots: (0..4)
+                .map(|line| dot(line, false))
+                .chain([dot(0, true)])
+                .collect(),
+        },
+    });
+    let page = html::page(&document.to_html()).unwrap();
+    let picture = html::elements(&document.to_svg()).unwrap();
+    for elements in [page, picture] {
+        let shapes: Vec<&str> = elements
+            .iter()
+            .filter(|it| it.get("class").is_some_and(|it| it.starts_with("dot")))
+            .map(|it| it.get("d").unwrap_or("circle"))
+            .collect();
+        // Four lines and a warning, and in the legend the four lines again.
+        assert_eq!(shapes.len(), 5 + 4, "{shapes:?}");
+        let different: std::collections::BTreeSet<&&str> = shapes.iter().collect();
+        assert_eq!(different.len(), 4 + 1, "{shapes:?}");
+        assert_eq!(shapes[..4], shapes[5..]);
+    }
+}
+
 #[test]
 fn a_page_loads_nothing_and_names_every_section_once() {
     let page = everything("<script>alert(1)</script> & \"x\"").to_html();
@@ -184,16 +235,14 @@ fn a_page_loads_nothing_and_names_every_section_once() {
             "{head:?}"
         );
     }
-    let dots = elements.iter().filter(|it| it.name == "circle").count();
-    assert_eq!(dots, 5 + 3, "every sample is drawn");
+    assert_eq!(dots(&elements), 5 + 3, "every sample is drawn");
 }
 
 #[test]
 fn a_picture_has_maps_charts_and_warnings() {
     let svg = everything("<a&b>").to_svg();
     let elements = html::elements(&svg).unwrap();
-    let circles = elements.iter().filter(|it| it.name == "circle").count();
-    assert_eq!(circles, 5 + 3);
+    assert_eq!(dots(&elements), 5 + 3);
     assert!(
         elements
             .iter()

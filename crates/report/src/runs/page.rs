@@ -239,9 +239,10 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
     );
     Chart {
         title: "Every sample".to_owned(),
-        about: "A dot is a sample, in another colour where there is a warning about it; the band is the 95 % interval of the \
+        about:
+            "A dot is a sample, a cross one with a warning; the band is the 95 % interval of the \
                 median, the line the median."
-            .to_owned(),
+                .to_owned(),
         plot: Plot::Dots(Dots {
             row_heads: layout.all_heads().to_vec(),
             axis,

@@ -27,7 +27,7 @@ pub(super) fn chart(chart: &Chart, ids: &mut Ids) -> Markup {
                 @if lines.iter().any(|line| !line.name.is_empty()) {
                     ul.legend {
                         @for (number, line) in lines.iter().enumerate() {
-                            li { svg.key aria-hidden="true" width="22" height="8" { line class={ "line line" (number % plot::COLOURS) } x1="0" x2="22" y1="4" y2="4" {} } " " (line.name) }
+                            li { svg.key aria-hidden="true" width="22" height="8" { (plot::key(number, plot::is_marked(dots))) } " " (line.name) }
                         }
                     }
                 }

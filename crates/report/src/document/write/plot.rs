@@ -9,7 +9,7 @@ use super::super::{Axis, Bars, Dot, DotsRow, Line};
 use super::spread_over_scale;
 
 /// Colours of lines; more lines begin again with the first.
-pub(super) const COLOURS: usize = 3;
+const COLOURS: usize = 3;
 /// Height of a row of dots or of a bar.
 pub(super) const STRIP_HEIGHT: i32 = 20;
 /// Height of a line of tick labels.
@@ -66,15 +66,63 @@ pub(super) fn dots(row: &DotsRow, axis: &Axis) -> Markup {
         @if let Some((low, high)) = row.interval {
             rect.interval x=(at(axis, low)) width=(percent(axis.share(high) - axis.share(low))) y="3" height=(STRIP_HEIGHT - 6) rx="2" {}
         }
-        @for (index, it) in row.dots.iter().enumerate() { (dot(it, axis, height(index))) }
+        @for (index, it) in row.dots.iter().enumerate() { (dot(it, axis, &height(index).to_string())) }
         @if let Some(median) = row.median {
             line.median x1=(at(axis, median)) x2=(at(axis, median)) y1="1" y2=(STRIP_HEIGHT - 1) {}
         }
     }
 }
 
-fn dot(dot: &Dot, axis: &Axis, y: i32) -> Markup {
-    html! { circle class=(class(dot)) cx=(at(axis, dot.x)) cy=(y) r="2.4" {} }
+/// Shapes of the marks of lines; more lines begin again with the first. With the colours they make a dozen of different marks.
+const SHAPES: [Option<&str>; 4] = [
+    None,
+    Some("M-2.3 -2.3H2.3V2.3H-2.3Z"),
+    Some("M0 -3.2L3 2.2H-3Z"),
+    Some("M0 -3.4L3 0L0 3.4L-3 0Z"),
+];
+/// A cross, of a sample with a warning.
+const CROSS: &str =
+    "M-3 -1.8L-1.8 -3L0 -1.2L1.8 -3L3 -1.8L1.2 0L3 1.8L1.8 3L0 1.2L-1.8 3L-3 1.8L-1.2 0Z";
+
+/// A sample: its line by shape and colour, a cross where there is a warning.
+fn dot(dot: &Dot, axis: &Axis, y: &str) -> Markup {
+    let shape = match (dot.has_warning, dot.line) {
+        (true, _) => Some(CROSS),
+        (false, Some(line)) => SHAPES[line % SHAPES.len()],
+        (false, None) => None,
+    };
+    let (class, x) = (class(dot), at(axis, dot.x));
+    html! {
+        @match shape {
+            // A path has no percentages: the picture around it has.
+            Some(path) => svg x=(x) y=(y) overflow="visible" { path class=(class) d=(path) {} },
+            None => circle class=(class) cx=(x) cy=(y) r="2.4" {},
+        }
+    }
+}
+
+/// Whether dots are marked as those of their lines.
+pub(super) fn is_marked(dots: &[Dot]) -> bool {
+    dots.iter().any(|dot| dot.line.is_some())
+}
+
+/// A piece of a line, with the mark of its dots, for a legend.
+pub(super) fn key(number: usize, is_marked: bool) -> Markup {
+    let dot_of_line = Dot {
+        x: 11.0,
+        y: 0.0,
+        has_warning: false,
+        line: Some(number),
+    };
+    let axis = Axis {
+        title: String::new(),
+        low: 0.0,
+        high: 22.0,
+    };
+    html! {
+        line class={ "line line" (number % COLOURS) } x1="0" x2="22" y1="4" y2="4" {}
+        @if is_marked { svg width="22" height="8" overflow="visible" { (dot(&dot_of_line, &axis, "4")) } }
+    }
 }
 
 fn class(dot: &Dot) -> String {
@@ -114,9 +162,7 @@ pub(super) fn plot(x: &Axis, y: &Axis, dots: &[Dot], lines: &[Line]) -> Markup {
             line.tick x1="0" x2="100%" y1=(down(tick)) y2=(down(tick)) {}
             text class="dim end" x="-8" y=(down(tick)) dy="4" font-size="11" { (label) }
         }
-        @for dot in dots {
-            circle class=(class(dot)) cx=(at(x, dot.x)) cy=(down(dot.y)) r="2.2" {}
-        }
+        @for it in dots { (dot(it, x, &down(it.y))) }
         @for (number, line) in lines.iter().enumerate() {
             @for points in line.points.windows(2) {
                 line class={ "line line" (number % COLOURS) } x1=(at(x, points[0].0)) y1=(down(points[0].1))

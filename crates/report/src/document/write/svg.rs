@@ -211,7 +211,7 @@ fn draw_chart(chart: &Chart, width: i32) -> Drawn {
                     (plot::plot(x, y, dots, lines))
                 }
                 (text("dim end", width, WHOLE_PLOT_HEIGHT + 30, width, 11, &x.title))
-                g transform=(at(Y_LABELS, WHOLE_PLOT_HEIGHT + 42)) { (names_of(lines, width - Y_LABELS)) }
+                g transform=(at(Y_LABELS, WHOLE_PLOT_HEIGHT + 42)) { (names_of(lines, plot::is_marked(dots), width - Y_LABELS)) }
             };
             let names = lines.iter().filter(|line| !line.name.is_empty()).count();
             (drawing, WHOLE_PLOT_HEIGHT + 42 + NAME_HEIGHT * names as i32)
@@ -230,12 +230,12 @@ fn draw_chart(chart: &Chart, width: i32) -> Drawn {
 }
 
 /// The names of lines, each in a line of its own next to a piece of it.
-fn names_of(lines: &[Line], width: i32) -> Markup {
+fn names_of(lines: &[Line], is_marked: bool, width: i32) -> Markup {
     let named = lines.iter().enumerate();
     let named = named.filter(|(_, line)| !line.name.is_empty());
     html! {
         @for (y, (number, line)) in (0..).step_by(NAME_HEIGHT as usize).zip(named) {
-            line class={ "line line" (number % plot::COLOURS) } x1="0" x2="22" y1=(y + 4) y2=(y + 4) {}
+            g transform=(at(0, y)) { (plot::key(number, is_marked)) }
             (text("dim", 30, y + 8, width - 30, 11, &line.name))
         }
     }
