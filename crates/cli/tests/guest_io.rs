@@ -30,17 +30,35 @@ const KILLED: &str = "F=$(for f in /sys/bus/pci/drivers/nvme/0000*; do [ $(cat $
                       [ -e $D/driver ] && break; sleep 0.5; done; \
                       echo after the kill: $(basename $(readlink $D/driver)) $(cat $D/numa_node) $(ls $D/nvme | wc -l) >&2; exit 0";
 
-/// Kills nearfar while it has a null block device: alone, when its guard removes the device; and with its guard and fio, when a later
-/// nearfar does.
-const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep -c nearfar-; }; for WHAT in alone all; do \
+/// Kills nearfar, its guard or fio while there is a null block device, from right after its directory is made on. Where the guard lives
+/// it removes the device; otherwise the next nearfar does. After fio alone was killed the run goes on, and removes it at its end.
+const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep -c nearfar-; }; \
+                           disks() { ls /sys/block | grep -c -e nullb -e nearfar-; }; \
+                           for CASE in 'alone 0' 'alone 1' 'all 0' 'all 0.3' 'all 1' 'guard 0.6' 'fio 1'; do set -- $CASE; \
                            $NEARFAR bench io --null 0 --no-store --samples 1000 --seconds 0.2 --ramp-seconds 0 \
                            --factor cpu_node=near >/dev/null 2>&1 & P=$!; \
-                           while kill -0 $P && [ $(devices) = 0 ]; do sleep 0.05; done; sleep 0.4; kill -STOP $P; \
-                           [ $WHAT = alone ] || pkill -9 -P $P; echo $WHAT: $(devices) before the kill >&2; \
-                           kill -9 $P; wait $P; if [ $WHAT = all ]; then echo $WHAT: $(devices) after it >&2; \
-                           $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1; fi; \
+                           while kill -0 $P && [ $(devices) = 0 ]; do sleep 0.05; done; sleep $2; \
+                           [ $1 = fio ] || kill -STOP $P; B=$(devices); \
+                           case $1 in all) pkill -9 -P $P;; guard) pkill -9 -P $P -f lease-guard;; fio) pkill -9 fio; sleep 1;; esac; \
+                           M=$(devices); \
+                           case $1 in fio) kill -INT $P;; *) kill -9 $P;; esac; wait $P; K=$(devices); \
+                           case $1 in all|guard) $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1;; esac; \
                            for i in $(seq 60); do [ $(devices) = 0 ] && break; sleep 0.5; done; \
-                           echo $WHAT: $(devices) in the end, fio: $(pgrep fio | wc -l) >&2; done";
+                           [ $1 != all ] || echo null: $CASE: $K after it >&2; \
+                           echo null: $CASE: $B before, $M meanwhile, $(devices) in the end, \
+                           disks: $(disks), fio: $(pgrep fio | wc -l) >&2; done";
+
+/// A disk, and then a partition of it (20 MiB from the first on, in a table of DOS), that are swap space are not written to, also where they are named again.
+const SWAP: &str = "D=/dev/nvme0n1; dd if=/dev/zero of=$D bs=1M count=1 2>/dev/null; \
+                    refused() { S=$(head -c 24M $1 | cksum); $NEARFAR bench io --device $1 --factor pattern=randwrite --samples 1 \
+                    --seconds 0.2 --ramp-seconds 0 --no-store --factor cpu_node=0 --destroy $1 2>&1 | grep -e swap -e never; \
+                    sync; echo 3 > /proc/sys/vm/drop_caches; [ \"$S\" = \"$(head -c 24M $1 | cksum)\" ] && echo $1 unchanged; }; \
+                    { mkswap $D; swapon $D; } >/dev/null 2>&1; grep -c ^$D /proc/swaps >&2; refused $D >&2; swapoff $D; \
+                    printf '\\0\\0\\0\\0\\202\\0\\0\\0\\0\\010\\0\\0\\0\\240\\0\\0' | dd of=$D bs=1 seek=446 2>/dev/null; \
+                    printf '\\125\\252' | dd of=$D bs=1 seek=510 2>/dev/null; blockdev --rereadpt $D; \
+                    for i in $(seq 20); do [ -b ${D}p1 ] && break; sleep 0.2; done; \
+                    { mkswap ${D}p1; swapon ${D}p1; } >/dev/null 2>&1; refused ${D}p1 >&2; refused $D >&2; swapoff ${D}p1; \
+                    dd if=/dev/zero of=$D bs=1M count=1 2>/dev/null; blockdev --rereadpt $D";
 
 #[test]
 fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
@@ -57,7 +75,8 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
     }
     let _turn = guests::turn();
     let mut command = guests::lab_run("x86-case1", &guests::IN_TIME);
-    let script = format!("{SCRIPT}; {NULL_KILLED}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);
+    let script =
+        format!("{SCRIPT}; {NULL_KILLED}; {SWAP}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);
     command.args(["sh", "-c", &script]);
     let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -90,16 +109,36 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
             .any(|it| it.starts_with("nearfar-") || it.ends_with(" fio")),
         "{errors}"
     );
-    let devices = [
-        "alone: 1 before the kill",
-        "alone: 0 in the end, fio: 0",
-        "all: 1 before the kill",
-        "all: 1 after it",
-        "all: 0 in the end, fio: 0",
-    ];
-    for devices in devices {
-        assert!(errors.contains(devices), "{devices}: {errors}");
+    for case in [
+        "alone 0",
+        "alone 1",
+        "all 0",
+        "all 0.3",
+        "all 1",
+        "guard 0.6",
+        "fio 1",
+    ] {
+        let left = format!("null: {case}: 1 before, 1 meanwhile, 0 in the end, disks: 0, fio: 0");
+        assert!(errors.contains(&left), "{left}: {errors}");
+        let is_left = format!("null: {case}: 1 after it");
+        assert!(
+            !case.starts_with("all") || errors.contains(&is_left),
+            "{is_left}: {errors}"
+        );
     }
+    for (device, reason) in [
+        ("nvme0n1", "nvme0n1"),
+        ("nvme0n1p1", "nvme0n1p1"),
+        ("nvme0n1", "nvme0n1p1"),
+    ] {
+        let refused = format!("cannot write to /dev/{device}: /dev/{reason} is swap space");
+        assert!(errors.contains(&refused), "{refused}: {errors}");
+        let unchanged = format!("/dev/{device} unchanged");
+        assert!(errors.contains(&unchanged), "{unchanged}: {errors}");
+    }
+    let never = "a device that something uses is never written to";
+    assert_eq!(errors.matches(never).count(), 3, "{errors}");
+    assert_eq!(errors.matches(" unchanged\n").count(), 3, "{errors}");
     assert!(errors.contains("killed while unbound"), "{errors}");
     assert!(errors.contains("after the kill: nvme -1 1"), "{errors}");
 }
