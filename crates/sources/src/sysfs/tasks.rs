@@ -85,7 +85,15 @@ fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
     let memory = match &stat {
         _ if !want.task_memory => memory::Memory::unread(),
         Some((stat, _)) if stat.is_kernel_thread() => memory::Memory::none(),
-        _ => memory::read(tree, alive, pid_alive, resident.get()),
+        _ => {
+            let table_bytes = status.as_ref().map_or(0, |status| status.table_bytes);
+            let resident = resident.get().copied().unwrap_or_default();
+            let size = memory::Size {
+                resident,
+                table_bytes,
+            };
+            memory::read(tree, alive, pid_alive, size)
+        }
     };
     let (stat, name) = stat.unzip();
     let count = status.as_ref().ok().and_then(|status| status.threads);
@@ -120,6 +128,7 @@ struct InStatus {
     nodes: Option<NodeSet>,
     pinned_bytes: Option<u64>,
     resident: Option<ResidentBytes>,
+    table_bytes: u64,
     user: Option<u32>,
     threads: Option<u32>,
 }
@@ -132,6 +141,7 @@ impl InStatus {
             nodes: status.allowed_nodes(),
             pinned_bytes: status.pinned_bytes(),
             resident: resident(&status),
+            table_bytes: status.bytes("VmPTE").unwrap_or(0),
             user: status.user(),
             threads: status.threads(),
         }

@@ -24,6 +24,14 @@ const MAX_COUNTED_BYTES: u64 = 256 << 20;
 /// The same for kernels without a lock for each mapping, before this one: they keep page faults waiting as well.
 const MAX_COUNTED_BYTES_ONE_LOCK: u64 = 64 << 20;
 const LOCKS_BY_MAPPING: KernelVersion = KernelVersion { major: 6, minor: 4 };
+/// Of a count by numa_maps, for each small page: 23 ms a GiB.
+const COUNTED_PAGE_NS: u64 = 90;
+/// The same for each page table, of which the kernel reads all 512 entries: 40 ms for 77,000 of them with a page each.
+const COUNTED_TABLE_NS: u64 = 500;
+/// A count that takes longer is not made, since the process can neither map nor unmap meanwhile.
+const MAX_COUNT_NS: u64 = 50_000_000;
+const TOO_LONG: &str = "few of its addresses are in memory, or the kernel hides them from a sample, and to count its pages would \
+                        hold the lock of its address space for more than 50 ms";
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The memory of a process.
@@ -43,6 +51,14 @@ impl Memory {
         }
     }
 
+    fn unknown(reason: &'static str) -> Self {
+        Self {
+            nodes: Known::no(reason),
+            policies: Known::no(reason),
+            sample: None,
+        }
+    }
+
     /// That of a thread of the kernel.
     pub(super) fn none() -> Self {
         Self {
@@ -53,34 +69,49 @@ impl Memory {
     }
 }
 
+/// What a process has in memory, as its status says.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Size {
+    pub(super) resident: ResidentBytes,
+    /// Of its page tables.
+    pub(super) table_bytes: u64,
+}
+
+impl Size {
+    /// How long a count would hold the lock of the address space. The tables also of addresses that were in memory once: the
+    /// kernel keeps those until they are unmapped.
+    fn count_ns(&self, page_bytes: u64) -> u64 {
+        let small = self.resident.total().saturating_sub(self.resident.huge);
+        let (pages, tables) = (small / page_bytes, self.table_bytes / page_bytes);
+        let pages_ns = pages.saturating_mul(COUNTED_PAGE_NS);
+        pages_ns.saturating_add(tables.saturating_mul(COUNTED_TABLE_NS))
+    }
+}
+
 /// Samples the memory of a large process of the running system, and counts that of any other. A recorded process has no pages to
 /// look for.
-pub(super) fn read(
-    tree: &Tree,
-    directory: &Directory<'_>,
-    pid: i32,
-    resident: Option<&ResidentBytes>,
-) -> Memory {
-    let resident = resident.map_or(0, ResidentBytes::total);
-    if tree.is_live() && resident > max_counted_bytes() {
+pub(super) fn read(tree: &Tree, directory: &Directory<'_>, pid: i32, size: Size) -> Memory {
+    let resident = size.resident.total();
+    let page_bytes = rustix::param::page_size() as u64;
+    let is_long = size.count_ns(page_bytes) > MAX_COUNT_NS;
+    if tree.is_live() && (is_long || resident > max_counted_bytes()) {
         let maps = format!("{}/maps", directory.path());
         let sampled = tree.file(&maps).map(|maps| {
-            let page_bytes = rustix::param::page_size() as u64;
+            let maps = BufReader::with_capacity(BUFFER_BYTES, maps);
             let locate = |pages: &[u64]| move_pages::where_are(pid, pages);
-            sample::sample(
-                BufReader::with_capacity(BUFFER_BYTES, maps),
-                resident,
-                page_bytes,
-                locate,
-            )
+            sample::sample(maps, resident, page_bytes, locate)
         });
-        // What cannot be sampled is counted: few of its addresses are in memory, or the kernel has no move_pages.
-        if let Ok(Ok(Some(sampled))) = sampled {
-            return Memory {
-                nodes: Known::Yes(sampled.nodes),
-                policies: Known::no("its memory is sampled, and only a count shows policies"),
-                sample: Some(sampled.sample),
-            };
+        match sampled {
+            Ok(Ok(Some(sampled))) => {
+                return Memory {
+                    nodes: Known::Yes(sampled.nodes),
+                    policies: Known::no("its memory is sampled, and only a count shows policies"),
+                    sample: Some(sampled.sample),
+                };
+            }
+            Ok(Ok(None)) if is_long => return Memory::unknown(TOO_LONG),
+            // Few of its addresses are in memory, or the kernel has no move_pages, or refuses this user as it will numa_maps.
+            _ => {}
         }
     }
     count(tree, directory)
@@ -171,6 +202,27 @@ fn summed(content: impl BufRead) -> io::Result<Maps> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_tables_make_a_count_long_and_huge_pages_do_not() {
+        let size = |anonymous, huge, table_bytes| Size {
+            resident: ResidentBytes {
+                anonymous,
+                huge,
+                ..ResidentBytes::default()
+            },
+            table_bytes,
+        };
+        let is_long = |size: Size| size.count_ns(4096) > MAX_COUNT_NS;
+        let all = MAX_COUNTED_BYTES;
+        // A page of each table at worst.
+        assert!(!is_long(size(all, 0, all)));
+        assert!(!is_long(size(0, 1 << 40, 0)));
+        assert!(is_long(size(3 << 30, 0, 0)));
+        // Of a terabyte that was in memory once.
+        assert!(is_long(size(16 << 20, 0, 2 << 30)));
+        assert!(is_long(size(u64::MAX, 0, u64::MAX)));
+    }
 
     #[test]
     fn pages_are_counted_by_node_and_policy_in_their_own_size() {
