@@ -196,8 +196,8 @@ impl<'a> Nodes<'a> {
         Some((distance(to)? / distance(self.home(from))? - 1.0).max(0.0))
     }
 
-    /// All of the CPU time by node, as that of the threads there is divided.
-    fn seconds(&self, cpu_s: f64, times: &[CpuTime]) -> Result<Vec<NodeSeconds>, String> {
+    /// The share of each node in the CPU time, as that of the threads there is divided.
+    fn cpu_shares(&self, times: &[CpuTime]) -> Result<Vec<(NodeId, f64)>, String> {
         let mut sums: BTreeMap<NodeId, f64> = BTreeMap::new();
         for time in times {
             let node = self.of_cpu.get(&time.cpu);
@@ -210,11 +210,10 @@ impl<'a> Nodes<'a> {
             0.0 => 1.0 / count,
             _ => ms / all,
         };
-        let sums = sums.into_iter().map(|(node, ms)| NodeSeconds {
-            node,
-            seconds: cpu_s * share(ms),
-        });
-        Ok(sums.collect())
+        Ok(sums
+            .into_iter()
+            .map(|(node, ms)| (node, share(ms)))
+            .collect())
     }
 
     fn placement(
@@ -225,14 +224,21 @@ impl<'a> Nodes<'a> {
         sample: Option<MemorySample>,
     ) -> Placement {
         let cpu_s = cpu_ms.as_ref().map(|&ms| ms as f64 / 1000.0);
-        let cpu_nodes = cpu_s.as_ref().and_then(|&cpu_s| {
+        let shares = cpu_s.as_ref().and_then(|&cpu_s| {
             let times = cpu_times.as_ref();
-            times.and_then(|times| Known::from_result(self.seconds(cpu_s, times)))
+            let shares = times.and_then(|times| Known::from_result(self.cpu_shares(times)));
+            shares.map(|shares| (cpu_s, shares))
         });
-        let remote = cpu_nodes.as_ref().and_then(|cpus| {
-            memory
-                .as_ref()
-                .and_then(|memory| self.remote(cpus, memory, sample))
+        let remote = shares.as_ref().and_then(|(cpu_s, shares)| {
+            let memory = memory.as_ref();
+            memory.and_then(|memory| self.remote(*cpu_s, shares, memory, sample))
+        });
+        let cpu_nodes = shares.map(|(cpu_s, shares)| {
+            let seconds = |(node, share)| NodeSeconds {
+                node,
+                seconds: cpu_s * share,
+            };
+            shares.into_iter().map(seconds).collect()
         });
         Placement {
             cpu_s,
@@ -242,34 +248,30 @@ impl<'a> Nodes<'a> {
         }
     }
 
+    /// Of a task that used so much CPU time on nodes in these shares. One that used none is where it was before.
     fn remote(
         &self,
-        cpus: &[NodeSeconds],
+        cpu_s: f64,
+        shares: &[(NodeId, f64)],
         memory: &[NodeBytes],
         sample: Option<MemorySample>,
     ) -> Known<Remote> {
-        let seconds: f64 = cpus.iter().map(|it| it.seconds).sum();
         let bytes: f64 = memory.iter().map(|it| it.bytes as f64).sum();
         if bytes == 0.0 {
             return Known::no("it has no memory");
         }
-        if cpus.is_empty() {
+        if shares.is_empty() {
             return Known::no("where it runs is unknown");
         }
-        // A task that used less than a tick ran where it is, for no time.
-        let share_of = |at: &NodeSeconds| match seconds {
-            0.0 => 1.0 / cpus.len() as f64,
-            _ => at.seconds / seconds,
-        };
         let (mut share, mut cost_s) = (0.0, Some(0.0));
-        for at in cpus {
-            for on in memory.iter().filter(|on| on.node != self.home(at.node)) {
-                let part = share_of(at) * on.bytes as f64 / bytes;
+        for &(node, of_cpu) in shares {
+            for on in memory.iter().filter(|on| on.node != self.home(node)) {
+                let part = of_cpu * on.bytes as f64 / bytes;
                 share += part;
-                let excess = self.excess(at.node, on.node);
+                let excess = self.excess(node, on.node);
                 cost_s = cost_s
                     .zip(excess)
-                    .map(|(sum, excess)| sum + seconds * part * excess);
+                    .map(|(sum, excess)| sum + cpu_s * part * excess);
             }
         }
         let error = sample.map_or(0.0, |sample| sample.error_bytes as f64 / bytes);

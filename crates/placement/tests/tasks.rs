@@ -61,6 +61,18 @@ fn the_remote_share_weighs_cpu_time_with_memory() {
     assert!((remote.cost_s.unwrap() - 2.75).abs() < 1e-9, "{remote:?}");
 }
 
+/// As `top` has it: the CPU time is of the last interval, where it ran is of the time before.
+#[test]
+fn a_task_that_used_no_cpu_time_is_where_it_ran_before() {
+    let idle = Task {
+        cpu_ms: Known::Yes(0),
+        ..task(&[(0, 9900), (4, 100)], &[(1, 64)])
+    };
+    let remote = judged(&mut two_nodes(), idle).at.remote.known().unwrap();
+    assert!((remote.share - 0.99).abs() < 1e-9, "{remote:?}");
+    assert_eq!(remote.cost_s, Some(0.0));
+}
+
 #[test]
 fn memory_of_a_node_without_memory_is_near_on_the_nearest_one() {
     let mut machine = two_nodes();
