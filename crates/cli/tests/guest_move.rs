@@ -6,48 +6,19 @@
 
 mod guests;
 mod holding;
+mod moving;
 
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use holding::{Holder, Part};
+use moving::{SLOW, begin, command, nearfar, run};
 use nearfar_machine::NodeId;
 use nearfar_proc::{maps, tasks, zoneinfo};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const GUEST: [&str; 2] = ["--scale", "cpus=2,memory=512M"];
-/// MB/s at which a move takes some seconds.
-const SLOW: &str = "4";
-
-/// Runs nearfar with the state directory behind its words; the answer and its exit code.
-fn nearfar(state: &Path, words: &str) -> (Value, i32) {
-    let output = run(state, words);
-    let text = String::from_utf8_lossy(&output.stdout);
-    let answer = serde_json::from_str(&text).unwrap_or(Value::Null);
-    (answer, output.status.code().unwrap())
-}
-
-fn run(state: &Path, words: &str) -> Output {
-    let output = command(state, words).output().unwrap();
-    println!(
-        "# nearfar {words}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
-}
-
-fn command(state: &Path, words: &str) -> Command {
-    let mut command = Command::new(guests::NEARFAR);
-    command.args(words.split(' '));
-    if !words.starts_with("plan") {
-        command.arg("--state").arg(state);
-    }
-    command
-}
 
 fn write_plan(folder: &Path, plan: &Value) -> String {
     let file = folder.join("plan.json");
@@ -59,14 +30,6 @@ fn write_plan(folder: &Path, plan: &Value) -> String {
 fn huge_bytes(holder: &Holder) -> Option<u64> {
     let smaps = std::fs::read(format!("/proc/{}/smaps", holder.pid)).unwrap();
     maps::huge_bytes(&smaps, holder.range(Part::Huge))
-}
-
-fn begin() {
-    assert!(
-        guests::is_inside(),
-        "this part moves memory between nodes: it runs in a guest"
-    );
-    std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
 }
 
 #[test]
@@ -147,7 +110,7 @@ fn inside_there_and_back() {
 fn inside_killed_interrupted_and_refused() {
     begin();
     let state = tempfile::tempdir().unwrap();
-    let holder = Holder::start(0);
+    let mut holder = Holder::start(0);
     let (pid, before) = (holder.pid, holder.nodes());
     let far = |nodes: &[i32]| nodes.iter().filter(|&&node| node == 0).count();
     let slow = format!("apply --task-memory {pid} --to-node 1 --yes --format json --rate {SLOW}");
@@ -209,7 +172,8 @@ fn inside_killed_interrupted_and_refused() {
     );
     assert_eq!(holder.nodes(), before);
 
-    // The process ends before the rollback.
+    // The process ends before the rollback. Its pages are as it wrote them until then.
+    holder.check_content();
     assert_eq!(
         nearfar(state.path(), &format!("apply {file} --format json")).1,
         0

@@ -170,7 +170,7 @@ impl Mover<'_> {
         let is_full = moved.pages.contains(&Err(NotMoved::NoMemory));
         match moved.refused {
             Some(error) => Err(self.refusal(error)),
-            // Of hugetlbfs, the pool of huge pages has none left: smaller pages may still move.
+            // Of hugetlbfs, neither the pool nor the memory has a free page of that size: smaller pages may still move.
             None if is_full && page_bytes <= system_page_bytes() => {
                 Err(StopReason::NoFreeMemory(self.request.to))
             }

@@ -24,7 +24,7 @@ struct FarMapping {
     bytes: u64,
     /// Of those, what may move.
     movable_bytes: u64,
-    /// Whether they are pages of hugetlbfs, which need free ones of that size on the target.
+    /// Whether they are pages of hugetlbfs, which take free ones of the target's pool, or memory in blocks of their size.
     is_hugetlb: bool,
     /// Whether other processes map some of its pages.
     is_mapped_by_others: bool,
