@@ -36,6 +36,9 @@ pub struct Task {
     /// When it started, in clock ticks since boot: with the number, what identifies it.
     #[serde(default = "left_out")]
     pub start: Known<u64>,
+    /// How long ago it started when it was read, in milliseconds.
+    #[serde(default = "left_out")]
+    pub age_ms: Known<u64>,
     /// The real user id.
     #[serde(default = "left_out")]
     pub user: Known<u32>,
@@ -72,6 +75,7 @@ impl Task {
             sample: None,
             resident: Known::no(REASON),
             start: Known::no(REASON),
+            age_ms: Known::no(REASON),
             user: Known::no(REASON),
             group: Known::no(REASON),
             cpu_times: Known::no(REASON),

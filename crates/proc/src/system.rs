@@ -47,6 +47,19 @@ pub fn ticks_since_boot() -> u64 {
     now.tv_sec.unsigned_abs() * per_second + now.tv_nsec.unsigned_abs() * per_second / 1_000_000_000
 }
 
+/// Milliseconds since boot, of `/proc/uptime`: `12345.67 54321.00`. `None` if it has another form.
+pub fn uptime_ms(content: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(content).ok()?;
+    let (seconds, hundredths) = text.split_whitespace().next()?.split_once('.')?;
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if hundredths.len() != 2 || !is_number(hundredths) || !is_number(seconds) {
+        return None;
+    }
+    let seconds: u64 = seconds.parse().ok()?;
+    let hundredths: u64 = hundredths.parse().ok()?;
+    seconds.checked_mul(1000)?.checked_add(hundredths * 10)
+}
+
 /// The first two numbers of a kernel's release.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KernelVersion {
@@ -85,7 +98,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn uptime_is_in_hundredths_of_a_second() {
+        assert_eq!(uptime_ms(b"12345.67 54321.00\n"), Some(12_345_670));
+        assert_eq!(uptime_ms(b"0.05 0.00"), Some(50));
+        for none in [
+            "",
+            "12",
+            "12.3 4",
+            "-1.00 2",
+            "1.+1",
+            "99999999999999999999.00",
+            "18446744073709551615.99",
+        ] {
+            assert_eq!(uptime_ms(none.as_bytes()), None, "{none}");
+        }
+    }
+
     proptest::proptest! {
+        #[test]
+        fn no_uptime_panics(bytes: Vec<u8>, text in "[0-9]{0,22}[.]?[0-9]{0,3} ?") {
+            let _ = uptime_ms(&bytes);
+            let _ = uptime_ms(text.as_bytes());
+        }
+
         #[test]
         fn no_release_panics(release: String) {
             let _ = KernelVersion::of_release(&release);

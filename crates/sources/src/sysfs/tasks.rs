@@ -3,6 +3,7 @@
 //! ```text
 //! proc/PID/status           Cpus_allowed_list, Mems_allowed_list, VmLck, VmPin, Uid, Threads, Rss*
 //! proc/PID/stat             times, start, last CPU
+//! proc/uptime               of a recording: the age of a process, with its start
 //! proc/PID/task/TID/stat    the same of each thread
 //! proc/PID/cgroup           the control group
 //! proc/PID/numa_maps        a line a mapping: policy, and pages by node (N0=12)
@@ -20,7 +21,7 @@ mod threads;
 use nearfar_machine::{CpuSet, Known, NodeId, NodeSet, ResidentBytes, Task};
 use nearfar_proc::sched::Sched;
 use nearfar_proc::status::Status;
-use nearfar_proc::{Stat, cgroup};
+use nearfar_proc::{Stat, cgroup, system};
 
 use super::notes::{Notes, read_noted};
 use crate::parallel;
@@ -51,8 +52,36 @@ pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes) -> Known<Vec<Task>> 
     pids.retain(|&pid| pid > 0);
     pids.sort_unstable();
     pids.dedup();
-    let read = parallel::map(&pids, |&pid| read_one(tree, want, notes, pid));
+    let uptime_ms = uptime_ms(tree);
+    let read = parallel::map(&pids, |&pid| {
+        let mut task = read_one(tree, want, notes, pid)?;
+        task.age_ms = age_ms(&uptime_ms, &task.start);
+        Some(task)
+    });
     Known::Yes(read.into_iter().flatten().collect())
+}
+
+/// Milliseconds since boot when this system is read or was recorded. Some containers show another uptime (lxcfs), with which the
+/// start of a task does not go together.
+fn uptime_ms(tree: &Tree) -> Known<u64> {
+    if tree.is_live() {
+        return Known::Yes(system::ticks_since_boot().saturating_mul(TICK_MS));
+    }
+    match tree.with_bytes("proc/uptime", system::uptime_ms) {
+        Ok(Some(ms)) => Known::Yes(ms),
+        Ok(None) => Known::no(format!("{}: {MALFORMED}", tree.display("proc/uptime"))),
+        Err(error) => Known::no(error.to_string()),
+    }
+}
+
+fn age_ms(uptime_ms: &Known<u64>, start: &Known<u64>) -> Known<u64> {
+    let age = |&start: &u64| {
+        uptime_ms.as_ref().and_then(|uptime| {
+            let age = uptime.checked_sub(start.saturating_mul(TICK_MS));
+            Known::from_option(age, || "it started after the others were read")
+        })
+    };
+    start.as_ref().and_then(age)
 }
 
 fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
