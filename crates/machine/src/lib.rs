@@ -18,6 +18,7 @@
 
 mod check;
 mod cpu;
+mod device_use;
 mod disk;
 mod distance;
 mod emulation;
@@ -40,6 +41,7 @@ mod task;
 mod warning;
 
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
+pub use device_use::{TaskFiles, UseKind, UsedFiles};
 pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances};
 pub use emulation::{

@@ -11,7 +11,8 @@
 //!  /proc/PID/maps, smaps     maps                -
 //!  /proc/PID/numa_maps       numa_maps           resident
 //!  /proc/PID/pagemap          pagemap::PageEntry  pagemap::Pagemap
-//!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process
+//!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process, of_process
+//!  /proc/PID/fd              -                   open_files
 //!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
 //!  /proc/zoneinfo            zoneinfo::of_node   -
 //!  nodeN/numastat            numastat::Numastat  -
@@ -46,6 +47,7 @@ pub mod move_pages;
 pub mod numa_balancing;
 pub mod numa_maps;
 pub mod numastat;
+pub mod open_files;
 mod open_process;
 pub mod pagemap;
 pub mod resident;

@@ -13,6 +13,8 @@ pub struct Mapping<'a> {
     pub is_accessible: bool,
     /// Whether writes are seen by all that map it (`s`).
     pub is_shared: bool,
+    /// The file system's device in hexadecimal, `fd:01`; `00:00` for anonymous memory.
+    pub device: &'a [u8],
     /// The file, or the kernel's name for it: `[heap]`, `/dev/shm/x`, `/SYSV00000000 (deleted)`; empty for anonymous memory.
     pub name: &'a [u8],
 }
@@ -23,11 +25,13 @@ impl<'a> Mapping<'a> {
         let addresses = range(line)?;
         let mut words = line.splitn(6, |&byte| byte == b' ');
         let permissions = words.nth(1).unwrap_or_default();
-        let name = words.nth(3).unwrap_or_default().trim_ascii_start();
+        let device = words.nth(1).unwrap_or_default();
+        let name = words.nth(1).unwrap_or_default().trim_ascii_start();
         Some(Self {
             addresses,
             is_accessible: permissions.iter().any(|byte| b"rwx".contains(byte)),
             is_shared: permissions.contains(&b's'),
+            device,
             name,
         })
     }

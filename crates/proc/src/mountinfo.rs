@@ -15,6 +15,8 @@ use crate::text;
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
+    /// What statx(2) has as `stx_mnt_id`.
+    pub id: u64,
     /// `major:minor` of the file system.
     pub device: String,
     /// The directory of the file system that is mounted.
@@ -35,6 +37,25 @@ impl Mount {
             .split(|&byte| byte == b',')
             .any(|option| option == name.as_bytes())
     }
+
+    /// The value of an option: `/upper` of `upperdir=/upper`.
+    pub fn option_value(&self, name: &str) -> Option<PathBuf> {
+        let mut options = self.options.split(|&byte| byte == b',');
+        let value = options.find_map(|option| {
+            option
+                .strip_prefix(name.as_bytes())?
+                .strip_prefix(b"=".as_slice())
+        });
+        value.map(unescaped)
+    }
+}
+
+/// The mounts that a process sees.
+///
+/// # Errors
+/// When there is no such process, or it is another user's.
+pub fn of_process(pid: i32) -> io::Result<Vec<Mount>> {
+    Ok(mounts(&std::fs::read(format!("/proc/{pid}/mountinfo"))?))
 }
 
 /// The mounts of this process's mount namespace.
@@ -56,6 +77,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
     let dash = 6 + fields.get(6..)?.iter().position(|field| *field == b"-")?;
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     Some(Mount {
+        id: std::str::from_utf8(fields[0]).ok()?.parse().ok()?,
         device: text(fields[2]),
         root: unescaped(fields[3]),
         place: unescaped(fields[4]),
@@ -111,6 +133,11 @@ mod tests {
             (&*found[2].device, &found[2].source),
             ("8:1", &"/dev/sda1".into())
         );
+        assert_eq!(found[2].id, 32);
+        let overlay =
+            mounts(b"7 1 0:40 / / rw - overlay overlay rw,lowerdir=/l,upperdir=/u\\040v\n");
+        assert_eq!(overlay[0].option_value("upperdir"), Some("/u v".into()));
+        assert_eq!(overlay[0].option_value("upper"), None);
     }
 
     proptest::proptest! {

@@ -14,6 +14,7 @@
 //! [`read`] is the way in. A source that contradicts itself is read as far as it goes; the contradiction travels with
 //! the machine as a warning. Nothing in here decides anything, prints anything or writes to the system.
 
+mod device_files;
 mod error;
 mod gallery;
 mod limits;
@@ -33,6 +34,7 @@ pub mod synthetic;
 pub mod sysfs;
 pub mod tree;
 
+pub use device_files::{DeviceNumbers, device_numbers};
 pub use error::{SourceError, TextError};
 pub use gallery::{GalleryEntry, gallery, text as gallery_text};
 pub use request::{Request, read, read_bytes};

@@ -1,0 +1,339 @@
+//! Which tasks of the running system have a device open, or files on it.
+//!
+//! ```text
+//! device ──► its block devices ─► partitions, dm, md ──► numbers ─┐
+//!        └─► its character devices ───────────────────► numbers ──┼─► /proc/PID/fd, maps of each task
+//! /proc/PID/mountinfo: file systems without a block number (btrfs, overlay) ─┘
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nearfar_machine::{Known, Machine, PciAddress, TaskFiles, UseKind, UsedFiles};
+use nearfar_proc::mountinfo::{self, Mount};
+use nearfar_proc::open_files::{self, DeviceNumber, OpenFile, parse_number};
+use nearfar_proc::tasks;
+
+use crate::parallel;
+use crate::tree::{Tree, Unreadable};
+
+const BLOCK: &str = "sys/class/block";
+const CHARACTER: &str = "sys/dev/char";
+/// File systems without a block device have this major number (`UNNAMED_MAJOR`).
+const UNNAMED: u32 = 0;
+
+/// The numbers of a device's files, each with the kernel's name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceNumbers {
+    pub block: BTreeMap<DeviceNumber, String>,
+    pub character: BTreeMap<DeviceNumber, String>,
+}
+
+impl DeviceNumbers {
+    /// Those of a device of `machine` by its name ([`Machine::functions_named`]). A disk or namespace has its own block devices only; a
+    /// controller or PCI function those of all its disks, and its character devices.
+    pub fn of(tree: &Tree, machine: &Machine, name: &str) -> Self {
+        let name = name.strip_prefix("/dev/").unwrap_or(name);
+        let functions = machine.functions_named(name);
+        let links = links(tree, BLOCK);
+        let is_disk = links.contains_key(name);
+        let disks: Vec<String> = match is_disk {
+            true => vec![name.to_owned()],
+            false => {
+                let names = functions.iter().flat_map(|&at| machine.names_on(at));
+                let disks = names.filter(|name| links.contains_key(*name));
+                disks.map(str::to_owned).collect()
+            }
+        };
+        Self {
+            block: block(tree, &links, disks),
+            character: match is_disk {
+                true => BTreeMap::new(),
+                false => character(tree, &functions),
+            },
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty() && self.character.is_empty()
+    }
+
+    /// What the running tasks with these numbers have open. Tasks that have ended, and those that have nothing of it open, are left
+    /// out.
+    pub fn users(&self, pids: &[i32]) -> Vec<TaskFiles> {
+        let mounts = Namespaces::default();
+        let read = parallel::map(pids, |&pid| {
+            let files = match self.used_by(pid, &mounts) {
+                Ok(files) if files.is_empty() => return None,
+                Ok(files) => Known::Yes(files),
+                Err(error) if tasks::is_gone(&error) => return None,
+                Err(error) => Known::no(format!(
+                    "/proc/{pid}/fd: {}",
+                    nearfar_proc::error_text(&error)
+                )),
+            };
+            Some(TaskFiles { pid, files })
+        });
+        read.into_iter().flatten().collect()
+    }
+
+    fn used_by(&self, pid: i32, namespaces: &Namespaces) -> io::Result<Vec<UsedFiles>> {
+        let mounts = namespaces.of(pid, self);
+        let mut counts: BTreeMap<(String, UseKind), u32> = BTreeMap::new();
+        let mut add = |name: Option<&String>, kind| {
+            if let Some(name) = name {
+                let count = counts.entry((name.clone(), kind)).or_default();
+                *count = count.saturating_add(1);
+            }
+        };
+        open_files::each(pid, |file| match file {
+            OpenFile::Block(number) => add(self.block.get(&number), UseKind::Device),
+            OpenFile::Character(number) => add(self.character.get(&number), UseKind::Device),
+            OpenFile::Other { file_system, mount } => {
+                let by_mount = || mount.and_then(|id| mounts.by_id.get(&id));
+                let name = self.block.get(&file_system).or_else(by_mount);
+                add(name, UseKind::File);
+            }
+        })?;
+        // maps has the number of the file system, also for a device node: that is /dev.
+        open_files::each_mapped(pid, |number| {
+            let name = self.block.get(&number);
+            add(
+                name.or_else(|| mounts.by_number.get(&number)),
+                UseKind::Mapping,
+            );
+        })?;
+        let used = counts
+            .into_iter()
+            .map(|((name, kind), count)| UsedFiles { name, kind, count });
+        Ok(used.collect())
+    }
+
+    /// The block device below a file system without a number of its own: what it was mounted from, or where overlay writes.
+    fn below(&self, mount: &Mount) -> Option<&String> {
+        use std::os::unix::fs::MetadataExt as _;
+        let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
+        let stat = |path: &Path| std::fs::metadata(path).ok();
+        let found = if mount.kind == "overlay" {
+            number(stat(&mount.option_value("upperdir")?)?.dev())
+        } else if mount.source.starts_with("/dev") {
+            number(stat(&mount.source)?.rdev())
+        } else {
+            return None;
+        };
+        self.block.get(&found)
+    }
+}
+
+/// The file systems of a mount namespace that are on the device and do not have its number.
+#[derive(Debug, Default)]
+struct Mounts {
+    by_id: HashMap<u64, String>,
+    by_number: HashMap<DeviceNumber, String>,
+}
+
+/// Each mount namespace is read once.
+#[derive(Default)]
+struct Namespaces(Mutex<HashMap<std::path::PathBuf, Arc<Mounts>>>);
+
+impl Namespaces {
+    fn of(&self, pid: i32, numbers: &DeviceNumbers) -> Arc<Mounts> {
+        let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else {
+            return Arc::default();
+        };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mounts = all.entry(namespace).or_insert_with(|| {
+            let mut mounts = Mounts::default();
+            for mount in mountinfo::of_process(pid).unwrap_or_default() {
+                let number = parse_number(&mount.device).filter(|number| number.0 == UNNAMED);
+                if let Some((number, name)) = number.zip(numbers.below(&mount)) {
+                    mounts.by_id.insert(mount.id, name.clone());
+                    mounts.by_number.insert(number, name.clone());
+                }
+            }
+            Arc::new(mounts)
+        });
+        Arc::clone(mounts)
+    }
+}
+
+/// The names in a directory of sysfs, each with what its link says.
+fn links(tree: &Tree, directory: &str) -> BTreeMap<String, String> {
+    let names = tree.list(directory).unwrap_or_default();
+    let link = |name: String| {
+        let target = tree.link(&format!("{directory}/{name}")).ok()?;
+        Some((name, target))
+    };
+    names.into_iter().filter_map(link).collect()
+}
+
+/// Disks with their partitions and what is made of them (device mapper, md, bcache).
+fn block(
+    tree: &Tree,
+    links: &BTreeMap<String, String>,
+    disks: Vec<String>,
+) -> BTreeMap<DeviceNumber, String> {
+    let mut found = BTreeMap::new();
+    let mut wanted = disks;
+    while let Some(name) = wanted.pop() {
+        let number = tree.text(&format!("{BLOCK}/{name}/dev"));
+        let Some(number) = number.ok().and_then(|text| parse_number(&text)) else {
+            continue;
+        };
+        if found.insert(number, name.clone()).is_some() {
+            continue;
+        }
+        let is_partition = |target: &&String| target.rsplit('/').nth(1) == Some(name.as_str());
+        let partitions = links
+            .iter()
+            .filter(|(_, target)| is_partition(target))
+            .map(|(name, _)| name.clone());
+        wanted.extend(partitions);
+        wanted.extend(
+            tree.list(&format!("{BLOCK}/{name}/holders"))
+                .unwrap_or_default(),
+        );
+    }
+    found
+}
+
+/// Those whose innermost PCI function is one of these, and the VFIO groups of these.
+fn character(tree: &Tree, functions: &[PciAddress]) -> BTreeMap<DeviceNumber, String> {
+    let address = |part: &str| part.parse::<PciAddress>().ok().filter(|_| part.len() >= 12);
+    let is_of = |target: &str| {
+        let innermost = target.rsplit('/').find_map(address);
+        innermost.is_some_and(|address| functions.contains(&address))
+    };
+    let own = links(tree, CHARACTER).into_iter();
+    let own = own.filter(|(_, target)| is_of(target));
+    let own = own.filter_map(|(number, target)| {
+        Some((
+            parse_number(&number)?,
+            target.rsplit('/').next()?.to_owned(),
+        ))
+    });
+    let group = |function: &PciAddress| {
+        let link = format!("sys/bus/pci/devices/{function}/iommu_group");
+        let group = tree.link_name(&link).ok()?;
+        let number = tree.text(&format!("sys/class/vfio/{group}/dev")).ok()?;
+        Some((parse_number(&number)?, format!("vfio/{group}")))
+    };
+    own.chain(functions.iter().filter_map(group)).collect()
+}
+
+/// The numbers of a device of the running system, which `machine` is.
+///
+/// # Errors
+/// When the running system cannot be read.
+pub fn device_numbers(machine: &Machine, name: &str) -> Result<DeviceNumbers, Unreadable> {
+    Ok(DeviceNumbers::of(&Tree::live()?, machine, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use nearfar_machine::{Disk, Origin, PciDevice, RootBus, SourceKind};
+
+    use super::*;
+
+    const FUNCTION: &str = "0000:20:00.0";
+
+    /// A disk with a partition below dm-0, another disk, and character devices of two functions.
+    fn tree() -> (tempfile::TempDir, Tree) {
+        let directory = tempfile::tempdir().unwrap();
+        let link = |path: &str, target: &str| {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(target, path).unwrap();
+        };
+        let at = format!("../../devices/pci0000:20/{FUNCTION}");
+        for (name, number, target) in [
+            ("sda", "8:0", format!("{at}/ata1/host0/0:0:0:0/block/sda")),
+            (
+                "sda1",
+                "8:1",
+                format!("{at}/ata1/host0/0:0:0:0/block/sda/sda1"),
+            ),
+            ("sdb", "8:16", format!("{at}/ata2/host1/1:0:0:0/block/sdb")),
+            (
+                "dm-0",
+                "253:0",
+                "../../devices/virtual/block/dm-0".to_owned(),
+            ),
+        ] {
+            link(&format!("{BLOCK}/{name}"), &target);
+            let device = directory
+                .path()
+                .join("sys")
+                .join(target.trim_start_matches("../../"));
+            fs::create_dir_all(device.join("holders")).unwrap();
+            fs::write(device.join("dev"), format!("{number}\n")).unwrap();
+        }
+        let partition =
+            format!("sys/devices/pci0000:20/{FUNCTION}/ata1/host0/0:0:0:0/block/sda/sda1");
+        link(
+            &format!("{partition}/holders/dm-0"),
+            "/sys/devices/virtual/block/dm-0",
+        );
+        link(
+            &format!("{CHARACTER}/21:0"),
+            &format!("{at}/ata1/host0/0:0:0:0/scsi_generic/sg0"),
+        );
+        link(
+            &format!("{CHARACTER}/10:1"),
+            &format!("{at}/0000:21:00.0/misc/other"),
+        );
+        link(
+            &format!("{CHARACTER}/1:3"),
+            "../../devices/virtual/mem/null",
+        );
+        let tree = Tree::at(directory.path()).unwrap();
+        (directory, tree)
+    }
+
+    fn machine() -> Machine {
+        let device: PciAddress = FUNCTION.parse().unwrap();
+        let mut machine = Machine::empty(Origin::new(SourceKind::Tree, "test"), "left out");
+        let disk = |name: &str| Disk {
+            name: name.to_owned(),
+            device,
+        };
+        machine.disks = vec![disk("sda"), disk("sdb")];
+        machine.pci = Known::Yes(vec![PciDevice {
+            address: device,
+            vendor: 0,
+            device: 0,
+            class: 0x0001_0601,
+            class_name: None,
+            name: None,
+            driver: None,
+            parent: None,
+            root: RootBus {
+                domain: 0,
+                bus: 0x20,
+            },
+            node: Known::Yes(None),
+        }]);
+        machine
+    }
+
+    fn names(of: &BTreeMap<DeviceNumber, String>) -> Vec<&str> {
+        of.values().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_disk_has_its_partitions_and_what_is_made_of_them_and_a_controller_all_of_its_disks() {
+        let (_directory, tree) = tree();
+        let disk = DeviceNumbers::of(&tree, &machine(), "/dev/sda");
+        assert_eq!(names(&disk.block), ["sda", "sda1", "dm-0"]);
+        assert!(disk.character.is_empty());
+        let controller = DeviceNumbers::of(&tree, &machine(), FUNCTION);
+        assert_eq!(names(&controller.block), ["sda", "sda1", "sdb", "dm-0"]);
+        assert_eq!(names(&controller.character), ["sg0"]);
+        assert!(DeviceNumbers::of(&tree, &machine(), "sdz").is_empty());
+    }
+}
