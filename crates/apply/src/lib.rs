@@ -51,6 +51,6 @@ pub use rollback::{RollbackOptions, rollback, rollback_with};
 pub use setting::{Setting, wanted};
 pub use target::Target;
 pub use task_memory::{
-    ASSUMED_BYTES_PER_S, MoveProgress, MoveRequest, MoveRequestError, ProgressSink,
-    check_processes, planned_move, read_record,
+    MoveProgress, MoveRequest, MoveRequestError, ProgressSink, check_processes, planned_move,
+    read_record,
 };

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use nearfar_machine::{NodeId, NodeSet};
 use nearfar_placement::change::Change;
+pub(crate) use nearfar_placement::tasks::size;
 
 pub(crate) use describe::check_moves;
 pub use describe::{MoveRequestError, check_processes, planned_move};
@@ -39,10 +40,6 @@ pub(crate) use pages::{LivePages, Process};
 pub use record::read_any as read_record;
 pub(crate) use record::{RecordFile, RecordHeader, file_of};
 pub(crate) use undo::undo;
-
-/// The rate at which hardware moves pages of 4 KiB, as published on LKML in May 2026: for estimates. Huge pages move at
-/// about three times this rate.
-pub const ASSUMED_BYTES_PER_S: u64 = 3_300_000_000;
 
 /// Which memory is to go where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,16 +90,6 @@ impl fmt::Debug for ProgressSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ProgressSink")
     }
-}
-
-/// A number of bytes as a person reads it: `1.5 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let fits = UNITS.iter().find(|(_, shift)| bytes >> shift > 0);
-    fits.map_or_else(
-        || format!("{bytes} B"),
-        |(unit, shift)| format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
-    )
 }
 
 /// `N0=1048576 N1=4096` with units; anything else as it is.

@@ -93,6 +93,7 @@ impl TaskFilterArgs {
             group: self.group.clone(),
             node,
             min_bytes: self.min_bytes(),
+            device: None,
         })
     }
 }

@@ -240,8 +240,20 @@ fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
     let found = findings
         .iter()
         .find(|it| it["rule"] == json!("task-memory-far"));
-    let evidence = found.unwrap()["evidence"].to_string();
+    let found = found.unwrap();
+    let evidence = found["evidence"].to_string();
     assert!(evidence.contains("move_pages"), "{evidence}");
+    assert_eq!(found["remedy"]["action"], json!("move-memory"), "{found}");
+    let command = format!("nearfar apply --task-memory {pid} --to-node 0");
+    assert!(found["advice"].to_string().contains(&command), "{found}");
+    let plan = answer(&["plan", "--rule", "task-memory-far", "--format", "json"]);
+    let changes = plan["changes"].as_array().unwrap();
+    let planned = changes
+        .iter()
+        .find(|it| it["change"]["pid"] == json!(holder.pid()));
+    let estimate = &planned.unwrap()["estimate"];
+    assert!(estimate["move_s"].as_f64().unwrap() > 0.05, "{plan}");
+    assert!(estimate["saved_per_s"].as_f64().unwrap() > 0.0, "{plan}");
 }
 
 #[test]

@@ -40,6 +40,7 @@ fn task(service: Option<&str>, bytes: u64, cpu_s: f64) -> TaskPlacement {
         sample: None,
         held_by: Vec::new(),
         remedy: None,
+        device: None,
         threads: Vec::new(),
     }
 }
@@ -50,6 +51,7 @@ fn look(tasks: Vec<TaskPlacement>) -> Tasks {
         min_bytes: 0,
         tasks,
         unknown: Vec::new(),
+        device: None,
     }
 }
 

@@ -251,6 +251,7 @@ impl LiveMachine {
             Known::No { .. } => Tasks {
                 seconds: None,
                 min_bytes: filter.min_bytes,
+                device: None,
                 tasks: Vec::new(),
                 unknown: Vec::new(),
             },

@@ -24,6 +24,7 @@ mod rules;
 mod site;
 mod steering;
 mod system;
+mod task_memory;
 mod tasks;
 
 use nearfar_machine::Machine;
@@ -59,7 +60,7 @@ impl Default for AuditOptions {
 }
 
 /// What an audit found, and what it could not look at.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Audit {
     /// Most severe first, then in the order of [`RULES`].
     pub findings: Vec<Finding>,

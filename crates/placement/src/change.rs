@@ -3,12 +3,14 @@
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId, NodeSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
+use crate::tasks::Estimate;
+
 /// The version of the plan format written by this version of nearfar.
 pub const PLAN_FORMAT: u32 = 1;
 
 /// What to change, in this order, and what was left alone. Serialised, it is what `nearfar plan --format json` prints
 /// and `nearfar apply FILE` reads.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// [`PLAN_FORMAT`] of the version that wrote it.
@@ -32,7 +34,7 @@ pub struct Plan {
     pub nearest: Vec<NearestCpus>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Planned {
     pub change: Change,
@@ -47,6 +49,9 @@ pub struct Planned {
     pub reason: String,
     /// The distance before and after, where the change is about one.
     pub distance: Option<DistanceChange>,
+    /// What it takes and saves, where that was estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
 }
 
 /// The device behind a number or name that the kernel may give to another device later: an interrupt's number,

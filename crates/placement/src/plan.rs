@@ -12,6 +12,7 @@
 
 mod choice;
 mod owner;
+mod reason;
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -28,6 +29,7 @@ use choice::{subsystem, subsystem_of, takes};
 const NVME: &str = "nvme-far-path";
 const MANAGED: &str = "managed-interrupt";
 const WRITER: &str = "competing-writer";
+const FAR: &str = "task-memory-far";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PlanOptions {
@@ -211,6 +213,11 @@ impl Draft<'_> {
                     "it follows interrupts that this plan leaves where they are far: take the interrupt rules in, too",
                 ),
             Some(change) => self.plan(finding, change.clone()),
+            // What to do instead, or why nothing.
+            None if finding.rule == FAR => {
+                let because = finding.advice.as_deref().unwrap_or("no remedy is known");
+                self.leave(finding, because);
+            }
             None if finding.rule == NVME => self.policy(finding),
             None if finding.rule == MANAGED => self.leave(finding, "the kernel alone places managed interrupts"),
             None if finding.rule == WRITER => {
@@ -239,8 +246,9 @@ impl Draft<'_> {
             owner: owner::of(self.machine, &change),
             change,
             rule: finding.rule.to_owned(),
-            reason: format!("{}: {}", finding.subject, finding.message),
+            reason: reason::of(finding),
             distance: finding.cost,
+            estimate: reason::estimate(finding).cloned(),
         });
     }
 

@@ -8,6 +8,8 @@
 //!
 //! This is placement, not traffic: a page that is never used counts as one that always is.
 
+mod device;
+mod estimate;
 mod filter;
 mod groups;
 mod holders;
@@ -28,13 +30,15 @@ use crate::order;
 const LOCAL_DISTANCE: u32 = 10;
 const UNREACHABLE: u32 = 255;
 
+pub use device::{DeviceUse, DeviceUsers, UsedDevice};
+pub use estimate::{ASSUMED_BYTES_PER_S, Estimate, size};
 pub use filter::Filter;
 pub use groups::{GroupPlacement, TaskSums, by_group, service_name, sums_by};
 pub use holders::{Holder, HolderKind};
 pub use interval::within;
 pub use pairs::{NodePair, by_node_pair};
-pub(crate) use remedy::is_even;
 pub use remedy::{Action, Remedy};
+pub(crate) use remedy::{is_even, move_command, prefer_command};
 
 /// The tasks of a machine that a filter lets through, the costliest first.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -46,6 +50,9 @@ pub struct Tasks {
     pub tasks: Vec<TaskPlacement>,
     /// Why the memory of tasks is unknown, each reason once, with the number of tasks.
     pub unknown: Vec<UnknownMemory>,
+    /// The device that all of them use, where one was asked for; then those far from it come first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<UsedDevice>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -71,6 +78,9 @@ pub struct TaskPlacement {
     /// What keeps CPU time and memory where they are.
     pub held_by: Vec<Holder>,
     pub remedy: Option<Remedy>,
+    /// What it has open of the device that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceUse>,
     /// Where they were asked for, those with the most CPU time first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadPlacement>,
@@ -123,7 +133,12 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
         let judged = all.iter().map(|task| judge(&nodes, task, seconds));
         let mut tasks: Vec<TaskPlacement> = judged.filter(|it| filter.takes(it)).collect();
         tasks.sort_by(|a, b| b.at.rank().total_cmp(&a.at.rank()).then(a.pid.cmp(&b.pid)));
+        let device = filter
+            .device
+            .as_ref()
+            .map(|users| keep_users(&nodes, users, &mut tasks));
         Tasks {
+            device,
             seconds,
             min_bytes: filter.min_bytes,
             unknown: unknown(&tasks),
@@ -132,12 +147,35 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
     })
 }
 
+/// Leaves the tasks that use a device.
+fn keep_users(
+    nodes: &Nodes<'_>,
+    users: &DeviceUsers,
+    tasks: &mut Vec<TaskPlacement>,
+) -> UsedDevice {
+    let files = tasks.iter().filter_map(|task| users.files(task.pid));
+    let unknown = counted(files.filter_map(Known::unknown_reason));
+    tasks.retain_mut(|task| {
+        let files = users.files(task.pid).and_then(Known::get);
+        task.device = files.map(|files| users.of(nodes, task, files));
+        task.device.is_some()
+    });
+    device::sort(tasks);
+    users.used_device(unknown)
+}
+
 fn unknown(tasks: &[TaskPlacement]) -> Vec<UnknownMemory> {
+    counted(
+        tasks
+            .iter()
+            .filter_map(|task| task.at.memory.unknown_reason()),
+    )
+}
+
+fn counted<'a>(all: impl Iterator<Item = &'a str>) -> Vec<UnknownMemory> {
     let mut reasons = BTreeMap::new();
-    for task in tasks {
-        if let Some(reason) = task.at.memory.unknown_reason() {
-            *reasons.entry(without_number(reason)).or_insert(0) += 1;
-        }
+    for reason in all {
+        *reasons.entry(without_number(reason)).or_insert(0) += 1;
     }
     let unknown = reasons
         .into_iter()
@@ -158,7 +196,7 @@ fn without_number(reason: &str) -> String {
 }
 
 /// What judging each task needs of the machine, looked up once.
-struct Nodes<'a> {
+pub(crate) struct Nodes<'a> {
     machine: &'a Machine,
     of_cpu: BTreeMap<CpuId, NodeId>,
     /// Online nodes with CPUs, each with the one that its CPUs get memory from first.
@@ -166,7 +204,7 @@ struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    fn of(machine: &'a Machine) -> Self {
+    pub(crate) fn of(machine: &'a Machine) -> Self {
         let with_cpus = machine.online_nodes().filter(|node| !node.cpus.is_empty());
         Self {
             machine,
@@ -181,7 +219,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    fn home(&self, node: NodeId) -> NodeId {
+    pub(crate) fn home(&self, node: NodeId) -> NodeId {
         self.home.get(&node).copied().unwrap_or(node)
     }
 
@@ -297,7 +335,7 @@ impl Placement {
     }
 }
 
-fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> TaskPlacement {
+pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> TaskPlacement {
     let at = nodes.placement(&task.cpu_ms, &task.cpu_times, &task.memory, task.sample);
     let held_by = holders::of(nodes, task);
     let group = task.group.get();
@@ -310,6 +348,7 @@ fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> TaskPlacement 
         resident: task.resident.clone(),
         sample: task.sample,
         remedy: remedy::choose(nodes, task, &at, seconds),
+        device: None,
         threads: threads(nodes, task),
         held_by,
         at,

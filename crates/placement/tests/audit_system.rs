@@ -4,11 +4,11 @@ mod common;
 
 use common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_machine::{
-    AnaState, CpuId, Cpuset, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet, Origin,
-    PolicyBytes, SourceKind, Task, Warning, Writer, WriterKind,
+    AnaState, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet,
+    Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
-use nearfar_placement::change::Change;
+use nearfar_placement::change::{Change, Plan};
 use nearfar_placement::plan::{PlanOptions, plan};
 
 use AnaState::Optimized;
@@ -135,7 +135,7 @@ fn memory_of_a_confined_task_is_planned_only_when_its_rule_is_named() {
         plan(&machine, &audit, &options)
     };
     let all = planned(None);
-    assert_eq!((all.changes.len(), all.left_alone.len()), (0, 1));
+    assert_eq!((all.changes.len(), all.left_alone.len()), (0, 2));
     let named = planned(Some(vec!["task-memory-far".to_owned()]));
     let [only] = &named.changes[..] else {
         panic!("{named:?}");
@@ -162,6 +162,151 @@ fn memory_of_a_confined_task_is_planned_only_when_its_rule_is_named() {
     assert_eq!((process.start_ticks, &*process.name), (815, "bound"));
 }
 
+/// A task of 10 s of age, with CPU seconds by node.
+fn busy(pid: i32, seconds: [u64; 2], bytes: &[(u32, u64)]) -> Task {
+    let time = |cpu, seconds| CpuTime {
+        cpu: CpuId(cpu),
+        ms: seconds * 1000,
+    };
+    Task {
+        cpu_ms: Known::Yes(1000 * (seconds[0] + seconds[1])),
+        cpu_times: Known::Yes(vec![time(0, seconds[0]), time(4, seconds[1])]),
+        age_ms: Known::Yes(10_000),
+        ..task(pid, "db", "0-7", 0, bytes)
+    }
+}
+
+fn busy_tasks() -> Vec<Task> {
+    let mut pinned = busy(4, [5, 0], &[(1, 4)]);
+    pinned.resident = Known::Yes(ResidentBytes {
+        anonymous: 4 << 30,
+        pinned: 3 << 30,
+        ..ResidentBytes::default()
+    });
+    vec![
+        busy(1, [5, 0], &[(0, 1), (1, 6)]),
+        // Threads on both nodes: the task goes to its memory.
+        busy(2, [8, 2], &[(1, 4)]),
+        // Spread over both nodes on both sides.
+        busy(3, [6, 4], &[(0, 3), (1, 4)]),
+        pinned,
+        // Barely ran.
+        Task {
+            cpu_ms: Known::Yes(20),
+            ..busy(5, [1, 0], &[(1, 4)])
+        },
+        // Less than half of the accesses, but a move halves that.
+        busy(6, [9, 1], &[(0, 3), (1, 1)]),
+        // Near enough.
+        busy(8, [9, 1], &[(0, 10), (1, 1)]),
+        Task {
+            age_ms: Known::no("not in this snapshot"),
+            ..busy(7, [5, 0], &[(1, 1)])
+        },
+    ]
+}
+
+#[test]
+fn fix_and_advice_are_the_remedy_of_the_task() {
+    let mut machine = two_nodes();
+    *list(&mut machine.tasks) = busy_tasks();
+    insta::assert_snapshot!(findings(&machine), @r#"
+    notice task-memory-far | task 1 (db): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0.
+      /proc/1/numa_maps = N0=1.0 GiB N1=6.0 GiB
+      /proc/1/task/*/stat = CPU time 5.00 s on node 0
+      cost 21 -> 10
+      fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
+      advice nearfar apply --task-memory 1 --to-node 0 moves the memory: it runs on node 0 and 6144 MiB can move there.
+    notice task-memory-far | task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
+      /proc/2/numa_maps = N1=4.0 GiB
+      /proc/2/task/*/stat = CPU time 8.00 s on node 0, 2.00 s on node 1
+      cost 21 -> 10
+      fix {"kind":"task-memory","pid":2,"from":"1","to":0,"shared":false}
+      advice nearfar apply --task-memory 2 --to-node 0 moves the memory: it runs on node 0 and 4096 MiB can move there.
+    notice task-memory-far | task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
+      /proc/3/numa_maps = N0=3.0 GiB N1=4.0 GiB
+      /proc/3/task/*/stat = CPU time 6.00 s on node 0, 4.00 s on node 1
+      cost 21 -> 10
+      fix {"kind":"task-memory","pid":3,"from":"0","to":1,"shared":false}
+      advice nearfar prefer --pid 3 --node 1 moves the task; after it, nearfar apply --task-memory 3 --to-node 1 moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
+    notice task-memory-far | task 4 (db): 4.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0.
+      /proc/4/numa_maps = N1=4.0 GiB
+      /proc/4/task/*/stat = CPU time 5.00 s on node 0
+      cost 21 -> 10
+      advice nearfar prefer --pid 4 --node 1 moves the task: 3072 MiB of its memory are pinned.
+    notice task-memory-far | task 5 (db): 4.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0.
+      /proc/5/numa_maps = N1=4.0 GiB
+      /proc/5/task/*/stat = CPU time 0.02 s on node 0
+      cost 21 -> 10
+      advice no remedy: it used 0.02 s of CPU time.
+    notice task-memory-far | task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
+      /proc/6/numa_maps = N0=3.0 GiB N1=1.0 GiB
+      /proc/6/task/*/stat = CPU time 9.00 s on node 0, 1.00 s on node 1
+      cost 21 -> 10
+      fix {"kind":"task-memory","pid":6,"from":"1","to":0,"shared":false}
+      advice nearfar apply --task-memory 6 --to-node 0 moves the memory: it runs on node 0 and 1024 MiB can move there.
+    notice task-memory-far | task 7 (db): 1.0 GiB of its 1.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0.
+      /proc/7/numa_maps = N1=1.0 GiB
+      /proc/7/task/*/stat = CPU time 5.00 s on node 0
+      cost 21 -> 10
+      fix {"kind":"task-memory","pid":7,"from":"1","to":0,"shared":false}
+      advice nearfar apply --task-memory 7 --to-node 0 moves the memory: it runs on node 0 and 1024 MiB can move there.
+    "#);
+    let estimates: Vec<String> = audit(&machine, &AuditOptions::default())
+        .findings
+        .iter()
+        .map(|finding| {
+            let remedy = finding.remedy.as_ref();
+            let estimate = remedy.and_then(|remedy| remedy.estimate.as_ref());
+            let estimate = estimate.map_or("-".to_owned(), ToString::to_string);
+            format!("{}: {estimate}", finding.subject)
+        })
+        .collect();
+    insta::assert_snapshot!(estimates.join("\n"), @r"
+    task 1 (db): Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.47 CPU seconds per second, which pays after 6.2 s.
+    task 2 (db): Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.66 CPU seconds per second, which pays after 3.9 s.
+    task 3 (db): Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.57 CPU seconds per second, which pays after 3.5 s.
+    task 4 (db): It saves at most 0.55 CPU seconds per second.
+    task 5 (db): -
+    task 6 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.22 CPU seconds per second, which pays after 3.0 s.
+    task 7 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
+    ");
+}
+
+#[test]
+fn a_plan_by_the_rule_has_every_task_that_the_audit_has() {
+    let mut machine = two_nodes();
+    *list(&mut machine.tasks) = busy_tasks();
+    let found = audit(&machine, &AuditOptions::default());
+    let options = PlanOptions {
+        rules: Some(vec!["task-memory-far".to_owned()]),
+        ..PlanOptions::default()
+    };
+    let named = plan(&machine, &found, &options);
+    let moves = named.changes.iter().map(|it| it.reason.clone());
+    let left = named
+        .left_alone
+        .iter()
+        .map(|it| format!("left alone {}: {}", it.subject, it.because));
+    let all: Vec<String> = moves.chain(left).collect();
+    assert_eq!(all.len(), found.findings.len());
+    insta::assert_snapshot!(all.join("\n"), @r"
+    task 1 (db): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.47 CPU seconds per second, which pays after 6.2 s.
+    task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.66 CPU seconds per second, which pays after 3.9 s.
+    task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.57 CPU seconds per second, which pays after 3.5 s. nearfar prefer --pid 3 --node 1 moves the task; after it, nearfar apply --task-memory 3 --to-node 1 moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
+    task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.22 CPU seconds per second, which pays after 3.0 s.
+    task 7 (db): 1.0 GiB of its 1.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
+    left alone task 4 (db): nearfar prefer --pid 4 --node 1 moves the task: 3072 MiB of its memory are pinned.
+    left alone task 5 (db): no remedy: it used 0.02 s of CPU time.
+    ");
+    let text = serde_json::to_string(&named).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), named);
+    assert!(
+        text.contains("\"estimate\":{\"moved_bytes\":6442450944,\"move_s\":1.9"),
+        "{text}"
+    );
+}
+
 #[test]
 fn tasks_whose_memory_is_elsewhere() {
     let mut machine = two_nodes();
@@ -186,12 +331,12 @@ fn tasks_whose_memory_is_elsewhere() {
       /proc/1/status = Cpus_allowed_list 0-3
       cost 21 -> 10
       fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
-      advice migratepages 1 1 0 brings the memory near; or let it run on node 1.
+      advice nearfar apply --task-memory 1 --to-node 0 moves the memory, or nearfar prefer --pid 1 --node 1 the task.
     notice task-memory-far | task 2 (floating): 3.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 0. It last ran on node 1.
       /proc/2/numa_maps = N0=3.0 GiB N1=1.0 GiB
       /proc/2/stat = last on CPU 5
       cost 21 -> 10
-      advice Confine it to node 0, or let NUMA balancing move the memory; what is pinned cannot move.
+      advice nearfar prefer --pid 2 --node 0 confines it to node 0; or let NUMA balancing move the memory. What is pinned cannot move.
     not checked task-memory-far: task 6 (secret): /proc/6/numa_maps: permission denied
     "#);
 }

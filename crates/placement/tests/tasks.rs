@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{list, set, two_nodes};
+use common::{add_nic, list, set, two_nodes};
 use nearfar_machine::{
     CpuId, CpuTime, Cpuset, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, PolicyBytes,
-    ResidentBytes, Task,
+    ResidentBytes, Task, TaskFiles, UseKind, UsedFiles,
 };
-use nearfar_placement::tasks::{self, Action, Filter, HolderKind, TaskPlacement};
+use nearfar_placement::tasks::{self, Action, DeviceUsers, Filter, HolderKind, TaskPlacement};
 
 const MIB: u64 = 1 << 20;
 
@@ -468,4 +468,63 @@ fn groups_are_sums_of_their_tasks() {
     assert_eq!(group.at.memory_bytes(), 256 * MIB);
     let remote = group.at.remote.clone().known().unwrap();
     assert!((remote.share - 0.25).abs() < 1e-9, "{remote:?}");
+}
+
+#[test]
+fn those_far_from_the_device_come_first_and_others_are_left_out() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[]);
+    let numbered = |pid, cpu_ms: &[(u32, u64)]| Task {
+        pid,
+        ..task(cpu_ms, &[(0, 64)])
+    };
+    machine.tasks = Known::Yes(vec![
+        numbered(1, &[(4, 9000)]),
+        numbered(2, &[(0, 100)]),
+        numbered(3, &[(0, 100), (4, 300)]),
+        numbered(4, &[(0, 500)]),
+        numbered(5, &[(0, 500)]),
+        numbered(6, &[(99, 500)]),
+    ]);
+    let files = |pid| TaskFiles {
+        pid,
+        files: Known::Yes(vec![UsedFiles {
+            name: "uverbs0".to_owned(),
+            kind: UseKind::Device,
+            count: 1,
+        }]),
+    };
+    let mut users = vec![files(1), files(2), files(3), files(6)];
+    users.push(TaskFiles {
+        pid: 5,
+        files: Known::no("/proc/5/fd: permission denied"),
+    });
+    let filter = Filter {
+        device: Some(DeviceUsers::new(&machine, "eth0", users)),
+        ..Filter::default()
+    };
+    let found = tasks::tasks(&machine, &filter, None).known().unwrap();
+    let distance = |it: &TaskPlacement| {
+        let used = it.device.as_ref().unwrap();
+        (
+            it.pid,
+            used.distance.get().copied(),
+            used.far_s.get().copied(),
+        )
+    };
+    let all: Vec<_> = found.tasks.iter().map(distance).collect();
+    let near = |a: Option<f64>, b: f64| (a.unwrap() - b).abs() < 1e-9;
+    // All of 0.1 s at 21, a quarter of 0.4 s at 21, near, unknown.
+    assert_eq!(all.iter().map(|it| it.0).collect::<Vec<_>>(), [2, 3, 1, 6]);
+    assert!(near(all[0].1, 21.0) && near(all[0].2, 0.11), "{all:?}");
+    assert!(near(all[1].1, 12.75) && near(all[1].2, 0.11), "{all:?}");
+    assert!(near(all[2].1, 10.0) && near(all[2].2, 0.0), "{all:?}");
+    assert_eq!(all[3].1, None);
+    let device = found.device.unwrap();
+    assert_eq!(device.localities[0].node, Some(NodeId(1)));
+    let unknown = &device.unknown[0];
+    assert_eq!(
+        (&*unknown.unknown_reason, unknown.tasks),
+        ("/proc/PID/fd: permission denied", 1)
+    );
 }

@@ -164,6 +164,10 @@ fn one(finding: &Finding, out: &mut Document) {
         let text = format!("{} = {}", change::subject(fix), change::value(fix));
         detail("fix", Local.text(text));
     }
+    let remedy = finding.remedy.as_ref();
+    if let Some(estimate) = remedy.and_then(|remedy| remedy.estimate.as_ref()) {
+        detail("estimate", estimate.to_string().into());
+    }
     if let Some(advice) = &finding.advice {
         detail("advice", advice.into());
     }

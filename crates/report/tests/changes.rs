@@ -45,6 +45,7 @@ fn planned(change: Change, before: &str, rule: &str, reason: &str) -> Planned {
         owner: None,
         reason: reason.to_owned(),
         distance,
+        estimate: None,
     }
 }
 

@@ -7,12 +7,13 @@ use nearfar_placement::change::{
     Change, DistanceChange, LeftAlone, Owner, Plan, Planned, ProcessIdentity,
 };
 use nearfar_placement::plan::memory_by_node;
+use nearfar_placement::tasks::ASSUMED_BYTES_PER_S;
 use nearfar_proc::{error_text, tasks};
 
 use super::checks;
 use super::checks::MoveConditions;
 use super::survey::Survey;
-use super::{ASSUMED_BYTES_PER_S, MoveRequest, size};
+use super::{MoveRequest, size};
 use crate::check::check_planned;
 use crate::setting::ChangeError;
 use crate::system::Rooted;
@@ -72,6 +73,7 @@ pub fn planned_move(machine: &Machine, request: &MoveRequest) -> Result<Planned,
             now: machine.distance(to, from),
             after: machine.distance(to, to),
         }),
+        estimate: None,
     };
     check_planned(&planned)?;
     Ok(planned)

@@ -173,6 +173,7 @@ pub fn planned(change: Change, before: Option<&str>) -> Planned {
         owner: None,
         reason: "because the test says so".into(),
         distance: None,
+        estimate: None,
     }
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::rules;
 use crate::change::{Change, DistanceChange};
+use crate::tasks::Remedy;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -38,7 +39,7 @@ pub struct Evidence {
     pub value: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Finding {
     pub rule: &'static str,
     /// How much it matters here.
@@ -54,6 +55,9 @@ pub struct Finding {
     pub fix: Option<Change>,
     /// What the operator can do, or must know first.
     pub advice: Option<String>,
+    /// What is right for a task whose memory is far, where enough is known of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<Remedy>,
     /// The rule's explanation: "docs/audit.md#rule-id".
     pub docs: String,
     /// The PCI function it is about, where it is about one.
@@ -77,6 +81,7 @@ impl Finding {
             cost: None,
             fix: None,
             advice: None,
+            remedy: None,
             docs: format!("docs/audit.md#{rule}"),
             device: None,
         }

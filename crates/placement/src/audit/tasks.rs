@@ -1,21 +1,22 @@
 //! Tasks whose memory is elsewhere, cpusets that keep it there, and the kernel's own balancing.
 
-use nearfar_machine::{Cpuset, Known, MAX_NUMBER, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
+use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
 
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
-use super::{AuditOptions, Finding, Severity};
+use super::task_memory::{self, FAR};
+use super::{AuditOptions, Finding};
 use crate::change::Change;
-use crate::tasks::is_even;
+use crate::tasks::{Nodes, is_even, size};
 
-const FAR: &str = "task-memory-far";
 const DISJOINT: &str = "cpuset-disjoint";
 const BALANCING: &str = "numa-balancing";
 
 pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     if let Some(tasks) = ledger.need(&site.machine.tasks, &[FAR]) {
+        let nodes = Nodes::of(site.machine);
         for task in tasks.iter().filter(|_| site.has_several_nodes()) {
-            memory(site, options, task, ledger);
+            task_memory::check(site, options, &nodes, task, ledger);
         }
     }
     if let Some(cpusets) = ledger.need(&site.machine.cpusets, &[DISJOINT]) {
@@ -30,50 +31,19 @@ pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger
 }
 
 /// "task 4711 (redis-server)".
-fn named(task: &Task) -> String {
+pub(super) fn named(task: &Task) -> String {
     format!("task {} ({})", task.pid, task.name)
 }
 
-fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let fits = UNITS.iter().find(|(_, shift)| bytes >> shift > 0);
-    fits.map_or_else(
-        || format!("{bytes} B"),
-        |(unit, shift)| format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
-    )
-}
-
-fn total(memory: &[NodeBytes]) -> u64 {
+pub(super) fn total(memory: &[NodeBytes]) -> u64 {
     memory
         .iter()
         .fold(0, |sum, on| sum.saturating_add(on.bytes))
 }
 
-/// "N0=1.0 GiB N1=6.0 GiB".
-fn shares(task: &Task) -> String {
-    let memory = task.memory.get().into_iter().flatten();
-    let shares: Vec<String> = memory
-        .map(|on| format!("N{}={}", on.node, size(on.bytes)))
-        .collect();
-    shares.join(" ")
-}
-
-/// Where its memory by node was read.
-fn memory_file(task: &Task) -> String {
-    match &task.sample {
-        None => format!("/proc/{}/numa_maps", task.pid),
-        Some(sample) => format!(
-            "move_pages({}), {} pages, +-{}",
-            task.pid,
-            sample.pages,
-            size(sample.error_bytes)
-        ),
-    }
-}
-
 /// Whether most of its memory is spread over nodes on purpose. Where it was sampled its policies are unknown, and memory that is
 /// spread evenly passes for interleaved.
-fn is_interleaved(task: &Task) -> bool {
+pub(super) fn is_interleaved(task: &Task) -> bool {
     let Some(policies) = task.policies.get() else {
         let memory = task.memory.get().map_or(&[][..], Vec::as_slice);
         return task.sample.is_some() && is_even(memory);
@@ -86,149 +56,6 @@ fn is_interleaved(task: &Task) -> bool {
     };
     let spread = sum(|policy| policy.starts_with("interleave") || policy.starts_with("weighted"));
     spread > sum(|_| true) / 2
-}
-
-/// The nodes a task runs on: those it is confined to, or the one it ran on last. The flag says confined.
-fn runs_on(site: &Site<'_>, task: &Task) -> Option<(NodeSet, bool)> {
-    let allowed = task
-        .allowed_cpus
-        .get()
-        .map(|cpus| site.nodes_of(&cpus.intersection(&site.machine.cpu_states.online)));
-    if let Some(nodes) =
-        allowed.filter(|nodes| !nodes.is_empty() && nodes.len() < site.cpu_nodes.len())
-    {
-        return Some((nodes, true));
-    }
-    let cpu = *task.last_cpu.get()?;
-    let nodes: NodeSet = site
-        .machine
-        .online_nodes()
-        .filter(|node| node.cpus.contains(cpu))
-        .map(|node| node.id)
-        .collect();
-    (!nodes.is_empty()).then_some((nodes, false))
-}
-
-fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Ledger) {
-    let Some(memory) = task.memory.get() else {
-        return ledger.skip_thing(
-            FAR,
-            || named(task),
-            task.memory.unknown_reason().unwrap_or_default(),
-        );
-    };
-    let all = total(memory);
-    if all < options.task_bytes.max(1) || is_interleaved(task) {
-        return;
-    }
-    let Some((nodes, confined)) = runs_on(site, task) else {
-        return ledger.skip_thing(FAR, || named(task), "the CPUs it runs on are unknown");
-    };
-    let homes: NodeSet = nodes.iter().map(|node| site.memory_home(node)).collect();
-    let away: Vec<&NodeBytes> = memory
-        .iter()
-        .filter(|on| !homes.contains(on.node))
-        .collect();
-    let far = away
-        .iter()
-        .fold(0u64, |sum, on| sum.saturating_add(on.bytes));
-    let Some(most) = away
-        .iter()
-        .max_by_key(|on| on.bytes)
-        .filter(|_| far > all / 2)
-    else {
-        return;
-    };
-    let Some(runs) = nodes.first() else { return };
-    ledger.add(memory_finding(
-        site,
-        task,
-        Elsewhere {
-            runs,
-            nodes,
-            confined,
-            far,
-            all,
-            most: most.node,
-            away: away
-                .iter()
-                .map(|on| on.node)
-                .filter(|node| node.0 <= MAX_NUMBER)
-                .collect(),
-        },
-    ));
-}
-
-/// A task and where most of its memory is.
-struct Elsewhere {
-    runs: NodeId,
-    nodes: NodeSet,
-    confined: bool,
-    far: u64,
-    all: u64,
-    most: NodeId,
-    /// Every node with memory that none of its CPUs is near.
-    away: NodeSet,
-}
-
-fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
-    let verb = if at.confined {
-        "may only run on"
-    } else {
-        "last ran on"
-    };
-    let message = format!(
-        "{} of its {} are on other nodes than it runs on, most on node {}. It {verb} {}.",
-        size(at.far),
-        size(at.all),
-        at.most,
-        nodes(&at.nodes)
-    );
-    let advice = if at.confined {
-        format!(
-            "migratepages {} {} {} brings the memory near; or let it run on node {}.",
-            task.pid, at.most, at.runs, at.most
-        )
-    } else {
-        format!(
-            "Confine it to node {}, or let NUMA balancing move the memory; what is pinned cannot move.",
-            at.most
-        )
-    };
-    let finding = Finding::new(FAR, named(task), message)
-        .severity(if at.confined {
-            Severity::Warning
-        } else {
-            Severity::Notice
-        })
-        .evidence(memory_file(task), shares(task))
-        .cost(
-            site.machine.distance(at.runs, at.most),
-            site.machine.distance(at.runs, site.memory_home(at.runs)),
-        )
-        .advice(advice);
-    // A task that may run on several nodes could leave the one its memory goes to.
-    let finding = if at.confined && at.nodes.len() == 1 {
-        finding.fix(Change::TaskMemory {
-            pid: task.pid,
-            from: at.away,
-            to: site.memory_home(at.runs),
-            shared: false,
-        })
-    } else {
-        finding
-    };
-    match (at.confined, &task.allowed_cpus, &task.last_cpu) {
-        (true, Known::Yes(cpus), _) => finding.evidence(
-            format!("/proc/{}/status", task.pid),
-            format!("Cpus_allowed_list {cpus}"),
-        ),
-        (_, _, Known::Yes(cpu)) => finding.evidence(
-            format!("/proc/{}/stat", task.pid),
-            format!("last on CPU {cpu}"),
-        ),
-        _ => finding,
-    }
 }
 
 fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {

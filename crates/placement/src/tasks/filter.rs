@@ -2,7 +2,7 @@
 
 use nearfar_machine::{Known, NodeId};
 
-use super::TaskPlacement;
+use super::{DeviceUsers, TaskPlacement};
 
 /// What a task has to have; everything passes one that is empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -17,6 +17,8 @@ pub struct Filter {
     pub node: Option<NodeId>,
     /// Has this much memory or an unknown amount, in bytes. Threads of the kernel, and tasks that have ended, have none.
     pub min_bytes: u64,
+    /// Has files of this device open.
+    pub device: Option<DeviceUsers>,
 }
 
 impl Filter {

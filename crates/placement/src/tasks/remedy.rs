@@ -5,7 +5,8 @@
 use nearfar_machine::{Known, NodeBytes, NodeId, NodeSet, Task};
 use serde::Serialize;
 
-use super::{Nodes, Placement, Remote, holders};
+use super::estimate::Estimate;
+use super::{NodeSeconds, Nodes, Placement, Remote, holders};
 
 /// Less than this share of far memory is not worth a change.
 const MIN_REMOTE_SHARE: f64 = 0.2;
@@ -29,12 +30,46 @@ const MAX_MOVED_BYTES: u64 = 64 << 30;
 const SPARE_ROOM: u64 = 10;
 
 /// What to do about a task whose memory is far.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Remedy {
     pub action: Action,
     /// Where to; `None` for nothing.
     pub node: Option<NodeId>,
     pub reason: String,
+    /// `None` for nothing.
+    pub estimate: Option<Estimate>,
+}
+
+impl Remedy {
+    /// The commands that carry it out for a process, and why it is this one.
+    pub fn advice(&self, pid: i32) -> String {
+        let reason = &self.reason;
+        let node = self.node.unwrap_or_default();
+        let (moves, prefers) = (move_command(pid, node), prefer_command(pid, node));
+        match self.action {
+            Action::MoveMemory => format!("{moves} moves the memory: {reason}."),
+            Action::MoveTask => format!("{prefers} moves the task: {reason}."),
+            Action::MoveBoth => {
+                format!("{prefers} moves the task; after it, {moves} moves the memory: {reason}.")
+            }
+            Action::Nothing => format!("no remedy: {reason}."),
+        }
+    }
+
+    /// Whether memory moves.
+    pub fn moves_memory(&self) -> bool {
+        matches!(self.action, Action::MoveMemory | Action::MoveBoth)
+    }
+}
+
+/// The command that moves the memory of a process.
+pub(crate) fn move_command(pid: i32, to: NodeId) -> String {
+    format!("nearfar apply --task-memory {pid} --to-node {to}")
+}
+
+/// The command that moves the threads of a process.
+pub(crate) fn prefer_command(pid: i32, to: NodeId) -> String {
+    format!("nearfar prefer --pid {pid} --node {to}")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -73,8 +108,13 @@ pub(super) fn choose(
     };
     let is_far = remote.share - remote.error >= MIN_REMOTE_SHARE && at.memory_bytes() >= MIN_BYTES;
     is_far.then(|| {
-        far.not_worth(seconds)
-            .map_or_else(|| far.move_one_or_both(), nothing)
+        let remedy = far
+            .not_worth(seconds)
+            .map_or_else(|| far.move_one_or_both(), nothing);
+        Remedy {
+            estimate: far.estimate(&remedy, seconds),
+            ..remedy
+        }
     })
 }
 
@@ -83,6 +123,7 @@ fn nothing(reason: String) -> Remedy {
         action: Action::Nothing,
         node: None,
         reason,
+        estimate: None,
     }
 }
 
@@ -122,6 +163,7 @@ impl Far<'_> {
             action,
             node: Some(node),
             reason,
+            estimate: None,
         };
         let halves = |left: f64| left <= MAX_LEFT * self.remote.share;
         let memory_stays = match halves(1.0 - time_there) {
@@ -163,6 +205,47 @@ impl Far<'_> {
             ),
             false => nothing(format!("{memory_stays}; {task_stays}")),
         }
+    }
+
+    fn estimate(&self, remedy: &Remedy, seconds: Option<f64>) -> Option<Estimate> {
+        let node = remedy.node?;
+        let moved_bytes = match remedy.moves_memory() {
+            true => self.far_bytes(node),
+            false => 0,
+        };
+        let saved_s = Known::from_option(
+            self.saved_s(remedy.action, node),
+            || "a distance is unknown",
+        );
+        let age_s = || self.task.age_ms.as_ref().map(|&ms| ms as f64 / 1000.0);
+        let period_s = seconds.map_or_else(age_s, Known::Yes);
+        Some(Estimate::new(
+            moved_bytes,
+            saved_s,
+            &self.at.cpu_s,
+            &period_s,
+        ))
+    }
+
+    /// The cost now less that after a move to a node, in CPU seconds.
+    fn saved_s(&self, action: Action, node: NodeId) -> Option<f64> {
+        let cpus = self.at.cpu_nodes.get()?;
+        let all_s = cpus.iter().map(|at| at.seconds).sum();
+        let task_there = [NodeSeconds {
+            node,
+            seconds: all_s,
+        }];
+        let memory_there = [NodeBytes {
+            node,
+            bytes: self.at.memory_bytes(),
+        }];
+        let after = match action {
+            Action::MoveMemory => self.nodes.remote(cpus, &memory_there, None),
+            Action::MoveTask => self.nodes.remote(&task_there, self.memory, None),
+            Action::MoveBoth => self.nodes.remote(&task_there, &memory_there, None),
+            Action::Nothing => return None,
+        };
+        Some(self.remote.cost_s? - after.get()?.cost_s?)
     }
 
     /// The node with most of the CPU time, and its share; without any, the only node that it may run on.

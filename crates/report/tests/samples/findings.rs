@@ -16,6 +16,7 @@ fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str)
         cost: None,
         fix: None,
         advice: None,
+        remedy: None,
         docs: format!("docs/audit.md#{rule}"),
         device: None,
     }
