@@ -18,6 +18,8 @@ const SCRIPT: &str = "$NEARFAR bench io --device nvme-subsys0 --no-store --forma
                       --factor cpu_node=near,far --factor pattern=randrw >/tmp/null.json || exit 8; \
                       grep -c memory_node /tmp/null.json >&2; ls /sys/kernel/config/nullb >&2; \
                       cat /sys/class/nvme/nvme*/numa_node /sys/class/nvme-subsystem/nvme-subsys0/iopolicy >&2; \
+                      exec 7</dev/nvme0n1; $NEARFAR tasks --device nvme-subsys0 --format json >/tmp/users.json; \
+                      grep -q nvme0n1 /tmp/users.json && echo the user of the disk is found >&2; exec 7<&-; \
                       pgrep -l fio >&2";
 
 /// Kills nearfar while the controller has no driver; a later nearfar binds it again.
@@ -139,6 +141,7 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
     let never = "a device that something uses is never written to";
     assert_eq!(errors.matches(never).count(), 3, "{errors}");
     assert_eq!(errors.matches(" unchanged\n").count(), 3, "{errors}");
+    assert!(errors.contains("the user of the disk is found"), "{errors}");
     assert!(errors.contains("killed while unbound"), "{errors}");
     assert!(errors.contains("after the kill: nvme -1 1"), "{errors}");
 }

@@ -203,3 +203,73 @@ fn a_snapshot_has_the_tasks_and_cannot_be_watched() {
         .exited(2)
         .says(&["--seconds", "cannot be used with"]);
 }
+
+/// The disk below this test's directory, if it is one that `--device` knows.
+fn disk_of(file: &std::fs::File) -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = file.metadata().unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let machine = Sandbox::new().nearfar(["topo", "--format", "json"]).json();
+    let disks = machine["disks"].as_array()?.iter();
+    let mut names = disks.filter_map(|disk| disk["name"].as_str());
+    let is_below = |name: &&str| link.iter().any(|part| part == *name);
+    names.find(is_below).map(str::to_owned)
+}
+
+#[test]
+fn a_task_with_a_file_open_uses_the_disk_below_it() {
+    let own = Sandbox::new();
+    let file = std::fs::File::create(own.file("open")).unwrap();
+    let Some(disk) = disk_of(&file) else {
+        return println!(
+            "skipped: kernel: the test's directory is not on a disk of a PCI function"
+        );
+    };
+    let pid = i64::from(std::process::id());
+    let answer = tasks(&format!("--device {disk}"));
+    assert!(pids(&answer).contains(&pid), "{answer}");
+    let answer = tasks(&format!("--device /dev/{disk} --pid {pid}"));
+    let used = &answer["tasks"][0]["device"];
+    let files = used["files"].as_array().unwrap();
+    assert!(
+        files.iter().any(|it| it["kind"] == json!("file")),
+        "{answer}"
+    );
+    assert_eq!(answer["device"]["device"], json!(disk));
+    let table = own.nearfar(["tasks", "--device", &disk]).prints();
+    assert!(table.contains(&format!("Tasks that use {disk}")), "{table}");
+    let other = tasks("--pid 1");
+    assert!(
+        other["tasks"][0].get("device").is_none() && other.get("device").is_none(),
+        "{other}"
+    );
+}
+
+#[test]
+fn devices_without_users_to_see_are_errors() {
+    let own = Sandbox::new();
+    let refused = |words: &[&str], why: &str| own.nearfar(words).run().exited(2).says(&[why]);
+    refused(
+        &["tasks", "--device", "nvme99"],
+        "there is no device \"nvme99\"",
+    );
+    refused(
+        &["tasks", "--device", "nvme0", "--source", "x86-case1"],
+        "of the running system only",
+    );
+    refused(
+        &["tasks", "--device", "nvme0", "--root", "/"],
+        "of the running system only",
+    );
+    let machine = own.nearfar(["topo", "--format", "json"]).json();
+    let networks = machine["networks"].as_array().into_iter().flatten();
+    let mut networks = networks.filter(|network| network["device"].is_string());
+    if let Some(network) = networks.next() {
+        let name = network["name"].as_str().unwrap();
+        refused(
+            &["tasks", "--device", name],
+            "the kernel does not say which process uses a network interface",
+        );
+    }
+}

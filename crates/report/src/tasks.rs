@@ -1,12 +1,12 @@
 //! Which tasks have memory on other nodes than they run on.
 
-use nearfar_machine::{Known, NodeId};
+use nearfar_machine::{Known, NodeId, UseKind, UsedFiles};
 use nearfar_placement::tasks::{
     Action, GroupPlacement, Holder, HolderKind, Placement, Remedy, Remote, TaskPlacement, Tasks,
     ThreadPlacement,
 };
 
-use crate::amount::{bytes, count};
+use crate::amount::{self, bytes, count};
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
 use crate::style::Role::{Dim, Far, Heading, Local, Middling, Plain, Subject};
@@ -16,6 +16,7 @@ const MAX_NODES: usize = 4;
 /// Shares of remote memory from which the text is coloured; the number stands next to it.
 const MIDDLING_SHARE: f64 = 0.05;
 const FAR_SHARE: f64 = 0.5;
+const LOCAL_DISTANCE: f64 = 10.0;
 
 /// At most `rows` tasks, the costliest first, and what to do about those that are far.
 pub fn document(tasks: &Tasks, rows: usize) -> Document {
@@ -28,6 +29,7 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
             Subject.text(&task.name),
             &task.at,
             &task.held_by,
+            device_cells(tasks, task),
         ));
         for thread in task.threads.iter().take(rows) {
             table.row(thread_row(thread));
@@ -48,7 +50,13 @@ pub fn groups(tasks: &Tasks, groups: &[GroupPlacement], rows: usize) -> Document
             (Some(name), _) | (None, Known::Yes(name)) => Subject.text(name),
             (None, Known::No { .. }) => Dim.text("unknown"),
         };
-        table.row(row(Dim.text(group.tasks), name, &group.at, &[]));
+        table.row(row(
+            Dim.text(group.tasks),
+            name,
+            &group.at,
+            &[],
+            Default::default(),
+        ));
     }
     finish(&mut out, table, tasks, shown.len(), groups.len());
     out
@@ -59,13 +67,54 @@ fn header(tasks: &Tasks, what: String) -> Document {
         Some(seconds) => format!("CPU time of {seconds:.1} s"),
         None => "CPU time since each started".to_owned(),
     };
-    Document::titled("Memory and CPU time by node", format!("{what}; {since}"))
+    let title = match &tasks.device {
+        Some(used) => format!("Tasks that use {}", used.device),
+        None => "Memory and CPU time by node".to_owned(),
+    };
+    let mut out = Document::titled(title, format!("{what}; {since}"));
+    for locality in tasks.device.iter().flat_map(|used| &used.localities) {
+        out.remark(format!("device: {locality}"));
+    }
+    out
+}
+
+/// The nodes of the device with the distance to it, and what is open of it.
+fn device_cells(tasks: &Tasks, task: &TaskPlacement) -> [Text; 2] {
+    let (Some(used), Some(open)) = (&tasks.device, &task.device) else {
+        return Default::default();
+    };
+    let node = |node: Option<NodeId>| node.map_or("N?".to_owned(), |node| format!("N{node}"));
+    let mut nodes: Vec<String> = used.localities.iter().map(|at| node(at.node)).collect();
+    nodes.sort();
+    nodes.dedup();
+    let nodes = nodes.join(" ");
+    let distance = match &open.distance {
+        Known::Yes(distance) if *distance > LOCAL_DISTANCE => {
+            Far.text(format!("{nodes} at {distance:.0}"))
+        }
+        Known::Yes(distance) => Local.text(format!("{nodes} at {distance:.0}")),
+        Known::No { .. } => Dim.text(format!("{nodes} at ?")),
+    };
+    let files: Vec<String> = open.files.iter().map(used_files).collect();
+    [distance, Plain.text(files.join(", "))]
+}
+
+/// `nvme0n1`, `12 files on nvme0n1p2`.
+fn used_files(used: &UsedFiles) -> String {
+    let UsedFiles { name, kind, count } = used;
+    let number = *count as usize;
+    match kind {
+        UseKind::Device => name.clone(),
+        UseKind::File => format!("{} on {name}", amount::count(number, "file")),
+        UseKind::Mapping => format!("{} of {name}", amount::count(number, "mapping")),
+    }
 }
 
 fn columns(number: &str, name: &str) -> Table {
     let number = format!(">{number}");
     Table::of([
-        &number, name, ">CPU s", "runs on", ">memory", "is on", ">remote", ">cost s", "kept by",
+        &number, name, ">CPU s", "runs on", "device", "has open", ">memory", "is on", ">remote",
+        ">cost s", "kept by",
     ])
 }
 
@@ -81,6 +130,13 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
             bytes(tasks.min_bytes)
         ));
     }
+    for unknown in tasks.device.iter().flat_map(|used| &used.unknown) {
+        out.remark(format!(
+            "open files unknown of {}: {}",
+            count(unknown.tasks, "task"),
+            unknown.unknown_reason
+        ));
+    }
     for unknown in &tasks.unknown {
         out.remark(format!(
             "memory unknown of {}: {}",
@@ -94,7 +150,14 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
     );
 }
 
-fn row(number: Text, name: Text, at: &Placement, held_by: &[Holder]) -> [Text; 9] {
+fn row(
+    number: Text,
+    name: Text,
+    at: &Placement,
+    held_by: &[Holder],
+    device: [Text; 2],
+) -> [Text; 11] {
+    let [distance, files] = device;
     let held: Vec<String> = held_by.iter().map(holder).collect();
     cells![
         number,
@@ -107,6 +170,8 @@ fn row(number: Text, name: Text, at: &Placement, held_by: &[Holder]) -> [Text; 9
             let seconds = all.iter().map(|it| (it.node, it.seconds));
             seconds.collect()
         })),
+        distance,
+        files,
         match &at.memory {
             Known::Yes(_) => Plain.text(bytes(at.memory_bytes())),
             Known::No { .. } => Dim.text("?"),
@@ -121,7 +186,7 @@ fn row(number: Text, name: Text, at: &Placement, held_by: &[Holder]) -> [Text; 9
     ]
 }
 
-fn thread_row(thread: &ThreadPlacement) -> [Text; 9] {
+fn thread_row(thread: &ThreadPlacement) -> [Text; 11] {
     let node = thread
         .node
         .map_or("?".to_owned(), |node| format!("N{node}"));
@@ -130,6 +195,8 @@ fn thread_row(thread: &ThreadPlacement) -> [Text; 9] {
         Dim.text(format!("  {}", thread.name)),
         format!("{:.1}", thread.cpu_s),
         Heading.text(node),
+        "",
+        "",
         "",
         "",
         remote(&thread.remote),

@@ -1,5 +1,7 @@
 //! `nearfar tasks`: which process runs where its memory is not.
 
+mod device_users;
+
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -22,13 +24,16 @@ const SCHEMA: &str = "tasks/1";
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar tasks\n  nearfar tasks --seconds 5 --cgroups\n  \
-                             nearfar tasks --name postgres --threads\n  nearfar tasks --source server.nearfar"
+                             nearfar tasks --name postgres --threads\n  nearfar tasks --device nvme0\n  nearfar tasks --source server.nearfar"
 )]
 pub struct Tasks {
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
     filter: TaskFilterArgs,
+    /// Show the tasks that have this device open or use files on it, those far from it first: nvme0, nvme0n1, sda, a PCI address
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
     /// Count CPU time for this long instead of since each task started
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
@@ -56,13 +61,21 @@ struct Groups<'a> {
 impl Tasks {
     /// Reads, judges, prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        let device = self.device.as_deref();
+        if let Some(device) = device.filter(|_| !self.is_here()) {
+            return Err(device_users::not_here(device));
+        }
         let (mut machine, seconds) = self.machine()?;
         if let (Known::Yes(tasks), true) = (&mut machine.tasks, self.is_of_all_here()) {
             let own = std::process::id().cast_signed();
             tasks.retain(|task| task.pid != own);
         }
-        let filter = self.filter.filter(&machine, self.is_here())?;
+        let mut filter = self.filter.filter(&machine, self.is_here())?;
         self.filter.check_group(&machine)?;
+        if let Some(device) = device {
+            filter.device = Some(device_users::find(&machine, device)?);
+            filter.min_bytes = 0;
+        }
         let tasks = match tasks::tasks(&machine, &filter, seconds) {
             Known::Yes(tasks) => tasks,
             Known::No { unknown_reason } => {
@@ -105,7 +118,11 @@ impl Tasks {
         };
         let want = Want {
             tasks: scope,
-            min_task_bytes: self.filter.min_bytes(),
+            min_task_bytes: match self.device {
+                Some(_) => 0,
+                None => self.filter.min_bytes(),
+            },
+            devices: self.device.is_some(),
             threads: self.threads,
             ..Want::placement()
         };
