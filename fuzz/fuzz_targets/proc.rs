@@ -20,7 +20,7 @@ fuzz_target!(|content: &[u8]| {
     let sched = Sched::of(content);
     let _ = (sched.migrations(), sched.preferred_node(), sched.faults_by_node());
     let _ = (RunTime::parse(content), meminfo::bytes(content, "MemFree"), meminfo::count(content, "HugePages_Total"));
-    let _ = (cgroup::group_with(content, "cpuset"), mountinfo::mounts(content));
+    let _ = (cgroup::group_with(content, "cpuset"), cgroup::mapped_by_node(content), mountinfo::mounts(content));
     cpu_times::parse(content).for_each(drop);
     cpu_counts::parse(content, |_| true).expect("bytes in memory are read");
     let _ = maps::huge_bytes(content, 0x1000..0x2000);

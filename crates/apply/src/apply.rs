@@ -13,6 +13,7 @@ use nearfar_placement::change::Plan;
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::check::{PlanError, check};
+use crate::cpuset_memory;
 use crate::error::ApplyError;
 use crate::history::{ChangeSetState, state_of};
 use crate::journal::{self, Header, JOURNAL_FORMAT};
@@ -20,7 +21,7 @@ use crate::outcome::Outcome;
 use crate::owner;
 use crate::system::System;
 use crate::target::Target;
-use crate::task_memory::{ProgressSink, check_moves};
+use crate::task_memory::{ProgressSink, check_moves, check_together};
 use nearfar_lease::Lock;
 use nearfar_lease::{StateDir, StateError};
 use run::Carrying;
@@ -78,6 +79,9 @@ pub fn apply_with(
         // Nothing to write, so no permission is needed.
         return Ok(Outcome::default());
     }
+    if !target.is_tree() {
+        check_together(plan)?;
+    }
     let state = StateDir::make(&target.location())?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
     let (run, notes) = next_run(&state, boot.as_deref(), options.force)?;
@@ -96,10 +100,13 @@ pub fn apply_with(
 /// Whether a plan fits a target: what [`apply`] checks before it writes anything.
 ///
 /// # Errors
-/// When the plan has a fault, is of another host, or names what is another device's now; when memory cannot be moved now.
+/// When the plan has a fault, is of another host, or names what is another device's now; when memory
+/// cannot be moved now, or a control group cannot get its nodes.
 pub fn check_plan(plan: &Plan, target: &Target) -> Result<(), ApplyError> {
     check(plan)?;
-    fits(plan, target, &target.system()?)?;
+    let system = target.system()?;
+    fits(plan, target, &system)?;
+    cpuset_memory::check_all(plan, &system, target.is_tree())?;
     match target.is_tree() {
         true => Ok(()),
         false => Ok(check_moves(plan)?),

@@ -158,6 +158,9 @@ pub(crate) fn check_planned(planned: &Planned) -> Result<(), ChangeError> {
         } => driver(name),
         Change::Sysctl { value, .. } => word(value, "sysctl value", b"_-"),
         Change::SchedulerDebug { value, .. } => word(value, "scheduler value", b"_-"),
+        Change::CpusetMemory { group, nodes } if nodes.is_empty() => {
+            Err(ChangeError::NoMemoryNodes(group.clone()))
+        }
         Change::TaskMemory { pid, from, to, .. } => {
             memory_nodes(*pid, from, *to)?;
             let identity = planned.owner.as_ref().and_then(|it| it.process.as_ref());

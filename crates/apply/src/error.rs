@@ -9,6 +9,8 @@ use nearfar_proc::error_text;
 
 use crate::change_set_id::ChangeSetId;
 use crate::check::PlanError;
+use crate::cpuset_memory::CpusetMemoryError;
+use crate::export::UnitBindingError;
 use crate::task_memory::MoveRequestError;
 
 /// Why a verb did nothing.
@@ -24,6 +26,10 @@ pub enum ApplyError {
         #[source]
         error: io::Error,
     },
+    #[error(transparent)]
+    CpusetMemory(#[from] CpusetMemoryError),
+    #[error(transparent)]
+    UnitBinding(#[from] UnitBindingError),
     #[error(transparent)]
     Memory(#[from] MoveRequestError),
     #[error(transparent)]

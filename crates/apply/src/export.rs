@@ -5,6 +5,7 @@
 //! names and values that pass consist of characters that mean nothing to a shell, systemd or udev, and are quoted all
 //! the same; free text (reasons, old values) appears in comments only, on one line, as printable ASCII.
 
+mod bind;
 mod script;
 mod systemd;
 mod udev;
@@ -15,6 +16,7 @@ use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
 use crate::check::check_planned;
 use crate::setting::{Setting, mask_width};
 
+pub use bind::{UnitBinding, UnitBindingError, UnitPolicy, unit_drop_in};
 pub use script::script;
 pub use systemd::systemd;
 pub use udev::udev;
@@ -113,6 +115,7 @@ fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a>
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
         Change::Cpuset { cpus, .. } => cpus.to_string(),
+        Change::CpusetMemory { nodes, .. } => nodes.to_string(),
         Change::TaskMemory { pid, .. } => {
             return Err(left_out(format!(
                 "memory of process {pid}: the process ends with this boot, and no file moves its pages; use nearfar \
@@ -171,12 +174,14 @@ fn put_by_name(name: &str, cpus: &str, device: Option<PciAddress>) -> String {
     )
 }
 
+/// The name of a host in a comment.
+fn host(name: Option<&str>) -> String {
+    name.map_or_else(|| "a host that is not named".to_owned(), comment)
+}
+
 /// The first lines of every export.
 fn heading(plan: &Plan, what: &str) -> String {
-    let host = plan
-        .host
-        .as_deref()
-        .map_or_else(|| "a host that is not named".to_owned(), comment);
+    let host = host(plan.host.as_deref());
     format!(
         "# {what} for {host}\n# Written by nearfar {} from a plan; see docs/plan.md.\n",
         env!("CARGO_PKG_VERSION")

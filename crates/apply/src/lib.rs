@@ -23,6 +23,7 @@ mod apply;
 mod change_set_files;
 mod change_set_id;
 mod check;
+mod cpuset_memory;
 mod error;
 pub mod export;
 mod history;
@@ -41,6 +42,9 @@ mod undo;
 pub use apply::{ApplyOptions, apply, apply_with, check_plan};
 pub use change_set_id::ChangeSetId;
 pub use check::{PlanError, check};
+pub use cpuset_memory::{
+    CpusetMemoryError, CpusetMemoryRequest, check_cpusets, planned_cpuset_memory,
+};
 pub use error::ApplyError;
 pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
 pub use outcome::{
@@ -51,6 +55,6 @@ pub use rollback::{RollbackOptions, rollback, rollback_with};
 pub use setting::{Setting, wanted};
 pub use target::Target;
 pub use task_memory::{
-    MoveProgress, MoveRequest, MoveRequestError, ProgressSink, check_processes, planned_move,
-    read_record,
+    GroupMoveRequest, MoveProgress, MoveRequest, MoveRequestError, ProgressSink, check_processes,
+    planned_group_move, planned_move, read_record,
 };

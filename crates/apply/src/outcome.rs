@@ -70,6 +70,8 @@ pub enum Applied {
         after: String,
         memory: MovedMemory,
     },
+    /// The process, one of several of the plan, has ended: it has no memory to move.
+    ProcessGone { because: String },
     /// It was as wanted before; nothing was written.
     AlreadySo { now: String },
     /// Not written, for a reason that is no fault: managed by the kernel, changed since the plan, in use.
@@ -100,14 +102,14 @@ impl Applied {
     /// Whether the system is now as the change wants it.
     pub fn is_as_planned(&self) -> bool {
         match self {
-            Self::Made { .. } | Self::AlreadySo { .. } => true,
+            Self::Made { .. } | Self::AlreadySo { .. } | Self::ProcessGone { .. } => true,
             Self::Moved { memory, .. } => memory.is_as_planned(),
             _ => false,
         }
     }
 }
 
-/// Which CPUs the interrupt controller uses (`effective_affinity_list`).
+/// What is in effect: the CPUs that the interrupt controller uses (`effective_affinity_list`), the nodes of a control group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "follows", rename_all = "kebab-case")]
 pub enum Effective {
@@ -120,6 +122,11 @@ pub enum Effective {
     WithTheNextInterrupt {
         /// The list.
         cpus: String,
+    },
+    /// The nodes that the group may have memory on (`cpuset.mems.effective`).
+    Nodes {
+        /// The list.
+        nodes: String,
     },
     /// The kernel does not tell.
     NotKnown {

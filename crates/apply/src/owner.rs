@@ -47,6 +47,8 @@ pub(crate) struct Mismatch {
     /// Whether the device is the same, and only the interrupt's handlers call themselves otherwise: an interface was
     /// renamed, or the driver uses its interrupts in another order.
     pub(crate) only_handlers: bool,
+    /// Whether a process has ended, and no other has its number.
+    pub(crate) is_ended: bool,
 }
 
 /// The owner that a plan expects.
@@ -97,6 +99,7 @@ pub(crate) fn observe(
         Setting::Sysctl { .. }
         | Setting::SchedulerDebug { .. }
         | Setting::Cpuset { .. }
+        | Setting::CpusetMemory { .. }
         | Setting::TaskMemory { .. } => Seen::default(),
     };
     let pci_id = seen.owner.device.and_then(|device| pci_id(system, device));
@@ -134,6 +137,7 @@ pub(crate) fn mismatch(expected: &Owner, seen: &Seen) -> Option<Mismatch> {
         now: described(now, seen),
         is_given_out_again: other_device && expected.handlers.is_some(),
         only_handlers: expected.device.is_some() && !other_device && !other_names,
+        is_ended: other_process && seen.has_no_process,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The files a change can reach, and what their text means. A setting comes from a plan or a journal, both of which
 //! may have been written by an attacker: [`Setting::check`] precedes every use of [`Setting::path`].
 
-use nearfar_machine::{CpuSet, Irq, MAX_NUMBER, NodeId, PciAddress};
+use nearfar_machine::{CpuSet, Irq, MAX_NUMBER, NodeId, NodeSet, PciAddress};
 use nearfar_placement::change::Change;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,8 @@ pub enum Setting {
         /// The control group.
         group: String,
     },
+    /// `/sys/fs/cgroup/GROUP/cpuset.mems`, a node list; empty for the nodes of the group above.
+    CpusetMemory { group: String },
     /// `/proc/sys/...`, words.
     Sysctl {
         /// With dots.
@@ -82,6 +84,7 @@ pub enum Setting {
 #[derive(PartialEq, Eq)]
 enum Meaning {
     Cpus(CpuSet),
+    Nodes(NodeSet),
     Number(i64),
     Words(Vec<String>),
 }
@@ -118,6 +121,8 @@ pub enum ChangeError {
     NoNodes { pid: i32, to: NodeId },
     #[error("memory of process {pid} is to go from node {to} to the same node")]
     SameNode { pid: i32, to: NodeId },
+    #[error("control group {0:.64?} would have no node to have memory on")]
+    NoMemoryNodes(String),
     #[error("the plan does not say when process {0} began: make the plan again")]
     NoIdentity(i32),
 }
@@ -147,6 +152,9 @@ impl Setting {
             Change::Cpuset { group, .. } => Self::Cpuset {
                 group: group.clone(),
             },
+            Change::CpusetMemory { group, .. } => Self::CpusetMemory {
+                group: group.clone(),
+            },
             Change::Sysctl { name, .. } => Self::Sysctl { name: name.clone() },
             Change::TaskMemory { pid, .. } => Self::TaskMemory { pid: *pid },
         }
@@ -171,7 +179,7 @@ impl Setting {
                 .contains(&name.as_str())
                 .then_some(())
                 .ok_or_else(|| ChangeError::SchedulerSetting { name: name.clone() }),
-            Self::Cpuset { group } => check_group(group),
+            Self::Cpuset { group } | Self::CpusetMemory { group } => check_group(group),
             Self::Sysctl { name } => SYSCTLS
                 .contains(&name.as_str())
                 .then_some(())
@@ -198,6 +206,7 @@ impl Setting {
             Self::DeviceNode { device } => format!("/sys/bus/pci/devices/{device}/numa_node"),
             Self::SchedulerDebug { name } => format!("/sys/kernel/debug/sched/{name}"),
             Self::Cpuset { group } => format!("/sys/fs/cgroup/{group}/cpuset.cpus"),
+            Self::CpusetMemory { group } => format!("/sys/fs/cgroup/{group}/cpuset.mems"),
             Self::Sysctl { name } => format!("/proc/sys/{}", name.replace('.', "/")),
             Self::TaskMemory { pid } => format!("/proc/{pid}/numa_maps"),
         }
@@ -212,7 +221,7 @@ impl Setting {
     }
 
     /// A text of the file as it is shown to people: CPU masks as lists, "none" for an empty one, bytes by node with
-    /// units, anything else without its line end.
+    /// units, an empty list of memory nodes as "not set", anything else without its line end.
     pub fn shown(&self, text: &str) -> String {
         let text = text.trim_end();
         match (self, self.meaning(text)) {
@@ -221,16 +230,16 @@ impl Setting {
             }
             (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) => cpus.to_string(),
             (Self::TaskMemory { .. }, _) => task_memory::shown(text),
+            (Self::CpusetMemory { .. }, _) if text.is_empty() => "not set".to_owned(),
             _ => text.to_owned(),
         }
     }
 
     fn meaning(&self, text: &str) -> Option<Meaning> {
         let text = text.trim();
-        if text.is_empty() {
-            return None;
-        }
         match self {
+            Self::CpusetMemory { .. } => NodeSet::parse_list(text).ok().map(Meaning::Nodes),
+            _ if text.is_empty() => None,
             Self::InterruptAffinity { .. } | Self::Cpuset { .. } => {
                 CpuSet::parse_list(text).ok().map(Meaning::Cpus)
             }
@@ -273,6 +282,7 @@ pub fn wanted(change: &Change, current: &str) -> String {
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
         Change::Cpuset { cpus, .. } => cpus.to_string(),
+        Change::CpusetMemory { nodes, .. } => nodes.to_string(),
         // Its pages are moved, no file is written.
         Change::TaskMemory { to, .. } => to.to_string(),
     };
@@ -329,6 +339,12 @@ mod tests {
             device: "0000:3b:00.0".parse().unwrap(),
         };
         assert!(node.same("-1\n", "-1") && !node.same("-1", "1"));
+        let nodes = Setting::CpusetMemory { group: "a".into() };
+        assert!(nodes.same("0-1\n", "0,1") && nodes.same("\n", "") && !nodes.same("\n", "0"));
+        assert_eq!(
+            (nodes.shown("\n"), nodes.shown("1\n")),
+            ("not set".to_owned(), "1".to_owned())
+        );
         let sysctl = Setting::Sysctl {
             name: "kernel.numa_balancing".into(),
         };

@@ -17,6 +17,7 @@
 
 mod checks;
 mod describe;
+mod group;
 mod mover;
 mod pages;
 mod record;
@@ -30,10 +31,11 @@ use nearfar_machine::{NodeId, NodeSet};
 use nearfar_placement::change::Change;
 pub(crate) use nearfar_placement::tasks::size;
 
-pub(crate) use describe::check_moves;
 pub use describe::{MoveRequestError, check_processes, planned_move};
+pub(crate) use describe::{REQUESTED, check_moves, check_together, leave, nodes_with_memory};
+pub use group::{GroupMoveRequest, planned_group_move};
 
-pub(crate) use checks::{MoveConditions, check};
+pub(crate) use checks::{MoveConditions, NODES, check, node_list, with_spare};
 pub(crate) use mover::{Mover, RateLimit, State, StopReason, after};
 pub(crate) use pages::{LivePages, Process};
 #[doc(hidden)]

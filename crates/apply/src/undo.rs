@@ -18,6 +18,7 @@ use nearfar_lease::StateDir;
 use nearfar_lease::rebind::paths_follow;
 use nearfar_machine::PciAddress;
 
+use crate::cpuset_memory;
 use crate::journal::{Intent, Journal, Progress, Record, Written};
 use crate::outcome::UndoResult;
 use crate::owner::{self, Mismatch};
@@ -123,7 +124,15 @@ impl Undo<'_> {
                 gone: is_given_out_again,
             };
         }
-        let found = found(written, &now, self.tree);
+        let mut found = found(written, &now, self.tree);
+        // Killed after it wrote all nodes instead of none.
+        if found == Found::Foreign
+            && written.progress == Progress::Undoing
+            && cpuset_memory::instead_of_empty(self.system, &intent)
+                .is_some_and(|nodes| intent.setting.same(&nodes, &now))
+        {
+            found = Found::Ours;
+        }
         let driver = self.driver_to_bind(written, found);
         match found {
             Found::Old if driver.is_none() => return UndoResult::AlreadyBefore,
@@ -142,24 +151,14 @@ impl Undo<'_> {
             },
         );
         written.progress = Progress::Undoing;
-        if let Err(error) = self.system.write(&path, intent.old.as_bytes()) {
-            return UndoResult::Failed {
-                error: error_text(&error),
-            };
-        }
-        match text(self.system, &path) {
-            Ok(now) if intent.setting.same(&now, &intent.old) => {}
-            Ok(now) => {
-                return UndoResult::Failed {
-                    error: shows_another(&intent.setting, &intent.old, &now),
-                };
-            }
-            Err(error) => {
-                return UndoResult::Failed {
-                    error: error_text(&error),
-                };
-            }
-        }
+        let to = match self.write_back(&intent) {
+            Ok(to) => to,
+            Err(error) => return UndoResult::Failed { error },
+        };
+        let stays = match self.tree {
+            true => None,
+            false => cpuset_memory::what_stays(self.system, &intent, &to),
+        };
         let bound = driver.map_or(Ok(None), |(device, driver)| {
             let later = &intent.later_paths;
             self.bind_again(device, &driver, later).map_err(|error| {
@@ -172,10 +171,30 @@ impl Undo<'_> {
         match bound {
             Ok(note) => UndoResult::Restored {
                 from: now.trim_end().into(),
-                to: intent.old.trim_end().into(),
-                note,
+                to: to.trim_end().into(),
+                note: note.or(stays),
             },
             Err(error) => UndoResult::Failed { error },
+        }
+    }
+
+    /// Writes the old bytes and reads them back. What was written; in words why not.
+    fn write_back(&self, intent: &Intent) -> Result<String, String> {
+        let path = intent.setting.path();
+        let mut to = intent.old.clone();
+        let mut written = self.system.write(&path, to.as_bytes());
+        if let Err(error) = &written
+            && cpuset_memory::is_for_tasks(error)
+            && let Some(instead) = cpuset_memory::instead_of_empty(self.system, intent)
+        {
+            to = instead;
+            written = self.system.write(&path, to.as_bytes());
+        }
+        written.map_err(|error| error_text(&error))?;
+        let now = text(self.system, &path).map_err(|error| error_text(&error))?;
+        match intent.setting.same(&now, &to) {
+            true => Ok(to),
+            false => Err(shows_another(&intent.setting, &to, &now)),
         }
     }
 

@@ -43,7 +43,9 @@ fn hostile(text: &str) -> Plan {
             Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => {
                 *value = text.into();
             }
-            Change::Cpuset { group, .. } => *group = text.into(),
+            Change::Cpuset { group, .. } | Change::CpusetMemory { group, .. } => {
+                *group = text.into();
+            }
             Change::TaskMemory { .. } => {}
         }
     }

@@ -8,6 +8,19 @@ use nearfar_proc::users;
 use crate::args::{pid, size_or_zero};
 use crate::failure::{Failure, Outcome};
 
+/// The units and control groups that tasks are in.
+pub fn group_names(machine: &Machine) -> Vec<String> {
+    let all = tasks::tasks(machine, &Filter::default(), None).known();
+    let groups = all.map(|all| tasks::by_group(&all));
+    let names = groups.into_iter().flatten();
+    let mut names: Vec<String> = names
+        .filter_map(|it| it.service.or(it.group.known()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// What a task has to have.
 #[derive(Args)]
 pub struct TaskFilterArgs {
@@ -53,18 +66,10 @@ impl TaskFilterArgs {
         if all(&filter).is_none_or(|found| !found.tasks.is_empty()) {
             return Ok(());
         }
-        let groups = all(&Filter::default()).map(|all| tasks::by_group(&all));
-        let mut known: Vec<String> = groups
-            .into_iter()
-            .flatten()
-            .filter_map(|it| it.service.or(it.group.known()))
-            .collect();
-        known.sort();
-        known.dedup();
         Err(Failure::input(anyhow::anyhow!(
             "no task with {} MiB or more is in group {group:?}; {}",
             self.min_bytes() >> 20,
-            alternatives(group, &known)
+            alternatives(group, &group_names(machine))
         )))
     }
 

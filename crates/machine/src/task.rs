@@ -167,4 +167,7 @@ pub struct Cpuset {
     pub nodes: Known<NodeSet>,
     /// Whether this group is configured; otherwise it inherits.
     pub configured: bool,
+    /// Whether it is in the version 2 hierarchy; `None` where the source does not tell, such as older snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version_2: Option<bool>,
 }

@@ -165,6 +165,14 @@ pub enum Change {
         /// The CPUs its tasks may use; empty for those of the parent.
         cpus: CpuSet,
     },
+    /// `/sys/fs/cgroup/GROUP/cpuset.mems`. The kernel moves the memory that the group's tasks have on other nodes (Linux
+    /// 5.15, cpuset_migrate_mm in kernel/cgroup/cpuset.c); a later value with more nodes moves nothing back.
+    CpusetMemory {
+        /// As in [`Change::Cpuset`].
+        group: String,
+        /// The nodes its tasks may have memory on; not empty.
+        nodes: NodeSet,
+    },
     /// `/proc/sys/...`.
     Sysctl {
         /// With dots: `kernel.numa_balancing`.

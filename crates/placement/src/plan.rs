@@ -6,9 +6,9 @@
 //!  decides where ─►   decide ─►       follow
 //! ```
 //!
-//! Four things are planned only when asked for by name: overriding a device's node (it taints the kernel), an NVMe
-//! policy (a trade-off that wants measuring), sysctls (they hold for the whole system), and moving a process's memory (it
-//! slows the process down meanwhile). Until then they are listed as left alone.
+//! Five things are planned only when asked for by name: overriding a device's node (it taints the kernel), an NVMe
+//! policy (a trade-off that wants measuring), sysctls (they hold for the whole system), and moving the memory of a process
+//! or a control group (it slows the processes down meanwhile). Until then they are listed as left alone.
 
 mod choice;
 mod owner;
@@ -163,7 +163,8 @@ fn rank(change: &Change) -> (u8, Irq, &str, u32) {
         Change::Sysctl { name, .. } => (5, Irq(0), name, 0),
         Change::SchedulerDebug { name, .. } => (6, Irq(0), name, 0),
         Change::Cpuset { group, .. } => (7, Irq(0), group, 0),
-        Change::TaskMemory { pid, .. } => (8, Irq(0), "", pid.cast_unsigned()),
+        Change::CpusetMemory { group, .. } => (8, Irq(0), group, 0),
+        Change::TaskMemory { pid, .. } => (9, Irq(0), "", pid.cast_unsigned()),
     }
 }
 
@@ -202,6 +203,13 @@ impl Draft<'_> {
             Some(Change::TaskMemory { .. }) if !self.options.names_rule(finding.rule) => {
                 let because = format!(
                     "moving a process's memory slows it down meanwhile: only when rule {} is asked for",
+                    finding.rule
+                );
+                self.leave(finding, &because);
+            }
+            Some(Change::CpusetMemory { .. }) if !self.options.names_rule(finding.rule) => {
+                let because = format!(
+                    "the kernel moves the memory of the group meanwhile: only when rule {} is asked for",
                     finding.rule
                 );
                 self.leave(finding, &because);
@@ -295,6 +303,7 @@ fn target(change: &Change) -> String {
         Change::Sysctl { name, .. } => format!("sysctl {name}"),
         Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
         Change::Cpuset { group, .. } => format!("cpuset {group}"),
+        Change::CpusetMemory { group, .. } => format!("cpuset memory {group}"),
         Change::TaskMemory { pid, .. } => format!("memory of {pid}"),
     }
 }
@@ -354,7 +363,7 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
             Some(node.map_or_else(|| "-1".to_owned(), |node| node.to_string()))
         }
         // A machine has neither: what the file holds is read when it is changed.
-        Change::SchedulerDebug { .. } | Change::Cpuset { .. } => None,
+        Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::CpusetMemory { .. } => None,
         Change::TaskMemory { pid, .. } => {
             let tasks = machine.tasks.get()?;
             let memory = tasks.iter().find(|task| task.pid == *pid)?.memory.get()?;

@@ -349,6 +349,7 @@ fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
         cpus: Known::Yes(set(cpus)),
         nodes: Known::Yes(NodeSet::parse_list(nodes).unwrap()),
         configured: true,
+        version_2: None,
     };
     *list(&mut machine.cpusets) = vec![
         cpuset("/db", "0-3", "1"),

@@ -37,7 +37,7 @@ fn file(change: &Change) -> String {
         Change::NvmeIoPolicy { subsystem, .. } => subsystem.clone(),
         Change::DeviceNode { device, .. } => device.to_string(),
         Change::Sysctl { name, .. } | Change::SchedulerDebug { name, .. } => name.clone(),
-        Change::Cpuset { group, .. } => group.clone(),
+        Change::Cpuset { group, .. } | Change::CpusetMemory { group, .. } => group.clone(),
         Change::TaskMemory { pid, .. } => format!("memory of {pid}"),
     }
 }
@@ -100,7 +100,7 @@ proptest! {
                 Change::Xps { cpus, .. } => prop_assert!(cpus.is_subset(&machine.cpu_states.online)),
                 Change::DeviceNode { node, .. } => prop_assert!(machine.node(*node).unwrap().online),
                 Change::NvmeIoPolicy { .. } | Change::Sysctl { .. } => {}
-                Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::TaskMemory { .. } => prop_assert!(false, "no rule is about it"),
+                Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::CpusetMemory { .. } | Change::TaskMemory { .. } => prop_assert!(false, "no rule is about it"),
             }
         }
     }

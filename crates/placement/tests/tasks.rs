@@ -191,6 +191,7 @@ fn what_keeps_a_task_is_named() {
         cpus: Known::Yes(set("0-3")),
         nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
         configured: true,
+        version_2: Some(true),
     });
     let held = Task {
         allowed_cpus: Known::Yes(set("0-3")),
@@ -330,6 +331,7 @@ fn a_task_is_not_sent_where_it_cannot_run() {
         cpus: Known::Yes(set("0-3")),
         nodes: Known::Yes(NodeSet::parse_list("1").unwrap()),
         configured: true,
+        version_2: Some(true),
     });
     let remedy = judged(&mut machine, stuck()).remedy.unwrap();
     assert_eq!(remedy.action, Action::Nothing, "{}", remedy.reason);

@@ -5,9 +5,12 @@
 //! 0::/system.slice/ssh.service   version 2
 //! ```
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+
+use nearfar_machine::{MAX_NUMBER, NodeBytes, NodeId};
 
 use crate::text;
 
@@ -49,6 +52,38 @@ pub fn group_with<'a>(content: &'a [u8], controller: &str) -> Option<Group<'a>> 
         .or_else(|| groups(content).find(|group| group.version_2))
 }
 
+/// What the tasks of a group and of those below it have mapped, in bytes by node: private memory and mapped files of
+/// `memory.numa_stat` (version 2). Page cache that nothing maps is not counted.
+///
+/// ```text
+/// anon N0=1056768 N1=0
+/// file_mapped N0=0 N1=4096
+/// ```
+pub fn mapped_by_node(numa_stat: &[u8]) -> Vec<NodeBytes> {
+    let mut sums: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for line in text::lines(numa_stat) {
+        let mut words = line.split(u8::is_ascii_whitespace);
+        if !matches!(words.next(), Some(b"anon" | b"file_mapped")) {
+            continue;
+        }
+        for (node, bytes) in words.filter_map(node_and_bytes) {
+            let sum = sums.entry(node).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+    let sums = sums.into_iter();
+    sums.map(|(node, bytes)| NodeBytes { node, bytes })
+        .collect()
+}
+
+/// `N0=4096`
+fn node_and_bytes(word: &[u8]) -> Option<(NodeId, u64)> {
+    let mut parts = word.strip_prefix(b"N")?.splitn(2, |&byte| byte == b'=');
+    let node: u32 = text::number(parts.next()?)?;
+    let bytes = text::number(parts.next()?)?;
+    (node <= MAX_NUMBER).then_some((NodeId(node), bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,10 +102,18 @@ mod tests {
         assert_eq!(groups(hybrid).count(), 3);
     }
 
+    #[test]
+    fn what_tasks_have_mapped_is_by_node() {
+        let text = b"anon N0=8192 N1=0\nfile N0=40960 N1=4096\nfile_mapped N0=4096 N1=4096\nanon_thp N0=1\nanon Nx=1 N2\n";
+        let found = mapped_by_node(text);
+        let found: Vec<_> = found.iter().map(|on| (on.node.0, on.bytes)).collect();
+        assert_eq!(found, [(0, 12288), (1, 4096)]);
+    }
+
     proptest::proptest! {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
-            let _ = (groups(&bytes).count(), group_with(&bytes, "cpuset"));
+            let _ = (groups(&bytes).count(), group_with(&bytes, "cpuset"), mapped_by_node(&bytes));
         }
     }
 }

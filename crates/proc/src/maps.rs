@@ -72,25 +72,50 @@ pub fn huge_bytes(smaps: &[u8], addresses: Range<u64>) -> Option<u64> {
     is_found.then_some(huge)
 }
 
-/// Calls `take` with the first address of each mapping of `smaps` and the bytes in memory that no other process maps.
+/// What of a mapping is in memory, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MappingBytes {
+    /// The first address of the mapping.
+    pub start: u64,
+    pub resident: u64,
+    /// No other process maps it.
+    pub private: u64,
+    /// Each page divided by the number of its mappings (Pss).
+    pub proportional: u64,
+}
+
+impl MappingBytes {
+    fn add(&mut self, line: &[u8]) {
+        let bytes = |key: &[u8]| line.strip_prefix(key).and_then(text::kilobytes);
+        let private: [&[u8]; 3] = [b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:"];
+        let private = private.iter().find_map(|key| bytes(key));
+        self.resident = self.resident.saturating_add(bytes(b"Rss:").unwrap_or(0));
+        self.proportional = self
+            .proportional
+            .saturating_add(bytes(b"Pss:").unwrap_or(0));
+        self.private = self.private.saturating_add(private.unwrap_or(0));
+    }
+}
+
+/// Calls `take` for each mapping of `smaps`.
 ///
 /// # Errors
 /// When the text cannot be read.
-pub fn each_private(smaps: impl BufRead, mut take: impl FnMut(u64, u64)) -> io::Result<()> {
-    let mut last: Option<(u64, u64)> = None;
+pub fn each_size(smaps: impl BufRead, mut take: impl FnMut(MappingBytes)) -> io::Result<()> {
+    let mut last: Option<MappingBytes> = None;
     text::each_line(smaps, |line| {
         if let Some(mapping) = range(line) {
-            last.replace((mapping.start, 0))
-                .into_iter()
-                .for_each(|(start, bytes)| take(start, bytes));
-        } else if let Some((_, bytes)) = &mut last {
-            let keys: [&[u8]; 3] = [b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:"];
-            let size = keys.iter().find_map(|key| line.strip_prefix(*key));
-            *bytes = bytes.saturating_add(size.and_then(text::kilobytes).unwrap_or(0));
+            let start = mapping.start;
+            let next = MappingBytes {
+                start,
+                ..MappingBytes::default()
+            };
+            last.replace(next).into_iter().for_each(&mut take);
+        } else if let Some(mapping) = &mut last {
+            mapping.add(line);
         }
     })?;
-    last.into_iter()
-        .for_each(|(start, bytes)| take(start, bytes));
+    last.into_iter().for_each(take);
     Ok(())
 }
 
@@ -119,12 +144,23 @@ mod tests {
     }
 
     #[test]
-    fn private_bytes_are_by_mapping() {
-        let text = b"Private_Dirty: 9 kB\n1000-3000 rw-p 0 00:00 0\nShared_Clean: 4 kB\nPrivate_Clean: 4 kB\n\
-            Private_Dirty: 8 kB\n7f00-8f00 rw-p 0 00:00 0\nPrivate_Hugetlb: 2048 kB\n9f00-af00 r--p\n";
+    fn bytes_are_by_mapping() {
+        let text = b"Private_Dirty: 9 kB\n1000-3000 rw-p 0 00:00 0\nRss: 16 kB\nPss: 14 kB\nPss_Dirty: 9 kB\n\
+            Shared_Clean: 4 kB\nPrivate_Clean: 4 kB\nPrivate_Dirty: 8 kB\n7f00-8f00 rw-p 0 00:00 0\nPrivate_Hugetlb: 2048 kB\n9f00-af00 r--p\n";
         let mut found = Vec::new();
-        each_private(&text[..], |start, bytes| found.push((start, bytes))).unwrap();
-        assert_eq!(found, [(0x1000, 12 << 10), (0x7f00, 2 << 20), (0x9f00, 0)]);
+        each_size(&text[..], |mapping| found.push(mapping)).unwrap();
+        let mapping = |start, resident, private, proportional| MappingBytes {
+            start,
+            resident,
+            private,
+            proportional,
+        };
+        let expected = [
+            mapping(0x1000, 16 << 10, 12 << 10, 14 << 10),
+            mapping(0x7f00, 0, 2 << 20, 0),
+            mapping(0x9f00, 0, 0, 0),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

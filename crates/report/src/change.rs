@@ -34,6 +34,7 @@ pub(crate) fn subject(change: &Change) -> String {
         Change::Sysctl { name, .. } => name.clone(),
         Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
         Change::Cpuset { group, .. } => format!("{group} cpuset"),
+        Change::CpusetMemory { group, .. } => format!("memory nodes of {group}"),
         Change::TaskMemory { pid, .. } => format!("memory of process {pid}"),
     }
 }
@@ -45,6 +46,7 @@ pub(crate) fn value(change: &Change) -> String {
         | Change::Xps { cpus, .. }
         | Change::Rps { cpus, .. }
         | Change::Cpuset { cpus, .. } => or(Some(cpus).filter(|cpus| !cpus.is_empty()), "none"),
+        Change::CpusetMemory { nodes, .. } => nodes.to_string(),
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
@@ -68,6 +70,10 @@ pub(crate) fn caution(change: &Change) -> Option<&'static str> {
             "the process is slower while its pages move (13 to 45 % of its pace was measured); rollback is exact but for huge \
              pages that the kernel splits, which stay split, and pages that the process replaces meanwhile, which stay \
              where they are",
+        ),
+        Change::CpusetMemory { .. } => Some(
+            "the kernel moves what the group's tasks have on other nodes, shared pages as well, before the write ends (Linux \
+             5.15); rollback restores the nodes and moves nothing back: --group-memory does",
         ),
         _ => None,
     }

@@ -86,6 +86,7 @@ fn applied(setting: &Setting, result: &Applied) -> Shown {
             let value = format!("{} -> {}", shown(before), shown(after));
             (word, value, memory.described())
         }
+        Applied::ProcessGone { because } => (Dim.text("gone"), none(), because.clone()),
         Applied::AlreadySo { now } => (Dim.text("so before"), shown(now), none()),
         Applied::LeftAlone { because } => (Middling.text("left alone"), none(), because.clone()),
         Applied::Failed { error } => (Critical.text("failed"), none(), error.clone()),
@@ -103,6 +104,7 @@ fn in_effect(effective: &Effective) -> String {
         Effective::WithTheNextInterrupt { cpus } => {
             format!("still on {cpus} until the next interrupt")
         }
+        Effective::Nodes { nodes } => format!("in effect on nodes {nodes}"),
         Effective::NotKnown { because } => format!("whether it is in effect is unknown: {because}"),
     }
 }

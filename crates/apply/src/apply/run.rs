@@ -13,9 +13,10 @@ use super::ApplyOptions;
 use super::attempt::{Attempt, attempt};
 use super::nearest::Nearest;
 use crate::change_set_id::ChangeSetId;
+use crate::cpuset_memory;
 use crate::error::ApplyError;
 use crate::journal::{Header, Intent, Journal, Record, Written};
-use crate::outcome::{Applied, Effective, Outcome, Tried};
+use crate::outcome::{Applied, Effective, Outcome, Tried, UndoResult};
 use crate::owner::{self, Mismatch};
 use crate::rebind::{function_directory, may_rebind};
 use crate::setting::{Setting, wanted, with_line_end};
@@ -122,6 +123,12 @@ impl<'a> Carrying<'a> {
             return self.move_memory(planned, &request, index);
         }
         let setting = Setting::of(&planned.change);
+        if let Change::CpusetMemory { group, nodes } = &planned.change
+            && let Err(because) = cpuset_memory::check(self.system, self.tree, group, nodes)
+        {
+            let because = because.to_string();
+            return Ok(Applied::LeftAlone { because });
+        }
         let current = match text(self.system, &setting.path()) {
             Ok(current) => current,
             Err(error) => {
@@ -329,11 +336,12 @@ impl<'a> Carrying<'a> {
                 .and_then(|change| changes.get_mut(change));
             let Some(tried) = tried else { continue };
             if tried.result.is_made() {
-                tried.result = match undone.is_settled() {
-                    true => Applied::Undone {
+                tried.result = match undone {
+                    UndoResult::Restored { to, .. } => Applied::Undone { now: to },
+                    undone if undone.is_settled() => Applied::Undone {
                         now: shown(&written.intent.old),
                     },
-                    false => Applied::NotUndone { undo: undone },
+                    undo => Applied::NotUndone { undo },
                 };
             }
         }
@@ -399,6 +407,9 @@ fn explain_read(change: &Change, error: &io::Error) -> String {
             "this kernel has no such setting, or debugfs is not mounted"
         }
         Change::Cpuset { .. } => "there is no such control group, or it has no cpuset controller",
+        Change::CpusetMemory { .. } => {
+            "there is no such control group, or it has no cpuset controller"
+        }
         Change::TaskMemory { .. } => "there is no such process",
     };
     match error.kind() {
@@ -422,6 +433,9 @@ fn explain_write(change: &Change, error: &io::Error) -> String {
             " (none of these CPUs is online)"
         }
         Change::DeviceNode { .. } if is(error, Errno::INVAL) => " (the node is not online)",
+        Change::CpusetMemory { .. } if is(error, Errno::INVAL) => {
+            " (a node that there cannot be, or a group below uses nodes outside)"
+        }
         Change::NvmeIoPolicy { .. } if is(error, Errno::INVAL) => {
             " (this kernel knows no such policy)"
         }
@@ -431,8 +445,19 @@ fn explain_write(change: &Change, error: &io::Error) -> String {
 }
 
 fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effective> {
-    let Change::InterruptAffinity { irq, .. } = change else {
-        return None;
+    let irq = match change {
+        Change::InterruptAffinity { irq, .. } => irq,
+        Change::CpusetMemory { group, .. } => {
+            return Some(match cpuset_memory::effective(system, group) {
+                Ok(nodes) => Effective::Nodes {
+                    nodes: nodes.to_string(),
+                },
+                Err(error) => Effective::NotKnown {
+                    because: error.to_string(),
+                },
+            });
+        }
+        _ => return None,
     };
     let path = format!("/proc/irq/{irq}/effective_affinity_list");
     let unknown = |because: String| Some(Effective::NotKnown { because });

@@ -65,8 +65,25 @@ fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
                 .and_then(|owner| owner.device);
             Ok(put_by_name(name, &writing.value, device))
         }
+        // systemd keeps the value where it starts the unit again, and enables the cpuset controller for it.
+        Change::CpusetMemory { group, .. } if unit_of(group).is_some() => {
+            let unit = unit_of(group).unwrap_or_default();
+            let value = &writing.value;
+            Ok(format!(
+                "systemctl set-property --runtime '{unit}' AllowedMemoryNodes={value}"
+            ))
+        }
         _ => Ok(format!("echo '{}' > '{}'", writing.value, writing.file)),
     }
+}
+
+/// The unit that a control group is of; none for the groups that the unit makes below its own.
+fn unit_of(group: &str) -> Option<&str> {
+    let name = group.rsplit('/').next()?;
+    let is_unit = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"]
+        .iter()
+        .any(|kind| name.ends_with(kind));
+    is_unit.then_some(name)
 }
 
 /// Text inside double quotes of a unit file, where systemd itself takes `$` and `%` (systemd.service(5)).

@@ -61,6 +61,7 @@ fn act(writing: &Writing<'_>) -> String {
         }
         Change::SchedulerDebug { .. }
         | Change::Cpuset { .. }
+        | Change::CpusetMemory { .. }
         // Left out before ([`super::writing`]).
         | Change::TaskMemory { .. } => format!(
             "# left out: no event of udev is about it: {} = {value}\n",

@@ -39,6 +39,9 @@ impl MovedMemory {
             parts.push(format!("{} moved", size(self.moved_bytes)));
         }
         parts.extend(self.not_moved.parts());
+        if self.not_moved.shared_bytes > 0 {
+            parts.push("--shared moves what is shared".to_owned());
+        }
         parts.extend(self.stopped_because.clone());
         if !self.is_as_planned() {
             parts.push(format!("{} were to move", size(self.wanted_bytes)));
@@ -181,8 +184,8 @@ mod tests {
         assert!(moved(4 << 20).is_as_planned());
         assert_eq!(
             moved(1 << 20).described(),
-            "1.0 MiB moved, 9.0 MiB shared with other processes, 3.0 MiB busy or pinned, 8.0 MiB were to move, 4.0 MiB not \
-             found (hidden by NUMA balancing, or gone)"
+            "1.0 MiB moved, 9.0 MiB shared with other processes, 3.0 MiB busy or pinned, --shared moves what is \
+             shared, 8.0 MiB were to move, 4.0 MiB not found (hidden by NUMA balancing, or gone)"
         );
         let result = crate::outcome::Applied::Moved {
             before: String::new(),

@@ -1,5 +1,6 @@
 //! Why memory is not moved, looked at before the first page.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use nearfar_machine::{NodeId, NodeSet};
@@ -8,11 +9,11 @@ use nearfar_proc::{error_text, zoneinfo};
 
 use super::survey::Survey;
 use super::{MoveRequest, size};
-use crate::system::{System, first_line};
+use crate::system::{System, text};
 
 /// What has to be free beyond the size to move: what others take meanwhile.
 const SPARE_PERCENT: u64 = 10;
-const NODES: &str = "/sys/devices/system/node";
+pub(crate) const NODES: &str = "/sys/devices/system/node";
 
 /// Why memory is not moved. Each names the figures it was judged by.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,7 @@ pub(crate) enum Refusal {
 }
 
 /// What the system says of a move.
+#[derive(Clone)]
 pub(crate) struct MoveConditions {
     pub(crate) survey: Survey,
     online: NodeSet,
@@ -72,15 +74,35 @@ impl MoveConditions {
         let zones = bytes(system, "/proc/zoneinfo")?;
         let pages = zoneinfo::of_node(&zones, to).unwrap_or_default();
         let page_bytes = rustix::param::page_size() as u64;
-        let online = node_list(system, "online")?;
+        let nodes = |name: &str| {
+            let file = format!("{NODES}/{name}");
+            node_list(system, &file).map_err(|reason| Refusal::Read { file, reason })
+        };
+        let online = nodes("online")?;
         Ok(Self {
             survey,
             // Since Linux 2.6.30; without memory the node has no zones either.
-            having_memory: node_list(system, "has_memory").unwrap_or_else(|_| online.clone()),
+            having_memory: nodes("has_memory").unwrap_or_else(|_| online.clone()),
             online,
             allowed: allowed(system, pid)?,
             free: pages.free.saturating_mul(page_bytes),
             unreserved: pages.above_high().saturating_mul(page_bytes),
+        })
+    }
+}
+
+impl MoveConditions {
+    fn check_room(&self, to: NodeId, to_move: u64) -> Result<(), Refusal> {
+        let needed = with_spare(to_move);
+        if to_move == 0 || self.unreserved >= needed {
+            return Ok(());
+        }
+        Err(Refusal::TooFull {
+            to,
+            unreserved: self.unreserved,
+            free: self.free,
+            needed,
+            to_move,
         })
     }
 }
@@ -108,17 +130,19 @@ pub(crate) fn check(request: &MoveRequest, conditions: &MoveConditions) -> Resul
             policy: bound.policy.to_owned(),
         });
     }
-    let to_move = conditions.survey.to_move_bytes();
-    let needed = to_move.saturating_add(to_move / 100 * SPARE_PERCENT);
-    if to_move > 0 && conditions.unreserved < needed {
-        let (unreserved, free) = (conditions.unreserved, conditions.free);
-        return Err(Refusal::TooFull {
-            to,
-            unreserved,
-            free,
-            needed,
-            to_move,
-        });
+    conditions.check_room(to, conditions.survey.to_move_bytes())
+}
+
+/// Whether a node has room for all that several processes move to it.
+pub(super) fn check_together(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), Refusal> {
+    let mut sums: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for (request, conditions) in moves {
+        let sum = sums.entry(request.to).or_default();
+        *sum = sum.saturating_add(conditions.survey.part_bytes());
+    }
+    for (request, conditions) in moves {
+        let to_move = sums.get(&request.to).copied().unwrap_or_default();
+        conditions.check_room(request.to, to_move)?;
     }
     Ok(())
 }
@@ -146,13 +170,18 @@ fn allowed(system: &dyn System, pid: i32) -> Result<NodeSet, Refusal> {
         })
 }
 
-fn node_list(system: &dyn System, name: &str) -> Result<NodeSet, Refusal> {
-    let file = format!("{NODES}/{name}");
-    let list = first_line(system, &file).and_then(|list| NodeSet::parse_list(&list).ok());
-    list.ok_or_else(|| Refusal::Read {
-        file,
-        reason: "it has no list of nodes".to_owned(),
-    })
+/// What has to be free for so many bytes.
+pub(crate) fn with_spare(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 100 * SPARE_PERCENT)
+}
+
+/// The list of nodes in a file.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn node_list(system: &dyn System, file: &str) -> Result<NodeSet, String> {
+    let text = text(system, file).map_err(|error| error_text(&error))?;
+    NodeSet::parse_list(text.trim()).map_err(|_| "it has no list of nodes".to_owned())
 }
 
 fn bytes(system: &dyn System, file: &str) -> Result<Vec<u8>, Refusal> {
@@ -197,6 +226,32 @@ mod tests {
 
     fn refused(conditions: &MoveConditions) -> String {
         check(&request(), conditions).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn several_processes_need_room_for_all_of_them() {
+        let together = |unreserved, to: [u32; 2]| {
+            let one = |to| {
+                let conditions = MoveConditions {
+                    unreserved,
+                    ..good()
+                };
+                let request = MoveRequest {
+                    to: NodeId(to),
+                    ..request()
+                };
+                (request, conditions)
+            };
+            check_together(&to.map(one)).map_err(|refusal| refusal.to_string())
+        };
+        // 3.9 MiB each.
+        together(9 << 20, [1, 1]).unwrap();
+        together(5 << 20, [1, 2]).unwrap();
+        let refused = together(8 << 20, [1, 1]).unwrap_err();
+        assert!(
+            refused.contains("8.6 MiB are needed: 7.8 MiB to move"),
+            "{refused}"
+        );
     }
 
     #[test]

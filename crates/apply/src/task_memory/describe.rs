@@ -19,7 +19,7 @@ use crate::setting::ChangeError;
 use crate::system::Rooted;
 
 /// What a change that no rule asked for has in the place of the rule's name.
-const REQUESTED: &str = "requested";
+pub(crate) const REQUESTED: &str = "requested";
 
 /// Why there is no such change.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,9 @@ pub enum MoveRequestError {
     /// The system as it is now does not allow it.
     #[error("the memory of process {pid} cannot be moved: {reason}")]
     Refused { pid: i32, reason: String },
+    /// The node has no room for all processes of the plan, though it may for each.
+    #[error("the memory of {processes} processes cannot be moved: {reason}")]
+    Together { processes: usize, reason: String },
     #[error(transparent)]
     Change(#[from] ChangeError),
 }
@@ -47,23 +50,44 @@ pub enum MoveRequestError {
 /// # Errors
 /// When there is no such process or node, its memory cannot be read, or apply would refuse to move it now.
 pub fn planned_move(machine: &Machine, request: &MoveRequest) -> Result<Planned, MoveRequestError> {
-    let (pid, to) = (request.pid, request.to);
-    let known = nodes_with_memory(machine);
-    let named = std::iter::once(to).chain(request.from.iter());
-    if let Some(node) = named.into_iter().find(|&node| !known.contains(node)) {
-        return Err(MoveRequestError::NoNode { node, known });
-    }
-    let process = identity(pid)?;
+    check_nodes(machine, request)?;
+    let process = identity(request.pid)?;
     let survey = conditions(request)?.survey;
+    let reason = reason(&process.name, request, &survey);
+    planned(machine, request, process, &survey, reason)
+}
+
+/// Whether the machine has the nodes of a request.
+pub(super) fn check_nodes(
+    machine: &Machine,
+    request: &MoveRequest,
+) -> Result<(), MoveRequestError> {
+    let known = nodes_with_memory(machine);
+    let mut named = std::iter::once(request.to).chain(request.from.iter());
+    match named.find(|&node| !known.contains(node)) {
+        Some(node) => Err(MoveRequestError::NoNode { node, known }),
+        None => Ok(()),
+    }
+}
+
+/// The change, once the system allows it.
+pub(super) fn planned(
+    machine: &Machine,
+    request: &MoveRequest,
+    process: ProcessIdentity,
+    survey: &Survey,
+    reason: String,
+) -> Result<Planned, MoveRequestError> {
+    let to = request.to;
     let planned = Planned {
         change: Change::TaskMemory {
-            pid,
+            pid: request.pid,
             from: request.from.clone(),
             to,
             shared: request.shared,
         },
         before: Some(memory_by_node(&survey.by_node())),
-        reason: reason(&process.name, request, &survey),
+        reason,
         owner: Some(Owner {
             process: Some(process),
             ..Owner::default()
@@ -90,19 +114,30 @@ pub(crate) fn nodes_with_memory(machine: &Machine) -> NodeSet {
 }
 
 fn reason(name: &str, request: &MoveRequest, survey: &Survey) -> String {
-    let (pid, to) = (request.pid, request.to);
-    let bytes = survey.far_bytes();
+    let amount = amount(request, survey.far_bytes(), survey.staying_bytes());
+    format!("process {} ({name}): {amount}.", request.pid)
+}
+
+/// How much goes where, in what time, and what stays.
+pub(super) fn amount(request: &MoveRequest, bytes: u64, staying_bytes: u64) -> String {
     let seconds = bytes as f64 / ASSUMED_BYTES_PER_S as f64;
     let rate = ASSUMED_BYTES_PER_S as f64 / 1e9;
+    let staying = match staying_bytes {
+        0 => String::new(),
+        bytes => format!(
+            "; {} more are mapped by other processes and stay (--shared moves them)",
+            size(bytes)
+        ),
+    };
     format!(
-        "process {pid} ({name}): {} on nodes {} to node {to}, about {seconds:.1} s at {rate:.1} GB/s (published for pages \
-         of 4 KiB).",
+        "{} on nodes {} to node {}, about {seconds:.1} s at {rate:.1} GB/s (published for pages of 4 KiB){staying}",
         size(bytes),
-        request.from
+        request.from,
+        request.to
     )
 }
 
-fn identity(pid: i32) -> Result<ProcessIdentity, MoveRequestError> {
+pub(super) fn identity(pid: i32) -> Result<ProcessIdentity, MoveRequestError> {
     let found = tasks::stat_with_name(pid).map_err(|error| read_error(pid, error))?;
     let (stat, name) = found;
     if stat.is_kernel_thread() || stat.is_ended() {
@@ -129,7 +164,7 @@ fn read_error(pid: i32, error: io::Error) -> MoveRequestError {
 /// The checks that apply makes.
 fn conditions(request: &MoveRequest) -> Result<MoveConditions, MoveRequestError> {
     let pid = request.pid;
-    let system = Rooted::live().map_err(|error| MoveRequestError::Read { pid, error })?;
+    let system = live(pid)?;
     checks::conditions(&system, request).map_err(|refusal| MoveRequestError::Refused {
         pid,
         reason: refusal.to_string(),
@@ -145,10 +180,51 @@ pub(crate) fn check_moves(plan: &Plan) -> Result<(), MoveRequestError> {
         .changes
         .iter()
         .filter_map(|it| MoveRequest::of(&it.change));
-    for request in requests {
-        conditions(&request)?;
+    let mut requests: Vec<MoveRequest> = requests.collect();
+    if requests.len() > 1 {
+        // Apply goes on with the others.
+        let has_ended = |pid| matches!(identity(pid), Err(MoveRequestError::NoProcess(_)));
+        requests.retain(|request| !has_ended(request.pid));
     }
-    Ok(())
+    for request in &requests {
+        conditions(request)?;
+    }
+    check_all_together(&requests)
+}
+
+/// Checks whether a node has room for all moves of a plan; on the running system. Processes that have ended need none.
+///
+/// # Errors
+/// When it has not.
+pub(crate) fn check_together(plan: &Plan) -> Result<(), MoveRequestError> {
+    let changes = plan.changes.iter();
+    let requests = changes.filter_map(|it| MoveRequest::of(&it.change));
+    check_all_together(&requests.collect::<Vec<_>>())
+}
+
+fn check_all_together(requests: &[MoveRequest]) -> Result<(), MoveRequestError> {
+    if requests.len() < 2 {
+        return Ok(());
+    }
+    let system = live(requests[0].pid)?;
+    let read = |request: &MoveRequest| {
+        let conditions = MoveConditions::read(&system, request).ok()?;
+        Some((request.clone(), conditions))
+    };
+    let moves: Vec<_> = requests.iter().filter_map(read).collect();
+    together(&moves)
+}
+
+/// Whether the moves fit together.
+pub(super) fn together(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), MoveRequestError> {
+    checks::check_together(moves).map_err(|refusal| MoveRequestError::Together {
+        processes: moves.len(),
+        reason: refusal.to_string(),
+    })
+}
+
+pub(super) fn live(pid: i32) -> Result<Rooted, MoveRequestError> {
+    Rooted::live().map_err(|error| MoveRequestError::Read { pid, error })
 }
 
 /// Leaves alone the moves of memory that an audit of the running system asked for and that are no longer possible: the process
@@ -166,7 +242,12 @@ pub fn check_processes(plan: &mut Plan) {
             .and_then(|owner| owner.process.as_ref());
         match check_process(&request, process) {
             Ok(()) => plan.changes.push(planned),
-            Err(because) => leave(plan, &planned, request.pid, because),
+            Err(because) => leave(
+                plan,
+                &planned.rule,
+                format!("process {}", request.pid),
+                because,
+            ),
         }
     }
 }
@@ -184,10 +265,11 @@ fn check_process(request: &MoveRequest, process: Option<&ProcessIdentity>) -> Re
     }
 }
 
-fn leave(plan: &mut Plan, planned: &Planned, pid: i32, because: String) {
+/// Takes note that something the rule found is not changed.
+pub(crate) fn leave(plan: &mut Plan, rule: &str, subject: String, because: String) {
     plan.left_alone.push(LeftAlone {
-        subject: format!("process {pid}"),
-        rule: planned.rule.clone(),
+        subject,
+        rule: rule.to_owned(),
         because,
     });
 }

@@ -24,6 +24,8 @@ struct FarMapping {
     bytes: u64,
     /// Of those, what may move.
     movable_bytes: u64,
+    /// Its part of them where several processes move: each page divided by the number of its mappings.
+    part_bytes: u64,
     /// Whether they are pages of hugetlbfs, which take free ones of the target's pool, or memory in blocks of their size.
     is_hugetlb: bool,
     /// Whether other processes map some of its pages.
@@ -44,8 +46,8 @@ impl Survey {
     pub(crate) fn of(request: &MoveRequest) -> io::Result<Self> {
         let open = |name| Ok::<_, io::Error>(BufReader::new(tasks::open(request.pid, name)?));
         let mut survey = Self::read(open("numa_maps")?, &request.from, request.to)?;
-        if !request.shared && survey.far.iter().any(|mapping| mapping.is_mapped_by_others) {
-            survey.leave_shared(open("smaps")?)?;
+        if survey.far.iter().any(|mapping| mapping.is_mapped_by_others) {
+            survey.read_shares(open("smaps")?, request.shared)?;
         }
         Ok(survey)
     }
@@ -70,6 +72,7 @@ impl Survey {
                     start: mapping.start,
                     bytes: far,
                     movable_bytes: far,
+                    part_bytes: far,
                     is_hugetlb: page_bytes > system_page,
                     is_mapped_by_others: mapping.most_mappings > 1,
                     bound: is_bound.then(|| String::from_utf8_lossy(mapping.policy).into_owned()),
@@ -79,18 +82,26 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Of mappings that other processes share, only what smaps calls private may move. numa_maps says of a mapping only that
-    /// it has such pages, not how many.
-    fn leave_shared(&mut self, smaps: impl BufRead) -> io::Result<()> {
+    /// Of mappings that other processes share, only what smaps calls private may move, unless shared pages move, too.
+    /// numa_maps says of a mapping only that it has such pages, not how many.
+    fn read_shares(&mut self, smaps: impl BufRead, moves_shared: bool) -> io::Result<()> {
         let mut shared: BTreeMap<u64, &mut FarMapping> = self
             .far
             .iter_mut()
             .filter(|mapping| mapping.is_mapped_by_others)
             .map(|mapping| (mapping.start, mapping))
             .collect();
-        maps::each_private(smaps, |start, bytes| {
-            if let Some(mapping) = shared.get_mut(&start) {
-                mapping.movable_bytes = mapping.bytes.min(bytes);
+        maps::each_size(smaps, |of| {
+            let Some(mapping) = shared.get_mut(&of.start) else {
+                return;
+            };
+            if moves_shared {
+                let part = u128::from(mapping.bytes) * u128::from(of.proportional);
+                let part = part / u128::from(of.resident.max(1));
+                mapping.part_bytes = mapping.bytes.min(u64::try_from(part).unwrap_or(u64::MAX));
+            } else {
+                mapping.movable_bytes = mapping.bytes.min(of.private);
+                mapping.part_bytes = mapping.movable_bytes;
             }
         })
     }
@@ -108,6 +119,21 @@ impl Survey {
     /// Bytes to move in pages of hugetlbfs.
     pub(crate) fn hugetlb_bytes(&self) -> u64 {
         self.sum(true)
+    }
+
+    /// As [`Self::to_move_bytes`], to be added to that of other processes that move: a page that several of them map counts
+    /// once.
+    pub(crate) fn part_bytes(&self) -> u64 {
+        let others = self.far.iter().filter(|it| !it.is_hugetlb);
+        others.fold(0, |sum, it| sum.saturating_add(it.part_bytes))
+    }
+
+    /// Bytes on the source nodes that stay, because other processes map them.
+    pub(crate) fn staying_bytes(&self) -> u64 {
+        let all = self.far.iter();
+        all.fold(0, |sum, it| {
+            sum.saturating_add(it.bytes.saturating_sub(it.movable_bytes))
+        })
     }
 
     /// All that is to be moved.
@@ -199,10 +225,28 @@ mod tests {
             Survey::read(&numa_maps[..], &NodeSet::single(NodeId(0)), NodeId(1)).unwrap();
         assert_eq!(found.far_bytes(), 17 * 4096);
         assert!(found.bound().is_some());
-        found.leave_shared(&smaps[..]).unwrap();
+        found.read_shares(&smaps[..], false).unwrap();
         assert_eq!(found.far_bytes(), 5 * 4096);
+        assert_eq!(
+            (found.part_bytes(), found.staying_bytes()),
+            (5 * 4096, 12 * 4096)
+        );
         assert_eq!(found.bound(), None);
         assert_eq!(found.by_node()[0].bytes, 17 * 4096);
+    }
+
+    #[test]
+    fn pages_of_several_processes_that_move_together_count_once() {
+        let numa_maps = b"9000 default anon=3 mapmax=2 N0=3 N1=1 kernelpagesize_kB=4\n";
+        let smaps = b"9000-e000 rw-s 0 00:00 0\nRss: 16 kB\nPss: 8 kB\nPrivate_Dirty: 0 kB\n";
+        let mut found =
+            Survey::read(&numa_maps[..], &NodeSet::single(NodeId(0)), NodeId(1)).unwrap();
+        found.read_shares(&smaps[..], true).unwrap();
+        assert_eq!(
+            (found.far_bytes(), found.part_bytes()),
+            (3 * 4096, 6 * 1024)
+        );
+        assert_eq!(found.staying_bytes(), 0);
     }
 
     #[test]

@@ -33,7 +33,7 @@ const LARGEST_PLAN: u64 = 256 << 20;
 )]
 pub struct Apply {
     /// A plan as `nearfar plan --format json` prints it, or "-" for standard input
-    #[arg(value_name = "FILE", conflicts_with_all = ["rules", "devices", "not_devices", "override_device_node", "iopolicy", "task_memory"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["rules", "devices", "not_devices", "override_device_node", "iopolicy", "to_node_of", "cpuset_mems"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     target: TargetArgs,
@@ -62,6 +62,13 @@ pub struct Apply {
 impl Apply {
     /// Reads or makes the plan, carries it out, prints what came of it.
     pub fn run(self, colour: Colour) -> Outcome {
+        if let Some((unit, node)) = self.choice.unit() {
+            return Err(Failure::Input(anyhow!(
+                "cannot bind unit {unit} now: systemd sets its policy when it starts it; `nearfar plan --bind-unit {unit} \
+                 --to-node {node} --format systemd` prints the drop-in, and --cpuset-mems {unit}={node} and --group-memory \
+                 {unit} --to-node {node} are for a unit that runs"
+            )));
+        }
         let (plan, origin) = match &self.file {
             Some(file) => (read_plan(file)?, None),
             None => self
@@ -126,7 +133,7 @@ impl Apply {
             return Ok(());
         }
         Err(Failure::Input(anyhow!(
-            "--rate limits how fast memory is moved, and this plan moves none: leave it out, or see --task-memory"
+            "--rate limits how fast memory is moved, and this plan moves none: leave it out, or see --task-memory and --group-memory"
         )))
     }
 
@@ -136,8 +143,9 @@ impl Apply {
             root: self.target.root.clone(),
             fake: None,
         };
-        let machine = source.read(super::audit::wanted(self.choice.task_scope()))?;
-        Ok((self.choice.plan(&machine)?, machine.origin))
+        let machine = source.read(self.choice.want())?;
+        let target = self.target.target();
+        Ok((self.choice.plan(&machine, Some(&target))?, machine.origin))
     }
 }
 
@@ -147,6 +155,8 @@ pub fn by_who_has_to_act(error: ApplyError) -> Failure {
         ApplyError::Plan(_) | ApplyError::NoSuchChangeSet { .. } | ApplyError::Root { .. } => {
             Failure::input(error)
         }
+        ApplyError::UnitBinding(_) => Failure::input(error),
+        ApplyError::CpusetMemory(ref reason) if reason.is_input() => Failure::input(error),
         _ => Failure::refused(error),
     }
 }

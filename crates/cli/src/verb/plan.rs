@@ -1,21 +1,23 @@
 //! `nearfar plan`: the changes that would fix what the audit found, shown or written down.
 
+mod group;
 mod memory;
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use nearfar_apply::export;
+use nearfar_apply::{Target, export};
 use nearfar_machine::{IoPolicy, Machine, PciAddress, SourceKind};
 use nearfar_placement::audit::{self, AuditOptions};
 use nearfar_placement::change::Plan as Changes;
 use nearfar_placement::plan::{self, PlanOptions};
-use nearfar_sources::TaskScope;
+use nearfar_sources::{TaskScope, Want};
 
 use crate::args::{Colour, SourceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use group::GroupArgs;
 use memory::MemoryArgs;
 
 /// Show the changes that would fix what the audit finds, without making them
@@ -26,7 +28,8 @@ use memory::MemoryArgs;
 #[command(
     after_long_help = "Examples:\n  nearfar plan\n  nearfar plan --format json > plan.json && nearfar apply \
                              plan.json\n  nearfar plan --format script > near.sh\n  nearfar plan --task-memory \
-                             4711 --to-node 1 --format json > move.json"
+                             4711 --to-node 1 --format json > move.json\n  nearfar plan --group-memory redis.service \
+                             --to-node 1\n  nearfar plan --bind-unit redis.service --to-node 1 --format systemd"
 )]
 pub struct Plan {
     #[command(flatten)]
@@ -74,14 +77,41 @@ pub struct ChoiceArgs {
     iopolicy: Option<String>,
     #[command(flatten)]
     memory: MemoryArgs,
+    #[command(flatten)]
+    group: GroupArgs,
 }
+
+/// The options that choose among what an audit finds.
+const AUDITED: [&str; 5] = [
+    "rules",
+    "devices",
+    "not_devices",
+    "override_device_node",
+    "iopolicy",
+];
 
 /// The rule whose fixes move memory. Only where it is named are processes read: that stops the mmap(2) of each for a moment.
 const MEMORY_RULE: &str = "task-memory-far";
 
 impl ChoiceArgs {
-    /// Which processes have to be read.
-    pub fn task_scope(&self) -> TaskScope {
+    /// What has to be read of the machine.
+    pub fn want(&self) -> Want {
+        match self.memory.needs_groups() || self.group.unit().is_some() {
+            true => Want {
+                task_memory: false,
+                min_task_bytes: 0,
+                ..super::audit::wanted(TaskScope::All)
+            },
+            false => super::audit::wanted(self.task_scope()),
+        }
+    }
+
+    /// The unit that is to be bound, and its node.
+    pub fn unit(&self) -> Option<(&str, u32)> {
+        Some((self.group.unit()?, self.memory.to_node?))
+    }
+
+    fn task_scope(&self) -> TaskScope {
         match self.rules.iter().any(|rule| rule == MEMORY_RULE) {
             true => TaskScope::All,
             false => TaskScope::None,
@@ -93,9 +123,10 @@ impl ChoiceArgs {
         self.memory.is_given() || self.rules.iter().any(|rule| rule == MEMORY_RULE)
     }
 
-    /// Audits the machine and plans within the choice.
-    pub fn plan(&self, machine: &Machine) -> Result<Changes, Failure> {
-        if let Some(plan) = self.memory.plan(machine) {
+    /// Audits the machine and plans within the choice. `target`: what has the files of the machine.
+    pub fn plan(&self, machine: &Machine, target: Option<&Target>) -> Result<Changes, Failure> {
+        let asked_for = self.memory.plan(machine);
+        if let Some(plan) = asked_for.or_else(|| self.group.plan(machine, target)) {
             return plan;
         }
         let options = PlanOptions {
@@ -113,6 +144,7 @@ impl ChoiceArgs {
         if machine.origin.kind == SourceKind::Live {
             nearfar_apply::check_processes(&mut plan);
         }
+        nearfar_apply::check_cpusets(&mut plan, target).map_err(super::apply::by_who_has_to_act)?;
         Ok(plan)
     }
 }
@@ -138,10 +170,23 @@ fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Fai
 impl Plan {
     /// Reads, audits, plans, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = self
-            .source
-            .read(super::audit::wanted(self.choice.task_scope()))?;
-        let plan = self.choice.plan(&machine)?;
+        if self.choice.unit().is_some() && self.format != PlanFormat::Systemd {
+            return Err(Failure::Input(anyhow!(
+                "--bind-unit prints a drop-in of systemd and has no other format: add --format systemd"
+            )));
+        }
+        let target = match (&self.source.source, &self.source.root) {
+            (Some(_), _) => None,
+            (None, Some(root)) => Some(Target::tree(root.clone(), None)),
+            (None, None) => Some(Target::live(None)),
+        };
+        let (want, target) = (self.choice.want(), target.as_ref());
+        let machine = self.source.read(want)?;
+        let ChoiceArgs { group, memory, .. } = &self.choice;
+        if let Some(text) = group.drop_in(&machine, target, memory.to_node) {
+            return output::print(&text?);
+        }
+        let plan = self.choice.plan(&machine, target)?;
         output::print(&match self.format {
             PlanFormat::Table => {
                 nearfar_report::plan::document(&plan).to_text(&output::style(colour))

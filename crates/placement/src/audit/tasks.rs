@@ -92,13 +92,19 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
         "Let its memory come from {} (AllowedMemoryNodes= of the unit), or move its CPUs.",
         nodes(&homes)
     );
-    ledger.add(
-        Finding::new(DISJOINT, format!("cpuset {}", cpuset.path), message)
-            .evidence(file("cpuset.cpus.effective"), allowed.to_string())
-            .evidence(file("cpuset.mems.effective"), memory.to_string())
-            .cost(now, after)
-            .advice(advice),
-    );
+    let finding = Finding::new(DISJOINT, format!("cpuset {}", cpuset.path), message)
+        .evidence(file("cpuset.cpus.effective"), allowed.to_string())
+        .evidence(file("cpuset.mems.effective"), memory.to_string())
+        .cost(now, after)
+        .advice(advice);
+    // In version 1 the kernel moves the memory only where cpuset.memory_migrate is set.
+    ledger.add(match cpuset.version_2 {
+        Some(true) => finding.fix(Change::CpusetMemory {
+            group: cpuset.path.trim_matches('/').to_owned(),
+            nodes: homes,
+        }),
+        _ => finding,
+    });
 }
 
 /// A task and the bytes that count.

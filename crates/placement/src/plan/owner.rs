@@ -54,7 +54,10 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
                 ..Owner::default()
             }
         }
-        Change::Sysctl { .. } | Change::SchedulerDebug { .. } | Change::Cpuset { .. } => {
+        Change::Sysctl { .. }
+        | Change::SchedulerDebug { .. }
+        | Change::Cpuset { .. }
+        | Change::CpusetMemory { .. } => {
             return None;
         }
     };

@@ -50,7 +50,10 @@ fn change(machine: &mut Machine, change: &Change) {
                 .rps = Known::Yes(cpus.clone());
         }
         // No audit rule is about them, so no plan has them.
-        Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::TaskMemory { .. } => {
+        Change::SchedulerDebug { .. }
+        | Change::Cpuset { .. }
+        | Change::CpusetMemory { .. }
+        | Change::TaskMemory { .. } => {
             unreachable!("{change:?}")
         }
         Change::NvmeIoPolicy { subsystem, policy } => {

@@ -19,6 +19,9 @@ use crate::value;
 const DEEPEST: usize = 32;
 const MOST_GROUPS: usize = 50_000;
 
+/// Where the version 2 hierarchy is mounted.
+const UNIFIED: &str = "sys/fs/cgroup";
+
 /// The names of the files in one kind of hierarchy.
 struct Hierarchy {
     root: &'static str,
@@ -40,7 +43,7 @@ const HIERARCHIES: [Hierarchy; 5] = [
         nodes: ["cpuset.mems", "cpuset.effective_mems"],
     },
     Hierarchy {
-        root: "sys/fs/cgroup",
+        root: UNIFIED,
         cpus: ["cpuset.cpus", "cpuset.cpus.effective"],
         nodes: ["cpuset.mems", "cpuset.mems.effective"],
     },
@@ -141,6 +144,7 @@ impl Hierarchy {
                 own_nodes
             },
             configured,
+            version_2: Some(self.root == UNIFIED),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Moving a process's memory as one change of a change set.
 
-use nearfar_placement::change::Planned;
+use nearfar_placement::change::{Change, Planned};
 use nearfar_placement::plan::memory_by_node;
 use nearfar_proc::error_text;
 use nearfar_proc::resident::Walk;
@@ -36,6 +36,10 @@ impl Carrying<'_> {
         };
         let process = match Process::open(request.pid, identity.start_ticks) {
             Ok(process) => process,
+            Err(error) if error.is_end() && self.moves_several() => {
+                let because = error.to_string();
+                return Ok(Applied::ProcessGone { because });
+            }
             Err(error) => return left(error.to_string()),
         };
         let survey = match MoveConditions::read(self.system, request) {
@@ -47,7 +51,15 @@ impl Carrying<'_> {
                 Ok(()) => conditions.survey,
                 Err(refusal) => return left(refusal.to_string()),
             },
-            Err(refusal) => return left(refusal.to_string()),
+            Err(refusal) => {
+                return match process.check() {
+                    Err(changed) if changed.is_end_of_pages() && self.moves_several() => {
+                        let because = changed.to_string();
+                        Ok(Applied::ProcessGone { because })
+                    }
+                    _ => left(refusal.to_string()),
+                };
+            }
         };
         let before = memory_by_node(&survey.by_node());
         let name = file_of(self.header.id, self.writes.len() as u64);
@@ -70,6 +82,13 @@ impl Carrying<'_> {
         }
         let after = after(&survey.by_node(), &state.moved_from, request.to);
         Ok(self.settle_move(&name, before, memory_by_node(&after), state))
+    }
+
+    /// Whether the plan moves the memory of several processes: that one of them ends is to be expected then.
+    fn moves_several(&self) -> bool {
+        let moves = self.plan.changes.iter();
+        let moves = moves.filter(|it| matches!(it.change, Change::TaskMemory { .. }));
+        moves.count() > 1
     }
 
     /// Begins the record of pages, and announces the move in the journal. What failed, with nothing moved, in the inner error.
