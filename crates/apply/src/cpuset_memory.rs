@@ -323,8 +323,13 @@ pub(crate) fn is_for_tasks(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
 }
 
-/// What undoing the write has not undone: the memory that moved with it.
-pub(crate) fn what_stays(system: &dyn System, intent: &Intent, written: &str) -> Option<String> {
+/// What undoing the write has not undone: the memory that moved to the nodes that were found.
+pub(crate) fn what_stays(
+    system: &dyn System,
+    intent: &Intent,
+    found: &str,
+    written: &str,
+) -> Option<String> {
     let Setting::CpusetMemory { group } = &intent.setting else {
         return None;
     };
@@ -335,7 +340,7 @@ pub(crate) fn what_stays(system: &dyn System, intent: &Intent, written: &str) ->
                 .to_owned(),
         );
     }
-    let had = NodeSet::parse_list(intent.new.trim()).unwrap_or_default();
+    let had = NodeSet::parse_list(found.trim()).unwrap_or_default();
     let stay = effective(system, group).map_or(had.clone(), |now| had.intersection(&now));
     if !stay.is_empty() {
         notes.push(format!(

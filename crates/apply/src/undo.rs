@@ -157,7 +157,7 @@ impl Undo<'_> {
         };
         let stays = match self.tree {
             true => None,
-            false => cpuset_memory::what_stays(self.system, &intent, &to),
+            false => cpuset_memory::what_stays(self.system, &intent, &now, &to),
         };
         let bound = driver.map_or(Ok(None), |(device, driver)| {
             let later = &intent.later_paths;
