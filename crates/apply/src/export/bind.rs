@@ -110,10 +110,10 @@ fn found(
     {
         return Ok(format!("its file is {file}"));
     }
-    let runs = |group: &String| service_name(group).as_deref() == Some(unit);
+    let runs = |group: &&String| service_name(group).as_deref() == Some(unit);
     let groups = |tasks: &Vec<nearfar_machine::Task>| {
-        let groups = tasks.iter().filter_map(|task| task.group.get());
-        groups.cloned().find(runs)
+        let mut groups = tasks.iter().filter_map(|task| task.group.get());
+        groups.find(runs).cloned()
     };
     match (machine.tasks.as_ref().map(groups), system) {
         (Known::Yes(Some(group)), _) => Ok(format!("it runs in control group {group}")),
