@@ -43,6 +43,8 @@ pub enum TraceError {
         cpu: CpuId,
         source: io::Error,
     },
+    #[error("the nodes have too many ranges of CPUs for a filter of {event}")]
+    LongFilter { event: String },
     #[error("no CPU to trace on is online")]
     NoCpu,
     #[error(

@@ -7,6 +7,7 @@
 //!          CPU 1  event ─┘ ring ──►         └─► order ──► migrations::Moves ─┼──► answers, with a Machine
 //!          ...                     └─► locks::Waits                         ┘
 //! Sampler: CPU 0  clock ─► ring ──► profile::Profile    where CPU time is spent
+//! NodeMigrations: CPU 0  event, counted by the kernel        moves between nodes
 //! ```
 //!
 //! [`watch`] keeps one session open for a whole experiment, and answers for one process after the other.
@@ -21,6 +22,7 @@ pub mod format;
 pub mod locks;
 mod losses;
 pub mod migrations;
+mod node_migrations;
 pub mod numa_balancing;
 pub mod nvme;
 mod open;
@@ -36,6 +38,7 @@ pub mod watch;
 
 pub use error::TraceError;
 pub use losses::Losses;
+pub use node_migrations::NodeMigrations;
 pub use open::now_ns;
 pub use order::Ordered;
 pub use session::{Finished, Plan, Session};

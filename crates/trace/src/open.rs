@@ -64,6 +64,16 @@ impl Event {
         )
     }
 
+    /// Opens a tracepoint on a CPU that is counted and not recorded, not counting yet. `Ok(None)`: that CPU is offline.
+    pub(crate) fn open_count(format: &Format, cpu: CpuId) -> Result<Option<Self>, TraceError> {
+        let mut attributes = attributes(PERF_TYPE_TRACEPOINT, u64::from(format.id()));
+        attributes.sample_type = 0;
+        open_on(&mut attributes, cpu).map_or_else(
+            |error| refusal(format.name(), cpu, error),
+            |fd| Ok(Some(Self(fd))),
+        )
+    }
+
     /// Opens the clock of a CPU (PERF_COUNT_SW_CPU_CLOCK), which samples so many times a second what runs there, with callers; not
     /// counting yet. `Ok(None)`: that CPU is offline.
     pub(crate) fn open_clock(cpu: CpuId, hertz: u32) -> Result<Option<Self>, TraceError> {

@@ -8,7 +8,9 @@ use nearfar_sources::synthetic;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
 use nearfar_trace::profile::{Profile, Sampler};
-use nearfar_trace::{Finished, Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns, tasks};
+use nearfar_trace::{
+    Finished, Losses, NodeMigrations, Ordered, Plan, Session, TraceError, Tracefs, now_ns, tasks,
+};
 use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaffinity};
 
 /// Two CPUs this test may use.
@@ -402,4 +404,33 @@ fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
         !kernel.functions.is_empty() && kernel.lost == 0,
         "{kernel:?}"
     );
+}
+
+#[test]
+fn the_kernel_counts_moves_between_nodes_and_no_others() {
+    let Some([a, b]) = two_cpus() else {
+        return println!("skipped: cpus: one CPU");
+    };
+    let machine = |first: CpuSet, second: CpuSet| {
+        let mut machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
+        machine.cpu_states.online = online();
+        machine.nodes[0].cpus = first;
+        machine.nodes[1].cpus = second;
+        machine
+    };
+    let one = |cpu| [cpu].into_iter().collect::<CpuSet>();
+    let moves = |machine: &Machine| {
+        let counter = permitted(NodeMigrations::open(machine))?;
+        for _ in 0..10 {
+            move_to(a);
+            move_to(b);
+        }
+        Some(counter.count().unwrap())
+    };
+    let Some(between) = moves(&machine(one(a), one(b))) else {
+        return;
+    };
+    // Of other tasks as well, and the first may have been on its CPU already.
+    assert!(between >= 19, "{between}");
+    assert_eq!(moves(&machine(online(), CpuSet::new())), Some(0));
 }
