@@ -126,6 +126,11 @@ impl Screen {
     }
 
     fn start_with(columns: u16, lines: u16, words: &[&str]) -> Self {
+        Self::start_on("xterm-256color", (columns, lines), words)
+    }
+
+    /// On a terminal of this type.
+    fn start_on(kind: &str, (columns, lines): (u16, u16), words: &[&str]) -> Self {
         let (terminal, other) = open_terminal();
         let size = Winsize {
             ws_row: lines,
@@ -138,7 +143,7 @@ impl Screen {
         let child = Command::new("setsid")
             .args(["--ctty", "--wait", NEARFAR, "top"])
             .args(words)
-            .env("TERM", "xterm-256color")
+            .env("TERM", kind)
             .stdin(stdio())
             .stdout(stdio())
             .stderr(stdio())
@@ -258,6 +263,30 @@ fn keys_work_and_quitting_restores_the_terminal() {
     screen.press("q");
     let (status, is_restored) = screen.end();
     assert!(status.success() && is_restored, "{status}");
+}
+
+#[test]
+fn only_the_processes_that_were_asked_for_are_shown_after_a_key() {
+    let (asked, other) = (Burner::start(), Burner::start());
+    let [asked_pid, other_pid] = [&asked, &other].map(|it| it.0.id().to_string());
+    let words = ["--seconds", "3600", "--pid", &asked_pid];
+    let mut screen = Screen::start_on("xterm", (100, 30), &words);
+    screen.wait_for("by cost");
+    screen.press("s");
+    screen.wait_for("by cpu");
+    let shown = screen.shown.screen().contents();
+    let has_row = |pid: &str| shown.contains(&format!("{pid}  bash"));
+    assert!(has_row(&asked_pid) && !has_row(&other_pid), "{shown}");
+    screen.press("q");
+    assert!(screen.end().0.success());
+}
+
+#[test]
+fn a_terminal_that_cannot_place_text_is_refused() {
+    let mut screen = Screen::start_on("dumb", (80, 24), &[]);
+    screen.wait_for("--batch");
+    let (status, is_restored) = screen.end();
+    assert!(status.code() == Some(2) && is_restored, "{status}");
 }
 
 #[test]

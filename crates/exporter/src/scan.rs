@@ -56,7 +56,7 @@ impl Scanner {
         let services = Services::new(options.top, patterns(&options.services)?);
         let live = LiveMachine::new(nearfar_live::Options {
             min_bytes: options.min_bytes,
-            pids: Vec::new(),
+            ..nearfar_live::Options::default()
         })?;
         Ok(Self {
             live,

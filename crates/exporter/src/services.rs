@@ -142,7 +142,7 @@ impl Services {
         text.family(
             "nearfar_unread_memory_tasks",
             Kind::Gauge,
-            "Processes whose memory is in no sum: not looked for yet, or not permitted.",
+            "Processes whose memory is in no sum: not read yet, or not permitted.",
         )
         .sample(&[], self.unread as f64);
     }

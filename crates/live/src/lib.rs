@@ -7,6 +7,7 @@
 //!                                 unread first            ├──► Machine with tasks ──► placement::tasks
 //! memory of the largest, oldest   5 ms of CPU time a look ┘
 //! /proc/stat, numastat, vmstat, interrupts  each look ───────► NodeActivity, Balancing, DeviceActivity
+//! sched_migrate_task, counted by the kernel  each look ──────► node_migrations
 //! ```
 //!
 //! [`LiveMachine`] is shared by `top` and `exporter`. A look that costs more than expected is followed by a longer rest
@@ -18,7 +19,9 @@
 )]
 
 mod devices;
+mod migrations;
 mod nodes;
+mod pace;
 mod processes;
 mod recent;
 
@@ -34,11 +37,11 @@ use nearfar_trace::numa_balancing::MachineCounts;
 use serde::Serialize;
 
 use devices::Devices;
+use migrations::Migrations;
 use nodes::Nodes;
+use pace::Pace;
 use processes::Processes;
 
-/// Of one CPU, that looking may take on average.
-const MAX_CPU_SHARE: f64 = 0.015;
 /// The machine itself is read again after this: nodes and CPUs come online, drivers change affinities.
 const MIN_MACHINE_AGE: Duration = Duration::from_secs(60);
 /// Of one CPU, that reading the machine may take on average besides.
@@ -51,6 +54,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// Watched whatever their size.
     pub pids: Vec<i32>,
+    /// Let the kernel count moves between nodes, which takes the rights to trace.
+    pub migrations: bool,
 }
 
 /// A running system that is looked at again and again.
@@ -64,9 +69,9 @@ pub struct LiveMachine {
     processes: Processes,
     nodes: Nodes,
     devices: Devices,
+    migrations: Migrations,
     last: Instant,
-    /// CPU seconds of the last look; 0 after the first, which opens files that the others find open.
-    cost_s: f64,
+    pace: Pace,
     total_cost_s: f64,
 }
 
@@ -90,8 +95,10 @@ pub struct Look {
     pub processes: usize,
     /// All their threads.
     pub threads: u64,
-    /// Threads that were last seen on another node.
+    /// Threads that were last seen on another node: they moved once, at least. Those of processes that are watched.
     pub node_changes: u64,
+    /// Moves of all tasks between nodes, as the kernel counts them.
+    pub node_migrations: Known<u64>,
     /// How long ago the memory of each process was looked for, by process number.
     pub memory_ages: Vec<MemoryAge>,
     pub cost: Cost,
@@ -172,12 +179,16 @@ impl LiveMachine {
             processes: Processes::default(),
             nodes: Nodes::default(),
             devices: Devices::of(&machine),
+            migrations: match options.migrations {
+                true => Migrations::open(&machine),
+                false => Migrations::off(),
+            },
             options,
             tree,
             machine,
             machine_read: now,
             last: now,
-            cost_s: 0.0,
+            pace: Pace::default(),
             total_cost_s: 0.0,
         })
     }
@@ -210,14 +221,15 @@ impl LiveMachine {
             processes: scan.processes,
             threads: scan.threads,
             node_changes: scan.node_changes,
+            node_migrations: self.migrations.look(),
             memory_ages: self.processes.memory_ages(),
             cost: scan.cost,
         };
         let cost_s = thread_seconds() - begun;
-        self.cost_s = match self.total_cost_s {
-            0.0 => 0.0,
-            _ => cost_s - of_machine_s,
-        };
+        // The first opens files that the others find open.
+        if self.total_cost_s > 0.0 {
+            self.pace.add(cost_s - of_machine_s);
+        }
         self.total_cost_s += cost_s;
         look.cost.cpu_s = cost_s;
         look.cost.total_cpu_s = self.total_cost_s;
@@ -235,6 +247,7 @@ impl LiveMachine {
         self.machine_cost_s = thread_seconds() - begun;
         self.machine_read = now;
         self.devices.renew(&self.machine);
+        self.migrations.renew(&self.machine);
         Ok(())
     }
 
@@ -258,9 +271,10 @@ impl LiveMachine {
         }
     }
 
-    /// How long to wait before the next look: what was asked for, or longer where looking would take more than 1.5 % of a CPU.
+    /// How long to wait before the next look: what was asked for, or longer where the last looks, on average, would take more than
+    /// 1.5 % of a CPU.
     pub fn rest(&self, wanted: Duration) -> Duration {
-        wanted.max(Duration::from_secs_f64(self.cost_s / MAX_CPU_SHARE))
+        self.pace.rest(wanted)
     }
 }
 

@@ -78,8 +78,9 @@ impl Processes {
         let pids = tasks::processes().map_err(LiveError::List)?;
         let there: HashSet<i32> = pids.iter().copied().collect();
         self.known.retain(|pid, _| there.contains(pid));
+        let mut node_changes = 0;
         for &pid in pids.iter().filter(|&&pid| pid != own) {
-            self.look_at(pid, seconds);
+            node_changes += u64::from(self.look_at(pid, machine, seconds));
         }
         self.has_looked = true;
         let mut large: Vec<i32> = self
@@ -89,7 +90,7 @@ impl Processes {
             .map(|(pid, _)| *pid)
             .collect();
         large.sort_unstable();
-        let node_changes = self.read_threads(&large, machine);
+        node_changes += self.read_threads(&large, machine);
         let cost = self.read_memory(tree, &large, seconds);
         let tasks = large.iter().filter_map(|pid| self.known[pid].task(*pid));
         Ok(Scan {
@@ -116,8 +117,9 @@ impl Processes {
         ages
     }
 
-    /// Its stat; a number that another process has by now starts again.
-    fn look_at(&mut self, pid: i32, seconds: f64) {
+    /// Its stat; a number that another process has by now starts again. Returns whether its only thread is on another node than it
+    /// was.
+    fn look_at(&mut self, pid: i32, machine: &Machine, seconds: f64) -> bool {
         let known = self.known.remove(&pid);
         let before = known.as_ref().map(|process| process.now);
         let mut process = known.unwrap_or_else(|| Process::new(pid));
@@ -125,13 +127,13 @@ impl Processes {
             process = Process::new(pid);
             process.stat.read()
         }) else {
-            return;
+            return false;
         };
         if before.is_some_and(|before| before.id != now.id) {
             process = Process::new(pid);
             match process.stat.read() {
                 Ok(read) => (now, name) = read,
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
         let same = before.filter(|before| before.id == now.id);
@@ -146,6 +148,8 @@ impl Processes {
         if let Some(cpu) = now.cpu.filter(|_| is_alone && process.since_ms > 0) {
             process.recent.add(cpu, process.since_ms);
         }
+        let was_on = same.and_then(|before| node(machine, before.cpu));
+        let has_moved = is_alone && was_on.is_some() && was_on != node(machine, now.cpu);
         if process.name.as_bytes() != name.as_bytes() {
             // Another program: its memory is another one.
             process.name = name.to_string();
@@ -153,6 +157,7 @@ impl Processes {
         }
         process.now = now;
         self.known.insert(pid, process);
+        has_moved
     }
 
     /// Reads the threads of processes that ran, those first that waited longest. Returns how many of them are on another node than
@@ -266,7 +271,6 @@ impl Process {
         let is_first = self.threads_read.is_none();
         self.threads_read = Some(Instant::now());
         self.threads.clear();
-        let node = |cpu: Option<CpuId>| -> Option<NodeId> { machine.cpu(cpu?)?.node };
         let mut changes = 0;
         for tid in tasks::threads(pid).unwrap_or_default() {
             let Ok((stat, name)) = tasks::stat_of_with_name(pid, tid) else {
@@ -280,8 +284,8 @@ impl Process {
             if let Some(cpu) = stat.cpu.filter(|_| since_ms > 0) {
                 self.recent.add(cpu, since_ms);
             }
-            let was_on = known.and_then(|(_, cpu)| node(cpu));
-            changes += u64::from(was_on.is_some() && was_on != node(stat.cpu));
+            let was_on = known.and_then(|(_, cpu)| node(machine, cpu));
+            changes += u64::from(was_on.is_some() && was_on != node(machine, stat.cpu));
             self.threads.push(ProcessThread {
                 id: stat.id,
                 name: name.to_string(),
@@ -298,7 +302,7 @@ impl Process {
         let mut task = match &self.read {
             Some(read) => read.task.clone(),
             None => Task {
-                memory: Known::no("not looked for yet"),
+                memory: Known::no("not read yet"),
                 start: Known::Yes(self.now.id.start),
                 ..Task::new(pid, &self.name)
             },
@@ -334,6 +338,10 @@ impl ProcessThread {
     }
 }
 
+fn node(machine: &Machine, cpu: Option<CpuId>) -> Option<NodeId> {
+    machine.cpu(cpu?)?.node
+}
+
 fn ticks(stat: &Stat) -> u64 {
     stat.user_ticks.saturating_add(stat.system_ticks)
 }
@@ -341,3 +349,6 @@ fn ticks(stat: &Stat) -> u64 {
 fn milliseconds(ticks: u64) -> u64 {
     ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1)
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,6 +89,7 @@ fn memory_is_looked_for_and_has_an_age() {
     let options = Options {
         min_bytes: u64::MAX,
         pids: vec![burner.pid()],
+        ..Options::default()
     };
     let mut live = LiveMachine::new(options).unwrap();
     let look = live.look().unwrap();
@@ -111,7 +112,12 @@ fn a_rest_is_as_long_as_was_asked_for_or_as_looking_costs() {
     let wanted = Duration::from_millis(1);
     live.look().unwrap();
     assert_eq!(live.rest(wanted), wanted, "the first look opens files");
-    let look = live.look().unwrap();
-    assert!(live.rest(wanted).as_secs_f64() >= look.cost.cpu_s / 0.02);
+    let mut cost_s = 0.0;
+    for _ in 0..5 {
+        cost_s += live.look().unwrap().cost.cpu_s;
+    }
+    // The mean of the last looks; each counts less than a fifth.
+    assert!(live.rest(wanted).as_secs_f64() <= cost_s / 5.0 / 0.01);
+    assert!(live.rest(wanted) > wanted);
     assert_eq!(live.rest(LIMIT), LIMIT);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nearfar_runs::Counted;
 
 /// Bytes in the largest binary unit of which there is at least one: `61.9 GiB`, `512 KiB`, `0 B`.
-pub(crate) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (bytes.max(1).ilog2() / 10) as usize;
     let value = bytes as f64 / (1u64 << (10 * unit)) as f64;

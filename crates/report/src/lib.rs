@@ -47,7 +47,7 @@ pub mod trace;
 mod unbound;
 mod wrapping;
 
-pub use amount::count;
+pub use amount::{bytes, count};
 pub use style::{Role, Style};
 pub use wrapping::clean;
 

@@ -56,37 +56,41 @@ impl View<'_> {
         let threads = usize::try_from(look.threads).unwrap_or(usize::MAX);
         let mut lines = vec![
             Text::from(format!(
-                "{}, {}; {} node changes/s; looking: {} % of a CPU",
+                "{}, {}; {}; looking: {} % of a CPU",
                 count(look.processes, "process"),
                 count(threads, "thread"),
-                self.rate(look.node_changes),
+                self.migrations(),
                 self.percent(look.cost.cpu_s)
             )),
             self.balancing(),
         ];
-        let unknown: usize = self.tasks.unknown.iter().map(|it| it.tasks).sum();
-        let waiting = look.cost.memory_unread;
-        if unknown > waiting {
-            lines.push(Dim.text(format!(
-                "memory of {} unknown: only root sees that of others",
-                count(unknown - waiting, "task")
-            )));
-        }
-        if waiting > 0 {
-            lines.push(Dim.text(format!(
-                "memory of {} was not looked for yet",
-                count(waiting, "task")
-            )));
-        }
+        lines.extend(self.tasks.unknown.iter().map(|unknown| {
+            let tasks = count(unknown.tasks, "task");
+            Dim.text(format!(
+                "memory unknown of {tasks}: {}",
+                unknown.unknown_reason
+            ))
+        }));
         lines
+    }
+
+    /// Of all tasks where the kernel counts them; else those that the looks show.
+    fn migrations(&self) -> String {
+        match self.look.node_migrations {
+            Known::Yes(moves) => format!("{} node migrations/s", self.rate(moves)),
+            Known::No { .. } => format!("{}+ node migrations/s", self.rate(self.look.node_changes)),
+        }
     }
 
     fn balancing(&self) -> Text {
         let label = Text::from("NUMA balancing: ");
         let mode = match &self.machine.settings.numa_balancing {
             Known::Yes(mode) if NumaBalancing(*mode).is_normal() => "on",
-            Known::Yes(_) => "off",
-            Known::No { .. } => return label.then(Dim, "unknown"),
+            Known::Yes(0) => "off",
+            Known::Yes(_) => "memory tiering",
+            Known::No { unknown_reason } => {
+                return label.then(Dim, format!("unknown: {unknown_reason}"));
+            }
         };
         let label = label.then(Plain, mode);
         let Known::Yes(counts) = self.look.balancing_since else {
@@ -112,7 +116,17 @@ impl View<'_> {
     /// A row a node: load, memory, and where memory was allocated.
     pub fn nodes(&self) -> Table {
         let mut table = Table::of([
-            ">node", ">CPUs", "busy", ">", ">memory", ">free", ">cache", ">alloc/s", ">other/s",
+            ">node",
+            ">CPUs",
+            "busy",
+            ">",
+            ">memory",
+            ">free",
+            ">cache",
+            ">alloc/s",
+            ">other/s",
+            ">miss/s",
+            ">foreign/s",
         ])
         .indent(0);
         for node in &self.look.nodes {
@@ -146,6 +160,8 @@ impl View<'_> {
                 size(node.file_bytes),
                 pages(|it| it.local.saturating_add(it.other)),
                 pages(|it| it.other),
+                pages(|it| it.miss),
+                pages(|it| it.foreign),
             ]);
         }
         table
@@ -163,7 +179,10 @@ impl View<'_> {
             .take(MAX_MAP_NODES)
             .collect();
         let heads = memory.iter().map(|node| format!(">memory N{node}"));
-        let heads: Vec<String> = [">CPUs of".to_owned()].into_iter().chain(heads).collect();
+        let heads: Vec<String> = [">CPU time of".to_owned()]
+            .into_iter()
+            .chain(heads)
+            .collect();
         let columns: Vec<_> = heads
             .iter()
             .map(|head| (head.trim_start_matches('>'), crate::document::Align::Right))
@@ -259,20 +278,20 @@ impl View<'_> {
                 (_, MIDDLING_SHARE..) => Middling,
                 _ => Local,
             };
-            let is_known = device.node.is_some();
+            // Near or far to what?
+            let count = |times: u64| match device.node {
+                Some(_) => self.rate(times),
+                None => "-".to_owned(),
+            };
             table.row(cells![
                 Subject.text(device.device),
                 device.names.join(", "),
                 on(device.node),
-                if is_known {
-                    self.rate(device.near)
-                } else {
-                    "-".to_owned()
-                },
-                self.rate(device.far),
-                role.text(match is_known {
-                    true => format!("{:.0} %", 100.0 * share),
-                    false => "node unknown".to_owned(),
+                count(device.near),
+                count(device.far),
+                role.text(match device.node {
+                    Some(_) => format!("{:.0} %", 100.0 * share),
+                    None => format!("node unknown: {}/s", self.rate(all)),
                 }),
             ]);
         }
@@ -321,7 +340,7 @@ impl View<'_> {
             ("memory", resident),
             ("on nodes", self.memory_by_node(task)),
             (
-                "looked for",
+                "memory read",
                 age.map_or_else(Text::default, |age| {
                     Text::from(format!("{:.0} s ago", age.seconds))
                 }),
@@ -399,6 +418,10 @@ impl View<'_> {
             false => out.table(table),
         }
         out.more(all.len().saturating_sub(rows), "");
+        if self.tasks.min_bytes > 0 {
+            let least = bytes(self.tasks.min_bytes);
+            out.remark(format!("tasks with less than {least} are left out"));
+        }
         out
     }
 }

@@ -113,10 +113,17 @@ impl Top {
                 "standard output is not a terminal; --batch prints each look"
             )));
         }
+        // Only this name says that a terminal cannot place text (terminfo(5)); crossterm asks for no more.
+        if !self.batch && std::env::var_os("TERM").is_some_and(|name| name == "dumb") {
+            return Err(Failure::input(anyhow::anyhow!(
+                "cannot draw on a terminal of type dumb (TERM); --batch prints each look"
+            )));
+        }
         let ended = signals::flag_of(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]);
         let options = Options {
             min_bytes: self.filter.min_bytes(),
             pids: self.filter.pid.clone(),
+            migrations: true,
         };
         let mut live = LiveMachine::new(options).map_err(Failure::input)?;
         let filter = self.filter.filter(live.machine(), true)?;
@@ -138,14 +145,20 @@ impl Top {
         order: Order,
     ) -> Result<Shown, Failure> {
         let look = live.look().map_err(Failure::input)?;
-        let mut tasks = live.tasks(&look, filter);
+        let tasks = self.tasks(live, &look, filter, order);
+        Ok(Shown { look, tasks })
+    }
+
+    /// The tasks of a look that were asked for, in their order.
+    fn tasks(&self, live: &LiveMachine, look: &Look, filter: &Filter, order: Order) -> Tasks {
+        let mut tasks = live.tasks(look, filter);
         if !self.filter.pid.is_empty() {
             tasks
                 .tasks
                 .retain(|task| self.filter.pid.contains(&task.pid));
         }
         order.sort(&mut tasks.tasks);
-        Ok(Shown { look, tasks })
+        tasks
     }
 
     fn print(

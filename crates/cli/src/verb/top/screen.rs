@@ -18,12 +18,12 @@ use nearfar_live::LiveMachine;
 use nearfar_placement::tasks::{Filter, by_group};
 use nearfar_report::document::Table;
 use nearfar_report::top::View;
-use nearfar_report::{Role, Style as ReportStyle};
+use nearfar_report::{Role, Style as ReportStyle, bytes};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Paragraph;
+use ratatui::widgets::{Paragraph, Wrap};
 use signal_hook::consts::SIGTSTP;
 
 use super::keys::{self, HELP};
@@ -38,6 +38,7 @@ use crate::{output, signals};
 /// Nothing useful fits into less.
 const MIN_COLUMNS: u16 = 40;
 const MIN_LINES: u16 = 10;
+const MAX_SUMMARY_LINES: usize = 4;
 /// From so many columns the map stands next to the nodes.
 const WIDE: u16 = 150;
 /// Columns of the table of nodes.
@@ -68,6 +69,7 @@ pub fn run(
     let (mut last, mut looks) = (Instant::now(), 0);
     while !ended.load(Ordering::Relaxed) {
         let view = shown.view(live.machine());
+        state.rest = live.rest(state.interval);
         let drawn = terminal
             .screen
             .draw(|frame| draw(frame, &view, &mut state, look));
@@ -76,7 +78,8 @@ pub fn run(
             Next::Quit => break,
             Next::Repaint => terminal.repaint().map_err(refused)?,
             Next::Suspend => terminal.suspend().map_err(refused)?,
-            Next::Draw => top_again(live, &mut shown, &state),
+            // The same look, maybe with another filter or order.
+            Next::Draw => shown.tasks = top.tasks(live, &shown.look, &state.filter, state.order),
             Next::Look => {
                 if top.count.is_some_and(|count| looks >= count) {
                     break;
@@ -87,12 +90,6 @@ pub fn run(
         }
     }
     Ok(())
-}
-
-/// The same look with another filter or order.
-fn top_again(live: &LiveMachine, shown: &mut Shown, state: &State) {
-    shown.tasks = live.tasks(&shown.look, &state.filter);
-    state.order.sort(&mut shown.tasks.tasks);
 }
 
 /// Waits for a key, a signal, or the next look.
@@ -136,21 +133,27 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &mut State, lo
     let area = frame.area();
     if area.width < MIN_COLUMNS || area.height < MIN_LINES {
         let text = format!("{MIN_COLUMNS} columns and {MIN_LINES} lines are needed; q quits");
-        frame.render_widget(Paragraph::new(text), area);
+        let text = Paragraph::new(text).wrap(Wrap { trim: true });
+        frame.render_widget(text, area);
         return;
     }
     let summary = view.summary();
     let nodes = table::lines(&view.nodes(), usize::from(area.width), None, look);
     let most = usize::from(area.height / NODES_PART).max(2);
     let node_lines = (1 + nodes.1.len()).min(most);
-    let lengths = [1, summary.len().min(3), node_lines, 1, 0, 1].map(|it| it as u16);
+    // The help takes all lines.
+    let [summary_lines, node_lines, tab_lines] = match state.mode {
+        Mode::Help => [0; 3],
+        _ => [summary.len().min(MAX_SUMMARY_LINES), node_lines, 1],
+    };
+    let length = |lines: usize| Constraint::Length(lines as u16);
     let [title, summary_area, nodes_area, tabs, body, keys] = Layout::vertical([
-        Constraint::Length(lengths[0]),
-        Constraint::Length(lengths[1]),
-        Constraint::Length(lengths[2]),
-        Constraint::Length(lengths[3]),
+        length(1),
+        length(summary_lines),
+        length(node_lines),
+        length(tab_lines),
         Constraint::Min(1),
-        Constraint::Length(lengths[5]),
+        length(1),
     ])
     .areas(area);
     state.areas = Areas::default();
@@ -184,12 +187,12 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &State,
     let place = origin.host.as_ref().unwrap_or(&origin.place);
     let interval = state.interval.as_secs_f64();
     // Looks are rarer than asked for where they cost much.
-    let seconds = match view.look.seconds > 1.5 * interval {
-        true => format!(" (now {:.1} s)", view.look.seconds),
+    let rest = match state.rest > state.interval {
+        true => format!(" (now {:.1} s)", state.rest.as_secs_f64()),
         false => String::new(),
     };
     let paused = if state.is_paused { "  paused" } else { "" };
-    let right = format!("{}  every {interval} s{seconds}{paused}", view.time());
+    let right = format!("{}  every {interval} s{rest}{paused}", view.time());
     let left = format!("nearfar top  {place}");
     let width = usize::from(area.width);
     let free = width.saturating_sub(left.chars().count() + right.chars().count());
@@ -236,14 +239,23 @@ fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &mut State, look: Look) {
         x = x.saturating_add(width);
         spans.push(Span::styled(text, style));
     }
-    let filter = state.filter.name.as_ref();
-    let filter = filter.map_or_else(String::new, |name| format!(", name has {name:?}"));
-    let order = match state.tab {
-        Tab::Tasks => format!("  by {}{filter}", state.order.name()),
-        _ => String::new(),
+    let shown = match state.tab {
+        Tab::Devices => String::new(),
+        _ => format!("  {}", about_tasks(state)),
     };
-    spans.push(Span::styled(order, look.style(Role::Dim)));
+    spans.push(Span::styled(shown, look.style(Role::Dim)));
     frame.render_widget(Paragraph::new(Line::from(spans)), area);
+}
+
+/// Which tasks are shown or in sums, and in which order.
+fn about_tasks(state: &State) -> String {
+    let order = (state.tab == Tab::Tasks).then(|| format!("by {}", state.order.name()));
+    let least = state.filter.min_bytes;
+    let size = (least > 0).then(|| format!("tasks from {}", bytes(least)));
+    let name = state.filter.name.as_ref();
+    let name = name.map(|name| format!("name has {name:?}"));
+    let parts: Vec<String> = [order, size, name].into_iter().flatten().collect();
+    parts.join(", ")
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &mut State, look: Look) {
@@ -328,10 +340,12 @@ fn help(look: Look) -> Vec<Line<'static>> {
     });
     let notes = [
         "",
-        " remote: share of accesses to other nodes if all pages are used alike",
-        " cost %: CPU time lost at most, if the task only waits for memory",
-        " alloc/s: pages allocated on the node; other/s: by tasks on other nodes",
-        " cache: files; runs on: CPU time of the last seconds",
+        " runs on  CPU time of the last seconds    is on  where its memory is",
+        " remote   share of accesses to other nodes if all pages are used alike",
+        " cost %   CPU time lost at most, if the task only waits for memory",
+        " alloc/s  pages allocated on the node      other/s  by tasks on other nodes",
+        " miss/s   wanted on another node           foreign/s  got another node",
+        " node migrations/s  tasks moved to another node; 3+ where not all are seen",
     ];
     keys.chain(notes.map(Line::from)).collect()
 }

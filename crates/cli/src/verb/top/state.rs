@@ -70,6 +70,8 @@ pub struct State {
     pub order: Order,
     pub filter: Filter,
     pub interval: Duration,
+    /// Until the next look; longer than the interval where looks cost much.
+    pub rest: Duration,
     pub is_paused: bool,
     /// The selected row.
     pub row: usize,
@@ -88,6 +90,7 @@ impl State {
             order,
             filter,
             interval,
+            rest: interval,
             is_paused: false,
             row: 0,
             pid: None,

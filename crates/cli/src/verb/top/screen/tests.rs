@@ -79,6 +79,7 @@ fn seen() -> (Machine, Activity, Tasks) {
         processes: 214,
         threads: 1200,
         node_changes: 3,
+        node_migrations: Known::no("the kernel does not let you trace"),
         memory_ages: vec![MemoryAge {
             pid: 4711,
             seconds: 8.2,
