@@ -31,13 +31,14 @@ lint:
 	shellcheck tools/require tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run
 	shellcheck --shell=dash --exclude=SC2187 crates/lab/src/guest/*.sh
 
-bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags and fio, each interleaved in one run
+bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags, fio and tools for processes, each interleaved in one run
 	@tools/install-packages bench
 	$(CARGO) build --release --locked -p nearfar-sources --example generate_tree
 	$(CARGO) run --release --locked -p nearfar --example against_lstopo
 	$(CARGO) run --release --locked -p nearfar --example against_vng
 	$(CARGO) run --release --locked -p nearfar-tags --example against_peers
 	$(CARGO) run --release --locked -p nearfar --example against_fio
+	$(CARGO) run --release --locked -p nearfar --example against_process_tools
 
 MINUTES ?= 10
 fuzz: ## Fuzz every parser for MINUTES (10) each; needs cargo-fuzz and a nightly toolchain

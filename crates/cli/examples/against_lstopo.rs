@@ -11,21 +11,13 @@
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 mod measured;
 
+use measured::process::{Cost, run};
 use measured::{Contender, Spread, beside_us, race};
 
 const SIZES: [u32; 3] = [1024, 2048, 4096];
-
-/// What one process cost.
-#[derive(Clone, Copy)]
-struct Cost {
-    wall: Duration,
-    cpu: Duration,
-    peak_kib: i64,
-}
 
 fn main() -> io::Result<()> {
     let rounds = std::env::args()
@@ -149,30 +141,4 @@ fn generate(tree: &Path, cpus: u32) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::other("generate_tree failed")),
     }
-}
-
-fn run(command: &mut Command) -> io::Result<Cost> {
-    let start = Instant::now();
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let mut status = 0;
-    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers lead to live variables; the child is ours and nothing else waits for it.
-    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
-    let wall = start.elapsed();
-    if waited < 0 || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
-        return Err(io::Error::other(format!("{command:?} failed")));
-    }
-    let seconds = |time: libc::timeval| {
-        Duration::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64)
-    };
-    Ok(Cost {
-        wall,
-        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-        peak_kib: usage.ru_maxrss,
-    })
 }

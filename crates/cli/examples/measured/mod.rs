@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "not every benchmark uses all of it")]
 
 pub mod pairs;
+pub mod process;
 
 use std::fmt;
 use std::io;
