@@ -140,6 +140,9 @@ fn every_key_of_the_json_forms_is_documented() {
     answers.extend(
         ["history", "rollback"].map(|verb| json(&[verb, "--root", &root, "--format", "json"])),
     );
+    answers.push(json(&[
+        "rollback", "--root", &root, "--all", "--format", "json",
+    ]));
     let path = [
         "path",
         "--source",
@@ -194,6 +197,53 @@ fn a_plan_is_made_and_undone_to_the_last_byte() {
         answer(&["rollback", "--root", &root]).contains("othing"),
         "a second rollback says that there is nothing"
     );
+}
+
+/// Makes the changes of a plan in two change sets.
+fn apply_in_two(tree: &Laid, root: &str) {
+    let plan = json(&["plan", "--root", root, "--format", "json"]);
+    let changes = plan["changes"].as_array().unwrap();
+    let (first, second) = changes.split_at(changes.len() / 2);
+    for part in [first, second] {
+        let mut half = plan.clone();
+        half["changes"] = Value::from(part.to_vec());
+        tree.write("half.json", half.to_string().as_bytes());
+        let file = tree.path("half.json").display().to_string();
+        answer(&["apply", &file, "--root", root]);
+    }
+}
+
+#[test]
+fn all_change_sets_are_undone_the_newest_first() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let is_in_force = || {
+        let history = nearfar(&["history", "--root", &root, "--fail-on", "in-force"]);
+        history.status.code().unwrap()
+    };
+    let before = contents(&tree.path(""));
+    assert_eq!(is_in_force(), 0);
+    apply_in_two(&tree, &root);
+    assert_eq!(is_in_force(), 1);
+    let all = ["rollback", "--root", &root, "--all", "--format", "json"];
+    let sets = |answer: &Value| -> Vec<u64> {
+        let rollbacks = answer["rollbacks"].as_array().unwrap();
+        let set = |it: &Value| it["change_set"].as_u64().unwrap();
+        rollbacks.iter().map(set).collect()
+    };
+    assert_eq!(sets(&json(&all)), [2, 1]);
+    assert!(contents(&tree.path("")) == before);
+    assert_eq!(is_in_force(), 0);
+
+    // A value of the last one that somebody else changed: it is kept, and the first stays in force.
+    apply_in_two(&tree, &root);
+    let queue = "sys/class/net/eth0/queues/tx-7/xps_cpus";
+    tree.write(queue, b"03\n");
+    let incomplete = nearfar(&all);
+    assert_eq!(incomplete.status.code(), Some(3));
+    assert_eq!(sets(&incomplete.json()), [4]);
+    assert_eq!(is_in_force(), 1);
+    assert_eq!(std::fs::read(tree.path(queue)).unwrap(), b"03\n");
 }
 
 /// Every file of the machine below a directory, without what nearfar itself keeps there.

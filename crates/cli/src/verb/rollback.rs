@@ -2,7 +2,8 @@
 
 use anyhow::anyhow;
 use clap::Args;
-use nearfar_apply::{ChangeSetId, RollbackOptions};
+use nearfar_apply::{ChangeSetId, RollbackOptions, RollbackOutcome, Target};
+use serde::Serialize;
 
 use super::apply::by_who_has_to_act;
 use super::plan::TargetArgs;
@@ -15,13 +16,18 @@ use crate::output;
 /// Works after a crash or a kill too, and can be repeated. A value that was changed since is left alone
 /// unless --force is given.
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --change 3")]
+#[command(
+    after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --change 3\n  nearfar rollback --all"
+)]
 pub struct Rollback {
     #[command(flatten)]
     target: TargetArgs,
     /// The change set to undo, as `nearfar history` lists them [default: the last one that is not undone]
     #[arg(long, value_name = "N")]
     change: Option<u64>,
+    /// Undo every change set that is in force, the newest first; ends at the first that cannot be undone completely
+    #[arg(long, conflicts_with = "change")]
+    all: bool,
     /// Also overwrite values that were changed since, and those of interrupts whose handlers have other names
     /// now. What is another device's is never written
     #[arg(long)]
@@ -30,27 +36,72 @@ pub struct Rollback {
     format: FormatArgs,
 }
 
+/// The answer of `--all`.
+#[derive(Serialize)]
+struct All {
+    /// In the order in which they were undone.
+    rollbacks: Vec<RollbackOutcome>,
+}
+
 impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        let target = self.target.existing()?;
+        let rollbacks = match self.all {
+            true => self.undo_all(&target)?,
+            false => vec![self.undo(&target)?],
+        };
+        let is_complete = rollbacks.iter().all(RollbackOutcome::is_complete);
+        output::print(&match self.format.format {
+            Format::Table => self.tables(&rollbacks, colour),
+            Format::Json => self.json(rollbacks)?,
+        })?;
+        match is_complete {
+            true => Ok(()),
+            false => Err(Failure::Refused(anyhow!(
+                "not every value was put back\nvalues that changed since the change set are kept; --force puts those back, too"
+            ))),
+        }
+    }
+
+    fn undo(&self, target: &Target) -> Result<RollbackOutcome, Failure> {
         let options = RollbackOptions {
             run: self.change.map(ChangeSetId),
             force: self.force,
             wait: self.target.wait(),
         };
-        let outcome = nearfar_apply::rollback(&self.target.existing()?, &options)
-            .map_err(by_who_has_to_act)?;
-        output::print(&match self.format.format {
-            Format::Table => {
-                nearfar_report::outcome::rollback(&outcome).to_text(&output::style(colour))
+        nearfar_apply::rollback(target, &options).map_err(by_who_has_to_act)
+    }
+
+    /// The last answer is that nothing is left, or that of the change set that could not be undone.
+    fn undo_all(&self, target: &Target) -> Result<Vec<RollbackOutcome>, Failure> {
+        let mut rollbacks = Vec::new();
+        loop {
+            let outcome = self.undo(target)?;
+            let is_last = outcome.change_set.is_none() || !outcome.is_complete();
+            // That nothing is left is said only where nothing was there.
+            if outcome.change_set.is_some() || rollbacks.is_empty() {
+                rollbacks.push(outcome);
             }
-            Format::Json => output::json("rollback/1", None, &outcome)?,
-        })?;
-        match outcome.is_complete() {
-            true => Ok(()),
-            false => Err(Failure::Refused(anyhow!(
-                "not every value was put back\nvalues that changed since the change set are kept; --force puts those back, too"
-            ))),
+            if is_last {
+                return Ok(rollbacks);
+            }
+        }
+    }
+
+    fn tables(&self, rollbacks: &[RollbackOutcome], colour: Colour) -> String {
+        let table =
+            |outcome| nearfar_report::outcome::rollback(outcome).to_text(&output::style(colour));
+        rollbacks.iter().map(table).collect::<Vec<_>>().join("\n")
+    }
+
+    fn json(&self, mut rollbacks: Vec<RollbackOutcome>) -> Result<String, Failure> {
+        match (self.all, rollbacks.pop()) {
+            (false, Some(outcome)) => output::json("rollback/1", None, &outcome),
+            (_, last) => {
+                rollbacks.extend(last);
+                output::json("rollback-all/1", None, &All { rollbacks })
+            }
         }
     }
 }
