@@ -123,6 +123,7 @@ pub fn planned_cpuset_memory(
         before: Some(found.now.trim_end().to_owned()),
         owner: None,
         rule: REQUESTED.to_owned(),
+        estimate: None,
         distance,
     };
     check_planned(&planned).map_err(CpusetMemoryError::Change)?;

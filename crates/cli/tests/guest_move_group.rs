@@ -5,7 +5,6 @@
 //! part named `inside_...` is this very program once more, started in the guest.
 
 mod guests;
-#[allow(dead_code, reason = "the parts of a holder are compared in guest_move")]
 mod holding;
 
 use std::fs;

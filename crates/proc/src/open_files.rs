@@ -67,7 +67,7 @@ fn kind(found: &rustix::fs::Statx) -> OpenFile {
         FileType::BlockDevice => OpenFile::Block(device),
         FileType::CharacterDevice => OpenFile::Character(device),
         _ => {
-            let has_mount = StatxFlags::from_bits_retain(found.stx_mask.into());
+            let has_mount = StatxFlags::from_bits_retain(found.stx_mask);
             OpenFile::Other {
                 file_system: (found.stx_dev_major, found.stx_dev_minor),
                 mount: has_mount

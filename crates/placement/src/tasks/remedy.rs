@@ -230,19 +230,19 @@ impl Far<'_> {
     /// The cost now less that after a move to a node, in CPU seconds.
     fn saved_s(&self, action: Action, node: NodeId) -> Option<f64> {
         let cpus = self.at.cpu_nodes.get()?;
-        let all_s = cpus.iter().map(|at| at.seconds).sum();
-        let task_there = [NodeSeconds {
-            node,
-            seconds: all_s,
-        }];
+        let all_s: f64 = cpus.iter().map(|at| at.seconds).sum();
+        // Without CPU time there is no cost, whatever the shares.
+        let share = |at: &NodeSeconds| at.seconds / all_s.max(f64::MIN_POSITIVE);
+        let here: Vec<_> = cpus.iter().map(|at| (at.node, share(at))).collect();
+        let task_there = [(node, 1.0)];
         let memory_there = [NodeBytes {
             node,
             bytes: self.at.memory_bytes(),
         }];
         let after = match action {
-            Action::MoveMemory => self.nodes.remote(cpus, &memory_there, None),
-            Action::MoveTask => self.nodes.remote(&task_there, self.memory, None),
-            Action::MoveBoth => self.nodes.remote(&task_there, &memory_there, None),
+            Action::MoveMemory => self.nodes.remote(all_s, &here, &memory_there, None),
+            Action::MoveTask => self.nodes.remote(all_s, &task_there, self.memory, None),
+            Action::MoveBoth => self.nodes.remote(all_s, &task_there, &memory_there, None),
             Action::Nothing => return None,
         };
         Some(self.remote.cost_s? - after.get()?.cost_s?)
