@@ -236,13 +236,19 @@ fn devices_can_be_plugged_in(guest: &mut Guest) {
     assert_eq!(said(guest, found), "0\n1");
 }
 
-/// Sends this process a SIGINT whenever something is written to it, so many times.
-struct Interrupting(u32);
+/// Sends this process a SIGINT whenever something is written to it, so many times, each a request of its own.
+struct Interrupting {
+    times: u32,
+    has_sent: bool,
+}
 
 impl std::io::Write for Interrupting {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.0 > 0 {
-            self.0 -= 1;
+        if self.times > 0 {
+            self.times -= 1;
+            if std::mem::replace(&mut self.has_sent, true) {
+                std::thread::sleep(nearfar_lab::guest::SAME_REQUEST);
+            }
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::INT)?;
         }
         Ok(bytes.len())
@@ -254,7 +260,10 @@ impl std::io::Write for Interrupting {
 
 fn interrupted(guest: &mut Guest, script: &str, times: u32) -> Result<i32, LabError> {
     let signals = Signals::of_process().expect("handlers");
-    let output = Box::new(Interrupting(times));
+    let output = Box::new(Interrupting {
+        times,
+        has_sent: false,
+    });
     let streams = Streams {
         input: Input::Nothing,
         output,

@@ -11,8 +11,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use crate::error::LabError;
 
 /// Signals within this time of the first are the same request. timeout(1) sends SIGTERM to its command and once more to the
-/// command's process group; a terminal that is closed sends SIGHUP as its shell does.
-pub const SAME_REQUEST: Duration = Duration::from_secs(1);
+/// command's process group; a terminal that is closed sends SIGHUP as its shell does. A person who presses Ctrl-C twice takes longer.
+pub const SAME_REQUEST: Duration = Duration::from_millis(200);
 
 /// Signals that are passed on to the command in the guest.
 #[derive(Debug, Default)]

@@ -101,8 +101,8 @@ fn want() -> Want {
     }
 }
 
-/// Flags that signals set, and a pipe they are heard by while the service waits. A second Ctrl-C or SIGTERM, a second later or
-/// more, ends at once: what is to be put back is on record.
+/// Flags that signals set, and a pipe they are heard by while the service waits. A second Ctrl-C or SIGTERM, 200 ms later
+/// or more, ends at once: what is to be put back is on record.
 fn control() -> std::io::Result<Control> {
     let (stop, reload) = (
         Arc::new(AtomicBool::new(false)),
