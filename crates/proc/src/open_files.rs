@@ -1,7 +1,7 @@
 //! What a process of the running system has open or mapped, by device number.
 //!
 //! `/proc/PID/fd/N` leads to the file without a path, so no link of another mount namespace is followed. A file is not opened, and its
-//! attributes are those that this kernel has in memory: a server that does not answer keeps nobody waiting, except where NFS has to
+//! attributes are those that this kernel has in memory: a server that does not answer delays nothing, except where NFS has to
 //! ask it whether the file is still there.
 
 use std::fs::File;

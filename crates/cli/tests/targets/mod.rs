@@ -99,6 +99,11 @@ pub const TARGETS: &[Target] = &[
         &["node 999", "there are: 0"],
     ),
     target(
+        ["tasks", "device"],
+        "tasks --device nvme99",
+        &["nvme99", "there are"],
+    ),
+    target(
         ["tasks", "node"],
         "tasks --node 999",
         &["node 999", "there are: 0"],
@@ -248,6 +253,36 @@ pub const TARGETS: &[Target] = &[
         ["plan", "task_memory"],
         "plan --source kunpeng --task-memory 2 --to-node 0",
         &["for the running system"],
+    ),
+    target(
+        ["plan", "group_memory"],
+        "plan --group-memory nosuch.service --to-node 0",
+        &["\"nosuch.service\""],
+    ),
+    target(
+        ["plan", "cpuset_mems"],
+        "plan --root {tree} --cpuset-mems nosuch.service=0",
+        &["\"nosuch.service\""],
+    ),
+    target(
+        ["plan", "bind_unit"],
+        "plan --bind-unit nosuch.service --to-node 0 --format systemd",
+        &["no unit nosuch.service"],
+    ),
+    target(
+        ["apply", "group_memory"],
+        "apply --dry-run --group-memory nosuch.service --to-node 0",
+        &["\"nosuch.service\""],
+    ),
+    target(
+        ["apply", "cpuset_mems"],
+        "apply --dry-run --root {tree} --cpuset-mems nosuch.service=0",
+        &["\"nosuch.service\""],
+    ),
+    target(
+        ["apply", "bind_unit"],
+        "apply --bind-unit nosuch.service --to-node 0",
+        &["unit nosuch.service"],
     ),
     target(
         ["apply", "task_memory"],
