@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 use crate::owner;
 use crate::system::System;
 use crate::target::Target;
-use crate::task_memory::{ProgressSink, check_moves, check_together};
+use crate::task_memory::{ProgressSink, check_moves, check_plan_room};
 use nearfar_lease::Lock;
 use nearfar_lease::{StateDir, StateError};
 use run::Carrying;
@@ -80,7 +80,7 @@ pub fn apply_with(
         return Ok(Outcome::default());
     }
     if !target.is_tree() {
-        check_together(plan)?;
+        check_plan_room(plan)?;
     }
     let state = StateDir::make(&target.location())?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;

@@ -52,6 +52,10 @@ pub enum CpusetMemoryError {
     #[error("several control groups have the name {name:?}: {}; give the path of one", .groups.join(", "))]
     Ambiguous { name: String, groups: Vec<String> },
     #[error(
+        "cannot look for a control group {name:?} among more than {limit}: give its path below {MOUNT}"
+    )]
+    TooManyGroups { name: String, limit: usize },
+    #[error(
         "there is no {file}: the cpuset controller is not enabled for the group ({control} has no cpuset; echo +cpuset > \
          {control} adds it)"
     )]

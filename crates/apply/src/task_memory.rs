@@ -32,7 +32,7 @@ use nearfar_placement::change::Change;
 pub(crate) use nearfar_placement::tasks::size;
 
 pub use describe::{MoveRequestError, check_processes, planned_move};
-pub(crate) use describe::{REQUESTED, check_moves, check_together, leave, nodes_with_memory};
+pub(crate) use describe::{REQUESTED, check_moves, check_plan_room, leave, nodes_with_memory};
 pub use group::{GroupMoveRequest, planned_group_move};
 
 pub(crate) use checks::{MoveConditions, NODES, check, node_list, with_spare};

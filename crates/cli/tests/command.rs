@@ -246,6 +246,24 @@ fn all_change_sets_are_undone_the_newest_first() {
     assert_eq!(std::fs::read(tree.path(queue)).unwrap(), b"03\n");
 }
 
+#[test]
+fn what_was_undone_is_printed_although_an_earlier_journal_is_damaged() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    apply_in_two(&tree, &root);
+    let journal = "var/lib/nearfar/change-1.journal";
+    let mut bytes = std::fs::read(tree.path(journal)).unwrap();
+    bytes[20] ^= 1;
+    tree.write(journal, &bytes);
+    let all = ["rollback", "--root", &root, "--all", "--format", "json"];
+    let (answer, end) = (nearfar(&all), nearfar(&all));
+    assert_eq!(answer.status.code(), Some(3));
+    assert!(answer.errors().contains("change-1.journal"));
+    assert_eq!(answer.json()["rollbacks"][0]["change_set"], 2);
+    // Nothing more can be undone.
+    assert_eq!((end.status.code(), end.text()), (Some(3), String::new()));
+}
+
 /// Every file of the machine below a directory, without what nearfar itself keeps there.
 fn contents(root: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();

@@ -179,6 +179,27 @@ fn a_masked_unit_is_refused_and_an_instance_has_the_file_of_its_template() {
         "plan --bind-unit redis.service --to-node 1 --format systemd",
     )
     .refused(&["is masked"]);
+    tree.write("etc/systemd/system/empty.service", b"");
+    run(
+        &root,
+        "plan --bind-unit empty.service --to-node 1 --format systemd",
+    )
+    .refused(&["is masked"]);
+    // The file of an instance, wherever it is, comes before its template.
+    tree.link("etc/systemd/system/fsck@.service", "/dev/null");
+    tree.write("usr/lib/systemd/system/fsck@x.service", b"[Service]\n");
+    run(
+        &root,
+        "plan --bind-unit fsck@x.service --to-node 1 --format systemd",
+    )
+    .succeeded();
+    tree.write("etc/systemd/system/a\\x2db.service", b"[Service]\n");
+    let escaped = "plan --bind-unit a\\x2db.service --to-node 1 --format systemd";
+    let text = run(&root, escaped).succeeded().text();
+    assert!(
+        text.contains("systemctl restart 'a\\x2db.service'"),
+        "{text}"
+    );
     tree.write("etc/systemd/system/db@.service", b"[Service]\n");
     let text = run(
         &root,

@@ -31,13 +31,13 @@ const LOCAL_DISTANCE: u32 = 10;
 const UNREACHABLE: u32 = 255;
 
 pub use device::{DeviceUse, DeviceUsers, UsedDevice};
-pub use estimate::{ASSUMED_BYTES_PER_S, Estimate, size};
-pub use filter::Filter;
-pub use groups::{GroupPlacement, TaskSums, by_group, service_name, sums_by};
+pub use estimate::{ASSUMED_BYTES_PER_S, Estimate, move_seconds, size};
+pub use filter::{Filter, is_below};
+pub use groups::{GroupPlacement, TaskSums, by_group, service_group, service_name, sums_by};
 pub use holders::{Holder, HolderKind};
 pub use interval::within;
 pub use pairs::{NodePair, by_node_pair};
-pub use remedy::{Action, Remedy};
+pub use remedy::{Action, Remedy, binds_elsewhere};
 pub(crate) use remedy::{is_even, move_command, prefer_command};
 
 /// The tasks of a machine that a filter lets through, the costliest first.

@@ -5,10 +5,10 @@ use crate::setting::Setting;
 use crate::system::System;
 
 /// How deep groups nest: systemd in a container in a pod in a slice stays below 16.
-const DEEPEST: usize = 32;
-const MOST_GROUPS: usize = 50_000;
+const MAX_DEPTH: usize = 32;
+const MAX_GROUPS: usize = 50_000;
 
-/// Whether version 2 is mounted where changes are made. A tree may lack the file that tells.
+/// Whether version 2 is mounted where changes are made. A tree may lack the file that shows it.
 pub(super) fn hierarchy(system: &dyn System, tree: bool) -> Result<(), CpusetMemoryError> {
     if system.read(&format!("{MOUNT}/cgroup.controllers")).is_ok() {
         return Ok(());
@@ -38,7 +38,7 @@ pub(super) fn group(
     }
     let mut groups = match path.contains('/') {
         true => Vec::new(),
-        false => named(system, &path),
+        false => named(system, &path)?,
     };
     match groups.len() {
         0 => Err(CpusetMemoryError::NoGroup(name.to_owned())),
@@ -55,7 +55,10 @@ fn is_group(system: &dyn System, path: &str) -> bool {
 }
 
 /// Every group whose last name this is.
-fn named(system: &dyn System, name: &str) -> Vec<String> {
+///
+/// # Errors
+/// When there are too many groups to look at all of them.
+fn named(system: &dyn System, name: &str) -> Result<Vec<String>, CpusetMemoryError> {
     let (mut found, mut left, mut looked_at) = (Vec::new(), vec![(String::new(), 0)], 0);
     while let Some((path, depth)) = left.pop() {
         // The kernel's files are no directories.
@@ -63,8 +66,11 @@ fn named(system: &dyn System, name: &str) -> Vec<String> {
             continue;
         };
         looked_at += 1;
-        if looked_at > MOST_GROUPS {
-            break;
+        if looked_at > MAX_GROUPS {
+            return Err(CpusetMemoryError::TooManyGroups {
+                name: name.to_owned(),
+                limit: MAX_GROUPS,
+            });
         }
         for entry in entries {
             let below = match path.is_empty() {
@@ -74,16 +80,16 @@ fn named(system: &dyn System, name: &str) -> Vec<String> {
             if entry == name && is_group(system, &below) {
                 found.push(below.clone());
             }
-            if depth < DEEPEST {
+            if depth < MAX_DEPTH {
                 left.push((below, depth + 1));
             }
         }
     }
     found.sort();
-    found
+    Ok(found)
 }
 
-/// The file of the highest group above this one that does not hand the cpuset controller down.
+/// The file of the highest group above this one that does not enable the cpuset controller below itself.
 pub(super) fn without_cpuset(system: &dyn System, group: &str) -> String {
     let ends = group.match_indices('/').map(|(end, _)| end);
     let groups_above = std::iter::once("").chain(ends.map(|end| &group[..end]));

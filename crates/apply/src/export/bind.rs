@@ -9,17 +9,21 @@ use crate::system::System;
 use crate::target::Target;
 use crate::task_memory::nodes_with_memory;
 
-/// Where systemd looks for unit files, and where it writes those of transient and generated units (systemd.unit(5)).
-const PLACES: [&str; 9] = [
-    "/etc/systemd/system",
-    "/run/systemd/system",
+/// Where systemd looks for unit files, the first that has one first (systemd.unit(5)).
+const PLACES: [&str; 13] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
     "/run/systemd/transient",
-    "/run/systemd/generator",
     "/run/systemd/generator.early",
-    "/run/systemd/generator.late",
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
+    "/run/systemd/generator.late",
 ];
 
 /// Where the memory of a unit's processes comes from.
@@ -50,7 +54,7 @@ pub enum UnitBindingError {
     NotAService(String),
     #[error("there is no unit {0}: no file of that name in {places}, and no task runs in it", places = PLACES.join(", "))]
     NoUnit(String),
-    #[error("unit {unit} is masked ({file} is a link to /dev/null): it is never started")]
+    #[error("unit {unit} is masked ({file} is empty or a link to /dev/null): it is never started")]
     Masked { unit: String, file: String },
     #[error("there is no node {node} with memory; nodes with memory: {known}")]
     NoNode { node: NodeId, known: NodeSet },
@@ -123,30 +127,43 @@ fn found(
 }
 
 fn unit_file(system: &dyn System, unit: &str) -> Result<Option<String>, UnitBindingError> {
-    // An instance has the file of its template.
+    // An instance has the file of its template, unless it has one of its own anywhere.
     let template = unit
         .split_once('@')
         .map(|(prefix, _)| format!("{prefix}@.service"));
-    for place in PLACES {
-        let names = system.list(place).unwrap_or_default();
-        let mut wanted = std::iter::once(unit).chain(template.as_deref());
-        let Some(name) = wanted.find(|wanted| names.iter().any(|name| name == wanted)) else {
-            continue;
-        };
-        let file = format!("{place}/{name}");
-        if system.link(&file).is_ok_and(|to| to == "/dev/null") {
+    let mut names = std::iter::once(unit).chain(template.as_deref());
+    let Some(file) = names.find_map(|name| first_file(system, name)) else {
+        return Ok(None);
+    };
+    let is_empty = || system.read(&file).is_ok_and(|content| content.is_empty());
+    match system.link(&file).is_ok_and(|to| to == "/dev/null") || is_empty() {
+        true => {
             let unit = unit.to_owned();
-            return Err(UnitBindingError::Masked { unit, file });
+            Err(UnitBindingError::Masked { unit, file })
         }
-        return Ok(Some(file));
+        false => Ok(Some(file)),
     }
-    Ok(None)
+}
+
+/// The file of this name that systemd takes.
+fn first_file(system: &dyn System, name: &str) -> Option<String> {
+    let has_it = |place: &&&str| {
+        let names = system.list(place).unwrap_or_default();
+        names.iter().any(|it| it == name)
+    };
+    let place = PLACES.iter().find(has_it)?;
+    Some(format!("{place}/{name}"))
 }
 
 fn heading(machine: &Machine, binding: &UnitBinding, found: &str) -> String {
     let UnitBinding { unit, node, .. } = binding;
     let (host, found) = (super::host(machine.origin.host.as_deref()), comment(found));
     let directory = format!("/etc/systemd/system/{unit}.d");
+    // Of what the name of a unit can have, a shell takes only the backslash for something else.
+    let unit = match unit.contains('\\') {
+        true => format!("'{unit}'"),
+        false => unit.clone(),
+    };
     format!(
         "# {unit} on node {node}, for {host}\n\
          # Written by nearfar {version}; see docs/plan.md. The unit:\n\

@@ -134,7 +134,7 @@ pub(crate) fn check(request: &MoveRequest, conditions: &MoveConditions) -> Resul
 }
 
 /// Whether a node has room for all that several processes move to it.
-pub(super) fn check_together(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), Refusal> {
+pub(super) fn check_room_for_all(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), Refusal> {
     let mut sums: BTreeMap<NodeId, u64> = BTreeMap::new();
     for (request, conditions) in moves {
         let sum = sums.entry(request.to).or_default();
@@ -242,7 +242,7 @@ mod tests {
                 };
                 (request, conditions)
             };
-            check_together(&to.map(one)).map_err(|refusal| refusal.to_string())
+            check_room_for_all(&to.map(one)).map_err(|refusal| refusal.to_string())
         };
         // 3.9 MiB each.
         together(9 << 20, [1, 1]).unwrap();

@@ -7,7 +7,7 @@ use nearfar_placement::change::{
     Change, DistanceChange, LeftAlone, Owner, Plan, Planned, ProcessIdentity,
 };
 use nearfar_placement::plan::memory_by_node;
-use nearfar_placement::tasks::ASSUMED_BYTES_PER_S;
+use nearfar_placement::tasks::{ASSUMED_BYTES_PER_S, move_seconds};
 use nearfar_proc::{error_text, tasks};
 
 use super::checks;
@@ -43,6 +43,13 @@ pub enum MoveRequestError {
     Together { processes: usize, reason: String },
     #[error(transparent)]
     Change(#[from] ChangeError),
+}
+
+impl MoveRequestError {
+    /// Whether what was asked for does not exist, rather than being refused.
+    pub fn is_input(&self) -> bool {
+        !matches!(self, Self::Refused { .. } | Self::Together { .. })
+    }
 }
 
 /// The change that moves the memory of a process of the running system, which `machine` is.
@@ -120,7 +127,7 @@ fn reason(name: &str, request: &MoveRequest, survey: &Survey) -> String {
 
 /// How much goes where, in what time, and what stays.
 pub(super) fn amount(request: &MoveRequest, bytes: u64, staying_bytes: u64) -> String {
-    let seconds = bytes as f64 / ASSUMED_BYTES_PER_S as f64;
+    let seconds = move_seconds(bytes);
     let rate = ASSUMED_BYTES_PER_S as f64 / 1e9;
     let staying = match staying_bytes {
         0 => String::new(),
@@ -186,23 +193,22 @@ pub(crate) fn check_moves(plan: &Plan) -> Result<(), MoveRequestError> {
         let has_ended = |pid| matches!(identity(pid), Err(MoveRequestError::NoProcess(_)));
         requests.retain(|request| !has_ended(request.pid));
     }
-    for request in &requests {
-        conditions(request)?;
-    }
-    check_all_together(&requests)
+    let read = |request: MoveRequest| {
+        let conditions = conditions(&request)?;
+        Ok((request, conditions))
+    };
+    let moves = requests.into_iter().map(read);
+    check_room(&moves.collect::<Result<Vec<_>, MoveRequestError>>()?)
 }
 
 /// Checks whether a node has room for all moves of a plan; on the running system. Processes that have ended need none.
 ///
 /// # Errors
 /// When it has not.
-pub(crate) fn check_together(plan: &Plan) -> Result<(), MoveRequestError> {
+pub(crate) fn check_plan_room(plan: &Plan) -> Result<(), MoveRequestError> {
     let changes = plan.changes.iter();
     let requests = changes.filter_map(|it| MoveRequest::of(&it.change));
-    check_all_together(&requests.collect::<Vec<_>>())
-}
-
-fn check_all_together(requests: &[MoveRequest]) -> Result<(), MoveRequestError> {
+    let requests: Vec<MoveRequest> = requests.collect();
     if requests.len() < 2 {
         return Ok(());
     }
@@ -212,12 +218,12 @@ fn check_all_together(requests: &[MoveRequest]) -> Result<(), MoveRequestError> 
         Some((request.clone(), conditions))
     };
     let moves: Vec<_> = requests.iter().filter_map(read).collect();
-    together(&moves)
+    check_room(&moves)
 }
 
-/// Whether the moves fit together.
-pub(super) fn together(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), MoveRequestError> {
-    checks::check_together(moves).map_err(|refusal| MoveRequestError::Together {
+/// Whether the node has room for all moves.
+pub(super) fn check_room(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), MoveRequestError> {
+    checks::check_room_for_all(moves).map_err(|refusal| MoveRequestError::Together {
         processes: moves.len(),
         reason: refusal.to_string(),
     })

@@ -8,7 +8,7 @@ use nearfar_placement::plan::of_changes;
 
 use super::checks::{MoveConditions, check};
 use super::describe::{
-    MoveRequestError, REQUESTED, amount, check_nodes, identity, live, planned, together,
+    MoveRequestError, REQUESTED, amount, check_nodes, check_room, identity, live, planned,
 };
 use super::{MoveRequest, size};
 
@@ -64,7 +64,7 @@ pub fn planned_group_move(
     let moves: Vec<_> = moves
         .map(|it| (it.request.clone(), it.conditions.clone()))
         .collect();
-    together(&moves)?;
+    check_room(&moves)?;
     members.retain(|member| match check(&member.request, &member.conditions) {
         Ok(()) => true,
         Err(refusal) => {

@@ -157,6 +157,7 @@ pub fn by_who_has_to_act(error: ApplyError) -> Failure {
         }
         ApplyError::UnitBinding(_) => Failure::input(error),
         ApplyError::CpusetMemory(ref reason) if reason.is_input() => Failure::input(error),
+        ApplyError::Memory(ref reason) if reason.is_input() => Failure::input(error),
         _ => Failure::refused(error),
     }
 }

@@ -47,15 +47,21 @@ impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let target = self.target.existing()?;
-        let rollbacks = match self.all {
-            true => self.undo_all(&target)?,
-            false => vec![self.undo(&target)?],
+        let mut rollbacks = Vec::new();
+        // What was undone before an error is printed all the same.
+        let end = match self.all {
+            true => self.undo_all(&target, &mut rollbacks),
+            false => self.undo(&target).map(|outcome| rollbacks.push(outcome)),
         };
+        if rollbacks.is_empty() {
+            return end;
+        }
         let is_complete = rollbacks.iter().all(RollbackOutcome::is_complete);
         output::print(&match self.format.format {
             Format::Table => self.tables(&rollbacks, colour),
             Format::Json => self.json(rollbacks)?,
         })?;
+        end?;
         match is_complete {
             true => Ok(()),
             false => Err(Failure::Refused(anyhow!(
@@ -74,8 +80,7 @@ impl Rollback {
     }
 
     /// The last answer is that nothing is left, or that of the change set that could not be undone.
-    fn undo_all(&self, target: &Target) -> Result<Vec<RollbackOutcome>, Failure> {
-        let mut rollbacks = Vec::new();
+    fn undo_all(&self, target: &Target, rollbacks: &mut Vec<RollbackOutcome>) -> Outcome {
         loop {
             let outcome = self.undo(target)?;
             let is_last = outcome.change_set.is_none() || !outcome.is_complete();
@@ -84,7 +89,7 @@ impl Rollback {
                 rollbacks.push(outcome);
             }
             if is_last {
-                return Ok(rollbacks);
+                return Ok(());
             }
         }
     }

@@ -36,7 +36,8 @@ pub struct DeviceUse {
 
 impl DeviceUsers {
     /// `tasks` have open what belongs to a device of the machine.
-    pub fn new(machine: &Machine, device: &str, tasks: Vec<TaskFiles>) -> Self {
+    pub fn new(machine: &Machine, device: &str, mut tasks: Vec<TaskFiles>) -> Self {
+        tasks.sort_by_key(|task| task.pid);
         let localities = Localities::new(machine);
         let functions = machine.functions_named(device).into_iter();
         Self {
@@ -56,8 +57,11 @@ impl DeviceUsers {
 
     /// What is known of the files of a task; `None` if it has none open.
     pub(super) fn files(&self, pid: i32) -> Option<&Known<Vec<UsedFiles>>> {
-        let found = self.tasks.iter().find(|task| task.pid == pid);
-        found.map(|task| &task.files)
+        let index = self
+            .tasks
+            .binary_search_by_key(&pid, |task| task.pid)
+            .ok()?;
+        Some(&self.tasks[index].files)
     }
 
     pub(super) fn of(

@@ -22,8 +22,13 @@ pub struct Estimate {
     /// CPU seconds a second, at most: the difference of the [costs](super::Remote::cost_s) before and after, over the time in which
     /// the CPU time was used.
     pub saved_per_s: Known<f64>,
-    /// When the saving has made up for the move, if the move takes one CPU and the task stands still meanwhile.
+    /// When the saving has made up for the move, if the move takes one CPU and the task does not run meanwhile.
     pub pays_after_s: Known<f64>,
+}
+
+/// How long so many bytes take to move, at [`ASSUMED_BYTES_PER_S`].
+pub fn move_seconds(bytes: u64) -> f64 {
+    bytes as f64 / ASSUMED_BYTES_PER_S as f64
 }
 
 impl Estimate {
@@ -34,7 +39,7 @@ impl Estimate {
         cpu_s: &Known<f64>,
         period_s: &Known<f64>,
     ) -> Self {
-        let move_s = moved_bytes as f64 / ASSUMED_BYTES_PER_S as f64;
+        let move_s = move_seconds(moved_bytes);
         let per_s = |seconds: f64| {
             period_s.as_ref().and_then(|&period| match period > 0.0 {
                 true => Known::Yes(seconds / period),

@@ -45,7 +45,7 @@ impl Filter {
 }
 
 /// Whether a group is this one or below it; with or without a slash before it.
-fn is_below(path: &str, group: &str) -> bool {
+pub fn is_below(path: &str, group: &str) -> bool {
     let group = group.trim_matches('/');
     let rest = path.trim_start_matches('/').strip_prefix(group);
     rest.is_some_and(|rest| group.is_empty() || rest.is_empty() || rest.starts_with('/'))

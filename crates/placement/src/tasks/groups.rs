@@ -133,6 +133,18 @@ pub fn service_name(group: &str) -> Option<String> {
     parts.find_map(|part| container(part).or_else(|| unit(part)))
 }
 
+/// The path of the control group that [`service_name`] is of: without the groups that the unit or container made below its own.
+pub fn service_group(group: &str) -> Option<&str> {
+    let ends = group.match_indices('/').map(|(end, _)| end);
+    let mut paths: Vec<&str> = ends.map(|end| &group[..end]).collect();
+    paths.push(group);
+    let is_service = |path: &&str| {
+        let part = path.rsplit('/').next().unwrap_or_default();
+        container(part).or_else(|| unit(part)).is_some()
+    };
+    paths.into_iter().rev().find(is_service)
+}
+
 fn unit(part: &str) -> Option<String> {
     let is_unit = [".service", ".scope", ".socket", ".mount"]
         .iter()
@@ -151,6 +163,28 @@ fn container(part: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_group_of_a_service_is_the_one_that_has_its_name() {
+        for (group, of) in [
+            (
+                "/system.slice/redis.service",
+                Some("/system.slice/redis.service"),
+            ),
+            (
+                "/system.slice/redis.service/worker",
+                Some("/system.slice/redis.service"),
+            ),
+            (
+                "/user.slice/user@0.service/app.slice/redis.service/x/y",
+                Some("/user.slice/user@0.service/app.slice/redis.service"),
+            ),
+            ("/user.slice", None),
+            ("/", None),
+        ] {
+            assert_eq!(service_group(group), of, "{group}");
+        }
+    }
 
     #[test]
     fn groups_have_the_names_of_units_and_containers() {

@@ -1,15 +1,18 @@
 //! The options of `plan` and `apply` that move memory: of one process, or of a control group.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
-use nearfar_apply::{GroupMoveRequest, MoveRequest, MoveRequestError};
+use nearfar_apply::{ApplyError, GroupMoveRequest, MoveRequest, MoveRequestError};
 use nearfar_machine::{Known, Machine, NodeId, NodeSet, SourceKind, alternatives};
 use nearfar_placement::change::Plan;
 use nearfar_placement::plan::of_changes;
-use nearfar_placement::tasks::{self, Filter};
+use nearfar_placement::tasks::{self, Filter, TaskPlacement};
 
 use crate::args;
 use crate::failure::Failure;
 use crate::task_filter;
+use crate::verb::apply::by_who_has_to_act;
 
 /// Which memory is to go where.
 #[derive(Args, Clone)]
@@ -65,7 +68,7 @@ impl MemoryArgs {
             to,
             shared: self.shared,
         };
-        let planned = nearfar_apply::planned_move(machine, &request).map_err(by_who_has_to_act)?;
+        let planned = nearfar_apply::planned_move(machine, &request).map_err(failure)?;
         Ok(of_changes(machine, vec![planned]))
     }
 
@@ -82,7 +85,7 @@ impl MemoryArgs {
             to,
             shared: self.shared,
         };
-        nearfar_apply::planned_group_move(machine, &request).map_err(by_who_has_to_act)
+        nearfar_apply::planned_group_move(machine, &request).map_err(failure)
     }
 
     fn from(&self, machine: &Machine, to: NodeId) -> NodeSet {
@@ -116,6 +119,18 @@ fn processes(machine: &Machine, group: &str) -> Result<Vec<i32>, Failure> {
             )));
         }
     };
+    // A manager of a user, or a container, can have a unit with the name of one of the system.
+    let groups: BTreeSet<&str> = found
+        .iter()
+        .filter_map(|task| group_of(task, group))
+        .collect();
+    if groups.len() > 1 {
+        let groups: Vec<&str> = groups.into_iter().collect();
+        return Err(Failure::Input(anyhow::anyhow!(
+            "several control groups have the name {group:?}: {}; give the path of one",
+            groups.join(", ")
+        )));
+    }
     let mut pids: Vec<i32> = found.iter().map(|task| task.pid).collect();
     pids.sort_unstable();
     match pids.is_empty() {
@@ -127,11 +142,15 @@ fn processes(machine: &Machine, group: &str) -> Result<Vec<i32>, Failure> {
     }
 }
 
-fn by_who_has_to_act(error: MoveRequestError) -> Failure {
-    match error {
-        MoveRequestError::Refused { .. } | MoveRequestError::Together { .. } => {
-            Failure::refused(error)
-        }
-        _ => Failure::input(error),
+/// The group by which a task is in what was named.
+fn group_of<'a>(task: &'a TaskPlacement, named: &'a str) -> Option<&'a str> {
+    let path = task.group.get()?;
+    match tasks::is_below(path, named) {
+        true => Some(named),
+        false => tasks::service_group(path),
     }
+}
+
+fn failure(error: MoveRequestError) -> Failure {
+    by_who_has_to_act(ApplyError::Memory(error))
 }
