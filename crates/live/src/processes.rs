@@ -22,6 +22,9 @@ const MAX_MEMORY_CPU_S: f64 = 0.05;
 /// The memory of a process is looked for at most this often: a sample once a second cannot be noticed, one after another can.
 const MIN_MEMORY_AGE: Duration = Duration::from_secs(10);
 
+/// A process that may run another program is as urgent as one with so many times the memory.
+const RENAMED_WEIGHT: f64 = 1000.0;
+
 /// What a look found.
 pub(crate) struct Scan {
     pub tasks: Vec<Task>,
@@ -56,6 +59,8 @@ struct Process {
 struct Read {
     task: Task,
     at: Instant,
+    /// Whether the process had another name then: it may run another program now.
+    is_of_other_name: bool,
 }
 
 struct ProcessThread {
@@ -123,11 +128,24 @@ impl Processes {
         let known = self.known.remove(&pid);
         let before = known.as_ref().map(|process| process.now);
         let mut process = known.unwrap_or_else(|| Process::new(pid));
-        let Ok((mut now, mut name)) = process.stat.read().or_else(|_| {
-            process = Process::new(pid);
-            process.stat.read()
-        }) else {
-            return false;
+        let again = |_| {
+            let mut new = Process::new(pid);
+            new.stat.read().map(|read| (read, Some(new)))
+        };
+        let first = process.stat.read().map(|read| (read, None));
+        let (mut now, mut name) = match first.or_else(again) {
+            Ok((read, new)) => {
+                process = new.unwrap_or(process);
+                read
+            }
+            Err(error) => {
+                // One that cannot be read at the moment goes on later: as a new one it would have all of its CPU time at once.
+                if before.is_some() && !tasks::is_gone(&error) {
+                    process.since_ms = 0;
+                    self.known.insert(pid, process);
+                }
+                return false;
+            }
         };
         if before.is_some_and(|before| before.id != now.id) {
             process = Process::new(pid);
@@ -151,9 +169,11 @@ impl Processes {
         let was_on = same.and_then(|before| node(machine, before.cpu));
         let has_moved = is_alone && was_on.is_some() && was_on != node(machine, now.cpu);
         if process.name.as_bytes() != name.as_bytes() {
-            // Another program: its memory is another one.
+            // Another program, whose memory is another one, or a process that renames itself all the time.
             process.name = name.to_string();
-            process.read = None;
+            if let Some(read) = &mut process.read {
+                read.is_of_other_name = true;
+            }
         }
         process.now = now;
         self.known.insert(pid, process);
@@ -199,7 +219,11 @@ impl Processes {
             match &process.read {
                 None => due.push((f64::MAX.min(1e30 * (1.0 + pages)), *pid)),
                 Some(read) if now - read.at >= MIN_MEMORY_AGE => {
-                    due.push((pages * (now - read.at).as_secs_f64(), *pid));
+                    let weight = match read.is_of_other_name {
+                        true => RENAMED_WEIGHT,
+                        false => 1.0,
+                    };
+                    due.push((weight * pages * (now - read.at).as_secs_f64(), *pid));
                 }
                 Some(_) => {}
             }
@@ -220,6 +244,7 @@ impl Processes {
                 process.read = Some(Read {
                     task,
                     at: Instant::now(),
+                    is_of_other_name: false,
                 });
             }
         }
@@ -300,7 +325,10 @@ impl Process {
     /// With the CPU time since the look before; where it ran, of the last seconds.
     fn task(&self, pid: i32) -> Option<Task> {
         let mut task = match &self.read {
-            Some(read) => read.task.clone(),
+            Some(read) => Task {
+                name: self.name.clone(),
+                ..read.task.clone()
+            },
             None => Task {
                 memory: Known::no("not read yet"),
                 start: Known::Yes(self.now.id.start),
