@@ -1,17 +1,24 @@
 //! Which processes of nearfar measure at this moment: each has a file in the directory of leases, locked as long as it lives.
 //!
-//! The kernel releases the lock with the process, so a file without a lock is stale, of whatever boot, and is removed.
+//! The kernel releases the lock with the process, so a file without a lock is stale, of whatever boot, and is removed. Processes of
+//! different PID namespaces may have one number: a random part makes their names different.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Read as _, Write as _};
+use std::time::Duration;
 
 use nearfar_proc::tasks;
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::state::StateDir;
 use crate::{LeaseError, Leases};
 
 const PREFIX: &str = "measuring-";
+/// Others hold a file for a moment, to see whether it is locked.
+const LOCK_ATTEMPTS: u32 = 100;
+const LOCK_INTERVAL: Duration = Duration::from_millis(2);
 /// Of a file's text; longer ones are cut off.
 const MAX_TEXT_BYTES: u64 = 256;
 
@@ -40,21 +47,21 @@ impl std::fmt::Display for Measuring {
 }
 
 impl Leases {
-    /// Tells others that this process measures. `what` is for those who read about it.
+    /// Records that this process measures. `what` is for those who read about it.
     ///
     /// # Errors
     /// When the directory cannot be used.
     pub fn announce(&self, what: &str) -> Result<Presence, LeaseError> {
         let state = StateDir::make(&self.location())?;
-        let name = format!("{PREFIX}{}", std::process::id());
-        let unusable = |error: std::io::Error| LeaseError::Unreadable {
+        let random = RandomState::new().hash_one(std::process::id());
+        let name = format!("{PREFIX}{}-{random:016x}", std::process::id());
+        let unusable = |error: io::Error| LeaseError::Unreadable {
             file: format!("{}/{name}", state.place),
             because: nearfar_proc::error_text(&error),
         };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let mut file = state.open_file(&name, flags).map_err(unusable)?;
-        // Others hold it for a moment, to see whether it is locked.
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| unusable(error.into()))?;
+        lock(&file).map_err(unusable)?;
         file.write_all(what.as_bytes()).map_err(unusable)?;
         Ok(Presence {
             leases: self.clone(),
@@ -62,6 +69,18 @@ impl Leases {
             _locked: file,
         })
     }
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    let mut result = Ok(());
+    for _ in 0..LOCK_ATTEMPTS {
+        result = flock(file, FlockOperation::NonBlockingLockExclusive);
+        match result {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_INTERVAL),
+            _ => break,
+        }
+    }
+    Ok(result?)
 }
 
 impl Presence {
@@ -88,7 +107,7 @@ impl Drop for Presence {
 
 /// The process of a file, if it is one that measures; removes the file of one that has ended.
 fn measuring(state: &StateDir, name: &str) -> Option<Measuring> {
-    let pid: u32 = name.strip_prefix(PREFIX)?.parse().ok()?;
+    let pid: u32 = name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()?;
     let file = state.open_file(name, OFlags::RDONLY).ok()?;
     let is_locked = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
     let mut what = String::new();
@@ -136,7 +155,14 @@ mod tests {
         assert!(path(&alive).exists(), "it is about to be locked");
         drop(other);
         assert_eq!(own.others(), []);
-        drop(own);
-        assert!(!path(&format!("measuring-{}", std::process::id())).exists());
+        // A process of another PID namespace with this one's number.
+        let namesake = leases.announce("nearfar bench scale").unwrap();
+        assert_eq!(own.others().len(), 1);
+        drop((own, namesake));
+        let names = std::fs::read_dir(path("")).unwrap();
+        let names: Vec<_> = names.map(|it| it.unwrap().file_name()).collect();
+        let prefix = format!("measuring-{}-", std::process::id());
+        let is_own = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(&prefix);
+        assert!(!names.iter().any(is_own), "{names:?}");
     }
 }
