@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nearfar_machine::{Known, Machine, PciAddress, TaskFiles, UseKind, UsedFiles};
@@ -81,6 +81,8 @@ impl DeviceNumbers {
 
     fn used_by(&self, pid: i32, namespaces: &Namespaces) -> io::Result<Vec<UsedFiles>> {
         let mounts = namespaces.of(pid, self);
+        // Where the root of a container was mounted, by the number of its file system.
+        let own = namespaces.of(std::process::id().cast_signed(), self);
         let mut counts: BTreeMap<(String, UseKind), u32> = BTreeMap::new();
         let mut add = |name: Option<&String>, kind| {
             if let Some(name) = name {
@@ -93,17 +95,17 @@ impl DeviceNumbers {
             OpenFile::Character(number) => add(self.character.get(&number), UseKind::Device),
             OpenFile::Other { file_system, mount } => {
                 let by_mount = || mount.and_then(|id| mounts.by_id.get(&id));
+                let by_number = || own.by_number.get(&file_system);
                 let name = self.block.get(&file_system).or_else(by_mount);
-                add(name, UseKind::File);
+                add(name.or_else(by_number), UseKind::File);
             }
         })?;
         // maps has the number of the file system, also for a device node: that is /dev.
         open_files::each_mapped(pid, |number| {
             let name = self.block.get(&number);
-            add(
-                name.or_else(|| mounts.by_number.get(&number)),
-                UseKind::Mapping,
-            );
+            let by_number = |mounts: &Mounts| mounts.by_number.get(&number).cloned();
+            let below = || by_number(&mounts).or_else(|| by_number(&own));
+            add(name.cloned().or_else(below).as_ref(), UseKind::Mapping);
         })?;
         let used = counts
             .into_iter()
@@ -111,20 +113,30 @@ impl DeviceNumbers {
         Ok(used.collect())
     }
 
-    /// The block device below a file system without a number of its own: what it was mounted from, or where overlay writes.
-    fn below(&self, mount: &Mount) -> Option<&String> {
+    /// The block device below a file system without a number of its own: what btrfs was mounted from, or where overlay writes. Other
+    /// file systems may have any text as their source, and a path of another mount namespace (`is_own` is false) may lead
+    /// elsewhere, or to a server that does not answer.
+    fn below(&self, mount: &Mount, is_own: bool) -> Option<&String> {
         use std::os::unix::fs::MetadataExt as _;
         let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
         let stat = |path: &Path| std::fs::metadata(path).ok();
-        let found = if mount.kind == "overlay" {
-            number(stat(&mount.option_value("upperdir")?)?.dev())
-        } else if mount.source.starts_with("/dev") {
-            number(stat(&mount.source)?.rdev())
-        } else {
-            return None;
+        let found = match mount.kind.as_str() {
+            "overlay" if is_own => {
+                let upper = mount.option_value("upperdir")?;
+                number(stat(upper.is_absolute().then_some(&upper)?)?.dev())
+            }
+            "btrfs" | "bcachefs" if is_device_path(&mount.source) => {
+                number(stat(&mount.source)?.rdev())
+            }
+            _ => return None,
         };
         self.block.get(&found)
     }
+}
+
+fn is_device_path(path: &Path) -> bool {
+    let mut parts = path.components();
+    path.starts_with("/dev") && !parts.any(|part| part == Component::ParentDir)
 }
 
 /// The file systems of a mount namespace that are on the device and do not have its number.
@@ -140,15 +152,17 @@ struct Namespaces(Mutex<HashMap<std::path::PathBuf, Arc<Mounts>>>);
 
 impl Namespaces {
     fn of(&self, pid: i32, numbers: &DeviceNumbers) -> Arc<Mounts> {
-        let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else {
+        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+        let Ok(name) = namespace(&pid.to_string()) else {
             return Arc::default();
         };
+        let is_own = namespace("self").is_ok_and(|own| own == name);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mounts = all.entry(namespace).or_insert_with(|| {
+        let mounts = all.entry(name).or_insert_with(|| {
             let mut mounts = Mounts::default();
             for mount in mountinfo::of_process(pid).unwrap_or_default() {
                 let number = parse_number(&mount.device).filter(|number| number.0 == UNNAMED);
-                if let Some((number, name)) = number.zip(numbers.below(&mount)) {
+                if let Some((number, name)) = number.zip(numbers.below(&mount, is_own)) {
                     mounts.by_id.insert(mount.id, name.clone());
                     mounts.by_number.insert(number, name.clone());
                 }
