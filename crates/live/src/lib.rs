@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`LiveMachine`] is shared by `top` and `exporter`. A look that costs more than expected is followed by a longer rest
-//! ([`LiveMachine::rest`]): looks become rarer, never dearer.
+//! ([`LiveMachine::rest`]): looks become rarer, never costlier.
 
 #![allow(
     missing_docs,

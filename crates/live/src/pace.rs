@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_dear_look_is_paid_for_by_several_rests() {
+    fn one_costly_look_is_followed_by_long_rests() {
         let mut pace = Pace::default();
         pace.add(2.0);
         assert!(pace.rest(Duration::ZERO).as_secs() < 30);
