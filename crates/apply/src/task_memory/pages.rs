@@ -158,7 +158,7 @@ impl Process {
                 false => ProcessError::Zombie(pid),
             });
         }
-        match tasks::image(pid).map_err(failed)? {
+        match image_after_exec(pid).map_err(failed)? {
             Some(image) => Ok(Self { open, image }),
             None => Err(ProcessError::NoAccess(pid)),
         }
@@ -304,10 +304,16 @@ mod tests {
         while tasks::executable(pid).is_ok_and(|path| path == std::env::current_exe().unwrap()) {
             std::thread::yield_now();
         }
-        let process = Process::open(pid, tasks::stat(pid).unwrap().id.start).unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        // Its file shows before its addresses do: on a busy machine some time before.
+        let opened = || Process::open(pid, tasks::stat(pid).unwrap().id.start);
+        while matches!(opened(), Err(ProcessError::NoAccess(_))) && std::time::Instant::now() < end
+        {
+            std::thread::yield_now();
+        }
+        let process = opened().unwrap();
         assert_eq!(process.check(), Ok(()));
         drop(child.stdin.take());
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while process.check().is_ok() && std::time::Instant::now() < end {
             std::thread::yield_now();
         }
