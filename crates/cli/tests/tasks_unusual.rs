@@ -33,11 +33,11 @@ fn hold(kind: &str) -> Option<Owned> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
     let child = Owned(child);
-    let line = lines.find(|line| line.contains("ready") || line.contains("skipped: "));
+    let line = lines.find(|line| line.contains("ready") || line.contains("skipped:"));
     let line = line.expect("the process ended");
-    match line.split_once("skipped: ") {
-        Some((_, why)) => {
-            println!("skipped: {why}");
+    match line.find("skipped:") {
+        Some(at) => {
+            println!("{}", &line[at..]);
             None
         }
         None => Some(child),
