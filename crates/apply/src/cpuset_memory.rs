@@ -113,7 +113,10 @@ pub fn planned_cpuset_memory(
     let nodes = request.nodes.clone();
     let found = check(&system, target.is_tree(), &group, &nodes)?;
     let moves = match found.to_move {
-        Some(bytes) => format!("{} of its memory are on other nodes", size(bytes)),
+        Some(bytes) => format!(
+            "at least {} of its memory are on other nodes (what tasks had before they joined it is not counted)",
+            size(bytes)
+        ),
         None => "how much of its memory is on other nodes is unknown".to_owned(),
     };
     let (first, from) = (nodes.first(), found.from.first());

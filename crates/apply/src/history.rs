@@ -15,7 +15,7 @@ use crate::setting::Setting;
 use crate::system::{System, text};
 use crate::target::Target;
 use crate::undo::{Found, found, other_owner};
-use nearfar_lease::StateDir;
+use nearfar_lease::{StateDir, lock_holder};
 
 /// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -43,8 +43,10 @@ pub struct ChangeSet {
 pub enum ChangeSetState {
     /// It ended, and at least one of its writes was not undone; [`ChangeSet::in_force`] says how many hold.
     Made,
-    /// It did not end: killed, or still running. `rollback` undoes it.
+    /// It did not end: killed, or still running where this user cannot see that. `rollback` undoes it.
     Interrupted,
+    /// Its process is making it now.
+    InProgress,
     /// None of its writes stands.
     Undone,
     /// Nothing it tried was taken by the system.
@@ -110,8 +112,7 @@ pub enum WriteState {
     Undone,
 }
 
-/// All change sets, oldest first, with what the files say of their writes now. Takes no lock: a change set that is being made shows
-/// as interrupted. Writes nothing, and needs no right but to read.
+/// All change sets, oldest first, with what the files say of their writes now. Takes no lock. Writes nothing, and needs no right but to read.
 ///
 /// # Errors
 /// When the state directory cannot be read. A journal that does not hold is a change set that says so.
@@ -139,10 +140,18 @@ pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<ChangeSe
         boot: boot.as_deref(),
         change_sets: &read,
     };
-    Ok(read
+    let described = read
         .iter()
-        .filter_map(|(run, contents)| view.describe(*run, contents))
-        .collect())
+        .filter_map(|(run, contents)| view.describe(*run, contents));
+    let mut sets: Vec<ChangeSet> = described.collect();
+    if let Some(last) = sets.last_mut()
+        && last.state == ChangeSetState::Interrupted
+        && last.pid.is_some()
+        && last.pid == lock_holder(&state)
+    {
+        last.state = ChangeSetState::InProgress;
+    }
+    Ok(sets)
 }
 
 /// What change sets are compared with.

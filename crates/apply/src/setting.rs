@@ -117,9 +117,11 @@ pub enum ChangeError {
     OwnProcess(i32),
     #[error("node {0} is above {MAX_NUMBER}, the highest number supported")]
     NodeNumber(NodeId),
-    #[error("memory of process {pid} is to go to node {to} from no other node")]
+    #[error(
+        "cannot move memory of process {pid} to node {to}: no other node has memory, or none is named"
+    )]
     NoNodes { pid: i32, to: NodeId },
-    #[error("memory of process {pid} is to go from node {to} to the same node")]
+    #[error("cannot move memory of process {pid} from node {to} to the same node")]
     SameNode { pid: i32, to: NodeId },
     #[error("control group {0:.64?} would have no node to have memory on")]
     NoMemoryNodes(String),

@@ -125,6 +125,8 @@ fn inside_killed_interrupted_and_refused() {
     // Killed in the middle.
     let mut apply = command(state.path(), &slow).spawn().unwrap();
     until_half();
+    let (history, _) = nearfar(state.path(), "history --format json");
+    assert_eq!(history["change_sets"][0]["state"]["state"], "in-progress");
     apply.kill().unwrap();
     apply.wait().unwrap();
     let middle = holder.nodes();

@@ -32,7 +32,8 @@ pub struct ScanFacts {
     /// When it was, in seconds since 1970.
     pub unix_s: f64,
     /// Since the one before, in seconds.
-    pub interval_s: f64,
+    /// `None` until the second scan.
+    pub interval_s: Option<f64>,
     /// CPU time of all scans, in seconds.
     pub cpu_s: f64,
     /// Scans that failed.
@@ -104,12 +105,14 @@ impl Metrics {
             "Scans that failed; the metrics are those of the last one that did not.",
         )
         .sample(&[], facts.errors as f64);
-        text.family(
-            "nearfar_scan_interval_seconds",
-            Kind::Gauge,
-            "Time between the last scan and the one before; longer than --seconds where scans take much CPU time.",
-        )
-        .sample(&[], facts.interval_s);
+        if let Some(interval_s) = facts.interval_s {
+            text.family(
+                "nearfar_scan_interval_seconds",
+                Kind::Gauge,
+                "Time between the last scan and the one before; longer than --seconds where scans take much CPU time.",
+            )
+            .sample(&[], interval_s);
+        }
     }
 
     fn write_machine(&self, text: &mut Text, machine: &Machine) {

@@ -34,6 +34,7 @@ pub struct Scanner {
     metrics: Metrics,
     facts: ScanFacts,
     audited: Option<Instant>,
+    has_scanned: bool,
 }
 
 /// What a scan found.
@@ -67,6 +68,7 @@ impl Scanner {
             metrics: Metrics::new(services, options.with_totals),
             facts: ScanFacts::default(),
             audited: None,
+            has_scanned: false,
         })
     }
 
@@ -97,7 +99,9 @@ impl Scanner {
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.facts.unix_s = now.unwrap_or_default().as_millis() as f64 / 1000.0;
-        self.facts.interval_s = look.seconds;
+        // The first scan covers the moment since the start.
+        self.facts.interval_s = self.has_scanned.then_some(look.seconds);
+        self.has_scanned = true;
         self.facts.cpu_s += thread_seconds() - begun;
         Ok(Scan {
             text: self.metrics.text(self.live.machine(), &self.facts),

@@ -88,7 +88,7 @@ pub enum StateError {
     },
     /// Another nearfar is changing this system.
     #[error(
-        "{holder} is changing this system now ({lock} is locked): wait for it, or say how long to wait"
+        "{holder} is changing this system now ({lock} is locked): wait for it, or use --wait SECONDS"
     )]
     Locked {
         /// "process 4711", where the lock tells.

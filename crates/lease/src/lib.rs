@@ -51,7 +51,7 @@ pub use descendants::whole_sessions;
 pub use error::{LeaseError, StateError};
 pub use files::is_interface_name;
 pub use guard::{GUARD, guard, guard_with};
-pub use lock::Lock;
+pub use lock::{Lock, lock_holder};
 pub use masks::{Masks, Member};
 pub use presence::{Measuring, Presence};
 pub use resource::Process;

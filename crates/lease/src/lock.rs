@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearfar_proc::error_text;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::error::StateError;
-use crate::state::StateDir;
+use crate::state::{LOCK_FILE, StateDir};
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -62,6 +62,15 @@ impl Lock {
     }
 }
 
+/// The process whose number is in the lock file and that is alive; `None` also where this user may not read the file. Takes no
+/// lock: that would be in the way of a process that is about to take it.
+pub fn lock_holder(state: &StateDir) -> Option<u32> {
+    let mut file = state.open_file(LOCK_FILE, OFlags::RDONLY).ok()?;
+    let pid = read_pid(&mut file)?;
+    let is_alive = i32::try_from(pid).is_ok_and(nearfar_proc::tasks::is_alive);
+    is_alive.then_some(pid)
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = self.0.set_len(0);
@@ -71,12 +80,15 @@ impl Drop for Lock {
 }
 
 fn holder(file: &mut File) -> String {
-    let mut text = String::new();
-    let read = file
-        .rewind()
-        .and_then(|()| file.take(32).read_to_string(&mut text));
-    match text.trim().parse::<u32>() {
-        Ok(pid) if read.is_ok() => format!("process {pid}"),
-        _ => "another process".to_owned(),
+    match read_pid(file) {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".to_owned(),
     }
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }

@@ -31,6 +31,9 @@ use crate::trusted::{
 /// Where the state of the running system is kept.
 pub const STATE_DIR: &str = "/var/lib/nearfar";
 
+/// The file that a process that changes something holds locked, with its number.
+pub(crate) const LOCK_FILE: &str = "lock";
+
 /// Which state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
@@ -116,7 +119,7 @@ impl StateDir {
     }
 
     pub(crate) fn open_lock(&self) -> io::Result<File> {
-        self.open_file("lock", OFlags::RDWR | OFlags::CREATE)
+        self.open_file(LOCK_FILE, OFlags::RDWR | OFlags::CREATE)
     }
 
     /// A regular file in the directory, never through a link, and not of another user: what they wrote is not to be

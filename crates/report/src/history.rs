@@ -24,6 +24,7 @@ fn one(set: &ChangeSet, out: &mut Document) {
     let (state, because) = match &set.state {
         ChangeSetState::Made => (in_force(set), None),
         ChangeSetState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
+        ChangeSetState::InProgress => ("in progress: its process is making it".to_owned(), None),
         ChangeSetState::Undone => ("undone".to_owned(), None),
         ChangeSetState::NothingMade => ("nothing made".to_owned(), None),
         ChangeSetState::GoneWithReboot => ("gone with a reboot".to_owned(), None),

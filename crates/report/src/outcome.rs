@@ -1,18 +1,19 @@
 //! What applying a plan changed, and what undoing it changed.
 
 use nearfar_apply::{Applied, Effective, Outcome, RollbackOutcome, Setting, UndoResult};
+use nearfar_placement::change::LeftAlone;
 
 use crate::amount::count;
-use crate::change;
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role::{Critical, Dim, Local, Middling, Notice, Subject, Warning};
+use crate::{change, plan};
 
 /// What a change or its undoing came to: the word for it, the value of the setting, a remark.
 type Shown = (Text, String, String);
 
 /// Every change of the plan with its result: what was made, what was so before, what was left alone, what failed.
-/// `options`: those that name the target, as they are typed, each with a space before it; `rollback` needs the same.
-pub fn document(outcome: &Outcome, options: &str) -> Document {
+/// `left_alone` is the plan's. `options`: those that name the target, as they are typed, each with a space before it; `rollback` needs the same.
+pub fn document(outcome: &Outcome, left_alone: &[LeftAlone], options: &str) -> Document {
     let made = outcome
         .changes
         .iter()
@@ -36,6 +37,7 @@ pub fn document(outcome: &Outcome, options: &str) -> Document {
             out.labelled(Warning.text(what), because);
         }
     }
+    plan::left_alone(left_alone, &mut out);
     notes(&outcome.notes, &mut out);
     if made > 0 && outcome.undone_because.is_none() {
         let number = outcome

@@ -63,7 +63,7 @@ fn changes_of(changes: &[Planned], out: &mut Document) {
     out.table(table);
 }
 
-fn left_alone(all: &[LeftAlone], out: &mut Document) {
+pub(crate) fn left_alone(all: &[LeftAlone], out: &mut Document) {
     if all.is_empty() {
         return;
     }

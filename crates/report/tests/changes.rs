@@ -144,7 +144,7 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
         stopped_because: None,
         notes: vec!["irqbalance is running and will move interrupts again".to_owned()],
     };
-    let text = outcome::document(&outcome, "").to_text(&PLAIN);
+    let text = outcome::document(&outcome, &[], "").to_text(&PLAIN);
     assert!(text.contains("nearfar rollback --change 7"), "{text}");
     insta::assert_snapshot!(text);
 }
@@ -332,7 +332,7 @@ fn masks_are_lists_in_every_table() {
     };
     for text in [
         plan::document(&plan).to_text(&PLAIN),
-        outcome::document(&outcome, "").to_text(&PLAIN),
+        outcome::document(&outcome, &[], "").to_text(&PLAIN),
         outcome::rollback(&rollback).to_text(&PLAIN),
     ] {
         assert!(

@@ -138,8 +138,12 @@ fn reason(request: &GroupMoveRequest, members: &[Member]) -> String {
         survey.part_bytes().saturating_add(survey.hugetlb_bytes())
     });
     let staying = sum(|it| it.conditions.survey.staying_bytes());
+    let noun = match members.len() {
+        1 => "process",
+        _ => "processes",
+    };
     format!(
-        "control group {}, {} processes ({}{more}): {}. Processes that begin after this plan was made are not moved.",
+        "control group {}, {} {noun} ({}{more}): {}. Processes that begin after this plan was made are not moved.",
         request.group,
         members.len(),
         names.join(", "),

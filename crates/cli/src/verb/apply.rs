@@ -115,7 +115,13 @@ impl Apply {
         drop(options);
         output::print(&match self.format.format {
             Format::Table => {
-                nearfar_report::outcome::document(&outcome, &self.target.words()).to_text(&style)
+                // A plan that was shown for a confirmation had them.
+                let left_alone = match self.file.is_none() && self.yes {
+                    true => &plan.left_alone[..],
+                    false => &[],
+                };
+                let words = self.target.words();
+                nearfar_report::outcome::document(&outcome, left_alone, &words).to_text(&style)
             }
             Format::Json => output::json("apply/1", None, &outcome)?,
         })?;
@@ -193,7 +199,7 @@ fn read_plan(file: &Path) -> Result<Plan, Failure> {
         .map_err(Failure::Input)?;
     if text.len() as u64 > LARGEST_PLAN {
         return Err(Failure::Input(anyhow!(
-            "{} is larger than 256 MiB: that is no plan",
+            "cannot read the plan {}: it is larger than 256 MiB",
             file.display()
         )));
     }

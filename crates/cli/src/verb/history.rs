@@ -56,10 +56,13 @@ impl History {
     }
 }
 
-/// Whether `rollback` would undo it. One whose journal cannot be read may be.
+/// Whether something of it is in force, or may be.
 fn is_in_force(change_set: &ChangeSet) -> bool {
     matches!(
         change_set.state,
-        ChangeSetState::Made | ChangeSetState::Interrupted | ChangeSetState::Unreadable { .. }
+        ChangeSetState::Made
+            | ChangeSetState::Interrupted
+            | ChangeSetState::InProgress
+            | ChangeSetState::Unreadable { .. }
     )
 }

@@ -105,7 +105,7 @@ impl Top {
     pub fn run(self, colour: Colour) -> Outcome {
         if !self.batch && self.format.format == Format::Json {
             return Err(Failure::input(anyhow::anyhow!(
-                "--format json takes --batch: a screen has no format"
+                "--format json needs --batch: a screen has no format"
             )));
         }
         if !self.batch && !rustix::termios::isatty(stdout()) {

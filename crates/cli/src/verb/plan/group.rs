@@ -22,7 +22,8 @@ pub struct GroupArgs {
     #[arg(long, value_name = "UNIT", requires = "to_node", group = "to_node_of", conflicts_with_all = super::AUDITED)]
     bind_unit: Option<String>,
     /// Where the memory of the unit comes from
-    #[arg(long, value_enum, value_name = "POLICY", requires = "bind_unit", default_value_t = PolicyArg::Bind)]
+    #[arg(long, value_enum, value_name = "POLICY", requires = "bind_unit",
+          conflicts_with_all = ["task_memory", "group_memory", "cpuset_mems"], default_value_t = PolicyArg::Bind)]
     policy: PolicyArg,
 }
 
