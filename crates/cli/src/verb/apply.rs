@@ -115,8 +115,8 @@ impl Apply {
         drop(options);
         output::print(&match self.format.format {
             Format::Table => {
-                // A plan that was shown for a confirmation had them.
-                let left_alone = match self.file.is_none() && self.yes {
+                // Where nothing was changed they are the answer.
+                let left_alone = match plan.changes.is_empty() {
                     true => &plan.left_alone[..],
                     false => &[],
                 };
