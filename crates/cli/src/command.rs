@@ -69,6 +69,7 @@ pub enum Verb {
     Lab(verb::lab::Lab),
     Ab(verb::ab::Ab),
     Case(verb::case::Case),
+    Fleet(verb::fleet::Fleet),
     Completions(verb::completions::Completions),
     Man(verb::man::Man),
 }
@@ -104,6 +105,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Lab(verb) => verb.run(colour),
         Verb::Ab(verb) => verb.run(colour),
         Verb::Case(verb) => verb.run(colour),
+        Verb::Fleet(verb) => verb.run(colour),
         Verb::Completions(verb) => verb.run(),
         Verb::Man(verb) => verb.run(Command::command()),
     }

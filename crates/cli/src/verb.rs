@@ -10,6 +10,7 @@ pub mod compare;
 pub mod completions;
 pub mod explain;
 pub mod exporter;
+pub mod fleet;
 pub mod history;
 pub mod lab;
 pub mod lease_guard;

@@ -281,6 +281,7 @@ impl LiveMachine {
 fn want() -> Want {
     Want {
         cpu_details: false,
+        cpu_model: false,
         ..Want::audit()
     }
 }

@@ -27,6 +27,12 @@ pub struct Origin {
     pub architecture: Known<String>,
     /// Vendor and product, from DMI or the device tree.
     pub product: Known<String>,
+    /// Version and date of the firmware, `2.3 (2023-03-15)`, from DMI; `None` if the source does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// The model of the first CPU as `/proc/cpuinfo` names it; `None` if the source does not say or was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
     /// When the source was read, in seconds since 1970; `None` if it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_at_s: Option<u64>,
@@ -51,6 +57,8 @@ impl Origin {
             kernel_base: None,
             architecture: Known::no(because),
             product: Known::no(because),
+            firmware: None,
+            cpu_model: None,
             taken_at_s: None,
             overlays: Vec::new(),
             emulation: None,

@@ -103,7 +103,7 @@ pub(crate) fn scaled(unit: &str, largest: f64) -> (f64, &str) {
 /// A moment as date and time of day in UTC, to the minute.
 pub(crate) fn moment(seconds_since_1970: u64) -> String {
     let (days, seconds) = (seconds_since_1970 / 86_400, seconds_since_1970 % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = nearfar_runs::utc_date(days);
     format!(
         "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
         seconds / 3600,
@@ -127,25 +127,6 @@ pub(crate) fn ago(age: Duration) -> String {
         seconds @ ..172_800 => format!("{} h ago", seconds / 3600),
         seconds => format!("{} days ago", seconds / 86_400),
     }
-}
-
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so
-/// that the leap day comes last.
-fn civil(days: u64) -> (u64, u64, u64) {
-    // From 0000-03-01.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

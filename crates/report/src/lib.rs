@@ -21,6 +21,7 @@ pub mod compare;
 pub mod doctor;
 pub mod document;
 pub mod explain;
+pub mod fleet;
 mod fold;
 pub mod history;
 mod io;

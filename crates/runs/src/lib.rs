@@ -35,7 +35,7 @@ pub use metric::{
 };
 pub use run::{
     Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunIdError, RunState, RunTarget, Sample,
-    SampleResult, now_s,
+    SampleResult, now_s, utc_date,
 };
 pub use store::{Journal, Removed, Store, default_path};
 pub use summary::{CellSummary, Counted, MetricSummary, counted, summarise};

@@ -269,6 +269,25 @@ pub fn now_s() -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so
+/// that the leap day comes last.
+pub fn utc_date(days: u64) -> (u64, u64, u64) {
+    // From 0000-03-01.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -6,6 +6,9 @@ pub struct Want {
     /// Caches, clusters, dies and the kernel's numbers of cores: most of what there is to read about CPUs, and nothing that
     /// decides over placement. Which CPUs share a core is read in any case.
     pub cpu_details: bool,
+    /// The name of the CPU's model. `/proc/cpuinfo` has it, and x86 kernels before 5.18 wait up to 20 ms for clock rates when it is
+    /// opened.
+    pub cpu_model: bool,
     /// The names of PCI devices and classes, from this system's copy of pci.ids.
     pub names: bool,
     /// PCI devices, host bridges, network devices, NVMe subsystems.
@@ -37,6 +40,7 @@ impl Want {
     pub fn all() -> Self {
         Self {
             cpu_details: true,
+            cpu_model: true,
             names: false,
             devices: true,
             interrupts: true,
@@ -60,6 +64,7 @@ impl Want {
     pub fn placement() -> Self {
         Self {
             cpu_details: false,
+            cpu_model: false,
             names: false,
             devices: false,
             interrupts: false,

@@ -44,6 +44,18 @@ pub enum Values {
     Text(Vec<Option<String>>),
 }
 
+impl Values {
+    /// As many rows without a value, of the same type.
+    pub(super) fn empty(&self, rows: usize) -> Self {
+        match self {
+            Self::Whole(_) => Self::Whole(vec![None; rows]),
+            Self::Real(_) => Self::Real(vec![None; rows]),
+            Self::Switch(_) => Self::Switch(vec![None; rows]),
+            Self::Text(_) => Self::Text(vec![None; rows]),
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub struct Column {
     /// Its name, which no other has, also without regard to upper and lower case.

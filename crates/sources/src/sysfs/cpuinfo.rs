@@ -40,6 +40,9 @@ struct Content {
     caches: Vec<String>,
     architecture: Option<&'static str>,
     machine: Option<String>,
+    model: Option<String>,
+    /// arm's numbers of who designed the first CPU, and which one it is.
+    implementer: Option<String>,
 }
 
 /// Where a CPU sits, as far as this file says it.
@@ -91,6 +94,11 @@ impl<'t> CpuInfo<'t> {
     pub(super) fn machine(&self) -> Option<&str> {
         let x86 = matches!(self.head().architecture, Some("x86_64" | "i686"));
         (!x86).then(|| self.content().machine.as_deref())?
+    }
+
+    /// The model of the first CPU: its name, or on arm the numbers of designer and part, `0x48 part 0xd01`.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.head().model.as_deref()
     }
 
     fn head(&self) -> &Content {
@@ -156,6 +164,22 @@ impl Content {
                 if self.machine.is_none() && !value.is_empty() =>
             {
                 self.machine = Some(value.chars().take(128).collect());
+            }
+            // x86 and mips; loongarch; powerpc; riscv.
+            ("model name" | "Model Name" | "cpu model" | "cpu" | "uarch", _)
+                if self.model.is_none() && !value.is_empty() =>
+            {
+                self.model = Some(value.chars().take(128).collect());
+            }
+            ("CPU implementer", _) if self.implementer.is_none() => {
+                self.implementer = Some(value.chars().take(16).collect());
+            }
+            ("CPU part", _) if self.model.is_none() => {
+                let part: String = value.chars().take(16).collect();
+                self.model = self
+                    .implementer
+                    .as_ref()
+                    .map(|implementer| format!("{implementer} part {part}"));
             }
             _ if key.len() < 8 && key.starts_with("cache") && value.starts_with("level=") => {
                 self.caches.push(value.to_owned());
@@ -253,6 +277,28 @@ mod tests {
             }
         );
         assert_eq!(content.processors[&CpuId(1)], Place::default());
+    }
+
+    #[test]
+    fn the_first_cpu_names_the_model() {
+        for (text, model) in [
+            (
+                "processor : 0\nmodel name\t: A B @ 2 GHz\nprocessor : 1\nmodel name : C\n",
+                Some("A B @ 2 GHz"),
+            ),
+            (
+                "processor : 0\nCPU implementer : 0x48\nCPU part : 0xd01\n",
+                Some("0x48 part 0xd01"),
+            ),
+            (
+                "processor : 0\ncpu : POWER9, altivec supported\n",
+                Some("POWER9, altivec supported"),
+            ),
+            ("processor : 0\nCPU part : 0xd01\n", None),
+            ("", None),
+        ] {
+            assert_eq!(read(text.as_bytes()).model.as_deref(), model, "{text}");
+        }
     }
 
     #[test]

@@ -11,12 +11,13 @@ use nearfar_machine::{Emulation, Known, Origin, SourceKind};
 use super::cpuinfo::CpuInfo;
 use crate::tree::Tree;
 use crate::value;
+use crate::want::Want;
 
 /// Longer values are cut: nothing that names a machine is.
 const LONGEST: usize = 256;
 
 /// Reads where the tree comes from.
-pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
+pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>, want: &Want) -> Origin {
     let kind = if tree.is_live() {
         SourceKind::Live
     } else {
@@ -73,6 +74,10 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
         product(tree, cpuinfo),
         || "neither DMI nor a device tree names the machine",
     );
+    origin.firmware = firmware(tree);
+    if want.cpu_model {
+        origin.cpu_model = cpuinfo.model().map(str::to_owned);
+    }
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .ok()
@@ -83,12 +88,26 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
     origin
 }
 
+/// A file of the firmware's DMI table (Documentation/ABI/testing/sysfs-class-dmi).
+fn dmi(tree: &Tree, name: &str) -> Option<String> {
+    word(tree, &format!("sys/class/dmi/id/{name}"), LONGEST)
+        .or_else(|| word(tree, &format!("sys/devices/virtual/dmi/id/{name}"), LONGEST))
+}
+
+/// Version and date of the firmware; the date as ISO 8601 where DMI has its own form of it, MM/DD/YYYY.
+fn firmware(tree: &Tree) -> Option<String> {
+    let date = dmi(tree, "bios_date").map(|date| match date.split('/').collect::<Vec<_>>()[..] {
+        [month, day, year] if year.len() == 4 => format!("{year}-{month:0>2}-{day:0>2}"),
+        _ => date,
+    });
+    match (dmi(tree, "bios_version"), date) {
+        (Some(version), Some(date)) => Some(format!("{version} ({date})")),
+        (version, date) => version.or(date),
+    }
+}
+
 fn product(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Option<String> {
-    let dmi = |name: &str| {
-        word(tree, &format!("sys/class/dmi/id/{name}"), LONGEST)
-            .or_else(|| word(tree, &format!("sys/devices/virtual/dmi/id/{name}"), LONGEST))
-    };
-    let both = match (dmi("sys_vendor"), dmi("product_name")) {
+    let both = match (dmi(tree, "sys_vendor"), dmi(tree, "product_name")) {
         (Some(vendor), Some(name)) if name.starts_with(&vendor) => Some(name),
         (Some(vendor), Some(name)) => Some(format!("{vendor} {name}")),
         (vendor, name) => vendor.or(name),

@@ -1,0 +1,191 @@
+//! `nearfar fleet on-host`: what an engine runs on each host. Its standard output is the host's answer, as one file.
+
+use std::io::{IsTerminal as _, Read, Write as _};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use nearfar_fleet::{Ended, HostName, HostResult, RESULT_SCHEMA};
+use nearfar_runs::export::Whole;
+use nearfar_runs::{Filter, Store, now_s};
+use nearfar_sources::{Request, TaskScope, Want};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::args::of_store;
+use crate::failure::{Failure, Outcome};
+
+/// The most that a verb may print, in bytes.
+const MAX_PRINTED: u64 = 256 << 20;
+/// What is kept of its messages, in bytes from the end.
+const MAX_MESSAGE: usize = 2000;
+
+/// Run a verb here and write its answer, its runs and the machine to standard output
+#[derive(Args)]
+pub struct OnHost {
+    /// The name that the engine has for this host
+    #[arg(long, value_name = "HOST")]
+    host: HostName,
+    /// The verb and its arguments; `snapshot` reads the machine and nothing else
+    #[arg(last = true, required = true, value_name = "VERB")]
+    arguments: Vec<String>,
+}
+
+impl OnHost {
+    /// Answers.
+    pub fn run(self) -> Outcome {
+        let out = std::io::stdout();
+        if out.is_terminal() {
+            return Err(Failure::Input(anyhow!(
+                "the answer of a host is not for a terminal: redirect standard output to a file"
+            )));
+        }
+        let result = self.result()?;
+        let mut bytes = Vec::new();
+        result.write(&mut bytes).map_err(Failure::refused)?;
+        let mut out = out.lock();
+        out.write_all(&bytes)
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")
+            .map_err(Failure::refused)
+    }
+
+    fn result(self) -> Result<HostResult, Failure> {
+        let started_at_s = now_s();
+        let want = Want {
+            tasks: TaskScope::None,
+            ..Want::all()
+        };
+        let machine = nearfar_sources::read(&Request::live(want)).ok();
+        let directory = tempfile::tempdir().map_err(Failure::refused)?;
+        let store = directory.path().join("runs.db");
+        let said = match self.arguments[..] == ["snapshot"] {
+            true => Said::nothing(),
+            false => Said::by(&self.arguments, directory.path(), &store)?,
+        };
+        let answer = serde_json::from_slice(&said.printed).ok();
+        let printed = match answer {
+            Some(_) => String::new(),
+            None => String::from_utf8_lossy(&said.printed).into_owned(),
+        };
+        Ok(HostResult {
+            schema: RESULT_SCHEMA.to_owned(),
+            nearfar: env!("CARGO_PKG_VERSION").to_owned(),
+            host: self.host,
+            arguments: self.arguments,
+            started_at_s,
+            took_s: now_s() - started_at_s,
+            ended: said.ended(),
+            answer: answer.unwrap_or(Value::Null),
+            printed,
+            machine,
+            runs: runs_of(&store)?,
+        })
+    }
+}
+
+/// What a verb printed, and how it ended.
+struct Said {
+    status: Option<ExitStatus>,
+    printed: Vec<u8>,
+    message: String,
+}
+
+impl Said {
+    fn nothing() -> Self {
+        Self {
+            status: None,
+            printed: Vec::new(),
+            message: String::new(),
+        }
+    }
+
+    /// Runs the verb in a directory of its own, with a store of its own.
+    fn by(arguments: &[String], directory: &Path, store: &Path) -> Result<Self, Failure> {
+        let nearfar = std::env::current_exe().map_err(Failure::refused)?;
+        let mut command = Command::new(&nearfar);
+        command
+            .args(arguments)
+            .current_dir(directory)
+            .env("NEARFAR_STORE", store)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        nearfar_proc::child::end_with_parent(&mut command, Signal::TERM);
+        let mut child = command
+            .spawn()
+            .map_err(|error| Failure::not_started(nearfar.as_os_str(), error))?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let messages = std::thread::spawn(move || all(err, MAX_PRINTED));
+        let printed = all(out, MAX_PRINTED);
+        let status = child.wait().map_err(Failure::refused)?;
+        let messages = messages.join().unwrap_or_default();
+        let message = String::from_utf8_lossy(&messages);
+        // What it says last is why it failed.
+        let begin = message.len().saturating_sub(MAX_MESSAGE);
+        let begin = (begin..=message.len()).find(|&at| message.is_char_boundary(at));
+        Ok(Self {
+            status: Some(status),
+            printed,
+            message: message[begin.unwrap_or_default()..].trim().to_owned(),
+        })
+    }
+
+    fn ended(&self) -> Ended {
+        let code = self.status.map_or(Some(0), |status| status.code());
+        match code {
+            // 1 is an answer that the caller asked to fail on.
+            Some(exit_code @ (0 | 1)) => Ended::Answered { exit_code },
+            exit_code => Ended::Failed {
+                exit_code,
+                reason: self.reason(),
+            },
+        }
+    }
+}
+
+impl Said {
+    /// The message that it failed with, else its last line, else how it ended.
+    fn reason(&self) -> String {
+        let message = |line: &str| -> Option<String> {
+            let rest = line
+                .strip_prefix("nearfar: ")
+                .or_else(|| line.strip_prefix("error: "))?;
+            Some(rest.to_owned())
+        };
+        let lines = || {
+            self.message
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.is_empty())
+        };
+        lines()
+            .rev()
+            .find_map(message)
+            .or_else(|| lines().next_back().map(str::to_owned))
+            .or_else(|| self.status.map(|status| status.to_string()))
+            .unwrap_or_default()
+    }
+}
+
+/// What a pipe gives, without what is more than `most`; read to its end, so that the writer does not wait.
+fn all(pipe: Option<impl Read>, most: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        let _ = (&mut pipe).take(most).read_to_end(&mut bytes);
+        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+    }
+    bytes
+}
+
+/// The runs that the verb stored.
+fn runs_of(store: &Path) -> Result<Vec<Whole>, Failure> {
+    if !store.exists() {
+        return Ok(Vec::new());
+    }
+    let store = Store::open_existing(store).map_err(of_store)?;
+    let runs = store.list(&Filter::default()).map_err(of_store)?;
+    let whole = runs.into_iter().map(|run| store.whole(run.run));
+    whole.collect::<Result<_, _>>().map_err(of_store)
+}

@@ -1,0 +1,359 @@
+//! `nearfar fleet run`.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::{Args, Parser as _, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nearfar_fleet::engine::{EngineSettings, engine_of, hosts_of_partition};
+use nearfar_fleet::{
+    Folder, HostEvent, HostName, Manifest, SCHEMA, Summary, carry_out, new_id, parse_hosts,
+};
+use nearfar_runs::now_s;
+use serde::Serialize;
+
+use super::{by_who_has_to_act, of_folder};
+use crate::args::{Colour, Format, FormatArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::signals;
+
+/// Verbs that measure: their hosts are reserved for them.
+const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
+/// Verbs that only read.
+const READING: [&str; 7] = [
+    "snapshot", "topo", "audit", "plan", "path", "spread", "tasks",
+];
+/// Verbs that change a host, and what they have here instead.
+const CHANGING: [(&str, &str); 2] = [
+    ("apply", "nearfar fleet apply"),
+    ("rollback", "nearfar fleet rollback"),
+];
+
+/// Run a verb on every host, each answer in one file of a folder
+///
+/// Hosts that answered are not asked again: --resume asks those that were lost or failed.
+#[derive(Args)]
+#[command(
+    after_long_help = "Slurm: a job for each host, with the node for itself if the verb measures. The folder is shared by all \
+                       nodes. Jobs go on when this command ends; --resume takes them over.\n\nExamples:\n  \
+                       nearfar fleet run --engine slurm --hosts 'n[001-200]' --results /shared/audit -- audit --format json\n  \
+                       nearfar fleet run --engine ssh --hosts db1,db2 --results out -- bench latency --format json\n  \
+                       nearfar fleet run --resume --results /shared/audit"
+)]
+pub struct Run {
+    #[command(flatten)]
+    on: OnHosts,
+    /// Go on with the run in the folder: ask the hosts that have not answered
+    #[arg(long, conflicts_with_all = ["engine", "hosts", "hosts_file", "partition", "arguments", "label"])]
+    resume: bool,
+    /// What to call the run in the dataset
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// The verb and its arguments
+    #[arg(last = true, value_name = "VERB", required_unless_present = "resume")]
+    arguments: Vec<String>,
+}
+
+/// Which hosts, and how they are reached.
+#[derive(Args)]
+pub struct OnHosts {
+    /// What runs the verb on the hosts
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ENGINE",
+        required_unless_present = "resume"
+    )]
+    engine: Option<Engine>,
+    /// The hosts, as Slurm writes lists: n[1-4,08],login
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["hosts_file", "partition"])]
+    hosts: Option<String>,
+    /// The hosts, from a file: lists as of --hosts, one or several a line, # begins a comment
+    #[arg(long, value_name = "FILE", conflicts_with = "partition")]
+    hosts_file: Option<PathBuf>,
+    /// The hosts of this partition of Slurm, and the partition of the jobs
+    #[arg(long, value_name = "PARTITION")]
+    partition: Option<String>,
+    /// The folder of the run: what was asked, what happened, and the answers
+    #[arg(long, value_name = "DIR")]
+    results: PathBuf,
+    /// How nearfar is called on the hosts; words before it are separated by blanks [default: nearfar]
+    #[arg(long, value_name = "COMMAND")]
+    command: Option<String>,
+    /// Ask this many hosts at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    at_once: u32,
+    /// Slurm: end a job after this many minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_080))]
+    time_limit: u32,
+    /// Slurm: whether a job has its node for itself [default: if the verb measures]
+    #[arg(long, value_name = "YES|NO")]
+    exclusive: Option<YesNo>,
+    /// A word for sbatch or ssh, such as --account=perf (may be repeated)
+    #[arg(
+        long = "engine-option",
+        value_name = "WORD",
+        allow_hyphen_values = true
+    )]
+    engine_options: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// A batch job for each host
+    Slurm,
+    /// OpenSSH with your configuration
+    Ssh,
+    /// A process on this machine for each host, for tests
+    Local,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    fleet_run: &'a str,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+impl Run {
+    /// Asks the hosts and prints what became of them.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let folder = match self.resume {
+            true => Folder::open(&self.on.results).map_err(of_folder)?,
+            false => {
+                check_verb(&self.arguments)?;
+                let step = ["fleet", "on-host"].map(str::to_owned).to_vec();
+                let arguments = self.arguments.clone();
+                self.on.folder(step, arguments, self.label.clone())?
+            }
+        };
+        let summary = ask(&folder, &folder.manifest.hosts)?;
+        output::print(&match self.format.format {
+            Format::Table => {
+                nearfar_report::fleet::run(&summary, &self.on.results.display().to_string())
+                    .to_text(&output::style(colour))
+            }
+            Format::Json => output::json(
+                "fleet-run-summary/1",
+                None,
+                &Answer {
+                    fleet_run: &folder.manifest.id,
+                    summary: &summary,
+                },
+            )?,
+        })?;
+        all_answered(&summary)
+    }
+}
+
+/// Asks these hosts of a run, with a line on standard error for each that does not answer.
+pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
+    let cancel = signals::cancel_flag();
+    let _lock = folder.lock().map_err(of_folder)?;
+    let mut engine = engine_of(folder);
+    let bar = bar(hosts.len());
+    let mut told = |host: &HostName, event: &HostEvent| {
+        let (HostEvent::Failed { reason } | HostEvent::Lost { reason }) = event else {
+            if *event == HostEvent::Answered {
+                bar.inc(1);
+            }
+            return;
+        };
+        let how = match event {
+            HostEvent::Failed { .. } => "failed",
+            _ => "lost",
+        };
+        bar.inc(1);
+        bar.suspend(|| output::say!("{host}: {how}: {reason}"));
+    };
+    let asked = carry_out(folder, hosts, engine.as_mut(), &by(), &cancel, &mut told);
+    bar.finish_and_clear();
+    asked.map_err(by_who_has_to_act)?;
+    Summary::of(folder).map_err(of_folder)
+}
+
+/// Exit code 3 where a host has not answered.
+pub fn all_answered(summary: &Summary) -> Outcome {
+    let missing = summary.failed.len() + summary.lost.len() + summary.not_asked.len();
+    match missing {
+        0 => Ok(()),
+        _ => Err(Failure::Refused(anyhow!(
+            "{missing} of {} hosts did not answer; --resume asks them again",
+            missing + summary.answered.len()
+        ))),
+    }
+}
+
+fn bar(hosts: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(hosts as u64), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("hosts [{bar:30}] {pos}/{len}");
+    bar.set_style(
+        style
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> "),
+    );
+    bar
+}
+
+/// `user@host`: who asks.
+pub fn by() -> String {
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    });
+    let host = rustix::system::uname();
+    format!(
+        "{}@{}",
+        name.unwrap_or(uid),
+        host.nodename().to_string_lossy()
+    )
+}
+
+/// Fails for verbs that have no answer to collect, or change a host.
+fn check_verb(arguments: &[String]) -> Outcome {
+    let verb = arguments.first().map_or("", String::as_str);
+    if let Some((_, instead)) = CHANGING.iter().find(|(name, _)| *name == verb) {
+        return Err(Failure::Input(anyhow!(
+            "{verb} changes a host: `{instead}` does that with canaries and keeps an audit log"
+        )));
+    }
+    let all: Vec<String> = READING
+        .iter()
+        .chain(&MEASURING)
+        .map(|&verb| verb.to_owned())
+        .collect();
+    match all.iter().any(|known| known == verb) {
+        true => check_arguments(arguments),
+        false => Err(Failure::Input(anyhow!(
+            "{verb:?} is not a verb that runs on many hosts; {}",
+            nearfar_machine::alternatives(verb, &all)
+        ))),
+    }
+}
+
+/// Fails here for what would fail on every host.
+fn check_arguments(arguments: &[String]) -> Outcome {
+    if arguments == ["snapshot"] {
+        return Ok(());
+    }
+    let words = std::iter::once("nearfar").chain(arguments.iter().map(String::as_str));
+    match crate::command::Command::try_parse_from(words) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let text = error.to_string();
+            let text = text.trim_start_matches("error: ");
+            Err(Failure::Input(anyhow!("{}", text.trim_end())))
+        }
+    }
+}
+
+impl OnHosts {
+    /// The folder of a new run.
+    pub fn folder(
+        &self,
+        step: Vec<String>,
+        arguments: Vec<String>,
+        label: Option<String>,
+    ) -> Result<Folder, Failure> {
+        let is_measuring = step.iter().any(|word| word == "--measure")
+            || arguments
+                .first()
+                .is_some_and(|verb| MEASURING.contains(&verb.as_str()));
+        let manifest = Manifest {
+            schema: SCHEMA.to_owned(),
+            id: new_id(),
+            label,
+            started_at_s: now_s(),
+            by: by(),
+            nearfar: env!("CARGO_PKG_VERSION").to_owned(),
+            engine: self.settings(is_measuring)?,
+            command: self.command()?,
+            step,
+            arguments,
+            at_once: self.at_once as usize,
+            hosts: self.list()?,
+        };
+        Folder::create(&self.results, manifest).map_err(of_folder)
+    }
+
+    fn settings(&self, is_measuring: bool) -> Result<EngineSettings, Failure> {
+        let is_slurm = self.engine == Some(Engine::Slurm);
+        if !is_slurm && (self.partition.is_some() || self.exclusive.is_some()) {
+            return Err(Failure::Input(anyhow!(
+                "--partition and --exclusive are for --engine slurm"
+            )));
+        }
+        let options = self.engine_options.clone();
+        Ok(match self.engine {
+            Some(Engine::Slurm) => EngineSettings::Slurm {
+                partition: self.partition.clone(),
+                is_exclusive: self
+                    .exclusive
+                    .map_or(is_measuring, |answer| answer == YesNo::Yes),
+                time_limit_minutes: self.time_limit,
+                options,
+            },
+            Some(Engine::Ssh) => EngineSettings::Ssh { options },
+            _ if options.is_empty() => EngineSettings::Local,
+            _ => {
+                return Err(Failure::Input(anyhow!(
+                    "--engine-option is for --engine slurm and ssh"
+                )));
+            }
+        })
+    }
+
+    fn command(&self) -> Result<Vec<String>, Failure> {
+        if let Some(command) = &self.command {
+            let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+            return match words.is_empty() {
+                true => Err(Failure::Input(anyhow!("--command is empty"))),
+                false => Ok(words),
+            };
+        }
+        match self.engine {
+            // The one that is running.
+            Some(Engine::Local) => {
+                let nearfar = std::env::current_exe().map_err(Failure::refused)?;
+                Ok(vec![nearfar.display().to_string()])
+            }
+            _ => Ok(vec!["nearfar".to_owned()]),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<HostName>, Failure> {
+        if let Some(file) = &self.hosts_file {
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| anyhow!("cannot read {}: {error}", file.display()))
+                .map_err(Failure::Input)?;
+            return parse_hosts(&text)
+                .map_err(|error| anyhow!("{}: {error}", file.display()))
+                .map_err(Failure::Input);
+        }
+        match (&self.hosts, &self.partition) {
+            (Some(list), _) => {
+                parse_hosts(list).map_err(|error| Failure::Input(anyhow!("--hosts: {error}")))
+            }
+            (None, Some(partition)) => hosts_of_partition(partition).map_err(Failure::refused),
+            (None, None) => Err(Failure::Input(anyhow!(
+                "which hosts? --hosts LIST, --hosts-file FILE or --partition PARTITION names them"
+            ))),
+        }
+    }
+}

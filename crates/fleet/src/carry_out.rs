@@ -1,0 +1,215 @@
+//! Asking every host that has not answered yet.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nearfar_runs::now_s;
+use serde::Serialize;
+
+use crate::engine::{Engine, EngineError};
+use crate::folder::{Event, Folder, FolderError, HostEvent};
+use crate::hosts::HostName;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A host without an answer, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Missing {
+    pub host: HostName,
+    pub reason: String,
+}
+
+/// What became of all hosts of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Summary {
+    pub answered: Vec<HostName>,
+    /// nearfar ran there and failed.
+    pub failed: Vec<Missing>,
+    /// No answer came.
+    pub lost: Vec<Missing>,
+    /// Not asked, or not waited for, because the run was interrupted.
+    pub not_asked: Vec<HostName>,
+}
+
+impl Summary {
+    /// What the folder says of each host.
+    ///
+    /// # Errors
+    /// The events cannot be read.
+    pub fn of(folder: &Folder) -> Result<Self, FolderError> {
+        let mut last = BTreeMap::new();
+        for event in folder.events()? {
+            last.insert(event.host, event.event);
+        }
+        let mut summary = Self::default();
+        for host in &folder.manifest.hosts {
+            // The answer itself counts more than what was noted of it: it may have come after its nearfar was gone.
+            let known = folder.outcome(host).or_else(|| last.remove(host));
+            match known {
+                Some(HostEvent::Answered) => summary.answered.push(host.clone()),
+                Some(HostEvent::Failed { reason }) => summary.failed.push(Missing {
+                    host: host.clone(),
+                    reason,
+                }),
+                Some(HostEvent::Lost { reason }) => summary.lost.push(Missing {
+                    host: host.clone(),
+                    reason,
+                }),
+                Some(HostEvent::Started { .. }) | None => summary.not_asked.push(host.clone()),
+            }
+        }
+        Ok(summary)
+    }
+
+    /// Whether every host answered.
+    pub fn is_complete(&self) -> bool {
+        self.failed.is_empty() && self.lost.is_empty() && self.not_asked.is_empty()
+    }
+}
+
+/// Asks each of `hosts` that has not answered, and tells `told` what becomes of each.
+///
+/// Ends when every one has ended, or when `cancel` is set: then the engine's steps are ended as well.
+///
+/// # Errors
+/// The folder cannot be written, or the engine is not there.
+pub fn carry_out(
+    folder: &Folder,
+    hosts: &[HostName],
+    engine: &mut dyn Engine,
+    by: &str,
+    cancel: &AtomicBool,
+    told: &mut dyn FnMut(&HostName, &HostEvent),
+) -> Result<(), FleetError> {
+    let mut asking = Asking {
+        folder,
+        engine,
+        by,
+        told,
+        running: BTreeSet::new(),
+        waiting: VecDeque::new(),
+    };
+    asking.begin(hosts)?;
+    let carried_out = asking.until_all_ended(cancel);
+    if carried_out.is_err() || cancel.load(Ordering::SeqCst) {
+        asking.engine.cancel();
+    }
+    carried_out
+}
+
+struct Asking<'a> {
+    folder: &'a Folder,
+    engine: &'a mut dyn Engine,
+    by: &'a str,
+    told: &'a mut dyn FnMut(&HostName, &HostEvent),
+    running: BTreeSet<HostName>,
+    waiting: VecDeque<HostName>,
+}
+
+impl Asking<'_> {
+    /// Sorts hosts into those that answered, those whose step still runs, those that cannot take one, and the rest.
+    fn begin(&mut self, hosts: &[HostName]) -> Result<(), FleetError> {
+        let is_missing =
+            |host: &&HostName| !matches!(self.folder.outcome(host), Some(HostEvent::Answered));
+        let missing: Vec<HostName> = hosts.iter().filter(is_missing).cloned().collect();
+        let mut jobs = BTreeMap::new();
+        for event in self.folder.events()? {
+            match event.event {
+                HostEvent::Started { job } => jobs.insert(event.host, job),
+                _ => jobs.remove(&event.host),
+            };
+        }
+        let mut unavailable: BTreeMap<HostName, String> =
+            self.engine.unavailable(&missing)?.into_iter().collect();
+        for host in missing {
+            if let Some(job) = jobs.get(&host)
+                && self.engine.adopt(&host, job)
+            {
+                self.running.insert(host);
+            } else if let Some(reason) = unavailable.remove(&host) {
+                self.note(&host, HostEvent::Lost { reason })?;
+            } else {
+                self.waiting.push_back(host);
+            }
+        }
+        Ok(())
+    }
+
+    fn until_all_ended(&mut self, cancel: &AtomicBool) -> Result<(), FleetError> {
+        while !(cancel.load(Ordering::SeqCst) || self.running.is_empty() && self.waiting.is_empty())
+        {
+            self.start_some()?;
+            for end in self.engine.ended()? {
+                self.running.remove(&end.host);
+                let event = self.judge(&end.host, end.problem);
+                self.note(&end.host, event)?;
+            }
+            if !self.running.is_empty() {
+                self.pause(cancel);
+            }
+        }
+        Ok(())
+    }
+
+    fn start_some(&mut self) -> Result<(), FleetError> {
+        while self.running.len() < self.folder.manifest.at_once
+            && let Some(host) = self.waiting.pop_front()
+        {
+            self.folder.forget(&host)?;
+            match self.engine.start(&host) {
+                Ok(job) => {
+                    self.note(&host, HostEvent::Started { job })?;
+                    self.running.insert(host);
+                }
+                Err(error @ EngineError::Failed { .. }) => {
+                    let reason = error.to_string();
+                    self.note(&host, HostEvent::Lost { reason })?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a step that ended has given: its answer decides, whatever the engine says.
+    fn judge(&self, host: &HostName, problem: Option<String>) -> HostEvent {
+        if let Some(outcome) = self.folder.outcome(host) {
+            return outcome;
+        }
+        let mut reason = problem.unwrap_or_else(|| "its step ended without an answer".to_owned());
+        let words = self.folder.last_words(host);
+        if !words.is_empty() {
+            reason = format!("{reason}: {words}");
+        }
+        HostEvent::Lost { reason }
+    }
+
+    fn note(&mut self, host: &HostName, event: HostEvent) -> Result<(), FleetError> {
+        self.folder.append(&Event {
+            at_s: now_s(),
+            by: self.by.to_owned(),
+            host: host.clone(),
+            event: event.clone(),
+        })?;
+        (self.told)(host, &event);
+        Ok(())
+    }
+
+    /// Waits for the engine's interval, and no longer than until the run is cancelled.
+    fn pause(&self, cancel: &AtomicBool) {
+        const STEP_MS: u64 = 50;
+        let mut left = self.engine.interval_ms();
+        while left > 0 && !cancel.load(Ordering::SeqCst) {
+            let step = left.min(STEP_MS);
+            std::thread::sleep(Duration::from_millis(step));
+            left -= step;
+        }
+    }
+}

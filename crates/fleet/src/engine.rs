@@ -1,0 +1,199 @@
+//! What runs a step on a host: Slurm, OpenSSH, or this machine. nearfar has no scheduler, transport or daemon of its own.
+//!
+//! ```text
+//!              ┌─ local   child process ─────────┐ standard output ─► .HOST.partial ─► HOST.result.gz
+//!  step of n1 ─┼─ ssh     ssh n1 ... ────────────┘        (renamed when the step ended with 0)
+//!              └─ slurm   sbatch --nodelist=n1   the job does the same in the folder, which all nodes share
+//! ```
+
+mod processes;
+mod slurm;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use processes::Processes;
+pub use slurm::{Slurm, hosts_of_partition};
+
+use crate::folder::Folder;
+use crate::hosts::HostName;
+
+/// Which engine, and how it is used. Part of the manifest, so that `--resume` needs nothing else.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum EngineSettings {
+    /// Each host's step is a process here: for tests.
+    Local,
+    Ssh {
+        /// Words between `ssh` and the host.
+        options: Vec<String>,
+    },
+    Slurm {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partition: Option<String>,
+        /// Whether a job has its node for itself.
+        is_exclusive: bool,
+        time_limit_minutes: u32,
+        /// Words for sbatch, such as `--account=perf`.
+        options: Vec<String>,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("cannot start {program}: {reason}")]
+    NotStarted { program: String, reason: io::Error },
+    #[error("{program} failed: {reason}")]
+    Failed { program: String, reason: String },
+    #[error("cannot write {path}: {reason}")]
+    File { path: String, reason: io::Error },
+}
+
+/// A step that ended, and why if it gave no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StepEnd {
+    pub host: HostName,
+    /// What the engine says of its end; `None` where it says that all is well.
+    pub problem: Option<String>,
+}
+
+pub trait Engine {
+    /// The hosts of these that cannot take a step now, each with the reason.
+    ///
+    /// # Errors
+    /// The engine cannot be asked.
+    fn unavailable(&mut self, _: &[HostName]) -> Result<Vec<(HostName, String)>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    /// Starts the step of a host, and says by which name the engine knows it.
+    ///
+    /// # Errors
+    /// This host's step cannot be started; [`EngineError::NotStarted`] if none can.
+    fn start(&mut self, host: &HostName) -> Result<String, EngineError>;
+
+    /// Takes over a step that an earlier nearfar started: whether it may still be there.
+    fn adopt(&mut self, host: &HostName, job: &str) -> bool;
+
+    /// The steps that ended since it was last asked.
+    ///
+    /// # Errors
+    /// The engine cannot be asked.
+    fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError>;
+
+    /// Ends all steps.
+    fn cancel(&mut self);
+
+    /// How long to wait before it is asked again, in milliseconds.
+    fn interval_ms(&self) -> u64;
+}
+
+/// The engine of a run.
+pub fn engine_of(folder: &Folder) -> Box<dyn Engine> {
+    let manifest = &folder.manifest;
+    match &manifest.engine {
+        EngineSettings::Local => Box::new(Processes::new(Paths::of(folder), |_, step| step)),
+        EngineSettings::Ssh { options } => {
+            let options = options.clone();
+            Box::new(Processes::new(Paths::of(folder), move |host, step| {
+                ssh(&options, host, &step)
+            }))
+        }
+        EngineSettings::Slurm { .. } => Box::new(Slurm::new(Paths::of(folder), manifest)),
+    }
+}
+
+/// What an engine has to know of the folder.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    folder: PathBuf,
+    command: Vec<String>,
+    step: Vec<String>,
+    arguments: Vec<String>,
+}
+
+impl Paths {
+    fn of(folder: &Folder) -> Self {
+        let manifest = &folder.manifest;
+        Self {
+            folder: folder.path().to_owned(),
+            command: manifest.command.clone(),
+            step: manifest.step.clone(),
+            arguments: manifest.arguments.clone(),
+        }
+    }
+
+    fn partial(&self, host: &HostName) -> PathBuf {
+        self.folder.join("hosts").join(format!(".{host}.partial"))
+    }
+
+    fn result(&self, host: &HostName) -> PathBuf {
+        self.folder.join("hosts").join(format!("{host}.result.gz"))
+    }
+
+    fn log(&self, host: &HostName) -> PathBuf {
+        self.folder.join("logs").join(format!("{host}.err"))
+    }
+
+    /// The words of a host's step.
+    fn words(&self, host: &HostName) -> Vec<String> {
+        let mut words = self.command.clone();
+        words.extend(self.step.iter().cloned());
+        words.extend(["--host".to_owned(), host.to_string(), "--".to_owned()]);
+        words.extend(self.arguments.iter().cloned());
+        words
+    }
+}
+
+/// The words of a step on another host: a password is never asked for, and a host that does not answer is given up after 10 s.
+fn ssh(options: &[String], host: &HostName, step: &[String]) -> Vec<String> {
+    let mut words: Vec<String> = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+        .map(str::to_owned)
+        .to_vec();
+    words.extend(options.iter().cloned());
+    words.extend(["--".to_owned(), host.to_string(), quoted(step)]);
+    words
+}
+
+/// Words as a POSIX shell takes them.
+fn quoted(words: &[String]) -> String {
+    let quoted = words
+        .iter()
+        .map(|word| format!("'{}'", word.replace('\'', r"'\''")));
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+fn os_words(words: &[String]) -> impl Iterator<Item = OsString> + '_ {
+    words.iter().map(OsString::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_shell_gets_every_word_as_it_is() {
+        let step = [
+            "nearfar".to_owned(),
+            "a b".to_owned(),
+            "it's; $(x)".to_owned(),
+        ];
+        let words = ssh(
+            &["-p".to_owned(), "22".to_owned()],
+            &"n1".parse().unwrap(),
+            &step,
+        );
+        assert_eq!(
+            words[5..],
+            ["-p", "22", "--", "n1", r"'nearfar' 'a b' 'it'\''s; $(x)'"]
+        );
+        let shown = std::process::Command::new("sh")
+            .args(["-c", &format!("printf '%s\\n' {}", words[9])])
+            .output()
+            .unwrap();
+        assert_eq!(shown.stdout, b"nearfar\na b\nit's; $(x)\n");
+    }
+}

@@ -1,0 +1,118 @@
+//! Steps as processes of this machine: the step itself, or ssh.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::{Engine, EngineError, Paths, StepEnd, os_words};
+use crate::hosts::HostName;
+
+/// A process for each host.
+pub struct Processes<W> {
+    paths: Paths,
+    /// The words of the process that carries out the words of a step on a host.
+    words: W,
+    running: Vec<(HostName, Child)>,
+}
+
+impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
+    pub fn new(paths: Paths, words: W) -> Self {
+        Self {
+            paths,
+            words,
+            running: Vec::new(),
+        }
+    }
+
+    fn file(&self, path: std::path::PathBuf) -> Result<File, EngineError> {
+        File::create(&path).map_err(|reason| EngineError::File {
+            path: path.display().to_string(),
+            reason,
+        })
+    }
+
+    /// The step ended: its output is the answer if it ended well.
+    fn finish(&self, host: HostName, status: ExitStatus) -> StepEnd {
+        let problem = match status.success() {
+            true => fs::rename(self.paths.partial(&host), self.paths.result(&host))
+                .err()
+                .map(|reason| {
+                    format!(
+                        "cannot rename {}: {reason}",
+                        self.paths.partial(&host).display()
+                    )
+                }),
+            false => Some(format!("its step ended with {status}")),
+        };
+        StepEnd { host, problem }
+    }
+}
+
+impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
+    fn start(&mut self, host: &HostName) -> Result<String, EngineError> {
+        let words = (self.words)(host, self.paths.words(host));
+        let (out, log) = (
+            self.file(self.paths.partial(host))?,
+            self.file(self.paths.log(host))?,
+        );
+        let child = Command::new(&words[0])
+            .args(os_words(&words[1..]))
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(log)
+            // A Ctrl-C is for this process, which ends the steps.
+            .process_group(0)
+            .spawn()
+            .map_err(|reason| EngineError::NotStarted {
+                program: words[0].clone(),
+                reason,
+            })?;
+        let job = child.id().to_string();
+        self.running.push((host.clone(), child));
+        Ok(job)
+    }
+
+    fn adopt(&mut self, _: &HostName, _: &str) -> bool {
+        // A process is no child of another nearfar, and its number may be another's by now.
+        false
+    }
+
+    fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {
+        let mut ended = Vec::new();
+        let mut index = 0;
+        while index < self.running.len() {
+            match self.running[index].1.try_wait() {
+                Ok(None) => index += 1,
+                Ok(Some(status)) => {
+                    let (host, _) = self.running.swap_remove(index);
+                    ended.push(self.finish(host, status));
+                }
+                Err(error) => {
+                    let (host, _) = self.running.swap_remove(index);
+                    let problem = Some(format!("cannot wait for its step: {error}"));
+                    ended.push(StepEnd { host, problem });
+                }
+            }
+        }
+        Ok(ended)
+    }
+
+    fn cancel(&mut self) {
+        for (_, child) in &mut self.running {
+            if let Some(group) = i32::try_from(child.id())
+                .ok()
+                .and_then(rustix::process::Pid::from_raw)
+            {
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
+            }
+        }
+        for (host, mut child) in self.running.drain(..) {
+            let _ = child.wait();
+            let _ = fs::remove_file(self.paths.partial(&host));
+        }
+    }
+
+    fn interval_ms(&self) -> u64 {
+        50
+    }
+}

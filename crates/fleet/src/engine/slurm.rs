@@ -1,0 +1,344 @@
+//! Steps as batch jobs of Slurm, one for each host: a job of many nodes would wait until all of them are free at once.
+//!
+//! A job writes its answer to the run's folder, which all nodes share. It goes on when this process ends, and `--resume` takes it
+//! over.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Engine, EngineError, EngineSettings, Paths, StepEnd, quoted};
+use crate::folder::Manifest;
+use crate::hosts::{HostName, parse_hosts};
+
+/// How long the answer of a job that ended well may take to be seen: NFS keeps attributes of a directory for up to 60 s, and 30 s for a
+/// file (acdirmax, acregmax in nfs(5)); opening a file by name asks the server.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// Reasons of pending jobs that do not go away by waiting for other jobs (squeue(1), JOB REASON CODES).
+const HOPELESS: [&str; 7] = [
+    "ReqNodeNotAvail",
+    "Nodes required for job are DOWN",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionTimeLimit",
+    "PartitionNodeLimit",
+    "BadConstraints",
+];
+
+/// The jobs of a run.
+pub struct Slurm {
+    paths: Paths,
+    /// The name that all jobs of the run have.
+    name: String,
+    settings: EngineSettings,
+    /// By number.
+    jobs: BTreeMap<String, Job>,
+}
+
+struct Job {
+    host: HostName,
+    /// When it was first seen to have ended well without an answer.
+    ended_at: Option<Instant>,
+}
+
+/// A line of `squeue`.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    state: String,
+    reason: String,
+}
+
+impl Slurm {
+    pub fn new(paths: Paths, manifest: &Manifest) -> Self {
+        Self {
+            paths,
+            name: format!("nearfar-{}", manifest.id),
+            settings: manifest.engine.clone(),
+            jobs: BTreeMap::new(),
+        }
+    }
+
+    /// The script of a job: an answer gets its name only when it is whole.
+    fn script(&self, host: &HostName) -> String {
+        let path = |path: std::path::PathBuf| quoted(&[path.display().to_string()]);
+        format!(
+            "#!/bin/sh\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
+            path(self.paths.partial(host)),
+            quoted(&self.paths.words(host)),
+            path(self.paths.result(host)),
+        )
+    }
+
+    fn arguments(&self, host: &HostName) -> Vec<String> {
+        let mut words = vec![
+            "--parsable".to_owned(),
+            // A host that failed is named, not tried again behind the user's back.
+            "--no-requeue".to_owned(),
+            format!("--job-name={}", self.name),
+            "--nodes=1".to_owned(),
+            "--ntasks=1".to_owned(),
+            format!("--nodelist={host}"),
+            "--output=/dev/null".to_owned(),
+            format!("--error={}", self.paths.log(host).display()),
+        ];
+        if let EngineSettings::Slurm {
+            partition,
+            is_exclusive,
+            time_limit_minutes,
+            options,
+        } = &self.settings
+        {
+            words.extend(partition.iter().map(|name| format!("--partition={name}")));
+            if *is_exclusive {
+                words.push("--exclusive".to_owned());
+            }
+            words.push(format!("--time={time_limit_minutes}"));
+            words.extend(options.iter().cloned());
+        }
+        words
+    }
+
+    /// The jobs of this run that Slurm knows, ended ones for MinJobAge (300 s) included.
+    fn seen(&self) -> Result<BTreeMap<String, Seen>, EngineError> {
+        let text = output(
+            Command::new("squeue")
+                .args(["--noheader", "--states=all", "--format=%i|%T|%r"])
+                .arg(format!("--name={}", self.name)),
+        )?;
+        Ok(parse_queue(&text))
+    }
+
+    /// How a job ended; `None` while it goes on.
+    fn judge(&self, number: &str, job: &mut Job, seen: Option<&Seen>) -> Option<Option<String>> {
+        let has_answer = self.paths.result(&job.host).exists();
+        let Some(Seen { state, reason }) = seen else {
+            let gone = "Slurm does not know its job any more, and no answer came";
+            return Some((!has_answer).then(|| gone.to_owned()));
+        };
+        match state.as_str() {
+            "PENDING" if HOPELESS.iter().any(|it| reason.contains(it)) => {
+                let _ = output(Command::new("scancel").arg(number));
+                Some(Some(format!("its node takes no jobs: {reason}")))
+            }
+            "PENDING" | "RUNNING" | "COMPLETING" | "CONFIGURING" | "SUSPENDED" | "STAGE_OUT"
+            | "SIGNALING" | "STOPPED" | "RESIZING" => None,
+            "COMPLETED" if has_answer => Some(None),
+            "COMPLETED" => {
+                let since = job.ended_at.get_or_insert_with(Instant::now);
+                (since.elapsed() > ANSWER_WAIT).then(|| {
+                    Some(
+                        "its job completed, and its answer is not in the folder: do all nodes share it?"
+                            .to_owned(),
+                    )
+                })
+            }
+            // It was renamed before the job was ended.
+            _ if has_answer => Some(None),
+            "NODE_FAIL" => Some(Some("its node failed during the job".to_owned())),
+            "TIMEOUT" => Some(Some("its job was over its time limit".to_owned())),
+            "CANCELLED" => Some(Some("its job was cancelled".to_owned())),
+            "OUT_OF_MEMORY" => Some(Some("its job had no more memory".to_owned())),
+            state => Some(Some(format!("its job ended as {state} ({reason})"))),
+        }
+    }
+}
+
+impl Engine for Slurm {
+    fn unavailable(&mut self, hosts: &[HostName]) -> Result<Vec<(HostName, String)>, EngineError> {
+        let text =
+            output(Command::new("sinfo").args(["--noheader", "--Node", "--format=%N|%T|%E"]))?;
+        let nodes = parse_nodes(&text);
+        let problem = |host: &HostName| match nodes.get(host.as_str()) {
+            None => Some("Slurm has no such node".to_owned()),
+            Some((state, reason)) => unavailable(state).then(|| match reason.as_str() {
+                "" | "none" => format!("its node is {state}"),
+                reason => format!("its node is {state}: {reason}"),
+            }),
+        };
+        let all = hosts.iter();
+        Ok(all
+            .filter_map(|host| Some((host.clone(), problem(host)?)))
+            .collect())
+    }
+
+    fn start(&mut self, host: &HostName) -> Result<String, EngineError> {
+        let mut command = Command::new("sbatch");
+        command.args(self.arguments(host));
+        let answer = fed(&mut command, &self.script(host))?;
+        // With several clusters it is NUMBER;CLUSTER.
+        let number = answer.trim().split(';').next().unwrap_or_default();
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(EngineError::Failed {
+                program: "sbatch".to_owned(),
+                reason: format!("it answered {answer:?}, which is not a job's number"),
+            });
+        }
+        self.adopt(host, number);
+        Ok(number.to_owned())
+    }
+
+    fn adopt(&mut self, host: &HostName, job: &str) -> bool {
+        let host = host.clone();
+        let job_of_host = Job {
+            host,
+            ended_at: None,
+        };
+        self.jobs.insert(job.to_owned(), job_of_host);
+        true
+    }
+
+    fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {
+        if self.jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let seen = self.seen()?;
+        let (mut ended, mut going_on) = (Vec::new(), BTreeMap::new());
+        for (number, mut job) in std::mem::take(&mut self.jobs) {
+            match self.judge(&number, &mut job, seen.get(&number)) {
+                Some(problem) => ended.push(StepEnd {
+                    host: job.host,
+                    problem,
+                }),
+                None => {
+                    going_on.insert(number, job);
+                }
+            }
+        }
+        self.jobs = going_on;
+        Ok(ended)
+    }
+
+    fn cancel(&mut self) {
+        if !self.jobs.is_empty() {
+            let _ = output(Command::new("scancel").arg(format!("--name={}", self.name)));
+        }
+        self.jobs.clear();
+    }
+
+    fn interval_ms(&self) -> u64 {
+        // squeue takes the controller's lock for reading: 2,000 jobs need not be listed more often.
+        match self.jobs.len() {
+            0..=20 => 500,
+            21..=200 => 2_000,
+            _ => 5_000,
+        }
+    }
+}
+
+/// The nodes of a partition, in Slurm's order.
+///
+/// # Errors
+/// sinfo cannot be started or refuses, or the partition has no nodes.
+pub fn hosts_of_partition(partition: &str) -> Result<Vec<HostName>, EngineError> {
+    let text = output(
+        Command::new("sinfo")
+            .args(["--noheader", "--Node", "--format=%N"])
+            .arg(format!("--partition={partition}")),
+    )?;
+    parse_hosts(&text).map_err(|error| EngineError::Failed {
+        program: "sinfo".to_owned(),
+        reason: format!("partition {partition}: {error}"),
+    })
+}
+
+/// Whether a node in this state takes no job, now or soon: `down*`, `drained`, `draining`, `fail` and so on (sinfo(1), NODE STATE CODES;
+/// `*` after a state says that the node does not answer).
+fn unavailable(state: &str) -> bool {
+    let of = [
+        "down",
+        "drain",
+        "drng",
+        "fail",
+        "inval",
+        "power_down",
+        "unknown",
+        "future",
+    ];
+    state.ends_with('*') || of.iter().any(|word| state.starts_with(word))
+}
+
+fn parse_queue(text: &str) -> BTreeMap<String, Seen> {
+    let line = |line: &str| {
+        let mut fields = line.trim().splitn(3, '|');
+        let number = fields.next()?.to_owned();
+        let state = fields.next()?.to_owned();
+        let reason = fields.next().unwrap_or_default().to_owned();
+        Some((number, Seen { state, reason }))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn parse_nodes(text: &str) -> BTreeMap<String, (String, String)> {
+    let line = |line: &str| {
+        let mut fields = line.trim().splitn(3, '|');
+        let name = fields.next()?.to_owned();
+        let state = fields.next()?.to_owned();
+        Some((name, (state, fields.next().unwrap_or_default().to_owned())))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What a command of Slurm prints.
+fn output(command: &mut Command) -> Result<String, EngineError> {
+    fed(command, "")
+}
+
+/// The same of one that reads text.
+fn fed(command: &mut Command, input: &str) -> Result<String, EngineError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let not_started = |reason| EngineError::NotStarted {
+        program: program.clone(),
+        reason,
+    };
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(not_started)?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // One that does not read it says why on standard error.
+        let _ = pipe.write_all(input.as_bytes());
+    }
+    let ended = child.wait_with_output().map_err(not_started)?;
+    if !ended.status.success() {
+        let message = String::from_utf8_lossy(&ended.stderr);
+        let reason = message.lines().rfind(|line| !line.trim().is_empty());
+        return Err(EngineError::Failed {
+            program: program.clone(),
+            reason: reason.map_or_else(|| ended.status.to_string(), |line| line.trim().to_owned()),
+        });
+    }
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_and_the_nodes_are_read() {
+        let queue =
+            parse_queue("12|RUNNING|None\n13|PENDING|(ReqNodeNotAvail, UnavailableNodes:n2)\n\n");
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue["12"].state, "RUNNING");
+        assert!(queue["13"].reason.contains("ReqNodeNotAvail"));
+        let nodes = parse_nodes("n1|idle|none\nn2|down*|Not responding\nn3|mixed|\n");
+        assert_eq!(
+            nodes["n2"],
+            ("down*".to_owned(), "Not responding".to_owned())
+        );
+        for (state, is_down) in [
+            ("idle", false),
+            ("mixed", false),
+            ("allocated", false),
+            ("idle*", true),
+            ("down", true),
+            ("drained", true),
+            ("draining", true),
+        ] {
+            assert_eq!(unavailable(state), is_down, "{state}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What one host answers: one file with everything, so that it can be read anywhere and years later.
+//!
+//! ```text
+//! gzip(comment = sha256 of the JSON; {"schema": "fleet-result/1", "host": "n1", ..., "machine": {...}, "runs": [...]})
+//! ```
+//!
+//! `zcat` shows it, `gzip -t` checks the compression, and the sum in the header's comment (RFC 1952) the content.
+
+use std::io::{self, BufReader, Read as _, Write};
+
+use flate2::Compression;
+use flate2::GzBuilder;
+use flate2::bufread::GzDecoder;
+use nearfar_machine::Machine;
+use nearfar_runs::export::Whole;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::hosts::HostName;
+
+/// The shape of the JSON.
+pub const SCHEMA: &str = "fleet-result/1";
+/// The most that a result may inflate to, in bytes.
+const MAX_INFLATED: u64 = 1 << 30;
+
+/// How the verb ended on the host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Ended {
+    /// The verb answered: it exited with 0, or with 1 because it was asked to fail on what it found.
+    Answered { exit_code: i32 },
+    /// It did not: the code it exited with, none where a signal ended it, and its message.
+    Failed {
+        exit_code: Option<i32>,
+        reason: String,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HostResult {
+    pub schema: String,
+    /// The version that wrote it.
+    pub nearfar: String,
+    /// The name that the engine has for the host; [`Machine::origin`] has its own.
+    pub host: HostName,
+    /// The verb and its arguments.
+    pub arguments: Vec<String>,
+    /// Seconds since 1970.
+    pub started_at_s: f64,
+    pub took_s: f64,
+    pub ended: Ended,
+    /// What the verb printed, where that is JSON.
+    pub answer: Value,
+    /// The same as text where it is not JSON; empty otherwise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub printed: String,
+    /// The machine without its processes; `None` where it cannot be read.
+    pub machine: Option<Machine>,
+    /// The runs that the verb stored.
+    pub runs: Vec<Whole>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ResultError {
+    #[error("cannot read {place}: {reason}")]
+    Read { place: String, reason: io::Error },
+    #[error("{place} is damaged or truncated: {reason}")]
+    Damaged { place: String, reason: io::Error },
+    #[error("{place} is larger than 1 GiB without its compression")]
+    TooLarge { place: String },
+    #[error("{place} is not the answer of a host: it has no checksum in its header")]
+    NoChecksum { place: String },
+    #[error("{place} is damaged: its content has the SHA-256 {found}, its header says {expected}")]
+    Checksum {
+        place: String,
+        expected: String,
+        found: String,
+    },
+    #[error("{place} is not the answer of a host: {reason}")]
+    NotAResult {
+        place: String,
+        reason: serde_json::Error,
+    },
+    #[error("{place} has the schema {found:?}; this nearfar reads {SCHEMA:?}")]
+    OtherSchema { place: String, found: String },
+    #[error("{place} is the answer of {found}, not of {expected}")]
+    OtherHost {
+        place: String,
+        expected: HostName,
+        found: HostName,
+    },
+    #[error("{place} contradicts itself: {violation}")]
+    Contradicts { place: String, violation: String },
+}
+
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    schema: String,
+}
+
+impl HostResult {
+    /// Writes the compressed file.
+    ///
+    /// # Errors
+    /// What writing answers.
+    pub fn write(&self, out: impl Write) -> io::Result<()> {
+        let json = serde_json::to_vec(self)?;
+        let sum = hexadecimal(&Sha256::digest(&json));
+        let mut encoder = GzBuilder::new()
+            .comment(format!("sha256:{sum}"))
+            .write(out, Compression::default());
+        encoder.write_all(&json)?;
+        encoder.finish()?.flush()
+    }
+
+    /// Reads the compressed file. `place` is its name in messages.
+    ///
+    /// # Errors
+    /// It is damaged, larger than 1 GiB, of another schema, or its machine contradicts itself.
+    pub fn read(bytes: &[u8], place: &str) -> Result<Self, ResultError> {
+        let place = || place.to_owned();
+        let mut decoder = GzDecoder::new(BufReader::new(bytes));
+        let mut json = Vec::new();
+        (&mut decoder)
+            .take(MAX_INFLATED + 1)
+            .read_to_end(&mut json)
+            .map_err(|reason| ResultError::Damaged {
+                place: place(),
+                reason,
+            })?;
+        if json.len() as u64 > MAX_INFLATED {
+            return Err(ResultError::TooLarge { place: place() });
+        }
+        check_sum(decoder.header(), &json, place())?;
+        let not_a_result = |reason| ResultError::NotAResult {
+            place: place(),
+            reason,
+        };
+        let Head { schema } = serde_json::from_slice(&json).map_err(not_a_result)?;
+        if schema != SCHEMA {
+            return Err(ResultError::OtherSchema {
+                place: place(),
+                found: schema,
+            });
+        }
+        let result: Self = serde_json::from_slice(&json).map_err(not_a_result)?;
+        let violations = result.machine.as_ref().map(Machine::check);
+        match violations.unwrap_or_default().into_iter().next() {
+            Some(violation) => Err(ResultError::Contradicts {
+                place: place(),
+                violation,
+            }),
+            None => Ok(result),
+        }
+    }
+}
+
+fn check_sum(
+    header: Option<&flate2::GzHeader>,
+    json: &[u8],
+    place: String,
+) -> Result<(), ResultError> {
+    let comment = header.and_then(flate2::GzHeader::comment);
+    let expected = comment
+        .and_then(|comment| std::str::from_utf8(comment).ok())
+        .and_then(|comment| comment.strip_prefix("sha256:"));
+    let Some(expected) = expected else {
+        return Err(ResultError::NoChecksum { place });
+    };
+    let found = hexadecimal(&Sha256::digest(json));
+    match expected == found {
+        true => Ok(()),
+        false => Err(ResultError::Checksum {
+            place,
+            expected: expected.chars().take(64).collect(),
+            found,
+        }),
+    }
+}
+
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result() -> HostResult {
+        HostResult {
+            schema: SCHEMA.to_owned(),
+            nearfar: "0.1.0".to_owned(),
+            host: "n1".parse().unwrap(),
+            arguments: vec!["audit".to_owned()],
+            started_at_s: 1.5,
+            took_s: 0.5,
+            ended: Ended::Answered { exit_code: 0 },
+            answer: serde_json::json!({"findings": []}),
+            printed: String::new(),
+            machine: None,
+            runs: Vec::new(),
+        }
+    }
+
+    fn written(result: &HostResult) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        result.write(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let bytes = written(&result());
+        assert_eq!(HostResult::read(&bytes, "x").unwrap(), result());
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let bytes = written(&result());
+        // Of the header, gzip itself checks nothing: time, system and flags of speed may be anything.
+        let unchecked = 4..10;
+        for at in (0..bytes.len()).filter(|at| !unchecked.contains(at)) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x55;
+            assert!(HostResult::read(&damaged, "x").is_err(), "byte {at}");
+            assert!(HostResult::read(&bytes[..at], "x").is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn another_shape_is_named() {
+        let other = HostResult {
+            schema: "fleet-result/9".to_owned(),
+            ..result()
+        };
+        let error = HostResult::read(&written(&other), "n1.result.gz").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "n1.result.gz has the schema \"fleet-result/9\"; this nearfar reads \"fleet-result/1\""
+        );
+    }
+}
