@@ -7,6 +7,7 @@
 //! pairs   ──► spearman    do both rank the same way?
 //! levels  ──► law         how throughput grows with the number of tasks, and where it stops growing
 //! draws   ──► strata      shares of a population that is too large to count
+//! hosts   ──► outliers    which hosts of a group that should be alike deviate, in which cells and by how much
 //! rows    ──► regression  how much of the time each migration cost, or why that is unknown
 //! ```
 //!
@@ -15,6 +16,7 @@
 pub mod compare;
 pub mod law;
 mod moments;
+pub mod outliers;
 mod rank;
 pub mod regression;
 pub mod strata;
