@@ -22,6 +22,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub fn all() -> [Self; 5] {
+        [
+            Self::Machine,
+            Self::Kernel,
+            Self::Emulation,
+            Self::Parameters,
+            Self::Metrics,
+        ]
+    }
+
     /// Those that are compared as values.
     pub(crate) const OF_SETUP: [Self; 4] = [
         Self::Machine,

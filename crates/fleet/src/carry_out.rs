@@ -1,6 +1,7 @@
 //! Asking every host that has not answered yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ impl Summary {
     }
 }
 
-/// Asks each of `hosts` that has not answered, and tells `told` what becomes of each.
+/// Asks each of `hosts` that has not answered, and tells `told` what becomes of each; if that breaks, no further step is started.
 ///
 /// Ends when every one has ended, or when `cancel` is set: then the engine's steps are ended as well.
 ///
@@ -86,7 +87,7 @@ pub fn carry_out(
     engine: &mut dyn Engine,
     by: &str,
     cancel: &AtomicBool,
-    told: &mut dyn FnMut(&HostName, &HostEvent),
+    told: &mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
 ) -> Result<(), FleetError> {
     let mut asking = Asking {
         folder,
@@ -108,7 +109,7 @@ struct Asking<'a> {
     folder: &'a Folder,
     engine: &'a mut dyn Engine,
     by: &'a str,
-    told: &'a mut dyn FnMut(&HostName, &HostEvent),
+    told: &'a mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
     running: BTreeSet<HostName>,
     waiting: VecDeque<HostName>,
 }
@@ -198,7 +199,9 @@ impl Asking<'_> {
             host: host.clone(),
             event: event.clone(),
         })?;
-        (self.told)(host, &event);
+        if (self.told)(host, &event).is_break() {
+            self.waiting.clear();
+        }
         Ok(())
     }
 

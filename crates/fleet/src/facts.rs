@@ -33,6 +33,27 @@ pub enum Value {
     Unknown(String),
 }
 
+impl Value {
+    /// The value for people; `None` where it is not known.
+    pub fn known_text(&self) -> Option<String> {
+        match self {
+            Self::Text(text) if text.is_empty() => Some("none".to_owned()),
+            Self::Text(text) => Some(text.clone()),
+            Self::Count(count) => Some(count.to_string()),
+            Self::Bytes(bytes) => Some(size_text(*bytes)),
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// A size in GiB, below one in MiB.
+pub(crate) fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..0x4000_0000 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64),
+    }
+}
+
 /// Everything that is compared of a machine, and what an audit of it found.
 pub fn facts(machine: &Machine, audit: &Audit) -> Vec<Fact> {
     let mut facts = Facts::default();
@@ -71,6 +92,7 @@ impl Facts {
     }
 }
 
+#[allow(clippy::ptr_arg, reason = "it is passed to what takes a &String")]
 fn as_text(text: &String) -> Value {
     Value::Text(text.clone())
 }

@@ -25,6 +25,8 @@ pub mod facts;
 mod folder;
 mod hosts;
 mod result;
+pub mod rollout;
+pub mod survey;
 
 pub use carry_out::{FleetError, Missing, Summary, carry_out};
 pub use folder::{Event, Folder, FolderError, FolderLock, HostEvent, Manifest, SCHEMA, new_id};

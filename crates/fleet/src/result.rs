@@ -18,6 +18,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::hosts::HostName;
+use crate::rollout::Rollout;
 
 /// The shape of the JSON.
 pub const SCHEMA: &str = "fleet-result/1";
@@ -55,6 +56,9 @@ pub struct HostResult {
     /// The same as text where it is not JSON; empty otherwise.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub printed: String,
+    /// What the step did to the host, where it is one of `fleet apply`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
     /// The machine without its processes; `None` where it cannot be read.
     pub machine: Option<Machine>,
     /// The runs that the verb stored.
@@ -199,6 +203,7 @@ mod tests {
             ended: Ended::Answered { exit_code: 0 },
             answer: serde_json::json!({"findings": []}),
             printed: String::new(),
+            rollout: None,
             machine: None,
             runs: Vec::new(),
         }

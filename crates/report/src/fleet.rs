@@ -1,28 +1,31 @@
-//! Reports about many hosts.
+//! Reports about many hosts: what became of a run, which hosts deviate.
 
+mod page;
+mod wording;
+
+use nearfar_fleet::dataset::Collected;
+use nearfar_fleet::rollout::RolledOut;
+use nearfar_fleet::survey::{Group, Survey};
 use nearfar_fleet::{HostName, Missing, Summary, some_of};
 
 use crate::count;
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
+use wording::{deviation, share, some_names, spread};
+
+pub use page::page;
 
 /// Names of hosts that a line shows.
 const SHOWN_HOSTS: usize = 8;
+/// Deviations of a group that a terminal shows.
+const SHOWN_DEVIATIONS: usize = 40;
+/// Hosts without an answer that a terminal shows.
+const SHOWN_MISSING: usize = 20;
 
 /// What became of the hosts of a run in this folder.
 pub fn run(summary: &Summary, folder: &str) -> Document {
     let mut document = Document::new();
-    let answered = summary.answered.len();
-    document.paragraph(format!(
-        "{} answered, {} failed, {} lost{}",
-        count(answered, "host"),
-        summary.failed.len(),
-        summary.lost.len(),
-        match summary.not_asked.len() {
-            0 => String::new(),
-            number => format!(", {number} not asked"),
-        }
-    ));
+    document.paragraph(outcome(summary));
     document.table(missing(summary));
     if !summary.not_asked.is_empty() {
         document.labelled("not asked: ", some_of(&summary.not_asked, SHOWN_HOSTS));
@@ -30,10 +33,23 @@ pub fn run(summary: &Summary, folder: &str) -> Document {
     if !summary.is_complete() {
         document.command(format!("nearfar fleet run --resume --results {folder}"));
     }
-    if answered > 0 {
+    if !summary.answered.is_empty() {
         document.command(format!("nearfar fleet collect {folder} --dataset fleet"));
     }
     document
+}
+
+fn outcome(summary: &Summary) -> String {
+    let not_asked = match summary.not_asked.len() {
+        0 => String::new(),
+        number => format!(", {number} not asked"),
+    };
+    format!(
+        "{} answered, {} failed, {} lost{not_asked}",
+        count(summary.answered.len(), "host"),
+        summary.failed.len(),
+        summary.lost.len(),
+    )
 }
 
 fn missing(summary: &Summary) -> Table {
@@ -50,4 +66,183 @@ fn missing(summary: &Summary) -> Table {
 
 fn name(host: &HostName) -> Text {
     Role::Subject.text(host)
+}
+
+/// What was put into a dataset.
+pub fn collected(collected: &[Collected], dataset: &str) -> Document {
+    let mut document = Document::new();
+    let mut table = Table::of([
+        "run",
+        ">answered",
+        ">failed",
+        ">lost",
+        ">facts",
+        ">findings",
+        ">samples",
+    ]);
+    for it in collected {
+        let rows = |name: &str| it.rows.get(name).copied().unwrap_or_default();
+        table.row(cells![
+            Role::Subject.text(&it.run),
+            it.summary.answered.len(),
+            it.summary.failed.len(),
+            it.summary.lost.len() + it.summary.not_asked.len(),
+            rows("facts"),
+            rows("findings"),
+            rows("samples"),
+        ]);
+    }
+    document.table(table);
+    document.command(format!("nearfar fleet show --dataset {dataset}"));
+    document
+}
+
+/// What became of hosts that were to be changed.
+pub fn rolled_out(rolled_out: &RolledOut) -> Document {
+    let mut document = Document::new();
+    let mut table = Table::of(["hosts", ">number", ""]);
+    let mut row = |hosts: &[HostName], what: &str| {
+        if !hosts.is_empty() {
+            table.row(cells![name_some(hosts), hosts.len(), what]);
+        }
+    };
+    row(&rolled_out.kept, "changed");
+    row(&rolled_out.nothing_to_change, "nothing to change");
+    row(&rolled_out.rolled_back, "rolled back");
+    row(&rolled_out.untouched, "not touched");
+    for (host, reason) in &rolled_out.stopped_at {
+        table.row(cells![name(host), 1, format!("stopped here: {reason}")]);
+    }
+    for (host, reason) in &rolled_out.not_rolled_back {
+        table.row(cells![name(host), 1, format!("not rolled back: {reason}")]);
+    }
+    match table.is_empty() {
+        true => document.paragraph("nothing to do"),
+        false => document.table(table),
+    }
+    document
+}
+
+fn name_some(hosts: &[HostName]) -> Text {
+    Role::Subject.text(some_of(hosts, SHOWN_HOSTS))
+}
+
+/// Which hosts deviate.
+pub fn survey(survey: &Survey) -> Document {
+    let mut document = Document::new();
+    document.paragraph(headline(survey));
+    for label in &survey.emulated {
+        document.remark(format!("emulated: {label}"));
+    }
+    for group in &survey.groups {
+        group_section(group, &mut document);
+    }
+    if !survey.missing.is_empty() {
+        document.heading("Without an answer", "in the newest run that asked them");
+        let mut table = Table::of(["host", "state", "reason"]);
+        for host in survey.missing.iter().take(SHOWN_MISSING) {
+            table.row(cells![
+                Role::Subject.text(&host.host),
+                host.state.as_str(),
+                host.reason.as_str()
+            ]);
+        }
+        document.table(table);
+        document.more(
+            survey.missing.len().saturating_sub(SHOWN_MISSING),
+            "; --format json has all",
+        );
+    }
+    document.gap();
+    document.remark(method(survey));
+    document
+}
+
+/// `3 of 4 hosts deviate, in 1 group`.
+fn headline(survey: &Survey) -> Text {
+    let deviants: usize = survey
+        .groups
+        .iter()
+        .map(|group| group.deviants().len())
+        .sum();
+    let role = match deviants {
+        0 => Role::Local,
+        _ => Role::Warning,
+    };
+    let verb = if deviants == 1 { "deviates" } else { "deviate" };
+    Text::new(
+        role,
+        format!("{deviants} of {} {verb}", count(survey.hosts, "host")),
+    )
+    .then(
+        Role::Plain,
+        format!(
+            " from those like them; {}, {} without an answer",
+            count(survey.groups.len(), "group"),
+            survey.missing.len()
+        ),
+    )
+}
+
+fn group_section(group: &Group, document: &mut Document) {
+    document.heading(title(group), count(group.hosts.len(), "host"));
+    let mut table = Table::of(["hosts", "deviate in", ""]);
+    for it in group.deviations.iter().take(SHOWN_DEVIATIONS) {
+        let (what, how) = deviation(it, group.hosts.len());
+        table.row(cells![
+            Role::Subject.text(some_names(&it.hosts, SHOWN_HOSTS)),
+            what,
+            how
+        ]);
+    }
+    document.table(table);
+    document.more(
+        group.deviations.len().saturating_sub(SHOWN_DEVIATIONS),
+        "; --html and --format json have all",
+    );
+    if group.deviations.is_empty() {
+        document.paragraph(match group.hosts.len() {
+            1 => "nothing to compare it with",
+            _ => "all alike",
+        });
+    }
+    for it in &group.divided {
+        document.labelled(
+            format!("{}: no value has a majority: ", it.fact),
+            wording::divided(it),
+        );
+    }
+    for it in &group.measured {
+        document.remark(spread(it));
+    }
+    for it in &group.not_judged {
+        document.labelled(
+            format!("not compared: {} {}: ", it.experiment, it.metric),
+            it.reason.as_str(),
+        );
+    }
+}
+
+fn title(group: &Group) -> String {
+    let values: Vec<String> = group
+        .common
+        .iter()
+        .map(|common| match common.value.as_str() {
+            "unknown" => format!("{} unknown", common.fact),
+            value => value.to_owned(),
+        })
+        .collect();
+    match values.is_empty() {
+        true => "All hosts".to_owned(),
+        false => values.join(", "),
+    }
+}
+
+fn method(survey: &Survey) -> String {
+    format!(
+        "A fact deviates if more than half of the group has another value. A measurement deviates by {} or more, and further than \
+         chance allows: if all hosts were alike, the probability that any is named is {} at most. Intervals are of 95 %.",
+        share(survey.min_effect),
+        share(survey.false_alarms),
+    )
 }

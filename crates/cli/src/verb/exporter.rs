@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
 
 /// Prometheus' list of ports for exporters, 9100 to 9999, is full. This one is in no list: 6862 are the keys for NUMA.
-const PORT: u16 = 16862;
+pub const PORT: u16 = 16862;
 /// `--once` waits this long for the memory of all tasks.
 const MAX_ONCE: Duration = Duration::from_secs(30);
 const ONCE_PAUSE: Duration = Duration::from_millis(100);

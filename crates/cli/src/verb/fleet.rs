@@ -1,7 +1,11 @@
 //! `nearfar fleet`: one verb on many hosts, and which host differs.
 
+mod apply;
+mod collect;
 mod on_host;
 mod run;
+mod show;
+mod targets;
 
 use clap::{Args, Subcommand};
 
@@ -23,6 +27,11 @@ pub struct Fleet {
 #[derive(Subcommand)]
 enum FleetVerb {
     Run(run::Run),
+    Collect(collect::Collect),
+    Show(show::Show),
+    Apply(apply::Apply),
+    Rollback(apply::Rollback),
+    Targets(targets::Targets),
     #[command(hide = true)]
     OnHost(on_host::OnHost),
 }
@@ -32,6 +41,11 @@ impl Fleet {
     pub fn run(self, colour: Colour) -> Outcome {
         match self.verb {
             FleetVerb::Run(verb) => verb.run(colour),
+            FleetVerb::Collect(verb) => verb.run(colour),
+            FleetVerb::Show(verb) => verb.run(colour),
+            FleetVerb::Apply(verb) => verb.run(colour),
+            FleetVerb::Rollback(verb) => verb.run(colour),
+            FleetVerb::Targets(verb) => verb.run(),
             FleetVerb::OnHost(verb) => verb.run(),
         }
     }

@@ -1,11 +1,14 @@
 //! `nearfar fleet on-host`: what an engine runs on each host. Its standard output is the host's answer, as one file.
 
+mod change;
+
 use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
+use nearfar_fleet::rollout::{Rollout, RolloutOutcome};
 use nearfar_fleet::{Ended, HostName, HostResult, RESULT_SCHEMA};
 use nearfar_runs::export::Whole;
 use nearfar_runs::{Filter, Store, now_s};
@@ -13,6 +16,7 @@ use nearfar_sources::{Request, TaskScope, Want};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use self::change::{Measure, change};
 use crate::args::of_store;
 use crate::failure::{Failure, Outcome};
 
@@ -27,6 +31,12 @@ pub struct OnHost {
     /// The name that the engine has for this host
     #[arg(long, value_name = "HOST")]
     host: HostName,
+    /// For apply: measure with this verb before and after, and undo what made this host worse
+    #[arg(long, value_name = "VERB", requires = "margin")]
+    measure: Option<String>,
+    /// What it may be worse by, as a share
+    #[arg(long, value_name = "SHARE")]
+    margin: Option<f64>,
     /// The verb and its arguments; `snapshot` reads the machine and nothing else
     #[arg(last = true, required = true, value_name = "VERB")]
     arguments: Vec<String>,
@@ -59,15 +69,11 @@ impl OnHost {
         };
         let machine = nearfar_sources::read(&Request::live(want)).ok();
         let directory = tempfile::tempdir().map_err(Failure::refused)?;
-        let store = directory.path().join("runs.db");
-        let said = match self.arguments[..] == ["snapshot"] {
-            true => Said::nothing(),
-            false => Said::by(&self.arguments, directory.path(), &store)?,
-        };
-        let answer = serde_json::from_slice(&said.printed).ok();
+        let done = self.carry_out(directory.path())?;
+        let answer = serde_json::from_slice(&done.said.printed).ok();
         let printed = match answer {
             Some(_) => String::new(),
-            None => String::from_utf8_lossy(&said.printed).into_owned(),
+            None => String::from_utf8_lossy(&done.said.printed).into_owned(),
         };
         Ok(HostResult {
             schema: RESULT_SCHEMA.to_owned(),
@@ -76,17 +82,64 @@ impl OnHost {
             arguments: self.arguments,
             started_at_s,
             took_s: now_s() - started_at_s,
-            ended: said.ended(),
+            ended: done.ended(),
             answer: answer.unwrap_or(Value::Null),
             printed,
+            rollout: done.rollout,
             machine,
+            runs: done.runs,
+        })
+    }
+
+    fn carry_out(&self, directory: &Path) -> Result<Done, Failure> {
+        if let (Some(verb), Some(margin)) = (&self.measure, self.margin) {
+            let arguments = verb.split_whitespace().map(str::to_owned).collect();
+            let measure = Measure { arguments, margin };
+            let changed = change(&self.arguments, &measure, directory)?;
+            return Ok(Done {
+                said: changed.said,
+                runs: changed.runs,
+                rollout: Some(changed.rollout),
+            });
+        }
+        let store = directory.join("runs.db");
+        Ok(Done {
+            said: match self.arguments[..] == ["snapshot"] {
+                true => Said::nothing(),
+                false => Said::by(&self.arguments, directory, &store)?,
+            },
             runs: runs_of(&store)?,
+            rollout: None,
         })
     }
 }
 
+/// What was done here.
+struct Done {
+    said: Said,
+    runs: Vec<Whole>,
+    rollout: Option<Rollout>,
+}
+
+impl Done {
+    /// A host that got worse has failed, whatever its verb exited with.
+    fn ended(&self) -> Ended {
+        let failed = |reason: String| Ended::Failed {
+            exit_code: None,
+            reason,
+        };
+        match self.rollout.as_ref().map(|rollout| &rollout.outcome) {
+            Some(RolloutOutcome::Worse { by, .. }) => {
+                failed(format!("it got worse by {:.0} %", 100.0 * by))
+            }
+            Some(RolloutOutcome::NotMade { reason, .. }) => failed(reason.clone()),
+            _ => self.said.ended(),
+        }
+    }
+}
+
 /// What a verb printed, and how it ended.
-struct Said {
+pub(super) struct Said {
     status: Option<ExitStatus>,
     printed: Vec<u8>,
     message: String,
@@ -130,6 +183,15 @@ impl Said {
             printed,
             message: message[begin.unwrap_or_default()..].trim().to_owned(),
         })
+    }
+
+    /// Whether it exited with 0, or with 1 because it was asked to fail on what it found.
+    fn is_answer(&self) -> bool {
+        matches!(self.ended(), Ended::Answered { .. })
+    }
+
+    fn is_success(&self) -> bool {
+        self.ended() == Ended::Answered { exit_code: 0 }
     }
 
     fn ended(&self) -> Ended {

@@ -1,6 +1,7 @@
 //! `nearfar fleet run`.
 
 use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
@@ -20,7 +21,7 @@ use crate::output;
 use crate::signals;
 
 /// Verbs that measure: their hosts are reserved for them.
-const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
+pub const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
 /// Verbs that only read.
 const READING: [&str; 7] = [
     "snapshot", "topo", "audit", "plan", "path", "spread", "tasks",
@@ -167,7 +168,7 @@ pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
             if *event == HostEvent::Answered {
                 bar.inc(1);
             }
-            return;
+            return ControlFlow::Continue(());
         };
         let how = match event {
             HostEvent::Failed { .. } => "failed",
@@ -175,6 +176,7 @@ pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
         };
         bar.inc(1);
         bar.suspend(|| output::say!("{host}: {how}: {reason}"));
+        ControlFlow::Continue(())
     };
     let asked = carry_out(folder, hosts, engine.as_mut(), &by(), &cancel, &mut told);
     bar.finish_and_clear();

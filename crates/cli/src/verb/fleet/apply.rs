@@ -1,0 +1,163 @@
+//! `nearfar fleet apply` and `nearfar fleet rollback`.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::{Args, Parser as _};
+use nearfar_fleet::rollout::{RolledOut, RolloutRequest, roll_back};
+use nearfar_fleet::{Folder, HostEvent, HostName};
+
+use super::run::{MEASURING, OnHosts, by};
+use super::{by_who_has_to_act, of_folder};
+use crate::args::{Colour, Format, FormatArgs};
+use crate::command::Command;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::signals;
+
+/// Make the same changes on many hosts: canaries first, and stop at the first host that gets worse
+///
+/// Each host measures, applies and measures again in one step. A host that is significantly worse afterwards is undone; then no further
+/// host is changed, and those that were are undone as well.
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  \
+                       nearfar fleet apply --engine slurm --partition db --results /shared/irq --canary 2 \
+                       --measure 'bench latency --samples 12' -- --rule interrupt-far\n  \
+                       nearfar fleet rollback --results /shared/irq")]
+pub struct Apply {
+    #[command(flatten)]
+    on: OnHosts,
+    /// Change this many hosts first, and the others only if none of these gets worse
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    canary: u32,
+    /// What each host measures before and after: a verb that stores a run, with its arguments
+    #[arg(long, value_name = "VERB")]
+    measure: String,
+    /// A host may be worse by this share
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = margin)]
+    margin: f64,
+    /// When a host gets worse, leave those that were changed before as they are
+    #[arg(long)]
+    keep_changed: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Which changes: the options of `nearfar apply`
+    #[arg(last = true, value_name = "OPTIONS")]
+    arguments: Vec<String>,
+}
+
+impl Apply {
+    /// Changes the hosts and prints what became of them.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let arguments = self.words()?;
+        let step = [
+            "fleet",
+            "on-host",
+            "--measure",
+            &self.measure,
+            "--margin",
+            &self.margin.to_string(),
+        ];
+        let folder = self
+            .on
+            .folder(step.map(str::to_owned).to_vec(), arguments, None)?;
+        let _lock = folder.lock().map_err(of_folder)?;
+        let cancel = signals::cancel_flag();
+        let request = RolloutRequest {
+            folder: &folder,
+            canaries: self.canary as usize,
+            keeps_changed: self.keep_changed,
+            by: &by(),
+            cancel: &cancel,
+        };
+        let mut told = |host: &HostName, event: &HostEvent| match event {
+            HostEvent::Started { .. } => {}
+            HostEvent::Answered => output::say!("{host}: changed or nothing to change"),
+            HostEvent::Failed { reason } | HostEvent::Lost { reason } => {
+                output::say!("{host}: {reason}");
+            }
+        };
+        let rolled_out = request.carry_out(&mut told).map_err(by_who_has_to_act)?;
+        print(&rolled_out, "fleet-apply/1", self.format.format, colour)?;
+        match rolled_out.stopped_at.first() {
+            None => Ok(()),
+            Some((host, reason)) => Err(Failure::Refused(anyhow!("stopped at {host}: {reason}"))),
+        }
+    }
+
+    /// The words of `apply` on each host; checked here, where one person sees what is wrong.
+    fn words(&self) -> Result<Vec<String>, Failure> {
+        let mut words = ["apply", "--yes", "--format", "json"]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(self.arguments.iter().cloned());
+        let measure: Vec<String> = self.measure.split_whitespace().map(str::to_owned).collect();
+        let verb = measure.first().map_or("", String::as_str);
+        if !MEASURING.contains(&verb) {
+            return Err(Failure::Input(anyhow!(
+                "--measure: {verb:?} does not measure; {}",
+                nearfar_machine::alternatives(verb, &MEASURING.map(str::to_owned))
+            )));
+        }
+        for words in [&words, &measure] {
+            let all = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
+            if let Err(error) = Command::try_parse_from(all) {
+                let text = error.to_string();
+                let text = text.trim_start_matches("error: ").trim_end();
+                return Err(Failure::Input(anyhow!("{text}")));
+            }
+        }
+        Ok(words)
+    }
+}
+
+/// Undo what `fleet apply` made, on every host that is still changed
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar fleet rollback --results /shared/irq")]
+pub struct Rollback {
+    /// The folder that `fleet apply` made
+    #[arg(long, value_name = "DIR")]
+    results: PathBuf,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+impl Rollback {
+    /// Undoes and prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let folder = Folder::open(&self.results).map_err(of_folder)?;
+        let _lock = folder.lock().map_err(of_folder)?;
+        let cancel = signals::cancel_flag();
+        let request = RolloutRequest {
+            folder: &folder,
+            canaries: 1,
+            keeps_changed: false,
+            by: &by(),
+            cancel: &cancel,
+        };
+        let rolled_out = roll_back(&request).map_err(by_who_has_to_act)?;
+        print(&rolled_out, "fleet-rollback/1", self.format.format, colour)?;
+        match rolled_out.not_rolled_back.len() {
+            0 => Ok(()),
+            number => Err(Failure::Refused(anyhow!(
+                "{number} hosts were not rolled back"
+            ))),
+        }
+    }
+}
+
+fn print(rolled_out: &RolledOut, schema: &str, format: Format, colour: Colour) -> Outcome {
+    output::print(&match format {
+        Format::Table => {
+            nearfar_report::fleet::rolled_out(rolled_out).to_text(&output::style(colour))
+        }
+        Format::Json => output::json(schema, None, rolled_out)?,
+    })
+}
+
+fn margin(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number
+        .filter(|share| *share > 0.0 && *share < 1.0)
+        .ok_or_else(|| "a share above 0 and below 1".to_owned())
+}

@@ -1,0 +1,179 @@
+//! Changing a host: measure, apply, measure again, and undo what made it worse.
+
+use std::path::Path;
+
+use nearfar_compare::{Options, Side, compare};
+use nearfar_fleet::rollout::{Rollout, RolloutOutcome};
+use nearfar_runs::export::Whole;
+use serde_json::Value;
+
+use super::{Said, runs_of};
+use crate::failure::Failure;
+
+/// What is measured, and what a host may lose.
+pub struct Measure {
+    /// The verb and its arguments.
+    pub arguments: Vec<String>,
+    /// A host that gets worse by more than this share in any cell is undone.
+    pub margin: f64,
+}
+
+/// What came of it: the answer of apply, what it did, and the runs before and after.
+pub struct Changed {
+    pub said: Said,
+    pub rollout: Rollout,
+    pub runs: Vec<Whole>,
+}
+
+/// Changes this host.
+pub fn change(
+    arguments: &[String],
+    measure: &Measure,
+    directory: &Path,
+) -> Result<Changed, Failure> {
+    let store = |name: &str| directory.join(name);
+    let (before, after) = (store("before.db"), store("after.db"));
+    let measured = Said::by(&measure.arguments, directory, &before)?;
+    if !measured.is_answer() {
+        let reason = format!("cannot measure before the changes: {}", measured.reason());
+        return Ok(Changed::untouched(measured, reason));
+    }
+    let said = Said::by(arguments, directory, &store("unused.db"))?;
+    let outcome: Value = serde_json::from_slice(&said.printed).unwrap_or_default();
+    let change_set = outcome["change_set"].as_u64();
+    let mut changed = Changed {
+        rollout: Rollout {
+            outcome: RolloutOutcome::Kept,
+            change_set,
+            changes: changes(&outcome),
+        },
+        runs: runs_of(&before)?,
+        said,
+    };
+    if !changed.said.is_answer() {
+        let reason = changed.said.reason();
+        changed.undo(directory, |is_undone| RolloutOutcome::NotMade {
+            reason,
+            is_undone,
+        })?;
+        return Ok(changed);
+    }
+    if change_set.is_none() {
+        changed.rollout.outcome = RolloutOutcome::NothingToChange;
+        return Ok(changed);
+    }
+    let measured = Said::by(&measure.arguments, directory, &after)?;
+    let runs_after = runs_of(&after)?;
+    let worse = match measured.is_answer() {
+        true => worse_by(&changed.runs, &runs_after, measure.margin),
+        false => Err(format!(
+            "cannot measure after the changes: {}",
+            measured.reason()
+        )),
+    };
+    changed.runs.extend(runs_after);
+    match worse {
+        Ok(None) => {}
+        Ok(Some(by)) => {
+            changed.undo(directory, |is_undone| RolloutOutcome::Worse {
+                by,
+                is_undone,
+            })?;
+        }
+        Err(reason) => {
+            changed.undo(directory, |is_undone| RolloutOutcome::NotMade {
+                reason,
+                is_undone,
+            })?;
+        }
+    }
+    Ok(changed)
+}
+
+impl Changed {
+    fn untouched(said: Said, reason: String) -> Self {
+        Self {
+            said,
+            rollout: Rollout {
+                outcome: RolloutOutcome::NotMade {
+                    reason,
+                    is_undone: true,
+                },
+                change_set: None,
+                changes: Vec::new(),
+            },
+            runs: Vec::new(),
+        }
+    }
+
+    /// Undoes the change set where there is one.
+    fn undo(
+        &mut self,
+        directory: &Path,
+        outcome: impl FnOnce(bool) -> RolloutOutcome,
+    ) -> Result<(), Failure> {
+        let is_undone = match self.rollout.change_set {
+            None => true,
+            Some(number) => {
+                let words = [
+                    "rollback",
+                    "--change",
+                    &number.to_string(),
+                    "--format",
+                    "json",
+                ];
+                let said = Said::by(
+                    &words.map(str::to_owned),
+                    directory,
+                    &directory.join("unused.db"),
+                )?;
+                said.is_success()
+            }
+        };
+        self.rollout.outcome = outcome(is_undone);
+        Ok(())
+    }
+}
+
+/// By how much the worst cell is worse after than before, where that is significant and more than the margin.
+fn worse_by(before: &[Whole], after: &[Whole], margin: f64) -> Result<Option<f64>, String> {
+    if before.is_empty() || before.len() != after.len() {
+        return Err(
+            "the measurement stored no run, or not the same number of runs each time".to_owned(),
+        );
+    }
+    let options = Options {
+        margin,
+        metrics: Vec::new(),
+        // The changes are the point of it, and free memory is part of a machine.
+        across: nearfar_compare::Kind::all().into_iter().collect(),
+    };
+    let mut worst: Option<f64> = None;
+    for (before, after) in before.iter().zip(after) {
+        let sides = [Side::of_run("before", before), Side::of_run("after", after)];
+        let comparison = compare(&sides, &options).map_err(|error| error.to_string())?;
+        let worse = comparison.regressions().filter(|by| *by > margin);
+        worst = worse.chain(worst).reduce(f64::max);
+    }
+    Ok(worst)
+}
+
+/// The files that were written: `FILE: BEFORE -> AFTER`.
+fn changes(outcome: &Value) -> Vec<String> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let made = |tried: &Value| {
+        let result = &tried["result"];
+        let value = |key: &str| result.get(key).or_else(|| tried.get(key)).map(text);
+        let file = text(tried.get("file")?);
+        Some(format!(
+            "{file}: {} -> {}",
+            value("before")?,
+            value("after")?
+        ))
+    };
+    let all = outcome["changes"].as_array();
+    all.into_iter().flatten().filter_map(made).collect()
+}

@@ -1,0 +1,243 @@
+//! Which hosts are alike, and which of them deviate in what.
+//!
+//! ```text
+//!  Loaded ──► groups (product, CPU model, memory) ──► facts     another value than most hosts of the group have
+//!                                                 └─► metrics   nearfar_statistics::outliers, corrected for hosts and cells
+//! ```
+
+mod groups;
+mod metrics;
+mod odd_facts;
+mod pattern;
+
+use std::collections::BTreeSet;
+
+use nearfar_statistics::outliers::Thresholds;
+pub use nearfar_statistics::outliers::{MAX_FALSE_ALARMS, MIN_FALSE_ALARMS};
+use serde::Serialize;
+
+use crate::dataset::Loaded;
+
+/// What counts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SurveyOptions {
+    /// Facts whose values make a group.
+    pub group_by: Vec<String>,
+    /// The probability that a survey of hosts that are all alike names any for what it measured, at most.
+    pub false_alarms: f64,
+    /// Measured deviations below this share are not named, however significant they are.
+    pub min_effect: f64,
+    /// A host with fewer samples in a cell is not judged there: a median of few is decided by what disturbed one of them.
+    pub min_samples: usize,
+    /// Metrics that are judged besides the primary ones, by name.
+    pub metrics: Vec<String>,
+    /// Seed of the simulated thresholds.
+    pub seed: u64,
+}
+
+impl Default for SurveyOptions {
+    /// Product, CPU model and memory; 5 %; 2 %; 6 samples.
+    fn default() -> Self {
+        Self {
+            group_by: crate::facts::GROUP_BY.map(str::to_owned).to_vec(),
+            false_alarms: 0.05,
+            min_effect: 0.02,
+            min_samples: 6,
+            metrics: Vec::new(),
+            seed: 1,
+        }
+    }
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Survey {
+    /// Names of the fleet runs, oldest first.
+    pub runs: Vec<String>,
+    pub hosts: usize,
+    /// Hosts that gave no answer in the newest run that asked them.
+    pub missing: Vec<MissingHost>,
+    /// Emulated machines; the labels, each once.
+    pub emulated: Vec<String>,
+    pub false_alarms: f64,
+    pub min_effect: f64,
+    /// The largest first.
+    pub groups: Vec<Group>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct MissingHost {
+    pub host: String,
+    pub state: String,
+    pub reason: String,
+}
+
+/// Hosts that should be alike.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Group {
+    /// What they have in common, by fact.
+    pub common: Vec<CommonFact>,
+    pub hosts: Vec<String>,
+    /// Those that concern most hosts first.
+    pub deviations: Vec<Deviation>,
+    /// Facts without a value that more than half of the hosts have: nobody deviates in them.
+    pub divided: Vec<Divided>,
+    /// What was measured and compared.
+    pub measured: Vec<Measured>,
+    /// What could not be compared, and why.
+    pub not_judged: Vec<NotJudged>,
+}
+
+impl Group {
+    /// The hosts that deviate in anything.
+    pub fn deviants(&self) -> BTreeSet<&str> {
+        let hosts = self.deviations.iter().flat_map(|it| &it.hosts);
+        hosts.map(String::as_str).collect()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CommonFact {
+    pub fact: String,
+    pub value: String,
+}
+
+/// Hosts that deviate in the same way.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Deviation {
+    pub hosts: Vec<String>,
+    #[serde(flatten)]
+    pub from: From,
+    /// Facts in which these hosts, and hardly any others, deviate as well: possible causes.
+    pub also: Vec<String>,
+}
+
+/// What they deviate from.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum From {
+    Fact {
+        fact: String,
+        /// The value of more than half of the group.
+        usual: String,
+        value: String,
+        /// Where both are tables: what differs in them.
+        differences: Vec<String>,
+    },
+    Metric {
+        experiment: String,
+        metric: String,
+        unit: String,
+        /// Which cells: `memory_node=1`, or all.
+        cells: String,
+        /// Value over that of the group, with its 95 % interval.
+        ratio: f64,
+        low: f64,
+        high: f64,
+        /// Whether the deviation is for the worse.
+        is_worse: bool,
+        /// The group's usual value over these cells, and theirs (geometric means).
+        usual: f64,
+        value: f64,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Divided {
+    pub fact: String,
+    /// Values with the number of hosts that have each, the most frequent first, at most eight.
+    pub values: Vec<(String, usize)>,
+}
+
+/// A metric that was compared.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Measured {
+    pub experiment: String,
+    pub metric: String,
+    pub unit: String,
+    pub cells: usize,
+    pub hosts: usize,
+    /// Robust standard deviation between hosts as a share, the median over cells.
+    pub spread: f64,
+    /// A host is named from so many of these on.
+    pub critical: f64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NotJudged {
+    pub experiment: String,
+    pub metric: String,
+    pub reason: String,
+}
+
+impl Survey {
+    /// Whether any host deviates.
+    pub fn has_outlier(&self) -> bool {
+        self.groups.iter().any(|group| !group.deviations.is_empty())
+    }
+}
+
+/// Compares the hosts of each group with each other.
+pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
+    let groups = groups::groups(loaded, &options.group_by);
+    let judged = metrics::judged(loaded, options);
+    let comparisons = groups.len() * judged.len();
+    let rate = options.false_alarms / comparisons.max(1) as f64;
+    let mut thresholds = Thresholds::new(options.seed);
+    let mut all: Vec<Group> = groups
+        .into_iter()
+        .map(|group| {
+            let (mut deviations, divided) = odd_facts::odd_facts(loaded, &group, &options.group_by);
+            let compared =
+                metrics::compare(loaded, &group, &judged, rate, options, &mut thresholds);
+            let with_causes = compared.deviations.into_iter().map(|deviation| {
+                let also = odd_facts::causes(&deviation, &deviations);
+                Deviation { also, ..deviation }
+            });
+            let with_causes: Vec<Deviation> = with_causes.collect();
+            deviations.extend(with_causes);
+            deviations.sort_by_key(|it| std::cmp::Reverse(it.hosts.len()));
+            Group {
+                common: group.common,
+                hosts: names(loaded, &group.hosts),
+                deviations,
+                divided,
+                measured: compared.measured,
+                not_judged: compared.not_judged,
+            }
+        })
+        .collect();
+    all.sort_by_key(|group| std::cmp::Reverse(group.hosts.len()));
+    let emulated: BTreeSet<&String> = loaded
+        .hosts
+        .iter()
+        .filter_map(|it| it.emulated.as_ref())
+        .collect();
+    Survey {
+        runs: loaded.runs.clone(),
+        hosts: loaded.hosts.len(),
+        missing: missing(loaded),
+        emulated: emulated.into_iter().cloned().collect(),
+        false_alarms: options.false_alarms,
+        min_effect: options.min_effect,
+        groups: all,
+    }
+}
+
+fn missing(loaded: &Loaded) -> Vec<MissingHost> {
+    let missing = loaded.hosts.iter().filter(|host| host.state != "answered");
+    missing
+        .map(|host| MissingHost {
+            host: host.name.clone(),
+            state: host.state.clone(),
+            reason: host.reason.clone().unwrap_or_default(),
+        })
+        .collect()
+}
+
+fn names(loaded: &Loaded, places: &[usize]) -> Vec<String> {
+    places
+        .iter()
+        .map(|&place| loaded.hosts[place].name.clone())
+        .collect()
+}

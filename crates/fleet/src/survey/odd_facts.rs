@@ -1,0 +1,116 @@
+//! Hosts with another value of a fact than most hosts of their group have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::groups::{HostGroup, SAME_SIZE, text};
+use super::{Deviation, Divided, From, names};
+use crate::dataset::Loaded;
+use crate::facts::{Value, matrix_difference};
+
+/// Values that are listed of a fact that divides its group.
+const MAX_VALUES: usize = 8;
+/// The share of hosts that two deviations have in common for one to be a possible cause of the other.
+const SAME_HOSTS: f64 = 0.8;
+
+/// The deviations of a group by fact and value, and the facts in which no value has a majority.
+pub(super) fn odd_facts(
+    loaded: &Loaded,
+    group: &HostGroup,
+    group_by: &[String],
+) -> (Vec<Deviation>, Vec<Divided>) {
+    let members: BTreeSet<usize> = group.hosts.iter().copied().collect();
+    let (mut deviations, mut divided) = (Vec::new(), Vec::new());
+    for (fact, of_fact) in &loaded.facts {
+        if group_by.contains(fact) {
+            continue;
+        }
+        let known = of_fact
+            .iter()
+            .filter(|(host, value)| members.contains(host) && !matches!(value, Value::Unknown(_)));
+        let known: Vec<(usize, &Value)> = known.map(|(host, value)| (*host, value)).collect();
+        let mut by_value = by_value(&known);
+        by_value.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+        let Some((usual, most)) = by_value.first() else {
+            continue;
+        };
+        if by_value.len() == 1 {
+            continue;
+        }
+        if most.len() * 2 <= known.len() {
+            let values = by_value.iter().take(MAX_VALUES);
+            divided.push(Divided {
+                fact: fact.clone(),
+                values: values
+                    .map(|(value, hosts)| (value.clone(), hosts.len()))
+                    .collect(),
+            });
+            continue;
+        }
+        for (value, hosts) in &by_value[1..] {
+            let differences = match fact.as_str() {
+                "distances" => matrix_difference(usual, value).unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            deviations.push(Deviation {
+                hosts: names(loaded, hosts),
+                from: From::Fact {
+                    fact: fact.clone(),
+                    usual: usual.clone(),
+                    value: value.clone(),
+                    differences,
+                },
+                also: Vec::new(),
+            });
+        }
+    }
+    (deviations, divided)
+}
+
+/// Hosts by value as it is shown. Sizes close to the median are one value.
+fn by_value(known: &[(usize, &Value)]) -> Vec<(String, Vec<usize>)> {
+    let mut sizes: Vec<u64> = known
+        .iter()
+        .filter_map(|(_, value)| match value {
+            Value::Bytes(bytes) => Some(*bytes),
+            _ => None,
+        })
+        .collect();
+    sizes.sort_unstable();
+    let median = sizes.get(sizes.len() / 2).copied().unwrap_or_default();
+    let is_usual = |bytes: u64| bytes.abs_diff(median) as f64 <= median as f64 * SAME_SIZE;
+    let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (host, value) in known {
+        let shown = match value {
+            Value::Bytes(bytes) if is_usual(*bytes) => text(&Value::Bytes(median)),
+            value => text(value),
+        };
+        found.entry(shown).or_default().push(*host);
+    }
+    found.into_iter().collect()
+}
+
+/// The facts in which the hosts of a deviation, and hardly any others, deviate: `firmware 2.3 instead of 2.4`. One host alone has too
+/// many coincidences.
+pub(super) fn causes(deviation: &Deviation, of_facts: &[Deviation]) -> Vec<String> {
+    let hosts: BTreeSet<&String> = deviation.hosts.iter().collect();
+    if hosts.len() < 2 {
+        return Vec::new();
+    }
+    let is_cause = |other: &&Deviation| {
+        let common = other
+            .hosts
+            .iter()
+            .filter(|host| hosts.contains(host))
+            .count() as f64;
+        common >= SAME_HOSTS * hosts.len() as f64 && common >= SAME_HOSTS * other.hosts.len() as f64
+    };
+    let causes = of_facts.iter().filter(is_cause);
+    causes
+        .filter_map(|other| match &other.from {
+            From::Fact {
+                fact, usual, value, ..
+            } => Some(format!("{fact} {value} instead of {usual}")),
+            From::Metric { .. } => None,
+        })
+        .collect()
+}

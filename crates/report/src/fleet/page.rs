@@ -1,0 +1,261 @@
+//! The survey as one page: a map of hosts by deviation, and what each host deviates in.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use maud::{Markup, PreEscaped, html};
+use nearfar_fleet::survey::{Deviation, From, Group, Survey};
+
+use super::wording::{deviation, some_names};
+use super::{method, title};
+use crate::document::{Document, Head, Table, Text, Tile, cells};
+use crate::style::Role;
+use crate::{clean, count};
+
+/// Cells of the map in a row.
+const COLUMNS: usize = 100;
+/// Pixels of a cell, with its gap.
+const CELL: usize = 9;
+/// Hosts of a group whose deviations are listed host by host.
+const SHOWN_DEVIANTS: usize = 1000;
+/// Deviations of one host that are listed.
+const SHOWN_OF_HOST: usize = 30;
+/// Names in a line of the table of deviations.
+const SHOWN_NAMES: usize = 60;
+/// Hosts without an answer that are listed.
+const SHOWN_MISSING: usize = 2000;
+
+/// How far a host is from its group: what colours it on the map.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Degree {
+    Alike,
+    /// In a fact, or in a measurement for the better.
+    Different,
+    /// For the worse by less than 10 %, 25 %, or more.
+    Slow,
+    Slower,
+    Slowest,
+}
+
+impl Degree {
+    const ALL: [Self; 5] = [
+        Self::Alike,
+        Self::Different,
+        Self::Slow,
+        Self::Slower,
+        Self::Slowest,
+    ];
+
+    fn of(deviation: &Deviation) -> Self {
+        match deviation.from {
+            From::Metric {
+                is_worse: true,
+                ratio,
+                ..
+            } => {
+                // Twice as slow and half the bandwidth are the same.
+                let by = ratio.max(1.0 / ratio) - 1.0;
+                match by {
+                    0.25.. => Self::Slowest,
+                    0.10.. => Self::Slower,
+                    _ => Self::Slow,
+                }
+            }
+            _ => Self::Different,
+        }
+    }
+
+    fn colour(self) -> &'static str {
+        match self {
+            Self::Alike => "var(--h0)",
+            Self::Different => "var(--cpu-edge)",
+            Self::Slow => "var(--h3)",
+            Self::Slower => "var(--h6)",
+            Self::Slowest => "var(--h9)",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Alike => "alike",
+            Self::Different => "another fact, or faster",
+            Self::Slow => "slower by less than 10 %",
+            Self::Slower => "slower by 10 % or more",
+            Self::Slowest => "slower by 25 % or more",
+        }
+    }
+}
+
+/// The survey as a whole page.
+pub fn page(survey: &Survey) -> Document {
+    let deviants: usize = survey
+        .groups
+        .iter()
+        .map(|group| group.deviants().len())
+        .sum();
+    let mut out = Document::with_head(Head {
+        tool: "nearfar fleet show".to_owned(),
+        title: count(survey.hosts, "host"),
+        remark: format!("runs {}", some_names(&survey.runs, 4)),
+        emulated: (!survey.emulated.is_empty()).then(|| some_names(&survey.emulated, 4)),
+        tiles: vec![
+            Tile::new(
+                deviants.to_string(),
+                "deviate",
+                "from the hosts that should be like them",
+            ),
+            Tile::new(
+                survey.groups.len().to_string(),
+                "groups",
+                "of hosts that should be alike",
+            ),
+            Tile::new(survey.missing.len().to_string(), "without an answer", ""),
+        ],
+    });
+    for (index, group) in survey.groups.iter().enumerate() {
+        group_section(index, group, &mut out);
+    }
+    missing(survey, &mut out);
+    out.section("method", "How deviations are found");
+    out.paragraph(method(survey));
+    out
+}
+
+fn group_section(index: usize, group: &Group, out: &mut Document) {
+    out.heading(title(group), count(group.hosts.len(), "host"));
+    let by_host = by_host(group);
+    out.picture(map(index, group, &by_host));
+    let mut table = Table::of([">hosts", "deviate in", "", "which"]);
+    for it in &group.deviations {
+        let (what, how) = deviation(it, group.hosts.len());
+        table.row(cells![
+            it.hosts.len(),
+            what,
+            how,
+            some_names(&it.hosts, SHOWN_NAMES)
+        ]);
+    }
+    out.table(table);
+    for it in &group.divided {
+        out.labelled(
+            format!("{}: no value has a majority: ", it.fact),
+            super::wording::divided(it),
+        );
+    }
+    for it in &group.measured {
+        out.remark(super::spread(it));
+    }
+    for it in &group.not_judged {
+        out.labelled(
+            format!("not compared: {} {}: ", it.experiment, it.metric),
+            it.reason.as_str(),
+        );
+    }
+    for (host, deviations) in by_host.iter().take(SHOWN_DEVIANTS) {
+        out.picture(html! { span id=(anchor(index, host)) {} });
+        let mut facts = Document::new();
+        let shown = deviations.iter().take(SHOWN_OF_HOST).map(|it| {
+            let (what, how) = deviation(it, group.hosts.len());
+            (what, how)
+        });
+        facts.facts(shown);
+        facts.more(deviations.len().saturating_sub(SHOWN_OF_HOST), "");
+        let summary = Text::new(Role::Subject, host).then(
+            Role::Plain,
+            format!(": {}", count(deviations.len(), "deviation")),
+        );
+        out.details(summary, false, facts);
+    }
+    out.more(
+        by_host.len().saturating_sub(SHOWN_DEVIANTS),
+        " that deviate; --format json has all",
+    );
+}
+
+fn by_host(group: &Group) -> BTreeMap<&str, Vec<&Deviation>> {
+    let mut found: BTreeMap<&str, Vec<&Deviation>> = BTreeMap::new();
+    for it in &group.deviations {
+        for host in &it.hosts {
+            found.entry(host).or_default().push(it);
+        }
+    }
+    found
+}
+
+fn anchor(group: usize, host: &str) -> String {
+    format!("g{group}-{host}")
+}
+
+/// A cell for each host, in the order of names. Hosts that are alike are one path, so that ten thousand take a few hundred kilobytes;
+/// the others are links to what they deviate in.
+fn map(index: usize, group: &Group, by_host: &BTreeMap<&str, Vec<&Deviation>>) -> Markup {
+    let columns = COLUMNS.min(group.hosts.len());
+    let (width, height) = (columns * CELL, group.hosts.len().div_ceil(COLUMNS) * CELL);
+    let place = |at: usize| ((at % COLUMNS) * CELL, (at / COLUMNS) * CELL);
+    let side = CELL - 1;
+    let mut alike = String::new();
+    let mut others = Vec::new();
+    for (at, host) in group.hosts.iter().enumerate() {
+        let (x, y) = place(at);
+        match by_host.get(host.as_str()) {
+            None => {
+                let _ = write!(alike, "M{x} {y}h{side}v{side}h-{side}z");
+            }
+            Some(deviations) => {
+                let degree = deviations.iter().map(|it| Degree::of(it)).max();
+                others.push((
+                    x,
+                    y,
+                    host,
+                    degree.unwrap_or(Degree::Different),
+                    deviations.len(),
+                ));
+            }
+        }
+    }
+    let has_alike = !alike.is_empty();
+    let legend = Degree::ALL.into_iter().filter(|degree| match degree {
+        Degree::Alike => has_alike,
+        degree => others.iter().any(|it| it.3 == *degree),
+    });
+    html! {
+        svg role="img" aria-label=(format!("map of {}: {} deviate", count(group.hosts.len(), "host"), others.len()))
+            viewBox=(format!("0 0 {width} {height}")) style=(format!("width:100%;max-width:{}px;height:auto", width.max(CELL) * 2)) {
+            path d=(PreEscaped(alike)) fill=(Degree::Alike.colour()) {}
+            @for (x, y, host, degree, deviations) in &others {
+                a href=(format!("#{}", anchor(index, host))) {
+                    rect x=(x) y=(y) width=(side) height=(side) fill=(degree.colour()) {
+                        title { (clean(host)) ": " (count(*deviations, "deviation")) }
+                    }
+                }
+            }
+        }
+        p class="dim" {
+            @for degree in legend {
+                svg width="10" height="10" aria-hidden="true" { rect width="10" height="10" fill=(degree.colour()) {} }
+                " " (degree.label()) "   "
+            }
+        }
+    }
+}
+
+fn missing(survey: &Survey, out: &mut Document) {
+    if survey.missing.is_empty() {
+        return;
+    }
+    out.section("missing", "Without an answer");
+    let mut table = Table::of(["host", "state", "reason"]);
+    for host in survey.missing.iter().take(SHOWN_MISSING) {
+        table.row(cells![
+            Role::Subject.text(&host.host),
+            host.state.as_str(),
+            host.reason.as_str()
+        ]);
+    }
+    out.details(
+        count(survey.missing.len(), "host"),
+        survey.missing.len() <= 20,
+        table.into(),
+    );
+    out.more(survey.missing.len().saturating_sub(SHOWN_MISSING), "");
+}

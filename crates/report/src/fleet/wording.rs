@@ -1,0 +1,167 @@
+//! Deviations in words.
+
+use nearfar_fleet::survey::{Deviation, Divided, From, Measured};
+
+use crate::amount::{decimals, figure, scaled};
+use crate::document::Text;
+use crate::style::Role;
+
+/// Differences of a table that are listed.
+const SHOWN_DIFFERENCES: usize = 4;
+
+/// What hosts deviate in, and how.
+pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
+    let (what, how) = match &deviation.from {
+        From::Fact {
+            fact,
+            usual,
+            value,
+            differences,
+        } => {
+            let how = match differences.is_empty() {
+                true => format!("{value} instead of {usual}"),
+                false => listed(differences),
+            };
+            (Text::from(fact), Text::from(how))
+        }
+        From::Metric { .. } => metric(deviation),
+    };
+    let of = match deviation.hosts.len() {
+        1 => String::new(),
+        number => format!(" ({number} of {group})"),
+    };
+    let causes = match deviation.also.is_empty() {
+        true => String::new(),
+        false => format!("; the same hosts: {}", deviation.also.join(", ")),
+    };
+    (what, how.then(Role::Plain, causes).then(Role::Dim, of))
+}
+
+fn metric(deviation: &Deviation) -> (Text, Text) {
+    let From::Metric {
+        metric,
+        unit,
+        cells,
+        ratio,
+        low,
+        high,
+        is_worse,
+        usual,
+        value,
+        ..
+    } = &deviation.from
+    else {
+        return (Text::default(), Text::default());
+    };
+    let what = match cells.as_str() {
+        "all" => metric.clone(),
+        cells => format!("{metric}, {cells}"),
+    };
+    let role = if *is_worse {
+        Role::Warning
+    } else {
+        Role::Local
+    };
+    let (scale, unit) = scaled(unit, usual.max(*value));
+    let digits = decimals(usual.max(*value) / scale);
+    let how = Text::new(role, change(*ratio, *low, *high)).then(
+        Role::Plain,
+        format!(
+            ": {} instead of {} {unit}",
+            figure(value / scale, digits),
+            figure(usual / scale, digits)
+        ),
+    );
+    (Text::from(what), how)
+}
+
+/// `+31 % (+26 to +36)`.
+pub(super) fn change(ratio: f64, low: f64, high: f64) -> String {
+    let percent = |ratio: f64| {
+        let percent = 100.0 * (ratio - 1.0);
+        match percent.abs() < 10.0 {
+            true => format!("{percent:+.1}"),
+            false => format!("{percent:+.0}"),
+        }
+    };
+    format!(
+        "{} % ({} to {})",
+        percent(ratio),
+        percent(low),
+        percent(high)
+    )
+}
+
+/// `0.5 %`, `5 %`.
+pub(super) fn share(share: f64) -> String {
+    let text = format!("{:.3}", 100.0 * share);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+fn listed(differences: &[String]) -> String {
+    let shown = differences
+        .iter()
+        .take(SHOWN_DIFFERENCES)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("; ");
+    match differences.len().saturating_sub(SHOWN_DIFFERENCES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+pub(super) fn divided(divided: &Divided) -> String {
+    let one = |(value, hosts): &(String, usize)| format!("{value} ({hosts})");
+    divided
+        .values
+        .iter()
+        .map(one)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// What was compared, and how much hosts differ anyway.
+pub(super) fn spread(measured: &Measured) -> String {
+    let cells = match measured.cells {
+        1 => "1 cell".to_owned(),
+        number => format!("{number} cells"),
+    };
+    format!(
+        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (standard deviation); named from {:.1} of these on",
+        measured.experiment,
+        measured.metric,
+        measured.hosts,
+        share((1000.0 * measured.spread).round() / 1000.0),
+        measured.critical,
+    )
+}
+
+/// A few of many names.
+pub(super) fn some_names(names: &[String], most: usize) -> String {
+    let shown = names
+        .iter()
+        .take(most)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len().saturating_sub(most) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_have_a_sign_and_an_interval() {
+        assert_eq!(change(1.31, 1.26, 1.36), "+31 % (+26 to +36)");
+        assert_eq!(change(0.95, 0.94, 0.96), "-5.0 % (-6.0 to -4.0)");
+        assert_eq!(
+            (share(0.05), share(0.0025)),
+            ("5 %".to_owned(), "0.25 %".to_owned())
+        );
+    }
+}
