@@ -1,0 +1,263 @@
+//! Simulated fleets, from the answers of hosts to the deviations that are named.
+
+mod simulated;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use fastrand::Rng;
+use nearfar_fleet::dataset::{DatasetError, Selection, collect, load};
+use nearfar_fleet::survey::{Deviation, From, Survey, SurveyOptions, survey};
+use nearfar_fleet::{Ended, Folder, Summary};
+use simulated::{Planted, answer, fill, folder, latency_run, machine, name, put, simulate};
+
+fn shown(folder: &Folder) -> Survey {
+    let dataset = folder.path().join("dataset");
+    collect(folder, &dataset).unwrap();
+    let loaded = load(&dataset, &Selection::default()).unwrap();
+    survey(&loaded, &SurveyOptions::default())
+}
+
+fn names(numbers: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
+    numbers
+        .into_iter()
+        .map(|number| name(number).to_string())
+        .collect()
+}
+
+fn named(survey: &Survey) -> BTreeSet<String> {
+    let groups = survey.groups.iter();
+    groups
+        .flat_map(|group| group.deviants())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn of_metric(survey: &Survey) -> Vec<&Deviation> {
+    let deviations = survey.groups.iter().flat_map(|group| &group.deviations);
+    deviations
+        .filter(|it| matches!(it.from, From::Metric { .. }))
+        .collect()
+}
+
+#[test]
+fn planted_deviants_and_no_others_are_named_with_their_figures_and_cause() {
+    let directory = tempfile::tempdir().unwrap();
+    let planted = Planted::among(150);
+    let survey = shown(&simulate(&directory.path().join("run"), 150, &planted, 3));
+    assert_eq!(named(&survey), names(planted.deviants()));
+    assert_eq!(survey.hosts, 150);
+    assert_eq!(survey.missing.len(), planted.lost.len());
+    assert_eq!(survey.groups.len(), 1);
+    let slow = of_metric(&survey);
+    assert_eq!(slow.len(), 2, "{slow:#?}");
+    for deviation in slow {
+        let From::Metric {
+            cells,
+            ratio,
+            low,
+            high,
+            is_worse,
+            ..
+        } = &deviation.from
+        else {
+            unreachable!()
+        };
+        let (hosts, expected) = match cells.as_str() {
+            "memory_node=1" => (&planted.old_firmware, 1.31),
+            "memory_node=2" => (&planted.slow_node_2, 1.05),
+            other => panic!("{other}"),
+        };
+        assert_eq!(
+            deviation.hosts.iter().cloned().collect::<BTreeSet<_>>(),
+            names(hosts.clone())
+        );
+        assert!(is_worse && low < ratio && ratio < high);
+        assert!(
+            (ratio / expected - 1.0).abs() < 0.005,
+            "{ratio} for {expected}"
+        );
+        let cause = "firmware 2.3 (2025-06-30) instead of 2.4 (2026-01-31)";
+        let causes: &[&str] = if expected > 1.1 { &[cause] } else { &[] };
+        assert_eq!(deviation.also, causes);
+    }
+    let distances = survey.groups[0]
+        .deviations
+        .iter()
+        .find_map(|it| match &it.from {
+            From::Fact {
+                fact, differences, ..
+            } if fact == "distances" => Some(differences.clone()),
+            _ => None,
+        });
+    assert_eq!(distances.unwrap(), ["0 to 3: 32 instead of 33"]);
+}
+
+#[test]
+fn of_alike_hosts_hardly_any_survey_names_one() {
+    const SURVEYS: u64 = 40;
+    let mut with_false_alarm = 0;
+    for seed in 0..SURVEYS {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = simulate(
+            &directory.path().join("run"),
+            8,
+            &Planted::default(),
+            1000 + seed,
+        );
+        with_false_alarm += u32::from(shown(&folder).has_outlier());
+    }
+    // At 5 % the probability of more than 6 of 40 is 0.4 %.
+    assert!(with_false_alarm <= 6, "{with_false_alarm} of {SURVEYS}");
+}
+
+#[test]
+fn hosts_of_other_machines_are_other_groups_and_few_samples_are_not_judged() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = folder(&directory.path().join("run"), (0..9).map(name).collect());
+    let run = latency_run(&machine());
+    let mut rng = Rng::with_seed(5);
+    for number in 0..9 {
+        let mut machine = machine();
+        let mut run = run.clone();
+        fill(
+            &mut run,
+            &mut rng,
+            |_, _| if number == 8 { 3.0 } else { 1.0 },
+        );
+        match number {
+            0..4 => machine.origin.cpu_model = Some("Another CPU".to_owned()),
+            // Three times as slow, but of one sample a cell.
+            8 => run.taken.truncate(run.detail.plan.len()),
+            _ => {}
+        }
+        put(&folder, &answer(name(number), machine, vec![run]));
+    }
+    let survey = shown(&folder);
+    assert_eq!(
+        survey
+            .groups
+            .iter()
+            .map(|group| group.hosts.len())
+            .collect::<Vec<_>>(),
+        [5, 4]
+    );
+    assert_eq!(named(&survey), BTreeSet::new());
+    let reason = &survey.groups[0].not_judged[0].reason;
+    assert_eq!(reason, "1 of 5 hosts have fewer than 6 samples in a cell");
+}
+
+#[test]
+fn collecting_again_counts_nothing_twice_and_the_newest_answer_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let dataset = directory.path().join("dataset");
+    let first = simulate(&directory.path().join("a"), 6, &Planted::default(), 1);
+    let rows = collect(&first, &dataset).unwrap().rows;
+    assert_eq!(rows["samples"], 6 * 16 * u64::from(simulated::SAMPLES));
+    assert_eq!(collect(&first, &dataset).unwrap().rows, rows);
+    let selection = Selection::default();
+    let before = load(&dataset, &selection).unwrap();
+    assert_eq!(before.runs, [first.manifest.id.clone()]);
+    assert_eq!(
+        before
+            .samples
+            .values()
+            .next()
+            .unwrap()
+            .values()
+            .next()
+            .unwrap()[&0]
+            .len(),
+        6
+    );
+    // A later run of two of the hosts, one of which has changed.
+    let planted = Planted {
+        balancing: BTreeSet::from([1]),
+        ..Planted::default()
+    };
+    let mut second = simulate(&directory.path().join("b"), 2, &planted, 2);
+    second.manifest.started_at_s += 86_400.0;
+    collect(&second, &dataset).unwrap();
+    let both = load(&dataset, &selection).unwrap();
+    assert_eq!(both.runs.len(), 2);
+    assert_eq!(both.hosts.len(), 6);
+    let survey = survey(&both, &SurveyOptions::default());
+    assert_eq!(named(&survey), names([1]));
+    let only = Selection {
+        run: Some(first.manifest.id.clone()),
+    };
+    assert_eq!(
+        load(&dataset, &only).unwrap().runs,
+        [first.manifest.id.clone()]
+    );
+    let none = Selection {
+        run: Some("nosuch".to_owned()),
+    };
+    assert!(matches!(
+        load(&dataset, &none),
+        Err(DatasetError::NoRun { .. })
+    ));
+}
+
+#[test]
+fn a_damaged_answer_is_a_lost_host_and_the_others_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = simulate(&directory.path().join("run"), 5, &Planted::default(), 1);
+    let path = folder.result_path(&name(2));
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    // An answer that was put under another host's name.
+    fs::copy(folder.result_path(&name(0)), folder.result_path(&name(3))).unwrap();
+    let summary = Summary::of(&folder).unwrap();
+    assert_eq!(summary.answered.len(), 3);
+    let reasons: Vec<&str> = summary.lost.iter().map(|it| it.reason.as_str()).collect();
+    assert!(
+        reasons[0].contains("damaged")
+            && reasons[1].contains("the answer of h00000, not of h00003"),
+        "{reasons:?}"
+    );
+    assert_eq!(shown(&folder).missing.len(), 2);
+}
+
+#[test]
+fn a_verb_that_failed_is_a_failed_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = folder(&directory.path().join("run"), vec![name(0)]);
+    let mut result = answer(name(0), machine(), Vec::new());
+    result.ended = Ended::Failed {
+        exit_code: Some(3),
+        reason: "no perf events".to_owned(),
+    };
+    put(&folder, &result);
+    let summary = Summary::of(&folder).unwrap();
+    assert_eq!(summary.failed[0].reason, "no perf events");
+    let error = collect(&folder, &directory.path().join("dataset")).unwrap_err();
+    assert!(matches!(error, DatasetError::NoAnswers { .. }));
+}
+
+#[test]
+fn a_damaged_dataset_is_named_by_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = simulate(&directory.path().join("run"), 4, &Planted::default(), 1);
+    let dataset = directory.path().join("dataset");
+    collect(&folder, &dataset).unwrap();
+    let samples = dataset.join("samples/date=2027-01-15/experiment=latency");
+    let file = samples.join(format!("{}.parquet", folder.manifest.id));
+    let whole = fs::read(&file).unwrap();
+    let mut rng = Rng::with_seed(1);
+    for _ in 0..200 {
+        let mut damaged = whole.clone();
+        for _ in 0..rng.usize(1..20) {
+            let at = rng.usize(0..damaged.len());
+            damaged[at] = rng.u8(..);
+        }
+        damaged.truncate(rng.usize(1..=damaged.len()));
+        fs::write(&file, &damaged).unwrap();
+        // Read or refused by name, and no panic.
+        if let Err(error) = load(&dataset, &Selection::default()) {
+            assert!(error.to_string().contains(".parquet"), "{error}");
+        }
+    }
+}
