@@ -66,6 +66,7 @@ fn false_alarms(groups: usize) {
                 Group {
                     samples: 1,
                     noise: 0.0,
+                    between: 0.01,
                     is_shared: true,
                     ..group
                 },

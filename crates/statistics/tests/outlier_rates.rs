@@ -15,7 +15,7 @@ fn is_held(rate: f64, trials: usize) -> bool {
 }
 
 fn trials(group: &Group) -> usize {
-    (120_000 / (group.hosts * group.cells * group.samples)).clamp(8, 500)
+    (90_000 / (group.hosts * group.cells * group.samples)).clamp(8, 500)
 }
 
 /// Hosts that differ, with samples of their own noise and with one sample each, which is all the spread that the hosts have.
