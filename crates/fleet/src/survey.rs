@@ -161,6 +161,8 @@ pub struct Measured {
     pub spread: f64,
     /// A host is named from so many of these on.
     pub critical: f64,
+    /// Whether hosts scatter with heavier tails than the stated rate of false alarms allows for; seen from some 500 hosts on.
+    pub has_heavy_tails: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

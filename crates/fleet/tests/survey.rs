@@ -43,10 +43,10 @@ fn of_metric(survey: &Survey) -> Vec<&Deviation> {
 #[test]
 fn planted_deviants_and_no_others_are_named_with_their_figures_and_cause() {
     let directory = tempfile::tempdir().unwrap();
-    let planted = Planted::among(150);
-    let survey = shown(&simulate(&directory.path().join("run"), 150, &planted, 3));
+    let planted = Planted::among(90);
+    let survey = shown(&simulate(&directory.path().join("run"), 90, &planted, 3));
     assert_eq!(named(&survey), names(planted.deviants()));
-    assert_eq!(survey.hosts, 150);
+    assert_eq!(survey.hosts, 90);
     assert_eq!(survey.missing.len(), planted.lost.len());
     assert_eq!(survey.groups.len(), 1);
     let slow = of_metric(&survey);
@@ -72,7 +72,7 @@ fn planted_deviants_and_no_others_are_named_with_their_figures_and_cause() {
             deviation.hosts.iter().cloned().collect::<BTreeSet<_>>(),
             names(hosts.clone())
         );
-        assert!(is_worse && low < ratio && ratio < high);
+        assert!(*is_worse && low < ratio && ratio < high);
         assert!(
             (ratio / expected - 1.0).abs() < 0.005,
             "{ratio} for {expected}"
@@ -95,7 +95,7 @@ fn planted_deviants_and_no_others_are_named_with_their_figures_and_cause() {
 
 #[test]
 fn of_alike_hosts_hardly_any_survey_names_one() {
-    const SURVEYS: u64 = 40;
+    const SURVEYS: u64 = 20;
     let mut with_false_alarm = 0;
     for seed in 0..SURVEYS {
         let directory = tempfile::tempdir().unwrap();
@@ -107,8 +107,8 @@ fn of_alike_hosts_hardly_any_survey_names_one() {
         );
         with_false_alarm += u32::from(shown(&folder).has_outlier());
     }
-    // At 5 % the probability of more than 6 of 40 is 0.4 %.
-    assert!(with_false_alarm <= 6, "{with_false_alarm} of {SURVEYS}");
+    // At 5 % the probability of more than 4 of 20 is 0.3 %. tests/outlier_rates.rs of nearfar-statistics has the rates themselves.
+    assert!(with_false_alarm <= 4, "{with_false_alarm} of {SURVEYS}");
 }
 
 #[test]

@@ -22,6 +22,9 @@ const SHOWN_DEVIATIONS: usize = 40;
 /// Hosts without an answer that a terminal shows.
 const SHOWN_MISSING: usize = 20;
 
+/// What is said of hosts that differ otherwise than the threshold allows for.
+const HEAVY_TAILS: &str = "these hosts do not scatter normally: more alike hosts than stated may be named; look at the intervals";
+
 /// What became of the hosts of a run in this folder.
 pub fn run(summary: &Summary, folder: &str) -> Document {
     let mut document = Document::new();
@@ -214,6 +217,9 @@ fn group_section(group: &Group, document: &mut Document) {
     }
     for it in &group.measured {
         document.remark(spread(it));
+        if it.has_heavy_tails {
+            document.warning(HEAVY_TAILS);
+        }
     }
     for it in &group.not_judged {
         document.labelled(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_runs::Cell;
 use nearfar_statistics::outliers::{
-    Location, Outliers, Thresholds, Values, common_shift, outliers_with,
+    self, Location, Outliers, Reference, Thresholds, Values, common_shift, outliers_with,
 };
 
 use super::groups::HostGroup;
@@ -129,6 +129,11 @@ impl Matrix {
             hosts: self.hosts.len(),
             spread: scales.get(scales.len() / 2).copied().unwrap_or_default(),
             critical: found.critical,
+            has_heavy_tails: found
+                .references
+                .iter()
+                .flatten()
+                .any(Reference::has_heavy_tails),
         }
     }
 
@@ -141,8 +146,12 @@ impl Matrix {
         options: &SurveyOptions,
     ) -> Vec<Deviation> {
         let mut of_host: BTreeMap<(usize, bool), Vec<usize>> = BTreeMap::new();
-        let is_large = |ratio: f64| (ratio - 1.0).abs() >= options.min_effect;
-        for deviation in found.deviations.iter().filter(|it| is_large(it.ratio)) {
+        // The end of the interval that is nearer to no deviation: alike hosts that do not scatter normally are not named for little.
+        let is_large = |it: &&outliers::Deviation| match it.ratio > 1.0 {
+            true => it.low >= 1.0 + options.min_effect,
+            false => it.high <= 1.0 - options.min_effect,
+        };
+        for deviation in found.deviations.iter().filter(is_large) {
             let of = (deviation.host, deviation.ratio > 1.0);
             of_host.entry(of).or_default().push(deviation.cell);
         }

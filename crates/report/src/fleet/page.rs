@@ -144,6 +144,9 @@ fn group_section(index: usize, group: &Group, out: &mut Document) {
     }
     for it in &group.measured {
         out.remark(super::spread(it));
+        if it.has_heavy_tails {
+            out.warning(super::HEAVY_TAILS);
+        }
     }
     for it in &group.not_judged {
         out.labelled(
