@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: run build test lint bench fuzz install uninstall help
+.PHONY: run build test lint bench fuzz install uninstall deb static help
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,6 +29,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	shellcheck tools/require tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run
+	shellcheck tools/build-* tools/check-crates tools/check-packages* tools/check-reproducible tools/check-static tools/check-upgrade* tools/install-cargo-tools tools/release debian/nearfar.p*
 	shellcheck --shell=dash --exclude=SC2187 crates/lab/src/guest/*.sh
 
 bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags, fio and tools for processes, each interleaved in one run
@@ -50,3 +51,12 @@ install: build ## Install the command, the delay plugin, unit, man pages, comple
 
 uninstall: ## Remove what `make install` put below DESTDIR and PREFIX, and nothing else
 	tools/install-files uninstall "$(PREFIX)" "$(DESTDIR)"
+
+ARCH ?=
+deb: ## Build Debian packages in target/packages, also for ARCH=arm64 on amd64
+	@tools/install-packages deb
+	tools/build-packages $(ARCH)
+
+static: ## Build a command that needs no library, for containers and initramfs, in target/*-linux-musl/release
+	@tools/install-packages deb
+	tools/build-release "$$(uname -m)-unknown-linux-musl"
