@@ -142,9 +142,10 @@ mod tests {
     }
 
     /// Verbs without `--format`: they write a file, run a command or print text for another program.
-    const NO_FORMAT: [&str; 8] = [
+    const NO_FORMAT: [&str; 9] = [
         "snapshot",
         "exporter",
+        "fleet targets",
         "lab run",
         "lab shell",
         "lab kernels get",
