@@ -15,7 +15,7 @@ fn python() -> PathBuf {
 
 /// A dataset of four hosts, all of them this machine, with a run of latencies each.
 fn dataset(sandbox: &Sandbox) {
-    let run = "fleet run --engine local --hosts n[1-4] --at-once 1 --results out --label night -- bench latency --buffer 1M \
+    let run = "fleet run --engine local --hosts n[1-4] --at-once 1 --results out --label night -- bench latency --buffer 4M --what latency \
                --samples 6 --format json";
     sandbox.nearfar(run.split(' ')).run().succeeded();
     let collect = "fleet collect out --dataset fleet --format json";
@@ -62,7 +62,7 @@ fn duckdb_and_polars_read_the_dataset_by_the_documented_queries() {
     };
     let rows = |query: &str| {
         let text = in_python(&format!(
-            "import duckdb\nprint(len(duckdb.sql('''{query}''').fetchall()))"
+            "import duckdb\nprint(len(duckdb.sql(r\"\"\"{query}\"\"\").fetchall()))"
         ));
         text.trim().parse::<usize>().unwrap()
     };

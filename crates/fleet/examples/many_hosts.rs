@@ -1,5 +1,5 @@
 //! Prints what collecting and showing many simulated hosts takes: `cargo run --release -p nearfar-fleet --example many_hosts [HOSTS...]`
-//! (1,000, 3,000 and 10,000).
+//! (1,000, 3,000 and 10,000). With KEEP=DIR in the environment answers and datasets stay in DIR.
 
 #[path = "../tests/simulated/mod.rs"]
 mod simulated;
@@ -22,7 +22,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "hosts", "answers MiB", "collect s", "show s", "show MiB", "named", "missed", "not planted"
     );
     for hosts in sizes {
-        let directory = tempfile::tempdir()?;
+        let directory = match std::env::var_os("KEEP") {
+            Some(directory) => tempfile::Builder::new()
+                .disable_cleanup(true)
+                .tempdir_in(directory)?,
+            None => tempfile::tempdir()?,
+        };
         let planted = Planted::among(hosts);
         let folder = simulate(&directory.path().join("answers"), hosts, &planted, 1);
         let mut bytes = 0;

@@ -80,7 +80,7 @@ pub struct Group {
     pub hosts: Vec<String>,
     /// Those that concern most hosts first.
     pub deviations: Vec<Deviation>,
-    /// Facts without a value that more than half of the hosts have: nobody deviates in them.
+    /// Facts without a value that more than half of the hosts have: no host deviates in them.
     pub divided: Vec<Divided>,
     /// What was measured and compared.
     pub measured: Vec<Measured>,

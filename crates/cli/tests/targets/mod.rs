@@ -802,7 +802,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         ["fleet apply", "hosts_file"],
-        "fleet apply --engine local --hosts-file /nonexistent --results out --canary 1 --measure \"bench latency\"",
+        "fleet apply --engine local --hosts-file /nonexistent --results out --canary 1 --measure checkup",
         &["/nonexistent"],
     ),
     target(

@@ -377,10 +377,10 @@ impl OpenFile {
             .prefix(".")
             .tempfile_in(directory)
             .map_err(&failed)?;
-        let out = file.reopen().map_err(&failed)?;
+        let output = file.reopen().map_err(&failed)?;
         let columns = kind.columns();
         let metadata = [("nearfar_schema", "fleet-dataset/1")];
-        let writer = ParquetWriter::new(out, kind.name(), &columns, &metadata)
+        let writer = ParquetWriter::new(output, kind.name(), &columns, &metadata)
             .map_err(|error| parquet_error("write", &path, &error))?;
         Ok(Self {
             path,

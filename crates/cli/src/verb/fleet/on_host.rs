@@ -45,8 +45,8 @@ pub struct OnHost {
 impl OnHost {
     /// Answers.
     pub fn run(self) -> Outcome {
-        let out = std::io::stdout();
-        if out.is_terminal() {
+        let output = std::io::stdout();
+        if output.is_terminal() {
             return Err(Failure::Input(anyhow!(
                 "the answer of a host is not for a terminal: redirect standard output to a file"
             )));
@@ -54,9 +54,10 @@ impl OnHost {
         let result = self.result()?;
         let mut bytes = Vec::new();
         result.write(&mut bytes).map_err(Failure::refused)?;
-        let mut out = out.lock();
-        out.write_all(&bytes)
-            .and_then(|()| out.flush())
+        let mut output = output.lock();
+        output
+            .write_all(&bytes)
+            .and_then(|()| output.flush())
             .context("cannot write to standard output")
             .map_err(Failure::refused)
     }

@@ -63,12 +63,7 @@ pub struct Run {
 #[derive(Args)]
 pub struct OnHosts {
     /// What runs the verb on the hosts
-    #[arg(
-        long,
-        value_enum,
-        value_name = "ENGINE",
-        required_unless_present = "resume"
-    )]
+    #[arg(long, value_enum, value_name = "ENGINE")]
     engine: Option<Engine>,
     /// The hosts, as Slurm writes lists: n[1-4,08],login
     #[arg(long, value_name = "LIST", conflicts_with_all = ["hosts_file", "partition"])]
@@ -312,8 +307,13 @@ impl OnHosts {
                 options,
             },
             Some(Engine::Ssh) => EngineSettings::Ssh { options },
-            _ if options.is_empty() => EngineSettings::Local,
-            _ => {
+            None => {
+                return Err(Failure::Input(anyhow!(
+                    "which engine? --engine slurm or --engine ssh runs the verb on the hosts"
+                )));
+            }
+            Some(Engine::Local) if options.is_empty() => EngineSettings::Local,
+            Some(Engine::Local) => {
                 return Err(Failure::Input(anyhow!(
                     "--engine-option is for --engine slurm and ssh"
                 )));
