@@ -20,8 +20,8 @@ const CELL: usize = 9;
 const SHOWN_DEVIANTS: usize = 1000;
 /// Deviations of one host that are listed.
 const SHOWN_OF_HOST: usize = 30;
-/// Names in a line of the table of deviations.
-const SHOWN_NAMES: usize = 60;
+/// Names in a line of the table of deviations; each host has its own part below.
+const SHOWN_NAMES: usize = 3;
 /// Hosts without an answer that are listed.
 const SHOWN_MISSING: usize = 2000;
 
@@ -78,10 +78,10 @@ impl Degree {
     fn label(self) -> &'static str {
         match self {
             Self::Alike => "alike",
-            Self::Different => "another fact, or faster",
-            Self::Slow => "slower by less than 10 %",
-            Self::Slower => "slower by 10 % or more",
-            Self::Slowest => "slower by 25 % or more",
+            Self::Different => "another fact, or better",
+            Self::Slow => "worse by less than 10 %",
+            Self::Slower => "worse by 10 % or more",
+            Self::Slowest => "worse by 25 % or more",
         }
     }
 }
@@ -125,14 +125,14 @@ fn group_section(index: usize, group: &Group, out: &mut Document) {
     out.heading(title(group), count(group.hosts.len(), "host"));
     let by_host = by_host(group);
     out.picture(map(index, group, &by_host));
-    let mut table = Table::of([">hosts", "deviate in", "", "which"]);
+    let mut table = Table::of([">number", "hosts", "deviate in", ""]);
     for it in &group.deviations {
         let (what, how) = deviation(it, group.hosts.len());
         table.row(cells![
             it.hosts.len(),
+            some_names(&it.hosts, SHOWN_NAMES),
             what,
-            how,
-            some_names(&it.hosts, SHOWN_NAMES)
+            how
         ]);
     }
     out.table(table);

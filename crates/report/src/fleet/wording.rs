@@ -77,13 +77,13 @@ fn metric(deviation: &Deviation) -> (Text, Text) {
 
 /// `+31 % (+26 to +36)`.
 pub(super) fn change(ratio: f64, low: f64, high: f64) -> String {
-    let percent = |ratio: f64| {
-        let percent = 100.0 * (ratio - 1.0);
-        match percent.abs() < 10.0 {
-            true => format!("{percent:+.1}"),
-            false => format!("{percent:+.0}"),
-        }
+    // As many decimals as it takes to see the interval.
+    let decimals = match 100.0 * (high - low) {
+        4.0.. => 0,
+        0.4.. => 1,
+        _ => 2,
     };
+    let percent = |ratio: f64| format!("{:+.decimals$}", 100.0 * (ratio - 1.0));
     format!(
         "{} % ({} to {})",
         percent(ratio),
