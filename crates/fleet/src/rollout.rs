@@ -8,6 +8,8 @@
 //!
 //! A step that has begun is never cut off: a host would be left between apply and its second measurement.
 
+mod outcome;
+
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -16,36 +18,13 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_runs::now_s;
+pub use outcome::{Rollout, RolloutOutcome};
 use serde::{Deserialize, Serialize};
 
 use crate::carry_out::{FleetError, carry_out};
 use crate::engine::engine_of;
 use crate::folder::{Folder, FolderError, HostEvent, Manifest, new_id};
 use crate::hosts::HostName;
-
-/// What a host's step did to it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Rollout {
-    #[serde(flatten)]
-    pub outcome: RolloutOutcome,
-    /// The change set on the host, which `nearfar rollback --change` undoes there.
-    pub change_set: Option<u64>,
-    /// The files that were written, each with the value before and after.
-    pub changes: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "outcome")]
-pub enum RolloutOutcome {
-    /// The changes were made and the host did not get worse.
-    Kept,
-    /// The host had nothing to change.
-    NothingToChange,
-    /// The host got worse by this share in its worst cell.
-    Worse { by: f64, is_undone: bool },
-    /// Not every change could be made, or a measurement failed.
-    NotMade { reason: String, is_undone: bool },
-}
 
 /// A line of `audit.jsonl`: who changed what where.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -193,12 +172,9 @@ impl RolloutRequest<'_> {
                     rolled_out.nothing_to_change.push(host.clone());
                     (AuditAction::NothingToChange, None)
                 }
-                RolloutOutcome::Worse { by, is_undone } => {
-                    let reason = stop(format!("it got worse by {:.0} %", 100.0 * by));
-                    (undone(*is_undone), reason)
-                }
-                RolloutOutcome::NotMade { reason, is_undone } => {
-                    (undone(*is_undone), stop(reason.clone()))
+                RolloutOutcome::Worse { is_undone, .. }
+                | RolloutOutcome::NotMade { is_undone, .. } => {
+                    (undone(*is_undone), outcome.problem().and_then(stop))
                 }
             },
             (None, HostEvent::Failed { reason } | HostEvent::Lost { reason }) => {

@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use nearfar_fleet::rollout::{Rollout, RolloutOutcome};
+use nearfar_fleet::rollout::Rollout;
 use nearfar_fleet::{Ended, HostName, HostResult, RESULT_SCHEMA};
 use nearfar_runs::export::Whole;
 use nearfar_runs::{Filter, Store, now_s};
@@ -129,12 +129,10 @@ impl Done {
             exit_code: None,
             reason,
         };
-        match self.rollout.as_ref().map(|rollout| &rollout.outcome) {
-            Some(RolloutOutcome::Worse { by, .. }) => {
-                failed(format!("it got worse by {:.0} %", 100.0 * by))
-            }
-            Some(RolloutOutcome::NotMade { reason, .. }) => failed(reason.clone()),
-            _ => self.said.ended(),
+        let rollout = self.rollout.as_ref();
+        match rollout.and_then(|rollout| rollout.outcome.problem()) {
+            Some(problem) => failed(problem),
+            None => self.said.ended(),
         }
     }
 }

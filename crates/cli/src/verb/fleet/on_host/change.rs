@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nearfar_compare::{Options, Side, compare};
+use nearfar_compare::{Comparison, Options, Side, compare};
 use nearfar_fleet::rollout::{Rollout, RolloutOutcome};
 use nearfar_runs::export::Whole;
 use serde_json::Value;
@@ -65,7 +65,7 @@ pub fn change(
     let measured = Said::by(&measure.arguments, directory, &after)?;
     let runs_after = runs_of(&after)?;
     let worse = match measured.is_answer() {
-        true => worse_by(&changed.runs, &runs_after, measure.margin),
+        true => worst(&changed.runs, &runs_after, measure.margin),
         false => Err(format!(
             "cannot measure after the changes: {}",
             measured.reason()
@@ -74,9 +74,10 @@ pub fn change(
     changed.runs.extend(runs_after);
     match worse {
         Ok(None) => {}
-        Ok(Some(by)) => {
+        Ok(Some(worst)) => {
             changed.undo(directory, |is_undone| RolloutOutcome::Worse {
-                by,
+                metric: worst.metric,
+                by: worst.by.is_finite().then_some(worst.by),
                 is_undone,
             })?;
         }
@@ -135,8 +136,17 @@ impl Changed {
     }
 }
 
-/// By how much the worst cell is worse after than before, where that is significant and more than the margin.
-fn worse_by(before: &[Whole], after: &[Whole], margin: f64) -> Result<Option<f64>, String> {
+/// What got worse.
+struct Worse {
+    /// `None` where more samples failed than before.
+    metric: Option<String>,
+    is_primary: bool,
+    /// As a share; infinite where the value before was 0.
+    by: f64,
+}
+
+/// What got significantly worse by more than the margin: the worst cell of the primary metric, else that of any other.
+fn worst(before: &[Whole], after: &[Whole], margin: f64) -> Result<Option<Worse>, String> {
     if before.is_empty() || before.len() != after.len() {
         return Err(
             "the measurement stored no run, or not the same number of runs each time".to_owned(),
@@ -148,14 +158,38 @@ fn worse_by(before: &[Whole], after: &[Whole], margin: f64) -> Result<Option<f64
         // The changes are the point of it, and free memory is part of a machine.
         across: nearfar_compare::Kind::all().into_iter().collect(),
     };
-    let mut worst: Option<f64> = None;
+    let mut all = Vec::new();
     for (before, after) in before.iter().zip(after) {
         let sides = [Side::of_run("before", before), Side::of_run("after", after)];
         let comparison = compare(&sides, &options).map_err(|error| error.to_string())?;
-        let worse = comparison.regressions().filter(|by| *by > margin);
-        worst = worse.chain(worst).reduce(f64::max);
+        all.extend(regressions(&comparison));
     }
-    Ok(worst)
+    let all = all.into_iter().filter(|worse| worse.by > margin);
+    Ok(all.max_by(|a, b| {
+        let order = a.is_primary.cmp(&b.is_primary);
+        order.then(a.by.total_cmp(&b.by))
+    }))
+}
+
+fn regressions(comparison: &Comparison) -> Vec<Worse> {
+    let rows = comparison.rows.iter().filter_map(|row| {
+        let mut metrics = comparison.metrics.iter().enumerate();
+        let (index, metric) = metrics.find(|(_, metric)| metric.name == row.metric)?;
+        Some(Worse {
+            metric: Some(row.metric.clone()),
+            // It is the first.
+            is_primary: index == 0,
+            by: row.regression(metric.better)?,
+        })
+    });
+    let failed = comparison.failed_cells.iter().filter_map(|cell| {
+        Some(Worse {
+            metric: None,
+            is_primary: false,
+            by: cell.regression?,
+        })
+    });
+    rows.chain(failed).collect()
 }
 
 /// The files that were written: `FILE: BEFORE -> AFTER`.
