@@ -22,6 +22,9 @@ pub const FAR_NS: u32 = 800;
 /// That of far memory on n2.
 pub const FAR_NS_OF_N2: u32 = 2000;
 
+/// The control group of the command in its guest. Its memory may be on both nodes, its CPUs are those in JOB_CPUS, or all.
+pub const GROUP: &str = "job.slice";
+
 /// A guest that takes longer is ended, in seconds.
 const COMMAND_TIMEOUT_S: u32 = 120;
 
@@ -76,6 +79,7 @@ fn script(directory: &Path) -> String {
     });
     let cache = cache.concat();
     let at = directory.display();
+    let group = format!("/sys/fs/cgroup/{GROUP}");
     format!(
         r#"#!/bin/sh
 {cache}distance=21 far={FAR_NS} before=:
@@ -89,8 +93,10 @@ n4) ;;
 *) exec '{NEARFAR}' "$@" ;;
 esac
 exec '{NEARFAR}' lab run --machine '{at}'/distance-$distance/machine.toml \
-    --kernel {SERIES} --accel tcg --delay near={NEAR_NS},far=$far --command-timeout {COMMAND_TIMEOUT_S} \
-    -- sh -c "$before"'; exec "$0" "$@"' '{NEARFAR}' "$@"
+    --kernel {SERIES} --accel tcg --delay near={NEAR_NS},far=$far,cache=1M/16 --command-timeout {COMMAND_TIMEOUT_S} \
+    -- sh -c "$before"'
+    echo +cpuset +memory > /sys/fs/cgroup/cgroup.subtree_control && mkdir {group} &&
+    echo '"$JOB_CPUS"' > {group}/cpuset.cpus && echo $$ > {group}/cgroup.procs && exec "$0" "$@"' '{NEARFAR}' "$@"
 "#
     )
 }

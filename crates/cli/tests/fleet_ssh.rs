@@ -1,0 +1,71 @@
+//! `nearfar fleet` through a program `ssh` that starts a shell on this machine.
+
+mod fleets;
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use harness::{NEARFAR, Nearfar, Sandbox};
+use serde_json::json;
+
+const HOSTS: [&str; 4] = ["h1", "h2", "h3", "h4"];
+
+/// h2 cannot be reached until there is a file `repaired`.
+const SSH: &str = "#!/bin/sh
+[ \"$*\" = \"-o BatchMode=yes -o ConnectTimeout=10 -p 2222 -- $8 $9\" ] || exit 2
+[ $8 != h2 ] || [ -e repaired ] || {
+    echo 'ssh: connect to host h2 port 2222: Connection refused' >&2
+    exit 255
+}
+exec sh -c \"$9\"
+";
+
+#[test]
+fn a_host_that_ssh_cannot_reach_is_asked_again_and_what_answered_stays() {
+    let sandbox = Sandbox::new();
+    let ssh = sandbox.write("bin/ssh", SSH);
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", sandbox.file("bin"));
+    let fleet = |words: &str| -> Nearfar {
+        let command = sandbox.nearfar(["fleet"]).env("PATH", &path);
+        command.args(words.split_whitespace())
+    };
+    let run = format!(
+        "run --engine ssh --engine-option=-p --engine-option=2222 --hosts h[1-4] --results r --command {NEARFAR} \
+         --format json -- snapshot"
+    );
+    let reason = "its step ended with exit status: 255: ssh: connect to host h2 port 2222: Connection refused";
+    let answer = fleet(&run).run().exited(3);
+    let answer = answer.says(&[&format!("h2: lost: {reason}")]).json();
+    assert_eq!(answer["answered"], json!(["h1", "h3", "h4"]));
+    let lost = fleets::reasons(&answer["lost"]);
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert_eq!(lost["h2"], reason);
+
+    let answer_of_h1 = || fs::read(sandbox.path("r/hosts/h1.result.gz")).unwrap();
+    let before = answer_of_h1();
+    sandbox.write("repaired", "");
+    fleet("run --resume --results r").run().exited(0);
+    let events = fleets::events(&sandbox.path("r"));
+    for host in HOSTS {
+        let wanted: &[&str] = match host {
+            "h2" => &["started", "lost", "started", "answered"],
+            _ => &["started", "answered"],
+        };
+        assert_eq!(events[host], wanted, "{host}");
+        let result = fleets::result(&sandbox.path("r"), host);
+        assert_eq!(result["host"], host);
+    }
+    assert_eq!(before, answer_of_h1());
+
+    let collected = fleet("collect r --dataset d --format json").json();
+    assert_eq!(
+        collected["collected"][0]["summary"]["answered"],
+        json!(HOSTS)
+    );
+    let survey = fleet("show --dataset d --fail-on outlier --format json").json();
+    assert_eq!(survey["hosts"], 4);
+    assert_eq!(fleets::deviations(&survey), []);
+}
