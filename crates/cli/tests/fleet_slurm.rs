@@ -27,8 +27,8 @@ const MEASURED: &str = "bench latency --what latency --samples 12 --budget 40 --
 /// A task on node 0 whose memory is bound to no node.
 const PROBE: &str = "bench probe --cell preferred_node=-1,numa_balancing=0,memory_node=F,cpu_node=0 --load 0 --bytes 4M \
     --steps 100000 --counts 1 --samples 6 --format json";
-/// A latency over its delay: what the emulation takes besides is 0.7 to 1.5 %.
-const MAX_UNDISTURBED: f64 = 1.03;
+/// A sample over its delay: what the emulation takes besides is 0.7 to 1.5 %.
+const MAX_UNDISTURBED: f64 = 1.05;
 /// A job takes no longer until its guest runs.
 const GUEST_START: Duration = Duration::from_secs(2);
 
@@ -158,20 +158,25 @@ impl Guests {
         }
     }
 
-    /// Hosts without a planted latency whose medians are not those of the delays: other work on this machine makes them longer.
+    /// Hosts in which a quarter of a pair's samples is longer than its delay: other work on this machine disturbs them.
     fn disturbed(&self) -> Vec<&'static str> {
         let is_disturbed = |host: &&str| {
             let result = fleets::result(&self.sandbox.path("r"), host);
             let pairs = result["answer"]["latency"]["pairs"].clone();
             pairs.as_array().unwrap().iter().any(|pair| {
-                let is_near = pair["cpu_node"] == pair["memory_node"];
-                let delay = f64::from(if is_near { NEAR_NS } else { FAR_NS });
-                pair["median_ns"].as_f64().unwrap() > MAX_UNDISTURBED * delay
+                let delay = match pair["cpu_node"] == pair["memory_node"] {
+                    true => NEAR_NS,
+                    false if *host == "n2" => FAR_NS_OF_N2,
+                    false => FAR_NS,
+                };
+                let samples = pair["samples_ns"].as_array().unwrap().iter();
+                let is_long = |ns: &f64| *ns > MAX_UNDISTURBED * f64::from(delay);
+                let long = samples.clone().filter_map(Value::as_f64).filter(is_long);
+                4 * long.count() >= samples.len()
             })
         };
-        let hosts = NODES.into_iter().filter(|host| *host != "n2");
-        let disturbed: Vec<_> = hosts.filter(is_disturbed).collect();
-        println!("disturbed: {disturbed:?}");
+        let disturbed: Vec<_> = NODES.into_iter().filter(is_disturbed).collect();
+        println!("disturbed by other work: {disturbed:?}");
         disturbed
     }
 
@@ -179,50 +184,58 @@ impl Guests {
         self.fleet("collect r --dataset d").run().exited(0);
         println!("{}", self.fleet("show --dataset d").prints());
         let survey = self.fleet("show --dataset d --format json").json();
-        let mut deviations = fleets::deviations(&survey);
-        let disturbed = self.disturbed();
-        deviations.retain(|(hosts, name, _)| {
-            let is_disturbed = |host: &Value| disturbed.contains(&host.as_str().unwrap());
-            *name != "latency_ns" || !hosts.as_array().unwrap().iter().all(is_disturbed)
-        });
-        deviations.sort_by_key(|(hosts, ..)| hosts.to_string());
-        let named: Vec<_> = deviations
-            .iter()
-            .map(|(hosts, name, _)| (hosts[0].as_str().unwrap(), *name))
-            .collect();
-        assert_eq!(
-            named,
-            [
-                ("n1", "distances"),
-                ("n2", "latency_ns"),
-                ("n3", "finding_interrupt_far")
-            ]
-        );
-        let [(_, _, of_n1), (_, _, of_n2), (_, _, of_n3)] = deviations[..] else {
-            unreachable!();
-        };
-        assert_eq!(
-            of_n1["differences"],
-            json!(["0 to 1: 31 instead of 21", "1 to 0: 31 instead of 21"])
-        );
-        // The others of the group decide what is usual in a cell.
-        if disturbed.is_empty() {
-            assert_eq!(of_n2["cells"], "cpu_node and memory_node differ");
+        let (metrics, facts): (Vec<_>, Vec<_>) = fleets::deviations(&survey)
+            .into_iter()
+            .partition(|(.., it)| it["kind"] == "metric");
+        let named = |(hosts, name, _): &(&Value, &str, &Value)| format!("{hosts} {name}");
+        let mut of_facts: Vec<_> = facts.iter().map(named).collect();
+        of_facts.sort_unstable();
+        let planted = ["[\"n1\"] distances", "[\"n3\"] finding_interrupt_far"];
+        assert_eq!(of_facts, planted);
+        for (_, name, it) in facts {
+            match name {
+                "distances" => assert_eq!(
+                    it["differences"],
+                    json!(["0 to 1: 31 instead of 21", "1 to 0: 31 instead of 21"])
+                ),
+                _ => assert_eq!(it["usual"], "0"),
+            }
         }
-        assert_eq!(of_n2["is_worse"], true);
-        let number = |key: &str| of_n2[key].as_f64().unwrap();
-        let planted = f64::from(FAR_NS_OF_N2) / f64::from(FAR_NS);
-        let interval = 0.97 * number("low")..=1.03 * number("high");
-        assert!(interval.contains(&planted), "{of_n2}");
-        assert_eq!(of_n3["usual"], "0");
+        self.check_metrics(&metrics);
 
         let outlier = "show --dataset d --html page.html --fail-on outlier";
         self.fleet(outlier).run().exited(1);
         let page = fs::read_to_string(self.sandbox.path("page.html")).unwrap();
-        for host in &NODES[..3] {
-            assert!(page.contains(&format!("#g0-{host}")), "{host}");
+        let all = fleets::deviations(&survey);
+        for host in NODES {
+            let is_named = |(hosts, ..): &(&Value, &str, &Value)| {
+                hosts.as_array().unwrap().contains(&json!(host))
+            };
+            let is_in_page = page.contains(&format!("#g0-{host}"));
+            assert_eq!(is_in_page, all.iter().any(is_named), "{host}");
         }
-        assert!(!page.contains("#g0-n4"));
+    }
+
+    /// n2 deviates in its latency to far memory, and no host in anything else that was measured.
+    fn check_metrics(&self, metrics: &[(&Value, &str, &Value)]) {
+        let disturbed = self.disturbed();
+        let is_of_n2 = |hosts: &Value| *hosts == json!(["n2"]);
+        let of_others: Vec<_> = metrics.iter().filter(|it| !is_of_n2(it.0)).collect();
+        let of_n2: Vec<_> = metrics.iter().filter(|it| is_of_n2(it.0)).collect();
+        if !disturbed.is_empty() && (!of_others.is_empty() || of_n2.len() != 1) {
+            return println!("skipped: load: other work disturbs the samples of {disturbed:?}");
+        }
+        assert!(of_others.is_empty(), "{of_others:?}");
+        let [(_, "latency_ns", of_n2)] = of_n2[..] else {
+            panic!("{of_n2:?}");
+        };
+        assert_eq!(of_n2["cells"], "cpu_node and memory_node differ");
+        assert_eq!(of_n2["is_worse"], true);
+        let number = |key: &str| of_n2[key].as_f64().unwrap();
+        let planted = f64::from(FAR_NS_OF_N2) / f64::from(FAR_NS);
+        // The emulation takes a little besides the delays.
+        let interval = 0.97 * number("low")..=1.03 * number("high");
+        assert!(interval.contains(&planted), "{of_n2}");
     }
 
     /// On n2 the change makes the probe slower: its memory is no longer on the node of its CPU. n4 is not changed.
