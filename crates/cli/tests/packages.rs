@@ -69,7 +69,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Runs debian/nearfar.NAME: its exit code, what it called, and its standard error.
+    /// Runs debian/nearfar.NAME with these words: its exit code, what it called, and its standard error.
     fn run(&self, name: &str, action: &str) -> (Option<i32>, Vec<String>, String) {
         let mut text = read(repository(&format!("debian/nearfar.{name}")));
         for (theirs, ours) in [
@@ -86,7 +86,8 @@ impl Place {
             );
         }
         let output = Command::new("sh")
-            .args(["-c", &text, name, action])
+            .args(["-c", &text, name])
+            .args(action.split(' '))
             .env("PATH", format!("{}:/usr/bin:/bin", self.0.path().display()))
             .output()
             .unwrap();
@@ -153,6 +154,21 @@ fn a_removal_is_refused_where_not_everything_was_undone_and_the_services_run_aga
     ]
     .concat();
     assert_eq!((code, calls), (Some(1), owned(&expected)));
+}
+
+#[test]
+fn an_upgrade_restarts_what_runs_and_an_installation_starts_nothing() {
+    let (code, calls, _) = Place::new(1, 0, true).run("postinst", "configure 0.1.0");
+    let expected = [
+        "systemctl --system daemon-reload",
+        "deb-systemd-invoke try-restart nearfar-exporter.service",
+        "deb-systemd-invoke try-restart nearfar-prefer.service",
+    ];
+    assert_eq!((code, calls), (Some(0), owned(&expected)));
+    let (code, calls, _) = Place::new(1, 0, true).run("postinst", "configure");
+    assert_eq!((code, calls), (Some(0), Vec::new()));
+    // debhelper would stop the services before an upgrade and not start them again.
+    assert!(read(repository("debian/rules")).contains("--no-stop-on-upgrade"));
 }
 
 #[test]
