@@ -29,7 +29,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	shellcheck tools/require tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run
-	shellcheck tools/build-* tools/check-crates tools/check-packages* tools/check-reproducible tools/check-static tools/check-upgrade* tools/install-cargo-tools tools/release debian/nearfar.p*
+	shellcheck tools/build-* tools/check-crates tools/check-packages* tools/check-reproducible tools/check-static tools/check-upgrade* tools/install-cargo-tools tools/release debian/nearfar.postinst debian/nearfar.postrm debian/nearfar.prerm
 	shellcheck --shell=dash --exclude=SC2187 crates/lab/src/guest/*.sh
 
 bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags, fio and tools for processes, each interleaved in one run
