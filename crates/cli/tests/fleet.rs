@@ -171,6 +171,6 @@ fn targets_are_what_prometheus_reads() {
         .json();
     assert_eq!(
         list[0]["targets"],
-        serde_json::json!(["n2:1234", "n1:1234"])
+        serde_json::json!(["n1:1234", "n2:1234"])
     );
 }

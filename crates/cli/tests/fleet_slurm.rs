@@ -261,12 +261,13 @@ impl Guests {
             (&json!("worse"), &json!(true))
         );
         let log = fleets::lines(&folder.join("audit.jsonl"));
-        assert_eq!(log.len(), 1, "{log:?}");
-        assert_eq!(log[0]["host"], "n2");
-        assert_eq!(log[0]["action"], "applied_and_undone");
-        assert!(log[0]["by"].as_str().unwrap().contains('@'), "{log:?}");
+        assert_eq!(log.len(), 2, "{log:?}");
+        assert!(log.iter().all(|line| line["host"] == "n2"), "{log:?}");
+        assert_eq!(log[0]["action"], "starting");
+        assert_eq!(log[1]["action"], "applied_and_undone");
+        assert!(log[1]["by"].as_str().unwrap().contains('@'), "{log:?}");
         assert_eq!(
-            log[0]["changes"],
+            log[1]["changes"],
             json!([format!("/sys/fs/cgroup/{GROUP}/cpuset.mems:  -> 1")])
         );
         assert_eq!(fleets::events(&folder).len(), 1);

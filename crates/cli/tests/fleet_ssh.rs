@@ -13,12 +13,13 @@ const HOSTS: [&str; 4] = ["h1", "h2", "h3", "h4"];
 
 /// h2 cannot be reached until there is a file `repaired`.
 const SSH: &str = "#!/bin/sh
-[ \"$*\" = \"-o BatchMode=yes -o ConnectTimeout=10 -p 2222 -- $8 $9\" ] || exit 2
-[ $8 != h2 ] || [ -e repaired ] || {
+[ \"$*\" = \"-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 -p 2222 -- ${12} ${13}\" ] ||
+    exit 2
+[ ${12} != h2 ] || [ -e repaired ] || {
     echo 'ssh: connect to host h2 port 2222: Connection refused' >&2
     exit 255
 }
-exec sh -c \"$9\"
+exec sh -c \"${13}\"
 ";
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearfar_runs::now_s;
 use serde::Serialize;
@@ -63,7 +63,9 @@ impl Summary {
                     host: host.clone(),
                     reason,
                 }),
-                Some(HostEvent::Started { .. }) | None => summary.not_asked.push(host.clone()),
+                Some(HostEvent::Starting | HostEvent::Started { .. }) | None => {
+                    summary.not_asked.push(host.clone())
+                }
             }
         }
         Ok(summary)
@@ -75,18 +77,29 @@ impl Summary {
     }
 }
 
+/// What becomes of steps that run when the request is cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnCancel {
+    EndSteps,
+    /// They are waited for: a step that changes its host is not cut off between the change and what is measured of it.
+    FinishSteps,
+}
+
+/// How long an engine may fail to answer before the request is given up, in seconds. Its steps go on all the while.
+const MAX_ENGINE_FAILURE_S: u64 = 600;
+
 /// Asks each of `hosts` that has not answered, and tells `told` what becomes of each; if that breaks, no further step is started.
 ///
-/// Ends when every one has ended, or when `cancel` is set: then the engine's steps are ended as well.
+/// Ends when every one has ended, or when `cancel` is set.
 ///
 /// # Errors
-/// The folder cannot be written, or the engine is not there.
+/// The folder cannot be written, or the engine is not there. Steps that run go on.
 pub fn carry_out(
     folder: &Folder,
     hosts: &[HostName],
     engine: &mut dyn Engine,
     by: &str,
-    cancel: &AtomicBool,
+    (cancel, on_cancel): (&AtomicBool, OnCancel),
     told: &mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
 ) -> Result<(), FleetError> {
     let mut asking = Asking {
@@ -98,11 +111,39 @@ pub fn carry_out(
         waiting: VecDeque::new(),
     };
     asking.begin(hosts)?;
-    let carried_out = asking.until_all_ended(cancel);
-    if carried_out.is_err() || cancel.load(Ordering::SeqCst) {
+    asking.until_all_ended(cancel, on_cancel)?;
+    if cancel.load(Ordering::SeqCst) && on_cancel == OnCancel::EndSteps {
         asking.engine.cancel();
     }
-    carried_out
+    Ok(())
+}
+
+/// Waits for the steps that an earlier request started, and starts none.
+///
+/// # Errors
+/// As [`carry_out`].
+pub fn wait_for_started(
+    folder: &Folder,
+    engine: &mut dyn Engine,
+    by: &str,
+    cancel: &AtomicBool,
+) -> Result<(), FleetError> {
+    engine.cancel_waiting();
+    let mut told = |_: &HostName, _: &HostEvent| ControlFlow::Continue(());
+    let mut asking = Asking {
+        folder,
+        engine,
+        by,
+        told: &mut told,
+        running: BTreeSet::new(),
+        waiting: VecDeque::new(),
+    };
+    for (host, job) in asking.jobs()? {
+        if folder.outcome(&host).is_none() && asking.engine.adopt(&host, &job) {
+            asking.running.insert(host);
+        }
+    }
+    asking.until_all_ended(cancel, OnCancel::EndSteps)
 }
 
 struct Asking<'a> {
@@ -120,13 +161,7 @@ impl Asking<'_> {
         let is_missing =
             |host: &&HostName| !matches!(self.folder.outcome(host), Some(HostEvent::Answered));
         let missing: Vec<HostName> = hosts.iter().filter(is_missing).cloned().collect();
-        let mut jobs = BTreeMap::new();
-        for event in self.folder.events()? {
-            match event.event {
-                HostEvent::Started { job } => jobs.insert(event.host, job),
-                _ => jobs.remove(&event.host),
-            };
-        }
+        let jobs = self.jobs()?;
         let mut unavailable: BTreeMap<HostName, String> =
             self.engine.unavailable(&missing)?.into_iter().collect();
         for host in missing {
@@ -143,20 +178,61 @@ impl Asking<'_> {
         Ok(())
     }
 
-    fn until_all_ended(&mut self, cancel: &AtomicBool) -> Result<(), FleetError> {
-        while !(cancel.load(Ordering::SeqCst) || self.running.is_empty() && self.waiting.is_empty())
-        {
+    /// The steps that were started and of which no end is known.
+    fn jobs(&self) -> Result<BTreeMap<HostName, String>, FleetError> {
+        let mut jobs = BTreeMap::new();
+        for event in self.folder.events()? {
+            match event.event {
+                HostEvent::Starting => {}
+                HostEvent::Started { job } => {
+                    jobs.insert(event.host, job);
+                }
+                _ => {
+                    jobs.remove(&event.host);
+                }
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn until_all_ended(
+        &mut self,
+        cancel: &AtomicBool,
+        on_cancel: OnCancel,
+    ) -> Result<(), FleetError> {
+        let mut failing_since: Option<Instant> = None;
+        loop {
+            if cancel.load(Ordering::SeqCst) {
+                self.waiting.clear();
+                if on_cancel == OnCancel::EndSteps {
+                    return Ok(());
+                }
+            }
+            if self.running.is_empty() && self.waiting.is_empty() {
+                return Ok(());
+            }
             self.start_some()?;
-            for end in self.engine.ended()? {
-                self.running.remove(&end.host);
-                let event = self.judge(&end.host, end.problem);
-                self.note(&end.host, event)?;
+            match self.engine.ended() {
+                Ok(ended) => {
+                    failing_since = None;
+                    for end in ended {
+                        self.running.remove(&end.host);
+                        let event = self.judge(&end.host, end.problem);
+                        self.note(&end.host, event)?;
+                    }
+                }
+                // A controller is started again, or has too much to do.
+                Err(error) => {
+                    let since = failing_since.get_or_insert_with(Instant::now);
+                    if since.elapsed().as_secs() > MAX_ENGINE_FAILURE_S {
+                        return Err(error.into());
+                    }
+                }
             }
             if !self.running.is_empty() {
                 self.pause(cancel);
             }
         }
-        Ok(())
     }
 
     fn start_some(&mut self) -> Result<(), FleetError> {
@@ -164,6 +240,7 @@ impl Asking<'_> {
             && let Some(host) = self.waiting.pop_front()
         {
             self.folder.forget(&host)?;
+            self.note(&host, HostEvent::Starting)?;
             match self.engine.start(&host) {
                 Ok(job) => {
                     self.note(&host, HostEvent::Started { job })?;
@@ -205,11 +282,12 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// Waits for the engine's interval, and no longer than until the run is cancelled.
+    /// Waits for the engine's interval; less when the request is cancelled meanwhile.
     fn pause(&self, cancel: &AtomicBool) {
         const STEP_MS: u64 = 50;
+        let was_cancelled = cancel.load(Ordering::SeqCst);
         let mut left = self.engine.interval_ms();
-        while left > 0 && !cancel.load(Ordering::SeqCst) {
+        while left > 0 && cancel.load(Ordering::SeqCst) == was_cancelled {
             let step = left.min(STEP_MS);
             std::thread::sleep(Duration::from_millis(step));
             left -= step;

@@ -87,6 +87,9 @@ pub trait Engine {
     /// Ends all steps.
     fn cancel(&mut self);
 
+    /// Ends the steps of the run that wait and have not begun, also those that an earlier nearfar started.
+    fn cancel_waiting(&mut self) {}
+
     /// How long to wait before it is asked again, in milliseconds.
     fn interval_ms(&self) -> u64;
 }
@@ -148,11 +151,23 @@ impl Paths {
     }
 }
 
-/// The words of a step on another host: a password is never asked for, and a host that does not answer is given up after 10 s.
+/// What ssh is called with: a password is never asked for; a host that does not answer is given up after 10 s, one that answers no
+/// longer after a minute.
+const SSH_OPTIONS: [&str; 8] = [
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=10",
+    "-o",
+    "ServerAliveInterval=15",
+    "-o",
+    "ServerAliveCountMax=4",
+];
+
+/// The words of a step on another host.
 fn ssh(options: &[String], host: &HostName, step: &[String]) -> Vec<String> {
-    let mut words: Vec<String> = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut words = vec!["ssh".to_owned()];
+    words.extend(SSH_OPTIONS.map(str::to_owned));
     words.extend(options.iter().cloned());
     words.extend(["--".to_owned(), host.to_string(), quoted(step)]);
     words
@@ -187,11 +202,11 @@ mod tests {
             &step,
         );
         assert_eq!(
-            words[5..],
+            words[9..],
             ["-p", "22", "--", "n1", r"'nearfar' 'a b' 'it'\''s; $(x)'"]
         );
         let shown = std::process::Command::new("sh")
-            .args(["-c", &format!("printf '%s\\n' {}", words[9])])
+            .args(["-c", &format!("printf '%s\\n' {}", words[13])])
             .output()
             .unwrap();
         assert_eq!(shown.stdout, b"nearfar\na b\nit's; $(x)\n");

@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 use nearfar_machine::{CpuId, Distances, Known, Machine, NodeId, WriterKind};
 use nearfar_placement::audit::Audit;
 
-/// The facts by which hosts are put into groups, unless others are asked for.
-pub const GROUP_BY: [&str; 3] = ["product", "cpu_model", "memory"];
+/// The facts by which hosts are put into groups, unless others are asked for. The size of the memory is none of them: a module that is
+/// lost would make a group of its own, and not a deviation.
+pub const GROUP_BY: [&str; 2] = ["product", "cpu_model"];
 /// What is said of a value that the source does not have.
 const NOT_SAID: &str = "the source does not say";
 

@@ -9,15 +9,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineSettings;
 use crate::hosts::HostName;
-use crate::result::{Ended, HostResult, ResultError, hexadecimal};
+use crate::result::{Brief, Ended, HostResult, OfHost, ResultError, hexadecimal};
 
 /// The shape of `fleet-run.json`.
 pub const SCHEMA: &str = "fleet-run/1";
@@ -58,6 +59,8 @@ pub struct Manifest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum HostEvent {
+    /// Its step is about to be handed to the engine.
+    Starting,
     /// Its step was handed to the engine, which calls it by this name.
     Started {
         job: String,
@@ -93,8 +96,18 @@ pub enum FolderError {
         path: String,
         reason: io::Error,
     },
-    #[error("{path} has a fleet run already: --resume goes on with it, another folder begins one")]
-    Exists { path: String },
+    #[error("{path} already holds a fleet run; another folder begins one{hint}")]
+    Exists {
+        path: String,
+        /// How to go on with it, where that can be done.
+        hint: String,
+    },
+    #[error(
+        "{path} belongs to user {owner}, or others can write it: the one who wrote it could have commands run here"
+    )]
+    NotTrusted { path: String, owner: u32 },
+    #[error("cannot read {path}: {what} is not one that nearfar writes")]
+    Manifest { path: String, what: &'static str },
     #[error("{path} is not the folder of a fleet run: it has no {MANIFEST}")]
     NotAFolder { path: String },
     #[error("cannot read {path}: {reason}")]
@@ -141,16 +154,20 @@ impl Folder {
         let failed = failure("make", path);
         fs::create_dir_all(path).map_err(&failed)?;
         let path = fs::canonicalize(path).map_err(&failed)?;
-        if path.join(MANIFEST).exists() {
-            return Err(FolderError::Exists {
-                path: path.display().to_string(),
-            });
-        }
+        check_owner(&path)?;
         for part in ["hosts", "logs"] {
             fs::create_dir_all(path.join(part)).map_err(&failed)?;
         }
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| failed(error.into()))?;
-        write_whole(&path.join(MANIFEST), &text)?;
+        if !write_new(&path.join(MANIFEST), &text)? {
+            let is_rollout = Self::open(&path).is_ok_and(|there| there.manifest.is_rollout());
+            let path = path.display().to_string();
+            let hint = match is_rollout {
+                true => String::new(),
+                false => format!("; nearfar fleet run --resume --results {path} goes on with it"),
+            };
+            return Err(FolderError::Exists { path, hint });
+        }
         Ok(Self { path, manifest })
     }
 
@@ -174,13 +191,16 @@ impl Folder {
                 path: file.display().to_string(),
                 reason,
             })?;
-        match manifest.schema == SCHEMA {
-            true => Ok(Self { path, manifest }),
-            false => Err(FolderError::OtherSchema {
+        if manifest.schema != SCHEMA {
+            return Err(FolderError::OtherSchema {
                 path: file.display().to_string(),
                 found: manifest.schema,
-            }),
+            });
         }
+        check_owner(&path)?;
+        check_owner(&file)?;
+        manifest.check(&file)?;
+        Ok(Self { path, manifest })
     }
 
     pub fn path(&self) -> &Path {
@@ -193,12 +213,15 @@ impl Folder {
     /// Another process has it.
     pub fn lock(&self) -> Result<FolderLock, FolderError> {
         let path = self.path.join(MANIFEST);
-        let file = File::open(&path).map_err(failure("open", &path))?;
+        // NFS takes an exclusive lock only of a file that is open for writing (flock(2)).
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(failure("lock", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(FolderLock(file)),
-            Err(_) => Err(FolderError::InUse {
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(FolderError::InUse {
                 path: self.path.display().to_string(),
             }),
+            Err(error) => Err(failure("lock", &path)(error.into())),
         }
     }
 
@@ -222,30 +245,53 @@ impl Folder {
     /// # Errors
     /// It is damaged, or another host's.
     pub fn result(&self, host: &HostName) -> Result<Option<HostResult>, FolderError> {
+        self.read(host, HostResult::read)
+    }
+
+    /// How a host's step ended and what it did to the host, without the rest of its answer.
+    ///
+    /// # Errors
+    /// As [`Folder::result`].
+    pub fn brief(&self, host: &HostName) -> Result<Option<Brief>, FolderError> {
+        self.read(host, Brief::read)
+    }
+
+    fn read<T: OfHost>(
+        &self,
+        host: &HostName,
+        read: impl Fn(&[u8], &str) -> Result<T, ResultError>,
+    ) -> Result<Option<T>, FolderError> {
         let path = self.result_path(host);
         let place = path.display().to_string();
         let bytes = match read_limited(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Whole, but its nearfar was gone before it could be renamed.
+                let partial = read_limited(&self.partial_path(host)).ok();
+                let partial = partial.and_then(|bytes| read(&bytes, &place).ok());
+                return Ok(partial.filter(|it| it.host() == host));
+            }
             bytes => bytes.map_err(failure("read", &path))?,
         };
-        let result = HostResult::read(&bytes, &place)?;
-        match result.host == *host {
+        let result = read(&bytes, &place)?;
+        match result.host() == host {
             true => Ok(Some(result)),
             false => Err(FolderError::Result(ResultError::OtherHost {
                 place,
                 expected: host.clone(),
-                found: result.host,
+                found: result.host().clone(),
             })),
         }
     }
 
     /// What is known of a host from its answer alone: `None` without one.
     pub fn outcome(&self, host: &HostName) -> Option<HostEvent> {
-        match self.result(host) {
+        match self.brief(host) {
             Ok(None) => None,
-            Ok(Some(result)) => Some(match result.ended {
+            Ok(Some(brief)) => Some(match brief.ended {
                 Ended::Answered { .. } => HostEvent::Answered,
-                Ended::Failed { reason, .. } => HostEvent::Failed { reason },
+                Ended::Failed { reason, .. } => HostEvent::Failed {
+                    reason: one_line(&reason),
+                },
             }),
             Err(error) => Some(HostEvent::Lost {
                 reason: error.to_string(),
@@ -283,10 +329,7 @@ impl Folder {
         let bytes = read().unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let mut lines = text.lines().map(str::trim);
-        lines
-            .rfind(|line| !line.is_empty())
-            .unwrap_or_default()
-            .to_owned()
+        one_line(lines.rfind(|line| !line.is_empty()).unwrap_or_default())
     }
 
     /// Appends to `events.jsonl`.
@@ -294,48 +337,116 @@ impl Folder {
     /// # Errors
     /// It cannot be written.
     pub fn append(&self, event: &Event) -> Result<(), FolderError> {
-        let path = self.path.join(EVENTS);
-        let failed = failure("write", &path);
-        let mut line = serde_json::to_vec(event).map_err(|error| failed(error.into()))?;
-        line.push(b'\n');
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(&failed)?;
-        // One write: a line is never half of another's.
-        file.write_all(&line).map_err(&failed)
+        append_line(&self.path.join(EVENTS), event)
     }
 
-    /// What happened, oldest first. A last line that was cut by a kill is passed over.
+    /// What happened, oldest first. A line that a kill cut is passed over.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn events(&self) -> Result<Vec<Event>, FolderError> {
-        let path = self.path.join(EVENTS);
-        let bytes = match read_limited(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            bytes => bytes.map_err(failure("read", &path))?,
+        read_lines(&self.path.join(EVENTS))
+    }
+}
+
+impl Manifest {
+    /// Whether it is of `fleet apply`: its steps change hosts.
+    pub fn is_rollout(&self) -> bool {
+        self.step.iter().any(|word| word == "--measure")
+    }
+
+    /// Fails where a part of it is used in paths or names of jobs and is not what nearfar writes.
+    fn check(&self, file: &Path) -> Result<(), FolderError> {
+        let wrong = |what| FolderError::Manifest {
+            path: file.display().to_string(),
+            what,
         };
-        let lines: Vec<&[u8]> = bytes
-            .split(|&byte| byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .collect();
-        let mut events = Vec::with_capacity(lines.len());
-        for (index, line) in lines.iter().enumerate() {
-            match serde_json::from_slice(line) {
-                Ok(event) => events.push(event),
-                Err(_) if index + 1 == lines.len() => {}
-                Err(reason) => {
-                    return Err(FolderError::Json {
-                        path: format!("{} line {}", path.display(), index + 1),
-                        reason,
-                    });
-                }
+        let is_id = self.id.len() == 16 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        // Up to the year 9999.
+        let is_time = (0.0..253_402_300_800.0).contains(&self.started_at_s);
+        match (
+            is_id,
+            is_time,
+            self.command.is_empty() || self.hosts.is_empty(),
+        ) {
+            (false, ..) => Err(wrong("its id")),
+            (_, false, _) => Err(wrong("its time")),
+            (.., true) => Err(wrong("its command or list of hosts")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Fails for what another user owns or others may write: it says which commands are run.
+fn check_owner(path: &Path) -> Result<(), FolderError> {
+    let there = fs::symlink_metadata(path).map_err(failure("read", path))?;
+    let owner = there.uid();
+    let is_own = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    match is_own && there.mode() & 0o002 == 0 {
+        true => Ok(()),
+        false => Err(FolderError::NotTrusted {
+            path: path.display().to_string(),
+            owner,
+        }),
+    }
+}
+
+/// A new file in place of whatever is there; a link is not followed.
+pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Appends a line of JSON to a file. A line that a kill cut is ended first, so that only that one is lost.
+pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), FolderError> {
+    use std::io::{Seek as _, SeekFrom};
+    let failed = failure("write", path);
+    let mut line = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    line.push(b'\n');
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)?;
+        let length = file.metadata()?.len();
+        if length > 0 {
+            let mut last = [0];
+            file.seek(SeekFrom::Start(length - 1))?;
+            file.read_exact(&mut last)?;
+            if last != [b'\n'] {
+                line.insert(0, b'\n');
             }
         }
-        Ok(events)
-    }
+        // One write: a line is never half of another's.
+        file.write_all(&line)?;
+        file.sync_data()
+    };
+    let mut write = write;
+    write().map_err(&failed)
+}
+
+/// The lines of JSON of a file, without those that cannot be read; none where there is no file.
+pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, FolderError> {
+    let bytes = match read_limited(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        bytes => bytes.map_err(failure("read", path))?,
+    };
+    let lines = bytes.split(|&byte| byte == b'\n');
+    Ok(lines
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect())
+}
+
+/// The text on one line, cut where it is long: it comes from other hosts.
+pub(crate) fn one_line(text: &str) -> String {
+    const MAX_CHARACTERS: usize = 1000;
+    let of_line = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(of_line).take(MAX_CHARACTERS).collect()
 }
 
 fn failure<'a>(action: &'static str, path: &'a Path) -> impl Fn(io::Error) -> FolderError + 'a {
@@ -357,8 +468,8 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes a file next to its place and renames it.
-fn write_whole(path: &Path, content: &[u8]) -> Result<(), FolderError> {
+/// Writes a file next to its place and gives it its name, unless there is one of that name.
+fn write_new(path: &Path, content: &[u8]) -> Result<bool, FolderError> {
     let failed = failure("write", path);
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
@@ -368,6 +479,9 @@ fn write_whole(path: &Path, content: &[u8]) -> Result<(), FolderError> {
     file.write_all(content)
         .and_then(|()| file.as_file().sync_all())
         .map_err(&failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(true),
+        Err(taken) if taken.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(other) => Err(failed(other.error)),
+    }
 }

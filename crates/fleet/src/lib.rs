@@ -28,7 +28,7 @@ mod result;
 pub mod rollout;
 pub mod survey;
 
-pub use carry_out::{FleetError, Missing, Summary, carry_out};
+pub use carry_out::{FleetError, Missing, OnCancel, Summary, carry_out};
 pub use folder::{Event, Folder, FolderError, FolderLock, HostEvent, Manifest, SCHEMA, new_id};
 pub use hosts::{HostError, HostName, parse_hosts, some_of};
 pub use result::{Ended, HostResult, ResultError, SCHEMA as RESULT_SCHEMA};

@@ -13,6 +13,7 @@ use flate2::GzBuilder;
 use flate2::bufread::GzDecoder;
 use nearfar_machine::Machine;
 use nearfar_runs::export::Whole;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -23,7 +24,7 @@ use crate::rollout::Rollout;
 /// The shape of the JSON.
 pub const SCHEMA: &str = "fleet-result/1";
 /// The most that a result may inflate to, in bytes.
-const MAX_INFLATED: u64 = 1 << 30;
+const MAX_INFLATED: u64 = 256 << 20;
 
 /// How the verb ended on the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -71,7 +72,7 @@ pub enum ResultError {
     Read { place: String, reason: io::Error },
     #[error("{place} is damaged or truncated: {reason}")]
     Damaged { place: String, reason: io::Error },
-    #[error("{place} is larger than 1 GiB without its compression")]
+    #[error("{place} is larger than 256 MiB without its compression")]
     TooLarge { place: String },
     #[error("{place} is not the answer of a host: it has no checksum in its header")]
     NoChecksum { place: String },
@@ -122,42 +123,83 @@ impl HostResult {
     /// Reads the compressed file. `place` is its name in messages.
     ///
     /// # Errors
-    /// It is damaged, larger than 1 GiB, of another schema, or its machine contradicts itself.
+    /// It is damaged, larger than 256 MiB, of another schema, or its machine contradicts itself.
     pub fn read(bytes: &[u8], place: &str) -> Result<Self, ResultError> {
-        let place = || place.to_owned();
-        let mut decoder = GzDecoder::new(BufReader::new(bytes));
-        let mut json = Vec::new();
-        (&mut decoder)
-            .take(MAX_INFLATED + 1)
-            .read_to_end(&mut json)
-            .map_err(|reason| ResultError::Damaged {
-                place: place(),
-                reason,
-            })?;
-        if json.len() as u64 > MAX_INFLATED {
-            return Err(ResultError::TooLarge { place: place() });
-        }
-        check_sum(decoder.header(), &json, place())?;
-        let not_a_result = |reason| ResultError::NotAResult {
-            place: place(),
-            reason,
-        };
-        let Head { schema } = serde_json::from_slice(&json).map_err(not_a_result)?;
-        if schema != SCHEMA {
-            return Err(ResultError::OtherSchema {
-                place: place(),
-                found: schema,
-            });
-        }
-        let result: Self = serde_json::from_slice(&json).map_err(not_a_result)?;
+        let result: Self = parsed(bytes, place)?;
         let violations = result.machine.as_ref().map(Machine::check);
         match violations.unwrap_or_default().into_iter().next() {
             Some(violation) => Err(ResultError::Contradicts {
-                place: place(),
+                place: place.to_owned(),
                 violation,
             }),
             None => Ok(result),
         }
+    }
+}
+
+/// What is needed of an answer to know how the host's step ended.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Brief {
+    pub host: HostName,
+    pub ended: Ended,
+    #[serde(default)]
+    pub rollout: Option<Rollout>,
+}
+
+impl Brief {
+    /// As [`HostResult::read`], without what the verb printed, machine and runs.
+    ///
+    /// # Errors
+    /// It is damaged, larger than 256 MiB, or of another schema.
+    pub fn read(bytes: &[u8], place: &str) -> Result<Self, ResultError> {
+        parsed(bytes, place)
+    }
+}
+
+/// What says of which host it is.
+pub trait OfHost {
+    fn host(&self) -> &HostName;
+}
+
+impl OfHost for HostResult {
+    fn host(&self) -> &HostName {
+        &self.host
+    }
+}
+
+impl OfHost for Brief {
+    fn host(&self) -> &HostName {
+        &self.host
+    }
+}
+
+/// Inflates, compares the sum and the schema, and parses.
+fn parsed<T: DeserializeOwned>(bytes: &[u8], place: &str) -> Result<T, ResultError> {
+    let place = || place.to_owned();
+    let mut decoder = GzDecoder::new(BufReader::new(bytes));
+    let mut json = Vec::new();
+    (&mut decoder)
+        .take(MAX_INFLATED + 1)
+        .read_to_end(&mut json)
+        .map_err(|reason| ResultError::Damaged {
+            place: place(),
+            reason,
+        })?;
+    if json.len() as u64 > MAX_INFLATED {
+        return Err(ResultError::TooLarge { place: place() });
+    }
+    check_sum(decoder.header(), &json, place())?;
+    let not_a_result = |reason| ResultError::NotAResult {
+        place: place(),
+        reason,
+    };
+    let Head { schema } = serde_json::from_slice(&json).map_err(not_a_result)?;
+    match schema == SCHEMA {
+        true => serde_json::from_slice(&json).map_err(not_a_result),
+        false => Err(ResultError::OtherSchema {
+            place: place(),
+            found: schema,
+        }),
     }
 }
 

@@ -8,51 +8,25 @@
 //!
 //! A step that has begun is never cut off: a host would be left between apply and its second measurement.
 
+mod audit;
 mod outcome;
 
-use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_runs::now_s;
-pub use outcome::{Rollout, RolloutOutcome};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::carry_out::{FleetError, carry_out};
+use audit::Noted;
+pub use audit::{AuditAction, AuditEntry};
+pub use outcome::{Rollout, RolloutOutcome};
+
+use crate::carry_out::{FleetError, OnCancel, carry_out, wait_for_started};
 use crate::engine::engine_of;
 use crate::folder::{Folder, FolderError, HostEvent, Manifest, new_id};
 use crate::hosts::HostName;
-
-/// A line of `audit.jsonl`: who changed what where.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct AuditEntry {
-    /// Seconds since 1970.
-    pub at_s: f64,
-    /// `user@host`: who asked for it.
-    pub by: String,
-    pub host: HostName,
-    pub action: AuditAction,
-    pub change_set: Option<u64>,
-    pub changes: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuditAction {
-    Applied,
-    /// Applied and undone in the same step, because the host got worse or not every change could be made.
-    AppliedAndUndone,
-    /// Neither known to be changed nor known to be as it was.
-    Unknown,
-    NothingToChange,
-    RolledBack,
-    NotRolledBack,
-}
 
 /// What became of all hosts.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -62,12 +36,16 @@ pub struct RolledOut {
     pub nothing_to_change: Vec<HostName>,
     /// Where it stopped, and why.
     pub stopped_at: Vec<(HostName, String)>,
-    /// Changed, and undone because another host got worse.
+    /// Changed before, and undone.
     pub rolled_back: Vec<HostName>,
-    /// Changed, and not undone although another host got worse; with the reason.
+    /// Changed or perhaps changed, and not undone; with the reason.
     pub not_rolled_back: Vec<(HostName, String)>,
-    /// Never touched.
+    /// As they were before the rollout, by its audit log; `fleet rollback` only.
+    pub as_before: Vec<HostName>,
+    /// No step began there.
     pub untouched: Vec<HostName>,
+    /// Whether it was interrupted before every host had its turn.
+    pub is_interrupted: bool,
 }
 
 /// Who asks, and how.
@@ -80,11 +58,16 @@ pub struct RolloutRequest<'a> {
     pub cancel: &'a AtomicBool,
 }
 
+/// Hosts by what is undone there; `None` where that is not known.
+type ToUndo = BTreeMap<Option<u64>, Vec<HostName>>;
+
 impl RolloutRequest<'_> {
     /// Changes the canaries, then the others; undoes what was changed when a host gets worse.
     ///
+    /// When it is cancelled no further step begins, and those that have begun are waited for.
+    ///
     /// # Errors
-    /// The folder cannot be written, or the engine is not there.
+    /// The folder cannot be written, or the engine is not there. Hosts that were changed are undone before.
     pub fn carry_out(
         &self,
         told: &mut dyn FnMut(&HostName, &HostEvent),
@@ -92,24 +75,36 @@ impl RolloutRequest<'_> {
         let hosts = &self.folder.manifest.hosts;
         let canaries = self.canaries.clamp(1, hosts.len());
         let mut rolled_out = RolledOut::default();
+        let mut failure = None;
         for stage in [&hosts[..canaries], &hosts[canaries..]] {
-            if !rolled_out.stopped_at.is_empty() {
-                break;
+            if rolled_out.stopped_at.is_empty() && failure.is_none() && !self.is_cancelled() {
+                failure = self.stage(stage, &mut rolled_out, told).err();
             }
-            self.stage(stage, &mut rolled_out, told)?;
         }
-        if !rolled_out.stopped_at.is_empty() && !self.keeps_changed {
+        let is_stopped = !rolled_out.stopped_at.is_empty() || failure.is_some();
+        if is_stopped && !self.keeps_changed {
             let kept = std::mem::take(&mut rolled_out.kept);
-            self.undo(&kept, &mut rolled_out)?;
+            let mut to_undo = ToUndo::new();
+            for host in kept {
+                let brief = self.folder.brief(&host).ok().flatten();
+                let change_set = brief.and_then(|brief| brief.rollout?.change_set);
+                to_undo.entry(change_set).or_default().push(host);
+            }
+            self.undo(to_undo, &mut rolled_out)?;
         }
-        let touched = self.folder.events()?;
-        let is_touched = |host: &&HostName| touched.iter().any(|event| event.host == **host);
-        rolled_out.untouched = hosts
-            .iter()
-            .filter(|host| !is_touched(host))
-            .cloned()
-            .collect();
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let events = self.folder.events()?;
+        let touched: BTreeSet<&HostName> = events.iter().map(|event| &event.host).collect();
+        let untouched = hosts.iter().filter(|host| !touched.contains(host));
+        rolled_out.untouched = untouched.cloned().collect();
+        rolled_out.is_interrupted = self.is_cancelled() && !rolled_out.untouched.is_empty();
         Ok(rolled_out)
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::SeqCst)
     }
 
     fn stage(
@@ -120,12 +115,18 @@ impl RolloutRequest<'_> {
     ) -> Result<(), FleetError> {
         let mut engine = engine_of(self.folder);
         let mut failure = None;
+        let mut started = BTreeSet::new();
         let mut judge = |host: &HostName, event: &HostEvent| {
             told(host, event);
-            if matches!(event, HostEvent::Started { .. }) {
-                return ControlFlow::Continue(());
-            }
-            match self.judge(host, event, rolled_out) {
+            let noted = match event {
+                HostEvent::Starting => {
+                    started.insert(host.clone());
+                    audit::write(self.folder, self.by, host, AuditAction::Starting.into())
+                }
+                HostEvent::Started { .. } => Ok(()),
+                event => self.judge(host, event, started.contains(host), rolled_out),
+            };
+            match noted {
                 Ok(()) if rolled_out.stopped_at.is_empty() => ControlFlow::Continue(()),
                 Ok(()) => ControlFlow::Break(()),
                 Err(error) => {
@@ -139,7 +140,7 @@ impl RolloutRequest<'_> {
             hosts,
             engine.as_mut(),
             self.by,
-            self.cancel,
+            (self.cancel, OnCancel::FinishSteps),
             &mut judge,
         )?;
         failure.map_or(Ok(()), |error| Err(error.into()))
@@ -150,62 +151,54 @@ impl RolloutRequest<'_> {
         &self,
         host: &HostName,
         event: &HostEvent,
+        has_started: bool,
         rolled_out: &mut RolledOut,
     ) -> Result<(), FolderError> {
-        let rollout = self
-            .folder
-            .result(host)
-            .ok()
-            .flatten()
-            .and_then(|result| result.rollout);
-        let mut stop = |reason: String| {
-            rolled_out.stopped_at.push((host.clone(), reason.clone()));
-            Some(reason)
-        };
-        let (action, reason) = match (&rollout, event) {
-            (Some(Rollout { outcome, .. }), _) => match outcome {
-                RolloutOutcome::Kept => {
-                    rolled_out.kept.push(host.clone());
-                    (AuditAction::Applied, None)
-                }
-                RolloutOutcome::NothingToChange => {
-                    rolled_out.nothing_to_change.push(host.clone());
-                    (AuditAction::NothingToChange, None)
-                }
-                RolloutOutcome::Worse { is_undone, .. }
-                | RolloutOutcome::NotMade { is_undone, .. } => {
-                    (undone(*is_undone), outcome.problem().and_then(stop))
-                }
-            },
+        let brief = self.folder.brief(host).ok().flatten();
+        let rollout = brief.and_then(|brief| brief.rollout);
+        let problem = match (&rollout, event) {
+            (Some(rollout), _) => rollout.outcome.problem(),
             (None, HostEvent::Failed { reason } | HostEvent::Lost { reason }) => {
-                (AuditAction::Unknown, stop(reason.clone()))
+                Some(reason.clone())
             }
-            (None, _) => (
-                AuditAction::Unknown,
-                stop("its answer says nothing of changes".to_owned()),
-            ),
+            (None, _) => Some("its answer says nothing of changes".to_owned()),
         };
+        let action = match &rollout {
+            Some(rollout) => rollout.action(),
+            None if has_started => AuditAction::Unknown,
+            None => AuditAction::NotApplied,
+        };
+        match action {
+            AuditAction::Applied => rolled_out.kept.push(host.clone()),
+            AuditAction::NothingToChange => rolled_out.nothing_to_change.push(host.clone()),
+            _ => {}
+        }
+        if let Some(problem) = &problem {
+            rolled_out.stopped_at.push((host.clone(), problem.clone()));
+        }
         let (change_set, changes) =
             rollout.map_or((None, Vec::new()), |it| (it.change_set, it.changes));
-        self.log(host, action, change_set, changes, reason)
+        let noted = Noted {
+            action,
+            change_set,
+            changes,
+            reason: problem,
+        };
+        audit::write(self.folder, self.by, host, noted)
     }
 
     /// Undoes what these hosts have, by the same engine.
-    fn undo(&self, hosts: &[HostName], rolled_out: &mut RolledOut) -> Result<(), FleetError> {
-        let mut by_change: BTreeMap<u64, Vec<HostName>> = BTreeMap::new();
-        for host in hosts {
-            let result = self.folder.result(host)?;
-            let change_set = result.and_then(|result| result.rollout?.change_set);
+    fn undo(&self, to_undo: ToUndo, rolled_out: &mut RolledOut) -> Result<(), FleetError> {
+        for (change_set, hosts) in to_undo {
             match change_set {
-                Some(change_set) => by_change.entry(change_set).or_default().push(host.clone()),
+                Some(change_set) => self.undo_change(change_set, hosts, rolled_out)?,
                 None => {
-                    let reason = "its answer has no change set".to_owned();
-                    rolled_out.not_rolled_back.push((host.clone(), reason));
+                    let reason =
+                        "it may be changed, and no answer says so: `nearfar history` there does";
+                    let not_known = hosts.into_iter().map(|host| (host, reason.to_owned()));
+                    rolled_out.not_rolled_back.extend(not_known);
                 }
             }
-        }
-        for (change_set, hosts) in by_change {
-            self.undo_change(change_set, hosts, rolled_out)?;
         }
         Ok(())
     }
@@ -242,7 +235,7 @@ impl RolloutRequest<'_> {
             &hosts,
             engine.as_mut(),
             self.by,
-            &never,
+            (&never, OnCancel::FinishSteps),
             &mut go_on,
         )?;
         for host in hosts {
@@ -257,13 +250,17 @@ impl RolloutRequest<'_> {
                     AuditAction::RolledBack
                 }
                 Some(reason) => {
-                    rolled_out
-                        .not_rolled_back
-                        .push((host.clone(), reason.clone()));
+                    let not_rolled_back = (host.clone(), reason.clone());
+                    rolled_out.not_rolled_back.push(not_rolled_back);
                     AuditAction::NotRolledBack
                 }
             };
-            self.log(&host, action, Some(change_set), Vec::new(), reason)?;
+            let noted = Noted {
+                change_set: Some(change_set),
+                reason,
+                ..action.into()
+            };
+            audit::write(self.folder, self.by, &host, noted)?;
         }
         Ok(())
     }
@@ -274,76 +271,60 @@ impl RolloutRequest<'_> {
         let mut all = std::iter::once(path.clone()).chain(numbered);
         all.find(|path| !path.exists()).unwrap_or(path)
     }
-
-    /// Appends to `audit.jsonl`.
-    fn log(
-        &self,
-        host: &HostName,
-        action: AuditAction,
-        change_set: Option<u64>,
-        changes: Vec<String>,
-        reason: Option<String>,
-    ) -> Result<(), FolderError> {
-        let path = self.folder.path().join("audit.jsonl");
-        let entry = AuditEntry {
-            at_s: now_s(),
-            by: self.by.to_owned(),
-            host: host.clone(),
-            action,
-            change_set,
-            changes,
-            reason,
-        };
-        let write = || -> std::io::Result<()> {
-            let mut line = serde_json::to_vec(&entry)?;
-            line.push(b'\n');
-            let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
-            file.write_all(&line)?;
-            file.sync_data()
-        };
-        write().map_err(|reason| FolderError::File {
-            action: "write",
-            path: path.display().to_string(),
-            reason,
-        })
-    }
 }
 
-fn undone(is_undone: bool) -> AuditAction {
-    match is_undone {
-        true => AuditAction::AppliedAndUndone,
-        false => AuditAction::Unknown,
-    }
-}
-
-/// The rollback of a whole rollout, later: hosts that were changed and not undone, by what the audit log says last of each.
+/// The rollback of a whole rollout, later: every host whose step began and that is not known to be as it was. Steps that still run are
+/// waited for, and those that have not begun are ended.
+///
+/// What is known of a host comes from the audit log, from its answer, and from the events: the nearfar that rolled out may have been
+/// killed between any two of them.
 ///
 /// # Errors
-/// The log or an answer cannot be read; the engine is not there.
+/// The folder cannot be read or written; the engine is not there.
 pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> {
-    let path = request.folder.path().join("audit.jsonl");
-    let text = std::fs::read_to_string(&path).map_err(|reason| FolderError::File {
-        action: "read",
-        path: path.display().to_string(),
-        reason,
-    })?;
-    let mut last: BTreeMap<HostName, AuditAction> = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let entry: AuditEntry = serde_json::from_str(line).map_err(|reason| FolderError::Json {
-            path: format!("{} line {}", path.display(), index + 1),
-            reason,
-        })?;
-        last.insert(entry.host, entry.action);
+    let folder = request.folder;
+    let mut engine = engine_of(folder);
+    wait_for_started(folder, engine.as_mut(), request.by, request.cancel)?;
+    let mut last: BTreeMap<HostName, AuditEntry> = BTreeMap::new();
+    let mut change_sets: BTreeMap<HostName, u64> = BTreeMap::new();
+    for entry in audit::read(folder)? {
+        if let Some(change_set) = entry.change_set {
+            change_sets.insert(entry.host.clone(), change_set);
+        }
+        last.insert(entry.host.clone(), entry);
     }
-    let is_changed =
-        |action: &AuditAction| matches!(action, AuditAction::Applied | AuditAction::NotRolledBack);
-    let (changed, others): (Vec<_>, Vec<_>) =
-        last.into_iter().partition(|(_, action)| is_changed(action));
-    let changed: Vec<HostName> = changed.into_iter().map(|(host, _)| host).collect();
-    let mut rolled_out = RolledOut {
-        untouched: others.into_iter().map(|(host, _)| host).collect(),
-        ..RolledOut::default()
-    };
-    request.undo(&changed, &mut rolled_out)?;
+    let events = folder.events()?;
+    let started = events
+        .iter()
+        .filter(|event| event.event == HostEvent::Starting);
+    let touched: BTreeSet<&HostName> = started
+        .map(|event| &event.host)
+        .chain(last.keys())
+        .collect();
+    let (mut rolled_out, mut to_undo) = (RolledOut::default(), ToUndo::new());
+    for host in &folder.manifest.hosts {
+        if !touched.contains(host) {
+            rolled_out.untouched.push(host.clone());
+            continue;
+        }
+        let answered = folder
+            .brief(host)
+            .ok()
+            .flatten()
+            .and_then(|brief| brief.rollout);
+        let said_last = last.get(host).map(|entry| entry.action);
+        let action = match (said_last, &answered) {
+            (Some(AuditAction::Starting) | None, Some(rollout)) => rollout.action(),
+            (said_last, _) => said_last.unwrap_or(AuditAction::Unknown),
+        };
+        if action.is_as_before() {
+            rolled_out.as_before.push(host.clone());
+            continue;
+        }
+        let of_answer = answered.and_then(|rollout| rollout.change_set);
+        let change_set = change_sets.get(host).copied().or(of_answer);
+        to_undo.entry(change_set).or_default().push(host.clone());
+    }
+    request.undo(to_undo, &mut rolled_out)?;
     Ok(rolled_out)
 }

@@ -1,7 +1,7 @@
 //! Which hosts are alike, and which of them deviate in what.
 //!
 //! ```text
-//!  Loaded ──► groups (product, CPU model, memory) ──► facts     another value than most hosts of the group have
+//!  Loaded ──► groups (product, CPU model) ──► facts     another value than most hosts of the group have
 //!                                                 └─► metrics   nearfar_statistics::outliers, corrected for hosts and cells
 //! ```
 
@@ -36,7 +36,7 @@ pub struct SurveyOptions {
 }
 
 impl Default for SurveyOptions {
-    /// Product, CPU model and memory; 5 %; 2 %; 6 samples.
+    /// Product and CPU model; 5 %; 2 %; 6 samples.
     fn default() -> Self {
         Self {
             group_by: crate::facts::GROUP_BY.map(str::to_owned).to_vec(),
@@ -57,6 +57,8 @@ pub struct Survey {
     pub hosts: usize,
     /// Hosts that gave no answer in the newest run that asked them.
     pub missing: Vec<MissingHost>,
+    /// Hosts that answered without their machine: no facts of them are known.
+    pub without_facts: Vec<String>,
     /// Emulated machines; the labels, each once.
     pub emulated: Vec<String>,
     pub false_alarms: f64,
@@ -183,7 +185,11 @@ impl Survey {
 pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
     let groups = groups::groups(loaded, &options.group_by);
     let judged = metrics::judged(loaded, options);
-    let comparisons = groups.len() * judged.len();
+    // What cannot be judged takes no part of the rate.
+    let comparisons: usize = groups
+        .iter()
+        .map(|group| metrics::comparisons(loaded, group, &judged))
+        .sum();
     let rate = options.false_alarms / comparisons.max(1) as f64;
     let mut thresholds = Thresholds::new(options.seed);
     let mut all: Vec<Group> = groups
@@ -219,6 +225,7 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
         runs: loaded.runs.clone(),
         hosts: loaded.hosts.len(),
         missing: missing(loaded),
+        without_facts: without_facts(loaded),
         emulated: emulated.into_iter().cloned().collect(),
         false_alarms: options.false_alarms,
         min_effect: options.min_effect,
@@ -235,6 +242,21 @@ fn missing(loaded: &Loaded) -> Vec<MissingHost> {
             reason: host.reason.clone().unwrap_or_default(),
         })
         .collect()
+}
+
+fn without_facts(loaded: &Loaded) -> Vec<String> {
+    let with_facts: BTreeSet<usize> = loaded
+        .facts
+        .values()
+        .flat_map(|of_fact| of_fact.keys().copied())
+        .collect();
+    let answered = loaded
+        .hosts
+        .iter()
+        .enumerate()
+        .filter(|(_, host)| host.state == "answered");
+    let without = answered.filter(|(place, _)| !with_facts.contains(place));
+    without.map(|(_, host)| host.name.clone()).collect()
 }
 
 fn names(loaded: &Loaded, places: &[usize]) -> Vec<String> {

@@ -34,12 +34,19 @@ pub fn run(summary: &Summary, folder: &str) -> Document {
         document.labelled("not asked: ", some_of(&summary.not_asked, SHOWN_HOSTS));
     }
     if !summary.is_complete() {
+        let folder = shell_word(folder);
         document.command(format!("nearfar fleet run --resume --results {folder}"));
     }
     if !summary.answered.is_empty() {
+        let folder = shell_word(folder);
         document.command(format!("nearfar fleet collect {folder} --dataset fleet"));
     }
     document
+}
+
+/// A word as a shell takes it.
+fn shell_word(word: &str) -> String {
+    nearfar_lab::shell::word(word.as_ref())
 }
 
 fn outcome(summary: &Summary) -> String {
@@ -96,6 +103,10 @@ pub fn collected(collected: &[Collected], dataset: &str) -> Document {
         ]);
     }
     document.table(table);
+    for it in collected.iter().filter(|it| !it.summary.is_complete()) {
+        document.table(missing(&it.summary));
+    }
+    let dataset = shell_word(dataset);
     document.command(format!("nearfar fleet show --dataset {dataset}"));
     document
 }
@@ -103,7 +114,7 @@ pub fn collected(collected: &[Collected], dataset: &str) -> Document {
 /// What became of hosts that were to be changed.
 pub fn rolled_out(rolled_out: &RolledOut) -> Document {
     let mut document = Document::new();
-    let mut table = Table::of(["hosts", ">number", ""]);
+    let mut table = Table::of(["hosts", ">number", "state"]);
     let mut row = |hosts: &[HostName], what: &str| {
         if !hosts.is_empty() {
             table.row(cells![name_some(hosts), hosts.len(), what]);
@@ -112,6 +123,7 @@ pub fn rolled_out(rolled_out: &RolledOut) -> Document {
     row(&rolled_out.kept, "changed");
     row(&rolled_out.nothing_to_change, "nothing to change");
     row(&rolled_out.rolled_back, "rolled back");
+    row(&rolled_out.as_before, "as before, by the audit log");
     row(&rolled_out.untouched, "not touched");
     for (host, reason) in &rolled_out.stopped_at {
         table.row(cells![name(host), 1, format!("stopped here: {reason}")]);
@@ -163,33 +175,41 @@ pub fn survey(survey: &Survey) -> Document {
 
 /// `3 of 4 hosts deviate, in 1 group`.
 fn headline(survey: &Survey) -> Text {
-    let deviants: usize = survey
+    let (mut deviants, mut compared) = (0, 0);
+    for group in survey.groups.iter().filter(|group| group.hosts.len() > 1) {
+        deviants += group.deviants().len();
+        compared += group.hosts.len();
+    }
+    let alone = survey
         .groups
         .iter()
-        .map(|group| group.deviants().len())
-        .sum();
+        .filter(|group| group.hosts.len() == 1)
+        .count();
     let role = match deviants {
         0 => Role::Local,
         _ => Role::Warning,
     };
     let verb = if deviants == 1 { "deviates" } else { "deviate" };
-    Text::new(
-        role,
-        format!("{deviants} of {} {verb}", count(survey.hosts, "host")),
-    )
-    .then(
-        Role::Plain,
-        format!(
-            " from those like them; {}, {} without an answer",
-            count(survey.groups.len(), "group"),
-            survey.missing.len()
+    let mut rest = format!(" from their group; {}", count(survey.groups.len(), "group"));
+    for (number, what) in [
+        (alone, "the only host of its group"),
+        (survey.missing.len(), "without an answer"),
+        (
+            survey.without_facts.len(),
+            "without a machine in the answer",
         ),
-    )
+    ] {
+        if number > 0 {
+            rest += &format!(", {number} {what}");
+        }
+    }
+    let compared = count(compared, "compared host");
+    Text::new(role, format!("{deviants} of {compared} {verb}")).then(Role::Plain, rest)
 }
 
 fn group_section(group: &Group, document: &mut Document) {
     document.heading(title(group), count(group.hosts.len(), "host"));
-    let mut table = Table::of(["hosts", "deviate in", ""]);
+    let mut table = Table::of(["hosts", "deviate in", "how"]);
     for it in group.deviations.iter().take(SHOWN_DEVIATIONS) {
         let (what, how) = deviation(it, group.hosts.len());
         table.row(cells![
@@ -205,7 +225,7 @@ fn group_section(group: &Group, document: &mut Document) {
     );
     if group.deviations.is_empty() {
         document.paragraph(match group.hosts.len() {
-            1 => "nothing to compare it with",
+            1 => "not compared: the only host of its group",
             _ => "all alike",
         });
     }

@@ -60,6 +60,16 @@ pub struct Apply {
 }
 
 impl Apply {
+    /// What in it is of one host, or changes nothing: it has no place where many hosts are changed.
+    pub fn of_one_host(&self) -> Option<&'static str> {
+        let of_target = |is_given: bool, option| is_given.then_some(option);
+        of_target(self.file.is_some(), "a plan")
+            .or_else(|| of_target(self.dry_run, "--dry-run"))
+            .or_else(|| of_target(self.target.root.is_some(), "--root"))
+            .or_else(|| of_target(self.target.state.is_some(), "--state"))
+            .or_else(|| of_target(self.choice.names_process(), "--task-memory"))
+    }
+
     /// Reads or makes the plan, carries it out, prints what came of it.
     pub fn run(self, colour: Colour) -> Outcome {
         if let Some((unit, node)) = self.choice.unit() {

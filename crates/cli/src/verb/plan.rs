@@ -118,6 +118,11 @@ impl ChoiceArgs {
         }
     }
 
+    /// Whether one process is meant, by its number.
+    pub fn names_process(&self) -> bool {
+        self.memory.names_process()
+    }
+
     /// Whether moves of memory were asked for, also where none is needed.
     pub fn is_about_memory(&self) -> bool {
         self.memory.is_given() || self.rules.iter().any(|rule| rule == MEMORY_RULE)

@@ -17,12 +17,14 @@ pub fn lines(file: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// What happened to each host, in order: `started`, `lost`, `started`, `answered`.
+/// What happened to each host, in order: `started`, `lost`, `started`, `answered`. That a step is about to start is left out.
 pub fn events(folder: &Path) -> BTreeMap<String, Vec<String>> {
     let mut events: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in lines(&folder.join("events.jsonl")) {
         let text = |key: &str| line[key].as_str().unwrap().to_owned();
-        events.entry(text("host")).or_default().push(text("event"));
+        if text("event") != "starting" {
+            events.entry(text("host")).or_default().push(text("event"));
+        }
     }
     events
 }

@@ -226,72 +226,122 @@ fn samples(
 ) -> Result<(), DatasetError> {
     let wanted = [
         "host",
+        "stored_run",
         "cell",
         "metric",
         "unit",
         "better",
         "is_primary",
+        "started_at",
         "value",
     ];
     let mut known: BTreeSet<(usize, String)> = BTreeSet::new();
     for file in newest_first(files_of(dataset, Kind::Samples)?, order) {
-        let mut of_file = BTreeSet::new();
+        let mut of_file = FileSamples {
+            experiment: file.experiment.clone(),
+            runs: HashMap::new(),
+            last: None,
+        };
         read(&file.path, Kind::Samples, &wanted, |mut columns| {
             let value = reals(columns.pop());
+            let started = reals(columns.pop());
             let primary = wholes(columns.pop());
             let better = texts(columns.pop());
             let unit = texts(columns.pop());
             let metric = texts(columns.pop());
             let cell = texts(columns.pop());
+            let run = texts(columns.pop());
             let host = texts(columns.pop());
-            let mut last: Option<(MetricKey, String)> = None;
-            let all = host
-                .into_iter()
-                .zip(cell)
-                .zip(metric)
-                .zip(unit)
-                .zip(better)
-                .zip(primary);
-            for ((((((host, cell), metric), unit), better), primary), value) in all.zip(value) {
+            let of_metric = metric.into_iter().zip(unit).zip(better).zip(primary);
+            let of_sample = run.into_iter().zip(started).zip(cell).zip(value);
+            for ((host, of_metric), of_sample) in host.into_iter().zip(of_metric).zip(of_sample) {
+                let (((metric, unit), better), primary) = of_metric;
+                let (((run, started_at), cell), value) = of_sample;
                 let place = host.and_then(|host| places.get(&host).copied());
                 let (Some(place), Some(value)) = (place, value) else {
                     continue;
                 };
-                if !of_file.contains(&(place, file.experiment.clone())) {
-                    if known.contains(&(place, file.experiment.clone())) {
-                        continue;
-                    }
-                    of_file.insert((place, file.experiment.clone()));
+                if known.contains(&(place, file.experiment.clone())) {
+                    continue;
                 }
-                let (cell, metric) = (cell.unwrap_or_default(), metric.unwrap_or_default());
-                let is_same = last
-                    .as_ref()
-                    .is_some_and(|(key, of)| key.metric == metric && *of == cell);
-                if !is_same {
-                    let key = MetricKey {
-                        experiment: file.experiment.clone(),
-                        metric,
-                        unit: unit.unwrap_or_default(),
-                        is_lower_better: better.as_deref() != Some("higher"),
-                        is_primary: primary == Some(1),
-                    };
-                    last = Some((key, cell));
-                }
-                let Some((key, cell)) = &last else { continue };
-                let of_metric = match loaded.samples.get_mut(key) {
-                    Some(of_metric) => of_metric,
-                    None => loaded.samples.entry(key.clone()).or_default(),
+                let key = MetricKey {
+                    experiment: file.experiment.clone(),
+                    metric: metric.unwrap_or_default(),
+                    unit: unit.unwrap_or_default(),
+                    is_lower_better: better.as_deref() != Some("higher"),
+                    is_primary: primary == Some(1),
                 };
-                let of_cell = match of_metric.get_mut(cell) {
-                    Some(of_cell) => of_cell,
-                    None => of_metric.entry(cell.clone()).or_default(),
-                };
-                of_cell.entry(place).or_default().push(value);
+                let run = (run.unwrap_or_default(), started_at.unwrap_or_default());
+                of_file.add(loaded, place, key, cell.unwrap_or_default(), run, value);
             }
         })?;
-        known.append(&mut of_file);
+        let of_experiment = of_file.runs.into_keys();
+        known.extend(of_experiment.map(|place| (place, file.experiment.clone())));
     }
     Ok(())
+}
+
+/// What was read of a file of samples.
+struct FileSamples {
+    experiment: String,
+    /// The stored run of each host that counts, and when its first sample began: an answer may have several of one experiment, before
+    /// and after a change for example. The newest counts.
+    runs: HashMap<usize, (String, f64)>,
+    /// The metric and cell of the row before, which are those of most rows.
+    last: Option<(MetricKey, String)>,
+}
+
+impl FileSamples {
+    fn add(
+        &mut self,
+        loaded: &mut Loaded,
+        place: usize,
+        key: MetricKey,
+        cell: String,
+        run: (String, f64),
+        value: f64,
+    ) {
+        match self.runs.get(&place) {
+            Some(known) if known.0 == run.0 => {}
+            Some(known) if known.1 >= run.1 => return,
+            Some(_) => {
+                self.forget(loaded, place);
+                self.runs.insert(place, run);
+            }
+            None => {
+                self.runs.insert(place, run);
+            }
+        }
+        if self
+            .last
+            .as_ref()
+            .is_none_or(|(last, of)| *last != key || *of != cell)
+        {
+            self.last = Some((key, cell));
+        }
+        let Some((key, cell)) = &self.last else {
+            return;
+        };
+        let of_metric = match loaded.samples.get_mut(key) {
+            Some(of_metric) => of_metric,
+            None => loaded.samples.entry(key.clone()).or_default(),
+        };
+        let of_cell = match of_metric.get_mut(cell) {
+            Some(of_cell) => of_cell,
+            None => of_metric.entry(cell.clone()).or_default(),
+        };
+        of_cell.entry(place).or_default().push(value);
+    }
+
+    /// Removes what was read of a host of this experiment.
+    fn forget(&self, loaded: &mut Loaded, place: usize) {
+        let all = loaded.samples.iter_mut();
+        for (_, cells) in all.filter(|(key, _)| key.experiment == self.experiment) {
+            for hosts in cells.values_mut() {
+                hosts.remove(&place);
+            }
+        }
+    }
 }
 
 struct DatasetFile {

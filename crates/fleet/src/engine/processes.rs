@@ -25,7 +25,7 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
     }
 
     fn file(&self, path: std::path::PathBuf) -> Result<File, EngineError> {
-        File::create(&path).map_err(|reason| EngineError::File {
+        crate::folder::create_anew(&path).map_err(|reason| EngineError::File {
             path: path.display().to_string(),
             reason,
         })

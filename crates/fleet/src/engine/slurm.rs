@@ -12,9 +12,9 @@ use super::{Engine, EngineError, EngineSettings, Paths, StepEnd, quoted};
 use crate::folder::Manifest;
 use crate::hosts::{HostName, parse_hosts};
 
-/// How long the answer of a job that ended well may take to be seen: NFS keeps attributes of a directory for up to 60 s, and 30 s for a
-/// file (acdirmax, acregmax in nfs(5)); opening a file by name asks the server.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How long the answer of a job that ended may take to be seen. NFS keeps for up to 60 s that a directory has no such file (acdirmax in
+/// nfs(5)).
+const ANSWER_WAIT: Duration = Duration::from_secs(75);
 /// Reasons of pending jobs that do not go away by waiting for other jobs (squeue(1), JOB REASON CODES).
 const HOPELESS: [&str; 7] = [
     "ReqNodeNotAvail",
@@ -38,7 +38,7 @@ pub struct Slurm {
 
 struct Job {
     host: HostName,
-    /// When it was first seen to have ended well without an answer.
+    /// When it was first seen to have ended without an answer.
     ended_at: Option<Instant>,
 }
 
@@ -70,6 +70,14 @@ impl Slurm {
         )
     }
 
+    fn watch(&mut self, host: &HostName, number: &str) {
+        let job = Job {
+            host: host.clone(),
+            ended_at: None,
+        };
+        self.jobs.insert(number.to_owned(), job);
+    }
+
     fn arguments(&self, host: &HostName) -> Vec<String> {
         let mut words = vec![
             "--parsable".to_owned(),
@@ -80,7 +88,15 @@ impl Slurm {
             "--ntasks=1".to_owned(),
             format!("--nodelist={host}"),
             "--output=/dev/null".to_owned(),
-            format!("--error={}", self.paths.log(host).display()),
+            // % begins a pattern of sbatch.
+            format!(
+                "--error={}",
+                self.paths
+                    .log(host)
+                    .display()
+                    .to_string()
+                    .replace('%', "%%")
+            ),
         ];
         if let EngineSettings::Slurm {
             partition,
@@ -111,10 +127,18 @@ impl Slurm {
 
     /// How a job ended; `None` while it goes on.
     fn judge(&self, number: &str, job: &mut Job, seen: Option<&Seen>) -> Option<Option<String>> {
+        // Listing the directory makes NFS ask its server.
+        let _ = std::fs::read_dir(self.paths.folder.join("hosts")).map(Iterator::count);
         let has_answer = self.paths.result(&job.host).exists();
+        let since = job.ended_at;
+        let is_late = |since: Option<Instant>| since.is_some_and(|at| at.elapsed() > ANSWER_WAIT);
         let Some(Seen { state, reason }) = seen else {
+            job.ended_at = since.or_else(|| Some(Instant::now()));
             let gone = "Slurm does not know its job any more, and no answer came";
-            return Some((!has_answer).then(|| gone.to_owned()));
+            return match has_answer {
+                true => Some(None),
+                false => is_late(since).then(|| Some(gone.to_owned())),
+            };
         };
         match state.as_str() {
             "PENDING" if HOPELESS.iter().any(|it| reason.contains(it)) => {
@@ -125,13 +149,9 @@ impl Slurm {
             | "SIGNALING" | "STOPPED" | "RESIZING" => None,
             "COMPLETED" if has_answer => Some(None),
             "COMPLETED" => {
-                let since = job.ended_at.get_or_insert_with(Instant::now);
-                (since.elapsed() > ANSWER_WAIT).then(|| {
-                    Some(
-                        "its job completed, and its answer is not in the folder: do all nodes share it?"
-                            .to_owned(),
-                    )
-                })
+                job.ended_at = since.or_else(|| Some(Instant::now()));
+                let nowhere = "its job completed, and its answer is not in the folder: do all nodes share it?";
+                is_late(since).then(|| Some(nowhere.to_owned()))
             }
             // It was renamed before the job was ended.
             _ if has_answer => Some(None),
@@ -174,18 +194,17 @@ impl Engine for Slurm {
                 reason: format!("it answered {answer:?}, which is not a job's number"),
             });
         }
-        self.adopt(host, number);
+        self.watch(host, number);
         Ok(number.to_owned())
     }
 
     fn adopt(&mut self, host: &HostName, job: &str) -> bool {
-        let host = host.clone();
-        let job_of_host = Job {
-            host,
-            ended_at: None,
-        };
-        self.jobs.insert(job.to_owned(), job_of_host);
-        true
+        // After MinJobAge an ended job is not known any more.
+        let is_known = self.seen().is_ok_and(|seen| seen.contains_key(job));
+        if is_known {
+            self.watch(host, job);
+        }
+        is_known
     }
 
     fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {
@@ -214,6 +233,11 @@ impl Engine for Slurm {
             let _ = output(Command::new("scancel").arg(format!("--name={}", self.name)));
         }
         self.jobs.clear();
+    }
+
+    fn cancel_waiting(&mut self) {
+        let name = format!("--name={}", self.name);
+        let _ = output(Command::new("scancel").args(["--state=PENDING", &name]));
     }
 
     fn interval_ms(&self) -> u64 {

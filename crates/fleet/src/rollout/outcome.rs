@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::audit::AuditAction;
+
 /// What a host's step did to it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Rollout {
@@ -30,6 +32,23 @@ pub enum RolloutOutcome {
     },
     /// Not every change could be made, or a measurement failed.
     NotMade { reason: String, is_undone: bool },
+}
+
+impl Rollout {
+    /// What the audit log says of it.
+    pub(super) fn action(&self) -> AuditAction {
+        match &self.outcome {
+            RolloutOutcome::Kept => AuditAction::Applied,
+            RolloutOutcome::NothingToChange => AuditAction::NothingToChange,
+            RolloutOutcome::Worse { is_undone, .. } | RolloutOutcome::NotMade { is_undone, .. } => {
+                match (is_undone, self.change_set) {
+                    (false, _) => AuditAction::Unknown,
+                    (true, Some(_)) => AuditAction::AppliedAndUndone,
+                    (true, None) => AuditAction::NotApplied,
+                }
+            }
+        }
+    }
 }
 
 impl RolloutOutcome {

@@ -1,6 +1,6 @@
 //! Hosts whose measured values deviate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_runs::Cell;
 use nearfar_statistics::outliers::{
@@ -27,6 +27,17 @@ pub(super) fn judged(loaded: &Loaded, options: &SurveyOptions) -> Vec<MetricKey>
     metrics.filter(is_judged).cloned().collect()
 }
 
+/// How many of these metrics are compared in a group: those that enough of its hosts measured.
+pub(super) fn comparisons(loaded: &Loaded, group: &HostGroup, judged: &[MetricKey]) -> usize {
+    let is_compared = |key: &&MetricKey| {
+        loaded.samples.get(key).is_some_and(|of_metric| {
+            let measured = |host: &&usize| of_metric.values().any(|hosts| hosts.contains_key(host));
+            group.hosts.iter().filter(measured).count() >= outliers::MIN_HOSTS
+        })
+    };
+    judged.iter().filter(is_compared).count()
+}
+
 /// Compares the hosts of a group in each metric, each with this rate of false alarms.
 pub(super) fn compare(
     loaded: &Loaded,
@@ -44,8 +55,26 @@ pub(super) fn compare(
         compared
             .not_judged
             .extend(matrix.too_few(key, options.min_samples));
+        if matrix.hosts.len() < outliers::MIN_HOSTS {
+            compared.not_judged.push(NotJudged {
+                experiment: key.experiment.clone(),
+                metric: key.metric.clone(),
+                reason: format!(
+                    "{} hosts measured it; it takes {} or more",
+                    matrix.hosts.len(),
+                    outliers::MIN_HOSTS
+                ),
+            });
+            continue;
+        }
         match outliers_with(&matrix.values, rate, thresholds) {
             Ok(found) => {
+                compared
+                    .not_judged
+                    .extend(matrix.too_few(key, options.min_samples));
+                compared
+                    .not_judged
+                    .extend(unmeasured(loaded, group, key, &matrix));
                 compared.measured.push(matrix.summary(key, &found));
                 compared
                     .deviations
@@ -59,6 +88,23 @@ pub(super) fn compare(
         }
     }
     compared
+}
+
+/// Hosts of the group that have no value of a metric that others have: all their samples failed, or they were not asked.
+fn unmeasured(
+    loaded: &Loaded,
+    group: &HostGroup,
+    key: &MetricKey,
+    matrix: &Matrix,
+) -> Option<NotJudged> {
+    let measured: BTreeSet<usize> = matrix.hosts.iter().copied().collect();
+    let without = group.hosts.iter().filter(|host| !measured.contains(host));
+    let without: Vec<usize> = without.copied().collect();
+    (!without.is_empty()).then(|| NotJudged {
+        experiment: key.experiment.clone(),
+        metric: key.metric.clone(),
+        reason: format!("no values of {}", names(loaded, &without).join(", ")),
+    })
 }
 
 /// The values of a metric of a group.

@@ -18,16 +18,22 @@ pub(super) fn odd_facts(
     group: &HostGroup,
     group_by: &[String],
 ) -> (Vec<Deviation>, Vec<Divided>) {
-    let members: BTreeSet<usize> = group.hosts.iter().copied().collect();
     let (mut deviations, mut divided) = (Vec::new(), Vec::new());
     for (fact, of_fact) in &loaded.facts {
         if group_by.contains(fact) {
             continue;
         }
-        let known = of_fact
+        let known = group
+            .hosts
             .iter()
-            .filter(|(host, value)| members.contains(host) && !matches!(value, Value::Unknown(_)));
-        let known: Vec<(usize, &Value)> = known.map(|(host, value)| (*host, value)).collect();
+            .filter_map(|host| Some((*host, of_fact.get(host)?)));
+        let known: Vec<(usize, &Value)> = known
+            .filter(|(_, value)| !matches!(value, Value::Unknown(_)))
+            .collect();
+        // What is known of few says nothing of the group.
+        if known.len() * 2 <= group.hosts.len() {
+            continue;
+        }
         let mut by_value = by_value(&known);
         by_value.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
         let Some((usual, most)) = by_value.first() else {
@@ -36,7 +42,7 @@ pub(super) fn odd_facts(
         if by_value.len() == 1 {
             continue;
         }
-        if most.len() * 2 <= known.len() {
+        if most.len() * 2 <= group.hosts.len() {
             let values = by_value.iter().take(MAX_VALUES);
             divided.push(Divided {
                 fact: fact.clone(),

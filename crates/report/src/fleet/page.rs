@@ -29,6 +29,8 @@ const SHOWN_MISSING: usize = 2000;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Degree {
     Alike,
+    /// The only host of its group.
+    NotCompared,
     /// In a fact, or in a measurement for the better.
     Different,
     /// For the worse by less than 10 %, 25 %, or more.
@@ -38,8 +40,9 @@ enum Degree {
 }
 
 impl Degree {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Alike,
+        Self::NotCompared,
         Self::Different,
         Self::Slow,
         Self::Slower,
@@ -68,6 +71,7 @@ impl Degree {
     fn colour(self) -> &'static str {
         match self {
             Self::Alike => "var(--h0)",
+            Self::NotCompared => "var(--wall)",
             Self::Different => "var(--cpu-edge)",
             Self::Slow => "var(--h3)",
             Self::Slower => "var(--h6)",
@@ -78,6 +82,7 @@ impl Degree {
     fn label(self) -> &'static str {
         match self {
             Self::Alike => "alike",
+            Self::NotCompared => "not compared: the only host of its group",
             Self::Different => "another fact, or better",
             Self::Slow => "worse by less than 10 %",
             Self::Slower => "worse by 10 % or more",
@@ -125,7 +130,7 @@ fn group_section(index: usize, group: &Group, out: &mut Document) {
     out.heading(title(group), count(group.hosts.len(), "host"));
     let by_host = by_host(group);
     out.picture(map(index, group, &by_host));
-    let mut table = Table::of([">number", "hosts", "deviate in", ""]);
+    let mut table = Table::of([">number", "hosts", "deviate in", "how"]);
     for it in &group.deviations {
         let (what, how) = deviation(it, group.hosts.len());
         table.row(cells![
@@ -216,15 +221,20 @@ fn map(index: usize, group: &Group, by_host: &BTreeMap<&str, Vec<&Deviation>>) -
             }
         }
     }
+    let without = match group.hosts.len() {
+        1 => Degree::NotCompared,
+        _ => Degree::Alike,
+    };
     let has_alike = !alike.is_empty();
     let legend = Degree::ALL.into_iter().filter(|degree| match degree {
-        Degree::Alike => has_alike,
+        degree if *degree == without => has_alike,
+        Degree::Alike | Degree::NotCompared => false,
         degree => others.iter().any(|it| it.3 == *degree),
     });
     html! {
         svg role="img" aria-label=(format!("map of {}: {} deviate", count(group.hosts.len(), "host"), others.len()))
             viewBox=(format!("0 0 {width} {height}")) style=(format!("width:100%;max-width:{}px;height:auto", width.max(CELL) * 2)) {
-            path d=(PreEscaped(alike)) fill=(Degree::Alike.colour()) {}
+            path d=(PreEscaped(alike)) fill=(without.colour()) {}
             @for (x, y, host, degree, deviations) in &others {
                 a href=(format!("#{}", anchor(index, host))) {
                     rect x=(x) y=(y) width=(side) height=(side) fill=(degree.colour()) {

@@ -32,7 +32,10 @@ pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
     };
     let causes = match deviation.also.is_empty() {
         true => String::new(),
-        false => format!("; the same hosts: {}", deviation.also.join(", ")),
+        false => format!(
+            "; possible cause, in the same hosts: {}",
+            deviation.also.join(", ")
+        ),
     };
     (what, how.then(Role::Plain, causes).then(Role::Dim, of))
 }
@@ -128,7 +131,7 @@ pub(super) fn spread(measured: &Measured) -> String {
         number => format!("{number} cells"),
     };
     format!(
-        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (standard deviation); named from {:.1} of these on",
+        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (standard deviation); threshold: {:.1} of these",
         measured.experiment,
         measured.metric,
         measured.hosts,

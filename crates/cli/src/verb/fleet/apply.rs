@@ -10,7 +10,7 @@ use nearfar_fleet::{Folder, HostEvent, HostName};
 use super::run::{MEASURING, OnHosts, by};
 use super::{by_who_has_to_act, of_folder};
 use crate::args::{Colour, Format, FormatArgs};
-use crate::command::Command;
+use crate::command::{Command, Verb};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
@@ -71,17 +71,24 @@ impl Apply {
             cancel: &cancel,
         };
         let mut told = |host: &HostName, event: &HostEvent| match event {
-            HostEvent::Started { .. } => {}
-            HostEvent::Answered => output::say!("{host}: changed or nothing to change"),
+            HostEvent::Starting | HostEvent::Started { .. } => {}
+            HostEvent::Answered => output::say!("{host}: done"),
             HostEvent::Failed { reason } | HostEvent::Lost { reason } => {
                 output::say!("{host}: {reason}");
             }
         };
         let rolled_out = request.carry_out(&mut told).map_err(by_who_has_to_act)?;
         print(&rolled_out, "fleet-apply/1", self.format.format, colour)?;
+        let undo = format!(
+            "nearfar fleet rollback --results {}",
+            self.on.results.display()
+        );
         match rolled_out.stopped_at.first() {
-            None => Ok(()),
             Some((host, reason)) => Err(Failure::Refused(anyhow!("stopped at {host}: {reason}"))),
+            None if rolled_out.is_interrupted => Err(Failure::Refused(anyhow!(
+                "interrupted; what was changed stays: `{undo}` undoes it"
+            ))),
+            None => Ok(()),
         }
     }
 
@@ -101,10 +108,16 @@ impl Apply {
         }
         for words in [&words, &measure] {
             let all = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
-            if let Err(error) = Command::try_parse_from(all) {
+            let parsed = Command::try_parse_from(all).map_err(|error| {
                 let text = error.to_string();
-                let text = text.trim_start_matches("error: ").trim_end();
-                return Err(Failure::Input(anyhow!("{text}")));
+                anyhow!("{}", text.trim_start_matches("error: ").trim_end())
+            });
+            if let Verb::Apply(apply) = parsed.map_err(Failure::Input)?.verb
+                && let Some(option) = apply.of_one_host()
+            {
+                return Err(Failure::Input(anyhow!(
+                    "{option} has no place in a change of many hosts; `nearfar fleet run ... -- plan` shows what each would change"
+                )));
             }
         }
         Ok(words)
@@ -126,6 +139,12 @@ impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let folder = Folder::open(&self.results).map_err(of_folder)?;
+        if !folder.manifest.is_rollout() {
+            return Err(Failure::Input(anyhow!(
+                "{} is not the folder of a fleet apply",
+                self.results.display()
+            )));
+        }
         let _lock = folder.lock().map_err(of_folder)?;
         let cancel = signals::cancel_flag();
         let request = RolloutRequest {
@@ -140,7 +159,8 @@ impl Rollback {
         match rolled_out.not_rolled_back.len() {
             0 => Ok(()),
             number => Err(Failure::Refused(anyhow!(
-                "{number} hosts were not rolled back"
+                "{} not rolled back",
+                nearfar_report::count(number, "host")
             ))),
         }
     }

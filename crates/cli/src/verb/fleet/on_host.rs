@@ -27,6 +27,9 @@ const MAX_MESSAGE: usize = 2000;
 
 /// Run a verb here and write its answer, its runs and the machine to standard output
 #[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar fleet on-host --host n1 -- audit --format json > n1.result.gz"
+)]
 pub struct OnHost {
     /// The name that the engine has for this host
     #[arg(long, value_name = "HOST")]
@@ -187,6 +190,16 @@ impl Said {
     /// Whether it exited with 0, or with 1 because it was asked to fail on what it found.
     fn is_answer(&self) -> bool {
         matches!(self.ended(), Ended::Answered { .. })
+    }
+
+    fn is_json(&self) -> bool {
+        serde_json::from_slice::<serde::de::IgnoredAny>(&self.printed).is_ok()
+    }
+
+    /// Whether it ended with exit code 2 or 3 and printed no answer: it refused before it began.
+    fn was_refused(&self) -> bool {
+        let code = self.status.and_then(|status| status.code());
+        matches!(code, Some(2 | 3)) && self.printed.is_empty()
     }
 
     fn is_success(&self) -> bool {

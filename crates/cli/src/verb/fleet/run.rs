@@ -9,7 +9,8 @@ use clap::{Args, Parser as _, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearfar_fleet::engine::{EngineSettings, engine_of, hosts_of_partition};
 use nearfar_fleet::{
-    Folder, HostEvent, HostName, Manifest, SCHEMA, Summary, carry_out, new_id, parse_hosts,
+    Folder, HostEvent, HostName, Manifest, OnCancel, SCHEMA, Summary, carry_out, new_id,
+    parse_hosts,
 };
 use nearfar_runs::now_s;
 use serde::Serialize;
@@ -47,7 +48,7 @@ pub struct Run {
     #[command(flatten)]
     on: OnHosts,
     /// Go on with the run in the folder: ask the hosts that have not answered
-    #[arg(long, conflicts_with_all = ["engine", "hosts", "hosts_file", "partition", "arguments", "label"])]
+    #[arg(long, conflicts_with_all = ["engine", "hosts", "hosts_file", "partition", "arguments", "label", "command", "at_once", "time_limit", "exclusive", "engine_options"])]
     resume: bool,
     /// What to call the run in the dataset
     #[arg(long, value_name = "TEXT")]
@@ -76,7 +77,7 @@ pub struct OnHosts {
     partition: Option<String>,
     /// The folder of the run: what was asked, what happened, and the answers
     #[arg(long, value_name = "DIR")]
-    results: PathBuf,
+    pub results: PathBuf,
     /// How nearfar is called on the hosts; words before it are separated by blanks [default: nearfar]
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
@@ -125,7 +126,7 @@ impl Run {
     /// Asks the hosts and prints what became of them.
     pub fn run(self, colour: Colour) -> Outcome {
         let folder = match self.resume {
-            true => Folder::open(&self.on.results).map_err(of_folder)?,
+            true => self.folder_to_resume()?,
             false => {
                 check_verb(&self.arguments)?;
                 let step = ["fleet", "on-host"].map(str::to_owned).to_vec();
@@ -152,6 +153,21 @@ impl Run {
     }
 }
 
+impl Run {
+    /// The folder of a run that goes on.
+    fn folder_to_resume(&self) -> Result<Folder, Failure> {
+        let folder = Folder::open(&self.on.results).map_err(of_folder)?;
+        if folder.manifest.is_rollout() {
+            // It would change every host at once, without canaries.
+            let results = self.on.results.display();
+            return Err(Failure::Input(anyhow!(
+                "{results} is the folder of a fleet apply, which is not resumed; `nearfar fleet rollback --results {results}` undoes it"
+            )));
+        }
+        Ok(folder)
+    }
+}
+
 /// Asks these hosts of a run, with a line on standard error for each that does not answer.
 pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
     let cancel = signals::cancel_flag();
@@ -173,7 +189,14 @@ pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
         bar.suspend(|| output::say!("{host}: {how}: {reason}"));
         ControlFlow::Continue(())
     };
-    let asked = carry_out(folder, hosts, engine.as_mut(), &by(), &cancel, &mut told);
+    let asked = carry_out(
+        folder,
+        hosts,
+        engine.as_mut(),
+        &by(),
+        (&cancel, OnCancel::EndSteps),
+        &mut told,
+    );
     bar.finish_and_clear();
     asked.map_err(by_who_has_to_act)?;
     Summary::of(folder).map_err(of_folder)
@@ -244,8 +267,53 @@ fn check_verb(arguments: &[String]) -> Outcome {
     }
 }
 
+/// Fails for words by which jobs could not be found again.
+fn check_slurm_options(options: &[String]) -> Outcome {
+    let taken = [
+        "--job-name",
+        "-J",
+        "--clusters",
+        "-M",
+        "--array",
+        "-a",
+        "--nodelist",
+        "-w",
+        "--nodes",
+        "-N",
+        "--requeue",
+        "--output",
+        "-o",
+        "--parsable",
+        "--wrap",
+    ];
+    let is_taken = |word: &&String| taken.contains(&word.split('=').next().unwrap_or_default());
+    match options.iter().find(is_taken) {
+        Some(word) => Err(Failure::Input(anyhow!(
+            "--engine-option {word}: nearfar sets this itself for each job"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Fails here for what would fail on every host.
 fn check_arguments(arguments: &[String]) -> Outcome {
+    // Its answer would be of another machine than the one it is stored with, or a file on the host.
+    let is_elsewhere = |word: &&String| {
+        let option = word.split('=').next().unwrap_or_default();
+        [
+            "--source", "--root", "--fake", "--html", "--output", "-o", "--store",
+        ]
+        .contains(&option)
+    };
+    if let Some(word) = arguments
+        .iter()
+        .take_while(|word| *word != "--")
+        .find(is_elsewhere)
+    {
+        return Err(Failure::Input(anyhow!(
+            "{word} has no use on many hosts: each answers for itself, and its answer and runs come back in its file"
+        )));
+    }
     if arguments == ["snapshot"] {
         return Ok(());
     }
@@ -298,14 +366,17 @@ impl OnHosts {
         }
         let options = self.engine_options.clone();
         Ok(match self.engine {
-            Some(Engine::Slurm) => EngineSettings::Slurm {
-                partition: self.partition.clone(),
-                is_exclusive: self
-                    .exclusive
-                    .map_or(is_measuring, |answer| answer == YesNo::Yes),
-                time_limit_minutes: self.time_limit,
-                options,
-            },
+            Some(Engine::Slurm) => {
+                check_slurm_options(&options)?;
+                EngineSettings::Slurm {
+                    partition: self.partition.clone(),
+                    is_exclusive: self
+                        .exclusive
+                        .map_or(is_measuring, |answer| answer == YesNo::Yes),
+                    time_limit_minutes: self.time_limit,
+                    options,
+                }
+            }
             Some(Engine::Ssh) => EngineSettings::Ssh { options },
             None => {
                 return Err(Failure::Input(anyhow!(

@@ -1,11 +1,11 @@
 //! `nearfar fleet targets`: the hosts' exporters, for Prometheus.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
 use nearfar_fleet::dataset::{Selection, load};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 use super::collect::of_dataset;
 use crate::failure::{Failure, Outcome};
@@ -29,7 +29,7 @@ pub struct Targets {
     /// The port of the exporters
     #[arg(long, value_name = "PORT", default_value_t = crate::verb::exporter::PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Where to [default: standard output]
+    /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ impl Targets {
     /// Reads the dataset, writes the list.
     pub fn run(self) -> Outcome {
         let loaded = load(&self.dataset, &Selection::default()).map_err(of_dataset)?;
-        let mut groups: BTreeMap<BTreeMap<String, String>, Vec<String>> = BTreeMap::new();
+        let mut groups: BTreeMap<BTreeMap<String, String>, BTreeSet<String>> = BTreeMap::new();
         for (place, host) in loaded.hosts.iter().enumerate() {
             let label = |fact: &&str| {
                 let value = loaded.facts.get(*fact)?.get(&place)?;
@@ -58,11 +58,14 @@ impl Targets {
             groups
                 .entry(labels)
                 .or_default()
-                .push(format!("{name}:{}", self.port));
+                .insert(format!("{name}:{}", self.port));
         }
         let list: Vec<TargetGroup> = groups
             .into_iter()
-            .map(|(labels, targets)| TargetGroup { targets, labels })
+            .map(|(labels, targets)| TargetGroup {
+                targets: targets.into_iter().collect(),
+                labels,
+            })
             .collect();
         let mut text = serde_json::to_string_pretty(&list).map_err(Failure::input)?;
         text.push('\n');

@@ -41,6 +41,11 @@ impl MemoryArgs {
         self.task_memory.is_some() || self.group_memory.is_some()
     }
 
+    /// Whether one process is meant, by its number.
+    pub fn names_process(&self) -> bool {
+        self.task_memory.is_some()
+    }
+
     /// Whether the control groups of tasks have to be read.
     pub fn needs_groups(&self) -> bool {
         self.group_memory.is_some()

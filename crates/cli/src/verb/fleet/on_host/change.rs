@@ -25,81 +25,50 @@ pub struct Changed {
     pub runs: Vec<Whole>,
 }
 
-/// Changes this host.
+/// Changes this host. Once changes may have been made, every failure ends in undoing them, and in an answer that says so.
+///
+/// # Errors
+/// Before anything is changed.
 pub fn change(
     arguments: &[String],
     measure: &Measure,
     directory: &Path,
 ) -> Result<Changed, Failure> {
-    let store = |name: &str| directory.join(name);
-    let (before, after) = (store("before.db"), store("after.db"));
+    let before = directory.join("before.db");
     let measured = Said::by(&measure.arguments, directory, &before)?;
     if !measured.is_answer() {
         let reason = format!("cannot measure before the changes: {}", measured.reason());
         return Ok(Changed::untouched(measured, reason));
     }
-    let said = Said::by(arguments, directory, &store("unused.db"))?;
-    let outcome: Value = serde_json::from_slice(&said.printed).unwrap_or_default();
-    let change_set = outcome["change_set"].as_u64();
-    let mut changed = Changed {
-        rollout: Rollout {
-            outcome: RolloutOutcome::Kept,
-            change_set,
-            changes: changes(&outcome),
+    let runs = runs_of(&before)?;
+    let said = Said::by(arguments, directory, &directory.join("unused.db"))?;
+    let mut changed = Changed::by(said, runs);
+    let problem = changed.problem(measure, directory);
+    changed.rollout.outcome = match problem {
+        Ok(None) => return Ok(changed),
+        Ok(Some(worst)) => RolloutOutcome::Worse {
+            metric: worst.metric,
+            by: worst.by.is_finite().then_some(worst.by),
+            is_undone: changed.undo(directory),
         },
-        runs: runs_of(&before)?,
-        said,
-    };
-    if !changed.said.is_answer() {
-        let reason = changed.said.reason();
-        changed.undo(directory, |is_undone| RolloutOutcome::NotMade {
+        Err(reason) => RolloutOutcome::NotMade {
             reason,
-            is_undone,
-        })?;
-        return Ok(changed);
-    }
-    if change_set.is_none() {
-        changed.rollout.outcome = RolloutOutcome::NothingToChange;
-        return Ok(changed);
-    }
-    let measured = Said::by(&measure.arguments, directory, &after)?;
-    let runs_after = runs_of(&after)?;
-    let worse = match measured.is_answer() {
-        true => worst(&changed.runs, &runs_after, measure.margin),
-        false => Err(format!(
-            "cannot measure after the changes: {}",
-            measured.reason()
-        )),
+            is_undone: changed.undo(directory),
+        },
     };
-    changed.runs.extend(runs_after);
-    match worse {
-        Ok(None) => {}
-        Ok(Some(worst)) => {
-            changed.undo(directory, |is_undone| RolloutOutcome::Worse {
-                metric: worst.metric,
-                by: worst.by.is_finite().then_some(worst.by),
-                is_undone,
-            })?;
-        }
-        Err(reason) => {
-            changed.undo(directory, |is_undone| RolloutOutcome::NotMade {
-                reason,
-                is_undone,
-            })?;
-        }
-    }
     Ok(changed)
 }
 
 impl Changed {
     fn untouched(said: Said, reason: String) -> Self {
+        let outcome = RolloutOutcome::NotMade {
+            reason,
+            is_undone: true,
+        };
         Self {
             said,
             rollout: Rollout {
-                outcome: RolloutOutcome::NotMade {
-                    reason,
-                    is_undone: true,
-                },
+                outcome,
                 change_set: None,
                 changes: Vec::new(),
             },
@@ -107,32 +76,66 @@ impl Changed {
         }
     }
 
-    /// Undoes the change set where there is one.
-    fn undo(
-        &mut self,
-        directory: &Path,
-        outcome: impl FnOnce(bool) -> RolloutOutcome,
-    ) -> Result<(), Failure> {
-        let is_undone = match self.rollout.change_set {
-            None => true,
-            Some(number) => {
-                let words = [
-                    "rollback",
-                    "--change",
-                    &number.to_string(),
-                    "--format",
-                    "json",
-                ];
-                let said = Said::by(
-                    &words.map(str::to_owned),
-                    directory,
-                    &directory.join("unused.db"),
-                )?;
-                said.is_success()
-            }
+    /// What apply says that it did.
+    fn by(said: Said, runs: Vec<Whole>) -> Self {
+        let answer: Value = serde_json::from_slice(&said.printed).unwrap_or_default();
+        let change_set = answer["change_set"].as_u64();
+        Self {
+            rollout: Rollout {
+                outcome: match change_set {
+                    None => RolloutOutcome::NothingToChange,
+                    Some(_) => RolloutOutcome::Kept,
+                },
+                change_set,
+                changes: changes(&answer),
+            },
+            runs,
+            said,
+        }
+    }
+
+    /// What is wrong with the host now: what got worse, or why that or the changes are not known.
+    fn problem(&mut self, measure: &Measure, directory: &Path) -> Result<Option<Worse>, String> {
+        if !self.said.is_answer() {
+            return Err(self.said.reason());
+        }
+        if !self.said.is_json() {
+            return Err("apply did not say what it changed".to_owned());
+        }
+        if self.rollout.change_set.is_none() {
+            return Ok(None);
+        }
+        let after = directory.join("after.db");
+        let failed = |failure: Failure| format!("cannot measure after the changes: {failure:?}");
+        let measured = Said::by(&measure.arguments, directory, &after).map_err(failed)?;
+        if !measured.is_answer() {
+            return Err(format!(
+                "cannot measure after the changes: {}",
+                measured.reason()
+            ));
+        }
+        let runs = runs_of(&after).map_err(failed)?;
+        let worst = worst(&self.runs, &runs, measure.margin);
+        self.runs.extend(runs);
+        worst
+    }
+
+    /// Undoes the change set, and says whether the host is as it was. Without a number it is if apply refused the whole plan, which it
+    /// says in words of its own; what was killed says nothing.
+    fn undo(&self, directory: &Path) -> bool {
+        let Some(number) = self.rollout.change_set else {
+            return self.said.was_refused();
         };
-        self.rollout.outcome = outcome(is_undone);
-        Ok(())
+        let words = [
+            "rollback",
+            "--change",
+            &number.to_string(),
+            "--format",
+            "json",
+        ];
+        let words = words.map(str::to_owned);
+        Said::by(&words, directory, &directory.join("unused.db"))
+            .is_ok_and(|said| said.is_success())
     }
 }
 
