@@ -174,7 +174,7 @@ fn the_kernel_moves_them(nearfar: &dyn Fn(&str) -> (Value, i32, String), holder:
     fs::write(format!("{GROUP}/cpuset.mems"), "0").unwrap();
     let zones = fs::read("/proc/zoneinfo").unwrap();
     let room = zoneinfo::of_node(&zones, NodeId(1)).unwrap().above_high();
-    let hog = holding::fill(1, (room * 4096).saturating_sub(8 << 20));
+    let hog = holding::fill(1, (room * 4096).saturating_sub(2 << 20));
     let (_, code, said) = nearfar("plan --cpuset-mems work.slice=1");
     hog.end();
     assert!(code == 3 && said.contains("10 % to spare"), "{said}");

@@ -49,8 +49,7 @@ impl Cluster {
     /// why and gives `None`.
     #[track_caller]
     pub fn start(directory: &Path, nodes: &[&str]) -> Option<Self> {
-        if let Some(reason) = why_not() {
-            println!("skipped: {reason}");
+        if !can_start() {
             return None;
         }
         fs::create_dir(directory).unwrap();
@@ -224,12 +223,17 @@ impl Drop for Cluster {
 }
 
 /// The kind and reason of the skip, if a cluster cannot run here.
-fn why_not() -> Option<String> {
+/// Whether a cluster can be started here; says why not.
+fn can_start() -> bool {
     if !rustix::process::geteuid().is_root() {
-        return Some("root: slurmd starts jobs as other users".to_owned());
+        println!("skipped: root: slurmd starts jobs as other users");
+        return false;
     }
-    let missing = PROGRAMS.iter().find(|program| find(program).is_none())?;
-    Some(format!("tools: there is no {missing}"))
+    let missing = PROGRAMS.iter().find(|program| find(program).is_none());
+    if let Some(missing) = missing {
+        println!("skipped: tools: there is no {missing}");
+    }
+    missing.is_none()
 }
 
 /// Daemons are not on every user's PATH.
