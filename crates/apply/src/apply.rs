@@ -37,6 +37,8 @@ pub struct ApplyOptions {
     pub wait: Option<Duration>,
     /// Looked at between changes, and between batches of pages: when true, what was made is undone and the change set ends. For signal handlers.
     pub cancel: Option<Arc<AtomicBool>>,
+    /// What the change set is called in the journal: [`Selection::Label`](crate::Selection::Label) finds it again.
+    pub label: Option<String>,
     /// Moves memory at this rate at most.
     pub rate_bytes_per_s: Option<u64>,
     /// Called while memory is moved.
@@ -93,6 +95,7 @@ pub fn apply_with(
         plan: digest(plan),
         pid: std::process::id(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        label: options.label.clone(),
     };
     Carrying::new(plan, options, system, target.is_tree(), &state, header).carry_out(notes)
 }

@@ -58,4 +58,7 @@ pub enum ApplyError {
     /// There is no such run.
     #[error("there is no change set {run} in {place}: `nearfar history` lists them")]
     NoSuchChangeSet { run: ChangeSetId, place: String },
+    /// There is none with this label.
+    #[error("no change set in {place} has the label {label:?}: `nearfar history` lists them")]
+    NoSuchLabel { label: String, place: String },
 }

@@ -21,6 +21,9 @@ use nearfar_lease::{StateDir, lock_holder};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ChangeSet {
     pub change_set: ChangeSetId,
+    /// What the one who made it called it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// When it began, in seconds since 1970; 0 where the journal cannot be read.
     pub at_s: u64,
     /// Host name, where the target told.
@@ -176,6 +179,7 @@ impl View<'_> {
                 );
                 return Some(ChangeSet {
                     change_set: run,
+                    label: None,
                     at_s: 0,
                     host: None,
                     plan: None,
@@ -205,10 +209,15 @@ impl View<'_> {
             .filter(|change| change.state == WriteState::Made)
             .count();
         let Header {
-            host, plan, pid, ..
+            host,
+            plan,
+            pid,
+            label,
+            ..
         } = header;
         Some(ChangeSet {
             change_set: run,
+            label,
             at_s: contents.at_s,
             host,
             plan: Some(plan),

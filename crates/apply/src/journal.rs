@@ -67,6 +67,8 @@ pub(crate) struct Header {
     pub(crate) plan: String,
     pub(crate) pid: u32,
     pub(crate) tool_version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) label: Option<String>,
 }
 
 /// A write to one file.

@@ -51,7 +51,7 @@ pub use outcome::{
     Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
     RollbackOutcome, Tried, UndoResult,
 };
-pub use rollback::{RollbackOptions, rollback, rollback_with};
+pub use rollback::{RollbackOptions, Selection, rollback, rollback_with};
 pub use setting::{Setting, wanted};
 pub use target::Target;
 pub use task_memory::{

@@ -147,6 +147,15 @@ pub struct RollbackOutcome {
 }
 
 impl RollbackOutcome {
+    /// There was nothing to undo.
+    pub fn nothing() -> Self {
+        Self {
+            change_set: None,
+            changes: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Whether everything of the change set is as before it.
     pub fn is_complete(&self) -> bool {
         let refused = |result: &UndoResult| matches!(result, UndoResult::OtherOwner { .. });

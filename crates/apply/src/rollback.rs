@@ -14,11 +14,53 @@ use crate::undo::Undo;
 use nearfar_lease::Lock;
 use nearfar_lease::StateDir;
 
+/// Which change set to undo.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Selection {
+    /// The last one of which a write still stands.
+    #[default]
+    Last,
+    /// The last one of these with this label.
+    Label(String),
+    /// This one.
+    Number(ChangeSetId),
+}
+
+impl Selection {
+    fn number(&self) -> Option<ChangeSetId> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Last | Self::Label(_) => None,
+        }
+    }
+
+    fn has(&self, contents: &Contents) -> bool {
+        match self {
+            Self::Label(label) => contents
+                .header
+                .as_ref()
+                .is_some_and(|header| header.label.as_ref() == Some(label)),
+            Self::Last | Self::Number(_) => true,
+        }
+    }
+
+    /// The error where there is no such change set; `None` where there need not be one.
+    fn missing(&self, place: String) -> Option<ApplyError> {
+        match self {
+            Self::Last => None,
+            Self::Label(label) => Some(ApplyError::NoSuchLabel {
+                label: label.clone(),
+                place,
+            }),
+            Self::Number(run) => Some(ApplyError::NoSuchChangeSet { run: *run, place }),
+        }
+    }
+}
+
 /// How to undo.
 #[derive(Clone, Debug, Default)]
 pub struct RollbackOptions {
-    /// The change set; otherwise the last one of which a write still stands.
-    pub run: Option<ChangeSetId>,
+    pub selection: Selection,
     /// Writes the old value even where another program has changed it since.
     pub force: bool,
     /// How long to wait for another nearfar to end; `None` refuses at once.
@@ -44,17 +86,10 @@ pub fn rollback_with(
     options: &RollbackOptions,
     system: &dyn System,
 ) -> Result<RollbackOutcome, ApplyError> {
-    let nothing = RollbackOutcome {
-        change_set: None,
-        changes: Vec::new(),
-        notes: Vec::new(),
-    };
+    let nothing = RollbackOutcome::nothing();
     let Some(state) = StateDir::find(&target.location())? else {
-        return match options.run {
-            Some(run) => Err(ApplyError::NoSuchChangeSet {
-                run,
-                place: target.place(),
-            }),
+        return match options.selection.missing(target.place()) {
+            Some(error) => Err(error),
             None => Ok(nothing),
         };
     };
@@ -64,7 +99,7 @@ pub fn rollback_with(
         chosen,
         later,
         mut notes,
-    } = choose(&state, options.run, boot.as_deref())?;
+    } = choose(&state, &options.selection, boot.as_deref())?;
     let Some((run, mut contents)) = chosen else {
         return Ok(RollbackOutcome { notes, ..nothing });
     };
@@ -127,9 +162,11 @@ struct Choice {
 
 fn choose(
     state: &StateDir,
-    asked: Option<ChangeSetId>,
+    selection: &Selection,
     boot: Option<&str>,
 ) -> Result<Choice, ApplyError> {
+    let asked = selection.number();
+    let mut has_one = false;
     let mut choice = Choice {
         chosen: None,
         later: Vec::new(),
@@ -148,24 +185,23 @@ fn choose(
             choice.chosen = Some((run, contents));
             return Ok(choice);
         }
+        let is_selected = asked.is_none() && selection.has(&contents);
+        has_one |= is_selected;
         match state_of(&contents, boot) {
-            ChangeSetState::Made | ChangeSetState::Interrupted if asked.is_none() => {
+            ChangeSetState::Made | ChangeSetState::Interrupted if is_selected => {
                 choice.chosen = Some((run, contents));
                 return Ok(choice);
             }
-            ChangeSetState::GoneWithReboot if asked.is_none() => choice.notes.push(format!(
+            ChangeSetState::GoneWithReboot if is_selected => choice.notes.push(format!(
                 "change set {run} was made before the last reboot, which has reset what it wrote"
             )),
             _ => {}
         }
         choice.later.push((run, contents));
     }
-    match asked {
-        Some(run) => Err(ApplyError::NoSuchChangeSet {
-            run,
-            place: state.place.clone(),
-        }),
-        None => Ok(choice),
+    match selection.missing(state.place.clone()) {
+        Some(error) if !has_one => Err(error),
+        _ => Ok(choice),
     }
 }
 

@@ -113,7 +113,7 @@ fn a_record_that_does_not_hold_moves_nothing() {
             fs::write(state.join("change-1-0.pages"), record).unwrap();
         }
         let options = RollbackOptions {
-            run: Some(nearfar_apply::ChangeSetId(1)),
+            selection: nearfar_apply::Selection::Number(nearfar_apply::ChangeSetId(1)),
             ..RollbackOptions::default()
         };
         let undone = rollback(&target, &options).unwrap();

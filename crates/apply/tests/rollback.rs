@@ -5,8 +5,8 @@ mod support;
 use std::path::PathBuf;
 
 use nearfar_apply::{
-    Applied, ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, Target,
-    UndoResult, apply, apply_with, history, rollback, rollback_with,
+    Applied, ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, Selection,
+    Target, UndoResult, apply, apply_with, history, rollback, rollback_with,
 };
 use support::kernel::Kernel;
 use support::*;
@@ -97,7 +97,7 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
         apply_to(&tree, vec![planned(interrupt(10, cpu), None)]);
     }
     let oldest = RollbackOptions {
-        run: Some(ChangeSetId(1)),
+        selection: Selection::Number(ChangeSetId(1)),
         ..RollbackOptions::default()
     };
     let refused = rollback(&tree.target(), &oldest).unwrap();
@@ -117,10 +117,44 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
 }
 
 #[test]
+fn a_label_selects_change_sets() {
+    let tree = Tree::machine();
+    for (irq, label) in [(10, Some("mine")), (11, None), (12, Some("mine"))] {
+        let options = ApplyOptions {
+            label: label.map(str::to_owned),
+            ..ApplyOptions::default()
+        };
+        let plan = plan(vec![planned(interrupt(irq, "4"), None)]);
+        assert!(
+            apply(&plan, &tree.target(), &options)
+                .unwrap()
+                .is_complete()
+        );
+    }
+    let labels: Vec<_> = history(&tree.target()).unwrap();
+    let labels: Vec<_> = labels.iter().map(|set| set.label.as_deref()).collect();
+    assert_eq!(labels, [Some("mine"), None, Some("mine")]);
+    let of_label = |label: &str| RollbackOptions {
+        selection: Selection::Label(label.to_owned()),
+        ..RollbackOptions::default()
+    };
+    for expected in [Some(ChangeSetId(3)), Some(ChangeSetId(1)), None] {
+        let outcome = rollback(&tree.target(), &of_label("mine")).unwrap();
+        assert_eq!(outcome.change_set, expected);
+    }
+    assert!(matches!(
+        rollback(&tree.target(), &of_label("yours")),
+        Err(ApplyError::NoSuchLabel { label, .. }) if label == "yours"
+    ));
+    let last = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
+    assert_eq!(last.change_set, Some(ChangeSetId(2)), "it has no label");
+}
+
+#[test]
 fn a_run_that_does_not_exist_is_named() {
     let tree = Tree::machine();
     let options = RollbackOptions {
-        run: Some(ChangeSetId(7)),
+        selection: Selection::Number(ChangeSetId(7)),
         ..RollbackOptions::default()
     };
     assert!(matches!(
@@ -182,7 +216,7 @@ fn a_reboot_has_undone_what_is_not_written_again() {
         "{outcome:?}"
     );
     let asked = RollbackOptions {
-        run: Some(ChangeSetId(1)),
+        selection: Selection::Number(ChangeSetId(1)),
         ..RollbackOptions::default()
     };
     let outcome = rollback_with(&target, &asked, &kernel).unwrap();

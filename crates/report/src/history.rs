@@ -32,7 +32,8 @@ fn one(set: &ChangeSet, out: &mut Document) {
             ("its journal cannot be read".to_owned(), Some(because))
         }
     };
-    let mut parts = vec![state];
+    let mut parts: Vec<String> = set.label.iter().cloned().collect();
+    parts.push(state);
     if set.at_s > 0 {
         parts.push(moment(set.at_s));
     }

@@ -194,6 +194,7 @@ fn a_history_begins_with_the_latest_run() {
     };
     let run = |number: u64, state, writes: u32| ChangeSet {
         change_set: ChangeSetId(number),
+        label: None,
         at_s: 1_795_225_560,
         host: Some("db1".to_owned()),
         plan: None,
@@ -246,6 +247,7 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
     ];
     let run = ChangeSet {
         change_set: ChangeSetId(8),
+        label: None,
         at_s: 0,
         host: None,
         plan: None,

@@ -49,6 +49,9 @@ pub struct Apply {
     /// the process waits
     #[arg(long, value_name = "MB/S", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
+    /// Call the change set this: `nearfar rollback --label` finds it again
+    #[arg(long, value_name = "TEXT", value_parser = label)]
+    label: Option<String>,
     /// Show the plan and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -68,6 +71,7 @@ impl Apply {
             .or_else(|| of_target(self.target.root.is_some(), "--root"))
             .or_else(|| of_target(self.target.state.is_some(), "--state"))
             .or_else(|| of_target(self.choice.names_process(), "--task-memory"))
+            .or_else(|| of_target(self.label.is_some(), "--label"))
     }
 
     /// Reads or makes the plan, carries it out, prints what came of it.
@@ -116,6 +120,7 @@ impl Apply {
             force: self.force,
             wait: self.target.wait(),
             cancel,
+            label: self.label.clone(),
             rate_bytes_per_s: self.rate.map(|rate| u64::from(rate) * 1_000_000),
             progress: crate::progress::of_memory(),
         };
@@ -168,13 +173,28 @@ impl Apply {
 /// A fault of the plan is the caller's to fix; everything else is the system's refusal.
 pub fn by_who_has_to_act(error: ApplyError) -> Failure {
     match error {
-        ApplyError::Plan(_) | ApplyError::NoSuchChangeSet { .. } | ApplyError::Root { .. } => {
-            Failure::input(error)
-        }
+        ApplyError::Plan(_)
+        | ApplyError::NoSuchChangeSet { .. }
+        | ApplyError::NoSuchLabel { .. }
+        | ApplyError::Root { .. } => Failure::input(error),
         ApplyError::UnitBinding(_) => Failure::input(error),
         ApplyError::CpusetMemory(ref reason) if reason.is_input() => Failure::input(error),
         ApplyError::Memory(ref reason) if reason.is_input() => Failure::input(error),
         _ => Failure::refused(error),
+    }
+}
+
+/// The label of a change set.
+///
+/// # Errors
+/// It is empty, longer than 100 characters, or would spoil a line that shows it.
+pub fn label(text: &str) -> Result<String, String> {
+    let is_good = !text.trim().is_empty()
+        && text.chars().count() <= 100
+        && !text.chars().any(char::is_control);
+    match is_good {
+        true => Ok(text.to_owned()),
+        false => Err("1 to 100 characters, none of them a control character".to_owned()),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use anyhow::anyhow;
 use clap::Args;
-use nearfar_apply::{ChangeSetId, RollbackOptions, RollbackOutcome, Target};
+use nearfar_apply::{ApplyError, ChangeSetId, RollbackOptions, RollbackOutcome, Selection, Target};
 use serde::Serialize;
 
-use super::apply::by_who_has_to_act;
+use super::apply::{by_who_has_to_act, label};
 use super::plan::TargetArgs;
 use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
@@ -28,6 +28,12 @@ pub struct Rollback {
     /// Undo every change set that is in force, the newest first; ends at the first that cannot be undone completely
     #[arg(long, conflicts_with = "change")]
     all: bool,
+    /// Undo every change set with this label that is in force, the newest first
+    #[arg(long, value_name = "TEXT", value_parser = label, conflicts_with_all = ["change", "all"])]
+    label: Option<String>,
+    /// With --label: it is no error if no change set has the label
+    #[arg(long, requires = "label")]
+    if_exists: bool,
     /// Also overwrite values that were changed since, and those of interrupts whose handlers have other names
     /// now. What is another device's is never written
     #[arg(long)]
@@ -36,7 +42,7 @@ pub struct Rollback {
     format: FormatArgs,
 }
 
-/// The answer of `--all`.
+/// The answer of `--all` and `--label`.
 #[derive(Serialize)]
 struct All {
     /// In the order in which they were undone.
@@ -49,7 +55,7 @@ impl Rollback {
         let target = self.target.existing()?;
         let mut rollbacks = Vec::new();
         // What was undone before an error is printed all the same.
-        let end = match self.all {
+        let end = match self.has_several() {
             true => self.undo_all(&target, &mut rollbacks),
             false => self.undo(&target).map(|outcome| rollbacks.push(outcome)),
         };
@@ -72,11 +78,22 @@ impl Rollback {
 
     fn undo(&self, target: &Target) -> Result<RollbackOutcome, Failure> {
         let options = RollbackOptions {
-            run: self.change.map(ChangeSetId),
+            selection: match (self.change, &self.label) {
+                (Some(number), _) => Selection::Number(ChangeSetId(number)),
+                (None, Some(label)) => Selection::Label(label.clone()),
+                (None, None) => Selection::Last,
+            },
             force: self.force,
             wait: self.target.wait(),
         };
-        nearfar_apply::rollback(target, &options).map_err(by_who_has_to_act)
+        match nearfar_apply::rollback(target, &options) {
+            Err(ApplyError::NoSuchLabel { .. }) if self.if_exists => Ok(RollbackOutcome::nothing()),
+            outcome => outcome.map_err(by_who_has_to_act),
+        }
+    }
+
+    fn has_several(&self) -> bool {
+        self.all || self.label.is_some()
     }
 
     /// The last answer is that nothing is left, or that of the change set that could not be undone.
@@ -101,7 +118,7 @@ impl Rollback {
     }
 
     fn json(&self, mut rollbacks: Vec<RollbackOutcome>) -> Result<String, Failure> {
-        match (self.all, rollbacks.pop()) {
+        match (self.has_several(), rollbacks.pop()) {
             (false, Some(outcome)) => output::json("rollback/1", None, &outcome),
             (_, last) => {
                 rollbacks.extend(last);
