@@ -66,8 +66,8 @@ impl Hosts {
     }
 }
 
-/// A host: a file that says "changed" while its change set 7 is in force. `HOST.worse` makes it worse, `HOST.stuck` also fails the undo
-/// within the step, and `HOST.slow` makes the step take long after the change.
+/// A host: a file that says "changed" while its change set is in force. `HOST.worse` makes it worse, `HOST.stuck` also fails the undo
+/// within the step, `HOST.slow` makes the step take long after the change, and `HOST.same` has nothing to change.
 fn wrapper_script() -> String {
     format!(
         r#"#!/bin/sh
@@ -92,11 +92,14 @@ sys.stdout.buffer.write(out)' "$1" "$2"
 failed='{{"state": "failed", "exit_code": null, "reason": "it got worse"}}'
 answered='{{"state": "answered", "exit_code": 0}}'
 case "$*" in
-*' -- rollback --change 7 '*)
-    [ -e "$file" ] || exit 4
-    rm "$file"
+*' --change-label fleet-'*' -- rollback --label fleet-'*' --if-exists '*)
+    [ ! -e "$file.running" ] || {{ echo 'another step of this rollout still runs on this host' >&2; exit 3; }}
+    rm -f "$file"
     answer null "$answered" ;;
-*' -- apply '*)
+*' --change-label fleet-'*' -- apply '*)
+    [ ! -e "$file.same" ] || {{ answer '{{"outcome": "nothing_to_change", "change_set": null, "changes": []}}' "$answered"; exit; }}
+    touch "$file.running"
+    trap 'rm "$file.running"' EXIT
     echo changed > "$file"
     [ ! -e "$file.slow" ] || sleep 3
     if [ -e "$file.stuck" ]; then
@@ -167,6 +170,20 @@ fn the_first_host_that_gets_worse_stops_the_rollout_and_undoes_the_others() {
 }
 
 #[test]
+fn a_host_with_nothing_to_change_is_no_canary() {
+    if !has_python() {
+        return;
+    }
+    let hosts = Hosts::new();
+    hosts.set("n1", "same");
+    hosts.set("n2", "worse");
+    let answer = hosts.apply("n[1-3]", 1).run().exited(3).json();
+    assert_eq!(answer["nothing_to_change"], json!(["n1"]));
+    assert_eq!(answer["stopped_at"][0][0], "n2");
+    assert_eq!(answer["untouched"], json!(["n3"]));
+}
+
+#[test]
 fn a_host_that_could_not_undo_itself_is_undone_by_the_rollback() {
     if !has_python() {
         return;
@@ -220,7 +237,7 @@ fn after_a_kill_the_rollback_finds_what_was_changed() {
     let running = hosts.apply("n[1-3]", 1).start();
     wait_for(|| hosts.state("n2") == "changed\n");
     running.end_by(Signal::KILL);
-    // Its step goes on: its answer is not whole yet, and this is said.
+    // Its step goes on, and the host says so.
     let early = hosts
         .fleet("fleet rollback --results c --format json")
         .run()

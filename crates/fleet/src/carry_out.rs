@@ -138,11 +138,9 @@ pub fn wait_for_started(
         running: BTreeSet::new(),
         waiting: VecDeque::new(),
     };
-    for (host, job) in asking.jobs()? {
-        if folder.outcome(&host).is_none() && asking.engine.adopt(&host, &job) {
-            asking.running.insert(host);
-        }
-    }
+    let mut jobs = asking.jobs()?;
+    jobs.retain(|host, _| folder.outcome(host).is_none());
+    asking.running = asking.engine.adopt(&jobs);
     asking.until_all_ended(cancel, OnCancel::EndSteps)
 }
 
@@ -158,18 +156,28 @@ struct Asking<'a> {
 impl Asking<'_> {
     /// Sorts hosts into those that answered, those whose step still runs, those that cannot take one, and the rest.
     fn begin(&mut self, hosts: &[HostName]) -> Result<(), FleetError> {
-        let is_missing =
-            |host: &&HostName| !matches!(self.folder.outcome(host), Some(HostEvent::Answered));
-        let missing: Vec<HostName> = hosts.iter().filter(is_missing).cloned().collect();
-        let jobs = self.jobs()?;
+        let mut of_earlier = self.jobs()?;
+        let (mut missing, mut jobs) = (Vec::new(), BTreeMap::new());
+        for host in hosts {
+            let job = of_earlier.remove(host);
+            match (self.folder.outcome(host), job) {
+                // It answered after the nearfar that asked it was gone.
+                (Some(HostEvent::Answered), Some(_)) => self.note(host, HostEvent::Answered)?,
+                (Some(HostEvent::Answered), None) => {}
+                (_, job) => {
+                    missing.push(host.clone());
+                    jobs.extend(job.map(|job| (host.clone(), job)));
+                }
+            }
+        }
         let mut unavailable: BTreeMap<HostName, String> =
             self.engine.unavailable(&missing)?.into_iter().collect();
+        self.running = self.engine.adopt(&jobs);
         for host in missing {
-            if let Some(job) = jobs.get(&host)
-                && self.engine.adopt(&host, job)
-            {
-                self.running.insert(host);
-            } else if let Some(reason) = unavailable.remove(&host) {
+            if self.running.contains(&host) {
+                continue;
+            }
+            if let Some(reason) = unavailable.remove(&host) {
                 self.note(&host, HostEvent::Lost { reason })?;
             } else {
                 self.waiting.push_back(host);

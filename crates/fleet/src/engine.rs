@@ -9,6 +9,7 @@
 mod processes;
 mod slurm;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -75,8 +76,8 @@ pub trait Engine {
     /// This host's step cannot be started; [`EngineError::NotStarted`] if none can.
     fn start(&mut self, host: &HostName) -> Result<String, EngineError>;
 
-    /// Takes over a step that an earlier nearfar started: whether it may still be there.
-    fn adopt(&mut self, host: &HostName, job: &str) -> bool;
+    /// Takes over the steps that an earlier nearfar started, each with the engine's name for it: those that may still be there.
+    fn adopt(&mut self, steps: &BTreeMap<HostName, String>) -> BTreeSet<HostName>;
 
     /// The steps that ended since it was last asked.
     ///

@@ -350,6 +350,12 @@ impl Folder {
 }
 
 impl Manifest {
+    /// What the change sets of this rollout are called on every host. Numbers are not theirs alone: a host that was installed again counts
+    /// anew.
+    pub fn change_set_label(&self) -> String {
+        format!("fleet-{}", self.id)
+    }
+
     /// Whether it is of `fleet apply`: its steps change hosts.
     pub fn is_rollout(&self) -> bool {
         self.step.iter().any(|word| word == "--measure")

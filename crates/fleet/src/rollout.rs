@@ -51,15 +51,13 @@ pub struct RolledOut {
 /// Who asks, and how.
 pub struct RolloutRequest<'a> {
     pub folder: &'a Folder,
+    /// The others have their turn when so many hosts were changed and are not worse.
     pub canaries: usize,
     /// Whether hosts that were changed before one got worse stay as they are.
     pub keeps_changed: bool,
     pub by: &'a str,
     pub cancel: &'a AtomicBool,
 }
-
-/// Hosts by what is undone there; `None` where that is not known.
-type ToUndo = BTreeMap<Option<u64>, Vec<HostName>>;
 
 impl RolloutRequest<'_> {
     /// Changes the canaries, then the others; undoes what was changed when a host gets worse.
@@ -73,24 +71,27 @@ impl RolloutRequest<'_> {
         told: &mut dyn FnMut(&HostName, &HostEvent),
     ) -> Result<RolledOut, FleetError> {
         let hosts = &self.folder.manifest.hosts;
-        let canaries = self.canaries.clamp(1, hosts.len());
         let mut rolled_out = RolledOut::default();
         let mut failure = None;
-        for stage in [&hosts[..canaries], &hosts[canaries..]] {
-            if rolled_out.stopped_at.is_empty() && failure.is_none() && !self.is_cancelled() {
-                failure = self.stage(stage, &mut rolled_out, told).err();
-            }
+        let mut left = &hosts[..];
+        while rolled_out.stopped_at.is_empty()
+            && failure.is_none()
+            && !left.is_empty()
+            && !self.is_cancelled()
+        {
+            // A host that has nothing to change proves nothing: the next one is a canary in its place.
+            let stage = match self.canaries.saturating_sub(rolled_out.kept.len()) {
+                0 => left.len(),
+                canaries => canaries.min(left.len()),
+            };
+            let hosts;
+            (hosts, left) = left.split_at(stage);
+            failure = self.stage(hosts, &mut rolled_out, told).err();
         }
         let is_stopped = !rolled_out.stopped_at.is_empty() || failure.is_some();
         if is_stopped && !self.keeps_changed {
             let kept = std::mem::take(&mut rolled_out.kept);
-            let mut to_undo = ToUndo::new();
-            for host in kept {
-                let brief = self.folder.brief(&host).ok().flatten();
-                let change_set = brief.and_then(|brief| brief.rollout?.change_set);
-                to_undo.entry(change_set).or_default().push(host);
-            }
-            self.undo(to_undo, &mut rolled_out)?;
+            self.undo(&kept, &mut rolled_out)?;
         }
         if let Some(error) = failure {
             return Err(error);
@@ -187,59 +188,44 @@ impl RolloutRequest<'_> {
         audit::write(self.folder, self.by, host, noted)
     }
 
-    /// Undoes what these hosts have, by the same engine.
-    fn undo(&self, to_undo: ToUndo, rolled_out: &mut RolledOut) -> Result<(), FleetError> {
-        for (change_set, hosts) in to_undo {
-            match change_set {
-                Some(change_set) => self.undo_change(change_set, hosts, rolled_out)?,
-                None => {
-                    let reason =
-                        "it may be changed, and no answer says so: `nearfar history` there does";
-                    let not_known = hosts.into_iter().map(|host| (host, reason.to_owned()));
-                    rolled_out.not_rolled_back.extend(not_known);
-                }
-            }
+    /// Undoes what these hosts have of this rollout, by the same engine. Hosts that have nothing of it answer so.
+    fn undo(&self, hosts: &[HostName], rolled_out: &mut RolledOut) -> Result<(), FleetError> {
+        if hosts.is_empty() {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn undo_change(
-        &self,
-        change_set: u64,
-        hosts: Vec<HostName>,
-        rolled_out: &mut RolledOut,
-    ) -> Result<(), FleetError> {
-        let arguments = [
-            "rollback",
-            "--change",
-            &change_set.to_string(),
-            "--format",
-            "json",
-        ];
+        let label = self.folder.manifest.change_set_label();
+        let words = |words: &[&str]| words.iter().copied().map(str::to_owned).collect();
         let manifest = Manifest {
             id: new_id(),
             started_at_s: now_s(),
             by: self.by.to_owned(),
-            step: ["fleet", "on-host"].map(str::to_owned).to_vec(),
-            arguments: arguments.map(str::to_owned).to_vec(),
-            hosts: hosts.clone(),
+            step: words(&["fleet", "on-host", "--change-label", &label]),
+            arguments: words(&[
+                "rollback",
+                "--label",
+                &label,
+                "--if-exists",
+                "--format",
+                "json",
+            ]),
+            hosts: hosts.to_vec(),
             ..self.folder.manifest.clone()
         };
-        let folder = Folder::create(&self.undo_path(change_set), manifest)?;
+        let folder = Folder::create(&self.undo_path(), manifest)?;
         let mut engine = engine_of(&folder);
         // Even where this one is cancelled: what was changed is not left half undone.
         let never = AtomicBool::new(false);
         let mut go_on = |_: &HostName, _: &HostEvent| ControlFlow::Continue(());
         carry_out(
             &folder,
-            &hosts,
+            hosts,
             engine.as_mut(),
             self.by,
             (&never, OnCancel::FinishSteps),
             &mut go_on,
         )?;
         for host in hosts {
-            let reason = match folder.outcome(&host) {
+            let reason = match folder.outcome(host) {
                 Some(HostEvent::Answered) => None,
                 Some(HostEvent::Failed { reason } | HostEvent::Lost { reason }) => Some(reason),
                 _ => Some("no answer came".to_owned()),
@@ -256,17 +242,16 @@ impl RolloutRequest<'_> {
                 }
             };
             let noted = Noted {
-                change_set: Some(change_set),
                 reason,
                 ..action.into()
             };
-            audit::write(self.folder, self.by, &host, noted)?;
+            audit::write(self.folder, self.by, host, noted)?;
         }
         Ok(())
     }
 
-    fn undo_path(&self, change_set: u64) -> PathBuf {
-        let path = self.folder.path().join(format!("undo-{change_set}"));
+    fn undo_path(&self) -> PathBuf {
+        let path = self.folder.path().join("undo");
         let numbered = (2..).map(|number: u32| path.with_extension(number.to_string()));
         let mut all = std::iter::once(path.clone()).chain(numbered);
         all.find(|path| !path.exists()).unwrap_or(path)
@@ -285,14 +270,8 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
     let folder = request.folder;
     let mut engine = engine_of(folder);
     wait_for_started(folder, engine.as_mut(), request.by, request.cancel)?;
-    let mut last: BTreeMap<HostName, AuditEntry> = BTreeMap::new();
-    let mut change_sets: BTreeMap<HostName, u64> = BTreeMap::new();
-    for entry in audit::read(folder)? {
-        if let Some(change_set) = entry.change_set {
-            change_sets.insert(entry.host.clone(), change_set);
-        }
-        last.insert(entry.host.clone(), entry);
-    }
+    let entries = audit::read(folder)?.into_iter();
+    let last: BTreeMap<HostName, AuditAction> = entries.map(|it| (it.host, it.action)).collect();
     let events = folder.events()?;
     let started = events
         .iter()
@@ -301,30 +280,26 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
         .map(|event| &event.host)
         .chain(last.keys())
         .collect();
-    let (mut rolled_out, mut to_undo) = (RolledOut::default(), ToUndo::new());
+    let (mut rolled_out, mut to_undo) = (RolledOut::default(), Vec::new());
     for host in &folder.manifest.hosts {
         if !touched.contains(host) {
             rolled_out.untouched.push(host.clone());
             continue;
         }
-        let answered = folder
-            .brief(host)
-            .ok()
-            .flatten()
-            .and_then(|brief| brief.rollout);
-        let said_last = last.get(host).map(|entry| entry.action);
-        let action = match (said_last, &answered) {
-            (Some(AuditAction::Starting) | None, Some(rollout)) => rollout.action(),
-            (said_last, _) => said_last.unwrap_or(AuditAction::Unknown),
+        let action = match last.get(host).copied() {
+            // The one that rolled out was gone before it noted what the host answered.
+            Some(AuditAction::Starting) | None => {
+                let brief = folder.brief(host).ok().flatten();
+                let rollout = brief.and_then(|brief| brief.rollout);
+                rollout.map_or(AuditAction::Unknown, |rollout| rollout.action())
+            }
+            Some(action) => action,
         };
-        if action.is_as_before() {
-            rolled_out.as_before.push(host.clone());
-            continue;
+        match action.is_as_before() {
+            true => rolled_out.as_before.push(host.clone()),
+            false => to_undo.push(host.clone()),
         }
-        let of_answer = answered.and_then(|rollout| rollout.change_set);
-        let change_set = change_sets.get(host).copied().or(of_answer);
-        to_undo.entry(change_set).or_default().push(host.clone());
     }
-    request.undo(to_undo, &mut rolled_out)?;
+    request.undo(&to_undo, &mut rolled_out)?;
     Ok(rolled_out)
 }

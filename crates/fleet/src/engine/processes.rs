@@ -1,5 +1,6 @@
 //! Steps as processes of this machine: the step itself, or ssh.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -72,9 +73,9 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
         Ok(job)
     }
 
-    fn adopt(&mut self, _: &HostName, _: &str) -> bool {
+    fn adopt(&mut self, _: &BTreeMap<HostName, String>) -> BTreeSet<HostName> {
         // A process is no child of another nearfar, and its number may be another's by now.
-        false
+        BTreeSet::new()
     }
 
     fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {

@@ -3,7 +3,7 @@
 //! A job writes its answer to the run's folder, which all nodes share. It goes on when this process ends, and `--resume` takes it
 //! over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,11 +59,12 @@ impl Slurm {
         }
     }
 
-    /// The script of a job: an answer gets its name only when it is whole.
+    /// The script of a job: an answer gets its name only when it is whole. At the time limit Slurm sends SIGTERM to all of a job's
+    /// processes, and SIGKILL after KillWait (30 s): the shell outlives the step, which undoes what it changed and answers so.
     fn script(&self, host: &HostName) -> String {
         let path = |path: std::path::PathBuf| quoted(&[path.display().to_string()]);
         format!(
-            "#!/bin/sh\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
+            "#!/bin/sh\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
             path(self.paths.partial(host)),
             quoted(&self.paths.words(host)),
             path(self.paths.result(host)),
@@ -198,13 +199,17 @@ impl Engine for Slurm {
         Ok(number.to_owned())
     }
 
-    fn adopt(&mut self, host: &HostName, job: &str) -> bool {
+    fn adopt(&mut self, steps: &BTreeMap<HostName, String>) -> BTreeSet<HostName> {
+        if steps.is_empty() {
+            return BTreeSet::new();
+        }
         // After MinJobAge an ended job is not known any more.
-        let is_known = self.seen().is_ok_and(|seen| seen.contains_key(job));
-        if is_known {
+        let seen = self.seen().unwrap_or_default();
+        let known = steps.iter().filter(|(_, job)| seen.contains_key(*job));
+        for (host, job) in known.clone() {
             self.watch(host, job);
         }
-        is_known
+        known.map(|(host, _)| host.clone()).collect()
     }
 
     fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {

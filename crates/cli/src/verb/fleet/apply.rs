@@ -58,9 +58,12 @@ impl Apply {
             "--margin",
             &self.margin.to_string(),
         ];
-        let folder = self
+        let mut manifest = self
             .on
-            .folder(step.map(str::to_owned).to_vec(), arguments, None)?;
+            .manifest(step.map(str::to_owned).to_vec(), arguments, None)?;
+        let label = manifest.change_set_label();
+        manifest.step.extend(["--change-label".to_owned(), label]);
+        let folder = Folder::create(&self.on.results, manifest).map_err(of_folder)?;
         let _lock = folder.lock().map_err(of_folder)?;
         let cancel = signals::cancel_flag();
         let request = RolloutRequest {

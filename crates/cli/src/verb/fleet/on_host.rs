@@ -3,8 +3,12 @@
 mod change;
 
 use std::io::{IsTerminal as _, Read, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -16,10 +20,13 @@ use nearfar_sources::{Request, TaskScope, Want};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use self::change::{Measure, change};
+use self::change::Step;
 use crate::args::of_store;
 use crate::failure::{Failure, Outcome};
+use crate::signals;
 
+/// For what is not ended before it ends itself.
+static NEVER: AtomicBool = AtomicBool::new(false);
 /// The most that a verb may print, in bytes.
 const MAX_PRINTED: u64 = 256 << 20;
 /// What is kept of its messages, in bytes from the end.
@@ -35,11 +42,14 @@ pub struct OnHost {
     #[arg(long, value_name = "HOST")]
     host: HostName,
     /// For apply: measure with this verb before and after, and undo what made this host worse
-    #[arg(long, value_name = "VERB", requires = "margin")]
+    #[arg(long, value_name = "VERB", requires_all = ["margin", "change_label"])]
     measure: Option<String>,
     /// What it may be worse by, as a share
     #[arg(long, value_name = "SHARE")]
     margin: Option<f64>,
+    /// What the rollout's change sets are called; a step waits for no other of the same rollout on this host, and refuses
+    #[arg(long, value_name = "TEXT")]
+    change_label: Option<String>,
     /// The verb and its arguments; `snapshot` reads the machine and nothing else
     #[arg(last = true, required = true, value_name = "VERB")]
     arguments: Vec<String>,
@@ -66,6 +76,13 @@ impl OnHost {
     }
 
     fn result(self) -> Result<HostResult, Failure> {
+        // From the start, so that a step that is ended early answers as well.
+        let cancel = self.measure.as_ref().map(|_| signals::cancel_flag());
+        let _turn = self
+            .change_label
+            .as_deref()
+            .map(|label| turn(label, &self.host))
+            .transpose()?;
         let started_at_s = now_s();
         let want = Want {
             tasks: TaskScope::None,
@@ -73,7 +90,7 @@ impl OnHost {
         };
         let machine = nearfar_sources::read(&Request::live(want)).ok();
         let directory = tempfile::tempdir().map_err(Failure::refused)?;
-        let done = self.carry_out(directory.path())?;
+        let done = self.carry_out(directory.path(), cancel.as_deref().unwrap_or(&NEVER))?;
         let answer = serde_json::from_slice(&done.said.printed).ok();
         let printed = match answer {
             Some(_) => String::new(),
@@ -95,11 +112,19 @@ impl OnHost {
         })
     }
 
-    fn carry_out(&self, directory: &Path) -> Result<Done, Failure> {
-        if let (Some(verb), Some(margin)) = (&self.measure, self.margin) {
-            let arguments = verb.split_whitespace().map(str::to_owned).collect();
-            let measure = Measure { arguments, margin };
-            let changed = change(&self.arguments, &measure, directory)?;
+    fn carry_out(&self, directory: &Path, cancel: &AtomicBool) -> Result<Done, Failure> {
+        if let (Some(verb), Some(margin), Some(label)) =
+            (&self.measure, self.margin, &self.change_label)
+        {
+            let step = Step {
+                apply: &self.arguments,
+                measure: verb.split_whitespace().map(str::to_owned).collect(),
+                margin,
+                label,
+                directory,
+                cancel,
+            };
+            let changed = step.change()?;
             return Ok(Done {
                 said: changed.said,
                 runs: changed.runs,
@@ -110,12 +135,32 @@ impl OnHost {
         Ok(Done {
             said: match self.arguments[..] == ["snapshot"] {
                 true => Said::nothing(),
-                false => Said::by(&self.arguments, directory, &store)?,
+                false => Said::by(&self.arguments, directory, &store, &NEVER)?,
             },
             runs: runs_of(&store)?,
             rollout: None,
         })
     }
+}
+
+/// The right to carry out a step of a rollout on this host, until it is dropped or its process ends: a rollback that came while
+/// another step is about to apply would find nothing to undo.
+///
+/// It is a name of a socket (unix(7), abstract), which needs no file that could be left behind. The host is part of it for the
+/// local engine.
+fn turn(label: &str, host: &HostName) -> Result<UnixListener, Failure> {
+    // sun_path has 108 bytes, the first of which says that it is abstract.
+    const MAX_NAME: usize = 107;
+    let name = format!("nearfar-{label}-{host}");
+    let name = &name.as_bytes()[..name.len().min(MAX_NAME)];
+    let name = SocketAddr::from_abstract_name(name);
+    let listener = name.and_then(|name| UnixListener::bind_addr(&name));
+    listener.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::Refused(anyhow!(
+            "another step of this rollout still runs on this host"
+        )),
+        _ => Failure::refused(error),
+    })
 }
 
 /// What was done here.
@@ -156,8 +201,13 @@ impl Said {
         }
     }
 
-    /// Runs the verb in a directory of its own, with a store of its own.
-    fn by(arguments: &[String], directory: &Path, store: &Path) -> Result<Self, Failure> {
+    /// Runs the verb in a directory of its own, with a store of its own; ends it where `cancel` is set meanwhile.
+    fn by(
+        arguments: &[String],
+        directory: &Path,
+        store: &Path,
+        cancel: &AtomicBool,
+    ) -> Result<Self, Failure> {
         let nearfar = std::env::current_exe().map_err(Failure::refused)?;
         let mut command = Command::new(&nearfar);
         command
@@ -173,9 +223,10 @@ impl Said {
             .map_err(|error| Failure::not_started(nearfar.as_os_str(), error))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let messages = std::thread::spawn(move || all(err, MAX_PRINTED));
-        let printed = all(out, MAX_PRINTED);
-        let status = child.wait().map_err(Failure::refused)?;
+        let printed = std::thread::spawn(move || all(out, MAX_PRINTED));
+        let status = ended(&mut child, cancel).map_err(Failure::refused)?;
         let messages = messages.join().unwrap_or_default();
+        let printed = printed.join().unwrap_or_default();
         let message = String::from_utf8_lossy(&messages);
         // What it says last is why it failed.
         let begin = message.len().saturating_sub(MAX_MESSAGE);
@@ -194,12 +245,6 @@ impl Said {
 
     fn is_json(&self) -> bool {
         serde_json::from_slice::<serde::de::IgnoredAny>(&self.printed).is_ok()
-    }
-
-    /// Whether it ended with exit code 2 or 3 and printed no answer: it refused before it began.
-    fn was_refused(&self) -> bool {
-        let code = self.status.and_then(|status| status.code());
-        matches!(code, Some(2 | 3)) && self.printed.is_empty()
     }
 
     fn is_success(&self) -> bool {
@@ -240,6 +285,23 @@ impl Said {
             .or_else(|| lines().next_back().map(str::to_owned))
             .or_else(|| self.status.map(|status| status.to_string()))
             .unwrap_or_default()
+    }
+}
+
+/// How a child ended, which is told to end once `cancel` is set.
+fn ended(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<ExitStatus> {
+    const STEP: Duration = Duration::from_millis(20);
+    let mut was_told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if cancel.load(Ordering::SeqCst) && !was_told {
+            was_told = true;
+            let pid = rustix::process::Pid::from_child(child);
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        std::thread::sleep(STEP);
     }
 }
 

@@ -131,7 +131,8 @@ impl Run {
                 check_verb(&self.arguments)?;
                 let step = ["fleet", "on-host"].map(str::to_owned).to_vec();
                 let arguments = self.arguments.clone();
-                self.on.folder(step, arguments, self.label.clone())?
+                let manifest = self.on.manifest(step, arguments, self.label.clone())?;
+                Folder::create(&self.on.results, manifest).map_err(of_folder)?
             }
         };
         let summary = ask(&folder, &folder.manifest.hosts)?;
@@ -329,18 +330,18 @@ fn check_arguments(arguments: &[String]) -> Outcome {
 }
 
 impl OnHosts {
-    /// The folder of a new run.
-    pub fn folder(
+    /// What is asked in a new run.
+    pub fn manifest(
         &self,
         step: Vec<String>,
         arguments: Vec<String>,
         label: Option<String>,
-    ) -> Result<Folder, Failure> {
+    ) -> Result<Manifest, Failure> {
         let is_measuring = step.iter().any(|word| word == "--measure")
             || arguments
                 .first()
                 .is_some_and(|verb| MEASURING.contains(&verb.as_str()));
-        let manifest = Manifest {
+        Ok(Manifest {
             schema: SCHEMA.to_owned(),
             id: new_id(),
             label,
@@ -353,8 +354,7 @@ impl OnHosts {
             arguments,
             at_once: self.at_once as usize,
             hosts: self.list()?,
-        };
-        Folder::create(&self.results, manifest).map_err(of_folder)
+        })
     }
 
     fn settings(&self, is_measuring: bool) -> Result<EngineSettings, Failure> {

@@ -1,21 +1,29 @@
 //! Changing a host: measure, apply, measure again, and undo what made it worse.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_compare::{Comparison, Options, Side, compare};
 use nearfar_fleet::rollout::{Rollout, RolloutOutcome};
 use nearfar_runs::export::Whole;
 use serde_json::Value;
 
-use super::{Said, runs_of};
+use super::{NEVER, Said, runs_of};
 use crate::failure::Failure;
 
-/// What is measured, and what a host may lose.
-pub struct Measure {
-    /// The verb and its arguments.
-    pub arguments: Vec<String>,
+/// What a step does to its host.
+pub struct Step<'a> {
+    /// The words of apply.
+    pub apply: &'a [String],
+    /// The verb that measures, and its arguments.
+    pub measure: Vec<String>,
     /// A host that gets worse by more than this share in any cell is undone.
     pub margin: f64,
+    /// What the change set is called.
+    pub label: &'a str,
+    pub directory: &'a Path,
+    /// Once it is set the step ends soon, with the host as it was: Slurm sends SIGTERM to a job that is over its time limit.
+    pub cancel: &'a AtomicBool,
 }
 
 /// What came of it: the answer of apply, what it did, and the runs before and after.
@@ -25,38 +33,89 @@ pub struct Changed {
     pub runs: Vec<Whole>,
 }
 
-/// Changes this host. Once changes may have been made, every failure ends in undoing them, and in an answer that says so.
-///
-/// # Errors
-/// Before anything is changed.
-pub fn change(
-    arguments: &[String],
-    measure: &Measure,
-    directory: &Path,
-) -> Result<Changed, Failure> {
-    let before = directory.join("before.db");
-    let measured = Said::by(&measure.arguments, directory, &before)?;
-    if !measured.is_answer() {
-        let reason = format!("cannot measure before the changes: {}", measured.reason());
-        return Ok(Changed::untouched(measured, reason));
+impl Step<'_> {
+    /// Changes this host. Once changes may have been made, every failure ends in undoing them, and in an answer that says so.
+    ///
+    /// # Errors
+    /// Before anything is changed.
+    pub fn change(&self) -> Result<Changed, Failure> {
+        let before = self.directory.join("before.db");
+        let measured = self.run(&self.measure, &before)?;
+        if self.is_cancelled() {
+            let reason = "it was ended before the changes".to_owned();
+            return Ok(Changed::untouched(measured, reason));
+        }
+        if !measured.is_answer() {
+            let reason = format!("cannot measure before the changes: {}", measured.reason());
+            return Ok(Changed::untouched(measured, reason));
+        }
+        let runs = runs_of(&before)?;
+        let mut words = self.apply.to_vec();
+        words.extend(["--label".to_owned(), self.label.to_owned()]);
+        let said = self.run(&words, &self.unused())?;
+        let mut changed = Changed::by(said, runs);
+        let problem = self.problem(&mut changed);
+        changed.rollout.outcome = match problem {
+            Ok(None) => return Ok(changed),
+            Ok(Some(worst)) => RolloutOutcome::Worse {
+                metric: worst.metric,
+                by: worst.by.is_finite().then_some(worst.by),
+                is_undone: self.undo(),
+            },
+            Err(reason) => RolloutOutcome::NotMade {
+                reason: match self.is_cancelled() {
+                    true => "it was ended before the second measurement was complete".to_owned(),
+                    false => reason,
+                },
+                is_undone: self.undo(),
+            },
+        };
+        Ok(changed)
     }
-    let runs = runs_of(&before)?;
-    let said = Said::by(arguments, directory, &directory.join("unused.db"))?;
-    let mut changed = Changed::by(said, runs);
-    let problem = changed.problem(measure, directory);
-    changed.rollout.outcome = match problem {
-        Ok(None) => return Ok(changed),
-        Ok(Some(worst)) => RolloutOutcome::Worse {
-            metric: worst.metric,
-            by: worst.by.is_finite().then_some(worst.by),
-            is_undone: changed.undo(directory),
-        },
-        Err(reason) => RolloutOutcome::NotMade {
-            reason,
-            is_undone: changed.undo(directory),
-        },
-    };
-    Ok(changed)
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::SeqCst)
+    }
+
+    fn run(&self, words: &[String], store: &Path) -> Result<Said, Failure> {
+        Said::by(words, self.directory, store, self.cancel)
+    }
+
+    /// The store of verbs that store no runs.
+    fn unused(&self) -> PathBuf {
+        self.directory.join("unused.db")
+    }
+
+    /// What is wrong with the host now: what got worse, or why that or the changes are not known.
+    fn problem(&self, changed: &mut Changed) -> Result<Option<Worse>, String> {
+        if !changed.said.is_answer() {
+            return Err(changed.said.reason());
+        }
+        if !changed.said.is_json() {
+            return Err("apply did not say what it changed".to_owned());
+        }
+        if changed.rollout.change_set.is_none() {
+            return Ok(None);
+        }
+        let after = self.directory.join("after.db");
+        let failed = |reason: String| format!("cannot measure after the changes: {reason}");
+        let measured = self
+            .run(&self.measure, &after)
+            .map_err(|failure| failed(format!("{failure:?}")))?;
+        if !measured.is_answer() {
+            return Err(failed(measured.reason()));
+        }
+        let runs = runs_of(&after).map_err(|failure| failed(format!("{failure:?}")))?;
+        let worst = worst(&changed.runs, &runs, self.margin);
+        changed.runs.extend(runs);
+        worst
+    }
+
+    /// Undoes what apply made, also where it was killed before it said what: whether the host is as it was.
+    fn undo(&self) -> bool {
+        let words = ["rollback", "--label", self.label, "--if-exists"].map(str::to_owned);
+        Said::by(&words, self.directory, &self.unused(), &NEVER).is_ok_and(|said| said.is_success())
+    }
 }
 
 impl Changed {
@@ -92,50 +151,6 @@ impl Changed {
             runs,
             said,
         }
-    }
-
-    /// What is wrong with the host now: what got worse, or why that or the changes are not known.
-    fn problem(&mut self, measure: &Measure, directory: &Path) -> Result<Option<Worse>, String> {
-        if !self.said.is_answer() {
-            return Err(self.said.reason());
-        }
-        if !self.said.is_json() {
-            return Err("apply did not say what it changed".to_owned());
-        }
-        if self.rollout.change_set.is_none() {
-            return Ok(None);
-        }
-        let after = directory.join("after.db");
-        let failed = |failure: Failure| format!("cannot measure after the changes: {failure:?}");
-        let measured = Said::by(&measure.arguments, directory, &after).map_err(failed)?;
-        if !measured.is_answer() {
-            return Err(format!(
-                "cannot measure after the changes: {}",
-                measured.reason()
-            ));
-        }
-        let runs = runs_of(&after).map_err(failed)?;
-        let worst = worst(&self.runs, &runs, measure.margin);
-        self.runs.extend(runs);
-        worst
-    }
-
-    /// Undoes the change set, and says whether the host is as it was. Without a number it is if apply refused the whole plan, which it
-    /// says in words of its own; what was killed says nothing.
-    fn undo(&self, directory: &Path) -> bool {
-        let Some(number) = self.rollout.change_set else {
-            return self.said.was_refused();
-        };
-        let words = [
-            "rollback",
-            "--change",
-            &number.to_string(),
-            "--format",
-            "json",
-        ];
-        let words = words.map(str::to_owned);
-        Said::by(&words, directory, &directory.join("unused.db"))
-            .is_ok_and(|said| said.is_success())
     }
 }
 
