@@ -2,12 +2,15 @@
 
 mod fleets;
 mod harness;
+mod waiting;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use harness::{NEARFAR, Nearfar, Sandbox};
+use rustix::process::Signal;
 use serde_json::json;
+use waiting::wait_until;
 
 const HOSTS: [&str; 4] = ["h1", "h2", "h3", "h4"];
 
@@ -21,6 +24,40 @@ const SSH: &str = "#!/bin/sh
 }
 exec sh -c \"${13}\"
 ";
+
+/// As ssh, which ends alone: what it started on the other host goes on.
+const SSH_THAT_LEAVES_ITS_STEP: &str = "#!/bin/sh
+mkfifo input
+setsid sh -c \"exec ${11}\" < input > answer & echo $! > step
+exec cat > input
+";
+
+#[test]
+fn a_step_ends_with_the_command_that_asked_for_it() {
+    let sandbox = Sandbox::new();
+    let ssh = sandbox.write("bin/ssh", SSH_THAT_LEAVES_ITS_STEP);
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let run = format!(
+        "fleet run --engine ssh --hosts h1 --results r --command {NEARFAR} -- \
+         bench latency --what latency --buffer 4M --samples 100000 --budget 100"
+    );
+    let run = sandbox
+        .nearfar(run.split_whitespace())
+        .env("PATH", &format!("{}:{path}", sandbox.file("bin")))
+        .start();
+    let step = || fs::read_to_string(sandbox.path("step")).unwrap_or_default();
+    wait_until("the step runs", || !step().is_empty());
+    let process = format!("/proc/{}", step().trim());
+    let children = format!("{process}/task/{}/children", step().trim());
+    wait_until("it measures", || {
+        fs::read_to_string(&children).is_ok_and(|text| !text.is_empty())
+    });
+    run.end_by(Signal::KILL);
+    wait_until("the step is gone", || {
+        fs::read_to_string(format!("{process}/stat")).map_or(true, |text| text.contains(") Z "))
+    });
+}
 
 #[test]
 fn a_host_that_ssh_cannot_reach_is_asked_again_and_what_answered_stays() {

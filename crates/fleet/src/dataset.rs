@@ -18,7 +18,7 @@ mod write;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use read::{HostRow, Loaded, MetricKey, Selection, load};
+pub use read::{HostRow, Loaded, LoadedRun, MetricKey, Selection, load};
 pub use write::{Collected, collect};
 
 use crate::folder::FolderError;

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use serde::{Deserialize, Serialize};
 
@@ -99,12 +100,18 @@ pub trait Engine {
 pub fn engine_of(folder: &Folder) -> Box<dyn Engine> {
     let manifest = &folder.manifest;
     match &manifest.engine {
-        EngineSettings::Local => Box::new(Processes::new(Paths::of(folder), |_, step| step)),
+        EngineSettings::Local => Box::new(Processes::new(
+            Paths::of(folder),
+            |_, step| step,
+            Stdio::null,
+        )),
         EngineSettings::Ssh { options } => {
             let options = options.clone();
-            Box::new(Processes::new(Paths::of(folder), move |host, step| {
-                ssh(&options, host, &step)
-            }))
+            let mut paths = Paths::of(folder);
+            // Without a terminal sshd sends no signal to what it started.
+            paths.step.push("--end-with-input".to_owned());
+            let words = move |host: &HostName, step: Vec<String>| ssh(&options, host, &step);
+            Box::new(Processes::new(paths, words, Stdio::piped))
         }
         EngineSettings::Slurm { .. } => Box::new(Slurm::new(Paths::of(folder), manifest)),
     }

@@ -16,7 +16,8 @@ use nearfar_statistics::outliers::Thresholds;
 pub use nearfar_statistics::outliers::{MAX_FALSE_ALARMS, MIN_FALSE_ALARMS};
 use serde::Serialize;
 
-use crate::dataset::Loaded;
+use crate::dataset::{Loaded, LoadedRun};
+use odd_facts::OddFacts;
 
 /// What counts.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,8 +53,8 @@ impl Default for SurveyOptions {
 /// The answer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Survey {
-    /// Names of the fleet runs, oldest first.
-    pub runs: Vec<String>,
+    /// The fleet runs, oldest first.
+    pub runs: Vec<SurveyedRun>,
     pub hosts: usize,
     /// Hosts that gave no answer in the newest run that asked them.
     pub missing: Vec<MissingHost>,
@@ -65,6 +66,18 @@ pub struct Survey {
     pub min_effect: f64,
     /// The largest first.
     pub groups: Vec<Group>,
+}
+
+/// A fleet run that hosts are compared of.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct SurveyedRun {
+    pub run: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Seconds since 1970.
+    pub started_at_s: f64,
+    /// How many hosts no later run asked.
+    pub hosts: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -84,6 +97,8 @@ pub struct Group {
     pub deviations: Vec<Deviation>,
     /// Facts without a value that more than half of the hosts have: no host deviates in them.
     pub divided: Vec<Divided>,
+    /// Facts that are not known of all hosts.
+    pub unknown: Vec<UnknownFact>,
     /// What was measured and compared.
     pub measured: Vec<Measured>,
     /// What could not be compared, and why.
@@ -151,6 +166,15 @@ pub struct Divided {
     pub values: Vec<(String, usize)>,
 }
 
+/// A fact that more than half of a group have, and these hosts do not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct UnknownFact {
+    pub fact: String,
+    pub hosts: Vec<String>,
+    /// Why it is not known; empty where the answer does not have it.
+    pub reason: String,
+}
+
 /// A metric that was compared.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Measured {
@@ -195,7 +219,11 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
     let mut all: Vec<Group> = groups
         .into_iter()
         .map(|group| {
-            let (mut deviations, divided) = odd_facts::odd_facts(loaded, &group, &options.group_by);
+            let OddFacts {
+                mut deviations,
+                divided,
+                unknown,
+            } = odd_facts::odd_facts(loaded, &group, &options.group_by);
             let compared =
                 metrics::compare(loaded, &group, &judged, rate, options, &mut thresholds);
             let with_causes = compared.deviations.into_iter().map(|deviation| {
@@ -210,6 +238,7 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
                 hosts: names(loaded, &group.hosts),
                 deviations,
                 divided,
+                unknown,
                 measured: compared.measured,
                 not_judged: compared.not_judged,
             }
@@ -222,7 +251,7 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
         .filter_map(|it| it.emulated.as_ref())
         .collect();
     Survey {
-        runs: loaded.runs.clone(),
+        runs: runs(loaded),
         hosts: loaded.hosts.len(),
         missing: missing(loaded),
         without_facts: without_facts(loaded),
@@ -231,6 +260,17 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
         min_effect: options.min_effect,
         groups: all,
     }
+}
+
+fn runs(loaded: &Loaded) -> Vec<SurveyedRun> {
+    let hosts_of = |run: &str| loaded.hosts.iter().filter(|host| host.run == run).count();
+    let of = |run: &LoadedRun| SurveyedRun {
+        run: run.run.clone(),
+        label: run.label.clone(),
+        started_at_s: run.started_at,
+        hosts: hosts_of(&run.run),
+    };
+    loaded.runs.iter().map(of).collect()
 }
 
 fn missing(loaded: &Loaded) -> Vec<MissingHost> {

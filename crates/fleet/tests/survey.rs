@@ -157,7 +157,7 @@ fn collecting_again_counts_nothing_twice_and_the_newest_answer_counts() {
     assert_eq!(collect(&first, &dataset).unwrap().rows, rows);
     let selection = Selection::default();
     let before = load(&dataset, &selection).unwrap();
-    assert_eq!(before.runs.concat(), first.manifest.id);
+    assert_eq!(before.runs[0].run, first.manifest.id);
     assert_eq!(
         before
             .samples
@@ -187,7 +187,7 @@ fn collecting_again_counts_nothing_twice_and_the_newest_answer_counts() {
         run: Some(first.manifest.id.clone()),
     };
     assert_eq!(
-        load(&dataset, &only).unwrap().runs.concat(),
+        load(&dataset, &only).unwrap().runs[0].run,
         first.manifest.id
     );
     let none = Selection {

@@ -17,6 +17,10 @@ pub use page::page;
 
 /// Names of hosts that a line shows.
 const SHOWN_HOSTS: usize = 8;
+/// The newest runs, which are listed.
+const SHOWN_RUNS: usize = 3;
+/// Facts of a group that are not known of all its hosts.
+const SHOWN_UNKNOWN: usize = 8;
 /// Deviations of a group that a terminal shows.
 const SHOWN_DEVIATIONS: usize = 40;
 /// Hosts without an answer that a terminal shows.
@@ -146,6 +150,10 @@ fn name_some(hosts: &[HostName]) -> Text {
 pub fn survey(survey: &Survey) -> Document {
     let mut document = Document::new();
     document.paragraph(headline(survey));
+    for run in survey.runs.iter().rev().take(SHOWN_RUNS) {
+        document.remark(wording::run(run));
+    }
+    document.more(survey.runs.len().saturating_sub(SHOWN_RUNS), " runs before");
     for label in &survey.emulated {
         document.remark(format!("emulated: {label}"));
     }
@@ -154,7 +162,7 @@ pub fn survey(survey: &Survey) -> Document {
     }
     if !survey.missing.is_empty() {
         document.heading("Without an answer", "in the newest run that asked them");
-        let mut table = Table::of(["host", "state", "reason"]);
+        let mut table = Table::of(["host", "state", "reason"]).caption("Hosts without an answer");
         for host in survey.missing.iter().take(SHOWN_MISSING) {
             table.row(cells![
                 Role::Subject.text(&host.host),
@@ -229,12 +237,24 @@ fn group_section(group: &Group, document: &mut Document) {
             _ => "all alike",
         });
     }
+    remarks(group, document);
+}
+
+/// What was compared, what could not be, and why.
+fn remarks(group: &Group, document: &mut Document) {
     for it in &group.divided {
         document.labelled(
             format!("{}: no value has a majority: ", it.fact),
             wording::divided(it),
         );
     }
+    for it in group.unknown.iter().take(SHOWN_UNKNOWN) {
+        document.labelled(format!("{} is not known: ", it.fact), wording::unknown(it));
+    }
+    document.more(
+        group.unknown.len().saturating_sub(SHOWN_UNKNOWN),
+        " unknown facts; --format json has all",
+    );
     for it in &group.measured {
         document.remark(spread(it));
         if it.has_heavy_tails {

@@ -111,6 +111,23 @@ fn a_step_of_the_clock_is_not_a_deviation() {
 }
 
 /// Noise and differences of hosts below the step of the clock.
+/// Two equal samples of one host by chance are no clock of 30 % steps.
+#[test]
+fn equal_samples_of_one_host_hide_no_other() {
+    let mut random = Random::new(3);
+    let values = Values::from_fn(1, 20, |_, host| {
+        let level = if host == 7 { 1.1 } else { 1.0 };
+        let mut samples: Vec<f64> = (0..6)
+            .map(|_| level * (0.002 * random.normal()).exp())
+            .collect();
+        if host == 3 {
+            samples.copy_from_slice(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.3]);
+        }
+        Location::of(&samples)
+    });
+    assert_eq!(named(&judged(&values)), [(7, 0)]);
+}
+
 #[test]
 fn rounded_values_are_named_at_most_at_the_stated_rate() {
     const TRIALS: usize = 200;

@@ -59,7 +59,7 @@ enum PlanFormat {
 #[derive(Args, Clone)]
 pub struct ChoiceArgs {
     /// Fix only what this audit rule finds (may be repeated)
-    #[arg(long = "rule", value_name = "RULE")]
+    #[arg(long = "rule", value_name = "RULE", value_parser = rule)]
     rules: Vec<String>,
     /// Change only what belongs to this device: a PCI address, eth0, vda, nvme0 (may be repeated)
     #[arg(long = "device", value_name = "DEVICE")]
@@ -151,6 +151,13 @@ impl ChoiceArgs {
         }
         nearfar_apply::check_cpusets(&mut plan, target).map_err(super::apply::by_who_has_to_act)?;
         Ok(plan)
+    }
+}
+
+fn rule(id: &str) -> Result<String, String> {
+    match audit::rule(id) {
+        Some(_) => Ok(id.to_owned()),
+        None => Err(audit::unknown_rule(id)),
     }
 }
 

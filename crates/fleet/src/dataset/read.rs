@@ -27,10 +27,18 @@ pub struct HostRow {
     pub state: String,
     pub reason: Option<String>,
     pub emulated: Option<String>,
-    /// What the user calls its run.
-    pub label: Option<String>,
-    /// When the run began, in seconds since 1970.
+    label: Option<String>,
     run_started_at: f64,
+}
+
+/// A fleet run that is in the dataset.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoadedRun {
+    pub run: String,
+    /// What the user calls it.
+    pub label: Option<String>,
+    /// When it began, in seconds since 1970.
+    pub started_at: f64,
 }
 
 /// A metric of an experiment.
@@ -50,8 +58,8 @@ pub struct MetricKey {
 pub struct Loaded {
     /// By name.
     pub hosts: Vec<HostRow>,
-    /// Names of runs, oldest first.
-    pub runs: Vec<String>,
+    /// Oldest first.
+    pub runs: Vec<LoadedRun>,
     /// By fact, then by place in `hosts`.
     pub facts: BTreeMap<String, BTreeMap<usize, Value>>,
     /// By metric, then by cell (JSON), then by place in `hosts`: the values of the samples that did not fail.
@@ -144,12 +152,12 @@ fn hosts(dataset: &Path) -> Result<Vec<HostRow>, DatasetError> {
     Ok(rows)
 }
 
-/// Leaves the rows of the chosen runs, and gives the names of these runs, oldest first.
+/// Leaves the rows of the chosen runs, and gives these runs, oldest first.
 fn choose(
     rows: &mut Vec<HostRow>,
     dataset: &Path,
     selection: &Selection,
-) -> Result<Vec<String>, DatasetError> {
+) -> Result<Vec<LoadedRun>, DatasetError> {
     let known: BTreeSet<String> = rows.iter().map(|row| row.run.clone()).collect();
     if let Some(wanted) = &selection.run {
         rows.retain(|row| row.run == *wanted || row.label.as_deref() == Some(wanted));
@@ -161,19 +169,23 @@ fn choose(
             });
         }
     }
-    let runs: BTreeMap<String, f64> = rows
-        .iter()
-        .map(|row| (row.run.clone(), row.run_started_at))
-        .collect();
-    let mut order: Vec<(f64, String)> = runs.into_iter().map(|(run, at)| (at, run)).collect();
-    order.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
-    Ok(order.into_iter().map(|(_, run)| run).collect())
+    let mut runs: BTreeMap<&String, LoadedRun> = BTreeMap::new();
+    for row in rows.iter() {
+        runs.entry(&row.run).or_insert_with(|| LoadedRun {
+            run: row.run.clone(),
+            label: row.label.clone(),
+            started_at: row.run_started_at,
+        });
+    }
+    let mut order: Vec<LoadedRun> = runs.into_values().collect();
+    order.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
+    Ok(order)
 }
 
 /// The facts of each host, of the newest run that has any of it.
 fn facts(
     dataset: &Path,
-    order: &[String],
+    order: &[LoadedRun],
     places: &HashMap<String, usize>,
     loaded: &mut Loaded,
 ) -> Result<(), DatasetError> {
@@ -220,7 +232,7 @@ fn facts(
 /// The samples of each host and experiment, of the newest run that has any.
 fn samples(
     dataset: &Path,
-    order: &[String],
+    order: &[LoadedRun],
     places: &HashMap<String, usize>,
     loaded: &mut Loaded,
 ) -> Result<(), DatasetError> {
@@ -397,8 +409,9 @@ fn entries(directory: &Path, prefix: &str) -> Result<Vec<(String, PathBuf)>, Dat
 }
 
 /// Files of the chosen runs, the newest run first.
-fn newest_first(files: Vec<DatasetFile>, order: &[String]) -> Vec<DatasetFile> {
-    let age: HashMap<&String, usize> = order.iter().rev().zip(0..).collect();
+fn newest_first(files: Vec<DatasetFile>, order: &[LoadedRun]) -> Vec<DatasetFile> {
+    let names = order.iter().rev().map(|run| &run.run);
+    let age: HashMap<&String, usize> = names.zip(0..).collect();
     let mut chosen: Vec<DatasetFile> = files
         .into_iter()
         .filter(|file| age.contains_key(&file.run))
@@ -419,11 +432,16 @@ fn read(
         .iter()
         .filter_map(|name| all.iter().find(|column| column.name == *name).cloned())
         .collect();
-    let file = File::open(path).map_err(|reason| DatasetError::File {
+    let failed = |reason| DatasetError::File {
         action: "read",
         path: path.display().to_string(),
         reason,
-    })?;
+    };
+    // Opening a FIFO would wait for ever.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(failed(std::io::Error::other("not a regular file")));
+    }
+    let file = File::open(path).map_err(failed)?;
     read_parquet::<parquet::errors::ParquetError>(file, &columns, |values| {
         rows(values);
         Ok(())

@@ -13,14 +13,17 @@ pub struct Processes<W> {
     paths: Paths,
     /// The words of the process that carries out the words of a step on a host.
     words: W,
+    /// Its standard input: a pipe ends with this process.
+    input: fn() -> Stdio,
     running: Vec<(HostName, Child)>,
 }
 
 impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
-    pub fn new(paths: Paths, words: W) -> Self {
+    pub fn new(paths: Paths, words: W, input: fn() -> Stdio) -> Self {
         Self {
             paths,
             words,
+            input,
             running: Vec::new(),
         }
     }
@@ -43,7 +46,11 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
                         self.paths.partial(&host).display()
                     )
                 }),
-            false => Some(format!("its step ended with {status}")),
+            false => Some(match status.code() {
+                // Of a POSIX shell, and of ssh by way of it.
+                Some(127) => "there is no such command (--command names it)".to_owned(),
+                _ => format!("its step ended with {status}"),
+            }),
         };
         StepEnd { host, problem }
     }
@@ -58,7 +65,7 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
         );
         let child = Command::new(&words[0])
             .args(os_words(&words[1..]))
-            .stdin(Stdio::null())
+            .stdin((self.input)())
             .stdout(out)
             .stderr(log)
             // A Ctrl-C is for this process, which ends the steps.

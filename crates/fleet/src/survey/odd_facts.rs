@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::{HostGroup, SAME_SIZE, text};
-use super::{Deviation, Divided, From, names};
+use super::{Deviation, Divided, From, UnknownFact, names};
 use crate::dataset::Loaded;
 use crate::facts::{Value, matrix_difference};
 
@@ -12,13 +12,19 @@ const MAX_VALUES: usize = 8;
 /// The share of hosts that two deviations have in common for one to be a possible cause of the other.
 const SAME_HOSTS: f64 = 0.8;
 
-/// The deviations of a group by fact and value, and the facts in which no value has a majority.
-pub(super) fn odd_facts(
-    loaded: &Loaded,
-    group: &HostGroup,
-    group_by: &[String],
-) -> (Vec<Deviation>, Vec<Divided>) {
-    let (mut deviations, mut divided) = (Vec::new(), Vec::new());
+/// What is said of the facts of a group.
+#[derive(Default)]
+pub(super) struct OddFacts {
+    /// By fact and value.
+    pub deviations: Vec<Deviation>,
+    /// Facts in which no value has a majority.
+    pub divided: Vec<Divided>,
+    /// Facts that most hosts have and some do not.
+    pub unknown: Vec<UnknownFact>,
+}
+
+pub(super) fn odd_facts(loaded: &Loaded, group: &HostGroup, group_by: &[String]) -> OddFacts {
+    let mut odd = OddFacts::default();
     for (fact, of_fact) in &loaded.facts {
         if group_by.contains(fact) {
             continue;
@@ -34,6 +40,7 @@ pub(super) fn odd_facts(
         if known.len() * 2 <= group.hosts.len() {
             continue;
         }
+        odd.unknown.extend(unknown(loaded, group, fact, of_fact));
         let mut by_value = by_value(&known);
         by_value.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
         let Some((usual, most)) = by_value.first() else {
@@ -44,7 +51,7 @@ pub(super) fn odd_facts(
         }
         if most.len() * 2 <= group.hosts.len() {
             let values = by_value.iter().take(MAX_VALUES);
-            divided.push(Divided {
+            odd.divided.push(Divided {
                 fact: fact.clone(),
                 values: values
                     .map(|(value, hosts)| (value.clone(), hosts.len()))
@@ -57,7 +64,7 @@ pub(super) fn odd_facts(
                 "distances" => matrix_difference(usual, value).unwrap_or_default(),
                 _ => Vec::new(),
             };
-            deviations.push(Deviation {
+            odd.deviations.push(Deviation {
                 hosts: names(loaded, hosts),
                 from: From::Fact {
                     fact: fact.clone(),
@@ -69,7 +76,32 @@ pub(super) fn odd_facts(
             });
         }
     }
-    (deviations, divided)
+    odd
+}
+
+/// The hosts of which a fact is not known, by reason.
+fn unknown(
+    loaded: &Loaded,
+    group: &HostGroup,
+    fact: &str,
+    of_fact: &BTreeMap<usize, Value>,
+) -> Vec<UnknownFact> {
+    let mut by_reason: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for &host in &group.hosts {
+        match of_fact.get(&host) {
+            None => by_reason.entry("").or_default().push(host),
+            Some(Value::Unknown(reason)) => by_reason.entry(reason).or_default().push(host),
+            Some(_) => {}
+        }
+    }
+    let of_reason = by_reason.into_iter();
+    of_reason
+        .map(|(reason, hosts)| UnknownFact {
+            fact: fact.to_owned(),
+            hosts: names(loaded, &hosts),
+            reason: reason.to_owned(),
+        })
+        .collect()
 }
 
 /// Hosts by value as it is shown. Sizes close to the median are one value.

@@ -101,7 +101,7 @@ pub fn page(survey: &Survey) -> Document {
     let mut out = Document::with_head(Head {
         tool: "nearfar fleet show".to_owned(),
         title: count(survey.hosts, "host"),
-        remark: format!("runs {}", some_names(&survey.runs, 4)),
+        remark: runs(survey),
         emulated: (!survey.emulated.is_empty()).then(|| some_names(&survey.emulated, 4)),
         tiles: vec![
             Tile::new(
@@ -111,7 +111,11 @@ pub fn page(survey: &Survey) -> Document {
             ),
             Tile::new(
                 survey.groups.len().to_string(),
-                "groups",
+                if survey.groups.len() == 1 {
+                    "group"
+                } else {
+                    "groups"
+                },
                 "of hosts that should be alike",
             ),
             Tile::new(survey.missing.len().to_string(), "without an answer", ""),
@@ -126,11 +130,17 @@ pub fn page(survey: &Survey) -> Document {
     out
 }
 
+/// `week-47 (2026-11-25 08:10): 90 hosts`, the newest first.
+fn runs(survey: &Survey) -> String {
+    let newest = survey.runs.iter().rev().map(super::wording::run);
+    some_names(&newest.collect::<Vec<_>>(), super::SHOWN_RUNS)
+}
+
 fn group_section(index: usize, group: &Group, out: &mut Document) {
     out.heading(title(group), count(group.hosts.len(), "host"));
     let by_host = by_host(group);
     out.picture(map(index, group, &by_host));
-    let mut table = Table::of([">number", "hosts", "deviate in", "how"]);
+    let mut table = Table::of([">number", "hosts", "deviate in", "how"]).caption("Deviations");
     for it in &group.deviations {
         let (what, how) = deviation(it, group.hosts.len());
         table.row(cells![
@@ -141,24 +151,7 @@ fn group_section(index: usize, group: &Group, out: &mut Document) {
         ]);
     }
     out.table(table);
-    for it in &group.divided {
-        out.labelled(
-            format!("{}: no value has a majority: ", it.fact),
-            super::wording::divided(it),
-        );
-    }
-    for it in &group.measured {
-        out.remark(super::spread(it));
-        if it.has_heavy_tails {
-            out.warning(super::HEAVY_TAILS);
-        }
-    }
-    for it in &group.not_judged {
-        out.labelled(
-            format!("not compared: {} {}: ", it.experiment, it.metric),
-            it.reason.as_str(),
-        );
-    }
+    super::remarks(group, out);
     for (host, deviations) in by_host.iter().take(SHOWN_DEVIANTS) {
         out.picture(html! { span id=(anchor(index, host)) {} });
         let mut facts = Document::new();
@@ -257,7 +250,7 @@ fn missing(survey: &Survey, out: &mut Document) {
         return;
     }
     out.section("missing", "Without an answer");
-    let mut table = Table::of(["host", "state", "reason"]);
+    let mut table = Table::of(["host", "state", "reason"]).caption("Hosts without an answer");
     for host in survey.missing.iter().take(SHOWN_MISSING) {
         table.row(cells![
             Role::Subject.text(&host.host),

@@ -1,8 +1,8 @@
 //! Deviations in words.
 
-use nearfar_fleet::survey::{Deviation, Divided, From, Measured};
+use nearfar_fleet::survey::{Deviation, Divided, From, Measured, SurveyedRun, UnknownFact};
 
-use crate::amount::{decimals, figure, scaled};
+use crate::amount::{count, decimals, figure, moment, scaled};
 use crate::document::Text;
 use crate::style::Role;
 
@@ -122,6 +122,25 @@ pub(super) fn divided(divided: &Divided) -> String {
         .map(one)
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+/// The hosts of which a fact is not known, and why.
+pub(super) fn unknown(unknown: &UnknownFact) -> String {
+    let hosts = some_names(&unknown.hosts, super::SHOWN_HOSTS);
+    match unknown.reason.as_str() {
+        "" => format!("{hosts}: not in the answer"),
+        reason => format!("{hosts}: {reason}"),
+    }
+}
+
+/// `run week-47 of 2026-11-25 08:10: 90 hosts`.
+pub(super) fn run(run: &SurveyedRun) -> String {
+    format!(
+        "run {} of {}: {}",
+        run.label.as_ref().unwrap_or(&run.run),
+        moment(run.started_at_s as u64),
+        count(run.hosts, "host")
+    )
 }
 
 /// What was compared, and how much hosts differ anyway.

@@ -95,8 +95,9 @@ fn sorted_median(values: impl Iterator<Item = f64>) -> Option<f64> {
     median(&sorted)
 }
 
-/// The resolution of a cell's logarithms: as given, or the smallest step within a host's samples, or between values that several
-/// hosts share, where most hosts do. Measurements that are not rounded are not equal.
+/// The resolution of a cell's logarithms: as given, or the smallest step within a host's samples where most hosts have equal samples, or
+/// that between values that several hosts share where most hosts do. Measurements that are not rounded are not equal; a few can be
+/// by chance.
 fn step<'a>(
     values: &Values,
     sorted: &[f64],
@@ -105,11 +106,12 @@ fn step<'a>(
     if let Some(resolution) = values.resolution {
         return median(sorted).map(|middle| (resolution / middle.exp()).ln_1p().min(MAX_LOG_RATIO));
     }
-    let is_step = |step: &f64| *step >= EQUAL;
-    let within = locations
-        .filter_map(|it| it.step)
-        .filter(is_step)
-        .min_by(f64::total_cmp);
+    // Without a step where all are equal.
+    let has_equal = |it: &&Location| it.step.is_some() || it.standard_error == Some(0.0);
+    let with_equal: Vec<&Location> = locations.filter(has_equal).collect();
+    let is_rounded = 2 * with_equal.len() > sorted.len();
+    let steps = with_equal.iter().filter_map(|it| it.step);
+    let within = steps.min_by(f64::total_cmp).filter(|_| is_rounded);
     within.or_else(|| {
         let shared = || {
             sorted

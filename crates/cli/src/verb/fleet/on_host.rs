@@ -17,6 +17,7 @@ use nearfar_fleet::{Ended, HostName, HostResult, RESULT_SCHEMA};
 use nearfar_runs::export::Whole;
 use nearfar_runs::{Filter, Store, now_s};
 use nearfar_sources::{Request, TaskScope, Want};
+use rustix::fs::FileType;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -50,6 +51,9 @@ pub struct OnHost {
     /// What the rollout's change sets are called; a step waits for no other of the same rollout on this host, and refuses
     #[arg(long, value_name = "TEXT")]
     change_label: Option<String>,
+    /// End when standard input ends, if it is a pipe or socket: then the one who asked is gone
+    #[arg(long)]
+    end_with_input: bool,
     /// The verb and its arguments; `snapshot` reads the machine and nothing else
     #[arg(last = true, required = true, value_name = "VERB")]
     arguments: Vec<String>,
@@ -83,6 +87,9 @@ impl OnHost {
             .as_deref()
             .map(|label| turn(label, &self.host))
             .transpose()?;
+        if self.end_with_input {
+            end_with_input();
+        }
         let started_at_s = now_s();
         let want = Want {
             tasks: TaskScope::None,
@@ -140,6 +147,18 @@ impl OnHost {
             runs: runs_of(&store)?,
             rollout: None,
         })
+    }
+}
+
+/// Sends this process SIGTERM when standard input ends. That of a command in a container is often /dev/null, which says nothing.
+fn end_with_input() {
+    let input = std::io::stdin();
+    let kind = rustix::fs::fstat(&input).map(|there| FileType::from_raw_mode(there.st_mode));
+    if matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut input.lock(), &mut std::io::sink());
+            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
+        });
     }
 }
 

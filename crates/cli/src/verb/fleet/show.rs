@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 8 << 20;
 
 /// Show which hosts differ from those that should be like them
 ///
-/// Hosts of one product, CPU model and memory size are a group. A host deviates in a fact if more than half of its group has another
+/// Hosts of one product and CPU model are a group. A host deviates in a fact if more than half of its group has another
 /// value, and in a measurement if it is further from its group than chance allows (docs/fleet.md has method and error rates).
 #[derive(Args)]
 #[command(
