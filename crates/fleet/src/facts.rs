@@ -3,10 +3,12 @@
 //! A fact is about the machine, not about its users: no process, address, serial number or host name is one. What is not known is
 //! kept with its reason and is never a deviation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use nearfar_machine::{CpuId, Distances, Known, Machine, NodeId, WriterKind};
+use nearfar_machine::{
+    CpuId, Distances, Known, Machine, NodeId, NvmeSubsystem, Writer, WriterKind,
+};
 use nearfar_placement::audit::Audit;
 
 /// The facts by which hosts are put into groups, unless others are asked for. The size of the memory is none of them: a module that is
@@ -157,22 +159,37 @@ fn settings(machine: &Machine, facts: &mut Facts) {
         &settings.default_interrupt_affinity,
         list,
     );
-    facts.known("writers", &machine.writers, |writers| {
-        let active = writers
-            .iter()
-            .filter(|writer| writer.active.get() == Some(&true));
-        let mut names: Vec<&str> = active.map(|writer| writer_name(writer.kind)).collect();
-        names.sort_unstable();
-        names.dedup();
-        Value::Text(names.join(" "))
+    facts.known("writers", &machine.writers, |writers| writers_text(writers));
+    facts.known("nvme_iopolicy", &machine.nvme, |subsystems| {
+        policies_text(subsystems)
     });
-    if let Known::Yes(subsystems) = &machine.nvme {
-        let mut policies: BTreeMap<&str, u64> = BTreeMap::new();
-        for policy in subsystems.iter().filter_map(|it| it.iopolicy.get()) {
-            *policies.entry(policy.as_str()).or_default() += 1;
+}
+
+/// Those that are active.
+fn writers_text(writers: &[Writer]) -> Value {
+    let mut names = BTreeSet::new();
+    for writer in writers {
+        match &writer.active {
+            Known::Yes(true) => {
+                names.insert(writer_name(writer.kind));
+            }
+            Known::Yes(false) => {}
+            Known::No { unknown_reason } => return Value::Unknown(unknown_reason.to_string()),
         }
-        facts.add("nvme_iopolicy", Value::Text(counted(&policies)));
     }
+    Value::Text(names.into_iter().collect::<Vec<_>>().join(" "))
+}
+
+/// How many subsystems have each I/O policy.
+fn policies_text(subsystems: &[NvmeSubsystem]) -> Value {
+    let mut policies: BTreeMap<&str, u64> = BTreeMap::new();
+    for subsystem in subsystems {
+        match &subsystem.iopolicy {
+            Known::Yes(policy) => *policies.entry(policy.as_str()).or_default() += 1,
+            Known::No { unknown_reason } => return Value::Unknown(unknown_reason.to_string()),
+        }
+    }
+    Value::Text(counted(&policies))
 }
 
 fn writer_name(kind: WriterKind) -> &'static str {
@@ -240,7 +257,7 @@ pub(crate) fn matrix_difference(usual: &str, other: &str) -> Option<Vec<String>>
     Some(differences)
 }
 
-/// `2 packages, 64 cores`.
+/// `packages 2, cores 64`.
 fn cores(machine: &Machine) -> Option<String> {
     let online = || machine.cpus.iter().filter(|cpu| cpu.online);
     let number = |of: &dyn Fn(&nearfar_machine::Cpu) -> Option<CpuId>| -> Option<usize> {

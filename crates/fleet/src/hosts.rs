@@ -172,9 +172,9 @@ fn expand(
 }
 
 /// A few of many names: `n1, n2, n3 and 14 more`.
-pub fn some_of(hosts: &[HostName], most: usize) -> String {
-    let shown: Vec<&str> = hosts.iter().take(most).map(HostName::as_str).collect();
-    match hosts.len().saturating_sub(most) {
+pub fn some_of(names: &[impl ToString], most: usize) -> String {
+    let shown: Vec<String> = names.iter().take(most).map(ToString::to_string).collect();
+    match names.len().saturating_sub(most) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }

@@ -46,6 +46,9 @@ pub struct RolledOut {
     pub untouched: Vec<HostName>,
     /// Whether it was interrupted before every host had its turn.
     pub is_interrupted: bool,
+    /// Those of `stopped_at` that may still be changed.
+    #[serde(skip)]
+    unknown: Vec<HostName>,
 }
 
 /// Who asks, and how.
@@ -65,7 +68,7 @@ impl RolloutRequest<'_> {
     /// When it is cancelled no further step begins, and those that have begun are waited for.
     ///
     /// # Errors
-    /// The folder cannot be written, or the engine is not there. Hosts that were changed are undone before.
+    /// The folder cannot be written, or the engine is not there. The rollback of all hosts is tried before.
     pub fn carry_out(
         &self,
         told: &mut dyn FnMut(&HostName, &HostEvent),
@@ -88,14 +91,18 @@ impl RolloutRequest<'_> {
             (hosts, left) = left.split_at(stage);
             failure = self.stage(hosts, &mut rolled_out, told).err();
         }
-        let is_stopped = !rolled_out.stopped_at.is_empty() || failure.is_some();
-        if is_stopped && !self.keeps_changed {
-            let kept = std::mem::take(&mut rolled_out.kept);
-            self.undo(&kept, &mut rolled_out)?;
-        }
         if let Some(error) = failure {
+            if !self.keeps_changed {
+                // Steps may still run: it waits for them. What it cannot do, `fleet rollback` can later.
+                let _ = roll_back(self);
+            }
             return Err(error);
         }
+        let mut to_undo = std::mem::take(&mut rolled_out.unknown);
+        if !rolled_out.stopped_at.is_empty() && !self.keeps_changed {
+            to_undo.append(&mut rolled_out.kept);
+        }
+        self.undo(&to_undo, &mut rolled_out)?;
         let events = self.folder.events()?;
         let touched: BTreeSet<&HostName> = events.iter().map(|event| &event.host).collect();
         let untouched = hosts.iter().filter(|host| !touched.contains(host));
@@ -172,6 +179,7 @@ impl RolloutRequest<'_> {
         match action {
             AuditAction::Applied => rolled_out.kept.push(host.clone()),
             AuditAction::NothingToChange => rolled_out.nothing_to_change.push(host.clone()),
+            AuditAction::Unknown => rolled_out.unknown.push(host.clone()),
             _ => {}
         }
         if let Some(problem) = &problem {

@@ -17,6 +17,7 @@ pub use nearfar_statistics::outliers::{MAX_FALSE_ALARMS, MIN_FALSE_ALARMS};
 use serde::Serialize;
 
 use crate::dataset::{Loaded, LoadedRun};
+use metrics::GroupMetric;
 use odd_facts::OddFacts;
 
 /// What counts.
@@ -62,6 +63,7 @@ pub struct Survey {
     pub without_facts: Vec<String>,
     /// Emulated machines; the labels, each once.
     pub emulated: Vec<String>,
+    /// As asked for; larger where many comparisons share it, each of which has [`MIN_FALSE_ALARMS`] or more.
     pub false_alarms: f64,
     pub min_effect: f64,
     /// The largest first.
@@ -209,23 +211,26 @@ impl Survey {
 pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
     let groups = groups::groups(loaded, &options.group_by);
     let judged = metrics::judged(loaded, options);
-    // What cannot be judged takes no part of the rate.
-    let comparisons: usize = groups
+    let metrics: Vec<Vec<GroupMetric<'_>>> = groups
         .iter()
-        .map(|group| metrics::comparisons(loaded, group, &judged))
-        .sum();
-    let rate = options.false_alarms / comparisons.max(1) as f64;
+        .map(|group| GroupMetric::all(loaded, group, &judged, options.min_samples))
+        .collect();
+    let comparisons = metrics.iter().flatten().filter(|it| it.is_compared());
+    let comparisons = comparisons.count().max(1) as f64;
+    // A smaller one takes too long to simulate.
+    let rate = (options.false_alarms / comparisons).max(MIN_FALSE_ALARMS);
     let mut thresholds = Thresholds::new(options.seed);
     let mut all: Vec<Group> = groups
         .into_iter()
-        .map(|group| {
+        .zip(&metrics)
+        .map(|(group, metrics)| {
             let OddFacts {
                 mut deviations,
                 divided,
                 unknown,
             } = odd_facts::odd_facts(loaded, &group, &options.group_by);
             let compared =
-                metrics::compare(loaded, &group, &judged, rate, options, &mut thresholds);
+                metrics::compare(loaded, &group, metrics, rate, options, &mut thresholds);
             let with_causes = compared.deviations.into_iter().map(|deviation| {
                 let also = odd_facts::causes(&deviation, &deviations);
                 Deviation { also, ..deviation }
@@ -256,7 +261,7 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
         missing: missing(loaded),
         without_facts: without_facts(loaded),
         emulated: emulated.into_iter().cloned().collect(),
-        false_alarms: options.false_alarms,
+        false_alarms: rate * comparisons,
         min_effect: options.min_effect,
         groups: all,
     }

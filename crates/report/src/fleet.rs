@@ -11,7 +11,7 @@ use nearfar_fleet::{HostName, Missing, Summary, some_of};
 use crate::count;
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
-use wording::{deviation, share, some_names, spread};
+use wording::{deviation, share, spread};
 
 pub use page::page;
 
@@ -221,7 +221,7 @@ fn group_section(group: &Group, document: &mut Document) {
     for it in group.deviations.iter().take(SHOWN_DEVIATIONS) {
         let (what, how) = deviation(it, group.hosts.len());
         table.row(cells![
-            Role::Subject.text(some_names(&it.hosts, SHOWN_HOSTS)),
+            Role::Subject.text(some_of(&it.hosts, SHOWN_HOSTS)),
             what,
             how
         ]);

@@ -128,8 +128,6 @@ impl Slurm {
 
     /// How a job ended; `None` while it goes on.
     fn judge(&self, number: &str, job: &mut Job, seen: Option<&Seen>) -> Option<Option<String>> {
-        // Listing the directory makes NFS ask its server.
-        let _ = std::fs::read_dir(self.paths.folder.join("hosts")).map(Iterator::count);
         let has_answer = self.paths.result(&job.host).exists();
         let since = job.ended_at;
         let is_late = |since: Option<Instant>| since.is_some_and(|at| at.elapsed() > ANSWER_WAIT);
@@ -217,6 +215,8 @@ impl Engine for Slurm {
             return Ok(Vec::new());
         }
         let seen = self.seen()?;
+        // Listing the directory makes NFS ask its server.
+        let _ = std::fs::read_dir(self.paths.folder.join("hosts")).map(Iterator::count);
         let (mut ended, mut going_on) = (Vec::new(), BTreeMap::new());
         for (number, mut job) in std::mem::take(&mut self.jobs) {
             match self.judge(&number, &mut job, seen.get(&number)) {

@@ -7,7 +7,10 @@ use crate::dataset::Loaded;
 use crate::facts::{Value, size_text};
 
 /// Sizes within this share of each other are the same: firmware and kernel keep a part that differs from boot to boot.
-pub(super) const SAME_SIZE: f64 = 0.02;
+const SAME_SIZE: f64 = 0.02;
+
+/// What stands for a value that is not known.
+const UNKNOWN: &str = "unknown";
 
 /// Places of hosts, and what they have in common.
 pub(super) struct HostGroup {
@@ -25,14 +28,10 @@ pub(super) fn groups(loaded: &Loaded, by: &[String]) -> Vec<HostGroup> {
     }
     for fact in by {
         let of_fact = loaded.facts.get(fact);
-        let sizes = of_fact.map(sizes).unwrap_or_default();
+        let sizes = sizes(of_fact.into_iter().flat_map(BTreeMap::values));
         for (host, key) in &mut keys {
             let value = of_fact.and_then(|of_fact| of_fact.get(host));
-            key.push(match value {
-                None | Some(Value::Unknown(_)) => "unknown".to_owned(),
-                Some(Value::Bytes(bytes)) => size_text(sizes.get(bytes).copied().unwrap_or(*bytes)),
-                Some(value) => text(value),
-            });
+            key.push(value.map_or_else(|| UNKNOWN.to_owned(), |value| text(value, &sizes)));
         }
     }
     let mut groups: BTreeMap<Vec<String>, Vec<usize>> = BTreeMap::new();
@@ -54,9 +53,8 @@ pub(super) fn groups(loaded: &Loaded, by: &[String]) -> Vec<HostGroup> {
 }
 
 /// For each size the one that stands for all that follow each other without a gap of more than 2 %: the largest.
-fn sizes(of_fact: &BTreeMap<usize, Value>) -> BTreeMap<u64, u64> {
-    let mut all: Vec<u64> = of_fact
-        .values()
+pub(super) fn sizes<'a>(values: impl Iterator<Item = &'a Value>) -> BTreeMap<u64, u64> {
+    let mut all: Vec<u64> = values
         .filter_map(|value| match value {
             Value::Bytes(bytes) => Some(*bytes),
             _ => None,
@@ -79,9 +77,12 @@ fn sizes(of_fact: &BTreeMap<usize, Value>) -> BTreeMap<u64, u64> {
     found
 }
 
-/// A value as it is shown.
-pub(super) fn text(value: &Value) -> String {
-    value.known_text().unwrap_or_else(|| "unknown".to_owned())
+/// A value as it is shown, with what stands for each size.
+pub(super) fn text(value: &Value, sizes: &BTreeMap<u64, u64>) -> String {
+    match value {
+        Value::Bytes(bytes) => size_text(sizes.get(bytes).copied().unwrap_or(*bytes)),
+        value => value.known_text().unwrap_or_else(|| UNKNOWN.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -92,12 +93,8 @@ mod tests {
     fn sizes_that_differ_a_little_are_one() {
         let gib = 1u64 << 30;
         let all = [128 * gib, 127 * gib, 126 * gib, 64 * gib];
-        let of_fact = all
-            .iter()
-            .map(|&bytes| Value::Bytes(bytes))
-            .enumerate()
-            .collect();
-        let sizes = sizes(&of_fact);
+        let all = all.map(Value::Bytes);
+        let sizes = sizes(all.iter());
         assert_eq!(sizes[&(126 * gib)], 128 * gib);
         assert_eq!(sizes[&(64 * gib)], 64 * gib);
     }

@@ -11,6 +11,10 @@ use super::groups::HostGroup;
 use super::pattern::pattern;
 use super::{Deviation, From, Measured, NotJudged, SurveyOptions, names};
 use crate::dataset::{Loaded, MetricKey};
+use crate::hosts::some_of;
+
+/// Names of hosts in a line.
+const MAX_NAMES: usize = 8;
 
 /// What was found of a group.
 #[derive(Default)]
@@ -27,83 +31,87 @@ pub(super) fn judged(loaded: &Loaded, options: &SurveyOptions) -> Vec<MetricKey>
     metrics.filter(is_judged).cloned().collect()
 }
 
-/// How many of these metrics are compared in a group: those that enough of its hosts measured.
-pub(super) fn comparisons(loaded: &Loaded, group: &HostGroup, judged: &[MetricKey]) -> usize {
-    let is_compared = |key: &&MetricKey| {
-        loaded.samples.get(key).is_some_and(|of_metric| {
-            let measured = |host: &&usize| of_metric.values().any(|hosts| hosts.contains_key(host));
-            group.hosts.iter().filter(measured).count() >= outliers::MIN_HOSTS
-        })
-    };
-    judged.iter().filter(is_compared).count()
+/// A metric of a group.
+pub(super) struct GroupMetric<'a> {
+    key: &'a MetricKey,
+    matrix: Matrix,
+}
+
+impl<'a> GroupMetric<'a> {
+    /// Of these metrics those that any host of the group measured.
+    pub fn all(
+        loaded: &Loaded,
+        group: &HostGroup,
+        judged: &'a [MetricKey],
+        min_samples: usize,
+    ) -> Vec<Self> {
+        let of = |key| {
+            let matrix = Matrix::of(loaded, group, key, min_samples)?;
+            Some(Self { key, matrix })
+        };
+        judged.iter().filter_map(of).collect()
+    }
+
+    /// Whether any cell has enough hosts. What is not compared takes no part of the rate of false alarms.
+    pub fn is_compared(&self) -> bool {
+        let values = &self.matrix.values;
+        let hosts =
+            |cell| (0..values.hosts()).filter(move |&host| values.get(cell, host).is_some());
+        (0..values.cells()).any(|cell| hosts(cell).count() >= outliers::MIN_HOSTS)
+    }
+
+    fn not_judged(&self, reason: String) -> NotJudged {
+        NotJudged {
+            experiment: self.key.experiment.clone(),
+            metric: self.key.metric.clone(),
+            reason,
+        }
+    }
 }
 
 /// Compares the hosts of a group in each metric, each with this rate of false alarms.
 pub(super) fn compare(
     loaded: &Loaded,
     group: &HostGroup,
-    judged: &[MetricKey],
+    metrics: &[GroupMetric<'_>],
     rate: f64,
     options: &SurveyOptions,
     thresholds: &mut Thresholds,
 ) -> Compared {
     let mut compared = Compared::default();
-    for key in judged {
-        let Some(matrix) = Matrix::of(loaded, group, key, options.min_samples) else {
-            continue;
-        };
+    for metric in metrics {
+        let GroupMetric { key, matrix } = metric;
+        let reasons = [
+            matrix.too_few(options.min_samples),
+            unmeasured(loaded, group, matrix),
+        ];
+        let reasons = reasons.into_iter().flatten();
         compared
             .not_judged
-            .extend(matrix.too_few(key, options.min_samples));
-        if matrix.hosts.len() < outliers::MIN_HOSTS {
-            compared.not_judged.push(NotJudged {
-                experiment: key.experiment.clone(),
-                metric: key.metric.clone(),
-                reason: format!(
-                    "{} hosts measured it; it takes {} or more",
-                    matrix.hosts.len(),
-                    outliers::MIN_HOSTS
-                ),
-            });
-            continue;
-        }
+            .extend(reasons.map(|reason| metric.not_judged(reason)));
         match outliers_with(&matrix.values, rate, thresholds) {
             Ok(found) => {
-                compared
-                    .not_judged
-                    .extend(matrix.too_few(key, options.min_samples));
-                compared
-                    .not_judged
-                    .extend(unmeasured(loaded, group, key, &matrix));
                 compared.measured.push(matrix.summary(key, &found));
                 compared
                     .deviations
                     .extend(matrix.deviations(loaded, key, &found, options));
             }
-            Err(reason) => compared.not_judged.push(NotJudged {
-                experiment: key.experiment.clone(),
-                metric: key.metric.clone(),
-                reason: reason.to_string(),
-            }),
+            Err(reason) => compared
+                .not_judged
+                .push(metric.not_judged(reason.to_string())),
         }
     }
     compared
 }
 
 /// Hosts of the group that have no value of a metric that others have: all their samples failed, or they were not asked.
-fn unmeasured(
-    loaded: &Loaded,
-    group: &HostGroup,
-    key: &MetricKey,
-    matrix: &Matrix,
-) -> Option<NotJudged> {
+fn unmeasured(loaded: &Loaded, group: &HostGroup, matrix: &Matrix) -> Option<String> {
     let measured: BTreeSet<usize> = matrix.hosts.iter().copied().collect();
     let without = group.hosts.iter().filter(|host| !measured.contains(host));
     let without: Vec<usize> = without.copied().collect();
-    (!without.is_empty()).then(|| NotJudged {
-        experiment: key.experiment.clone(),
-        metric: key.metric.clone(),
-        reason: format!("no values of {}", names(loaded, &without).join(", ")),
+    (!without.is_empty()).then(|| {
+        let names = some_of(&names(loaded, &without), MAX_NAMES);
+        format!("no values of {names}")
     })
 }
 
@@ -130,32 +138,31 @@ impl Matrix {
             return None;
         }
         let rows: Vec<&BTreeMap<usize, Vec<f64>>> = of_metric.values().collect();
-        let is_enough = |samples: &&Vec<f64>| samples.len() >= min_samples;
         let values = Values::from_fn(rows.len(), hosts.len(), |row, column| {
-            Location::of(rows[row].get(&hosts[column]).filter(is_enough)?)
+            let location = Location::of(rows[row].get(&hosts[column])?)?;
+            Some(location).filter(|it| it.samples >= min_samples)
         });
-        let has_too_few = |host: &&usize| {
-            let mut samples = rows.iter().filter_map(|row| row.get(host));
-            samples.any(|samples| samples.len() < min_samples)
+        let has_too_few = |(column, host): &(usize, &usize)| {
+            let mut rows = rows.iter().enumerate();
+            rows.any(|(row, hosts)| hosts.contains_key(host) && values.get(row, *column).is_none())
         };
+        let with_too_few = hosts.iter().enumerate().filter(has_too_few).count();
         Some(Self {
             cells: of_metric.keys().map(|text| cell(text)).collect(),
-            with_too_few: hosts.iter().filter(has_too_few).count(),
+            with_too_few,
             hosts,
             values,
         })
     }
 
     /// What is said of hosts that are not judged everywhere.
-    fn too_few(&self, key: &MetricKey, min_samples: usize) -> Option<NotJudged> {
-        (self.with_too_few > 0).then(|| NotJudged {
-            experiment: key.experiment.clone(),
-            metric: key.metric.clone(),
-            reason: format!(
-                "{} of {} hosts have fewer than {min_samples} samples in a cell",
+    fn too_few(&self, min_samples: usize) -> Option<String> {
+        (self.with_too_few > 0).then(|| {
+            format!(
+                "{} of {} hosts have fewer than {min_samples} samples above 0 in a cell",
                 self.with_too_few,
                 self.hosts.len()
-            ),
+            )
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::groups::{HostGroup, SAME_SIZE, text};
+use super::groups::{HostGroup, sizes, text};
 use super::{Deviation, Divided, From, UnknownFact, names};
 use crate::dataset::Loaded;
 use crate::facts::{Value, matrix_difference};
@@ -104,25 +104,12 @@ fn unknown(
         .collect()
 }
 
-/// Hosts by value as it is shown. Sizes close to the median are one value.
+/// Hosts by value as it is shown. Sizes close to each other are one value.
 fn by_value(known: &[(usize, &Value)]) -> Vec<(String, Vec<usize>)> {
-    let mut sizes: Vec<u64> = known
-        .iter()
-        .filter_map(|(_, value)| match value {
-            Value::Bytes(bytes) => Some(*bytes),
-            _ => None,
-        })
-        .collect();
-    sizes.sort_unstable();
-    let median = sizes.get(sizes.len() / 2).copied().unwrap_or_default();
-    let is_usual = |bytes: u64| bytes.abs_diff(median) as f64 <= median as f64 * SAME_SIZE;
+    let sizes = sizes(known.iter().map(|(_, value)| *value));
     let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (host, value) in known {
-        let shown = match value {
-            Value::Bytes(bytes) if is_usual(*bytes) => text(&Value::Bytes(median)),
-            value => text(value),
-        };
-        found.entry(shown).or_default().push(*host);
+        found.entry(text(value, &sizes)).or_default().push(*host);
     }
     found.into_iter().collect()
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
+use nearfar_fleet::some_of;
 use nearfar_fleet::survey::{Deviation, From, Group, Survey};
 
-use super::wording::{deviation, some_names};
+use super::wording::deviation;
 use super::{method, title};
 use crate::document::{Document, Head, Table, Text, Tile, cells};
 use crate::style::Role;
@@ -102,7 +103,7 @@ pub fn page(survey: &Survey) -> Document {
         tool: "nearfar fleet show".to_owned(),
         title: count(survey.hosts, "host"),
         remark: runs(survey),
-        emulated: (!survey.emulated.is_empty()).then(|| some_names(&survey.emulated, 4)),
+        emulated: (!survey.emulated.is_empty()).then(|| some_of(&survey.emulated, 4)),
         tiles: vec![
             Tile::new(
                 deviants.to_string(),
@@ -133,7 +134,7 @@ pub fn page(survey: &Survey) -> Document {
 /// `week-47 (2026-11-25 08:10): 90 hosts`, the newest first.
 fn runs(survey: &Survey) -> String {
     let newest = survey.runs.iter().rev().map(super::wording::run);
-    some_names(&newest.collect::<Vec<_>>(), super::SHOWN_RUNS)
+    some_of(&newest.collect::<Vec<_>>(), super::SHOWN_RUNS)
 }
 
 fn group_section(index: usize, group: &Group, out: &mut Document) {
@@ -145,7 +146,7 @@ fn group_section(index: usize, group: &Group, out: &mut Document) {
         let (what, how) = deviation(it, group.hosts.len());
         table.row(cells![
             it.hosts.len(),
-            some_names(&it.hosts, SHOWN_NAMES),
+            some_of(&it.hosts, SHOWN_NAMES),
             what,
             how
         ]);

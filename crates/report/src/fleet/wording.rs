@@ -1,5 +1,6 @@
 //! Deviations in words.
 
+use nearfar_fleet::some_of;
 use nearfar_fleet::survey::{Deviation, Divided, From, Measured, SurveyedRun, UnknownFact};
 
 use crate::amount::{count, decimals, figure, moment, scaled};
@@ -20,7 +21,7 @@ pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
         } => {
             let how = match differences.is_empty() {
                 true => format!("{value} instead of {usual}"),
-                false => listed(differences),
+                false => some_of(differences, SHOWN_DIFFERENCES),
             };
             (Text::from(fact), Text::from(how))
         }
@@ -101,19 +102,6 @@ pub(super) fn share(share: f64) -> String {
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn listed(differences: &[String]) -> String {
-    let shown = differences
-        .iter()
-        .take(SHOWN_DIFFERENCES)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("; ");
-    match differences.len().saturating_sub(SHOWN_DIFFERENCES) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
 pub(super) fn divided(divided: &Divided) -> String {
     let one = |(value, hosts): &(String, usize)| format!("{value} ({hosts})");
     divided
@@ -126,7 +114,7 @@ pub(super) fn divided(divided: &Divided) -> String {
 
 /// The hosts of which a fact is not known, and why.
 pub(super) fn unknown(unknown: &UnknownFact) -> String {
-    let hosts = some_names(&unknown.hosts, super::SHOWN_HOSTS);
+    let hosts = some_of(&unknown.hosts, super::SHOWN_HOSTS);
     match unknown.reason.as_str() {
         "" => format!("{hosts}: not in the answer"),
         reason => format!("{hosts}: {reason}"),
@@ -157,20 +145,6 @@ pub(super) fn spread(measured: &Measured) -> String {
         share((1000.0 * measured.spread).round() / 1000.0),
         measured.critical,
     )
-}
-
-/// A few of many names.
-pub(super) fn some_names(names: &[String], most: usize) -> String {
-    let shown = names
-        .iter()
-        .take(most)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
-    match names.len().saturating_sub(most) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 #[cfg(test)]

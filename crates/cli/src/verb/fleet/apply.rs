@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
-use clap::{Args, Parser as _};
+use clap::Args;
 use nearfar_fleet::rollout::{RolledOut, RolloutRequest, roll_back};
 use nearfar_fleet::{Folder, HostEvent, HostName};
 
-use super::run::{MEASURING, OnHosts, by};
+use super::run::{MEASURING, OnHosts, by, check_arguments, parsed};
 use super::{by_who_has_to_act, of_folder};
 use crate::args::{Colour, Format, FormatArgs};
-use crate::command::{Command, Verb};
+use crate::command::Verb;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
@@ -84,10 +84,18 @@ impl Apply {
         print(&rolled_out, "fleet-apply/1", self.format.format, colour)?;
         let undo = format!(
             "nearfar fleet rollback --results {}",
-            self.on.results.display()
+            nearfar_lab::shell::word(self.on.results.as_os_str())
         );
         match rolled_out.stopped_at.first() {
-            Some((host, reason)) => Err(Failure::Refused(anyhow!("stopped at {host}: {reason}"))),
+            Some((host, reason)) => {
+                let rest = match rolled_out.not_rolled_back.is_empty() {
+                    true => String::new(),
+                    false => format!("\nsome hosts may still be changed: `{undo}` tries again"),
+                };
+                Err(Failure::Refused(anyhow!(
+                    "stopped at {host}: {reason}{rest}"
+                )))
+            }
             None if rolled_out.is_interrupted => Err(Failure::Refused(anyhow!(
                 "interrupted; what was changed stays: `{undo}` undoes it"
             ))),
@@ -109,20 +117,14 @@ impl Apply {
                 nearfar_machine::alternatives(verb, &MEASURING.map(str::to_owned))
             )));
         }
-        for words in [&words, &measure] {
-            let all = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
-            let parsed = Command::try_parse_from(all).map_err(|error| {
-                let text = error.to_string();
-                anyhow!("{}", text.trim_start_matches("error: ").trim_end())
-            });
-            if let Verb::Apply(apply) = parsed.map_err(Failure::Input)?.verb
-                && let Some(option) = apply.of_one_host()
-            {
-                return Err(Failure::Input(anyhow!(
-                    "{option} has no place in a change of many hosts; `nearfar fleet run ... -- plan` shows what each would change"
-                )));
-            }
+        if let Verb::Apply(apply) = parsed(&words)?
+            && let Some(option) = apply.of_one_host()
+        {
+            return Err(Failure::Input(anyhow!(
+                "{option} cannot be used with fleet apply; `nearfar fleet run ... -- plan` shows what each host would change"
+            )));
         }
+        check_arguments(&measure)?;
         Ok(words)
     }
 }

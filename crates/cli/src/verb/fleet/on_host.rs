@@ -262,10 +262,6 @@ impl Said {
         matches!(self.ended(), Ended::Answered { .. })
     }
 
-    fn is_json(&self) -> bool {
-        serde_json::from_slice::<serde::de::IgnoredAny>(&self.printed).is_ok()
-    }
-
     fn is_success(&self) -> bool {
         self.ended() == Ended::Answered { exit_code: 0 }
     }

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::{by_who_has_to_act, of_folder};
 use crate::args::{Colour, Format, FormatArgs};
+use crate::command::{Command, Verb};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
@@ -135,7 +136,7 @@ impl Run {
                 Folder::create(&self.on.results, manifest).map_err(of_folder)?
             }
         };
-        let summary = ask(&folder, &folder.manifest.hosts)?;
+        let summary = ask(&folder)?;
         output::print(&match self.format.format {
             Format::Table => {
                 nearfar_report::fleet::run(&summary, &self.on.results.display().to_string())
@@ -169,8 +170,9 @@ impl Run {
     }
 }
 
-/// Asks these hosts of a run, with a line on standard error for each that does not answer.
-pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
+/// Asks the hosts of a run, with a line on standard error for each that does not answer.
+fn ask(folder: &Folder) -> Result<Summary, Failure> {
+    let hosts = &folder.manifest.hosts;
     let cancel = signals::cancel_flag();
     let _lock = folder.lock().map_err(of_folder)?;
     let mut engine = engine_of(folder);
@@ -204,7 +206,7 @@ pub fn ask(folder: &Folder, hosts: &[HostName]) -> Result<Summary, Failure> {
 }
 
 /// Exit code 3 where a host has not answered.
-pub fn all_answered(summary: &Summary) -> Outcome {
+fn all_answered(summary: &Summary) -> Outcome {
     let missing = summary.failed.len() + summary.lost.len() + summary.not_asked.len();
     match missing {
         0 => Ok(()),
@@ -297,12 +299,22 @@ fn check_slurm_options(options: &[String]) -> Outcome {
 }
 
 /// Fails here for what would fail on every host.
-fn check_arguments(arguments: &[String]) -> Outcome {
+///
+/// # Errors
+/// Words that are no verb with its options, or an option of one machine.
+pub fn check_arguments(arguments: &[String]) -> Outcome {
     // Its answer would be of another machine than the one it is stored with, or a file on the host.
     let is_elsewhere = |word: &&String| {
         let option = word.split('=').next().unwrap_or_default();
         [
-            "--source", "--root", "--fake", "--html", "--output", "-o", "--store",
+            "--source",
+            "--root",
+            "--fake",
+            "--html",
+            "--output",
+            "-o",
+            "--store",
+            "--no-store",
         ]
         .contains(&option)
     };
@@ -312,21 +324,31 @@ fn check_arguments(arguments: &[String]) -> Outcome {
         .find(is_elsewhere)
     {
         return Err(Failure::Input(anyhow!(
-            "{word} has no use on many hosts: each answers for itself, and its answer and runs come back in its file"
+            "{word} cannot be used with many hosts: each answers for itself, and its answer and runs come back in its file"
         )));
     }
     if arguments == ["snapshot"] {
         return Ok(());
     }
-    let words = std::iter::once("nearfar").chain(arguments.iter().map(String::as_str));
-    match crate::command::Command::try_parse_from(words) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let text = error.to_string();
-            let text = text.trim_start_matches("error: ");
-            Err(Failure::Input(anyhow!("{}", text.trim_end())))
-        }
-    }
+    parsed(arguments).map(drop)
+}
+
+/// The verb that these words are.
+///
+/// # Errors
+/// What the command line says of them.
+pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
+    let words = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
+    let parsed = Command::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        // Usage and hints are about a command line that was not typed.
+        let message = text.split("\n\n").next().unwrap_or_default();
+        Failure::Input(anyhow!(
+            "{}",
+            message.trim_start_matches("error: ").trim_end()
+        ))
+    })?;
+    Ok(parsed.verb)
 }
 
 impl OnHosts {

@@ -50,6 +50,10 @@ impl Step<'_> {
             return Ok(Changed::untouched(measured, reason));
         }
         let runs = runs_of(&before)?;
+        if runs.is_empty() {
+            let reason = format!("{} stored no run to compare", self.measure.join(" "));
+            return Ok(Changed::untouched(measured, reason));
+        }
         let mut words = self.apply.to_vec();
         words.extend(["--label".to_owned(), self.label.to_owned()]);
         let said = self.run(&words, &self.unused())?;
@@ -91,8 +95,9 @@ impl Step<'_> {
         if !changed.said.is_answer() {
             return Err(changed.said.reason());
         }
-        if !changed.said.is_json() {
-            return Err("apply did not say what it changed".to_owned());
+        let answer: Value = serde_json::from_slice(&changed.said.printed).unwrap_or_default();
+        if answer["schema"] != "apply/1" || answer.get("change_set").is_none() {
+            return Err("apply printed no answer that says what it changed".to_owned());
         }
         if changed.rollout.change_set.is_none() {
             return Ok(None);
@@ -165,10 +170,8 @@ struct Worse {
 
 /// What got significantly worse by more than the margin: the worst cell of the primary metric, else that of any other.
 fn worst(before: &[Whole], after: &[Whole], margin: f64) -> Result<Option<Worse>, String> {
-    if before.is_empty() || before.len() != after.len() {
-        return Err(
-            "the measurement stored no run, or not the same number of runs each time".to_owned(),
-        );
+    if before.len() != after.len() {
+        return Err("the measurement stored another number of runs than before".to_owned());
     }
     let options = Options {
         margin,
