@@ -135,7 +135,7 @@ fn the_first_host_that_gets_worse_stops_the_rollout_and_undoes_the_others() {
     let hosts = Hosts::new();
     hosts.set("n3", "worse");
     let answer = hosts.apply("n[1-5]", 1).run().exited(3).json();
-    assert_eq!(answer["stopped_at"][0][0], "n3");
+    assert_eq!(answer["stopped_at"][0]["host"], "n3");
     assert_eq!(answer["rolled_back"], json!(["n1", "n2"]));
     assert_eq!(answer["untouched"], json!(["n4", "n5"]));
     for host in ["n1", "n2", "n3", "n4", "n5"] {
@@ -179,7 +179,7 @@ fn a_host_with_nothing_to_change_is_no_canary() {
     hosts.set("n2", "worse");
     let answer = hosts.apply("n[1-3]", 1).run().exited(3).json();
     assert_eq!(answer["nothing_to_change"], json!(["n1"]));
-    assert_eq!(answer["stopped_at"][0][0], "n2");
+    assert_eq!(answer["stopped_at"][0]["host"], "n2");
     assert_eq!(answer["untouched"], json!(["n3"]));
 }
 
@@ -191,7 +191,7 @@ fn a_host_that_could_not_undo_itself_is_undone_by_the_rollout() {
     let hosts = Hosts::new();
     hosts.set("n1", "stuck");
     let answer = hosts.apply("n[1-2]", 1).run().exited(3).json();
-    let reason = answer["stopped_at"][0][1].as_str().unwrap();
+    let reason = answer["stopped_at"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("could not be undone"), "{reason}");
     assert_eq!(answer["rolled_back"], json!(["n1"]));
     assert_eq!(hosts.state("n1"), "as it was");
@@ -239,7 +239,7 @@ fn after_a_kill_the_rollback_finds_what_was_changed() {
         .exited(3)
         .json();
     assert_eq!(early["rolled_back"], json!(["n1"]));
-    assert_eq!(early["not_rolled_back"][0][0], "n2");
+    assert_eq!(early["not_rolled_back"][0]["host"], "n2");
     let partial = hosts.sandbox.path("c/hosts/.n2.partial");
     wait_for(|| fs::metadata(&partial).is_ok_and(|there| there.len() > 0));
     std::thread::sleep(Duration::from_millis(500));

@@ -249,7 +249,7 @@ impl Guests {
         let answer = apply.arg(format!("{GROUP}=1")).run().exited(3);
         println!("{}", answer.errors());
         let rolled_out = answer.json();
-        assert_eq!(rolled_out["stopped_at"][0][0], "n2", "{rolled_out}");
+        assert_eq!(rolled_out["stopped_at"][0]["host"], "n2", "{rolled_out}");
         assert_eq!(rolled_out["untouched"], json!(["n4"]));
         assert_eq!(rolled_out["kept"], json!([]));
 

@@ -44,7 +44,7 @@ fn a_step_ends_with_the_command_that_asked_for_it() {
     );
     let run = sandbox
         .nearfar(run.split_whitespace())
-        .env("PATH", &format!("{}:{path}", sandbox.file("bin")))
+        .env("PATH", format!("{}:{path}", sandbox.file("bin")))
         .start();
     let step = || fs::read_to_string(sandbox.path("step")).unwrap_or_default();
     wait_until("the step runs", || !step().is_empty());

@@ -20,9 +20,9 @@ pub enum FleetError {
     Engine(#[from] EngineError),
 }
 
-/// A host without an answer, and why.
+/// A host, and why it is named.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Missing {
+pub struct HostReason {
     pub host: HostName,
     pub reason: String,
 }
@@ -32,9 +32,9 @@ pub struct Missing {
 pub struct Summary {
     pub answered: Vec<HostName>,
     /// nearfar ran there and failed.
-    pub failed: Vec<Missing>,
+    pub failed: Vec<HostReason>,
     /// No answer came.
-    pub lost: Vec<Missing>,
+    pub lost: Vec<HostReason>,
     /// Not asked, or not waited for, because the run was interrupted.
     pub not_asked: Vec<HostName>,
 }
@@ -55,11 +55,11 @@ impl Summary {
             let known = folder.outcome(host).or_else(|| last.remove(host));
             match known {
                 Some(HostEvent::Answered) => summary.answered.push(host.clone()),
-                Some(HostEvent::Failed { reason }) => summary.failed.push(Missing {
+                Some(HostEvent::Failed { reason }) => summary.failed.push(HostReason {
                     host: host.clone(),
                     reason,
                 }),
-                Some(HostEvent::Lost { reason }) => summary.lost.push(Missing {
+                Some(HostEvent::Lost { reason }) => summary.lost.push(HostReason {
                     host: host.clone(),
                     reason,
                 }),
@@ -88,7 +88,7 @@ pub enum OnCancel {
 /// How long an engine may fail to answer before the request is given up, in seconds. Its steps go on all the while.
 const MAX_ENGINE_FAILURE_S: u64 = 600;
 
-/// Asks each of `hosts` that has not answered, and tells `told` what becomes of each; if that breaks, no further step is started.
+/// Asks each of `hosts` that has not answered, and tells `on_event` what becomes of each; if that breaks, no further step is started.
 ///
 /// Ends when every one has ended, or when `cancel` is set.
 ///
@@ -100,13 +100,13 @@ pub fn carry_out(
     engine: &mut dyn Engine,
     by: &str,
     (cancel, on_cancel): (&AtomicBool, OnCancel),
-    told: &mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
+    on_event: &mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
 ) -> Result<(), FleetError> {
     let mut asking = Asking {
         folder,
         engine,
         by,
-        told,
+        on_event,
         running: BTreeSet::new(),
         waiting: VecDeque::new(),
     };
@@ -129,12 +129,12 @@ pub fn wait_for_started(
     cancel: &AtomicBool,
 ) -> Result<(), FleetError> {
     engine.cancel_waiting();
-    let mut told = |_: &HostName, _: &HostEvent| ControlFlow::Continue(());
+    let mut on_event = |_: &HostName, _: &HostEvent| ControlFlow::Continue(());
     let mut asking = Asking {
         folder,
         engine,
         by,
-        told: &mut told,
+        on_event: &mut on_event,
         running: BTreeSet::new(),
         waiting: VecDeque::new(),
     };
@@ -148,7 +148,7 @@ struct Asking<'a> {
     folder: &'a Folder,
     engine: &'a mut dyn Engine,
     by: &'a str,
-    told: &'a mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
+    on_event: &'a mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
     running: BTreeSet<HostName>,
     waiting: VecDeque<HostName>,
 }
@@ -270,7 +270,7 @@ impl Asking<'_> {
             return outcome;
         }
         let mut reason = problem.unwrap_or_else(|| "its step ended without an answer".to_owned());
-        let words = self.folder.last_words(host);
+        let words = self.folder.last_log_line(host);
         if !words.is_empty() {
             reason = format!("{reason}: {words}");
         }
@@ -284,7 +284,7 @@ impl Asking<'_> {
             host: host.clone(),
             event: event.clone(),
         })?;
-        if (self.told)(host, &event).is_break() {
+        if (self.on_event)(host, &event).is_break() {
             self.waiting.clear();
         }
         Ok(())

@@ -17,8 +17,9 @@ use std::process::Stdio;
 
 use serde::{Deserialize, Serialize};
 
-pub use processes::Processes;
-pub use slurm::{Slurm, hosts_of_partition};
+use processes::Processes;
+use slurm::Slurm;
+pub use slurm::{check_options, hosts_of_partition};
 
 use crate::folder::Folder;
 use crate::hosts::HostName;
@@ -33,15 +34,19 @@ pub enum EngineSettings {
         /// Words between `ssh` and the host.
         options: Vec<String>,
     },
-    Slurm {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        partition: Option<String>,
-        /// Whether a job has its node for itself.
-        is_exclusive: bool,
-        time_limit_minutes: u32,
-        /// Words for sbatch, such as `--account=perf`.
-        options: Vec<String>,
-    },
+    Slurm(SlurmSettings),
+}
+
+/// How jobs are submitted.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SlurmSettings {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// Whether a job has its node for itself.
+    pub is_exclusive: bool,
+    pub time_limit_minutes: u32,
+    /// Words for sbatch, such as `--account=perf`.
+    pub options: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +118,11 @@ pub fn engine_of(folder: &Folder) -> Box<dyn Engine> {
             let words = move |host: &HostName, step: Vec<String>| ssh(&options, host, &step);
             Box::new(Processes::new(paths, words, Stdio::piped))
         }
-        EngineSettings::Slurm { .. } => Box::new(Slurm::new(Paths::of(folder), manifest)),
+        EngineSettings::Slurm(settings) => Box::new(Slurm::new(
+            Paths::of(folder),
+            &manifest.id,
+            settings.clone(),
+        )),
     }
 }
 
@@ -132,7 +141,7 @@ impl Paths {
         Self {
             folder: folder.path().to_owned(),
             command: manifest.command.clone(),
-            step: manifest.step.clone(),
+            step: manifest.step_words(),
             arguments: manifest.arguments.clone(),
         }
     }

@@ -293,7 +293,10 @@ fn devices(machine: &Machine) -> Known<String> {
         Known::No { unknown_reason } => return Known::no(unknown_reason.clone()),
     };
     let mut by_node: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-    for function in functions.iter().filter(|function| works(function.class)) {
+    for function in functions
+        .iter()
+        .filter(|function| moves_data(function.class))
+    {
         let node = match &function.node {
             Known::Yes(Some(node)) => format!("node {node}"),
             Known::Yes(None) => "no node".to_owned(),
@@ -316,7 +319,7 @@ fn devices(machine: &Machine) -> Known<String> {
 
 /// Whether a base class of PCI moves data for programs: storage (01), network (02), display (03), serial buses (0c) with Infiniband and
 /// Fibre Channel, encryption (10), accelerators (12).
-fn works(class: u32) -> bool {
+fn moves_data(class: u32) -> bool {
     matches!(class >> 16, 0x01 | 0x02 | 0x03 | 0x0c | 0x10 | 0x12)
 }
 

@@ -19,12 +19,13 @@ use serde::{Deserialize, Serialize};
 use crate::engine::EngineSettings;
 use crate::hosts::HostName;
 use crate::result::{Brief, Ended, HostResult, OfHost, ResultError, hexadecimal};
+use crate::step::Step;
 
 /// The shape of `fleet-run.json`.
 pub const SCHEMA: &str = "fleet-run/1";
 const MANIFEST: &str = "fleet-run.json";
 const EVENTS: &str = "events.jsonl";
-/// The most that one answer may have compressed, and the most of the manifest, in bytes.
+/// The most that one file may have, in bytes: an answer is compressed.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 /// What is shown of a host's standard error, in bytes from its end.
 const MAX_LOG_BYTES: u64 = 4096;
@@ -46,8 +47,7 @@ pub struct Manifest {
     pub engine: EngineSettings,
     /// How nearfar is called on the hosts: a name, a path, or words before it such as a container's.
     pub command: Vec<String>,
-    /// The words after the command: for each host `--host HOST` is added.
-    pub step: Vec<String>,
+    pub step: Step,
     /// The verb and its arguments.
     pub arguments: Vec<String>,
     /// How many hosts are asked at the same time, at most.
@@ -316,7 +316,7 @@ impl Folder {
     }
 
     /// The last line that a host's step wrote to standard error; empty without one.
-    pub fn last_words(&self, host: &HostName) -> String {
+    pub fn last_log_line(&self, host: &HostName) -> String {
         use std::io::{Seek as _, SeekFrom};
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(self.log_path(host))?;
@@ -350,17 +350,6 @@ impl Folder {
 }
 
 impl Manifest {
-    /// What the change sets of this rollout are called on every host. Numbers are not theirs alone: a host that was installed again counts
-    /// anew.
-    pub fn change_set_label(&self) -> String {
-        format!("fleet-{}", self.id)
-    }
-
-    /// Whether it is of `fleet apply`: its steps change hosts.
-    pub fn is_rollout(&self) -> bool {
-        self.step.iter().any(|word| word == "--measure")
-    }
-
     /// Fails where a part of it is used in paths or names of jobs and is not what nearfar writes.
     fn check(&self, file: &Path) -> Result<(), FolderError> {
         let wrong = |what| FolderError::Manifest {
@@ -370,15 +359,16 @@ impl Manifest {
         let is_id = self.id.len() == 16 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
         // Up to the year 9999.
         let is_time = (0.0..253_402_300_800.0).contains(&self.started_at_s);
-        match (
-            is_id,
-            is_time,
-            self.command.is_empty() || self.hosts.is_empty(),
-        ) {
-            (false, ..) => Err(wrong("its id")),
-            (_, false, _) => Err(wrong("its time")),
-            (.., true) => Err(wrong("its command or list of hosts")),
-            _ => Ok(()),
+        let parts = [
+            ("its id", is_id),
+            ("its time", is_time),
+            ("its command", !self.command.is_empty()),
+            ("its list of hosts", !self.hosts.is_empty()),
+            ("at_once", self.at_once > 0),
+        ];
+        match parts.into_iter().find(|(_, is_good)| !is_good) {
+            Some((what, _)) => Err(wrong(what)),
+            None => Ok(()),
         }
     }
 }
@@ -398,7 +388,7 @@ fn check_owner(path: &Path) -> Result<(), FolderError> {
 }
 
 /// A new file in place of whatever is there; a link is not followed.
-pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
+pub(crate) fn create_new_file(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

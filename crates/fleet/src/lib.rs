@@ -10,8 +10,10 @@
 //!                                                         groups, deviations ──► report
 //! ```
 //!
-//! What is measured, and how, is known to the verb that ran on the host. What is unusual is decided here, by
-//! `nearfar_statistics::outliers`.
+//! What is measured, and how, is known to the verb that ran on the host. What is unusual is decided here: facts by majority, measurements
+//! by `nearfar_statistics::outliers`.
+//!
+//! [`rollout`] changes hosts by the same way: canaries first, each host measured before and after, undone where one gets worse.
 
 #![allow(
     missing_docs,
@@ -26,9 +28,11 @@ mod folder;
 mod hosts;
 mod result;
 pub mod rollout;
+mod step;
 pub mod survey;
 
-pub use carry_out::{FleetError, Missing, OnCancel, Summary, carry_out};
+pub use carry_out::{FleetError, HostReason, OnCancel, Summary, carry_out};
 pub use folder::{Event, Folder, FolderError, FolderLock, HostEvent, Manifest, SCHEMA, new_id};
 pub use hosts::{HostError, HostName, parse_hosts, some_of};
 pub use result::{Ended, HostResult, ResultError, SCHEMA as RESULT_SCHEMA};
+pub use step::Step;

@@ -10,6 +10,7 @@
 
 mod audit;
 mod outcome;
+mod regression;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -22,11 +23,13 @@ use serde::Serialize;
 use audit::Noted;
 pub use audit::{AuditAction, AuditEntry};
 pub use outcome::{Rollout, RolloutOutcome};
+pub use regression::{NotComparable, Regression, worst};
 
-use crate::carry_out::{FleetError, OnCancel, carry_out, wait_for_started};
+use crate::carry_out::{FleetError, HostReason, OnCancel, carry_out, wait_for_started};
 use crate::engine::engine_of;
 use crate::folder::{Folder, FolderError, HostEvent, Manifest, new_id};
 use crate::hosts::HostName;
+use crate::step::Step;
 
 /// What became of all hosts.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -35,11 +38,11 @@ pub struct RolledOut {
     pub kept: Vec<HostName>,
     pub nothing_to_change: Vec<HostName>,
     /// Where it stopped, and why.
-    pub stopped_at: Vec<(HostName, String)>,
+    pub stopped_at: Vec<HostReason>,
     /// Changed before, and undone.
     pub rolled_back: Vec<HostName>,
     /// Changed or perhaps changed, and not undone; with the reason.
-    pub not_rolled_back: Vec<(HostName, String)>,
+    pub not_rolled_back: Vec<HostReason>,
     /// As they were before the rollout, by its audit log; `fleet rollback` only.
     pub as_before: Vec<HostName>,
     /// No step began there.
@@ -71,7 +74,7 @@ impl RolloutRequest<'_> {
     /// The folder cannot be written, or the engine is not there. The rollback of all hosts is tried before.
     pub fn carry_out(
         &self,
-        told: &mut dyn FnMut(&HostName, &HostEvent),
+        on_event: &mut dyn FnMut(&HostName, &HostEvent),
     ) -> Result<RolledOut, FleetError> {
         let hosts = &self.folder.manifest.hosts;
         let mut rolled_out = RolledOut::default();
@@ -89,7 +92,7 @@ impl RolloutRequest<'_> {
             };
             let hosts;
             (hosts, left) = left.split_at(stage);
-            failure = self.stage(hosts, &mut rolled_out, told).err();
+            failure = self.stage(hosts, &mut rolled_out, on_event).err();
         }
         if let Some(error) = failure {
             if !self.keeps_changed {
@@ -119,13 +122,13 @@ impl RolloutRequest<'_> {
         &self,
         hosts: &[HostName],
         rolled_out: &mut RolledOut,
-        told: &mut dyn FnMut(&HostName, &HostEvent),
+        on_event: &mut dyn FnMut(&HostName, &HostEvent),
     ) -> Result<(), FleetError> {
         let mut engine = engine_of(self.folder);
         let mut failure = None;
         let mut started = BTreeSet::new();
         let mut judge = |host: &HostName, event: &HostEvent| {
-            told(host, event);
+            on_event(host, event);
             let noted = match event {
                 HostEvent::Starting => {
                     started.insert(host.clone());
@@ -183,7 +186,10 @@ impl RolloutRequest<'_> {
             _ => {}
         }
         if let Some(problem) = &problem {
-            rolled_out.stopped_at.push((host.clone(), problem.clone()));
+            rolled_out.stopped_at.push(HostReason {
+                host: host.clone(),
+                reason: problem.clone(),
+            });
         }
         let (change_set, changes) =
             rollout.map_or((None, Vec::new()), |it| (it.change_set, it.changes));
@@ -201,21 +207,19 @@ impl RolloutRequest<'_> {
         if hosts.is_empty() {
             return Ok(());
         }
-        let label = self.folder.manifest.change_set_label();
-        let words = |words: &[&str]| words.iter().copied().map(str::to_owned).collect();
+        let mut arguments = vec!["rollback".to_owned()];
+        if let Some(label) = self.folder.manifest.change_label() {
+            arguments.extend(["--label".to_owned(), label]);
+        }
+        arguments.extend(["--if-exists", "--format", "json"].map(str::to_owned));
         let manifest = Manifest {
             id: new_id(),
             started_at_s: now_s(),
             by: self.by.to_owned(),
-            step: words(&["fleet", "on-host", "--change-label", &label]),
-            arguments: words(&[
-                "rollback",
-                "--label",
-                &label,
-                "--if-exists",
-                "--format",
-                "json",
-            ]),
+            step: Step::Undo {
+                rollout: self.folder.manifest.id.clone(),
+            },
+            arguments,
             hosts: hosts.to_vec(),
             ..self.folder.manifest.clone()
         };
@@ -244,8 +248,10 @@ impl RolloutRequest<'_> {
                     AuditAction::RolledBack
                 }
                 Some(reason) => {
-                    let not_rolled_back = (host.clone(), reason.clone());
-                    rolled_out.not_rolled_back.push(not_rolled_back);
+                    rolled_out.not_rolled_back.push(HostReason {
+                        host: host.clone(),
+                        reason: reason.clone(),
+                    });
                     AuditAction::NotRolledBack
                 }
             };

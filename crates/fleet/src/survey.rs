@@ -126,7 +126,7 @@ pub struct CommonFact {
 pub struct Deviation {
     pub hosts: Vec<String>,
     #[serde(flatten)]
-    pub from: From,
+    pub kind: DeviationKind,
     /// Facts in which these hosts, and hardly any others, deviate as well: possible causes.
     pub also: Vec<String>,
 }
@@ -134,7 +134,7 @@ pub struct Deviation {
 /// What they deviate from.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum From {
+pub enum DeviationKind {
     Fact {
         fact: String,
         /// The value of more than half of the group.
@@ -164,8 +164,15 @@ pub enum From {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Divided {
     pub fact: String,
-    /// Values with the number of hosts that have each, the most frequent first, at most eight.
-    pub values: Vec<(String, usize)>,
+    /// The most frequent first, at most eight.
+    pub values: Vec<ValueCount>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ValueCount {
+    pub value: String,
+    /// How many hosts have it.
+    pub hosts: usize,
 }
 
 /// A fact that more than half of a group have, and these hosts do not.

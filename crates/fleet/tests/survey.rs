@@ -7,7 +7,7 @@ use std::fs;
 
 use fastrand::Rng;
 use nearfar_fleet::dataset::{DatasetError, Selection, collect, load};
-use nearfar_fleet::survey::{Deviation, From, Survey, SurveyOptions, survey};
+use nearfar_fleet::survey::{Deviation, DeviationKind, Survey, SurveyOptions, survey};
 use nearfar_fleet::{Ended, Folder, Summary};
 use simulated::{Planted, answer, fill, folder, latency_run, machine, name, put, simulate};
 
@@ -36,7 +36,7 @@ fn named(survey: &Survey) -> BTreeSet<String> {
 fn of_metric(survey: &Survey) -> Vec<&Deviation> {
     let deviations = survey.groups.iter().flat_map(|group| &group.deviations);
     deviations
-        .filter(|it| matches!(it.from, From::Metric { .. }))
+        .filter(|it| matches!(it.kind, DeviationKind::Metric { .. }))
         .collect()
 }
 
@@ -52,14 +52,14 @@ fn planted_deviants_and_no_others_are_named_with_their_figures_and_cause() {
     let slow = of_metric(&survey);
     assert_eq!(slow.len(), 2, "{slow:#?}");
     for deviation in slow {
-        let From::Metric {
+        let DeviationKind::Metric {
             cells,
             ratio,
             low,
             high,
             is_worse,
             ..
-        } = &deviation.from
+        } = &deviation.kind
         else {
             unreachable!()
         };
@@ -84,8 +84,8 @@ fn planted_deviants_and_no_others_are_named_with_their_figures_and_cause() {
     let distances = survey.groups[0]
         .deviations
         .iter()
-        .find_map(|it| match &it.from {
-            From::Fact {
+        .find_map(|it| match &it.kind {
+            DeviationKind::Fact {
                 fact, differences, ..
             } if fact == "distances" => Some(differences.clone()),
             _ => None,

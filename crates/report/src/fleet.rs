@@ -6,7 +6,7 @@ mod wording;
 use nearfar_fleet::dataset::Collected;
 use nearfar_fleet::rollout::RolledOut;
 use nearfar_fleet::survey::{Group, Survey};
-use nearfar_fleet::{HostName, Missing, Summary, some_of};
+use nearfar_fleet::{HostName, HostReason, Summary, some_of};
 
 use crate::count;
 use crate::document::{Document, Table, Text, cells};
@@ -68,8 +68,8 @@ fn outcome(summary: &Summary) -> String {
 
 fn missing(summary: &Summary) -> Table {
     let mut table = Table::of(["host", "state", "reason"]);
-    let mut rows = |state: &str, missing: &[Missing]| {
-        for Missing { host, reason } in missing {
+    let mut rows = |state: &str, missing: &[HostReason]| {
+        for HostReason { host, reason } in missing {
             table.row(cells![name(host), state, reason.as_str()]);
         }
     };
@@ -129,10 +129,10 @@ pub fn rolled_out(rolled_out: &RolledOut) -> Document {
     row(&rolled_out.rolled_back, "rolled back");
     row(&rolled_out.as_before, "as before, by the audit log");
     row(&rolled_out.untouched, "not touched");
-    for (host, reason) in &rolled_out.stopped_at {
+    for HostReason { host, reason } in &rolled_out.stopped_at {
         table.row(cells![name(host), 1, format!("stopped here: {reason}")]);
     }
-    for (host, reason) in &rolled_out.not_rolled_back {
+    for HostReason { host, reason } in &rolled_out.not_rolled_back {
         table.row(cells![name(host), 1, format!("not rolled back: {reason}")]);
     }
     match table.is_empty() {

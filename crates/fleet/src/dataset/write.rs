@@ -176,7 +176,7 @@ fn add_missing(
     files: &mut Files<'_>,
     manifest: &Manifest,
     experiment: &str,
-    missing: &crate::carry_out::Missing,
+    missing: &crate::carry_out::HostReason,
     state: &str,
 ) -> Result<(), DatasetError> {
     let verb = manifest.arguments.join(" ");

@@ -29,7 +29,7 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
     }
 
     fn file(&self, path: std::path::PathBuf) -> Result<File, EngineError> {
-        crate::folder::create_anew(&path).map_err(|reason| EngineError::File {
+        crate::folder::create_new_file(&path).map_err(|reason| EngineError::File {
             path: path.display().to_string(),
             reason,
         })

@@ -8,15 +8,14 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Engine, EngineError, EngineSettings, Paths, StepEnd, quoted};
-use crate::folder::Manifest;
+use super::{Engine, EngineError, Paths, SlurmSettings, StepEnd, quoted};
 use crate::hosts::{HostName, parse_hosts};
 
 /// How long the answer of a job that ended may take to be seen. NFS keeps for up to 60 s that a directory has no such file (acdirmax in
 /// nfs(5)).
 const ANSWER_WAIT: Duration = Duration::from_secs(75);
 /// Reasons of pending jobs that do not go away by waiting for other jobs (squeue(1), JOB REASON CODES).
-const HOPELESS: [&str; 7] = [
+const PERMANENT_REASONS: [&str; 7] = [
     "ReqNodeNotAvail",
     "Nodes required for job are DOWN",
     "PartitionDown",
@@ -31,7 +30,7 @@ pub struct Slurm {
     paths: Paths,
     /// The name that all jobs of the run have.
     name: String,
-    settings: EngineSettings,
+    settings: SlurmSettings,
     /// By number.
     jobs: BTreeMap<String, Job>,
 }
@@ -50,11 +49,12 @@ struct Seen {
 }
 
 impl Slurm {
-    pub fn new(paths: Paths, manifest: &Manifest) -> Self {
+    /// `run` is the name of the fleet run.
+    pub fn new(paths: Paths, run: &str, settings: SlurmSettings) -> Self {
         Self {
             paths,
-            name: format!("nearfar-{}", manifest.id),
-            settings: manifest.engine.clone(),
+            name: format!("nearfar-{run}"),
+            settings,
             jobs: BTreeMap::new(),
         }
     }
@@ -79,40 +79,38 @@ impl Slurm {
         self.jobs.insert(number.to_owned(), job);
     }
 
+    /// The options of a user stand first: of an option that is given twice sbatch takes the last (getopt_long(3)).
     fn arguments(&self, host: &HostName) -> Vec<String> {
-        let mut words = vec![
+        let settings = &self.settings;
+        let mut words = settings.options.clone();
+        words.extend(
+            settings
+                .partition
+                .iter()
+                .map(|name| format!("--partition={name}")),
+        );
+        if settings.is_exclusive {
+            words.push("--exclusive".to_owned());
+        }
+        // % begins a pattern of sbatch.
+        let log = self
+            .paths
+            .log(host)
+            .display()
+            .to_string()
+            .replace('%', "%%");
+        words.extend([
+            format!("--time={}", settings.time_limit_minutes),
             "--parsable".to_owned(),
-            // A host that failed is named, not tried again behind the user's back.
+            // A host that failed is named, and asked again only with --resume.
             "--no-requeue".to_owned(),
             format!("--job-name={}", self.name),
             "--nodes=1".to_owned(),
             "--ntasks=1".to_owned(),
             format!("--nodelist={host}"),
             "--output=/dev/null".to_owned(),
-            // % begins a pattern of sbatch.
-            format!(
-                "--error={}",
-                self.paths
-                    .log(host)
-                    .display()
-                    .to_string()
-                    .replace('%', "%%")
-            ),
-        ];
-        if let EngineSettings::Slurm {
-            partition,
-            is_exclusive,
-            time_limit_minutes,
-            options,
-        } = &self.settings
-        {
-            words.extend(partition.iter().map(|name| format!("--partition={name}")));
-            if *is_exclusive {
-                words.push("--exclusive".to_owned());
-            }
-            words.push(format!("--time={time_limit_minutes}"));
-            words.extend(options.iter().cloned());
-        }
+            format!("--error={log}"),
+        ]);
         words
     }
 
@@ -140,7 +138,7 @@ impl Slurm {
             };
         };
         match state.as_str() {
-            "PENDING" if HOPELESS.iter().any(|it| reason.contains(it)) => {
+            "PENDING" if PERMANENT_REASONS.iter().any(|it| reason.contains(it)) => {
                 let _ = output(Command::new("scancel").arg(number));
                 Some(Some(format!("its node takes no jobs: {reason}")))
             }
@@ -255,6 +253,29 @@ impl Engine for Slurm {
     }
 }
 
+/// The first of these words for sbatch that makes another kind of job than one on one host of this cluster, if any.
+///
+/// Options that choose the node or the files of a job have no effect: nearfar's stand behind them.
+pub fn check_options(options: &[String]) -> Option<&String> {
+    let is_other = |word: &&String| {
+        let long = word.split('=').next().unwrap_or_default();
+        // Unambiguous beginnings of long options count as well.
+        let is_long = [
+            "--array",
+            "--clusters",
+            "--cluster-constraint",
+            "--wrap",
+            "--test-only",
+        ]
+        .iter()
+        .any(|option| long.len() > 3 && option.starts_with(long));
+        let is_short =
+            !word.starts_with("--") && (word.starts_with("-a") || word.starts_with("-M"));
+        is_long || is_short || !word.starts_with('-') || *word == "--"
+    };
+    options.iter().find(is_other)
+}
+
 /// The nodes of a partition, in Slurm's order.
 ///
 /// # Errors
@@ -345,6 +366,34 @@ fn fed(command: &mut Command, input: &str) -> Result<String, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_that_make_other_jobs_are_found() {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        for good in [
+            "--account=perf",
+            "-Aperf",
+            "--mem=2G",
+            "-Jx",
+            "-wn1",
+            "--nice",
+        ] {
+            assert_eq!(check_options(&words(&[good])), None, "{good}");
+        }
+        for other in [
+            "--array=1-4",
+            "-a1-4",
+            "--arr=1",
+            "-Mother",
+            "--clusters=x",
+            "--wrap=true",
+            "job.sh",
+            "--",
+        ] {
+            let all = words(&["--account=perf", other]);
+            assert_eq!(check_options(&all), Some(&all[1]), "{other}");
+        }
+    }
 
     #[test]
     fn the_queue_and_the_nodes_are_read() {

@@ -9,7 +9,7 @@ use nearfar_statistics::outliers::{
 
 use super::groups::HostGroup;
 use super::pattern::pattern;
-use super::{Deviation, From, Measured, NotJudged, SurveyOptions, names};
+use super::{Deviation, DeviationKind, Measured, NotJudged, SurveyOptions, names};
 use crate::dataset::{Loaded, MetricKey};
 use crate::hosts::some_of;
 
@@ -224,7 +224,7 @@ impl Matrix {
             let places: Vec<usize> = hosts.iter().map(|&host| self.hosts[host]).collect();
             Some(Deviation {
                 hosts: names(loaded, &places),
-                from: From::Metric {
+                kind: DeviationKind::Metric {
                     experiment: key.experiment.clone(),
                     metric: key.metric.clone(),
                     unit: key.unit.clone(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::{HostGroup, sizes, text};
-use super::{Deviation, Divided, From, UnknownFact, names};
+use super::{Deviation, DeviationKind, Divided, UnknownFact, ValueCount, names};
 use crate::dataset::Loaded;
 use crate::facts::{Value, matrix_difference};
 
@@ -54,7 +54,10 @@ pub(super) fn odd_facts(loaded: &Loaded, group: &HostGroup, group_by: &[String])
             odd.divided.push(Divided {
                 fact: fact.clone(),
                 values: values
-                    .map(|(value, hosts)| (value.clone(), hosts.len()))
+                    .map(|(value, hosts)| ValueCount {
+                        value: value.clone(),
+                        hosts: hosts.len(),
+                    })
                     .collect(),
             });
             continue;
@@ -66,7 +69,7 @@ pub(super) fn odd_facts(loaded: &Loaded, group: &HostGroup, group_by: &[String])
             };
             odd.deviations.push(Deviation {
                 hosts: names(loaded, hosts),
-                from: From::Fact {
+                kind: DeviationKind::Fact {
                     fact: fact.clone(),
                     usual: usual.clone(),
                     value: value.clone(),
@@ -131,11 +134,11 @@ pub(super) fn causes(deviation: &Deviation, of_facts: &[Deviation]) -> Vec<Strin
     };
     let causes = of_facts.iter().filter(is_cause);
     causes
-        .filter_map(|other| match &other.from {
-            From::Fact {
+        .filter_map(|other| match &other.kind {
+            DeviationKind::Fact {
                 fact, usual, value, ..
             } => Some(format!("{fact} {value} instead of {usual}")),
-            From::Metric { .. } => None,
+            DeviationKind::Metric { .. } => None,
         })
         .collect()
 }

@@ -199,7 +199,7 @@ pub fn folder(path: &Path, hosts: Vec<HostName>) -> Folder {
         nearfar: "0.1.0".to_owned(),
         engine: EngineSettings::Local,
         command: vec!["nearfar".to_owned()],
-        step: vec!["fleet".to_owned(), "on-host".to_owned()],
+        step: nearfar_fleet::Step::Verb,
         arguments: vec!["bench".to_owned(), "latency".to_owned()],
         at_once: 64,
         hosts,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
 use nearfar_fleet::some_of;
-use nearfar_fleet::survey::{Deviation, From, Group, Survey};
+use nearfar_fleet::survey::{Deviation, DeviationKind, Group, Survey};
 
 use super::wording::deviation;
 use super::{method, title};
@@ -51,8 +51,8 @@ impl Degree {
     ];
 
     fn of(deviation: &Deviation) -> Self {
-        match deviation.from {
-            From::Metric {
+        match deviation.kind {
+            DeviationKind::Metric {
                 is_worse: true,
                 ratio,
                 ..

@@ -1,7 +1,9 @@
 //! Deviations in words.
 
 use nearfar_fleet::some_of;
-use nearfar_fleet::survey::{Deviation, Divided, From, Measured, SurveyedRun, UnknownFact};
+use nearfar_fleet::survey::{
+    Deviation, DeviationKind, Divided, Measured, SurveyedRun, UnknownFact, ValueCount,
+};
 
 use crate::amount::{count, decimals, figure, moment, scaled};
 use crate::document::Text;
@@ -12,8 +14,8 @@ const SHOWN_DIFFERENCES: usize = 4;
 
 /// What hosts deviate in, and how.
 pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
-    let (what, how) = match &deviation.from {
-        From::Fact {
+    let (what, how) = match &deviation.kind {
+        DeviationKind::Fact {
             fact,
             usual,
             value,
@@ -25,7 +27,7 @@ pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
             };
             (Text::from(fact), Text::from(how))
         }
-        From::Metric { .. } => metric(deviation),
+        DeviationKind::Metric { .. } => metric(deviation),
     };
     let of = match deviation.hosts.len() {
         1 => String::new(),
@@ -42,7 +44,7 @@ pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
 }
 
 fn metric(deviation: &Deviation) -> (Text, Text) {
-    let From::Metric {
+    let DeviationKind::Metric {
         metric,
         unit,
         cells,
@@ -53,7 +55,7 @@ fn metric(deviation: &Deviation) -> (Text, Text) {
         usual,
         value,
         ..
-    } = &deviation.from
+    } = &deviation.kind
     else {
         return (Text::default(), Text::default());
     };
@@ -103,7 +105,7 @@ pub(super) fn share(share: f64) -> String {
 }
 
 pub(super) fn divided(divided: &Divided) -> String {
-    let one = |(value, hosts): &(String, usize)| format!("{value} ({hosts})");
+    let one = |it: &ValueCount| format!("{} ({})", it.value, count(it.hosts, "host"));
     divided
         .values
         .iter()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::Args;
 use nearfar_fleet::rollout::{RolledOut, RolloutRequest, roll_back};
-use nearfar_fleet::{Folder, HostEvent, HostName};
+use nearfar_fleet::{Folder, HostEvent, HostName, HostReason, Step};
 
 use super::run::{MEASURING, OnHosts, by, check_arguments, parsed};
 use super::{by_who_has_to_act, of_folder};
@@ -50,19 +50,11 @@ impl Apply {
     /// Changes the hosts and prints what became of them.
     pub fn run(self, colour: Colour) -> Outcome {
         let arguments = self.words()?;
-        let step = [
-            "fleet",
-            "on-host",
-            "--measure",
-            &self.measure,
-            "--margin",
-            &self.margin.to_string(),
-        ];
-        let mut manifest = self
-            .on
-            .manifest(step.map(str::to_owned).to_vec(), arguments, None)?;
-        let label = manifest.change_set_label();
-        manifest.step.extend(["--change-label".to_owned(), label]);
+        let step = Step::Change {
+            measure: self.measure.clone(),
+            margin: self.margin,
+        };
+        let manifest = self.on.manifest(step, arguments, None)?;
         let folder = Folder::create(&self.on.results, manifest).map_err(of_folder)?;
         let _lock = folder.lock().map_err(of_folder)?;
         let cancel = signals::cancel_flag();
@@ -73,21 +65,23 @@ impl Apply {
             by: &by(),
             cancel: &cancel,
         };
-        let mut told = |host: &HostName, event: &HostEvent| match event {
+        let mut on_event = |host: &HostName, event: &HostEvent| match event {
             HostEvent::Starting | HostEvent::Started { .. } => {}
             HostEvent::Answered => output::say!("{host}: done"),
             HostEvent::Failed { reason } | HostEvent::Lost { reason } => {
                 output::say!("{host}: {reason}");
             }
         };
-        let rolled_out = request.carry_out(&mut told).map_err(by_who_has_to_act)?;
+        let rolled_out = request
+            .carry_out(&mut on_event)
+            .map_err(by_who_has_to_act)?;
         print(&rolled_out, "fleet-apply/1", self.format.format, colour)?;
         let undo = format!(
             "nearfar fleet rollback --results {}",
             nearfar_lab::shell::word(self.on.results.as_os_str())
         );
         match rolled_out.stopped_at.first() {
-            Some((host, reason)) => {
+            Some(HostReason { host, reason }) => {
                 let rest = match rolled_out.not_rolled_back.is_empty() {
                     true => String::new(),
                     false => format!("\nsome hosts may still be changed: `{undo}` tries again"),

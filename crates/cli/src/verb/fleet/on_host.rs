@@ -27,7 +27,7 @@ use crate::failure::{Failure, Outcome};
 use crate::signals;
 
 /// For what is not ended before it ends itself.
-static NEVER: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
 /// The most that a verb may print, in bytes.
 const MAX_PRINTED: u64 = 256 << 20;
 /// What is kept of its messages, in bytes from the end.
@@ -82,10 +82,10 @@ impl OnHost {
     fn result(self) -> Result<HostResult, Failure> {
         // From the start, so that a step that is ended early answers as well.
         let cancel = self.measure.as_ref().map(|_| signals::cancel_flag());
-        let _turn = self
+        let _lock = self
             .change_label
             .as_deref()
-            .map(|label| turn(label, &self.host))
+            .map(|label| step_lock(label, &self.host))
             .transpose()?;
         if self.end_with_input {
             end_with_input();
@@ -97,11 +97,14 @@ impl OnHost {
         };
         let machine = nearfar_sources::read(&Request::live(want)).ok();
         let directory = tempfile::tempdir().map_err(Failure::refused)?;
-        let done = self.carry_out(directory.path(), cancel.as_deref().unwrap_or(&NEVER))?;
-        let answer = serde_json::from_slice(&done.said.printed).ok();
+        let done = self.carry_out(
+            directory.path(),
+            cancel.as_deref().unwrap_or(&NOT_CANCELLED),
+        )?;
+        let answer = serde_json::from_slice(&done.output.printed).ok();
         let printed = match answer {
             Some(_) => String::new(),
-            None => String::from_utf8_lossy(&done.said.printed).into_owned(),
+            None => String::from_utf8_lossy(&done.output.printed).into_owned(),
         };
         Ok(HostResult {
             schema: RESULT_SCHEMA.to_owned(),
@@ -133,16 +136,16 @@ impl OnHost {
             };
             let changed = step.change()?;
             return Ok(Done {
-                said: changed.said,
+                output: changed.output,
                 runs: changed.runs,
                 rollout: Some(changed.rollout),
             });
         }
         let store = directory.join("runs.db");
         Ok(Done {
-            said: match self.arguments[..] == ["snapshot"] {
-                true => Said::nothing(),
-                false => Said::by(&self.arguments, directory, &store, &NEVER)?,
+            output: match self.arguments[..] == ["snapshot"] {
+                true => VerbOutput::nothing(),
+                false => VerbOutput::by(&self.arguments, directory, &store, &NOT_CANCELLED)?,
             },
             runs: runs_of(&store)?,
             rollout: None,
@@ -167,7 +170,7 @@ fn end_with_input() {
 ///
 /// It is a name of a socket (unix(7), abstract), which needs no file that could be left behind. The host is part of it for the
 /// local engine.
-fn turn(label: &str, host: &HostName) -> Result<UnixListener, Failure> {
+fn step_lock(label: &str, host: &HostName) -> Result<UnixListener, Failure> {
     // sun_path has 108 bytes, the first of which says that it is abstract.
     const MAX_NAME: usize = 107;
     let name = format!("nearfar-{label}-{host}");
@@ -184,7 +187,7 @@ fn turn(label: &str, host: &HostName) -> Result<UnixListener, Failure> {
 
 /// What was done here.
 struct Done {
-    said: Said,
+    output: VerbOutput,
     runs: Vec<Whole>,
     rollout: Option<Rollout>,
 }
@@ -199,19 +202,19 @@ impl Done {
         let rollout = self.rollout.as_ref();
         match rollout.and_then(|rollout| rollout.outcome.problem()) {
             Some(problem) => failed(problem),
-            None => self.said.ended(),
+            None => self.output.ended(),
         }
     }
 }
 
 /// What a verb printed, and how it ended.
-pub(super) struct Said {
+pub(super) struct VerbOutput {
     status: Option<ExitStatus>,
     printed: Vec<u8>,
     message: String,
 }
 
-impl Said {
+impl VerbOutput {
     fn nothing() -> Self {
         Self {
             status: None,
@@ -279,7 +282,7 @@ impl Said {
     }
 }
 
-impl Said {
+impl VerbOutput {
     /// The message that it failed with, else its last line, else how it ended.
     fn reason(&self) -> String {
         let message = |line: &str| -> Option<String> {

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::{Args, Parser as _, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nearfar_fleet::engine::{EngineSettings, engine_of, hosts_of_partition};
+use nearfar_fleet::engine::{
+    EngineSettings, SlurmSettings, check_options, engine_of, hosts_of_partition,
+};
 use nearfar_fleet::{
-    Folder, HostEvent, HostName, Manifest, OnCancel, SCHEMA, Summary, carry_out, new_id,
+    Folder, HostEvent, HostName, Manifest, OnCancel, SCHEMA, Step, Summary, carry_out, new_id,
     parse_hosts,
 };
 use nearfar_runs::now_s;
@@ -130,9 +132,10 @@ impl Run {
             true => self.folder_to_resume()?,
             false => {
                 check_verb(&self.arguments)?;
-                let step = ["fleet", "on-host"].map(str::to_owned).to_vec();
                 let arguments = self.arguments.clone();
-                let manifest = self.on.manifest(step, arguments, self.label.clone())?;
+                let manifest = self
+                    .on
+                    .manifest(Step::Verb, arguments, self.label.clone())?;
                 Folder::create(&self.on.results, manifest).map_err(of_folder)?
             }
         };
@@ -177,7 +180,7 @@ fn ask(folder: &Folder) -> Result<Summary, Failure> {
     let _lock = folder.lock().map_err(of_folder)?;
     let mut engine = engine_of(folder);
     let bar = bar(hosts.len());
-    let mut told = |host: &HostName, event: &HostEvent| {
+    let mut on_event = |host: &HostName, event: &HostEvent| {
         let (HostEvent::Failed { reason } | HostEvent::Lost { reason }) = event else {
             if *event == HostEvent::Answered {
                 bar.inc(1);
@@ -198,7 +201,7 @@ fn ask(folder: &Folder) -> Result<Summary, Failure> {
         engine.as_mut(),
         &by(),
         (&cancel, OnCancel::EndSteps),
-        &mut told,
+        &mut on_event,
     );
     bar.finish_and_clear();
     asked.map_err(by_who_has_to_act)?;
@@ -270,34 +273,6 @@ fn check_verb(arguments: &[String]) -> Outcome {
     }
 }
 
-/// Fails for words by which jobs could not be found again.
-fn check_slurm_options(options: &[String]) -> Outcome {
-    let taken = [
-        "--job-name",
-        "-J",
-        "--clusters",
-        "-M",
-        "--array",
-        "-a",
-        "--nodelist",
-        "-w",
-        "--nodes",
-        "-N",
-        "--requeue",
-        "--output",
-        "-o",
-        "--parsable",
-        "--wrap",
-    ];
-    let is_taken = |word: &&String| taken.contains(&word.split('=').next().unwrap_or_default());
-    match options.iter().find(is_taken) {
-        Some(word) => Err(Failure::Input(anyhow!(
-            "--engine-option {word}: nearfar sets this itself for each job"
-        ))),
-        None => Ok(()),
-    }
-}
-
 /// Fails here for what would fail on every host.
 ///
 /// # Errors
@@ -355,11 +330,11 @@ impl OnHosts {
     /// What is asked in a new run.
     pub fn manifest(
         &self,
-        step: Vec<String>,
+        step: Step,
         arguments: Vec<String>,
         label: Option<String>,
     ) -> Result<Manifest, Failure> {
-        let is_measuring = step.iter().any(|word| word == "--measure")
+        let is_measuring = matches!(step, Step::Change { .. })
             || arguments
                 .first()
                 .is_some_and(|verb| MEASURING.contains(&verb.as_str()));
@@ -389,15 +364,19 @@ impl OnHosts {
         let options = self.engine_options.clone();
         Ok(match self.engine {
             Some(Engine::Slurm) => {
-                check_slurm_options(&options)?;
-                EngineSettings::Slurm {
+                if let Some(word) = check_options(&options) {
+                    return Err(Failure::Input(anyhow!(
+                        "--engine-option {word}: nearfar submits a job of its own for each host; an option and its value are one word, such as --account=perf"
+                    )));
+                }
+                EngineSettings::Slurm(SlurmSettings {
                     partition: self.partition.clone(),
                     is_exclusive: self
                         .exclusive
                         .map_or(is_measuring, |answer| answer == YesNo::Yes),
                     time_limit_minutes: self.time_limit,
                     options,
-                }
+                })
             }
             Some(Engine::Ssh) => EngineSettings::Ssh { options },
             None => {

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearfar_compare::{Comparison, Options, Side, compare};
-use nearfar_fleet::rollout::{Rollout, RolloutOutcome};
+use nearfar_fleet::rollout::{Regression, Rollout, RolloutOutcome, worst};
 use nearfar_runs::export::Whole;
 use serde_json::Value;
 
-use super::{NEVER, Said, runs_of};
+use super::{NOT_CANCELLED, VerbOutput, runs_of};
 use crate::failure::Failure;
 
 /// What a step does to its host.
@@ -28,7 +27,7 @@ pub struct Step<'a> {
 
 /// What came of it: the answer of apply, what it did, and the runs before and after.
 pub struct Changed {
-    pub said: Said,
+    pub output: VerbOutput,
     pub rollout: Rollout,
     pub runs: Vec<Whole>,
 }
@@ -56,8 +55,8 @@ impl Step<'_> {
         }
         let mut words = self.apply.to_vec();
         words.extend(["--label".to_owned(), self.label.to_owned()]);
-        let said = self.run(&words, &self.unused())?;
-        let mut changed = Changed::by(said, runs);
+        let output = self.run(&words, &self.unused())?;
+        let mut changed = Changed::by(output, runs);
         let problem = self.problem(&mut changed);
         changed.rollout.outcome = match problem {
             Ok(None) => return Ok(changed),
@@ -81,8 +80,8 @@ impl Step<'_> {
         self.cancel.load(Ordering::SeqCst)
     }
 
-    fn run(&self, words: &[String], store: &Path) -> Result<Said, Failure> {
-        Said::by(words, self.directory, store, self.cancel)
+    fn run(&self, words: &[String], store: &Path) -> Result<VerbOutput, Failure> {
+        VerbOutput::by(words, self.directory, store, self.cancel)
     }
 
     /// The store of verbs that store no runs.
@@ -91,11 +90,11 @@ impl Step<'_> {
     }
 
     /// What is wrong with the host now: what got worse, or why that or the changes are not known.
-    fn problem(&self, changed: &mut Changed) -> Result<Option<Worse>, String> {
-        if !changed.said.is_answer() {
-            return Err(changed.said.reason());
+    fn problem(&self, changed: &mut Changed) -> Result<Option<Regression>, String> {
+        if !changed.output.is_answer() {
+            return Err(changed.output.reason());
         }
-        let answer: Value = serde_json::from_slice(&changed.said.printed).unwrap_or_default();
+        let answer: Value = serde_json::from_slice(&changed.output.printed).unwrap_or_default();
         if answer["schema"] != "apply/1" || answer.get("change_set").is_none() {
             return Err("apply printed no answer that says what it changed".to_owned());
         }
@@ -111,26 +110,27 @@ impl Step<'_> {
             return Err(failed(measured.reason()));
         }
         let runs = runs_of(&after).map_err(|failure| failed(format!("{failure:?}")))?;
-        let worst = worst(&changed.runs, &runs, self.margin);
+        let worst = worst(&changed.runs, &runs, self.margin).map_err(|error| error.to_string());
         changed.runs.extend(runs);
         worst
     }
 
-    /// Undoes what apply made, also where it was killed before it said what: whether the host is as it was.
+    /// Undoes what apply made, also where it was killed before it answered: whether the host is as it was.
     fn undo(&self) -> bool {
         let words = ["rollback", "--label", self.label, "--if-exists"].map(str::to_owned);
-        Said::by(&words, self.directory, &self.unused(), &NEVER).is_ok_and(|said| said.is_success())
+        VerbOutput::by(&words, self.directory, &self.unused(), &NOT_CANCELLED)
+            .is_ok_and(|output| output.is_success())
     }
 }
 
 impl Changed {
-    fn untouched(said: Said, reason: String) -> Self {
+    fn untouched(output: VerbOutput, reason: String) -> Self {
         let outcome = RolloutOutcome::NotMade {
             reason,
             is_undone: true,
         };
         Self {
-            said,
+            output,
             rollout: Rollout {
                 outcome,
                 change_set: None,
@@ -141,8 +141,8 @@ impl Changed {
     }
 
     /// What apply says that it did.
-    fn by(said: Said, runs: Vec<Whole>) -> Self {
-        let answer: Value = serde_json::from_slice(&said.printed).unwrap_or_default();
+    fn by(output: VerbOutput, runs: Vec<Whole>) -> Self {
+        let answer: Value = serde_json::from_slice(&output.printed).unwrap_or_default();
         let change_set = answer["change_set"].as_u64();
         Self {
             rollout: Rollout {
@@ -154,63 +154,9 @@ impl Changed {
                 changes: changes(&answer),
             },
             runs,
-            said,
+            output,
         }
     }
-}
-
-/// What got worse.
-struct Worse {
-    /// `None` where more samples failed than before.
-    metric: Option<String>,
-    is_primary: bool,
-    /// As a share; infinite where the value before was 0.
-    by: f64,
-}
-
-/// What got significantly worse by more than the margin: the worst cell of the primary metric, else that of any other.
-fn worst(before: &[Whole], after: &[Whole], margin: f64) -> Result<Option<Worse>, String> {
-    if before.len() != after.len() {
-        return Err("the measurement stored another number of runs than before".to_owned());
-    }
-    let options = Options {
-        margin,
-        metrics: Vec::new(),
-        // The changes are the point of it, and free memory is part of a machine.
-        across: nearfar_compare::Kind::all().into_iter().collect(),
-    };
-    let mut all = Vec::new();
-    for (before, after) in before.iter().zip(after) {
-        let sides = [Side::of_run("before", before), Side::of_run("after", after)];
-        let comparison = compare(&sides, &options).map_err(|error| error.to_string())?;
-        all.extend(regressions(&comparison));
-    }
-    let all = all.into_iter().filter(|worse| worse.by > margin);
-    Ok(all.max_by(|a, b| {
-        let order = a.is_primary.cmp(&b.is_primary);
-        order.then(a.by.total_cmp(&b.by))
-    }))
-}
-
-fn regressions(comparison: &Comparison) -> Vec<Worse> {
-    let rows = comparison.rows.iter().filter_map(|row| {
-        let mut metrics = comparison.metrics.iter().enumerate();
-        let (index, metric) = metrics.find(|(_, metric)| metric.name == row.metric)?;
-        Some(Worse {
-            metric: Some(row.metric.clone()),
-            // It is the first.
-            is_primary: index == 0,
-            by: row.regression(metric.better)?,
-        })
-    });
-    let failed = comparison.failed_cells.iter().filter_map(|cell| {
-        Some(Worse {
-            metric: None,
-            is_primary: false,
-            by: cell.regression?,
-        })
-    });
-    rows.chain(failed).collect()
 }
 
 /// The files that were written: `FILE: BEFORE -> AFTER`.
