@@ -45,35 +45,50 @@ impl Summary {
     /// # Errors
     /// The events cannot be read.
     pub fn of(folder: &Folder) -> Result<Self, FolderError> {
-        let mut last = BTreeMap::new();
-        for event in folder.events()? {
-            last.insert(event.host, event.event);
-        }
+        let events = LastEvents::of(folder)?;
         let mut summary = Self::default();
         for host in &folder.manifest.hosts {
-            // The answer itself counts more than what was noted of it: it may have come after its nearfar was gone.
-            let known = folder.outcome(host).or_else(|| last.remove(host));
-            match known {
-                Some(HostEvent::Answered) => summary.answered.push(host.clone()),
-                Some(HostEvent::Failed { reason }) => summary.failed.push(HostReason {
-                    host: host.clone(),
-                    reason,
-                }),
-                Some(HostEvent::Lost { reason }) => summary.lost.push(HostReason {
-                    host: host.clone(),
-                    reason,
-                }),
-                Some(HostEvent::Starting | HostEvent::Started { .. }) | None => {
-                    summary.not_asked.push(host.clone())
-                }
-            }
+            summary.add(host, events.with_answer(host, folder.outcome(host)));
         }
         Ok(summary)
+    }
+
+    /// Counts a host by the last that is known of it.
+    pub(crate) fn add(&mut self, host: &HostName, last: Option<HostEvent>) {
+        let with = |reason| HostReason {
+            host: host.clone(),
+            reason,
+        };
+        match last {
+            Some(HostEvent::Answered) => self.answered.push(host.clone()),
+            Some(HostEvent::Failed { reason }) => self.failed.push(with(reason)),
+            Some(HostEvent::Lost { reason }) => self.lost.push(with(reason)),
+            Some(HostEvent::Starting | HostEvent::Started { .. }) | None => {
+                self.not_asked.push(host.clone())
+            }
+        }
     }
 
     /// Whether every host answered.
     pub fn is_complete(&self) -> bool {
         self.failed.is_empty() && self.lost.is_empty() && self.not_asked.is_empty()
+    }
+}
+
+/// The last event of each host.
+pub(crate) struct LastEvents(BTreeMap<HostName, HostEvent>);
+
+impl LastEvents {
+    pub fn of(folder: &Folder) -> Result<Self, FolderError> {
+        let events = folder.events()?.into_iter();
+        Ok(Self(
+            events.map(|event| (event.host, event.event)).collect(),
+        ))
+    }
+
+    /// The answer itself counts more than what was noted of it: it may have come after its nearfar was gone.
+    pub fn with_answer(&self, host: &HostName, answer: Option<HostEvent>) -> Option<HostEvent> {
+        answer.or_else(|| self.0.get(host).cloned())
     }
 }
 

@@ -285,18 +285,7 @@ impl Folder {
 
     /// What is known of a host from its answer alone: `None` without one.
     pub fn outcome(&self, host: &HostName) -> Option<HostEvent> {
-        match self.brief(host) {
-            Ok(None) => None,
-            Ok(Some(brief)) => Some(match brief.ended {
-                Ended::Answered { .. } => HostEvent::Answered,
-                Ended::Failed { reason, .. } => HostEvent::Failed {
-                    reason: one_line(&reason),
-                },
-            }),
-            Err(error) => Some(HostEvent::Lost {
-                reason: error.to_string(),
-            }),
-        }
+        outcome_of(&self.brief(host), |brief| &brief.ended)
     }
 
     /// Removes what a host answered before, so that an old answer is not taken for a new one.
@@ -370,6 +359,25 @@ impl Manifest {
             Some((what, _)) => Err(wrong(what)),
             None => Ok(()),
         }
+    }
+}
+
+/// What an answer says of its host's step, or that it cannot be read; `None` where there is none.
+pub(crate) fn outcome_of<T>(
+    answer: &Result<Option<T>, FolderError>,
+    ended: impl Fn(&T) -> &Ended,
+) -> Option<HostEvent> {
+    match answer {
+        Ok(None) => None,
+        Ok(Some(answer)) => Some(match ended(answer) {
+            Ended::Answered { .. } => HostEvent::Answered,
+            Ended::Failed { reason, .. } => HostEvent::Failed {
+                reason: one_line(reason),
+            },
+        }),
+        Err(error) => Some(HostEvent::Lost {
+            reason: error.to_string(),
+        }),
     }
 }
 

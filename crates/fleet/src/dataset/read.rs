@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use nearfar_runs::export::{Column, Values, read_parquet};
+use nearfar_runs::export::{Column, read_parquet};
 
 use super::DatasetError;
-use super::tables::Kind;
+use super::tables::{Kind, Rows};
 use super::write::parquet_error;
 use crate::facts::Value;
 
@@ -118,33 +118,20 @@ fn hosts(dataset: &Path) -> Result<Vec<HostRow>, DatasetError> {
         "run_started_at",
     ];
     for file in files {
-        read(&file.path, Kind::Hosts, &wanted, |mut columns| {
-            let started = reals(columns.pop());
-            let label = texts(columns.pop());
-            let emulated = texts(columns.pop());
-            let reason = texts(columns.pop());
-            let state = texts(columns.pop());
-            let host = texts(columns.pop());
-            let run = texts(columns.pop());
-            let all = run
-                .into_iter()
-                .zip(host)
-                .zip(state)
-                .zip(reason)
-                .zip(emulated)
-                .zip(label);
-            for ((((((run, name), state), reason), emulated), label), started) in all.zip(started) {
-                let (Some(run), Some(name)) = (run, name) else {
+        read(&file.path, Kind::Hosts, &wanted, |group| {
+            for row in 0..group.count() {
+                let text = |name| group.text(name, row).map(str::to_owned);
+                let (Some(run), Some(name)) = (text("run"), text("host")) else {
                     continue;
                 };
                 rows.push(HostRow {
                     name,
                     run,
-                    state: state.unwrap_or_default(),
-                    reason,
-                    emulated,
-                    label,
-                    run_started_at: started.unwrap_or_default(),
+                    state: text("state").unwrap_or_default(),
+                    reason: text("reason"),
+                    emulated: text("emulated"),
+                    label: text("label"),
+                    run_started_at: group.real("run_started_at", row).unwrap_or_default(),
                 });
             }
         })?;
@@ -193,35 +180,31 @@ fn facts(
     let mut known: BTreeSet<usize> = BTreeSet::new();
     for file in newest_first(files_of(dataset, Kind::Facts)?, order) {
         let mut of_file = BTreeSet::new();
-        read(&file.path, Kind::Facts, &wanted, |mut columns| {
-            let unknown = texts(columns.pop());
-            let is_size = wholes(columns.pop());
-            let number = reals(columns.pop());
-            let value = texts(columns.pop());
-            let fact = texts(columns.pop());
-            let host = texts(columns.pop());
-            let all = host
-                .into_iter()
-                .zip(fact)
-                .zip(value)
-                .zip(number)
-                .zip(is_size);
-            for (((((host, fact), value), number), is_size), unknown) in all.zip(unknown) {
-                let place = host.and_then(|host| places.get(&host).copied());
-                let (Some(place), Some(fact)) = (place, fact) else {
+        read(&file.path, Kind::Facts, &wanted, |group| {
+            for row in 0..group.count() {
+                let text = |name| group.text(name, row);
+                let place = text("host").and_then(|host| places.get(host).copied());
+                let (Some(place), Some(fact)) = (place, text("fact")) else {
                     continue;
                 };
                 if known.contains(&place) {
                     continue;
                 }
                 of_file.insert(place);
-                let value = match (value, number, is_size) {
-                    (Some(text), _, _) => Value::Text(text),
+                let number = group.real("number", row);
+                let value = match (text("value"), number, group.whole("is_size", row)) {
+                    (Some(text), _, _) => Value::Text(text.to_owned()),
                     (None, Some(number), Some(1)) => Value::Bytes(number as u64),
                     (None, Some(number), _) => Value::Count(number as u64),
-                    (None, None, _) => Value::Unknown(unknown.unwrap_or_default()),
+                    (None, None, _) => {
+                        Value::Unknown(text("unknown").unwrap_or_default().to_owned())
+                    }
                 };
-                loaded.facts.entry(fact).or_default().insert(place, value);
+                let of_fact = match loaded.facts.get_mut(fact) {
+                    Some(of_fact) => of_fact,
+                    None => loaded.facts.entry(fact.to_owned()).or_default(),
+                };
+                of_fact.insert(place, value);
             }
         })?;
         known.append(&mut of_file);
@@ -254,37 +237,16 @@ fn samples(
             runs: HashMap::new(),
             last: None,
         };
-        read(&file.path, Kind::Samples, &wanted, |mut columns| {
-            let value = reals(columns.pop());
-            let started = reals(columns.pop());
-            let primary = wholes(columns.pop());
-            let better = texts(columns.pop());
-            let unit = texts(columns.pop());
-            let metric = texts(columns.pop());
-            let cell = texts(columns.pop());
-            let run = texts(columns.pop());
-            let host = texts(columns.pop());
-            let of_metric = metric.into_iter().zip(unit).zip(better).zip(primary);
-            let of_sample = run.into_iter().zip(started).zip(cell).zip(value);
-            for ((host, of_metric), of_sample) in host.into_iter().zip(of_metric).zip(of_sample) {
-                let (((metric, unit), better), primary) = of_metric;
-                let (((run, started_at), cell), value) = of_sample;
-                let place = host.and_then(|host| places.get(&host).copied());
-                let (Some(place), Some(value)) = (place, value) else {
+        read(&file.path, Kind::Samples, &wanted, |group| {
+            for row in 0..group.count() {
+                let place = group.text("host", row);
+                let place = place.and_then(|host| places.get(host).copied());
+                let (Some(place), Some(value)) = (place, group.real("value", row)) else {
                     continue;
                 };
-                if known.contains(&(place, file.experiment.clone())) {
-                    continue;
+                if !known.contains(&(place, file.experiment.clone())) {
+                    of_file.add(loaded, place, value, &group, row);
                 }
-                let key = MetricKey {
-                    experiment: file.experiment.clone(),
-                    metric: metric.unwrap_or_default(),
-                    unit: unit.unwrap_or_default(),
-                    is_lower_better: better.as_deref() != Some("higher"),
-                    is_primary: primary == Some(1),
-                };
-                let run = (run.unwrap_or_default(), started_at.unwrap_or_default());
-                of_file.add(loaded, place, key, cell.unwrap_or_default(), run, value);
             }
         })?;
         let of_experiment = of_file.runs.into_keys();
@@ -304,32 +266,33 @@ struct FileSamples {
 }
 
 impl FileSamples {
-    fn add(
-        &mut self,
-        loaded: &mut Loaded,
-        place: usize,
-        key: MetricKey,
-        cell: String,
-        run: (String, f64),
-        value: f64,
-    ) {
+    /// Adds a row, if it is of the newest run of its host so far.
+    fn add(&mut self, loaded: &mut Loaded, place: usize, value: f64, group: &Rows, row: usize) {
+        let text = |name| group.text(name, row).unwrap_or_default();
+        let (run, started_at) = (text("stored_run"), group.real("started_at", row));
+        let started_at = started_at.unwrap_or_default();
         match self.runs.get(&place) {
-            Some(known) if known.0 == run.0 => {}
-            Some(known) if known.1 >= run.1 => return,
-            Some(_) => {
-                self.forget(loaded, place);
-                self.runs.insert(place, run);
-            }
-            None => {
-                self.runs.insert(place, run);
+            Some((known, _)) if known == run => {}
+            Some((_, since)) if *since >= started_at => return,
+            known => {
+                if known.is_some() {
+                    self.forget(loaded, place);
+                }
+                self.runs.insert(place, (run.to_owned(), started_at));
             }
         }
-        if self
-            .last
-            .as_ref()
-            .is_none_or(|(last, of)| *last != key || *of != cell)
-        {
-            self.last = Some((key, cell));
+        let is_last = |(key, cell): &(MetricKey, String)| {
+            key.metric == text("metric") && key.unit == text("unit") && cell == text("cell")
+        };
+        if !self.last.as_ref().is_some_and(is_last) {
+            let key = MetricKey {
+                experiment: self.experiment.clone(),
+                metric: text("metric").to_owned(),
+                unit: text("unit").to_owned(),
+                is_lower_better: text("better") != "higher",
+                is_primary: group.whole("is_primary", row) == Some(1),
+            };
+            self.last = Some((key, text("cell").to_owned()));
         }
         let Some((key, cell)) = &self.last else {
             return;
@@ -424,14 +387,15 @@ fn newest_first(files: Vec<DatasetFile>, order: &[LoadedRun]) -> Vec<DatasetFile
 fn read(
     path: &Path,
     kind: Kind,
-    wanted: &[&str],
-    mut rows: impl FnMut(Vec<Values>),
+    wanted: &[&'static str],
+    mut rows: impl FnMut(Rows),
 ) -> Result<(), DatasetError> {
-    let all = kind.columns();
-    let columns: Vec<Column> = wanted
-        .iter()
-        .filter_map(|name| all.iter().find(|column| column.name == *name).cloned())
-        .collect();
+    let mut columns: Vec<Column> = Vec::new();
+    for name in wanted {
+        let column = kind.columns().into_iter().find(|it| it.name == *name);
+        debug_assert!(column.is_some(), "{} has no column {name}", kind.name());
+        columns.extend(column);
+    }
     let failed = |reason| DatasetError::File {
         action: "read",
         path: path.display().to_string(),
@@ -443,29 +407,8 @@ fn read(
     }
     let file = File::open(path).map_err(failed)?;
     read_parquet::<parquet::errors::ParquetError>(file, &columns, |values| {
-        rows(values);
+        rows(Rows::new(wanted, values));
         Ok(())
     })
     .map_err(|error| parquet_error("read", path, &error))
-}
-
-fn texts(values: Option<Values>) -> Vec<Option<String>> {
-    match values {
-        Some(Values::Text(values)) => values,
-        _ => Vec::new(),
-    }
-}
-
-fn reals(values: Option<Values>) -> Vec<Option<f64>> {
-    match values {
-        Some(Values::Real(values)) => values,
-        _ => Vec::new(),
-    }
-}
-
-fn wholes(values: Option<Values>) -> Vec<Option<i64>> {
-    match values {
-        Some(Values::Whole(values)) => values,
-        _ => Vec::new(),
-    }
 }

@@ -99,6 +99,7 @@ enum Type {
 }
 
 /// A field of a row.
+#[derive(Clone, Copy)]
 pub enum Field<'a> {
     Text(&'a str),
     Whole(i64),
@@ -130,24 +131,90 @@ impl From<f64> for Field<'_> {
     }
 }
 
+impl From<Option<i64>> for Field<'_> {
+    fn from(number: Option<i64>) -> Self {
+        number.map_or(Self::Nothing, Self::Whole)
+    }
+}
+
 impl From<Option<f64>> for Field<'_> {
     fn from(number: Option<f64>) -> Self {
         number.map_or(Self::Nothing, Self::Real)
     }
 }
 
-/// Appends a row. A field whose type is not the column's is nothing there.
-pub fn push(columns: &mut [Column], row: &[Field<'_>]) {
-    debug_assert_eq!(columns.len(), row.len());
-    for (column, field) in columns.iter_mut().zip(row) {
+/// A field of a row with the name of its column.
+pub type Named<'a> = (&'static str, Field<'a>);
+
+/// Appends a row. Columns that it does not name have nothing there.
+pub fn push(columns: &mut [Column], row: &[Named<'_>]) {
+    debug_assert!(
+        row.iter()
+            .all(|(name, _)| columns.iter().any(|column| column.name == *name)),
+        "a column that the table does not have"
+    );
+    for (place, column) in columns.iter_mut().enumerate() {
+        // Rows mostly have all columns in their order.
+        let is_it = |(name, _): &&Named<'_>| column.name == *name;
+        let named = row.get(place).filter(is_it);
+        let named = named.or_else(|| row.iter().find(is_it));
+        let field = named.map_or(&Field::Nothing, |(_, field)| field);
         match (&mut column.values, field) {
             (Values::Text(values), Field::Text(text)) => values.push(Some((*text).to_owned())),
             (Values::Whole(values), Field::Whole(number)) => values.push(Some(*number)),
             (Values::Real(values), Field::Real(number)) => values.push(Some(*number)),
-            (Values::Text(values), _) => values.push(None),
-            (Values::Whole(values), _) => values.push(None),
-            (Values::Real(values), _) => values.push(None),
-            (Values::Switch(values), _) => values.push(None),
+            (Values::Text(values), Field::Nothing) => values.push(None),
+            (Values::Whole(values), Field::Nothing) => values.push(None),
+            (Values::Real(values), Field::Nothing) => values.push(None),
+            _ => unreachable!("column {} has another type", column.name),
+        }
+    }
+}
+
+/// Some columns of a group of rows.
+pub struct Rows(Vec<(&'static str, Values)>);
+
+impl Rows {
+    /// Of these columns, in this order.
+    pub fn new(names: &[&'static str], values: Vec<Values>) -> Self {
+        Self(names.iter().copied().zip(values).collect())
+    }
+
+    pub fn count(&self) -> usize {
+        match self.0.first() {
+            Some((_, Values::Text(values))) => values.len(),
+            Some((_, Values::Whole(values))) => values.len(),
+            Some((_, Values::Real(values))) => values.len(),
+            Some((_, Values::Switch(values))) => values.len(),
+            None => 0,
+        }
+    }
+
+    fn column(&self, name: &str) -> Option<&Values> {
+        let column = self.0.iter().find(|(known, _)| *known == name);
+        debug_assert!(column.is_some(), "column {name} was not read");
+        Some(&column?.1)
+    }
+
+    /// `None` where there is nothing.
+    pub fn text(&self, name: &str, row: usize) -> Option<&str> {
+        match self.column(name)? {
+            Values::Text(values) => values.get(row)?.as_deref(),
+            _ => None,
+        }
+    }
+
+    pub fn whole(&self, name: &str, row: usize) -> Option<i64> {
+        match self.column(name)? {
+            Values::Whole(values) => *values.get(row)?,
+            _ => None,
+        }
+    }
+
+    pub fn real(&self, name: &str, row: usize) -> Option<f64> {
+        match self.column(name)? {
+            Values::Real(values) => *values.get(row)?,
+            _ => None,
         }
     }
 }

@@ -5,16 +5,17 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use nearfar_placement::audit::{Audit, AuditOptions, Severity, audit};
+use nearfar_placement::audit::{Audit, AuditOptions, Finding, Severity, audit};
+use nearfar_runs::Better;
 use nearfar_runs::export::{Column, ParquetWriter, Values, Whole};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::tables::{Field, Kind, push};
+use super::tables::{Kind, Named, push};
 use super::{DatasetError, date_of, file_of};
-use crate::carry_out::Summary;
-use crate::facts::{Value, facts};
-use crate::folder::{Folder, Manifest};
+use crate::carry_out::{HostReason, LastEvents, Summary};
+use crate::facts::{Fact, Value, facts};
+use crate::folder::{Folder, HostEvent, Manifest, outcome_of};
 use crate::hosts::HostName;
 use crate::result::{Ended, HostResult};
 
@@ -22,7 +23,7 @@ use crate::result::{Ended, HostResult};
 const HOSTS_AT_ONCE: usize = 128;
 /// Rows of a group of the file.
 const ROWS_A_GROUP: usize = 1 << 16;
-/// The experiment of a verb that is none.
+/// The longest name of an experiment in a path.
 const MAX_EXPERIMENT_BYTES: usize = 64;
 
 /// What was added to a dataset.
@@ -37,36 +38,39 @@ pub struct Collected {
 /// Adds the answers of a run to a dataset, or replaces those that were collected before.
 ///
 /// # Errors
-/// No host has answered; an answer cannot be read now that could be before; the dataset cannot be written.
+/// No host has answered; the dataset cannot be written.
 pub fn collect(folder: &Folder, dataset: &Path) -> Result<Collected, DatasetError> {
-    let summary = Summary::of(folder)?;
+    let manifest = &folder.manifest;
+    let events = LastEvents::of(folder)?;
+    let mut summary = Summary::default();
+    let mut files = Files::new(dataset, manifest);
+    let experiment = experiment_of(&manifest.arguments);
+    for hosts in manifest.hosts.chunks(HOSTS_AT_ONCE) {
+        for read in read_all(folder, hosts) {
+            let event = events.with_answer(&read.host, read.outcome.clone());
+            summary.add(&read.host, event);
+            let Some(answer) = &read.answer else { continue };
+            files.add_answer(&experiment, &read.host, answer)?;
+        }
+    }
     if summary.answered.is_empty() {
         return Err(DatasetError::NoAnswers {
             path: folder.path().display().to_string(),
         });
     }
-    let mut files = Files::new(dataset, &folder.manifest);
-    let experiment = experiment_of(&folder.manifest.arguments);
-    for hosts in summary.answered.chunks(HOSTS_AT_ONCE) {
-        for read in read_all(folder, hosts) {
-            let (host, read) = read;
-            let Some((result, audit)) = read? else {
-                continue;
-            };
-            add_host(&mut files, &folder.manifest, &experiment, &host, &result)?;
-            add_machine(&mut files, &experiment, &host, &result, audit.as_ref())?;
-            for whole in &result.runs {
-                add_samples(&mut files, &host, whole)?;
-            }
-        }
-    }
     for (state, missing) in [("failed", &summary.failed), ("lost", &summary.lost)] {
-        for host in missing {
-            add_missing(&mut files, &folder.manifest, &experiment, host, state)?;
+        for HostReason { host, reason } in missing {
+            let verb = manifest.arguments.join(" ");
+            let row = [
+                ("state", state.into()),
+                ("reason", reason.as_str().into()),
+                ("verb", verb.as_str().into()),
+            ];
+            files.host(&experiment, host, &row)?;
         }
     }
     Ok(Collected {
-        run: folder.manifest.id.clone(),
+        run: manifest.id.clone(),
         rows: files.finish()?,
         summary,
     })
@@ -100,26 +104,39 @@ fn in_a_path(name: &str) -> String {
     }
 }
 
-type Read = Result<Option<(HostResult, Option<Audit>)>, DatasetError>;
+/// What was read of a host.
+struct Read {
+    host: HostName,
+    /// What its answer says of its step; `None` without one.
+    outcome: Option<HostEvent>,
+    /// Where the step answered.
+    answer: Option<(HostResult, Option<Audit>)>,
+}
+
+impl Read {
+    fn of(folder: &Folder, host: &HostName) -> Self {
+        let result = folder.result(host);
+        let outcome = outcome_of(&result, |result| &result.ended);
+        let answered = outcome == Some(HostEvent::Answered);
+        let result = result.ok().flatten().filter(|_| answered);
+        let answer = result.map(|result| {
+            let machine = result.machine.as_ref();
+            let audit = machine.map(|machine| audit(machine, &AuditOptions::default()));
+            (result, audit)
+        });
+        Self {
+            host: host.clone(),
+            outcome,
+            answer,
+        }
+    }
+}
 
 /// The answers of these hosts, in their order, read on all CPUs.
-fn read_all(folder: &Folder, hosts: &[HostName]) -> Vec<(HostName, Read)> {
+fn read_all(folder: &Folder, hosts: &[HostName]) -> Vec<Read> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let part = hosts.len().div_ceil(threads).max(1);
-    let read = |host: &HostName| {
-        let result = folder.result(host).map_err(DatasetError::from);
-        let read = result.map(|result| {
-            result.map(|result| {
-                let options = AuditOptions::default();
-                let audit = result
-                    .machine
-                    .as_ref()
-                    .map(|machine| audit(machine, &options));
-                (result, audit)
-            })
-        });
-        (host.clone(), read)
-    };
+    let read = |host: &HostName| Read::of(folder, host);
     thread::scope(|scope| {
         let read = &read;
         let parts: Vec<_> = hosts
@@ -134,125 +151,6 @@ fn read_all(folder: &Folder, hosts: &[HostName]) -> Vec<(HostName, Read)> {
     })
 }
 
-fn add_host(
-    files: &mut Files<'_>,
-    manifest: &Manifest,
-    experiment: &str,
-    host: &HostName,
-    result: &HostResult,
-) -> Result<(), DatasetError> {
-    let (state, reason, exit_code) = match &result.ended {
-        Ended::Answered { exit_code } => ("answered", None, Some(*exit_code)),
-        Ended::Failed { exit_code, reason } => ("failed", Some(reason.as_str()), *exit_code),
-    };
-    let origin = result.machine.as_ref().map(|machine| &machine.origin);
-    let emulated = origin
-        .and_then(|origin| origin.emulation.as_ref())
-        .map(ToString::to_string);
-    let verb = result.arguments.join(" ");
-    files.row(
-        Kind::Hosts,
-        experiment,
-        &[
-            manifest.id.as_str().into(),
-            host.as_str().into(),
-            manifest.label.as_deref().into(),
-            state.into(),
-            reason.into(),
-            manifest.started_at_s.into(),
-            result.started_at_s.into(),
-            result.took_s.into(),
-            exit_code.map_or(Field::Nothing, |code| i64::from(code).into()),
-            verb.as_str().into(),
-            result.nearfar.as_str().into(),
-            origin.and_then(|origin| origin.host.as_deref()).into(),
-            emulated.as_deref().into(),
-            manifest.by.as_str().into(),
-        ],
-    )
-}
-
-fn add_missing(
-    files: &mut Files<'_>,
-    manifest: &Manifest,
-    experiment: &str,
-    missing: &crate::carry_out::HostReason,
-    state: &str,
-) -> Result<(), DatasetError> {
-    let verb = manifest.arguments.join(" ");
-    files.row(
-        Kind::Hosts,
-        experiment,
-        &[
-            manifest.id.as_str().into(),
-            missing.host.as_str().into(),
-            manifest.label.as_deref().into(),
-            state.into(),
-            missing.reason.as_str().into(),
-            manifest.started_at_s.into(),
-            Field::Nothing,
-            Field::Nothing,
-            Field::Nothing,
-            verb.as_str().into(),
-            Field::Nothing,
-            Field::Nothing,
-            Field::Nothing,
-            manifest.by.as_str().into(),
-        ],
-    )
-}
-
-fn add_machine(
-    files: &mut Files<'_>,
-    experiment: &str,
-    host: &HostName,
-    result: &HostResult,
-    audit: Option<&Audit>,
-) -> Result<(), DatasetError> {
-    let (Some(machine), Some(audit)) = (&result.machine, audit) else {
-        return Ok(());
-    };
-    let run = files.run.clone();
-    for fact in facts(machine, audit) {
-        let (value, number, is_size, unknown) = match &fact.value {
-            Value::Text(text) => (Some(text.clone()), None, Field::Nothing, None),
-            Value::Count(count) => (None, Some(*count as f64), 0.into(), None),
-            Value::Bytes(bytes) => (None, Some(*bytes as f64), 1.into(), None),
-            Value::Unknown(reason) => (None, None, Field::Nothing, Some(reason.as_str())),
-        };
-        files.row(
-            Kind::Facts,
-            experiment,
-            &[
-                run.as_str().into(),
-                host.as_str().into(),
-                fact.name.as_str().into(),
-                value.as_deref().into(),
-                number.into(),
-                is_size,
-                unknown.into(),
-            ],
-        )?;
-    }
-    for finding in &audit.findings {
-        let device = finding.device.map(|device| device.to_string());
-        files.row(
-            Kind::Findings,
-            experiment,
-            &[
-                run.as_str().into(),
-                host.as_str().into(),
-                finding.rule.into(),
-                severity(finding.severity).into(),
-                finding.subject.as_str().into(),
-                finding.message.as_str().into(),
-                device.as_deref().into(),
-            ],
-        )?;
-    }
-    Ok(())
-}
-
 fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Fact => "fact",
@@ -262,52 +160,10 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-fn add_samples(files: &mut Files<'_>, host: &HostName, whole: &Whole) -> Result<(), DatasetError> {
-    let experiment = in_a_path(&whole.run.experiment);
-    let run = files.run.clone();
-    for sample in &whole.taken {
-        let cell = serde_json::to_string(&sample.cell).unwrap_or_default();
-        let warnings = sample.warnings.join("; ");
-        for metric in &whole.detail.metrics {
-            let value = sample.number(&metric.name);
-            if value.is_none() && sample.failed.is_none() {
-                continue;
-            }
-            let better = match metric.better {
-                nearfar_runs::Better::Lower => "lower",
-                nearfar_runs::Better::Higher => "higher",
-            };
-            files.row(
-                Kind::Samples,
-                &experiment,
-                &[
-                    run.as_str().into(),
-                    host.as_str().into(),
-                    whole.run.uid.as_str().into(),
-                    cell.as_str().into(),
-                    metric.name.as_str().into(),
-                    metric.unit.as_str().into(),
-                    better.into(),
-                    i64::from(metric.primary).into(),
-                    (sample.number as i64).into(),
-                    i64::from(sample.round).into(),
-                    sample.started_at_s.into(),
-                    value.into(),
-                    sample.failed.as_deref().into(),
-                    Some(warnings.as_str())
-                        .filter(|text| !text.is_empty())
-                        .into(),
-                ],
-            )?;
-        }
-    }
-    Ok(())
-}
-
 /// The files of a run, each written next to its place and renamed when all are whole.
 struct Files<'a> {
     dataset: &'a Path,
-    run: String,
+    manifest: &'a Manifest,
     date: String,
     open: BTreeMap<(Kind, String), OpenFile>,
 }
@@ -322,25 +178,162 @@ struct OpenFile {
 }
 
 impl<'a> Files<'a> {
-    fn new(dataset: &'a Path, manifest: &Manifest) -> Self {
+    fn new(dataset: &'a Path, manifest: &'a Manifest) -> Self {
         Self {
             dataset,
-            run: manifest.id.clone(),
+            manifest,
             date: date_of(manifest.started_at_s),
             open: BTreeMap::new(),
         }
     }
 
-    fn row(&mut self, kind: Kind, experiment: &str, row: &[Field<'_>]) -> Result<(), DatasetError> {
+    fn add_answer(
+        &mut self,
+        experiment: &str,
+        host: &HostName,
+        (result, audit): &(HostResult, Option<Audit>),
+    ) -> Result<(), DatasetError> {
+        let exit_code = match &result.ended {
+            Ended::Answered { exit_code } => Some(*exit_code),
+            Ended::Failed { exit_code, .. } => *exit_code,
+        };
+        let origin = result.machine.as_ref().map(|machine| &machine.origin);
+        let emulated = origin
+            .and_then(|origin| origin.emulation.as_ref())
+            .map(ToString::to_string);
+        let machine_host = origin.and_then(|origin| origin.host.as_deref());
+        let verb = result.arguments.join(" ");
+        let row = [
+            ("state", "answered".into()),
+            ("started_at", result.started_at_s.into()),
+            ("took_s", result.took_s.into()),
+            ("exit_code", exit_code.map(i64::from).into()),
+            ("verb", verb.as_str().into()),
+            ("nearfar", result.nearfar.as_str().into()),
+            ("machine_host", machine_host.into()),
+            ("emulated", emulated.as_deref().into()),
+        ];
+        self.host(experiment, host, &row)?;
+        if let (Some(machine), Some(audit)) = (&result.machine, audit) {
+            for fact in facts(machine, audit) {
+                self.fact(experiment, host, &fact)?;
+            }
+            for finding in &audit.findings {
+                self.finding(experiment, host, finding)?;
+            }
+        }
+        for whole in &result.runs {
+            self.samples(host, whole)?;
+        }
+        Ok(())
+    }
+
+    /// A row of the table of hosts, with what is the same for all hosts of the run.
+    fn host(
+        &mut self,
+        experiment: &str,
+        host: &HostName,
+        row: &[Named<'_>],
+    ) -> Result<(), DatasetError> {
+        let manifest = self.manifest;
+        let mut row = row.to_vec();
+        row.extend([
+            ("label", manifest.label.as_deref().into()),
+            ("run_started_at", manifest.started_at_s.into()),
+            ("by", manifest.by.as_str().into()),
+        ]);
+        self.row(Kind::Hosts, experiment, host, &row)
+    }
+
+    fn fact(&mut self, experiment: &str, host: &HostName, fact: &Fact) -> Result<(), DatasetError> {
+        let (value, number, is_size, unknown) = match &fact.value {
+            Value::Text(text) => (Some(text.as_str()), None, None, None),
+            Value::Count(count) => (None, Some(*count as f64), Some(0), None),
+            Value::Bytes(bytes) => (None, Some(*bytes as f64), Some(1), None),
+            Value::Unknown(reason) => (None, None, None, Some(reason.as_str())),
+        };
+        let row = [
+            ("fact", fact.name.as_str().into()),
+            ("value", value.into()),
+            ("number", number.into()),
+            ("is_size", is_size.into()),
+            ("unknown", unknown.into()),
+        ];
+        self.row(Kind::Facts, experiment, host, &row)
+    }
+
+    fn finding(
+        &mut self,
+        experiment: &str,
+        host: &HostName,
+        finding: &Finding,
+    ) -> Result<(), DatasetError> {
+        let device = finding.device.map(|device| device.to_string());
+        let row = [
+            ("rule", finding.rule.into()),
+            ("severity", severity(finding.severity).into()),
+            ("subject", finding.subject.as_str().into()),
+            ("message", finding.message.as_str().into()),
+            ("device", device.as_deref().into()),
+        ];
+        self.row(Kind::Findings, experiment, host, &row)
+    }
+
+    fn samples(&mut self, host: &HostName, whole: &Whole) -> Result<(), DatasetError> {
+        let experiment = in_a_path(&whole.run.experiment);
+        for sample in &whole.taken {
+            let cell = serde_json::to_string(&sample.cell).unwrap_or_default();
+            let warnings = sample.warnings.join("; ");
+            let warnings = Some(warnings.as_str()).filter(|text| !text.is_empty());
+            for metric in &whole.detail.metrics {
+                let value = sample.number(&metric.name);
+                if value.is_none() && sample.failed.is_none() {
+                    continue;
+                }
+                let better = match metric.better {
+                    Better::Lower => "lower",
+                    Better::Higher => "higher",
+                };
+                let row = [
+                    ("stored_run", whole.run.uid.as_str().into()),
+                    ("cell", cell.as_str().into()),
+                    ("metric", metric.name.as_str().into()),
+                    ("unit", metric.unit.as_str().into()),
+                    ("better", better.into()),
+                    ("is_primary", i64::from(metric.primary).into()),
+                    ("sample", (sample.number as i64).into()),
+                    ("round", i64::from(sample.round).into()),
+                    ("started_at", sample.started_at_s.into()),
+                    ("value", value.into()),
+                    ("failed", sample.failed.as_deref().into()),
+                    ("warnings", warnings.into()),
+                ];
+                self.row(Kind::Samples, &experiment, host, &row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A row, with the run and the host.
+    fn row(
+        &mut self,
+        kind: Kind,
+        experiment: &str,
+        host: &HostName,
+        row: &[Named<'_>],
+    ) -> Result<(), DatasetError> {
+        let run = self.manifest.id.as_str();
         let key = (kind, experiment.to_owned());
         if !self.open.contains_key(&key) {
-            let path = file_of(self.dataset, kind, &self.date, experiment, &self.run);
+            let path = file_of(self.dataset, kind, &self.date, experiment, run);
             self.open.insert(key.clone(), OpenFile::new(kind, path)?);
         }
         let Some(file) = self.open.get_mut(&key) else {
             return Ok(());
         };
-        push(&mut file.columns, row);
+        let mut named = vec![("run", run.into()), ("host", host.as_str().into())];
+        named.extend_from_slice(row);
+        push(&mut file.columns, &named);
         file.waiting += 1;
         file.rows += 1;
         match file.waiting >= ROWS_A_GROUP {
