@@ -12,7 +12,6 @@ mod slurm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,7 @@ use processes::Processes;
 use slurm::Slurm;
 pub use slurm::{check_options, hosts_of_partition};
 
-use crate::folder::Folder;
+use crate::folder::{Folder, Layout};
 use crate::hosts::HostName;
 
 /// Which engine, and how it is used. Part of the manifest, so that `--resume` needs nothing else.
@@ -106,56 +105,44 @@ pub fn engine_of(folder: &Folder) -> Box<dyn Engine> {
     let manifest = &folder.manifest;
     match &manifest.engine {
         EngineSettings::Local => Box::new(Processes::new(
-            Paths::of(folder),
+            StepCommands::of(folder),
             |_, step| step,
             Stdio::null,
         )),
         EngineSettings::Ssh { options } => {
             let options = options.clone();
-            let mut paths = Paths::of(folder);
+            let mut steps = StepCommands::of(folder);
             // Without a terminal sshd sends no signal to what it started.
-            paths.step.push("--end-with-input".to_owned());
+            steps.step.push("--end-with-input".to_owned());
             let words = move |host: &HostName, step: Vec<String>| ssh(&options, host, &step);
-            Box::new(Processes::new(paths, words, Stdio::piped))
+            Box::new(Processes::new(steps, words, Stdio::piped))
         }
         EngineSettings::Slurm(settings) => Box::new(Slurm::new(
-            Paths::of(folder),
+            StepCommands::of(folder),
             &manifest.id,
             settings.clone(),
         )),
     }
 }
 
-/// What an engine has to know of the folder.
+/// What an engine has to know of a run.
 #[derive(Clone, Debug)]
-pub struct Paths {
-    folder: PathBuf,
+struct StepCommands {
+    layout: Layout,
     command: Vec<String>,
     step: Vec<String>,
     arguments: Vec<String>,
 }
 
-impl Paths {
+impl StepCommands {
     fn of(folder: &Folder) -> Self {
         let manifest = &folder.manifest;
         Self {
-            folder: folder.path().to_owned(),
+            layout: folder.layout().clone(),
             command: manifest.command.clone(),
             step: manifest.step_words(),
             arguments: manifest.arguments.clone(),
         }
-    }
-
-    fn partial(&self, host: &HostName) -> PathBuf {
-        self.folder.join("hosts").join(format!(".{host}.partial"))
-    }
-
-    fn result(&self, host: &HostName) -> PathBuf {
-        self.folder.join("hosts").join(format!("{host}.result.gz"))
-    }
-
-    fn log(&self, host: &HostName) -> PathBuf {
-        self.folder.join("logs").join(format!("{host}.err"))
     }
 
     /// The words of a host's step.
@@ -191,7 +178,7 @@ fn ssh(options: &[String], host: &HostName, step: &[String]) -> Vec<String> {
 }
 
 /// Words as a POSIX shell takes them.
-fn quoted(words: &[String]) -> String {
+pub(crate) fn quoted(words: &[String]) -> String {
     let quoted = words
         .iter()
         .map(|word| format!("'{}'", word.replace('\'', r"'\''")));

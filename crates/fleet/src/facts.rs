@@ -276,7 +276,7 @@ fn caches(machine: &Machine) -> Option<String> {
         let size = cache
             .size_bytes
             .get()
-            .map_or("unknown".to_owned(), |size| format!("{} KiB", size >> 10));
+            .map_or("unknown".to_owned(), |size| size_text(*size));
         *sizes.entry(size).or_default() += 1;
     }
     let named: BTreeMap<&str, u64> = sizes

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::EngineSettings;
+use crate::engine::{EngineSettings, quoted};
 use crate::hosts::HostName;
 use crate::result::{Brief, Ended, HostResult, OfHost, ResultError, hexadecimal};
 use crate::step::Step;
@@ -123,11 +123,42 @@ pub enum FolderError {
     Result(#[from] ResultError),
 }
 
+/// Where the files of hosts are.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Absolute: the hosts see it by this path.
+    pub folder: PathBuf,
+}
+
+impl Layout {
+    pub fn answers(&self) -> PathBuf {
+        self.folder.join("hosts")
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.folder.join("logs")
+    }
+
+    /// Where a host's answer is, or will be.
+    pub fn answer(&self, host: &HostName) -> PathBuf {
+        self.answers().join(format!("{host}.result.gz"))
+    }
+
+    /// Where it is while it is written.
+    pub fn partial(&self, host: &HostName) -> PathBuf {
+        self.answers().join(format!(".{host}.partial"))
+    }
+
+    /// Where the standard error of its step is.
+    pub fn log(&self, host: &HostName) -> PathBuf {
+        self.logs().join(format!("{host}.err"))
+    }
+}
+
 /// The folder, open.
 #[derive(Debug)]
 pub struct Folder {
-    /// Absolute: the hosts see it by this path.
-    path: PathBuf,
+    layout: Layout,
     pub manifest: Manifest,
 }
 
@@ -155,8 +186,11 @@ impl Folder {
         fs::create_dir_all(path).map_err(&failed)?;
         let path = fs::canonicalize(path).map_err(&failed)?;
         check_owner(&path)?;
-        for part in ["hosts", "logs"] {
-            fs::create_dir_all(path.join(part)).map_err(&failed)?;
+        let layout = Layout {
+            folder: path.clone(),
+        };
+        for part in [layout.answers(), layout.logs()] {
+            fs::create_dir_all(part).map_err(&failed)?;
         }
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| failed(error.into()))?;
         if !write_new(&path.join(MANIFEST), &text)? {
@@ -164,11 +198,14 @@ impl Folder {
             let path = path.display().to_string();
             let hint = match is_rollout {
                 true => String::new(),
-                false => format!("; nearfar fleet run --resume --results {path} goes on with it"),
+                false => format!(
+                    "; nearfar fleet run --resume --results {} goes on with it",
+                    quoted(std::slice::from_ref(&path))
+                ),
             };
             return Err(FolderError::Exists { path, hint });
         }
-        Ok(Self { path, manifest })
+        Ok(Self { layout, manifest })
     }
 
     /// Opens the folder of a run.
@@ -200,11 +237,21 @@ impl Folder {
         check_owner(&path)?;
         check_owner(&file)?;
         manifest.check(&file)?;
-        Ok(Self { path, manifest })
+        let layout = Layout { folder: path };
+        Ok(Self { layout, manifest })
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.layout.folder
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where a host's answer is, or will be.
+    pub fn result_path(&self, host: &HostName) -> PathBuf {
+        self.layout.answer(host)
     }
 
     /// The right to change it.
@@ -212,32 +259,17 @@ impl Folder {
     /// # Errors
     /// Another process has it.
     pub fn lock(&self) -> Result<FolderLock, FolderError> {
-        let path = self.path.join(MANIFEST);
+        let path = self.path().join(MANIFEST);
         // NFS takes an exclusive lock only of a file that is open for writing (flock(2)).
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(failure("lock", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(FolderLock(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(FolderError::InUse {
-                path: self.path.display().to_string(),
+                path: self.path().display().to_string(),
             }),
             Err(error) => Err(failure("lock", &path)(error.into())),
         }
-    }
-
-    /// Where a host's answer is, or will be.
-    pub fn result_path(&self, host: &HostName) -> PathBuf {
-        self.path.join("hosts").join(format!("{host}.result.gz"))
-    }
-
-    /// Where it is while it is written.
-    pub fn partial_path(&self, host: &HostName) -> PathBuf {
-        self.path.join("hosts").join(format!(".{host}.partial"))
-    }
-
-    /// Where the standard error of its step is.
-    pub fn log_path(&self, host: &HostName) -> PathBuf {
-        self.path.join("logs").join(format!("{host}.err"))
     }
 
     /// The answer of a host; `None` where there is none yet.
@@ -252,7 +284,7 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::result`].
-    pub fn brief(&self, host: &HostName) -> Result<Option<Brief>, FolderError> {
+    pub(crate) fn brief(&self, host: &HostName) -> Result<Option<Brief>, FolderError> {
         self.read(host, Brief::read)
     }
 
@@ -266,7 +298,7 @@ impl Folder {
         let bytes = match read_limited(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Whole, but its nearfar was gone before it could be renamed.
-                let partial = read_limited(&self.partial_path(host)).ok();
+                let partial = read_limited(&self.layout.partial(host)).ok();
                 let partial = partial.and_then(|bytes| read(&bytes, &place).ok());
                 return Ok(partial.filter(|it| it.host() == host));
             }
@@ -284,7 +316,7 @@ impl Folder {
     }
 
     /// What is known of a host from its answer alone: `None` without one.
-    pub fn outcome(&self, host: &HostName) -> Option<HostEvent> {
+    pub(crate) fn outcome(&self, host: &HostName) -> Option<HostEvent> {
         outcome_of(&self.brief(host), |brief| &brief.ended)
     }
 
@@ -292,8 +324,8 @@ impl Folder {
     ///
     /// # Errors
     /// It cannot be removed.
-    pub fn forget(&self, host: &HostName) -> Result<(), FolderError> {
-        for path in [self.result_path(host), self.partial_path(host)] {
+    pub(crate) fn forget(&self, host: &HostName) -> Result<(), FolderError> {
+        for path in [self.result_path(host), self.layout.partial(host)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(failure("remove", &path)(error));
@@ -305,10 +337,10 @@ impl Folder {
     }
 
     /// The last line that a host's step wrote to standard error; empty without one.
-    pub fn last_log_line(&self, host: &HostName) -> String {
+    pub(crate) fn last_log_line(&self, host: &HostName) -> String {
         use std::io::{Seek as _, SeekFrom};
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.log_path(host))?;
+            let mut file = File::open(self.layout.log(host))?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES)))?;
             let mut bytes = Vec::new();
@@ -326,7 +358,7 @@ impl Folder {
     /// # Errors
     /// It cannot be written.
     pub fn append(&self, event: &Event) -> Result<(), FolderError> {
-        append_line(&self.path.join(EVENTS), event)
+        append_line(&self.path().join(EVENTS), event)
     }
 
     /// What happened, oldest first. A line that a kill cut is passed over.
@@ -334,7 +366,7 @@ impl Folder {
     /// # Errors
     /// It cannot be read.
     pub fn events(&self) -> Result<Vec<Event>, FolderError> {
-        read_lines(&self.path.join(EVENTS))
+        read_lines(&self.path().join(EVENTS))
     }
 }
 

@@ -68,8 +68,6 @@ pub struct HostResult {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ResultError {
-    #[error("cannot read {place}: {reason}")]
-    Read { place: String, reason: io::Error },
     #[error("{place} is damaged or truncated: {reason}")]
     Damaged { place: String, reason: io::Error },
     #[error("{place} is larger than 256 MiB without its compression")]

@@ -111,6 +111,38 @@ fn of_alike_hosts_hardly_any_survey_names_one() {
     assert!(with_false_alarm <= 4, "{with_false_alarm} of {SURVEYS}");
 }
 
+/// Thresholds of two groups at twice the rate are those of one group.
+#[test]
+fn groups_share_the_rate_of_false_alarms() {
+    let directory = tempfile::tempdir().unwrap();
+    let criticals = |groups: usize, false_alarms: f64| -> Vec<f64> {
+        let path = directory.path().join(groups.to_string());
+        let hosts = 4 * groups;
+        let folder = folder(&path, (0..hosts).map(name).collect());
+        let mut run = latency_run(&machine());
+        let mut rng = Rng::with_seed(11);
+        for number in 0..hosts {
+            let mut machine = machine();
+            machine.origin.cpu_model = Some(format!("CPU {}", number / 4));
+            fill(&mut run, &mut rng, |_, _| 1.0);
+            put(&folder, &answer(name(number), machine, vec![run.clone()]));
+        }
+        collect(&folder, &path.join("dataset")).unwrap();
+        let loaded = load(&path.join("dataset"), &Selection::default()).unwrap();
+        let options = SurveyOptions {
+            false_alarms,
+            ..SurveyOptions::default()
+        };
+        let survey = survey(&loaded, &options);
+        let measured = survey.groups.iter().flat_map(|group| &group.measured);
+        measured.map(|it| it.critical).collect()
+    };
+    let [of_one] = criticals(1, 0.05)[..] else {
+        panic!("one group");
+    };
+    assert_eq!(criticals(2, 0.1), [of_one, of_one]);
+}
+
 #[test]
 fn hosts_of_other_machines_are_other_groups_and_few_samples_are_not_judged() {
     let directory = tempfile::tempdir().unwrap();
@@ -250,6 +282,7 @@ fn a_damaged_dataset_is_named_by_its_file() {
     let file = samples.join(format!("{}.parquet", folder.manifest.id));
     let whole = fs::read(&file).unwrap();
     let mut rng = Rng::with_seed(1);
+    let mut refused = 0;
     for _ in 0..200 {
         let mut damaged = whole.clone();
         for _ in 0..rng.usize(1..20) {
@@ -261,6 +294,9 @@ fn a_damaged_dataset_is_named_by_its_file() {
         // Read or refused by name, and no panic.
         if let Err(error) = load(&dataset, &Selection::default()) {
             assert!(error.to_string().contains(".parquet"), "{error}");
+            refused += 1;
         }
     }
+    // Parquet has no checksum of its own by default: a changed value is read.
+    assert!(refused >= 150, "{refused}");
 }

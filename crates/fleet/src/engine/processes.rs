@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::{Engine, EngineError, Paths, StepEnd, os_words};
+use super::{Engine, EngineError, StepCommands, StepEnd, os_words};
 use crate::hosts::HostName;
 
 /// A process for each host.
-pub struct Processes<W> {
-    paths: Paths,
+pub(super) struct Processes<W> {
+    steps: StepCommands,
     /// The words of the process that carries out the words of a step on a host.
     words: W,
     /// Its standard input: a pipe ends with this process.
@@ -19,9 +19,9 @@ pub struct Processes<W> {
 }
 
 impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
-    pub fn new(paths: Paths, words: W, input: fn() -> Stdio) -> Self {
+    pub fn new(steps: StepCommands, words: W, input: fn() -> Stdio) -> Self {
         Self {
-            paths,
+            steps,
             words,
             input,
             running: Vec::new(),
@@ -38,14 +38,17 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
     /// The step ended: its output is the answer if it ended well.
     fn finish(&self, host: HostName, status: ExitStatus) -> StepEnd {
         let problem = match status.success() {
-            true => fs::rename(self.paths.partial(&host), self.paths.result(&host))
-                .err()
-                .map(|reason| {
-                    format!(
-                        "cannot rename {}: {reason}",
-                        self.paths.partial(&host).display()
-                    )
-                }),
+            true => fs::rename(
+                self.steps.layout.partial(&host),
+                self.steps.layout.answer(&host),
+            )
+            .err()
+            .map(|reason| {
+                format!(
+                    "cannot rename {}: {reason}",
+                    self.steps.layout.partial(&host).display()
+                )
+            }),
             false => Some(match status.code() {
                 // Of a POSIX shell, and of ssh by way of it.
                 Some(127) => "there is no such command (--command names it)".to_owned(),
@@ -58,10 +61,10 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
 
 impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
     fn start(&mut self, host: &HostName) -> Result<String, EngineError> {
-        let words = (self.words)(host, self.paths.words(host));
+        let words = (self.words)(host, self.steps.words(host));
         let (out, log) = (
-            self.file(self.paths.partial(host))?,
-            self.file(self.paths.log(host))?,
+            self.file(self.steps.layout.partial(host))?,
+            self.file(self.steps.layout.log(host))?,
         );
         let child = Command::new(&words[0])
             .args(os_words(&words[1..]))
@@ -116,7 +119,7 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
         }
         for (host, mut child) in self.running.drain(..) {
             let _ = child.wait();
-            let _ = fs::remove_file(self.paths.partial(&host));
+            let _ = fs::remove_file(self.steps.layout.partial(&host));
         }
     }
 

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Engine, EngineError, Paths, SlurmSettings, StepEnd, quoted};
+use super::{Engine, EngineError, SlurmSettings, StepCommands, StepEnd, quoted};
 use crate::hosts::{HostName, parse_hosts};
 
 /// How long the answer of a job that ended may take to be seen. NFS keeps for up to 60 s that a directory has no such file (acdirmax in
@@ -26,8 +26,8 @@ const PERMANENT_REASONS: [&str; 7] = [
 ];
 
 /// The jobs of a run.
-pub struct Slurm {
-    paths: Paths,
+pub(super) struct Slurm {
+    steps: StepCommands,
     /// The name that all jobs of the run have.
     name: String,
     settings: SlurmSettings,
@@ -50,9 +50,9 @@ struct Seen {
 
 impl Slurm {
     /// `run` is the name of the fleet run.
-    pub fn new(paths: Paths, run: &str, settings: SlurmSettings) -> Self {
+    pub fn new(steps: StepCommands, run: &str, settings: SlurmSettings) -> Self {
         Self {
-            paths,
+            steps,
             name: format!("nearfar-{run}"),
             settings,
             jobs: BTreeMap::new(),
@@ -65,9 +65,9 @@ impl Slurm {
         let path = |path: std::path::PathBuf| quoted(&[path.display().to_string()]);
         format!(
             "#!/bin/sh\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
-            path(self.paths.partial(host)),
-            quoted(&self.paths.words(host)),
-            path(self.paths.result(host)),
+            path(self.steps.layout.partial(host)),
+            quoted(&self.steps.words(host)),
+            path(self.steps.layout.answer(host)),
         )
     }
 
@@ -94,7 +94,8 @@ impl Slurm {
         }
         // % begins a pattern of sbatch.
         let log = self
-            .paths
+            .steps
+            .layout
             .log(host)
             .display()
             .to_string()
@@ -126,7 +127,7 @@ impl Slurm {
 
     /// How a job ended; `None` while it goes on.
     fn judge(&self, number: &str, job: &mut Job, seen: Option<&Seen>) -> Option<Option<String>> {
-        let has_answer = self.paths.result(&job.host).exists();
+        let has_answer = self.steps.layout.answer(&job.host).exists();
         let since = job.ended_at;
         let is_late = |since: Option<Instant>| since.is_some_and(|at| at.elapsed() > ANSWER_WAIT);
         let Some(Seen { state, reason }) = seen else {
@@ -214,7 +215,7 @@ impl Engine for Slurm {
         }
         let seen = self.seen()?;
         // Listing the directory makes NFS ask its server.
-        let _ = std::fs::read_dir(self.paths.folder.join("hosts")).map(Iterator::count);
+        let _ = std::fs::read_dir(self.steps.layout.answers()).map(Iterator::count);
         let (mut ended, mut going_on) = (Vec::new(), BTreeMap::new());
         for (number, mut job) in std::mem::take(&mut self.jobs) {
             match self.judge(&number, &mut job, seen.get(&number)) {

@@ -164,9 +164,11 @@ impl Run {
         let folder = Folder::open(&self.on.results).map_err(of_folder)?;
         if folder.manifest.is_rollout() {
             // It would change every host at once, without canaries.
-            let results = self.on.results.display();
+            let results = &self.on.results;
             return Err(Failure::Input(anyhow!(
-                "{results} is the folder of a fleet apply, which is not resumed; `nearfar fleet rollback --results {results}` undoes it"
+                "{} is the folder of a fleet apply, which is not resumed; `nearfar fleet rollback --results {}` undoes it",
+                results.display(),
+                nearfar_lab::shell::word(results.as_os_str())
             )));
         }
         Ok(folder)

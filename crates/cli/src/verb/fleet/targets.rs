@@ -16,8 +16,8 @@ const LABELS: [&str; 3] = ["product", "cpu_model", "firmware"];
 
 /// Write the hosts of a dataset as targets for Prometheus' file_sd_configs
 ///
-/// The exporter of each host (`nearfar exporter`) is a target, labelled with what its group has in common. docs/exporter/fleet-rules.yml
-/// has recording rules for all of them.
+/// The exporter of each host (`nearfar exporter`) is a target, labelled with its product, CPU model and firmware.
+/// docs/exporter/fleet-rules.yml has recording rules for all of them.
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar fleet targets --dataset fleet -o /etc/prometheus/nearfar/hosts.json"
