@@ -59,6 +59,14 @@ pub enum ApplyError {
     #[error("there is no change set {run} in {place}: `nearfar history` lists them")]
     NoSuchChangeSet { run: ChangeSetId, place: String },
     /// There is none with this label.
-    #[error("no change set in {place} has the label {label:?}: `nearfar history` lists them")]
-    NoSuchLabel { label: String, place: String },
+    #[error("no change set in {place} has the label {label:?}; {known}")]
+    NoSuchLabel {
+        label: String,
+        place: String,
+        /// What labels there are.
+        known: String,
+    },
+    /// Another process changes or undoes something under this label.
+    #[error("another step of {label} still runs here")]
+    LabelInUse { label: String },
 }

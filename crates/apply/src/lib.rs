@@ -28,6 +28,7 @@ mod error;
 pub mod export;
 mod history;
 mod journal;
+mod label_lock;
 mod line_file;
 mod outcome;
 mod owner;
@@ -47,6 +48,7 @@ pub use cpuset_memory::{
 };
 pub use error::ApplyError;
 pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
+pub use label_lock::LabelLock;
 pub use outcome::{
     Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
     RollbackOutcome, Tried, UndoResult,

@@ -1,5 +1,6 @@
 //! Undoing a change set: its writes, newest first, each put back by [`crate::undo`].
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::change_set_files::ChangeSetFiles as _;
@@ -45,12 +46,19 @@ impl Selection {
     }
 
     /// The error where there is no such change set; `None` where there need not be one.
-    fn missing(&self, place: String) -> Option<ApplyError> {
+    fn missing(&self, place: String, labels: &BTreeSet<String>) -> Option<ApplyError> {
         match self {
             Self::Last => None,
             Self::Label(label) => Some(ApplyError::NoSuchLabel {
                 label: label.clone(),
                 place,
+                known: match labels.is_empty() {
+                    true => "none has a label".to_owned(),
+                    false => {
+                        let labels: Vec<String> = labels.iter().cloned().collect();
+                        nearfar_machine::alternatives(label, &labels)
+                    }
+                },
             }),
             Self::Number(run) => Some(ApplyError::NoSuchChangeSet { run: *run, place }),
         }
@@ -88,7 +96,7 @@ pub fn rollback_with(
 ) -> Result<RollbackOutcome, ApplyError> {
     let nothing = RollbackOutcome::nothing();
     let Some(state) = StateDir::find(&target.location())? else {
-        return match options.selection.missing(target.place()) {
+        return match options.selection.missing(target.place(), &BTreeSet::new()) {
             Some(error) => Err(error),
             None => Ok(nothing),
         };
@@ -166,7 +174,7 @@ fn choose(
     boot: Option<&str>,
 ) -> Result<Choice, ApplyError> {
     let asked = selection.number();
-    let mut has_one = false;
+    let (mut has_one, mut labels) = (false, BTreeSet::new());
     let mut choice = Choice {
         chosen: None,
         later: Vec::new(),
@@ -187,6 +195,7 @@ fn choose(
         }
         let is_selected = asked.is_none() && selection.has(&contents);
         has_one |= is_selected;
+        labels.extend(contents.header.as_ref().and_then(|it| it.label.clone()));
         match state_of(&contents, boot) {
             ChangeSetState::Made | ChangeSetState::Interrupted if is_selected => {
                 choice.chosen = Some((run, contents));
@@ -199,7 +208,7 @@ fn choose(
         }
         choice.later.push((run, contents));
     }
-    match selection.missing(state.place.clone()) {
+    match selection.missing(state.place.clone(), &labels) {
         Some(error) if !has_one => Err(error),
         _ => Ok(choice),
     }

@@ -106,7 +106,8 @@ fn inside_a_step_is_ended() {
         )
     );
 
-    // Killed in the second one: the rollback finds its change set without an answer, and nothing when it comes again.
+    // Killed in the second one: the rollback finds its change set without an answer, and nothing when it comes again. A step that comes
+    // after it changes nothing.
     let mut child = change("killed");
     wait_until("the group is changed again", || nodes() == "1\n");
     child.kill().unwrap();
@@ -117,6 +118,8 @@ fn inside_a_step_is_ended() {
         assert_eq!(nodes(), "\n");
         assert_eq!(answer(file).ended, Ended::Answered { exit_code: 0 });
     }
+    let late = change("late").wait().unwrap();
+    assert_eq!((late.code(), nodes().as_str()), (Some(3), "\n"));
     let undone = |file| answer(file).answer["rollbacks"][0]["change_set"].clone();
     assert_eq!((undone("undone"), undone("nothing")), (2.into(), ().into()));
 }

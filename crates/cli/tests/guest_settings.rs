@@ -8,6 +8,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::AtomicBool;
@@ -236,6 +237,8 @@ fn settings_and_resources_take_effect_and_nothing_is_left_of_them() {
 #[ignore = "runs in a guest, started by the test above"]
 fn in_the_guest() {
     assert!(guests::is_inside());
+    // Open before something is mounted over a checkout in /tmp.
+    let nearfar = fs::File::open(guests::NEARFAR).unwrap();
     prepare();
     let before = settings();
     assert_eq!(resources(), Vec::<String>::new());
@@ -243,7 +246,7 @@ fn in_the_guest() {
     assert_eq!(settings(), before);
     assert_eq!(resources(), Vec::<String>::new());
     for (has_guard, kills_guard) in [(false, false), (true, false), (true, true)] {
-        killed(&before, has_guard, kills_guard);
+        killed(&nearfar, &before, has_guard, kills_guard);
     }
 }
 
@@ -300,7 +303,7 @@ fn take_effect(before: &State) {
     }
 }
 
-fn killed(before: &State, has_guard: bool, kills_guard: bool) {
+fn killed(nearfar: &fs::File, before: &State, has_guard: bool, kills_guard: bool) {
     let _ = fs::remove_file(IN_SAMPLE);
     // The path of a checkout in /tmp leads nowhere in a guest, which has a /tmp of its own.
     let mut child = Command::new("/proc/self/exe");
@@ -336,7 +339,7 @@ fn killed(before: &State, has_guard: bool, kills_guard: bool) {
         return;
     }
     assert_ne!(settings(), *before, "it was not undone");
-    let next = Command::new(guests::NEARFAR)
+    let next = Command::new(format!("/proc/self/fd/{}", nearfar.as_raw_fd()))
         .args(["runs", "list"])
         .output()
         .unwrap();

@@ -62,7 +62,7 @@ impl Summary {
         match last {
             Some(HostEvent::Answered) => self.answered.push(host.clone()),
             Some(HostEvent::Failed { reason }) => self.failed.push(with(reason)),
-            Some(HostEvent::Lost { reason }) => self.lost.push(with(reason)),
+            Some(HostEvent::Lost { reason, .. }) => self.lost.push(with(reason)),
             Some(HostEvent::Starting | HostEvent::Started { .. }) | None => {
                 self.not_asked.push(host.clone())
             }
@@ -88,7 +88,13 @@ impl LastEvents {
 
     /// The answer itself counts more than what was noted of it: it may have come after its nearfar was gone.
     pub fn with_answer(&self, host: &HostName, answer: Option<HostEvent>) -> Option<HostEvent> {
-        answer.or_else(|| self.0.get(host).cloned())
+        answer.or_else(|| match self.0.get(host)? {
+            HostEvent::Answered => Some(HostEvent::Lost {
+                reason: "its answer is no longer in the folder".to_owned(),
+                is_not_begun: false,
+            }),
+            event => Some(event.clone()),
+        })
     }
 }
 
@@ -124,9 +130,15 @@ pub fn carry_out(
         on_event,
         running: BTreeSet::new(),
         waiting: VecDeque::new(),
+        is_stopped: false,
     };
-    asking.begin(hosts)?;
-    asking.until_all_ended(cancel, on_cancel)?;
+    let asked = asking
+        .begin(hosts)
+        .and_then(|()| asking.until_all_ended(cancel, on_cancel));
+    if asked.is_err() && on_cancel == OnCancel::FinishSteps {
+        asking.finish_running();
+    }
+    asked?;
     if cancel.load(Ordering::SeqCst) && on_cancel == OnCancel::EndSteps {
         asking.engine.cancel();
     }
@@ -143,7 +155,7 @@ pub fn wait_for_started(
     by: &str,
     cancel: &AtomicBool,
 ) -> Result<(), FleetError> {
-    engine.cancel_waiting();
+    engine.cancel_waiting()?;
     let mut on_event = |_: &HostName, _: &HostEvent| ControlFlow::Continue(());
     let mut asking = Asking {
         folder,
@@ -152,6 +164,7 @@ pub fn wait_for_started(
         on_event: &mut on_event,
         running: BTreeSet::new(),
         waiting: VecDeque::new(),
+        is_stopped: true,
     };
     let mut jobs = asking.jobs()?;
     jobs.retain(|host, _| folder.outcome(host).is_none());
@@ -166,6 +179,8 @@ struct Asking<'a> {
     on_event: &'a mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
     running: BTreeSet<HostName>,
     waiting: VecDeque<HostName>,
+    /// No further step is to begin.
+    is_stopped: bool,
 }
 
 impl Asking<'_> {
@@ -193,8 +208,8 @@ impl Asking<'_> {
                 continue;
             }
             if let Some(reason) = unavailable.remove(&host) {
-                self.note(&host, HostEvent::Lost { reason })?;
-            } else {
+                self.note_lost(&host, reason, true)?;
+            } else if !self.is_stopped {
                 self.waiting.push_back(host);
             }
         }
@@ -226,21 +241,21 @@ impl Asking<'_> {
         let mut failing_since: Option<Instant> = None;
         loop {
             if cancel.load(Ordering::SeqCst) {
-                self.waiting.clear();
                 if on_cancel == OnCancel::EndSteps {
                     return Ok(());
                 }
+                self.stop();
             }
+            self.start_some(cancel)?;
             if self.running.is_empty() && self.waiting.is_empty() {
                 return Ok(());
             }
-            self.start_some()?;
             match self.engine.ended() {
                 Ok(ended) => {
                     failing_since = None;
                     for end in ended {
                         self.running.remove(&end.host);
-                        let event = self.judge(&end.host, end.problem);
+                        let event = self.judge(end.problem, &end.host, end.is_not_begun);
                         self.note(&end.host, event)?;
                     }
                 }
@@ -258,29 +273,75 @@ impl Asking<'_> {
         }
     }
 
-    fn start_some(&mut self) -> Result<(), FleetError> {
+    /// Begins no further step, and ends those that the engine has not begun.
+    fn stop(&mut self) {
+        self.waiting.clear();
+        if !std::mem::replace(&mut self.is_stopped, true) {
+            // Where that fails they begin and are waited for.
+            let _ = self.engine.cancel_waiting();
+        }
+    }
+
+    fn start_some(&mut self, cancel: &AtomicBool) -> Result<(), FleetError> {
         while self.running.len() < self.folder.manifest.at_once
+            && !self.is_stopped
+            && !cancel.load(Ordering::SeqCst)
             && let Some(host) = self.waiting.pop_front()
         {
             self.folder.forget(&host)?;
             self.note(&host, HostEvent::Starting)?;
+            if self.is_stopped {
+                // The one who is told of it could not note it.
+                let reason = "it was stopped before it began".to_owned();
+                return self.note_lost(&host, reason, true);
+            }
             match self.engine.start(&host) {
                 Ok(job) => {
+                    self.running.insert(host.clone());
                     self.note(&host, HostEvent::Started { job })?;
-                    self.running.insert(host);
                 }
+                // sbatch can fail after the controller has taken the job.
                 Err(error @ EngineError::Failed { .. }) => {
-                    let reason = error.to_string();
-                    self.note(&host, HostEvent::Lost { reason })?;
+                    self.note_lost(&host, error.to_string(), false)?;
                 }
-                Err(error) => return Err(error.into()),
+                // Perhaps there are no more processes or files now.
+                Err(_) if !self.running.is_empty() => {
+                    self.waiting.push_front(host);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.note_lost(&host, error.to_string(), true)?;
+                    return Err(error.into());
+                }
             }
         }
         Ok(())
     }
 
+    /// After an error: waits for the steps that run, so that it is known what became of them.
+    fn finish_running(&mut self) {
+        self.stop();
+        let since = Instant::now();
+        while !self.running.is_empty() {
+            match self.engine.ended() {
+                Ok(ended) => {
+                    for end in ended {
+                        self.running.remove(&end.host);
+                        let event = self.judge(end.problem, &end.host, end.is_not_begun);
+                        if self.note(&end.host, event.clone()).is_err() {
+                            let _ = (self.on_event)(&end.host, &event);
+                        }
+                    }
+                }
+                Err(_) if since.elapsed().as_secs() > MAX_ENGINE_FAILURE_S => return,
+                Err(_) => {}
+            }
+            self.pause(&AtomicBool::new(false));
+        }
+    }
+
     /// What a step that ended has given: its answer decides, whatever the engine says.
-    fn judge(&self, host: &HostName, problem: Option<String>) -> HostEvent {
+    fn judge(&self, problem: Option<String>, host: &HostName, is_not_begun: bool) -> HostEvent {
         if let Some(outcome) = self.folder.outcome(host) {
             return outcome;
         }
@@ -289,7 +350,10 @@ impl Asking<'_> {
         if !words.is_empty() {
             reason = format!("{reason}: {words}");
         }
-        HostEvent::Lost { reason }
+        HostEvent::Lost {
+            reason,
+            is_not_begun,
+        }
     }
 
     fn note(&mut self, host: &HostName, event: HostEvent) -> Result<(), FleetError> {
@@ -300,9 +364,22 @@ impl Asking<'_> {
             event: event.clone(),
         })?;
         if (self.on_event)(host, &event).is_break() {
-            self.waiting.clear();
+            self.stop();
         }
         Ok(())
+    }
+
+    fn note_lost(
+        &mut self,
+        host: &HostName,
+        reason: String,
+        is_not_begun: bool,
+    ) -> Result<(), FleetError> {
+        let event = HostEvent::Lost {
+            reason,
+            is_not_begun,
+        };
+        self.note(host, event)
     }
 
     /// Waits for the engine's interval; less when the request is cancelled meanwhile.

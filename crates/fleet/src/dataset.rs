@@ -46,8 +46,6 @@ pub enum DatasetError {
         path: String,
         known: String,
     },
-    #[error("no host of the run in {path} has answered: there is nothing to collect")]
-    NoAnswers { path: String },
     #[error(transparent)]
     Folder(#[from] FolderError),
 }

@@ -36,6 +36,19 @@ pub enum EngineSettings {
     Slurm(SlurmSettings),
 }
 
+impl EngineSettings {
+    /// For steps that measure nothing: they need no node for themselves.
+    pub(crate) fn without_measuring(&self) -> Self {
+        match self {
+            Self::Slurm(settings) => Self::Slurm(SlurmSettings {
+                is_exclusive: false,
+                ..settings.clone()
+            }),
+            other => other.clone(),
+        }
+    }
+}
+
 /// How jobs are submitted.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SlurmSettings {
@@ -64,6 +77,8 @@ pub struct StepEnd {
     pub host: HostName,
     /// What the engine says of its end; `None` where it says that all is well.
     pub problem: Option<String>,
+    /// Whether it is known not to have begun on the host.
+    pub is_not_begun: bool,
 }
 
 pub trait Engine {
@@ -94,7 +109,21 @@ pub trait Engine {
     fn cancel(&mut self);
 
     /// Ends the steps of the run that wait and have not begun, also those that an earlier nearfar started.
-    fn cancel_waiting(&mut self) {}
+    ///
+    /// # Errors
+    /// The engine cannot be asked.
+    fn cancel_waiting(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Whether the engine has steps of the run that wait or run, also those that an earlier nearfar started. Engines whose steps are
+    /// processes do not know.
+    ///
+    /// # Errors
+    /// The engine cannot be asked.
+    fn has_active(&mut self) -> Result<bool, EngineError> {
+        Ok(false)
+    }
 
     /// How long to wait before it is asked again, in milliseconds.
     fn interval_ms(&self) -> u64;

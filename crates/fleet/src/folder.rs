@@ -8,11 +8,11 @@
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,8 @@ const MANIFEST: &str = "fleet-run.json";
 const EVENTS: &str = "events.jsonl";
 /// The most that one file may have, in bytes: an answer is compressed.
 const MAX_FILE_BYTES: u64 = 256 << 20;
+/// The longest line of events or of the audit log, in bytes.
+const MAX_LINE_BYTES: u64 = 16 << 20;
 /// What is shown of a host's standard error, in bytes from its end.
 const MAX_LOG_BYTES: u64 = 4096;
 
@@ -73,6 +75,9 @@ pub enum HostEvent {
     /// No answer came.
     Lost {
         reason: String,
+        /// Whether the host is known not to have begun its step.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_not_begun: bool,
     },
 }
 
@@ -102,6 +107,8 @@ pub enum FolderError {
         /// How to go on with it, where that can be done.
         hint: String,
     },
+    #[error("cannot begin a fleet run in {path}: {part} is there, of another run")]
+    NotEmpty { path: String, part: String },
     #[error(
         "{path} belongs to user {owner}, or others can write it: the one who wrote it could have commands run here"
     )]
@@ -189,8 +196,20 @@ impl Folder {
         let layout = Layout {
             folder: path.clone(),
         };
+        let is_new = !path.join(MANIFEST).exists();
         for part in [layout.answers(), layout.logs()] {
-            fs::create_dir_all(part).map_err(&failed)?;
+            match fs::create_dir(&part) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_new => {
+                    return Err(FolderError::NotEmpty {
+                        path: path.display().to_string(),
+                        part: part.display().to_string(),
+                    });
+                }
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
         }
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| failed(error.into()))?;
         if !write_new(&path.join(MANIFEST), &text)? {
@@ -215,6 +234,7 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Self, FolderError> {
         let path = fs::canonicalize(path).map_err(failure("open", path))?;
         let file = path.join(MANIFEST);
+        check_owner(&path)?;
         let text = match read_limited(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(FolderError::NotAFolder {
@@ -223,6 +243,7 @@ impl Folder {
             }
             text => text.map_err(failure("read", &file))?,
         };
+        check_owner(&file)?;
         let manifest: Manifest =
             serde_json::from_slice(&text).map_err(|reason| FolderError::Json {
                 path: file.display().to_string(),
@@ -234,10 +255,11 @@ impl Folder {
                 found: manifest.schema,
             });
         }
-        check_owner(&path)?;
-        check_owner(&file)?;
         manifest.check(&file)?;
         let layout = Layout { folder: path };
+        for part in [layout.answers(), layout.logs()] {
+            check_owner(&part)?;
+        }
         Ok(Self { layout, manifest })
     }
 
@@ -317,7 +339,7 @@ impl Folder {
 
     /// What is known of a host from its answer alone: `None` without one.
     pub(crate) fn outcome(&self, host: &HostName) -> Option<HostEvent> {
-        outcome_of(&self.brief(host), |brief| &brief.ended)
+        outcome_of(&self.result(host), |result| &result.ended)
     }
 
     /// Removes what a host answered before, so that an old answer is not taken for a new one.
@@ -325,7 +347,13 @@ impl Folder {
     /// # Errors
     /// It cannot be removed.
     pub(crate) fn forget(&self, host: &HostName) -> Result<(), FolderError> {
-        for path in [self.result_path(host), self.layout.partial(host)] {
+        // Without a log it is known that a job did not begin.
+        let files = [
+            self.result_path(host),
+            self.layout.partial(host),
+            self.layout.log(host),
+        ];
+        for path in files {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(failure("remove", &path)(error));
@@ -409,6 +437,7 @@ pub(crate) fn outcome_of<T>(
         }),
         Err(error) => Some(HostEvent::Lost {
             reason: error.to_string(),
+            is_not_begun: false,
         }),
     }
 }
@@ -418,7 +447,9 @@ fn check_owner(path: &Path) -> Result<(), FolderError> {
     let there = fs::symlink_metadata(path).map_err(failure("read", path))?;
     let owner = there.uid();
     let is_own = owner == 0 || owner == rustix::process::geteuid().as_raw();
-    match is_own && there.mode() & 0o002 == 0 {
+    let is_own_group = there.gid() == rustix::process::getegid().as_raw();
+    let of_others = if is_own_group { 0o002 } else { 0o022 };
+    match is_own && there.mode() & of_others == 0 {
         true => Ok(()),
         false => Err(FolderError::NotTrusted {
             path: path.display().to_string(),
@@ -468,14 +499,22 @@ pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), Fol
 
 /// The lines of JSON of a file, without those that cannot be read; none where there is no file.
 pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, FolderError> {
-    let bytes = match read_limited(path) {
+    let mut file = match open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        bytes => bytes.map_err(failure("read", path))?,
+        file => BufReader::new(file.map_err(failure("read", path))?),
     };
-    let lines = bytes.split(|&byte| byte == b'\n');
-    Ok(lines
-        .filter_map(|line| serde_json::from_slice(line).ok())
-        .collect())
+    let (mut lines, mut line) = (Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        let read = (&mut file)
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)
+            .map_err(failure("read", path))?;
+        if read == 0 {
+            return Ok(lines);
+        }
+        lines.extend(serde_json::from_slice(&line).ok());
+    }
 }
 
 /// The text on one line, cut where it is long: it comes from other hosts.
@@ -493,9 +532,22 @@ fn failure<'a>(action: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Fo
     }
 }
 
+/// A file that is one itself: opening a FIFO would wait for ever, and a link leads to what another user has chosen.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("not a regular file")),
+    }
+}
+
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?
+    open_regular(path)?
         .take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)?;
     match bytes.len() as u64 > MAX_FILE_BYTES {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The most hosts that one list may name.
 const MAX_HOSTS: usize = 100_000;
 /// The longest name: that of a domain (RFC 1035), with a user before it.
-const MAX_NAME_BYTES: usize = 320;
+const MAX_NAME_BYTES: usize = 200;
 
 /// The name of a host as an engine takes it, or `user@host` for OpenSSH.
 ///

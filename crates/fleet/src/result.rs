@@ -68,6 +68,12 @@ pub struct HostResult {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ResultError {
+    #[error("{place} is empty: the step printed nothing (is --command nearfar?)")]
+    Empty { place: String },
+    #[error(
+        "{place} begins with {begin:?}: something on the host, such as its login shell, prints before nearfar does"
+    )]
+    Preceded { place: String, begin: String },
     #[error("{place} is damaged or truncated: {reason}")]
     Damaged { place: String, reason: io::Error },
     #[error("{place} is larger than 256 MiB without its compression")]
@@ -174,6 +180,18 @@ impl OfHost for Brief {
 /// Inflates, compares the sum and the schema, and parses.
 fn parsed<T: DeserializeOwned>(bytes: &[u8], place: &str) -> Result<T, ResultError> {
     let place = || place.to_owned();
+    if bytes.is_empty() {
+        return Err(ResultError::Empty { place: place() });
+    }
+    // RFC 1952.
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
+        let begin = begin.lines().next().unwrap_or_default().to_owned();
+        return Err(ResultError::Preceded {
+            place: place(),
+            begin,
+        });
+    }
     let mut decoder = GzDecoder::new(BufReader::new(bytes));
     let mut json = Vec::new();
     (&mut decoder)

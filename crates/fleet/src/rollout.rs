@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nearfar_runs::now_s;
 use serde::Serialize;
@@ -25,11 +26,14 @@ pub use audit::{AuditAction, AuditEntry};
 pub use outcome::{Rollout, RolloutOutcome};
 pub use regression::{NotComparable, Regression, worst};
 
-use crate::carry_out::{FleetError, HostReason, OnCancel, carry_out, wait_for_started};
-use crate::engine::engine_of;
+use crate::carry_out::{FleetError, HostReason, LastEvents, OnCancel, carry_out, wait_for_started};
+use crate::engine::{EngineError, engine_of};
 use crate::folder::{Folder, FolderError, HostEvent, Manifest, new_id};
 use crate::hosts::HostName;
 use crate::step::Step;
+
+/// How long jobs that are not known are waited for before an undo.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// What became of all hosts.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -49,9 +53,30 @@ pub struct RolledOut {
     pub untouched: Vec<HostName>,
     /// Whether it was interrupted before every host had its turn.
     pub is_interrupted: bool,
-    /// Those of `stopped_at` that may still be changed.
+    /// Why it ended before every host had its turn, other than a host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Those that may be changed, and did not answer so.
     #[serde(skip)]
     unknown: Vec<HostName>,
+}
+
+impl RolledOut {
+    fn is_stopped(&self) -> bool {
+        !self.stopped_at.is_empty() || self.failure.is_some()
+    }
+
+    /// In the order of the list, not in that in which they ended.
+    fn sort(&mut self, hosts: &[HostName]) {
+        let places: BTreeMap<&HostName, usize> = hosts.iter().zip(0..).collect();
+        for named in [
+            &mut self.kept,
+            &mut self.nothing_to_change,
+            &mut self.rolled_back,
+        ] {
+            named.sort_by_key(|host| places.get(host).copied());
+        }
+    }
 }
 
 /// Who asks, and how.
@@ -68,23 +93,13 @@ pub struct RolloutRequest<'a> {
 impl RolloutRequest<'_> {
     /// Changes the canaries, then the others; undoes what was changed when a host gets worse.
     ///
-    /// When it is cancelled no further step begins, and those that have begun are waited for.
-    ///
-    /// # Errors
-    /// The folder cannot be written, or the engine is not there. The rollback of all hosts is tried before.
-    pub fn carry_out(
-        &self,
-        on_event: &mut dyn FnMut(&HostName, &HostEvent),
-    ) -> Result<RolledOut, FleetError> {
+    /// When it is cancelled or something fails, no further step begins, and those that have begun are waited for. What failed is in the
+    /// answer.
+    pub fn carry_out(&self, on_event: &mut dyn FnMut(&HostName, &HostEvent)) -> RolledOut {
         let hosts = &self.folder.manifest.hosts;
         let mut rolled_out = RolledOut::default();
-        let mut failure = None;
         let mut left = &hosts[..];
-        while rolled_out.stopped_at.is_empty()
-            && failure.is_none()
-            && !left.is_empty()
-            && !self.is_cancelled()
-        {
+        while !rolled_out.is_stopped() && !left.is_empty() && !self.is_cancelled() {
             // A host that has nothing to change proves nothing: the next one is a canary in its place.
             let stage = match self.canaries.saturating_sub(rolled_out.kept.len()) {
                 0 => left.len(),
@@ -92,26 +107,22 @@ impl RolloutRequest<'_> {
             };
             let hosts;
             (hosts, left) = left.split_at(stage);
-            failure = self.stage(hosts, &mut rolled_out, on_event).err();
-        }
-        if let Some(error) = failure {
-            if !self.keeps_changed {
-                // Steps may still run: it waits for them. What it cannot do, `fleet rollback` can later.
-                let _ = roll_back(self);
+            if let Err(error) = self.stage(hosts, &mut rolled_out, on_event) {
+                rolled_out.failure = Some(error.to_string());
             }
-            return Err(error);
         }
         let mut to_undo = std::mem::take(&mut rolled_out.unknown);
-        if !rolled_out.stopped_at.is_empty() && !self.keeps_changed {
+        if rolled_out.is_stopped() && !self.keeps_changed {
             to_undo.append(&mut rolled_out.kept);
         }
-        self.undo(&to_undo, &mut rolled_out)?;
-        let events = self.folder.events()?;
+        self.undo(&to_undo, &mut rolled_out);
+        let events = self.folder.events().unwrap_or_default();
         let touched: BTreeSet<&HostName> = events.iter().map(|event| &event.host).collect();
         let untouched = hosts.iter().filter(|host| !touched.contains(host));
         rolled_out.untouched = untouched.cloned().collect();
-        rolled_out.is_interrupted = self.is_cancelled() && !rolled_out.untouched.is_empty();
-        Ok(rolled_out)
+        rolled_out.is_interrupted = self.is_cancelled();
+        rolled_out.sort(hosts);
+        rolled_out
     }
 
     fn is_cancelled(&self) -> bool {
@@ -126,16 +137,20 @@ impl RolloutRequest<'_> {
     ) -> Result<(), FleetError> {
         let mut engine = engine_of(self.folder);
         let mut failure = None;
-        let mut started = BTreeSet::new();
+        let (mut started, mut open) = (BTreeSet::new(), BTreeSet::new());
         let mut judge = |host: &HostName, event: &HostEvent| {
             on_event(host, event);
             let noted = match event {
                 HostEvent::Starting => {
                     started.insert(host.clone());
+                    open.insert(host.clone());
                     audit::write(self.folder, self.by, host, AuditAction::Starting.into())
                 }
                 HostEvent::Started { .. } => Ok(()),
-                event => self.judge(host, event, started.contains(host), rolled_out),
+                event => {
+                    open.remove(host);
+                    self.judge(host, event, started.contains(host), rolled_out)
+                }
             };
             match noted {
                 Ok(()) if rolled_out.stopped_at.is_empty() => ControlFlow::Continue(()),
@@ -146,14 +161,17 @@ impl RolloutRequest<'_> {
                 }
             }
         };
-        carry_out(
+        let carried_out = carry_out(
             self.folder,
             hosts,
             engine.as_mut(),
             self.by,
             (self.cancel, OnCancel::FinishSteps),
             &mut judge,
-        )?;
+        );
+        // What became of these is not known.
+        rolled_out.unknown.extend(open);
+        carried_out?;
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -169,14 +187,21 @@ impl RolloutRequest<'_> {
         let rollout = brief.and_then(|brief| brief.rollout);
         let problem = match (&rollout, event) {
             (Some(rollout), _) => rollout.outcome.problem(),
-            (None, HostEvent::Failed { reason } | HostEvent::Lost { reason }) => {
+            (None, HostEvent::Failed { reason } | HostEvent::Lost { reason, .. }) => {
                 Some(reason.clone())
             }
             (None, _) => Some("its answer says nothing of changes".to_owned()),
         };
+        let is_not_begun = matches!(
+            event,
+            HostEvent::Lost {
+                is_not_begun: true,
+                ..
+            }
+        );
         let action = match &rollout {
             Some(rollout) => rollout.action(),
-            None if has_started => AuditAction::Unknown,
+            None if has_started && !is_not_begun => AuditAction::Unknown,
             None => AuditAction::NotApplied,
         };
         match action {
@@ -203,10 +228,45 @@ impl RolloutRequest<'_> {
     }
 
     /// Undoes what these hosts have of this rollout, by the same engine. Hosts that have nothing of it answer so.
-    fn undo(&self, hosts: &[HostName], rolled_out: &mut RolledOut) -> Result<(), FleetError> {
+    fn undo(&self, hosts: &[HostName], rolled_out: &mut RolledOut) {
         if hosts.is_empty() {
-            return Ok(());
+            return;
         }
+        let Err(error) = self.try_undo(hosts, rolled_out) else {
+            return;
+        };
+        let undone: BTreeSet<&HostName> = rolled_out.rolled_back.iter().collect();
+        let named = rolled_out.not_rolled_back.iter().map(|it| &it.host);
+        let named: BTreeSet<&HostName> = named.chain(undone).collect();
+        let others = hosts.iter().filter(|host| !named.contains(host));
+        let others: Vec<HostReason> = others
+            .map(|host| HostReason {
+                host: host.clone(),
+                reason: error.to_string(),
+            })
+            .collect();
+        rolled_out.not_rolled_back.extend(others);
+    }
+
+    /// Waits until the engine has no step of this rollout: one that begins after the undo would change its host again.
+    fn until_no_step_is_left(&self) -> Result<(), EngineError> {
+        let mut engine = engine_of(self.folder);
+        engine.cancel_waiting()?;
+        let since = Instant::now();
+        while engine.has_active()? {
+            if since.elapsed() > MAX_WAIT {
+                return Err(EngineError::Failed {
+                    program: "the engine".to_owned(),
+                    reason: "a job of this rollout still runs".to_owned(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(engine.interval_ms()));
+        }
+        Ok(())
+    }
+
+    fn try_undo(&self, hosts: &[HostName], rolled_out: &mut RolledOut) -> Result<(), FleetError> {
+        self.until_no_step_is_left()?;
         let mut arguments = vec!["rollback".to_owned()];
         if let Some(label) = self.folder.manifest.change_label() {
             arguments.extend(["--label".to_owned(), label]);
@@ -221,6 +281,7 @@ impl RolloutRequest<'_> {
             },
             arguments,
             hosts: hosts.to_vec(),
+            engine: self.folder.manifest.engine.without_measuring(),
             ..self.folder.manifest.clone()
         };
         let folder = Folder::create(&self.undo_path(), manifest)?;
@@ -236,10 +297,11 @@ impl RolloutRequest<'_> {
             (&never, OnCancel::FinishSteps),
             &mut go_on,
         )?;
+        let events = LastEvents::of(&folder)?;
         for host in hosts {
-            let reason = match folder.outcome(host) {
+            let reason = match events.with_answer(host, folder.outcome(host)) {
                 Some(HostEvent::Answered) => None,
-                Some(HostEvent::Failed { reason } | HostEvent::Lost { reason }) => Some(reason),
+                Some(HostEvent::Failed { reason } | HostEvent::Lost { reason, .. }) => Some(reason),
                 _ => Some("no answer came".to_owned()),
             };
             let action = match &reason {
@@ -314,6 +376,7 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
             false => to_undo.push(host.clone()),
         }
     }
-    request.undo(&to_undo, &mut rolled_out)?;
+    request.undo(&to_undo, &mut rolled_out);
+    rolled_out.sort(&folder.manifest.hosts);
     Ok(rolled_out)
 }

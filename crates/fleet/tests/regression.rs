@@ -64,3 +64,23 @@ fn samples_that_fail_are_worse_where_nothing_else_is() {
     let worse = worst(&[run(9, 1.0)], &[after], MARGIN).unwrap().unwrap();
     assert_eq!((worse.metric, worse.is_primary), (None, false));
 }
+
+/// What cannot find a regression does not say that there is none.
+#[test]
+fn measurements_that_cannot_tell_are_refused() {
+    let few = |seed, factor| {
+        let mut run = run(seed, factor);
+        run.taken.retain(|sample| sample.round <= 2);
+        run
+    };
+    let error = worst(&[few(11, 1.0)], &[few(12, 2.0)], MARGIN).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("16 cells have too few samples to tell whether {METRIC} got worse: measure more")
+    );
+    let mut after = run(14, 1.0);
+    let gone = after.taken[0].cell.clone();
+    after.taken.retain(|sample| sample.cell != gone);
+    let error = worst(&[run(13, 1.0)], &[after], MARGIN).unwrap_err();
+    assert!(matches!(error, NotComparable::CellIsGone { .. }), "{error}");
+}

@@ -3,6 +3,8 @@
 mod page;
 mod wording;
 
+use std::collections::BTreeSet;
+
 use nearfar_fleet::dataset::Collected;
 use nearfar_fleet::rollout::RolledOut;
 use nearfar_fleet::survey::{Group, Survey};
@@ -35,7 +37,13 @@ pub fn run(summary: &Summary, folder: &str) -> Document {
     document.paragraph(outcome(summary));
     document.table(missing(summary));
     if !summary.not_asked.is_empty() {
-        document.labelled("not asked: ", some_of(&summary.not_asked, SHOWN_HOSTS));
+        document.labelled(
+            "not asked, or interrupted: ",
+            some_of(&summary.not_asked, SHOWN_HOSTS),
+        );
+    }
+    if !summary.failed.is_empty() || !summary.lost.is_empty() {
+        document.labelled("what steps wrote: ", format!("{folder}/logs/HOST.err"));
     }
     if !summary.is_complete() {
         let folder = shell_word(folder);
@@ -90,6 +98,7 @@ pub fn collected(collected: &[Collected], dataset: &str) -> Document {
         ">answered",
         ">failed",
         ">lost",
+        ">not asked",
         ">facts",
         ">findings",
         ">samples",
@@ -100,7 +109,8 @@ pub fn collected(collected: &[Collected], dataset: &str) -> Document {
             Role::Subject.text(&it.run),
             it.summary.answered.len(),
             it.summary.failed.len(),
-            it.summary.lost.len() + it.summary.not_asked.len(),
+            it.summary.lost.len(),
+            it.summary.not_asked.len(),
             rows("facts"),
             rows("findings"),
             rows("samples"),
@@ -108,6 +118,7 @@ pub fn collected(collected: &[Collected], dataset: &str) -> Document {
     }
     document.table(table);
     for it in collected.iter().filter(|it| !it.summary.is_complete()) {
+        document.heading(format!("Without an answer in {}", it.run), "");
         document.table(missing(&it.summary));
     }
     let dataset = shell_word(dataset);
@@ -115,8 +126,8 @@ pub fn collected(collected: &[Collected], dataset: &str) -> Document {
     document
 }
 
-/// What became of hosts that were to be changed.
-pub fn rolled_out(rolled_out: &RolledOut) -> Document {
+/// What became of hosts that were to be changed, and the command that undoes it, if one does.
+pub fn rolled_out(rolled_out: &RolledOut, undo: &str) -> Document {
     let mut document = Document::new();
     let mut table = Table::of(["hosts", ">number", "state"]);
     let mut row = |hosts: &[HostName], what: &str| {
@@ -124,13 +135,27 @@ pub fn rolled_out(rolled_out: &RolledOut) -> Document {
             table.row(cells![name_some(hosts), hosts.len(), what]);
         }
     };
+    let stopped: BTreeSet<&HostName> = rolled_out.stopped_at.iter().map(|it| &it.host).collect();
+    let (undone, rolled_back): (Vec<HostName>, Vec<HostName>) = rolled_out
+        .rolled_back
+        .iter()
+        .cloned()
+        .partition(|host| stopped.contains(host));
     row(&rolled_out.kept, "changed");
     row(&rolled_out.nothing_to_change, "nothing to change");
-    row(&rolled_out.rolled_back, "rolled back");
+    row(&rolled_back, "rolled back");
     row(&rolled_out.as_before, "as before, by the audit log");
     row(&rolled_out.untouched, "not touched");
     for HostReason { host, reason } in &rolled_out.stopped_at {
-        table.row(cells![name(host), 1, format!("stopped here: {reason}")]);
+        let then = match undone.contains(host) {
+            true => "; rolled back",
+            false => "",
+        };
+        table.row(cells![
+            name(host),
+            1,
+            format!("stopped here: {reason}{then}")
+        ]);
     }
     for HostReason { host, reason } in &rolled_out.not_rolled_back {
         table.row(cells![name(host), 1, format!("not rolled back: {reason}")]);
@@ -138,6 +163,9 @@ pub fn rolled_out(rolled_out: &RolledOut) -> Document {
     match table.is_empty() {
         true => document.paragraph("nothing to do"),
         false => document.table(table),
+    }
+    if !rolled_out.kept.is_empty() && !undo.is_empty() {
+        document.labelled("to undo: ", undo);
     }
     document
 }
@@ -249,7 +277,7 @@ fn remarks(group: &Group, document: &mut Document) {
         );
     }
     for it in group.unknown.iter().take(SHOWN_UNKNOWN) {
-        document.labelled(format!("{} is not known: ", it.fact), wording::unknown(it));
+        document.labelled(format!("{} unknown: ", it.fact), wording::unknown(it));
     }
     document.more(
         group.unknown.len().saturating_sub(SHOWN_UNKNOWN),
@@ -273,9 +301,10 @@ fn title(group: &Group) -> String {
     let values: Vec<String> = group
         .common
         .iter()
-        .map(|common| match common.value.as_str() {
-            "unknown" => format!("{} unknown", common.fact),
-            value => value.to_owned(),
+        .map(|common| match common.fact.as_str() {
+            // These values say what they are.
+            "product" | "cpu_model" if common.value != "unknown" => common.value.clone(),
+            fact => format!("{fact} {}", common.value),
         })
         .collect();
     match values.is_empty() {
@@ -285,9 +314,13 @@ fn title(group: &Group) -> String {
 }
 
 fn method(survey: &Survey) -> String {
+    let of_facts = "A fact deviates if more than half of the group has another value.";
+    if survey.groups.iter().all(|group| group.measured.is_empty()) {
+        return of_facts.to_owned();
+    }
     format!(
-        "A fact deviates if more than half of the group has another value. A measurement deviates by {} or more, and further than \
-         chance allows: if all hosts were alike, the probability that any is named is {} at most. Intervals are of 95 %.",
+        "{of_facts} A measurement deviates by {} or more, and further than chance allows: if all hosts were alike, the probability that \
+         any is named is {} at most. Intervals are of 95 %.",
         share(survey.min_effect),
         share(survey.false_alarms),
     )

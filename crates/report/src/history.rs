@@ -32,8 +32,8 @@ fn one(set: &ChangeSet, out: &mut Document) {
             ("its journal cannot be read".to_owned(), Some(because))
         }
     };
-    let mut parts: Vec<String> = set.label.iter().cloned().collect();
-    parts.push(state);
+    let mut parts = vec![state];
+    parts.extend(set.label.iter().map(|label| format!("label {label:?}")));
     if set.at_s > 0 {
         parts.push(moment(set.at_s));
     }

@@ -100,6 +100,13 @@ impl Rollback {
     fn undo_all(&self, target: &Target, rollbacks: &mut Vec<RollbackOutcome>) -> Outcome {
         loop {
             let outcome = self.undo(target)?;
+            let is_again = outcome.change_set.is_some()
+                && rollbacks.last().map(|it| it.change_set) == Some(outcome.change_set);
+            if is_again {
+                return Err(Failure::Refused(anyhow!(
+                    "what was changed is as before, and its journal cannot say so: is the disk full?"
+                )));
+            }
             let is_last = outcome.change_set.is_none() || !outcome.is_complete();
             // That nothing is left is said only where nothing was there.
             if outcome.change_set.is_some() || rollbacks.is_empty() {

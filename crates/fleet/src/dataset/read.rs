@@ -11,6 +11,9 @@ use super::tables::{Kind, Rows};
 use super::write::parquet_error;
 use crate::facts::Value;
 
+/// The state of a host that its run did not ask.
+const NOT_ASKED: &str = "not_asked";
+
 /// Which runs count; all of the dataset by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
@@ -23,7 +26,7 @@ pub struct Selection {
 pub struct HostRow {
     pub name: String,
     pub run: String,
-    /// `answered`, `failed` or `lost`.
+    /// `answered`, `failed`, `lost` or `not_asked`.
     pub state: String,
     pub reason: Option<String>,
     pub emulated: Option<String>,
@@ -75,9 +78,11 @@ pub fn load(dataset: &Path, selection: &Selection) -> Result<Loaded, DatasetErro
     let order = choose(&mut rows, dataset, selection)?;
     let mut newest: BTreeMap<String, HostRow> = BTreeMap::new();
     for row in rows {
+        // That a host was not asked says nothing of it.
+        let rank = |row: &HostRow| (row.state != NOT_ASKED, row.run_started_at);
         let is_newer = newest
             .get(&row.name)
-            .is_none_or(|known| known.run_started_at <= row.run_started_at);
+            .is_none_or(|known| rank(known) <= rank(&row));
         if is_newer {
             newest.insert(row.name.clone(), row);
         }
@@ -145,7 +150,11 @@ fn choose(
     dataset: &Path,
     selection: &Selection,
 ) -> Result<Vec<LoadedRun>, DatasetError> {
-    let known: BTreeSet<String> = rows.iter().map(|row| row.run.clone()).collect();
+    let name = |row: &HostRow| match &row.label {
+        Some(label) => format!("{label} ({})", row.run),
+        None => row.run.clone(),
+    };
+    let known: BTreeSet<String> = rows.iter().map(name).collect();
     if let Some(wanted) = &selection.run {
         rows.retain(|row| row.run == *wanted || row.label.as_deref() == Some(wanted));
         if rows.is_empty() {
@@ -346,6 +355,16 @@ fn files_of(dataset: &Path, kind: Kind) -> Result<Vec<DatasetFile>, DatasetError
         }
     }
     Ok(files)
+}
+
+/// The files of a run in all tables.
+pub(super) fn files_of_run(dataset: &Path, run: &str) -> Result<Vec<PathBuf>, DatasetError> {
+    let mut found = Vec::new();
+    for kind in Kind::ALL {
+        let files = files_of(dataset, kind)?.into_iter();
+        found.extend(files.filter(|file| file.run == run).map(|file| file.path));
+    }
+    Ok(found)
 }
 
 /// The entries of a directory whose names begin so, with the rest of the name; none where there is no directory.

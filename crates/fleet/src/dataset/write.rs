@@ -1,6 +1,6 @@
 //! From the folder of a run to the dataset.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -11,6 +11,7 @@ use nearfar_runs::export::{Column, ParquetWriter, Values, Whole};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
+use super::read::files_of_run;
 use super::tables::{Kind, Named, push};
 use super::{DatasetError, date_of, file_of};
 use crate::carry_out::{HostReason, LastEvents, Summary};
@@ -23,6 +24,8 @@ use crate::result::{Ended, HostResult};
 const HOSTS_AT_ONCE: usize = 128;
 /// Rows of a group of the file.
 const ROWS_A_GROUP: usize = 1 << 16;
+/// Experiments of an answer: each is an open file.
+const MAX_EXPERIMENTS: usize = 64;
 /// The longest name of an experiment in a path.
 const MAX_EXPERIMENT_BYTES: usize = 64;
 
@@ -38,7 +41,7 @@ pub struct Collected {
 /// Adds the answers of a run to a dataset, or replaces those that were collected before.
 ///
 /// # Errors
-/// No host has answered; the dataset cannot be written.
+/// The dataset cannot be written.
 pub fn collect(folder: &Folder, dataset: &Path) -> Result<Collected, DatasetError> {
     let manifest = &folder.manifest;
     let events = LastEvents::of(folder)?;
@@ -53,27 +56,35 @@ pub fn collect(folder: &Folder, dataset: &Path) -> Result<Collected, DatasetErro
             files.add_answer(&experiment, &read.host, answer)?;
         }
     }
-    if summary.answered.is_empty() {
-        return Err(DatasetError::NoAnswers {
-            path: folder.path().display().to_string(),
-        });
-    }
-    for (state, missing) in [("failed", &summary.failed), ("lost", &summary.lost)] {
-        for HostReason { host, reason } in missing {
-            let verb = manifest.arguments.join(" ");
-            let row = [
-                ("state", state.into()),
-                ("reason", reason.as_str().into()),
-                ("verb", verb.as_str().into()),
-            ];
-            files.host(&experiment, host, &row)?;
-        }
+    let verb = manifest.arguments.join(" ");
+    let not_asked = summary
+        .not_asked
+        .iter()
+        .map(|host| (host, "not_asked", None));
+    let of = |state, missing| without_answer(state, missing);
+    let missing = of("failed", &summary.failed).chain(of("lost", &summary.lost));
+    for (host, state, reason) in missing.chain(not_asked) {
+        let row = [
+            ("state", state.into()),
+            ("reason", reason.into()),
+            ("verb", verb.as_str().into()),
+        ];
+        files.host(&experiment, host, &row)?;
     }
     Ok(Collected {
         run: manifest.id.clone(),
         rows: files.finish()?,
         summary,
     })
+}
+
+/// Hosts with their state and reason.
+fn without_answer<'a>(
+    state: &'static str,
+    missing: &'a [HostReason],
+) -> impl Iterator<Item = (&'a HostName, &'static str, Option<&'a str>)> {
+    let row = move |it: &'a HostReason| (&it.host, state, Some(it.reason.as_str()));
+    missing.iter().map(row)
 }
 
 /// The experiment by which answers are found: that of `bench EXPERIMENT`, else the verb.
@@ -116,7 +127,15 @@ struct Read {
 impl Read {
     fn of(folder: &Folder, host: &HostName) -> Self {
         let result = folder.result(host);
-        let outcome = outcome_of(&result, |result| &result.ended);
+        let mut outcome = outcome_of(&result, |result| &result.ended);
+        let runs = result.iter().flatten().flat_map(|result| &result.runs);
+        let experiments: BTreeSet<&String> = runs.map(|whole| &whole.run.experiment).collect();
+        if experiments.len() > MAX_EXPERIMENTS {
+            outcome = Some(HostEvent::Lost {
+                reason: format!("its answer has runs of more than {MAX_EXPERIMENTS} experiments"),
+                is_not_begun: false,
+            });
+        }
         let answered = outcome == Some(HostEvent::Answered);
         let result = result.ok().flatten().filter(|_| answered);
         let answer = result.map(|result| {
@@ -346,13 +365,20 @@ impl<'a> Files<'a> {
         let mut rows: BTreeMap<&'static str, u64> =
             Kind::ALL.iter().map(|kind| (kind.name(), 0)).collect();
         let mut whole = Vec::new();
+        let earlier = files_of_run(self.dataset, &self.manifest.id)?;
         for ((kind, _), file) in self.open {
             *rows.entry(kind.name()).or_default() += file.rows;
             whole.push(file.close()?);
         }
+        let mut earlier: BTreeSet<PathBuf> = earlier.into_iter().collect();
         for (path, file) in whole {
             let failed = file_error("write", &path);
             file.persist(&path).map_err(|error| failed(error.error))?;
+            earlier.remove(&path);
+        }
+        // What an earlier collection of this run had, and it has no more.
+        for path in earlier {
+            fs::remove_file(&path).map_err(file_error("remove", &path))?;
         }
         Ok(rows)
     }

@@ -49,13 +49,16 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Processes<W> {
                     self.steps.layout.partial(&host).display()
                 )
             }),
-            false => Some(match status.code() {
-                // Of a POSIX shell, and of ssh by way of it.
-                Some(127) => "there is no such command (--command names it)".to_owned(),
-                _ => format!("its step ended with {status}"),
-            }),
+            false if is_no_command(status) => {
+                Some("there is no such command (--command names it)".to_owned())
+            }
+            false => Some(format!("its step ended with {status}")),
         };
-        StepEnd { host, problem }
+        StepEnd {
+            host,
+            problem,
+            is_not_begun: is_no_command(status),
+        }
     }
 }
 
@@ -101,7 +104,11 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
                 Err(error) => {
                     let (host, _) = self.running.swap_remove(index);
                     let problem = Some(format!("cannot wait for its step: {error}"));
-                    ended.push(StepEnd { host, problem });
+                    ended.push(StepEnd {
+                        host,
+                        problem,
+                        is_not_begun: false,
+                    });
                 }
             }
         }
@@ -126,4 +133,9 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
     fn interval_ms(&self) -> u64 {
         50
     }
+}
+
+/// Whether a POSIX shell, here or at the other end of ssh, found no command or may not run it.
+fn is_no_command(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(126 | 127))
 }

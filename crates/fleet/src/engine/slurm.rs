@@ -14,10 +14,23 @@ use crate::hosts::{HostName, parse_hosts};
 /// How long the answer of a job that ended may take to be seen. NFS keeps for up to 60 s that a directory has no such file (acdirmax in
 /// nfs(5)).
 const ANSWER_WAIT: Duration = Duration::from_secs(75);
+/// States of jobs that have not ended (squeue(1), JOB STATE CODES).
+const ACTIVE: [&str; 9] = [
+    "PENDING",
+    "RUNNING",
+    "COMPLETING",
+    "CONFIGURING",
+    "SUSPENDED",
+    "STAGE_OUT",
+    "SIGNALING",
+    "STOPPED",
+    "RESIZING",
+];
 /// Reasons of pending jobs that do not go away by waiting for other jobs (squeue(1), JOB REASON CODES).
 const PERMANENT_REASONS: [&str; 7] = [
-    "ReqNodeNotAvail",
-    "Nodes required for job are DOWN",
+    // "ReqNodeNotAvail, May be reserved for other job" is said of a job that is about to start.
+    "UnavailableNodes",
+    "Reserved for maintenance",
     "PartitionDown",
     "PartitionInactive",
     "PartitionTimeLimit",
@@ -64,7 +77,7 @@ impl Slurm {
     fn script(&self, host: &HostName) -> String {
         let path = |path: std::path::PathBuf| quoted(&[path.display().to_string()]);
         format!(
-            "#!/bin/sh\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
+            "#!/bin/sh\nset -C\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
             path(self.steps.layout.partial(host)),
             quoted(&self.steps.words(host)),
             path(self.steps.layout.answer(host)),
@@ -143,8 +156,7 @@ impl Slurm {
                 let _ = output(Command::new("scancel").arg(number));
                 Some(Some(format!("its node takes no jobs: {reason}")))
             }
-            "PENDING" | "RUNNING" | "COMPLETING" | "CONFIGURING" | "SUSPENDED" | "STAGE_OUT"
-            | "SIGNALING" | "STOPPED" | "RESIZING" => None,
+            state if ACTIVE.contains(&state) => None,
             "COMPLETED" if has_answer => Some(None),
             "COMPLETED" => {
                 job.ended_at = since.or_else(|| Some(Instant::now()));
@@ -218,9 +230,17 @@ impl Engine for Slurm {
         let _ = std::fs::read_dir(self.steps.layout.answers()).map(Iterator::count);
         let (mut ended, mut going_on) = (Vec::new(), BTreeMap::new());
         for (number, mut job) in std::mem::take(&mut self.jobs) {
+            let log = self.steps.layout.log(&job.host);
             match self.judge(&number, &mut job, seen.get(&number)) {
                 Some(problem) => ended.push(StepEnd {
                     host: job.host,
+                    is_not_begun: seen.get(&number).is_some_and(|it| match it.state.as_str() {
+                        // It waited, and was cancelled.
+                        "PENDING" => true,
+                        // Slurm makes the file when it starts the job.
+                        "CANCELLED" => !log.exists(),
+                        _ => false,
+                    }),
                     problem,
                 }),
                 None => {
@@ -239,9 +259,14 @@ impl Engine for Slurm {
         self.jobs.clear();
     }
 
-    fn cancel_waiting(&mut self) {
+    fn cancel_waiting(&mut self) -> Result<(), EngineError> {
         let name = format!("--name={}", self.name);
-        let _ = output(Command::new("scancel").args(["--state=PENDING", &name]));
+        output(Command::new("scancel").args(["--state=PENDING", &name])).map(drop)
+    }
+
+    fn has_active(&mut self) -> Result<bool, EngineError> {
+        let seen = self.seen()?;
+        Ok(seen.values().any(|it| ACTIVE.contains(&it.state.as_str())))
     }
 
     fn interval_ms(&self) -> u64 {

@@ -3,10 +3,12 @@
 use nearfar_runs::now_s;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{Folder, FolderError, append_line, read_lines};
+use crate::folder::{Folder, FolderError, append_line, one_line, read_lines};
 use crate::hosts::HostName;
 
 const FILE: &str = "audit.jsonl";
+/// Changes of a host that a line has.
+const MAX_CHANGES: usize = 1000;
 
 /// A line of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -83,10 +85,21 @@ pub(super) fn write(
         host: host.clone(),
         action: noted.action,
         change_set: noted.change_set,
-        changes: noted.changes,
-        reason: noted.reason,
+        changes: some_changes(noted.changes),
+        reason: noted.reason.as_deref().map(one_line),
     };
     append_line(&folder.path().join(FILE), &entry)
+}
+
+/// The first of many: the host's answer and its `nearfar history` have all.
+fn some_changes(mut changes: Vec<String>) -> Vec<String> {
+    let more = changes.len().saturating_sub(MAX_CHANGES);
+    changes.truncate(MAX_CHANGES);
+    let mut changes: Vec<String> = changes.iter().map(|change| one_line(change)).collect();
+    if more > 0 {
+        changes.push(format!("and {more} more"));
+    }
+    changes
 }
 
 /// Every entry, oldest first.

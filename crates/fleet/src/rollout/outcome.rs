@@ -67,7 +67,8 @@ impl RolloutOutcome {
                     Some(by) => format!("it got worse: {metric} by {:.0} %", 100.0 * by),
                     None => format!("it got worse: {metric}, which was 0"),
                 };
-                (problem, is_undone)
+                let undone = if *is_undone { "; undone" } else { "" };
+                (format!("{problem}{undone}"), is_undone)
             }
         };
         Some(match is_undone {
@@ -92,7 +93,10 @@ mod tests {
     #[test]
     fn a_host_that_got_worse_says_in_what() {
         for (outcome, problem) in [
-            (worse(Some(0.251), true), "it got worse: elapsed_s by 25 %"),
+            (
+                worse(Some(0.251), true),
+                "it got worse: elapsed_s by 25 %; undone",
+            ),
             (
                 worse(None, false),
                 "it got worse: elapsed_s, which was 0; the changes could not be undone",

@@ -1,7 +1,8 @@
 //! Whether a host got worse by its own measurement.
 
-use nearfar_compare::{CompareError, Comparison, Options, Side, compare};
+use nearfar_compare::{CompareError, Comparison, OneSided, Options, Side, compare};
 use nearfar_runs::export::Whole;
+use nearfar_statistics::compare::Verdict;
 
 /// What got worse on a host.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +20,10 @@ pub struct Regression {
 pub enum NotComparable {
     #[error("{after} after the changes and {before} before cannot be compared")]
     Number { before: String, after: String },
+    #[error("{cells} have too few samples to tell whether {metric} got worse: measure more")]
+    TooFewSamples { cells: String, metric: String },
+    #[error("the measurement after the changes has no {metric} of the cell {cell}")]
+    CellIsGone { cell: String, metric: String },
     #[error(transparent)]
     Compare(#[from] CompareError),
 }
@@ -27,7 +32,7 @@ pub enum NotComparable {
 /// before and after belong together by their order.
 ///
 /// # Errors
-/// There is not the same number of runs, or two have nothing in common.
+/// There is not the same number of runs, two have nothing in common, or they cannot tell.
 pub fn worst(
     before: &[Whole],
     after: &[Whole],
@@ -52,13 +57,41 @@ pub fn worst(
     let mut all = Vec::new();
     for (before, after) in before.iter().zip(after) {
         let sides = [Side::of_run("before", before), Side::of_run("after", after)];
-        all.extend(regressions(&compare(&sides, &options)?));
+        let comparison = compare(&sides, &options)?;
+        check(&comparison)?;
+        all.extend(regressions(&comparison));
     }
     let all = all.into_iter().filter(|worse| worse.by > margin);
     Ok(all.max_by(|a, b| {
         let order = a.is_primary.cmp(&b.is_primary);
         order.then(a.by.total_cmp(&b.by))
     }))
+}
+
+/// Fails where the primary metric could not have got worse, whatever was measured.
+fn check(comparison: &Comparison) -> Result<(), NotComparable> {
+    let Some(metric) = comparison.metrics.first().map(|metric| &metric.name) else {
+        return Ok(());
+    };
+    let is_gone = |it: &&OneSided| it.only_in == "before" && it.metrics.contains(metric);
+    if let Some(gone) = comparison.one_sided.iter().find(is_gone) {
+        return Err(NotComparable::CellIsGone {
+            cell: gone.cell.to_string(),
+            metric: metric.clone(),
+        });
+    }
+    let rows = comparison.rows.iter().filter(|row| row.metric == *metric);
+    let too_few = rows.filter(|row| row.compared.verdict == Verdict::TooFewSamples);
+    match too_few.count() {
+        0 => Ok(()),
+        cells => Err(NotComparable::TooFewSamples {
+            cells: match cells {
+                1 => "1 cell".to_owned(),
+                cells => format!("{cells} cells"),
+            },
+            metric: metric.clone(),
+        }),
+    }
 }
 
 fn regressions(comparison: &Comparison) -> Vec<Regression> {

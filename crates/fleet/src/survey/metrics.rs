@@ -212,7 +212,13 @@ impl Matrix {
         for ((host, is_up), cells) in of_host {
             alike.entry((cells, is_up)).or_default().push(host);
         }
-        let deviations = alike.into_iter().filter_map(|((cells, is_up), hosts)| {
+        let clusters = alike.into_iter().flat_map(|((cells, is_up), hosts)| {
+            let clusters = self.clusters(found, hosts, &cells);
+            clusters
+                .into_iter()
+                .map(move |hosts| (cells.clone(), is_up, hosts))
+        });
+        let deviations = clusters.filter_map(|(cells, is_up, hosts)| {
             let shift = common_shift(&self.values, found, &hosts, &cells)?;
             let centres = cells
                 .iter()
@@ -240,5 +246,36 @@ impl Matrix {
             })
         });
         deviations.collect()
+    }
+
+    /// Hosts that deviate alike: their intervals, twice as wide as those of 95 %, all overlap. One row for others would give a host a figure
+    /// that is not its own.
+    fn clusters(&self, found: &Outliers, hosts: Vec<usize>, cells: &[usize]) -> Vec<Vec<usize>> {
+        let of_host = |host: usize| {
+            let shift = common_shift(&self.values, found, &[host], cells)?;
+            let (low, middle, high) = (shift.low.ln(), shift.ratio.ln(), shift.high.ln());
+            Some((
+                middle - 2.0 * (middle - low),
+                middle + 2.0 * (high - middle),
+                host,
+            ))
+        };
+        let mut intervals: Vec<(f64, f64, usize)> = hosts.into_iter().filter_map(of_host).collect();
+        intervals.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut clusters: Vec<(f64, Vec<usize>)> = Vec::new();
+        for (low, high, host) in intervals {
+            match clusters.last_mut() {
+                Some((least_high, hosts)) if low <= *least_high => {
+                    *least_high = least_high.min(high);
+                    hosts.push(host);
+                }
+                _ => clusters.push((high, vec![host])),
+            }
+        }
+        let of_cluster = |(_, mut hosts): (f64, Vec<usize>)| {
+            hosts.sort_unstable();
+            hosts
+        };
+        clusters.into_iter().map(of_cluster).collect()
     }
 }

@@ -222,6 +222,7 @@ pub fn simulate(path: &Path, hosts: usize, planted: &Planted, seed: u64) -> Fold
         if planted.lost.contains(&number) {
             let event = HostEvent::Lost {
                 reason: "its node failed during the job".to_owned(),
+                is_not_begun: false,
             };
             let (at_s, by) = (1.8e9, "tester@here".to_owned());
             folder

@@ -32,7 +32,9 @@ enum Degree {
     Alike,
     /// The only host of its group.
     NotCompared,
-    /// In a fact, or in a measurement for the better.
+    /// In a measurement, for the better.
+    Better,
+    /// In a fact.
     Different,
     /// For the worse by less than 10 %, 25 %, or more.
     Slow,
@@ -41,9 +43,10 @@ enum Degree {
 }
 
 impl Degree {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Alike,
         Self::NotCompared,
+        Self::Better,
         Self::Different,
         Self::Slow,
         Self::Slower,
@@ -65,7 +68,8 @@ impl Degree {
                     _ => Self::Slow,
                 }
             }
-            _ => Self::Different,
+            DeviationKind::Metric { .. } => Self::Better,
+            DeviationKind::Fact { .. } => Self::Different,
         }
     }
 
@@ -73,6 +77,7 @@ impl Degree {
         match self {
             Self::Alike => "var(--h0)",
             Self::NotCompared => "var(--wall)",
+            Self::Better => "var(--kept-edge)",
             Self::Different => "var(--cpu-edge)",
             Self::Slow => "var(--h3)",
             Self::Slower => "var(--h6)",
@@ -84,7 +89,8 @@ impl Degree {
         match self {
             Self::Alike => "alike",
             Self::NotCompared => "not compared: the only host of its group",
-            Self::Different => "another fact, or better",
+            Self::Better => "better",
+            Self::Different => "another fact",
             Self::Slow => "worse by less than 10 %",
             Self::Slower => "worse by 10 % or more",
             Self::Slowest => "worse by 25 % or more",

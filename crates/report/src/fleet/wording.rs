@@ -123,14 +123,17 @@ pub(super) fn unknown(unknown: &UnknownFact) -> String {
     }
 }
 
-/// `run week-47 of 2026-11-25 08:10: 90 hosts`.
+/// `run week-47 (3f524cdc07a11d7c) of 2026-11-25 08:10 UTC: the newest of 90 hosts`.
 pub(super) fn run(run: &SurveyedRun) -> String {
-    format!(
-        "run {} of {}: {}",
-        run.label.as_ref().unwrap_or(&run.run),
-        moment(run.started_at_s as u64),
-        count(run.hosts, "host")
-    )
+    let name = match &run.label {
+        Some(label) => format!("{label} ({})", run.run),
+        None => run.run.clone(),
+    };
+    let hosts = match run.hosts {
+        0 => "of no host the newest".to_owned(),
+        number => format!("the newest of {}", count(number, "host")),
+    };
+    format!("run {name} of {}: {hosts}", moment(run.started_at_s as u64))
 }
 
 /// What was compared, and how much hosts differ anyway.
@@ -140,7 +143,7 @@ pub(super) fn spread(measured: &Measured) -> String {
         number => format!("{number} cells"),
     };
     format!(
-        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (standard deviation); threshold: {:.1} of these",
+        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (one standard deviation); threshold: {:.1} standard deviations",
         measured.experiment,
         measured.metric,
         measured.hosts,

@@ -1,13 +1,16 @@
 //! `nearfar fleet apply` and `nearfar fleet rollback`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
 use nearfar_fleet::rollout::{RolledOut, RolloutRequest, roll_back};
 use nearfar_fleet::{Folder, HostEvent, HostName, HostReason, Step};
 
-use super::run::{MEASURING, OnHosts, by, check_arguments, parsed};
+use super::run::{MEASURING, OnHosts, by, check_arguments, command_words, parsed};
 use super::{by_who_has_to_act, of_folder};
 use crate::args::{Colour, Format, FormatArgs};
 use crate::command::Verb;
@@ -55,6 +58,13 @@ impl Apply {
             margin: self.margin,
         };
         let manifest = self.on.manifest(step, arguments, None)?;
+        let hosts = manifest.hosts.len();
+        if hosts > 1 && self.canary as usize >= hosts {
+            return Err(Failure::Input(anyhow!(
+                "--canary {}: there are {hosts} hosts, and at least one has to follow the canaries",
+                self.canary
+            )));
+        }
         let folder = Folder::create(&self.on.results, manifest).map_err(of_folder)?;
         let _lock = folder.lock().map_err(of_folder)?;
         let cancel = signals::cancel_flag();
@@ -68,33 +78,35 @@ impl Apply {
         let mut on_event = |host: &HostName, event: &HostEvent| match event {
             HostEvent::Starting | HostEvent::Started { .. } => {}
             HostEvent::Answered => output::say!("{host}: done"),
-            HostEvent::Failed { reason } | HostEvent::Lost { reason } => {
+            HostEvent::Failed { reason } | HostEvent::Lost { reason, .. } => {
                 output::say!("{host}: {reason}");
             }
         };
-        let rolled_out = request
-            .carry_out(&mut on_event)
-            .map_err(by_who_has_to_act)?;
-        print(&rolled_out, "fleet-apply/1", self.format.format, colour)?;
-        let undo = format!(
-            "nearfar fleet rollback --results {}",
-            nearfar_lab::shell::word(self.on.results.as_os_str())
-        );
-        match rolled_out.stopped_at.first() {
-            Some(HostReason { host, reason }) => {
-                let rest = match rolled_out.not_rolled_back.is_empty() {
-                    true => String::new(),
-                    false => format!("\nsome hosts may still be changed: `{undo}` tries again"),
-                };
-                Err(Failure::Refused(anyhow!(
-                    "stopped at {host}: {reason}{rest}"
-                )))
+        let ended = Arc::new(AtomicBool::new(false));
+        say_when_interrupted(&cancel, &ended);
+        let rolled_out = request.carry_out(&mut on_event);
+        ended.store(true, Ordering::SeqCst);
+        let undo = undo_command(&self.on.results);
+        print(
+            &rolled_out,
+            "fleet-apply/1",
+            self.format.format,
+            &undo,
+            colour,
+        )?;
+        let problem = match (rolled_out.stopped_at.first(), &rolled_out.failure) {
+            (Some(HostReason { host, reason }), _) => format!("stopped at {host}: {reason}"),
+            (None, Some(failure)) => failure.clone(),
+            (None, None) if rolled_out.is_interrupted => {
+                format!("interrupted; what was changed stays: `{undo}` undoes it")
             }
-            None if rolled_out.is_interrupted => Err(Failure::Refused(anyhow!(
-                "interrupted; what was changed stays: `{undo}` undoes it"
-            ))),
-            None => Ok(()),
-        }
+            (None, None) => return Ok(()),
+        };
+        let rest = match rolled_out.not_rolled_back.is_empty() {
+            true => String::new(),
+            false => format!("; some hosts may still be changed: `{undo}` tries again"),
+        };
+        Err(Failure::Refused(anyhow!("{problem}{rest}")))
     }
 
     /// The words of `apply` on each host; checked here, where one person sees what is wrong.
@@ -130,6 +142,9 @@ pub struct Rollback {
     /// The folder that `fleet apply` made
     #[arg(long, value_name = "DIR")]
     results: PathBuf,
+    /// How nearfar is called on the hosts [default: as in fleet apply]
+    #[arg(long, value_name = "COMMAND")]
+    command: Option<String>,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -137,7 +152,10 @@ pub struct Rollback {
 impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let folder = Folder::open(&self.results).map_err(of_folder)?;
+        let mut folder = Folder::open(&self.results).map_err(of_folder)?;
+        if let Some(command) = &self.command {
+            folder.manifest.command = command_words(command)?;
+        }
         if !folder.manifest.is_rollout() {
             return Err(Failure::Input(anyhow!(
                 "{} is not the folder of a fleet apply",
@@ -154,21 +172,55 @@ impl Rollback {
             cancel: &cancel,
         };
         let rolled_out = roll_back(&request).map_err(by_who_has_to_act)?;
-        print(&rolled_out, "fleet-rollback/1", self.format.format, colour)?;
+        let again = undo_command(&self.results);
+        print(
+            &rolled_out,
+            "fleet-rollback/1",
+            self.format.format,
+            "",
+            colour,
+        )?;
         match rolled_out.not_rolled_back.len() {
             0 => Ok(()),
             number => Err(Failure::Refused(anyhow!(
-                "{} not rolled back",
+                "{} not rolled back; `{again}` tries again",
                 nearfar_report::count(number, "host")
             ))),
         }
     }
 }
 
-fn print(rolled_out: &RolledOut, schema: &str, format: Format, colour: Colour) -> Outcome {
+fn undo_command(results: &Path) -> String {
+    let results = nearfar_lab::shell::word(results.as_os_str());
+    format!("nearfar fleet rollback --results {results}")
+}
+
+/// Says at once what a Ctrl-C does: a step can take minutes.
+fn say_when_interrupted(cancel: &Arc<AtomicBool>, ended: &Arc<AtomicBool>) {
+    let (cancel, ended) = (Arc::clone(cancel), Arc::clone(ended));
+    std::thread::spawn(move || {
+        while !ended.load(Ordering::SeqCst) {
+            if cancel.load(Ordering::SeqCst) {
+                output::say!(
+                    "interrupted: no further step begins; waiting for those that run (Ctrl-C again leaves them to themselves)"
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
+fn print(
+    rolled_out: &RolledOut,
+    schema: &str,
+    format: Format,
+    undo: &str,
+    colour: Colour,
+) -> Outcome {
     output::print(&match format {
         Format::Table => {
-            nearfar_report::fleet::rolled_out(rolled_out).to_text(&output::style(colour))
+            nearfar_report::fleet::rolled_out(rolled_out, undo).to_text(&output::style(colour))
         }
         Format::Json => output::json(schema, None, rolled_out)?,
     })

@@ -3,8 +3,6 @@
 mod change;
 
 use std::io::{IsTerminal as _, Read, Write as _};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
+use nearfar_apply::{LabelLock, Target};
 use nearfar_fleet::rollout::Rollout;
 use nearfar_fleet::{Ended, HostName, HostResult, RESULT_SCHEMA};
 use nearfar_runs::export::Whole;
@@ -48,7 +47,7 @@ pub struct OnHost {
     /// What it may be worse by, as a share
     #[arg(long, value_name = "SHARE")]
     margin: Option<f64>,
-    /// What the rollout's change sets are called; a step waits for no other of the same rollout on this host, and refuses
+    /// What the rollout's change sets are called: a step refuses while another of the same rollout runs on this host
     #[arg(long, value_name = "TEXT")]
     change_label: Option<String>,
     /// End when standard input ends, if it is a pipe or socket: then the one who asked is gone
@@ -82,11 +81,17 @@ impl OnHost {
     fn result(self) -> Result<HostResult, Failure> {
         // From the start, so that a step that is ended early answers as well.
         let cancel = self.measure.as_ref().map(|_| signals::cancel_flag());
-        let _lock = self
-            .change_label
-            .as_deref()
-            .map(|label| step_lock(label, &self.host))
-            .transpose()?;
+        let target = Target::live(None);
+        let label = self.change_label.as_deref();
+        let mut lock = label
+            .map(|label| LabelLock::take(&target, label))
+            .transpose()
+            .map_err(Failure::refused)?;
+        if self.measure.is_some() && lock.as_mut().is_some_and(LabelLock::is_undone) {
+            return Err(Failure::Refused(anyhow!(
+                "this rollout was undone on this host: nothing was changed"
+            )));
+        }
         if self.end_with_input {
             end_with_input();
         }
@@ -101,6 +106,10 @@ impl OnHost {
             directory.path(),
             cancel.as_deref().unwrap_or(&NOT_CANCELLED),
         )?;
+        if let Some(lock) = lock.as_mut().filter(|_| self.measure.is_none()) {
+            // A step of the rollout that comes late changes nothing.
+            lock.mark_undone().map_err(Failure::refused)?;
+        }
         let answer = serde_json::from_slice(&done.output.printed).ok();
         let printed = match answer {
             Some(_) => String::new(),
@@ -163,26 +172,6 @@ fn end_with_input() {
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
         });
     }
-}
-
-/// The right to carry out a step of a rollout on this host, until it is dropped or its process ends: a rollback that came while
-/// another step is about to apply would find nothing to undo.
-///
-/// It is a name of a socket (unix(7), abstract), which needs no file that could be left behind. The host is part of it for the
-/// local engine.
-fn step_lock(label: &str, host: &HostName) -> Result<UnixListener, Failure> {
-    // sun_path has 108 bytes, the first of which says that it is abstract.
-    const MAX_NAME: usize = 107;
-    let name = format!("nearfar-{label}-{host}");
-    let name = &name.as_bytes()[..name.len().min(MAX_NAME)];
-    let name = SocketAddr::from_abstract_name(name);
-    let listener = name.and_then(|name| UnixListener::bind_addr(&name));
-    listener.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Failure::Refused(anyhow!(
-            "another step of this rollout still runs on this host"
-        )),
-        _ => Failure::refused(error),
-    })
 }
 
 /// What was done here.

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
+use clap::error::ErrorKind;
 use clap::{Args, Parser as _, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearfar_fleet::engine::{
@@ -23,6 +24,7 @@ use crate::command::{Command, Verb};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
+use crate::verb::apply::label;
 
 /// Verbs that measure: their hosts are reserved for them.
 pub const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
@@ -51,10 +53,10 @@ pub struct Run {
     #[command(flatten)]
     on: OnHosts,
     /// Go on with the run in the folder: ask the hosts that have not answered
-    #[arg(long, conflicts_with_all = ["engine", "hosts", "hosts_file", "partition", "arguments", "label", "command", "at_once", "time_limit", "exclusive", "engine_options"])]
+    #[arg(long, conflicts_with_all = ["engine", "hosts", "hosts_file", "partition", "arguments", "label", "at_once", "time_limit", "exclusive", "engine_options"])]
     resume: bool,
     /// What to call the run in the dataset
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = label)]
     label: Option<String>,
     #[command(flatten)]
     format: FormatArgs,
@@ -161,7 +163,10 @@ impl Run {
 impl Run {
     /// The folder of a run that goes on.
     fn folder_to_resume(&self) -> Result<Folder, Failure> {
-        let folder = Folder::open(&self.on.results).map_err(of_folder)?;
+        let mut folder = Folder::open(&self.on.results).map_err(of_folder)?;
+        if let Some(command) = &self.on.command {
+            folder.manifest.command = command_words(command)?;
+        }
         if folder.manifest.is_rollout() {
             // It would change every host at once, without canaries.
             let results = &self.on.results;
@@ -183,7 +188,7 @@ fn ask(folder: &Folder) -> Result<Summary, Failure> {
     let mut engine = engine_of(folder);
     let bar = bar(hosts.len());
     let mut on_event = |host: &HostName, event: &HostEvent| {
-        let (HostEvent::Failed { reason } | HostEvent::Lost { reason }) = event else {
+        let (HostEvent::Failed { reason } | HostEvent::Lost { reason, .. }) = event else {
             if *event == HostEvent::Answered {
                 bar.inc(1);
             }
@@ -236,21 +241,34 @@ fn bar(hosts: usize) -> ProgressBar {
     bar
 }
 
-/// `user@host`: who asks.
+/// `user@host`: who asks. Of root by way of sudo it is who called sudo.
 pub fn by() -> String {
-    let uid = rustix::process::getuid().as_raw().to_string();
+    let uid = rustix::process::getuid();
+    let by_sudo = std::env::var("SUDO_USER").ok();
+    let by_sudo = by_sudo.filter(|name| uid.is_root() && !name.is_empty());
+    let name = by_sudo.or_else(|| user_name(uid.as_raw()));
+    let host = rustix::system::uname();
+    format!(
+        "{}@{}",
+        name.unwrap_or_else(|| uid.as_raw().to_string()),
+        host.nodename().to_string_lossy()
+    )
+}
+
+/// From /etc/passwd, else from id(1), which asks a directory service as well.
+fn user_name(uid: u32) -> Option<String> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = passwd.lines().find_map(|line| {
+    let uid = uid.to_string();
+    let of_passwd = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
         (fields.nth(1)? == uid).then(|| name.to_owned())
     });
-    let host = rustix::system::uname();
-    format!(
-        "{}@{}",
-        name.unwrap_or(uid),
-        host.nodename().to_string_lossy()
-    )
+    of_passwd.or_else(|| {
+        let output = std::process::Command::new("id").arg("-un").output().ok()?;
+        let name = String::from_utf8(output.stdout).ok()?;
+        Some(name.trim().to_owned()).filter(|name| output.status.success() && !name.is_empty())
+    })
 }
 
 /// Fails for verbs that have no answer to collect, or change a host.
@@ -301,7 +319,7 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
         .find(is_elsewhere)
     {
         return Err(Failure::Input(anyhow!(
-            "{word} cannot be used with many hosts: each answers for itself, and its answer and runs come back in its file"
+            "{word} cannot be used with many hosts: each reads itself, and its answer and runs come back in its file"
         )));
     }
     if arguments == ["snapshot"] {
@@ -315,17 +333,38 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
 /// # Errors
 /// What the command line says of them.
 pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
+    let is_word = |word: &&String| !word.starts_with('-');
+    let words_of_verb: Vec<String> = words.iter().take_while(is_word).take(2).cloned().collect();
     let words = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
     let parsed = Command::try_parse_from(words).map_err(|error| {
+        if matches!(
+            error.kind(),
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+        ) {
+            error.exit();
+        }
         let text = error.to_string();
         // Usage and hints are about a command line that was not typed.
         let message = text.split("\n\n").next().unwrap_or_default();
+        let verb = words_of_verb.join(" ");
         Failure::Input(anyhow!(
-            "{}",
+            "{}; `nearfar {verb} --help` lists its options",
             message.trim_start_matches("error: ").trim_end()
         ))
     })?;
     Ok(parsed.verb)
+}
+
+/// The words of --command.
+///
+/// # Errors
+/// There are none.
+pub fn command_words(command: &str) -> Result<Vec<String>, Failure> {
+    let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+    match words.is_empty() {
+        true => Err(Failure::Input(anyhow!("--command is empty"))),
+        false => Ok(words),
+    }
 }
 
 impl OnHosts {
@@ -397,11 +436,7 @@ impl OnHosts {
 
     fn command(&self) -> Result<Vec<String>, Failure> {
         if let Some(command) = &self.command {
-            let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-            return match words.is_empty() {
-                true => Err(Failure::Input(anyhow!("--command is empty"))),
-                false => Ok(words),
-            };
+            return command_words(command);
         }
         match self.engine {
             // The one that is running.

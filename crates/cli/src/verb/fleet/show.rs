@@ -68,13 +68,18 @@ impl Show {
         if let Some(path) = &self.html {
             output::has_room(path, PAGE_BYTES)?;
         }
+        let group_by: Vec<String> = self
+            .group_by
+            .iter()
+            .map(|it| it.trim().to_owned())
+            .collect();
         let selection = Selection {
             run: self.run.clone(),
         };
         let loaded = load(&self.dataset, &selection).map_err(of_dataset)?;
-        self.check(&loaded)?;
+        self.check(&loaded, &group_by)?;
         let options = SurveyOptions {
-            group_by: self.group_by.clone(),
+            group_by,
             false_alarms: self.false_alarms,
             min_effect: self.min_effect,
             min_samples: self.min_samples as usize,
@@ -89,6 +94,7 @@ impl Show {
         if let Some(path) = &self.html {
             let page = nearfar_report::fleet::page(&survey).to_html();
             output::write_file(path, page.as_bytes())?;
+            output::say!("The whole of it as a page: {}", path.display());
         }
         match self.fail_on.is_some() && survey.has_outlier() {
             true => Err(Failure::AskedToFail),
@@ -97,7 +103,7 @@ impl Show {
     }
 
     /// Facts and metrics that are named exist.
-    fn check(&self, loaded: &nearfar_fleet::dataset::Loaded) -> Outcome {
+    fn check(&self, loaded: &nearfar_fleet::dataset::Loaded, group_by: &[String]) -> Outcome {
         let facts: Vec<String> = loaded.facts.keys().cloned().collect();
         let metrics: Vec<String> = loaded
             .samples
@@ -105,8 +111,8 @@ impl Show {
             .map(|key| key.metric.clone())
             .collect();
         for (option, names, known) in [
-            ("--group-by", &self.group_by, &facts),
-            ("--metric", &self.metric, &metrics),
+            ("--group-by", group_by, &facts),
+            ("--metric", &self.metric[..], &metrics),
         ] {
             if let Some(name) = names.iter().find(|name| !known.contains(name)) {
                 return Err(Failure::Input(anyhow::anyhow!(
