@@ -184,6 +184,39 @@ fn a_host_with_nothing_to_change_is_no_canary() {
 }
 
 #[test]
+fn canaries_leave_a_host_that_follows_them() {
+    let hosts = Hosts::new();
+    hosts
+        .apply("n[1-3]", 3)
+        .run()
+        .refused(&["--canary 3", "3 hosts"]);
+    assert!(!hosts.sandbox.path("c").exists());
+}
+
+/// The folder cannot take the answer of n2: what was changed is named and undone all the same.
+#[test]
+fn a_failure_in_the_middle_names_and_undoes_what_was_changed() {
+    if !has_python() {
+        return;
+    }
+    let hosts = Hosts::new();
+    hosts.set("n2", "slow");
+    let running = hosts.apply("n[1-3]", 1).start();
+    wait_for(|| hosts.state("n2") == "changed\n");
+    // No line can be written behind a directory.
+    let events = hosts.sandbox.path("c/events.jsonl");
+    fs::rename(&events, events.with_extension("old")).unwrap();
+    fs::create_dir(&events).unwrap();
+    let answer = running.wait().exited(3).says(&["events.jsonl"]).json();
+    let failure = answer["failure"].as_str().unwrap();
+    assert!(failure.contains("events.jsonl"), "{failure}");
+    assert_eq!(answer["rolled_back"], json!(["n1", "n2"]));
+    for host in ["n1", "n2", "n3"] {
+        assert_eq!(hosts.state(host), "as it was", "{host}");
+    }
+}
+
+#[test]
 fn a_host_that_could_not_undo_itself_is_undone_by_the_rollout() {
     if !has_python() {
         return;

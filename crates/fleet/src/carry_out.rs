@@ -291,7 +291,7 @@ impl Asking<'_> {
             self.folder.forget(&host)?;
             self.note(&host, HostEvent::Starting)?;
             if self.is_stopped {
-                // The one who is told of it could not note it.
+                // `on_event` could not note it.
                 let reason = "it was stopped before it began".to_owned();
                 return self.note_lost(&host, reason, true);
             }

@@ -111,6 +111,43 @@ fn of_alike_hosts_hardly_any_survey_names_one() {
     assert!(with_false_alarm <= 4, "{with_false_alarm} of {SURVEYS}");
 }
 
+/// A row for both would give each a figure that is not its own.
+#[test]
+fn hosts_that_deviate_by_different_amounts_are_rows_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = folder(&directory.path().join("run"), (0..20).map(name).collect());
+    let mut run = latency_run(&machine());
+    let mut rng = Rng::with_seed(9);
+    for number in 0..20 {
+        let factor = match number {
+            3 | 7 => 1.3,
+            11 => 1.1,
+            _ => 1.0,
+        };
+        let on_node_1 = |_, memory_node| if memory_node == 1 { factor } else { 1.0 };
+        fill(&mut run, &mut rng, on_node_1);
+        put(&folder, &answer(name(number), machine(), vec![run.clone()]));
+    }
+    let survey = shown(&folder);
+    let mut rows: Vec<(Vec<String>, f64)> = of_metric(&survey)
+        .iter()
+        .map(|it| match it.kind {
+            DeviationKind::Metric { ratio, .. } => (it.hosts.clone(), ratio),
+            DeviationKind::Fact { .. } => unreachable!(),
+        })
+        .collect();
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    let hosts = |numbers: &[usize]| numbers.iter().map(|&it| name(it).to_string()).collect();
+    let [(of_two, by_two), (of_one, by_one)] = &rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert_eq!((of_two, of_one), (&hosts(&[3, 7]), &hosts(&[11])));
+    assert!(
+        (by_two - 1.3).abs() < 0.02 && (by_one - 1.1).abs() < 0.02,
+        "{rows:?}"
+    );
+}
+
 /// Thresholds of two groups at twice the rate are those of one group.
 #[test]
 fn groups_share_the_rate_of_false_alarms() {

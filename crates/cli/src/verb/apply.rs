@@ -63,6 +63,11 @@ pub struct Apply {
 }
 
 impl Apply {
+    /// Fails for a rule that does not exist.
+    pub fn check_rules(&self) -> Outcome {
+        self.choice.check_rules()
+    }
+
     /// What in it is of one host, or changes nothing: it has no place where many hosts are changed.
     pub fn of_one_host(&self) -> Option<&'static str> {
         let of_target = |is_given: bool, option| is_given.then_some(option);

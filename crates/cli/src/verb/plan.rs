@@ -59,7 +59,7 @@ enum PlanFormat {
 #[derive(Args, Clone)]
 pub struct ChoiceArgs {
     /// Fix only what this audit rule finds (may be repeated)
-    #[arg(long = "rule", value_name = "RULE", value_parser = rule)]
+    #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
     /// Change only what belongs to this device: a PCI address, eth0, vda, nvme0 (may be repeated)
     #[arg(long = "device", value_name = "DEVICE")]
@@ -94,6 +94,14 @@ const AUDITED: [&str; 5] = [
 const MEMORY_RULE: &str = "task-memory-far";
 
 impl ChoiceArgs {
+    /// Fails for a rule that does not exist; the machine need not be known.
+    pub fn check_rules(&self) -> Outcome {
+        match self.rules.iter().find(|id| audit::rule(id).is_none()) {
+            Some(id) => Err(Failure::Input(anyhow!("{}", audit::unknown_rule(id)))),
+            None => Ok(()),
+        }
+    }
+
     /// What has to be read of the machine.
     pub fn want(&self) -> Want {
         match self.memory.needs_groups() || self.group.unit().is_some() {
@@ -154,13 +162,6 @@ impl ChoiceArgs {
     }
 }
 
-fn rule(id: &str) -> Result<String, String> {
-    match audit::rule(id) {
-        Some(_) => Ok(id.to_owned()),
-        None => Err(audit::unknown_rule(id)),
-    }
-}
-
 /// The PCI functions behind the names of devices. An address that the machine does not have is left to
 /// [`PlanOptions::check`], which knows those it has.
 fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Failure> {
@@ -180,6 +181,11 @@ fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Fai
 }
 
 impl Plan {
+    /// Fails for a rule that does not exist.
+    pub fn check_rules(&self) -> Outcome {
+        self.choice.check_rules()
+    }
+
     /// Reads, audits, plans, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         if self.choice.unit().is_some() && self.format != PlanFormat::Systemd {

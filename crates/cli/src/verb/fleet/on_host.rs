@@ -295,7 +295,7 @@ impl VerbOutput {
     }
 }
 
-/// How a child ended, which is told to end once `cancel` is set.
+/// How a child ended, which gets SIGTERM once `cancel` is set.
 fn ended(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<ExitStatus> {
     const STEP: Duration = Duration::from_millis(20);
     let mut was_told = false;

@@ -352,6 +352,11 @@ pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
             message.trim_start_matches("error: ").trim_end()
         ))
     })?;
+    match &parsed.verb {
+        Verb::Apply(apply) => apply.check_rules()?,
+        Verb::Plan(plan) => plan.check_rules()?,
+        _ => {}
+    }
     Ok(parsed.verb)
 }
 
