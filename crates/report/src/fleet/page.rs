@@ -77,7 +77,7 @@ impl Degree {
         match self {
             Self::Alike => "var(--h0)",
             Self::NotCompared => "var(--wall)",
-            Self::Better => "var(--kept-edge)",
+            Self::Better => "var(--mem)",
             Self::Different => "var(--cpu-edge)",
             Self::Slow => "var(--h3)",
             Self::Slower => "var(--h6)",

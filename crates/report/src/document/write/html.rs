@@ -232,6 +232,12 @@ fn inline(text: &Text) -> Markup {
     }
 }
 
+/// Of a cell with sentences, which are wrapped.
+fn long(cell: &Text) -> Option<&'static str> {
+    const MOST_ON_A_LINE: usize = 72;
+    (cell.plain().chars().count() > MOST_ON_A_LINE).then_some("long")
+}
+
 fn table_of(table: &Table, ids: &mut Ids) -> Markup {
     let used = table.used();
     let caption = if table.caption.is_empty() {
@@ -259,7 +265,7 @@ fn table_of(table: &Table, ids: &mut Ids) -> Markup {
                 }
                 tbody {
                     @for row in &table.rows {
-                        tr { @for &column in &used { td class=[right(column)] { @if let Some(cell) = row.get(column) { (inline(cell)) } } } }
+                        tr { @for &column in &used { td class=[right(column).or_else(|| long(row.get(column)?))] { @if let Some(cell) = row.get(column) { (inline(cell)) } } } }
                     }
                 }
             }
