@@ -253,11 +253,14 @@ impl Asking<'_> {
             match self.engine.ended() {
                 Ok(ended) => {
                     failing_since = None;
+                    // All of them, whatever becomes of one: the engine does not name them again.
+                    let mut noted = Ok(());
                     for end in ended {
                         self.running.remove(&end.host);
                         let event = self.judge(end.problem, &end.host, end.is_not_begun);
-                        self.note(&end.host, event)?;
+                        noted = noted.and(self.note(&end.host, event));
                     }
+                    noted?;
                 }
                 // A controller is started again, or has too much to do.
                 Err(error) => {
