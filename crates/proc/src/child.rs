@@ -2,9 +2,14 @@
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
 
 /// Lets the kernel send this signal to what `command` starts, when this process ends first.
 ///
@@ -23,5 +28,25 @@ pub fn end_with_parent(command: &mut Command, signal: Signal) {
                 false => Err(io::ErrorKind::Interrupted.into()),
             }
         });
+    }
+}
+
+/// Waits until a child has ended. It gets SIGTERM, once, when `cancel` is set meanwhile: it has to undo what it changed.
+///
+/// # Errors
+/// The system cannot wait for it.
+pub fn wait_or_end(child: &mut Child, cancel: &AtomicBool) -> io::Result<ExitStatus> {
+    const LOOK: Duration = Duration::from_millis(20);
+    let mut is_ended = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if cancel.load(Ordering::SeqCst) && !is_ended {
+            is_ended = true;
+            // It may have ended since.
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        }
+        sleep(LOOK);
     }
 }

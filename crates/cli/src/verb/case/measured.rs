@@ -5,23 +5,18 @@ use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, anyhow};
-use nearfar_proc::child::end_with_parent;
+use nearfar_proc::child::{end_with_parent, wait_or_end};
 use nearfar_runs::{Filter, RunId, Store};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::Deserialize;
 
 use crate::args::of_store;
 use crate::failure::Failure;
 use crate::verb::runs::export;
 use crate::{output, signals};
-
-/// Between two checks whether the command has ended, or has to be ended.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What this program needs of the answer of another one of it.
 #[derive(Deserialize)]
@@ -69,15 +64,7 @@ fn answer(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<Vec<u8>> {
             .map_or(Ok(0), |it| it.read_to_end(&mut output));
         read.map(|_| output)
     });
-    let mut is_handed_on = false;
-    while child.try_wait()?.is_none() {
-        if cancel.load(Ordering::Relaxed) && !is_handed_on {
-            is_handed_on = true;
-            // It may have ended since.
-            let _ = kill_process(Pid::from_child(child), Signal::TERM);
-        }
-        sleep(LOOK);
-    }
+    wait_or_end(child, cancel)?;
     let read = reader.join();
     read.unwrap_or_else(|_| Err(std::io::Error::other("reading its answer failed")))
 }

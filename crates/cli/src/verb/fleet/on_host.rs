@@ -4,9 +4,8 @@ mod change;
 
 use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -20,7 +19,7 @@ use rustix::fs::FileType;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use self::change::Step;
+use self::change::ChangeStep;
 use crate::args::of_store;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
@@ -135,7 +134,7 @@ impl OnHost {
         if let (Some(verb), Some(margin), Some(label)) =
             (&self.measure, self.margin, &self.change_label)
         {
-            let step = Step {
+            let step = ChangeStep {
                 apply: &self.arguments,
                 measure: verb.split_whitespace().map(str::to_owned).collect(),
                 margin,
@@ -235,7 +234,8 @@ impl VerbOutput {
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let messages = std::thread::spawn(move || all(err, MAX_PRINTED));
         let printed = std::thread::spawn(move || all(out, MAX_PRINTED));
-        let status = ended(&mut child, cancel).map_err(Failure::refused)?;
+        let status =
+            nearfar_proc::child::wait_or_end(&mut child, cancel).map_err(Failure::refused)?;
         let messages = messages.join().unwrap_or_default();
         let printed = printed.join().unwrap_or_default();
         let message = String::from_utf8_lossy(&messages);
@@ -292,23 +292,6 @@ impl VerbOutput {
             .or_else(|| lines().next_back().map(str::to_owned))
             .or_else(|| self.status.map(|status| status.to_string()))
             .unwrap_or_default()
-    }
-}
-
-/// How a child ended, which gets SIGTERM once `cancel` is set.
-fn ended(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<ExitStatus> {
-    const STEP: Duration = Duration::from_millis(20);
-    let mut was_told = false;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if cancel.load(Ordering::SeqCst) && !was_told {
-            was_told = true;
-            let pid = rustix::process::Pid::from_child(child);
-            let _ = rustix::process::kill_process(pid, Signal::TERM);
-        }
-        std::thread::sleep(STEP);
     }
 }
 

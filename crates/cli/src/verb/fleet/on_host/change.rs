@@ -11,7 +11,7 @@ use super::{NOT_CANCELLED, VerbOutput, runs_of};
 use crate::failure::Failure;
 
 /// What a step does to its host.
-pub struct Step<'a> {
+pub struct ChangeStep<'a> {
     /// The words of apply.
     pub apply: &'a [String],
     /// The verb that measures, and its arguments.
@@ -30,9 +30,11 @@ pub struct Changed {
     pub output: VerbOutput,
     pub rollout: Rollout,
     pub runs: Vec<Whole>,
+    /// What apply printed; `null` where it did not run or printed no JSON.
+    answer: Value,
 }
 
-impl Step<'_> {
+impl ChangeStep<'_> {
     /// Changes this host. Once changes may have been made, every failure ends in undoing them, and in an answer that says so.
     ///
     /// # Errors
@@ -94,7 +96,7 @@ impl Step<'_> {
         if !changed.output.is_answer() {
             return Err(changed.output.reason());
         }
-        let answer: Value = serde_json::from_slice(&changed.output.printed).unwrap_or_default();
+        let answer = &changed.answer;
         if answer["schema"] != "apply/1" || answer.get("change_set").is_none() {
             return Err("apply printed no answer that says what it changed".to_owned());
         }
@@ -137,6 +139,7 @@ impl Changed {
                 changes: Vec::new(),
             },
             runs: Vec::new(),
+            answer: Value::Null,
         }
     }
 
@@ -155,6 +158,7 @@ impl Changed {
             },
             runs,
             output,
+            answer,
         }
     }
 }
