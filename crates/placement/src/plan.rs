@@ -65,15 +65,24 @@ pub enum PlanOptionsError {
 #[error("{}", crate::audit::unknown_rule(.0))]
 pub struct UnknownRule(pub String);
 
+/// Whether every rule exists; the machine need not be known.
+///
+/// # Errors
+/// Names the first that does not, and those there are.
+pub fn check_rules<'a>(ids: impl IntoIterator<Item = &'a String>) -> Result<(), UnknownRule> {
+    match ids.into_iter().find(|id| rule(id).is_none()) {
+        Some(unknown) => Err(UnknownRule(unknown.clone())),
+        None => Ok(()),
+    }
+}
+
 impl PlanOptions {
     /// Whether every rule and device that the options name exists: in [`plan`] an unknown one selects nothing.
     ///
     /// # Errors
     /// Names the first that does not, and those there are.
     pub fn check(&self, machine: &Machine) -> Result<(), PlanOptionsError> {
-        if let Some(unknown) = self.rules.iter().flatten().find(|id| rule(id).is_none()) {
-            return Err(UnknownRule(unknown.clone()).into());
-        }
+        check_rules(self.rules.iter().flatten())?;
         let unknown = |address: &&PciAddress| machine.pci_device(**address).is_none();
         match (
             self.devices

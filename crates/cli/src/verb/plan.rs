@@ -96,10 +96,7 @@ const MEMORY_RULE: &str = "task-memory-far";
 impl ChoiceArgs {
     /// Fails for a rule that does not exist; the machine need not be known.
     pub fn check_rules(&self) -> Outcome {
-        match self.rules.iter().find(|id| audit::rule(id).is_none()) {
-            Some(id) => Err(Failure::Input(anyhow!("{}", audit::unknown_rule(id)))),
-            None => Ok(()),
-        }
+        plan::check_rules(&self.rules).map_err(Failure::input)
     }
 
     /// What has to be read of the machine.
