@@ -5,7 +5,7 @@
 
 use std::io::{Read as _, Seek as _, Write as _};
 
-use nearfar_lease::StateDir;
+use nearfar_lease::{StateDir, StateError};
 use nearfar_proc::error_text;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
@@ -28,9 +28,9 @@ impl LabelLock {
     pub fn take(target: &Target, label: &str) -> Result<Self, ApplyError> {
         let state = StateDir::make(&target.location())?;
         let name = file_name(label);
-        let failed = |error: &std::io::Error| ApplyError::Journal {
-            file: format!("{}/{name}", state.place),
-            because: error_text(error),
+        let failed = |error: &std::io::Error| StateError::Directory {
+            place: state.place.clone(),
+            because: format!("{name}: {}", error_text(error)),
         };
         let file = state
             .open_file(&name, OFlags::RDWR | OFlags::CREATE)
@@ -40,7 +40,7 @@ impl LabelLock {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(ApplyError::LabelInUse {
                 label: label.to_owned(),
             }),
-            Err(error) => Err(failed(&error.into())),
+            Err(error) => Err(failed(&error.into()).into()),
         }
     }
 
