@@ -50,6 +50,17 @@ pub enum DatasetError {
     Folder(#[from] FolderError),
 }
 
+/// The state of a host that its run did not ask.
+const NOT_ASKED: &str = "not_asked";
+
+/// A run for people: `week-47 (3f524cdc07a11d7c)`, or its name where it has no label.
+pub fn run_name(label: Option<&str>, run: &str) -> String {
+    match label {
+        Some(label) => format!("{label} ({run})"),
+        None => run.to_owned(),
+    }
+}
+
 /// Where a table's file of a run is.
 fn file_of(dataset: &Path, kind: Kind, date: &str, experiment: &str, run: &str) -> PathBuf {
     dataset

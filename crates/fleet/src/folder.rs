@@ -29,6 +29,8 @@ const EVENTS: &str = "events.jsonl";
 const MAX_FILE_BYTES: u64 = 256 << 20;
 /// The longest line of events or of the audit log, in bytes.
 const MAX_LINE_BYTES: u64 = 16 << 20;
+/// In the folder of a run a link leads to what another user has chosen.
+const NO_LINK: OFlags = OFlags::NOFOLLOW;
 /// What is shown of a host's standard error, in bytes from its end.
 const MAX_LOG_BYTES: u64 = 4096;
 
@@ -196,19 +198,16 @@ impl Folder {
         let layout = Layout {
             folder: path.clone(),
         };
-        let is_new = !path.join(MANIFEST).exists();
-        for part in [layout.answers(), layout.logs()] {
-            match fs::create_dir(&part) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_new => {
-                    return Err(FolderError::NotEmpty {
+        // Where there is a run, that is said below.
+        if !path.join(MANIFEST).exists() {
+            for part in [layout.answers(), layout.logs()] {
+                fs::create_dir(&part).map_err(|error| match error.kind() {
+                    io::ErrorKind::AlreadyExists => FolderError::NotEmpty {
                         path: path.display().to_string(),
                         part: part.display().to_string(),
-                    });
-                }
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(failed(error));
-                }
-                _ => {}
+                    },
+                    _ => failed(error),
+                })?;
             }
         }
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| failed(error.into()))?;
@@ -339,7 +338,7 @@ impl Folder {
 
     /// What is known of a host from its answer alone: `None` without one.
     pub(crate) fn outcome(&self, host: &HostName) -> Option<HostEvent> {
-        outcome_of(&self.result(host), |result| &result.ended)
+        outcome_of(&self.result(host))
     }
 
     /// Removes what a host answered before, so that an old answer is not taken for a new one.
@@ -423,13 +422,10 @@ impl Manifest {
 }
 
 /// What an answer says of its host's step, or that it cannot be read; `None` where there is none.
-pub(crate) fn outcome_of<T>(
-    answer: &Result<Option<T>, FolderError>,
-    ended: impl Fn(&T) -> &Ended,
-) -> Option<HostEvent> {
+pub(crate) fn outcome_of(answer: &Result<Option<HostResult>, FolderError>) -> Option<HostEvent> {
     match answer {
         Ok(None) => None,
-        Ok(Some(answer)) => Some(match ended(answer) {
+        Ok(Some(answer)) => Some(match &answer.ended {
             Ended::Answered { .. } => HostEvent::Answered,
             Ended::Failed { reason, .. } => HostEvent::Failed {
                 reason: one_line(reason),
@@ -499,7 +495,7 @@ pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), Fol
 
 /// The lines of JSON of a file, without those that cannot be read; none where there is no file.
 pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, FolderError> {
-    let mut file = match open_regular(path) {
+    let mut file = match open_regular(path, NO_LINK) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         file => BufReader::new(file.map_err(failure("read", path))?),
     };
@@ -532,9 +528,9 @@ fn failure<'a>(action: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Fo
     }
 }
 
-/// A file that is one itself: opening a FIFO would wait for ever, and a link leads to what another user has chosen.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+/// Opens a regular file for reading, with these flags besides: opening a FIFO would wait for ever.
+pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NONBLOCK;
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags.bits().cast_signed())
@@ -547,7 +543,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
 
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_regular(path)?
+    open_regular(path, NO_LINK)?
         .take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)?;
     match bytes.len() as u64 > MAX_FILE_BYTES {

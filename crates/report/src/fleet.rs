@@ -190,15 +190,7 @@ pub fn survey(survey: &Survey) -> Document {
     }
     if !survey.missing.is_empty() {
         document.heading("Without an answer", "in the newest run that asked them");
-        let mut table = Table::of(["host", "state", "reason"]).caption("Hosts without an answer");
-        for host in survey.missing.iter().take(SHOWN_MISSING) {
-            table.row(cells![
-                Role::Subject.text(&host.host),
-                host.state.as_str(),
-                host.reason.as_str()
-            ]);
-        }
-        document.table(table);
+        document.table(without_answer(survey, SHOWN_MISSING));
         document.more(
             survey.missing.len().saturating_sub(SHOWN_MISSING),
             "; --format json has all",
@@ -207,6 +199,19 @@ pub fn survey(survey: &Survey) -> Document {
     document.gap();
     document.remark(method(survey));
     document
+}
+
+/// The first hosts that gave no answer.
+fn without_answer(survey: &Survey, most: usize) -> Table {
+    let mut table = Table::of(["host", "state", "reason"]).caption("Hosts without an answer");
+    for host in survey.missing.iter().take(most) {
+        table.row(cells![
+            Role::Subject.text(&host.host),
+            host.state.as_str(),
+            host.reason.as_str()
+        ]);
+    }
+    table
 }
 
 /// `3 of 4 hosts deviate, in 1 group`.

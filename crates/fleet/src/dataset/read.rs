@@ -1,18 +1,17 @@
 //! What `show` needs of a dataset: the newest answer of each host.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use nearfar_runs::export::{Column, read_parquet};
+use rustix::fs::OFlags;
 
-use super::DatasetError;
 use super::tables::{Kind, Rows};
 use super::write::parquet_error;
+use super::{DatasetError, NOT_ASKED, run_name};
 use crate::facts::Value;
-
-/// The state of a host that its run did not ask.
-const NOT_ASKED: &str = "not_asked";
+use crate::folder::open_regular;
 
 /// Which runs count; all of the dataset by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -150,11 +149,10 @@ fn choose(
     dataset: &Path,
     selection: &Selection,
 ) -> Result<Vec<LoadedRun>, DatasetError> {
-    let name = |row: &HostRow| match &row.label {
-        Some(label) => format!("{label} ({})", row.run),
-        None => row.run.clone(),
-    };
-    let known: BTreeSet<String> = rows.iter().map(name).collect();
+    let known = rows
+        .iter()
+        .map(|row| run_name(row.label.as_deref(), &row.run));
+    let known: BTreeSet<String> = known.collect();
     if let Some(wanted) = &selection.run {
         rows.retain(|row| row.run == *wanted || row.label.as_deref() == Some(wanted));
         if rows.is_empty() {
@@ -358,8 +356,8 @@ fn files_of(dataset: &Path, kind: Kind) -> Result<Vec<DatasetFile>, DatasetError
 }
 
 /// The files of a run in all tables.
-pub(super) fn files_of_run(dataset: &Path, run: &str) -> Result<Vec<PathBuf>, DatasetError> {
-    let mut found = Vec::new();
+pub(super) fn files_of_run(dataset: &Path, run: &str) -> Result<BTreeSet<PathBuf>, DatasetError> {
+    let mut found = BTreeSet::new();
     for kind in Kind::ALL {
         let files = files_of(dataset, kind)?.into_iter();
         found.extend(files.filter(|file| file.run == run).map(|file| file.path));
@@ -420,11 +418,7 @@ fn read(
         path: path.display().to_string(),
         reason,
     };
-    // Opening a FIFO would wait for ever.
-    if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(std::io::Error::other("not a regular file")));
-    }
-    let file = File::open(path).map_err(failed)?;
+    let file = open_regular(path, OFlags::empty()).map_err(failed)?;
     read_parquet::<parquet::errors::ParquetError>(file, &columns, |values| {
         rows(Rows::new(wanted, values));
         Ok(())

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::read::files_of_run;
 use super::tables::{Kind, Named, push};
-use super::{DatasetError, date_of, file_of};
+use super::{DatasetError, NOT_ASKED, date_of, file_of};
 use crate::carry_out::{HostReason, LastEvents, Summary};
 use crate::facts::{Fact, Value, facts};
 use crate::folder::{Folder, HostEvent, Manifest, outcome_of};
@@ -57,13 +57,10 @@ pub fn collect(folder: &Folder, dataset: &Path) -> Result<Collected, DatasetErro
         }
     }
     let verb = manifest.arguments.join(" ");
-    let not_asked = summary
-        .not_asked
-        .iter()
-        .map(|host| (host, "not_asked", None));
-    let of = |state, missing| without_answer(state, missing);
-    let missing = of("failed", &summary.failed).chain(of("lost", &summary.lost));
-    for (host, state, reason) in missing.chain(not_asked) {
+    let not_asked = summary.not_asked.iter().map(|host| (host, NOT_ASKED, None));
+    let failed = without_answer("failed", &summary.failed);
+    let lost = without_answer("lost", &summary.lost);
+    for (host, state, reason) in failed.chain(lost).chain(not_asked) {
         let row = [
             ("state", state.into()),
             ("reason", reason.into()),
@@ -127,7 +124,7 @@ struct Read {
 impl Read {
     fn of(folder: &Folder, host: &HostName) -> Self {
         let result = folder.result(host);
-        let mut outcome = outcome_of(&result, |result| &result.ended);
+        let mut outcome = outcome_of(&result);
         let runs = result.iter().flatten().flat_map(|result| &result.runs);
         let experiments: BTreeSet<&String> = runs.map(|whole| &whole.run.experiment).collect();
         if experiments.len() > MAX_EXPERIMENTS {
@@ -365,12 +362,11 @@ impl<'a> Files<'a> {
         let mut rows: BTreeMap<&'static str, u64> =
             Kind::ALL.iter().map(|kind| (kind.name(), 0)).collect();
         let mut whole = Vec::new();
-        let earlier = files_of_run(self.dataset, &self.manifest.id)?;
+        let mut earlier = files_of_run(self.dataset, &self.manifest.id)?;
         for ((kind, _), file) in self.open {
             *rows.entry(kind.name()).or_default() += file.rows;
             whole.push(file.close()?);
         }
-        let mut earlier: BTreeSet<PathBuf> = earlier.into_iter().collect();
         for (path, file) in whole {
             let failed = file_error("write", &path);
             file.persist(&path).map_err(|error| failed(error.error))?;

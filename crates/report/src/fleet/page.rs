@@ -137,7 +137,7 @@ pub fn page(survey: &Survey) -> Document {
     out
 }
 
-/// `week-47 (2026-11-25 08:10): 90 hosts`, the newest first.
+/// The newest first.
 fn runs(survey: &Survey) -> String {
     let newest = survey.runs.iter().rev().map(super::wording::run);
     some_of(&newest.collect::<Vec<_>>(), super::SHOWN_RUNS)
@@ -257,18 +257,10 @@ fn missing(survey: &Survey, out: &mut Document) {
         return;
     }
     out.section("missing", "Without an answer");
-    let mut table = Table::of(["host", "state", "reason"]).caption("Hosts without an answer");
-    for host in survey.missing.iter().take(SHOWN_MISSING) {
-        table.row(cells![
-            Role::Subject.text(&host.host),
-            host.state.as_str(),
-            host.reason.as_str()
-        ]);
-    }
     out.details(
         count(survey.missing.len(), "host"),
         survey.missing.len() <= 20,
-        table.into(),
+        super::without_answer(survey, SHOWN_MISSING).into(),
     );
     out.more(survey.missing.len().saturating_sub(SHOWN_MISSING), "");
 }

@@ -1,5 +1,6 @@
 //! Deviations in words.
 
+use nearfar_fleet::dataset::run_name;
 use nearfar_fleet::some_of;
 use nearfar_fleet::survey::{
     Deviation, DeviationKind, Divided, Measured, SurveyedRun, UnknownFact, ValueCount,
@@ -125,10 +126,7 @@ pub(super) fn unknown(unknown: &UnknownFact) -> String {
 
 /// `run week-47 (3f524cdc07a11d7c) of 2026-11-25 08:10 UTC: the newest of 90 hosts`.
 pub(super) fn run(run: &SurveyedRun) -> String {
-    let name = match &run.label {
-        Some(label) => format!("{label} ({})", run.run),
-        None => run.run.clone(),
-    };
+    let name = run_name(run.label.as_deref(), &run.run);
     let hosts = match run.hosts {
         0 => "of no host the newest".to_owned(),
         number => format!("the newest of {}", count(number, "host")),
