@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use harness::{NEARFAR, Nearfar, Sandbox};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const APPLY: &str = "fleet apply --engine local --results c --margin 0.9 --format json --measure";
 const MEASURE: &str = "bench latency --buffer 4M --samples 6 --what latency";
@@ -47,6 +47,12 @@ impl Hosts {
             .args(["--", "--rule", "interrupt-far"])
     }
 
+    /// `nearfar fleet rollback`, which exits so: its answer.
+    fn roll_back(&self, code: i32) -> Value {
+        let rollback = self.fleet("fleet rollback --results c --format json");
+        rollback.run().exited(code).json()
+    }
+
     fn state(&self, host: &str) -> String {
         let file = self.sandbox.path(&format!("hosts/{host}"));
         fs::read_to_string(file).unwrap_or_else(|_| "as it was".to_owned())
@@ -58,7 +64,7 @@ impl Hosts {
 
     fn audit(&self) -> Vec<(String, String)> {
         let lines = fleets::lines(&self.sandbox.path("c/audit.jsonl"));
-        let text = |line: &serde_json::Value, key: &str| line[key].as_str().unwrap().to_owned();
+        let text = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
         let lines = lines.iter();
         lines
             .map(|line| (text(line, "host"), text(line, "action")))
@@ -157,11 +163,7 @@ fn the_first_host_that_gets_worse_stops_the_rollout_and_undoes_the_others() {
         expected.map(|(host, action)| (host.to_owned(), action.to_owned()))
     );
     // Nothing is left to undo, and a resumed run would change all at once.
-    let again = hosts
-        .fleet("fleet rollback --results c --format json")
-        .run()
-        .exited(0)
-        .json();
+    let again = hosts.roll_back(0);
     assert_eq!(again["as_before"], json!(["n1", "n2", "n3"]));
     hosts
         .fleet("fleet run --resume --results c")
@@ -247,11 +249,8 @@ fn an_interrupted_rollout_waits_for_its_steps_and_says_what_is_changed() {
         .json();
     assert_eq!(answer["kept"], json!(["n1"]));
     assert_eq!(answer["untouched"], json!(["n2", "n3"]));
-    let rolled_back = hosts
-        .fleet("fleet rollback --results c --format json")
-        .run()
-        .exited(0);
-    assert_eq!(rolled_back.json()["rolled_back"], json!(["n1"]));
+    let rolled_back = hosts.roll_back(0);
+    assert_eq!(rolled_back["rolled_back"], json!(["n1"]));
     assert_eq!(hosts.state("n1"), "as it was");
 }
 
@@ -266,21 +265,13 @@ fn after_a_kill_the_rollback_finds_what_was_changed() {
     wait_for(|| hosts.state("n2") == "changed\n");
     running.end_by(Signal::KILL);
     // Its step goes on, and the host says so.
-    let early = hosts
-        .fleet("fleet rollback --results c --format json")
-        .run()
-        .exited(3)
-        .json();
+    let early = hosts.roll_back(3);
     assert_eq!(early["rolled_back"], json!(["n1"]));
     assert_eq!(early["not_rolled_back"][0]["host"], "n2");
     let partial = hosts.sandbox.path("c/hosts/.n2.partial");
     wait_for(|| fs::metadata(&partial).is_ok_and(|there| there.len() > 0));
     std::thread::sleep(Duration::from_millis(500));
-    let late = hosts
-        .fleet("fleet rollback --results c --format json")
-        .run()
-        .exited(0)
-        .json();
+    let late = hosts.roll_back(0);
     assert_eq!(late["rolled_back"], json!(["n2"]));
     assert_eq!(late["untouched"], json!(["n3"]));
     for host in ["n1", "n2"] {

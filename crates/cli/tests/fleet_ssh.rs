@@ -32,19 +32,26 @@ setsid sh -c \"exec ${11}\" < input > answer & echo $! > step
 exec cat > input
 ";
 
-#[test]
-fn a_step_ends_with_the_command_that_asked_for_it() {
+/// A sandbox with a program `ssh`, and the PATH that begins with it.
+fn with_ssh(script: &str) -> (Sandbox, String) {
     let sandbox = Sandbox::new();
-    let ssh = sandbox.write("bin/ssh", SSH_THAT_LEAVES_ITS_STEP);
+    let ssh = sandbox.write("bin/ssh", script);
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", sandbox.file("bin"));
+    (sandbox, path)
+}
+
+#[test]
+fn a_step_ends_with_the_command_that_asked_for_it() {
+    let (sandbox, path) = with_ssh(SSH_THAT_LEAVES_ITS_STEP);
     let run = format!(
         "fleet run --engine ssh --hosts h1 --results r --command {NEARFAR} -- \
          bench latency --what latency --buffer 4M --samples 100000 --budget 100"
     );
     let run = sandbox
         .nearfar(run.split_whitespace())
-        .env("PATH", format!("{}:{path}", sandbox.file("bin")))
+        .env("PATH", &path)
         .start();
     let step = || fs::read_to_string(sandbox.path("step")).unwrap_or_default();
     wait_until("the step runs", || !step().is_empty());
@@ -61,11 +68,7 @@ fn a_step_ends_with_the_command_that_asked_for_it() {
 
 #[test]
 fn a_host_that_ssh_cannot_reach_is_asked_again_and_what_answered_stays() {
-    let sandbox = Sandbox::new();
-    let ssh = sandbox.write("bin/ssh", SSH);
-    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = std::env::var("PATH").unwrap();
-    let path = format!("{}:{path}", sandbox.file("bin"));
+    let (sandbox, path) = with_ssh(SSH);
     let fleet = |words: &str| -> Nearfar {
         let command = sandbox.nearfar(["fleet"]).env("PATH", &path);
         command.args(words.split_whitespace())

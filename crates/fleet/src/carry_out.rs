@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nearfar_runs::now_s;
 use serde::Serialize;
 
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, StepEnd};
 use crate::folder::{Event, Folder, FolderError, HostEvent};
 use crate::hosts::HostName;
 
@@ -18,6 +18,8 @@ pub enum FleetError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error("a job of this rollout still runs")]
+    StepRuns,
 }
 
 /// A host, and why it is named.
@@ -114,7 +116,7 @@ const MAX_ENGINE_FAILURE_S: u64 = 600;
 /// Ends when every one has ended, or when `cancel` is set.
 ///
 /// # Errors
-/// The folder cannot be written, or the engine is not there. Steps that run go on.
+/// The folder cannot be written, or the engine is not there. Steps that run go on; with [`OnCancel::FinishSteps`] they are waited for.
 pub fn carry_out(
     folder: &Folder,
     hosts: &[HostName],
@@ -256,9 +258,8 @@ impl Asking<'_> {
                     // All of them, whatever becomes of one: the engine does not name them again.
                     let mut noted = Ok(());
                     for end in ended {
-                        self.running.remove(&end.host);
-                        let event = self.judge(end.problem, &end.host, end.is_not_begun);
-                        noted = noted.and(self.note(&end.host, event));
+                        let (host, event) = self.take_end(end);
+                        noted = noted.and(self.note(&host, event));
                     }
                     noted?;
                 }
@@ -329,10 +330,9 @@ impl Asking<'_> {
             match self.engine.ended() {
                 Ok(ended) => {
                     for end in ended {
-                        self.running.remove(&end.host);
-                        let event = self.judge(end.problem, &end.host, end.is_not_begun);
-                        if self.note(&end.host, event.clone()).is_err() {
-                            let _ = (self.on_event)(&end.host, &event);
+                        let (host, event) = self.take_end(end);
+                        if self.note(&host, event.clone()).is_err() {
+                            let _ = (self.on_event)(&host, &event);
                         }
                     }
                 }
@@ -343,20 +343,27 @@ impl Asking<'_> {
         }
     }
 
-    /// What a step that ended has given: its answer decides, whatever the engine says.
-    fn judge(&self, problem: Option<String>, host: &HostName, is_not_begun: bool) -> HostEvent {
-        if let Some(outcome) = self.folder.outcome(host) {
-            return outcome;
+    /// A step that runs no longer, and what it has given: its answer decides, whatever the engine says.
+    fn take_end(&mut self, end: StepEnd) -> (HostName, HostEvent) {
+        let StepEnd {
+            host,
+            problem,
+            is_not_begun,
+        } = end;
+        self.running.remove(&host);
+        if let Some(outcome) = self.folder.outcome(&host) {
+            return (host, outcome);
         }
         let mut reason = problem.unwrap_or_else(|| "its step ended without an answer".to_owned());
-        let words = self.folder.last_log_line(host);
+        let words = self.folder.last_log_line(&host);
         if !words.is_empty() {
             reason = format!("{reason}: {words}");
         }
-        HostEvent::Lost {
+        let event = HostEvent::Lost {
             reason,
             is_not_begun,
-        }
+        };
+        (host, event)
     }
 
     fn note(&mut self, host: &HostName, event: HostEvent) -> Result<(), FleetError> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The most hosts that one list may name.
 const MAX_HOSTS: usize = 100_000;
-/// The longest name: that of a domain (RFC 1035), with a user before it.
+/// The longest name: that of a file, which has it with a prefix and a suffix, has 255 bytes at most (NAME_MAX).
 const MAX_NAME_BYTES: usize = 200;
 
 /// The name of a host as an engine takes it, or `user@host` for OpenSSH.

@@ -27,10 +27,10 @@ pub use outcome::{Rollout, RolloutOutcome};
 pub use regression::{NotComparable, Regression, worst};
 
 use crate::carry_out::{FleetError, HostReason, LastEvents, OnCancel, carry_out, wait_for_started};
-use crate::engine::{EngineError, engine_of};
+use crate::engine::engine_of;
 use crate::folder::{Folder, FolderError, HostEvent, Manifest, new_id};
 use crate::hosts::HostName;
-use crate::step::Step;
+use crate::step::{Step, change_label};
 
 /// How long jobs that are not known are waited for before an undo.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -101,13 +101,13 @@ impl RolloutRequest<'_> {
         let mut left = &hosts[..];
         while !rolled_out.is_stopped() && !left.is_empty() && !self.is_cancelled() {
             // A host that has nothing to change proves nothing: the next one is a canary in its place.
-            let stage = match self.canaries.saturating_sub(rolled_out.kept.len()) {
+            let count = match self.canaries.saturating_sub(rolled_out.kept.len()) {
                 0 => left.len(),
                 canaries => canaries.min(left.len()),
             };
-            let hosts;
-            (hosts, left) = left.split_at(stage);
-            if let Err(error) = self.stage(hosts, &mut rolled_out, on_event) {
+            let stage;
+            (stage, left) = left.split_at(count);
+            if let Err(error) = self.stage(stage, &mut rolled_out, on_event) {
                 rolled_out.failure = Some(error.to_string());
             }
         }
@@ -137,20 +137,16 @@ impl RolloutRequest<'_> {
     ) -> Result<(), FleetError> {
         let mut engine = engine_of(self.folder);
         let mut failure = None;
-        let (mut started, mut open) = (BTreeSet::new(), BTreeSet::new());
+        let mut open = BTreeSet::new();
         let mut judge = |host: &HostName, event: &HostEvent| {
             on_event(host, event);
             let noted = match event {
                 HostEvent::Starting => {
-                    started.insert(host.clone());
                     open.insert(host.clone());
                     audit::write(self.folder, self.by, host, AuditAction::Starting.into())
                 }
                 HostEvent::Started { .. } => Ok(()),
-                event => {
-                    open.remove(host);
-                    self.judge(host, event, started.contains(host), rolled_out)
-                }
+                event => self.judge(host, event, open.remove(host), rolled_out),
             };
             match noted {
                 Ok(()) if rolled_out.stopped_at.is_empty() => ControlFlow::Continue(()),
@@ -183,8 +179,7 @@ impl RolloutRequest<'_> {
         has_started: bool,
         rolled_out: &mut RolledOut,
     ) -> Result<(), FolderError> {
-        let brief = self.folder.brief(host).ok().flatten();
-        let rollout = brief.and_then(|brief| brief.rollout);
+        let rollout = rollout_of(self.folder, host);
         let problem = match (&rollout, event) {
             (Some(rollout), _) => rollout.outcome.problem(),
             (None, HostEvent::Failed { reason } | HostEvent::Lost { reason, .. }) => {
@@ -235,9 +230,8 @@ impl RolloutRequest<'_> {
         let Err(error) = self.try_undo(hosts, rolled_out) else {
             return;
         };
-        let undone: BTreeSet<&HostName> = rolled_out.rolled_back.iter().collect();
         let named = rolled_out.not_rolled_back.iter().map(|it| &it.host);
-        let named: BTreeSet<&HostName> = named.chain(undone).collect();
+        let named: BTreeSet<&HostName> = named.chain(&rolled_out.rolled_back).collect();
         let others = hosts.iter().filter(|host| !named.contains(host));
         let others: Vec<HostReason> = others
             .map(|host| HostReason {
@@ -249,16 +243,13 @@ impl RolloutRequest<'_> {
     }
 
     /// Waits until the engine has no step of this rollout: one that begins after the undo would change its host again.
-    fn until_no_step_is_left(&self) -> Result<(), EngineError> {
+    fn until_no_step_is_left(&self) -> Result<(), FleetError> {
         let mut engine = engine_of(self.folder);
         engine.cancel_waiting()?;
         let since = Instant::now();
         while engine.has_active()? {
             if since.elapsed() > MAX_WAIT {
-                return Err(EngineError::Failed {
-                    program: "the engine".to_owned(),
-                    reason: "a job of this rollout still runs".to_owned(),
-                });
+                return Err(FleetError::StepRuns);
             }
             std::thread::sleep(Duration::from_millis(engine.interval_ms()));
         }
@@ -267,19 +258,24 @@ impl RolloutRequest<'_> {
 
     fn try_undo(&self, hosts: &[HostName], rolled_out: &mut RolledOut) -> Result<(), FleetError> {
         self.until_no_step_is_left()?;
-        let mut arguments = vec!["rollback".to_owned()];
-        if let Some(label) = self.folder.manifest.change_label() {
-            arguments.extend(["--label".to_owned(), label]);
-        }
-        arguments.extend(["--if-exists", "--format", "json"].map(str::to_owned));
+        let rollout = &self.folder.manifest.id;
+        let label = change_label(rollout);
+        let arguments = [
+            "rollback",
+            "--label",
+            &label,
+            "--if-exists",
+            "--format",
+            "json",
+        ];
         let manifest = Manifest {
             id: new_id(),
             started_at_s: now_s(),
             by: self.by.to_owned(),
             step: Step::Undo {
-                rollout: self.folder.manifest.id.clone(),
+                rollout: rollout.clone(),
             },
-            arguments,
+            arguments: arguments.map(str::to_owned).to_vec(),
             hosts: hosts.to_vec(),
             engine: self.folder.manifest.engine.without_measuring(),
             ..self.folder.manifest.clone()
@@ -365,9 +361,7 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
         let action = match last.get(host).copied() {
             // The one that rolled out was gone before it noted what the host answered.
             Some(AuditAction::Starting) | None => {
-                let brief = folder.brief(host).ok().flatten();
-                let rollout = brief.and_then(|brief| brief.rollout);
-                rollout.map_or(AuditAction::Unknown, |rollout| rollout.action())
+                rollout_of(folder, host).map_or(AuditAction::Unknown, |rollout| rollout.action())
             }
             Some(action) => action,
         };
@@ -379,4 +373,9 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
     request.undo(&to_undo, &mut rolled_out);
     rolled_out.sort(&folder.manifest.hosts);
     Ok(rolled_out)
+}
+
+/// What a host's answer says that its step did.
+fn rollout_of(folder: &Folder, host: &HostName) -> Option<Rollout> {
+    folder.brief(host).ok().flatten()?.rollout
 }

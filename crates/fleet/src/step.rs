@@ -29,27 +29,25 @@ impl Manifest {
         matches!(self.step, Step::Change { .. })
     }
 
-    /// What the change sets of this rollout are called on every host, `None` where it is none. Numbers are not theirs alone: a host that
-    /// was installed again counts from 1.
-    pub fn change_label(&self) -> Option<String> {
-        let rollout = match &self.step {
-            Step::Verb => return None,
-            Step::Change { .. } => &self.id,
-            Step::Undo { rollout } => rollout,
-        };
-        Some(format!("fleet-{rollout}"))
-    }
-
     /// The words after the command, which `nearfar fleet on-host` reads; a host's name and the arguments follow.
     pub(crate) fn step_words(&self) -> Vec<String> {
         let mut words = vec!["fleet".to_owned(), "on-host".to_owned()];
-        if let Step::Change { measure, margin } = &self.step {
-            words.extend(["--measure".to_owned(), measure.clone()]);
-            words.extend(["--margin".to_owned(), margin.to_string()]);
-        }
-        if let Some(label) = self.change_label() {
-            words.extend(["--change-label".to_owned(), label]);
-        }
+        let rollout = match &self.step {
+            Step::Verb => return words,
+            Step::Change { measure, margin } => {
+                words.extend(["--measure".to_owned(), measure.clone()]);
+                words.extend(["--margin".to_owned(), margin.to_string()]);
+                &self.id
+            }
+            Step::Undo { rollout } => rollout,
+        };
+        words.extend(["--change-label".to_owned(), change_label(rollout)]);
         words
     }
+}
+
+/// What the change sets of a rollout are called on every host. Their numbers are not theirs alone: a host that was installed again counts
+/// from 1.
+pub(crate) fn change_label(rollout: &str) -> String {
+    format!("fleet-{rollout}")
 }

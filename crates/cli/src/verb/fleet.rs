@@ -55,7 +55,7 @@ impl Fleet {
 fn by_who_has_to_act(error: nearfar_fleet::FleetError) -> Failure {
     match error {
         nearfar_fleet::FleetError::Folder(error) => of_folder(error),
-        engine @ nearfar_fleet::FleetError::Engine(_) => Failure::refused(engine),
+        error => Failure::refused(error),
     }
 }
 

@@ -138,6 +138,17 @@ impl Slurm {
         Ok(parse_queue(&text))
     }
 
+    /// Whether a job that ended never ran.
+    fn has_not_begun(&self, host: &HostName, seen: Option<&Seen>) -> bool {
+        seen.is_some_and(|it| match it.state.as_str() {
+            // It waited, and was cancelled.
+            "PENDING" => true,
+            // Slurm makes the file when it starts the job.
+            "CANCELLED" => !self.steps.layout.log(host).exists(),
+            _ => false,
+        })
+    }
+
     /// How a job ended; `None` while it goes on.
     fn judge(&self, number: &str, job: &mut Job, seen: Option<&Seen>) -> Option<Option<String>> {
         let has_answer = self.steps.layout.answer(&job.host).exists();
@@ -230,17 +241,10 @@ impl Engine for Slurm {
         let _ = std::fs::read_dir(self.steps.layout.answers()).map(Iterator::count);
         let (mut ended, mut going_on) = (Vec::new(), BTreeMap::new());
         for (number, mut job) in std::mem::take(&mut self.jobs) {
-            let log = self.steps.layout.log(&job.host);
             match self.judge(&number, &mut job, seen.get(&number)) {
                 Some(problem) => ended.push(StepEnd {
+                    is_not_begun: self.has_not_begun(&job.host, seen.get(&number)),
                     host: job.host,
-                    is_not_begun: seen.get(&number).is_some_and(|it| match it.state.as_str() {
-                        // It waited, and was cancelled.
-                        "PENDING" => true,
-                        // Slurm makes the file when it starts the job.
-                        "CANCELLED" => !log.exists(),
-                        _ => false,
-                    }),
                     problem,
                 }),
                 None => {

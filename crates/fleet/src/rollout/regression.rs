@@ -39,13 +39,9 @@ pub fn worst(
     margin: f64,
 ) -> Result<Option<Regression>, NotComparable> {
     if before.len() != after.len() {
-        let runs = |runs: &[Whole]| match runs.len() {
-            1 => "1 run".to_owned(),
-            number => format!("{number} runs"),
-        };
         return Err(NotComparable::Number {
-            before: runs(before),
-            after: runs(after),
+            before: count(before.len(), "run"),
+            after: count(after.len(), "run"),
         });
     }
     let options = Options {
@@ -85,13 +81,15 @@ fn check(comparison: &Comparison) -> Result<(), NotComparable> {
     match too_few.count() {
         0 => Ok(()),
         cells => Err(NotComparable::TooFewSamples {
-            cells: match cells {
-                1 => "1 cell".to_owned(),
-                cells => format!("{cells} cells"),
-            },
+            cells: count(cells, "cell"),
             metric: metric.clone(),
         }),
     }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 fn regressions(comparison: &Comparison) -> Vec<Regression> {

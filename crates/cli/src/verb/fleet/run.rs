@@ -333,10 +333,8 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
 /// # Errors
 /// What the command line says of them.
 pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
-    let is_word = |word: &&String| !word.starts_with('-');
-    let words_of_verb: Vec<String> = words.iter().take_while(is_word).take(2).cloned().collect();
-    let words = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
-    let parsed = Command::try_parse_from(words).map_err(|error| {
+    let line = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
+    let parsed = Command::try_parse_from(line).map_err(|error| {
         if matches!(
             error.kind(),
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
@@ -346,7 +344,9 @@ pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
         let text = error.to_string();
         // Usage and hints are about a command line that was not typed.
         let message = text.split("\n\n").next().unwrap_or_default();
-        let verb = words_of_verb.join(" ");
+        let verb = words.iter().map(String::as_str).take(2);
+        let verb: Vec<&str> = verb.take_while(|word| !word.starts_with('-')).collect();
+        let verb = verb.join(" ");
         Failure::Input(anyhow!(
             "{}; `nearfar {verb} --help` lists its options",
             message.trim_start_matches("error: ").trim_end()
