@@ -1,14 +1,13 @@
 //! What apply makes of a plan, change by change.
 
-mod support;
-
+use crate::support;
+use crate::support::kernel::Kernel;
+use crate::support::*;
 use nearfar_apply::{
     Applied, ApplyError, ApplyOptions, Effective, Outcome, PlanError, apply, apply_with, history,
 };
 use nearfar_machine::IoPolicy;
 use nearfar_placement::change::Plan;
-use support::kernel::Kernel;
-use support::*;
 
 const IRQ_10: &str = "/proc/irq/10/smp_affinity_list";
 const IRQ_11: &str = "/proc/irq/11/smp_affinity_list";

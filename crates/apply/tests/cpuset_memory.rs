@@ -1,21 +1,19 @@
 //! The memory nodes of a control group: set, read back, undone; and what is refused before the write.
 
-mod support;
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
+use crate::support::child::{plan_file, run};
+use crate::support::*;
 use nearfar_apply::system::{Rooted, System};
 use nearfar_apply::{
     Applied, ApplyOptions, Effective, RollbackOptions, UndoResult, apply, apply_with, check_plan,
     rollback, rollback_with,
 };
 use nearfar_placement::change::{Change, Plan};
-use support::child::{plan_file, run};
-use support::*;
 
 const GROUP: &str = "/sys/fs/cgroup/system.slice/db.service";
 const FILE: &str = "/sys/fs/cgroup/system.slice/db.service/cpuset.mems";

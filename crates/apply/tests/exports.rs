@@ -1,15 +1,13 @@
 //! Exported plans: what they say, that other programs take them, and that nothing in a plan breaks out of them.
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::support::*;
 use nearfar_apply::export::{script, systemd, udev};
 use nearfar_machine::IoPolicy;
 use nearfar_placement::change::{Change, LeftAlone, Owner, Plan};
 use proptest::prelude::*;
-use support::*;
 
 /// A plan that says what could go wrong: text that tries to leave its comment, names that try to leave their quotes.
 fn hostile(text: &str) -> Plan {

@@ -1,16 +1,14 @@
 //! The journal's disk is full: what cannot be recorded is not written.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support::child::{in_tree, plan_file};
+use crate::support::kernel::Kernel;
+use crate::support::*;
 use nearfar_apply::{
     Applied, ApplyError, ApplyOptions, ChangeSetState, RollbackOptions, apply_with, history,
     rollback, rollback_with,
 };
-use support::child::{in_tree, plan_file};
-use support::kernel::Kernel;
-use support::*;
 
 #[test]
 fn full_from_the_first_record_nothing_happens_at_all() {

@@ -1,16 +1,14 @@
 //! What history says of change sets that are in force only in part.
 
-mod support;
-
 use std::fs;
 
+use crate::support::kernel::Kernel;
+use crate::support::*;
 use nearfar_apply::{
     ChangeSetId, ChangeSetState, RollbackOptions, Target, WriteState, apply, history, history_with,
     rollback,
 };
 use nearfar_machine::IoPolicy;
-use support::kernel::Kernel;
-use support::*;
 
 #[test]
 fn a_run_says_how_much_of_it_is_in_force() {

@@ -1,10 +1,9 @@
 //! Trees and journals from an attacker: nothing is written outside the tree, nothing panics, errors name the place.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use crate::support::*;
 use nearfar_apply::system::{Rooted, System};
 use nearfar_apply::{
     Applied, ApplyError, ApplyOptions, ChangeSetState, RollbackOptions, Target, apply, history,
@@ -12,7 +11,6 @@ use nearfar_apply::{
 };
 use nearfar_lease::StateError;
 use proptest::prelude::*;
-use support::*;
 
 fn one_interrupt() -> nearfar_placement::change::Plan {
     plan(vec![planned(interrupt(10, "4"), None)])

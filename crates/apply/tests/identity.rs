@@ -1,12 +1,10 @@
 //! For any plan on any tree: apply, then rollback, is the identity.
 
-mod support;
-
+use crate::support::*;
 use nearfar_apply::{ApplyOptions, RollbackOptions, apply, rollback};
 use nearfar_machine::{CpuId, CpuSet, IoPolicy};
 use nearfar_placement::change::Change;
 use proptest::prelude::*;
-use support::*;
 
 fn some_cpus() -> impl Strategy<Value = CpuSet> {
     proptest::collection::vec(0u32..200, 1..6)

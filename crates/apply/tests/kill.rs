@@ -1,14 +1,12 @@
 //! SIGKILL at every point of apply and of rollback: afterwards rollback leaves every file as it was, byte for byte.
 
-mod support;
-
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::support::child::{in_tree, plan_file, run};
+use crate::support::*;
 use nearfar_apply::{RollbackOptions, RollbackOutcome, rollback};
-use support::child::{in_tree, plan_file, run};
-use support::*;
 
 fn died(output: &Output) -> bool {
     match output.status.signal() {

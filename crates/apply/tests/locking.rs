@@ -1,18 +1,16 @@
 //! Two at once, and runs that were interrupted.
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::support::child::{in_tree, plan_file, run};
+use crate::support::*;
 use nearfar_apply::{
     ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, apply, history,
     rollback,
 };
 use nearfar_lease::StateError;
-use support::child::{in_tree, plan_file, run};
-use support::*;
 
 /// Holds the lock as another nearfar would.
 fn hold(tree: &Tree) -> std::fs::File {

@@ -1,19 +1,17 @@
 //! Numbers and names that are another device's now: an interrupt given out again, `eth0` another card, `nvme-subsys0`
 //! another disk. A plan for the old one is refused before the first write, and rollback does not write the new one.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use crate::support::kernel::Kernel;
+use crate::support::*;
 use nearfar_apply::{
     ApplyError, PlanError, RollbackOptions, Target, UndoResult, apply, apply_with, rollback,
     rollback_with,
 };
 use nearfar_machine::{IoPolicy, NodeId};
 use nearfar_placement::change::{NodeCpus, Owner, Plan, Planned};
-use support::kernel::Kernel;
-use support::*;
 
 const CARD: &str = "0000:3b:00.0";
 const OTHER: &str = "0000:5e:00.0";

@@ -1,15 +1,13 @@
 //! What rollback undoes, and what it lets be.
 
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::kernel::Kernel;
+use crate::support::*;
 use nearfar_apply::{
     Applied, ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, Selection,
     Target, UndoResult, apply, apply_with, history, rollback, rollback_with,
 };
-use support::kernel::Kernel;
-use support::*;
 
 const IRQ_10: &str = "/proc/irq/10/smp_affinity_list";
 const NODE: &str = "/sys/bus/pci/devices/0000:3b:00.0/numa_node";

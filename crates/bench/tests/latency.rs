@@ -1,7 +1,5 @@
 //! The probe on the machine the tests run on, made small.
 
-mod here;
-
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -11,7 +9,7 @@ use nearfar_bench::latency::{
 use nearfar_experiment::sampler::Warning::CutShort;
 use nearfar_machine::{CpuId, CpuSet, Emulation, Machine, Node, NodeId, Origin, SourceKind};
 
-use here::this_system;
+use crate::here::this_system;
 
 fn small() -> LatencyOptions {
     LatencyOptions {

@@ -1,9 +1,6 @@
 //! The matrix's answer over made-up samples whose truth is known, including samples that cannot tell.
 
-mod choosing;
-mod made_up;
-
-use made_up::{FAR, MIGRATION_S, NEAR_S, cell, chance, sample, two_nodes, world};
+use crate::made_up::{FAR, MIGRATION_S, NEAR_S, cell, chance, sample, two_nodes, world};
 use nearfar_bench::matrix::{Contrast, MatrixCell, Question, RunFailed, findings, rows};
 use nearfar_machine::{Known, NodeId};
 

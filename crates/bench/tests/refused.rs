@@ -1,13 +1,11 @@
 //! What a container that forbids to place memory makes of a measurement.
 
-mod here;
-
 use std::time::Duration;
 
 use nearfar_bench::latency::{LatencyOptions, Warning, measure};
 use nearfar_machine::{CpuSet, Node, NodeId};
 
-use here::this_system;
+use crate::here::this_system;
 
 /// Has the kernel answer EPERM to mbind and move_pages for the calling thread and those it starts (seccomp(2)).
 fn forbid_placing() -> bool {

@@ -1,7 +1,5 @@
 //! The whole survey on the machine the tests run on, made small.
 
-mod here;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use nearfar_bench::transfer::Nearness;
 use nearfar_bench::warning::Warning;
 use nearfar_machine::{CpuSet, Emulation, Known, Machine, Memory, Node, NodeId, NodeSet};
 
-use here::this_system;
+use crate::here::this_system;
 
 fn small(parts: &[Part]) -> SurveyOptions {
     let probe = ProbeOptions {

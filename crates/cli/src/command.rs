@@ -113,7 +113,7 @@ pub fn run(command: Command) -> Outcome {
 
 #[cfg(test)]
 #[allow(dead_code, reason = "tests/targets.rs reads the other fields")]
-#[path = "../tests/targets/mod.rs"]
+#[path = "../tests/targets/table.rs"]
 mod targets;
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(
             unlisted,
             Vec::<[String; 2]>::new(),
-            "is it a target? then tests/targets/mod.rs needs a row for it"
+            "is it a target? then tests/targets/table.rs needs a row for it"
         );
         let stale: Vec<_> = TARGETS
             .iter()

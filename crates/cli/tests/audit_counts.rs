@@ -1,8 +1,6 @@
 //! The figures of an audit: whatever the machine, each rule is in exactly one state and the states add up.
 
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
+use crate::machines;
 use nearfar_machine::Machine;
 use nearfar_placement::audit::{AuditOptions, RULES, State, audit};
 use nearfar_report::Style;

@@ -1,11 +1,9 @@
 //! `nearfar bench latency` as a command: its three forms, its failures, and being interrupted.
 
-mod harness;
-mod keys;
-
 use std::time::{Duration, Instant};
 
-use harness::{Answer, Nearfar, nearfar};
+use crate::harness::{Answer, Nearfar, nearfar};
+use crate::keys;
 use rustix::process::Signal;
 use serde_json::Value;
 

@@ -2,9 +2,6 @@
 //!
 //! The devices are loop devices of files, so what a refusal leaves is compared byte for byte. They need root.
 
-mod killing;
-mod waiting;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,10 +11,10 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use killing::{end, kill, kill_guards};
+use crate::killing::{end, kill, kill_guards};
+use crate::waiting::wait_until;
 use serde_json::Value;
 use tempfile::TempDir;
-use waiting::wait_until;
 
 const DEVICE_BYTES: u64 = 8 << 20;
 

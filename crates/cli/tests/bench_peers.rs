@@ -1,12 +1,9 @@
 //! How `make bench` goes on when a program that it measures fails (examples/measured).
 
-#[path = "../examples/measured/mod.rs"]
-mod measured;
-
 use std::cell::Cell;
 use std::io;
 
-use measured::{Contender, race};
+use crate::measured::{Contender, race};
 
 #[test]
 fn one_that_fails_once_is_repeated_and_one_that_fails_always_is_left_out_with_its_message() {

@@ -1,17 +1,15 @@
 //! `nearfar bench probe` as it is typed: a tiny matrix on whatever machine this is, interrupted, resumed, killed.
 
-mod keys;
-mod waiting;
-
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use crate::keys;
+use crate::waiting::wait_until;
 use nearfar_experiment::fingerprint;
 use nearfar_runs::{Host, RunId, RunState, Store};
 use nearfar_sources::{Request, Want};
 use serde_json::Value;
-use waiting::wait_until;
 
 /// Small enough for seconds on one core: the cells that exist, 4 MiB, a hundredth of a second a run.
 const TINY: [&str; 8] = [

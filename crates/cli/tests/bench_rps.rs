@@ -1,16 +1,13 @@
 //! `bench rps` through the whole command, over a veth pair: real redis, bad servers, and what is left after a kill.
 
-mod killing;
-mod waiting;
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use killing::{end, kill, kill_guards};
+use crate::killing::{end, kill, kill_guards};
+use crate::waiting::wait_until;
 use serde_json::Value;
-use waiting::wait_until;
 
 /// A home and a store of its own.
 struct Place(tempfile::TempDir);

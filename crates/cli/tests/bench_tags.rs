@@ -1,9 +1,8 @@
 //! `bench tags` through the whole command: every policy on this machine, and what it says about cells it cannot measure.
 
-mod keys;
-
 use std::process::{Command, Output, Stdio};
 
+use crate::keys;
 use serde_json::Value;
 
 /// Short, and with little memory.

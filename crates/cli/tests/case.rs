@@ -1,8 +1,6 @@
 //! Published investigations: the list, what is refused, and a mock case on this machine. tests/guest_cases.rs has one in a guest.
 
-mod harness;
-
-use harness::Sandbox;
+use crate::harness::Sandbox;
 use serde_json::json;
 
 /// With this in the environment there is a case 0.

@@ -1,16 +1,14 @@
 //! The probe of unbound tasks that `nearfar checkup` runs, with the command as its children. On a machine of one node it is made
 //! to run all the same: then the ratio is about 1, and every part of it still runs.
 
-mod harness;
-mod keys;
-
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Answer, NEARFAR, Sandbox, nearfar};
+use crate::harness::{Answer, NEARFAR, Sandbox, nearfar};
+use crate::keys;
 use nearfar_bench::unbound::{UnboundError, UnboundOptions, UnboundTasks, homes, measure};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_sources::{Request, Want, read};

@@ -1,15 +1,12 @@
 //! The command as a whole: what it prints, how it fails, what it leaves behind.
 
-mod harness;
-mod keys;
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use harness::Answer;
-use machines::Laid;
+use crate::harness;
+use crate::harness::Answer;
+use crate::keys;
+use crate::machines::Laid;
 use serde_json::Value;
 
 const KUNPENG: &str = concat!(

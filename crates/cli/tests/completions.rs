@@ -1,11 +1,10 @@
 //! What shells are offered, by asking the command as their scripts do.
 
-mod harness;
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use harness::Answer;
+use crate::harness;
+use crate::harness::Answer;
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Cell, Ending, Host, Metric, NewRun, Store};
 

@@ -6,14 +6,11 @@
 //! --test documents` rewrites the outputs that have no `...`. Blocks marked ```text are not run. A command that needs a tool of
 //! [`FOREIGN`] is left out where that is not installed, and counted as skipped.
 
-mod harness;
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use harness::{NEARFAR, Sandbox};
+use crate::harness::{NEARFAR, Sandbox};
+use crate::machines;
 
 /// Programs of others that commands in the documentation use.
 const FOREIGN: [&str; 8] = [

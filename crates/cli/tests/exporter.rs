@@ -2,10 +2,6 @@
 //!
 //! tests/exporter_prometheus.rs has the same with Prometheus itself.
 
-mod exporting;
-mod harness;
-mod tasks;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,10 +11,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
-use exporting::{Exporting, status, value};
-use harness::Sandbox;
+use crate::exporting;
+use crate::exporting::{Exporting, status, value};
+use crate::harness;
+use crate::harness::Sandbox;
+use crate::tasks;
+use crate::tasks::Waiting;
 use rustix::process::Signal;
-use tasks::Waiting;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,9 +1,6 @@
 //! `nearfar exporter` with Prometheus: promtool takes its metrics and the rules of docs/exporter, Prometheus scrapes it, and the
 //! dashboard, the alerts and docs/exporter.md name metrics that there are.
 
-mod exporting;
-mod harness;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -11,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use exporting::{Exporting, ask};
-use harness::{Owned, Sandbox};
+use crate::exporting::{Exporting, ask};
+use crate::harness;
+use crate::harness::{Owned, Sandbox};
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

@@ -1,8 +1,6 @@
 //! What the harness prints of a failed expectation, and how it runs commands.
 
-mod harness;
-
-use harness::{Sandbox, nearfar};
+use crate::harness::{Sandbox, nearfar};
 use rustix::process::Signal;
 
 /// The text of the panic of an expectation that fails.

@@ -1,12 +1,11 @@
 //! `nearfar fleet` without a cluster: the engine `local`, the dataset read by others, targets and rules for Prometheus.
 
-mod harness;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Sandbox, nearfar};
+use crate::harness;
+use crate::harness::{Sandbox, nearfar};
 use serde_json::Value;
 
 fn python() -> PathBuf {

@@ -1,15 +1,13 @@
 //! `nearfar fleet apply` and `fleet rollback` on hosts whose answers a script makes: what the client does with them, and when it is
 //! killed. The step of a host itself is in tests/fleet_slurm.rs.
 
-mod fleets;
-mod harness;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use harness::{NEARFAR, Nearfar, Sandbox};
+use crate::fleets;
+use crate::harness::{NEARFAR, Nearfar, Sandbox};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -1,16 +1,13 @@
 //! `nearfar fleet` through a program `ssh` that starts a shell on this machine.
 
-mod fleets;
-mod harness;
-mod waiting;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use harness::{NEARFAR, Nearfar, Sandbox};
+use crate::fleets;
+use crate::harness::{NEARFAR, Nearfar, Sandbox};
+use crate::waiting::wait_until;
 use rustix::process::Signal;
 use serde_json::json;
-use waiting::wait_until;
 
 const HOSTS: [&str; 4] = ["h1", "h2", "h3", "h4"];
 

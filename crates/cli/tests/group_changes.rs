@@ -1,13 +1,9 @@
 //! Control groups and units in a directory tree: `plan --cpuset-mems` and `--bind-unit`, and what they refuse.
 
-mod harness;
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
 use std::process::Command;
 
-use harness::{Answer, nearfar};
-use machines::Laid;
+use crate::harness::{Answer, nearfar};
+use crate::machines::Laid;
 
 /// Four nodes, and a unit with the cpuset controller.
 fn tree() -> (Laid, String) {

@@ -1,9 +1,8 @@
 //! What `lab` and `ab` say to wrong usage, before any guest is made. None of this needs QEMU.
 
-mod harness;
-mod keys;
-
-use harness::{Answer, Sandbox};
+use crate::harness;
+use crate::harness::{Answer, Sandbox};
+use crate::keys;
 
 /// The cache is empty, so no kernel and no guest can be found.
 fn nearfar(words: &[&str]) -> Answer {

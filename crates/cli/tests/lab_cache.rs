@@ -1,13 +1,12 @@
 //! `lab cache` on made-up caches. None of this needs QEMU.
 
-mod harness;
-mod keys;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use harness::Answer;
+use crate::harness;
+use crate::harness::Answer;
+use crate::keys;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -1,8 +1,5 @@
 //! `--verbose`, `NEARFAR_LOG` and the journal: what nearfar says of its own work, and that standard output stays as it is.
 
-mod harness;
-mod tasks;
-
 use std::fs;
 use std::os::linux::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
@@ -10,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use harness::{NEARFAR, nearfar};
-use tasks::{Manager, Owned, Waiting, node};
+use crate::harness::{NEARFAR, nearfar};
+use crate::tasks::{Manager, Owned, Waiting, node};
 use tempfile::TempDir;
 
 fn text(bytes: &[u8]) -> String {

@@ -1,10 +1,8 @@
 //! The man pages are ones that man renders without a warning.
 
-mod harness;
-
 use std::process::{Command, Stdio};
 
-use harness::Sandbox;
+use crate::harness::Sandbox;
 
 #[test]
 fn man_pages_render_without_warnings() {

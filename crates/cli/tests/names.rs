@@ -1,9 +1,7 @@
 //! Names people use: packages of nodes, caches that several nodes share, disks and interfaces by their Linux names.
 
-mod harness;
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
+use crate::harness;
+use crate::machines;
 use nearfar_machine::Machine;
 use nearfar_report::Style;
 use nearfar_sources::{Request, Want, gallery, read, snapshot};

@@ -1,18 +1,16 @@
 //! `nearfar prefer` as a command, on the machine that tests run on: signals, the terminal, exit codes and memory policies.
 //! Who moves where between nodes is in guest_prefer.rs.
 
-mod harness;
-mod keys;
-mod tasks;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use harness::{Answer, Running, Sandbox, nearfar};
+use crate::harness;
+use crate::harness::{Answer, Running, Sandbox, nearfar};
+use crate::keys;
+use crate::tasks::{control_group, node};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
-use tasks::{control_group, node};
 
 /// A command that is kept, in a process group of its own.
 struct Kept {

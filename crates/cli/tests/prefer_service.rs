@@ -1,18 +1,15 @@
 //! `nearfar prefer service` on the machine that tests run on: it starts, finds tasks, reads its file again, and ends. What it
 //! does to tasks where there are nodes to choose from is in guest_prefer_service.rs.
 
-mod harness;
-mod keys;
-mod tasks;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Answer, Nearfar, Running, Sandbox};
+use crate::harness::{Answer, Nearfar, Running, Sandbox};
+use crate::keys;
+use crate::tasks::{Manager, Waiting, node};
 use rustix::process::Signal;
-use tasks::{Manager, Waiting, node};
 
 /// A running service in a sandbox of its own: its configuration, lock, leases and the socket of its manager.
 struct Served {

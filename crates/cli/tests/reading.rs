@@ -1,18 +1,13 @@
 //! Verbs that only read work for every user, and create nothing.
 
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
-mod harness;
-
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
-use harness::{Answer, NEARFAR, Sandbox, nearfar};
-use machines::Laid;
+use crate::harness::{Answer, NEARFAR, Sandbox, nearfar};
+use crate::machines::Laid;
 
 /// A user who owns nothing here.
 const NOBODY: u32 = 65534;

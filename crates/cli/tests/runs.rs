@@ -1,11 +1,10 @@
 //! `nearfar runs` as it is typed.
 
-mod harness;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use harness::Answer;
+use crate::harness;
+use crate::harness::Answer;
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{
     Better, Cell, Ending, Factor, Histogram, Host, Metric, NewRun, NewSample, SampleResult, Store,

@@ -1,14 +1,10 @@
 //! What does not exist is wrong usage in every verb: exit code 2, with a message that names it and what there is.
 
-mod harness;
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-#[path = "targets/mod.rs"]
 #[allow(dead_code, reason = "a unit test of the command reads the other items")]
 mod table;
 
-use harness::Sandbox;
-use machines::Laid;
+use crate::harness::Sandbox;
+use crate::machines::Laid;
 use nearfar_runs::Store;
 use table::TARGETS;
 

@@ -2,12 +2,10 @@
 //! namespaces, processes that end or start another program meanwhile, and those of other users. The part named `hold` is this very
 //! program once more.
 
-mod harness;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use harness::{NEARFAR, Owned, Sandbox};
+use crate::harness::{NEARFAR, Owned, Sandbox};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 use serde_json::{Value, json};
 
@@ -24,7 +22,12 @@ const TABLE_SPAN: usize = 2 << 20;
 /// A new process of a kind; `None` where this system has none, having said so.
 fn hold(kind: &str) -> Option<Owned> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "hold_a_kind", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "tasks_unusual::hold_a_kind",
+            "--ignored",
+            "--nocapture",
+        ])
         .env(HOLD, kind)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

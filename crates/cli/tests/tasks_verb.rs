@@ -1,10 +1,8 @@
 //! `nearfar tasks` on this machine, which may have one node: processes that this test made, and those that are no longer there.
 
-mod harness;
-
 use std::process::{Child, Command, Stdio};
 
-use harness::Sandbox;
+use crate::harness::Sandbox;
 use serde_json::{Value, json};
 
 /// A process with 32 MiB that used CPU time, until it is dropped.

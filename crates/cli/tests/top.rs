@@ -1,7 +1,5 @@
 //! `nearfar top` on this machine: what it prints, and what it does to a terminal.
 
-mod harness;
-
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
@@ -9,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{NEARFAR, Sandbox};
+use crate::harness::{NEARFAR, Sandbox};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};

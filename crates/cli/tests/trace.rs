@@ -1,19 +1,17 @@
 //! `nearfar trace` as a command: what it says when it cannot trace, and, where this kernel and user permit it, what it
 //! traces.
 
-mod harness;
-mod keys;
-mod tasks;
-
 use std::process::Command;
 use std::sync::LazyLock;
 
-use harness::Answer;
+use crate::harness;
+use crate::harness::Answer;
+use crate::keys;
+use crate::tasks::{Waiting, control_group};
 use nearfar_machine::CpuSet;
 use nearfar_trace::migrations::{Formats, in_first_pid_namespace};
 use nearfar_trace::{Plan, Session, TraceError, Tracefs};
 use serde_json::Value;
-use tasks::{Waiting, control_group};
 
 fn nearfar(arguments: &[&str]) -> Answer {
     harness::nearfar(arguments).run()

@@ -1,14 +1,11 @@
 //! How wide tables are: as the terminal, as COLUMNS says, or 100 columns where there is neither.
 
-mod harness;
-#[path = "../../sources/tests/machines/mod.rs"]
-mod machines;
-
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::FromRawFd as _;
 
-use machines::Laid;
+use crate::harness;
+use crate::machines::Laid;
 
 /// The longest line, in characters.
 fn longest(text: &str) -> usize {

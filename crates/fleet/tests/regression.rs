@@ -1,11 +1,9 @@
 //! Whether a host got worse, from simulated measurements before and after a change.
 
-mod simulated;
-
+use crate::simulated::{fill, latency_run, machine};
 use fastrand::Rng;
 use nearfar_fleet::rollout::{NotComparable, worst};
 use nearfar_runs::export::Whole;
-use simulated::{fill, latency_run, machine};
 
 const MARGIN: f64 = 0.05;
 const METRIC: &str = "latency_ns";

@@ -1,15 +1,14 @@
 //! Simulated fleets, from the answers of hosts to the deviations that are named.
 
-mod simulated;
-
 use std::collections::BTreeSet;
 use std::fs;
 
+use crate::simulated;
+use crate::simulated::{Planted, answer, fill, folder, latency_run, machine, name, put, simulate};
 use fastrand::Rng;
 use nearfar_fleet::dataset::{DatasetError, Selection, collect, load};
 use nearfar_fleet::survey::{Deviation, DeviationKind, Survey, SurveyOptions, survey};
 use nearfar_fleet::{Ended, Folder, Summary};
-use simulated::{Planted, answer, fill, folder, latency_run, machine, name, put, simulate};
 
 fn shown(folder: &Folder) -> Survey {
     let dataset = folder.path().join("dataset");

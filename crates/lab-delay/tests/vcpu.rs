@@ -146,7 +146,7 @@ fn io_costs_nothing_and_is_never_remembered() {
     let qemu = Emulator::default();
     qemu.run(&mut vcpus[0], 1, IO, true);
     qemu.run(&mut vcpus[0], 1, IO, true);
-    assert_eq!(qemu.waited(), []);
+    assert_eq!(qemu.waited(), [0_u64; 0]);
     assert_eq!(qemu.lookups.get(), 2);
 }
 
@@ -158,7 +158,7 @@ fn what_left_the_filter_but_not_the_cache_costs_nothing() {
     qemu.run(&mut vcpus[0], 1, FILTER_LINES as u64 * 64, false);
     qemu.waited();
     qemu.run(&mut vcpus[0], 1, 0, false);
-    assert_eq!(qemu.waited(), []);
+    assert_eq!(qemu.waited(), [0_u64; 0]);
     assert_eq!(counters[0].get(Count::CacheHits), 1);
 }
 

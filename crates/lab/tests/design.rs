@@ -2,11 +2,9 @@
 //!
 //! `UPDATE_ARGUMENTS=1 cargo test -p nearfar-lab --test design` writes them again; `git diff` shows what changed.
 
-mod differences;
-
 use std::path::PathBuf;
 
-use differences::differences;
+use crate::differences::differences;
 use nearfar_lab::Arch;
 use nearfar_lab::design::{Design, MemoryRange};
 use nearfar_machine::Acceleration;

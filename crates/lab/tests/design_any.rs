@@ -1,14 +1,10 @@
 //! What holds of the design of any machine: small ones of every odd shape, and some that are far too large.
 
-#[path = "../../sources/tests/any_machine/mod.rs"]
-mod any_machine;
-mod differences;
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use any_machine::any_machine;
-use differences::differences;
+use crate::any_machine::any_machine;
+use crate::differences::differences;
 use nearfar_lab::design::Design;
 use nearfar_lab::scale::scaled;
 use nearfar_lab::{Arch, LabError};

@@ -1,11 +1,9 @@
 //! Commands in a guest with a real kernel: their bytes, codes, signals and files. One boot serves all checks of a root.
 
-mod booting;
-
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use booting::{boot, fed, prepared, turn};
+use crate::booting::{boot, fed, prepared, turn};
 use nearfar_lab::guest::{Exec, Guest, HotPlug, Input, PlugDevice, Root, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::NodeId;

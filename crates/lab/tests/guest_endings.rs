@@ -1,7 +1,5 @@
 //! However a guest or its owner ends: nothing is left.
 
-mod booting;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use booting::{boot, mark, prepared, turn};
+use crate::booting::{boot, mark, prepared, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::error::BootProblem;
 use nearfar_lab::guest::{BootFailure, Exec, Guest, Input, Signals, Streams};
@@ -84,7 +82,11 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
     let mounts = fs::read_to_string("/proc/mounts").expect("proc");
     let unpacked = cache.root().join("unpacked");
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child_that_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "guest_endings::child_that_is_killed",
+            "--nocapture",
+        ])
         .env(CHILD, "yes")
         .env("TMPDIR", temporary.path())
         .stdout(Stdio::piped())

@@ -3,9 +3,7 @@
 //! Needs QEMU for ppc64, the cached 6.12 kernel, programs for powerpc64le and drmgr (`nearfar lab kernels get --all` fetches all of
 //! them); says so and passes where they are not there.
 
-mod booting;
-
-use booting::{boot, prepared, turn};
+use crate::booting::{boot, prepared, turn};
 use nearfar_lab::Arch;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::foreign::drmgr;

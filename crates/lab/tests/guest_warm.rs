@@ -1,7 +1,5 @@
 //! Guests that start from a saved one: what is new in each, what becomes of a damaged one, how a guest that hangs is noticed.
 
-mod booting;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use booting::{boot, prepared, turn};
+use crate::booting::{boot, prepared, turn};
 use nearfar_lab::cache::{Cache, SavedRecord};
 use nearfar_lab::guest::{
     BootFailure, Exec, Guest, HangSign, Input, PreparedGuest, Signals, Streams,

@@ -1,7 +1,5 @@
 //! Temporary changes: undone at release, after SIGKILL by the guard, and without it by the next one who looks.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
@@ -11,10 +9,10 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::support::example;
 use nearfar_lease::{LeaseError, Leases, UndoStatus};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{affinity, tasks};
-use support::example;
 use tempfile::TempDir;
 
 /// A directory for leases, and a file that is changed for a while.

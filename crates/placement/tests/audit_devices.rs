@@ -1,8 +1,6 @@
 //! What the audit says of devices, interrupts and their steering: small machines, one fault each.
 
-mod common;
-
-use common::{
+use crate::common::{
     add_firmware, add_function, add_nic, device_on_an_offline_node, findings, function, interrupt,
     kunpeng, list, machine, pci, set, two_nodes,
 };

@@ -1,8 +1,7 @@
 //! What the audit says of NVMe subsystems, tasks, cpusets, settings, writers and nodes.
 
-mod common;
-
-use common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
+use crate::common;
+use crate::common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_machine::{
     AnaState, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet,
     Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning, Writer, WriterKind,

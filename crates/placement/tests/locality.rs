@@ -1,8 +1,8 @@
 //! Where devices are, and how firmly that is said.
 
-mod common;
-
-use common::{add_firmware, add_function, device_on_an_offline_node, function, pci, two_nodes};
+use crate::common::{
+    add_firmware, add_function, device_on_an_offline_node, function, pci, two_nodes,
+};
 use nearfar_machine::{Known, Machine, NodeId};
 use nearfar_placement::locality::{How, Localities};
 

@@ -4,11 +4,9 @@
 //! The kernel walks a list whose order no file shows, so the replica walks every order: a choice that `path` calls certain
 //! is what each order gives, and one that it does not is exactly what the orders give together.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{add_subsystem, list, machine};
+use crate::common::{add_subsystem, list, machine};
 use nearfar_machine::{AnaState, CpuId, IoPolicy, Known, Machine};
 use nearfar_placement::path::paths;
 use proptest::prelude::*;

@@ -1,8 +1,7 @@
 //! Which path each I/O policy takes: the cases of drivers/nvme/host/multipath.c, one by one.
 
-mod common;
-
-use common::{add_subsystem, device_on_an_offline_node, list, two_nodes};
+use crate::common;
+use crate::common::{add_subsystem, device_on_an_offline_node, list, two_nodes};
 use nearfar_machine::{AnaState, CpuId, IoPolicy, Known, Machine};
 use nearfar_placement::path::{NamespacePaths, PathError, paths};
 

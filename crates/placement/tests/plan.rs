@@ -1,8 +1,6 @@
 //! Plans: what is in them, in which order, what is left alone; and that carrying one out leaves nothing to do.
 
-mod common;
-
-use common::{
+use crate::common::{
     add_firmware, add_nic, add_subsystem, device_on_an_offline_node, kunpeng, list, model, pci,
     set, two_nodes,
 };

@@ -1,11 +1,9 @@
 //! What holds for the audit and the plan of any machine.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::random::any_inhabited_machine;
-use common::{model, rules_that_do_not_add_up};
+use crate::common::random::any_inhabited_machine;
+use crate::common::{model, rules_that_do_not_add_up};
 use nearfar_machine::{IoPolicy, Known, Machine};
 use nearfar_placement::audit::{AuditOptions, RULES, audit};
 use nearfar_placement::change::Change;

@@ -1,9 +1,8 @@
 //! Spreads worked out by hand, and what holds for all of them.
 
-mod common;
-
-use common::random::any_machine;
-use common::{kunpeng, machine, set, two_nodes};
+use crate::common;
+use crate::common::random::any_machine;
+use crate::common::{kunpeng, machine, set, two_nodes};
 use nearfar_machine::{CpuId, CpuSet, Distance, Known, Machine, Node, NodeId};
 use nearfar_placement::order::nodes_by_distance;
 use nearfar_placement::spread::{

@@ -1,8 +1,7 @@
 //! Which tasks are far, what that costs, what keeps them, and the remedy.
 
-mod common;
-
-use common::{add_nic, list, set, two_nodes};
+use crate::common;
+use crate::common::{add_nic, list, set, two_nodes};
 use nearfar_machine::{
     CpuId, CpuTime, Cpuset, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, PolicyBytes,
     ResidentBytes, Task, TaskFiles, UseKind, UsedFiles,

@@ -1,8 +1,6 @@
 //! The worst a snapshot may hold: nothing panics, and nothing is made up.
 
-mod common;
-
-use common::{add_nic, list, machine, set, two_nodes};
+use crate::common::{add_nic, list, machine, set, two_nodes};
 use nearfar_machine::{
     CpuId, CpuSet, Irq, Known, Machine, NodeBytes, NodeId, NodeSet, Origin, SourceKind, Task,
 };

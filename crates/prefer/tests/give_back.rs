@@ -1,12 +1,11 @@
 //! The keeper gives back exactly what it took: masks that a program asked for stay, masks that it inherited do not.
 
-mod support;
-
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 
+use crate::support;
+use crate::support::{Cpuset, KeeperProcess, Tasks, can_observe, cpus, home, own, within};
 use nearfar_prefer::{KeeperOptions, OpenProcess};
-use support::{Cpuset, KeeperProcess, Tasks, can_observe, cpus, home, own, within};
 
 fn plain() -> KeeperOptions {
     KeeperOptions::default()

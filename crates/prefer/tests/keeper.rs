@@ -1,19 +1,17 @@
 //! The keeper on this very system, as if each of its first two CPUs were a node: who is narrowed, who is skipped, and
 //! that every mask is as before when it ends or is killed at any moment.
 
-mod support;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::support::{examples, home, machine, mask, own, within};
 use nearfar_lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};
-use support::{examples, home, machine, mask, own, within};
 
 /// A shell in a session of its own, so that orphans of other tests are not its descendants. What it prints is read line by line.
 struct Family {

@@ -1,11 +1,10 @@
 //! Thousands of threads are kept and given back in time that grows as their number.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support;
+use crate::support::{Tasks, home, own};
 use nearfar_prefer::KeeperOptions;
-use support::{Tasks, home, own};
 
 /// How long keeping a process of so many threads and giving it back takes.
 fn kept_and_given_back(count: usize) -> Option<[Duration; 2]> {

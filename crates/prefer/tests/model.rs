@@ -7,14 +7,12 @@
 //! NEARFAR_MODEL_SEED plays one script again, NEARFAR_MODEL_SECONDS plays scripts for so long, NEARFAR_MODEL_STEPS sets their
 //! length.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use crate::support::{Cpuset, KeeperProcess, Tasks, can_observe, own};
 use fastrand::Rng;
-use support::{Cpuset, KeeperProcess, Tasks, can_observe, own};
 
 /// One command.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,10 +1,8 @@
 //! No mask is changed that is not on record. Alone in its file: the limit that it sets holds for its whole process.
 
-mod support;
-
+use crate::support::{Tasks, home, mask, own, within};
 use nearfar_prefer::{KeeperOptions, OpenProcess};
 use nearfar_proc::affinity;
-use support::{Tasks, home, mask, own, within};
 
 #[test]
 fn what_cannot_be_put_on_record_is_not_narrowed() {

@@ -1,7 +1,5 @@
 //! Plans, outcomes and histories as tables.
 
-mod samples;
-
 use nearfar_apply::{
     Applied, ChangeSet, ChangeSetId, ChangeSetState, ChangeSetWrite, Effective, Outcome, Reverted,
     RollbackOutcome, Setting, Tried, UndoResult, WriteState,

@@ -1,7 +1,6 @@
 //! One document with every kind of block, through every writer.
 
-mod html;
-
+use crate::html;
 use nearfar_report::document::{
     Align, Axis, Bars, Block, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Line,
     Plot, Scale, Table, Text, Tile,

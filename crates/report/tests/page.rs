@@ -1,12 +1,11 @@
 //! The page of a checkup: landmarks, labels, one scale, lines that unfold, commands to paste, and its size.
 
-mod html;
-mod samples;
-
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use html::Element;
+use crate::html;
+use crate::html::Element;
+use crate::samples;
 use nearfar_machine::{DistanceOrigin, Distances, Known, Machine, NodeId};
 use nearfar_report::checkup::{self, Checkup};
 use nearfar_report::{Style, topo};

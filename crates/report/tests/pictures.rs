@@ -1,12 +1,11 @@
 //! Pictures and pages: well formed, escaped, small and quick.
 
-mod html;
-mod random;
-mod samples;
-
 use std::time::{Duration, Instant};
 
-use html::as_xml;
+use crate::html;
+use crate::html::as_xml;
+use crate::random;
+use crate::samples;
 use nearfar_machine::Known;
 use nearfar_report::{checkup, topo};
 use proptest::prelude::*;

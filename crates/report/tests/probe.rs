@@ -1,10 +1,6 @@
 //! The probe's matrix as text, over made-up samples whose truth is known: published columns, sentences, honesty.
 
-#[path = "../../bench/tests/made_up/mod.rs"]
-#[allow(dead_code, reason = "tests of the bench crate use the rest")]
-mod made_up;
-
-use made_up::{two_nodes, world};
+use crate::made_up::{two_nodes, world};
 use nearfar_bench::matrix::{Answer, LeftOut, MatrixCell, Parameters, RunFailed, Taken};
 use nearfar_bench::probe::Pattern;
 use nearfar_machine::{Known, NodeId};

@@ -1,12 +1,8 @@
 //! The page of a stored run: of the published matrix, and of any experiment.
 
-mod html;
-#[allow(dead_code)] // Only its samples are used here.
-#[path = "../../bench/tests/made_up/mod.rs"]
-mod made_up;
-mod stored;
-
-use html::Element;
+use crate::html;
+use crate::html::Element;
+use crate::stored;
 use nearfar_bench::matrix::stored::answer;
 use nearfar_report::document::Document;
 use nearfar_report::{Style, probe, runs};

@@ -1,7 +1,6 @@
 //! What `bench latency` prints and draws of surveys of several shapes.
 
-mod samples;
-
+use crate::samples;
 use nearfar_machine::Emulation;
 use nearfar_report::Style;
 use nearfar_report::latency::survey;

@@ -1,11 +1,7 @@
 //! A run of tags as text, mail and page: the published shape, findings that are claimed and those that are not.
 
-mod html;
-#[allow(dead_code)] // Only its samples are used here.
-#[path = "../../bench/tests/made_up/mod.rs"]
-mod made_up;
-mod stored;
-
+use crate::html;
+use crate::stored;
 use nearfar_report::document::Document;
 use nearfar_report::{Style, runs};
 

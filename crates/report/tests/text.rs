@@ -1,8 +1,7 @@
 //! Text output: what it says of a few machines, and what holds for all of them.
 
-mod random;
-mod samples;
-
+use crate::random;
+use crate::samples;
 use nearfar_machine::{CpuId, Emulation, Machine, NodeId};
 use nearfar_placement::spread::{SpreadRequest, spread};
 use nearfar_report::{Style, audit, checkup, latency, path, spread as report_spread, topo};

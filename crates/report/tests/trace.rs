@@ -1,10 +1,9 @@
 //! Tables of traces: what they say of a worked case, and that they fit a line whatever was traced.
 
-mod samples;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::samples;
 use nearfar_machine::{CpuId, CpuSet, Distance, Emulation, IoPolicy, Known, NodeId};
 use nearfar_placement::locality::{EffectiveNode, How};
 use nearfar_placement::path::Standing;

@@ -1,7 +1,5 @@
 //! Exports: what other programs read, and what comes back.
 
-mod given;
-
 use nearfar_runs::export::{
     Contradiction, ImportError, Table, Values, Whole, write_csv, write_parquet,
 };
@@ -11,7 +9,7 @@ use parquet::record::Field;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use given::{Given, elapsed, failure, sample};
+use crate::given::{Given, elapsed, failure, sample};
 
 fn two_shapes(given: &Given) -> Vec<Whole> {
     let mut store = given.store();

@@ -1,14 +1,12 @@
 //! Several writers, and writers that are killed.
 
-mod given;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 
 use nearfar_runs::{Ending, Filter, Journal, RunId, Store};
 
-use given::{Given, sample};
+use crate::given::{Given, sample};
 
 /// Set in a child of these tests: the store it is to fill until it is killed.
 const FILL: &str = "NEARFAR_TEST_FILL";
@@ -35,7 +33,11 @@ impl Writer {
     fn start(given: &Given) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "filled_by_a_process_of_its_own", "--nocapture"])
+            .args([
+                "--exact",
+                "many::filled_by_a_process_of_its_own",
+                "--nocapture",
+            ])
             .env(FILL, &given.path);
         Self(
             command

@@ -1,7 +1,5 @@
 //! A store as its users have it: kept, continued, listed, removed, refused.
 
-mod given;
-
 use std::fs;
 
 use nearfar_runs::{
@@ -10,7 +8,7 @@ use nearfar_runs::{
 };
 use serde_json::json;
 
-use given::{Given, elapsed, failure, sample};
+use crate::given::{Given, elapsed, failure, sample};
 
 #[test]
 fn a_run_is_kept_with_everything_that_belongs_to_it() {

@@ -1,9 +1,7 @@
 //! Description files and the gallery.
 
-mod any_machine;
-mod rendered_description;
-
-use any_machine::any_machine;
+use crate::any_machine::any_machine;
+use crate::rendered_description;
 use nearfar_machine::{
     CpuId, Distance, DistanceOrigin, Distances, Known, Machine, NodeId, RootBus,
 };

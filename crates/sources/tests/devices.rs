@@ -1,8 +1,6 @@
 //! Devices of recorded machines: what the readers see in files that real kernels wrote.
 
-mod machines;
-
-use machines::Laid;
+use crate::machines::Laid;
 use nearfar_machine::{Distance, FirmwareSource, Known, Machine, NodeId};
 use nearfar_sources::{TaskScope, Want};
 

@@ -1,9 +1,7 @@
 //! Devices of kernels older and newer than the recorded ones, of other set-ups, and of trees that are damaged. Each
 //! test changes a recorded machine in the one way its name says.
 
-mod machines;
-
-use machines::Laid;
+use crate::machines::Laid;
 use nearfar_machine::{AnaState, IoPolicy, Known, Machine, NodeId, NvmeSubsystem, WriterKind};
 use nearfar_sources::Want;
 

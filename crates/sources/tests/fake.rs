@@ -1,8 +1,6 @@
 //! Fake nodes over real ones, as the kernel lays them.
 
-mod any_machine;
-
-use any_machine::any_machine;
+use crate::any_machine::any_machine;
 use nearfar_machine::{CpuId, Known, Machine, NodeId, PciAddress, PciDevice, RootBus};
 use nearfar_sources::fake::{self, FakeSpec};
 use nearfar_sources::synthetic;

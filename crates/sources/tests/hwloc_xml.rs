@@ -1,10 +1,8 @@
 //! hwloc's XML, in and out, also through lstopo where it is installed.
 
-mod any_machine;
-
 use std::process::Command;
 
-use any_machine::any_machine;
+use crate::any_machine::any_machine;
 use nearfar_machine::{CacheKind, CpuId, CpuSet, Distance, Known, Machine, NodeId, PciAddress};
 use nearfar_sources::{hwloc_xml, numactl, synthetic};
 use proptest::prelude::*;

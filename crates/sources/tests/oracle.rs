@@ -5,20 +5,18 @@
 //! Each difference must stand in the table of docs/corpora.md with its reason; a line there that no longer holds fails
 //! too, for the trees that are given.
 
-mod oracle {
-    pub mod differences;
-    pub mod lscpu;
-    pub mod lstopo;
-    pub mod seen;
-}
+mod differences;
+mod lscpu;
+mod lstopo;
+mod seen;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use differences::{Difference, documented};
 use nearfar_sources::tree::Tree;
 use nearfar_sources::{Want, sysfs};
-use oracle::differences::{Difference, documented};
-use oracle::seen::Seen;
+use seen::Seen;
 
 #[test]
 #[ignore = "reads the trees below the directory that NEARFAR_CORPUS names (docs/corpora.md says where to get some)"]
@@ -65,7 +63,7 @@ fn every_tree_reads_as_lstopo_and_lscpu_read_it_or_the_page_says_why_not() {
 }
 
 fn both_programs_are_there() -> bool {
-    [oracle::lstopo::version(), oracle::lscpu::version()]
+    [lstopo::version(), lscpu::version()]
         .iter()
         .all(Option::is_some)
 }
@@ -78,10 +76,7 @@ fn compare(root: &Path) -> Vec<Difference> {
     assert_eq!(machine.check(), Vec::<String>::new(), "{name}");
     let ours = Seen::of_machine(&machine);
     let mut found = Vec::new();
-    for (tool, theirs) in [
-        ("lstopo", oracle::lstopo::read(root)),
-        ("lscpu", oracle::lscpu::read(root)),
-    ] {
+    for (tool, theirs) in [("lstopo", lstopo::read(root)), ("lscpu", lscpu::read(root))] {
         match theirs {
             Ok(theirs) => {
                 found.extend(

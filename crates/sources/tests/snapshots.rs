@@ -1,10 +1,8 @@
 //! Snapshots: what goes in comes out, and what is no snapshot says so.
 
-mod any_machine;
-
 use std::io::Write;
 
-use any_machine::any_machine;
+use crate::any_machine::any_machine;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nearfar_machine::Machine;

@@ -1,8 +1,7 @@
 //! Machines of every odd shape, read from small trees and compared with what is known to be in them.
 
-mod dump;
-mod small_trees;
-
+use crate::dump;
+use crate::small_trees;
 use nearfar_machine::{CpuId, Distance, Known, Machine, NodeId};
 use nearfar_sources::tree::Tree;
 use nearfar_sources::{Want, sysfs};

@@ -1,9 +1,8 @@
 //! Trees in which something is broken on purpose: reading them neither panics nor hangs, and what comes out is whole.
 
-mod small_trees;
-
 use std::path::Path;
 
+use crate::small_trees;
 use nearfar_machine::Machine;
 use nearfar_sources::tree::Tree;
 use nearfar_sources::{Want, sysfs};

@@ -3,12 +3,10 @@
 //! `NEARFAR_COMPARE_TRIALS=10000 cargo test -p nearfar-statistics --test compare_errors -- --nocapture` prints the tables of
 //! docs/compare.md.
 
-mod random;
-
+use crate::random::Random;
 use nearfar_statistics::compare::{
     Better, Compared, DEFAULT_MARGIN, Design, Question, Verdict, compare,
 };
-use random::Random;
 
 /// Where the margin itself is examined.
 const MARGIN: f64 = 0.02;

@@ -4,13 +4,11 @@
 //! `NEARFAR_COVERAGE_TRIALS=10000 cargo test -p nearfar-statistics --test coverage -- --nocapture` prints the table of
 //! docs/probe.md.
 
-mod random;
-
 use std::collections::BTreeMap;
 
+use crate::random::Random;
 use nearfar_statistics::regression::{Baseline, Row, fit};
 use nearfar_statistics::{Moments, Summary};
-use random::Random;
 
 const NAMES: [&str; 2] = [
     "the number of cross-node migrations",

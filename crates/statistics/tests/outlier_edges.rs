@@ -1,8 +1,6 @@
 //! `outliers` with values that are equal, rounded, missing or no values at all, and what must not change its answer.
 
-mod alike;
-
-use alike::{FALSE_ALARMS, Group, Random, judge};
+use crate::alike::{FALSE_ALARMS, Group, Random, judge};
 use nearfar_statistics::outliers::{
     CannotJudge, Location, MIN_SCALE, Outliers, Thresholds, Values, common_shift, outliers,
 };

@@ -1,8 +1,6 @@
 //! Simulated rates of `outliers`: false alarms, power, and how often intervals hold the truth. The example `outlier_rates` has more groups.
 
-mod alike;
-
-use alike::{FALSE_ALARMS, Group, Planted, Random, Shape, judge};
+use crate::alike::{FALSE_ALARMS, Group, Planted, Random, Shape, judge};
 use nearfar_statistics::outliers::{Thresholds, common_shift};
 
 /// The least share of intervals that have to hold the truth.

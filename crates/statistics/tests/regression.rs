@@ -1,10 +1,8 @@
 //! Least squares: known coefficients are found, intervals hold what they promise, and unidentifiable coefficients are not reported.
 
-mod random;
-
+use crate::random::Random;
 use nearfar_statistics::regression::{Baseline, CannotTell, Fit, Row, fit};
 use proptest::prelude::*;
-use random::Random;
 
 const NAMES: [&str; 2] = ["far share", "migrations"];
 

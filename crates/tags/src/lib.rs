@@ -136,6 +136,8 @@ mod statistics;
 mod supply;
 mod sync;
 mod tags;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod visit;
 mod waiters;

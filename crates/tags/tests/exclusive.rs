@@ -3,14 +3,11 @@
 //! The counts at the end show lost updates. Miri and ThreadSanitizer report a hand-over that does not order the accesses of both
 //! holders; the latter cannot see those of restartable sequences.
 
-#[path = "support/variants.rs"]
-mod variants;
-
 use std::cell::UnsafeCell;
 use std::thread;
 
+use crate::variants::{ALL, Variant};
 use nearfar_tags::Tags;
-use variants::{ALL, Variant};
 
 const THREADS: usize = if cfg!(miri) { 2 } else { 4 };
 const ROUNDS: usize = if cfg!(miri) { 5 } else { 10_000 };

@@ -2,26 +2,19 @@
 //! is one that a set of free tags could have executed. No tag is handed out twice, none is lost, and a get returns no tag only if
 //! there was a moment without a free one.
 
-#[path = "linearizable/checker.rs"]
+use crate::variants;
 mod checker;
-#[path = "linearizable/faults.rs"]
 mod faults;
-#[path = "linearizable/history.rs"]
 mod history;
-#[path = "linearizable/recorder.rs"]
 mod recorder;
-#[path = "support/system.rs"]
-mod system;
-#[path = "support/variants.rs"]
-mod variants;
 
 use std::time::{Duration, Instant};
 
+use crate::variants::Variant;
 use checker::{Allocator, NotLinearizable, check};
 use history::History;
 use nearfar_tags::Policy;
 use recorder::{Allocate, Plan, record};
-use variants::Variant;
 
 /// How long histories of a plan are recorded; a plan has at least one.
 const RECORDING: Duration = Duration::from_millis(if cfg!(miri) { 0 } else { 80 });

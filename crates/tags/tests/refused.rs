@@ -1,14 +1,12 @@
 //! The kernel refuses system calls after an allocator was made, as a seccomp filter makes it that a program installs later.
 
-#[path = "support/system.rs"]
-mod system;
-
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::system;
 use nearfar_tags::Tags;
 
 const TAGS: u32 = 255;
@@ -21,7 +19,7 @@ fn in_child(test: &str, run: impl FnOnce()) {
     }
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("refused::{test}"), "--nocapture"])
         .env(IN_CHILD, "1");
     let output = child.output().unwrap();
     assert!(

@@ -3,15 +3,11 @@
 
 #![cfg(not(miri))] // It reads /proc and moves between CPUs.
 
-#[path = "support/system.rs"]
-mod system;
-#[path = "support/variants.rs"]
-mod variants;
-
 use std::time::Duration;
 
+use crate::system;
+use crate::variants::{ALL, Variant, possible_cpus, topology_of};
 use nearfar_tags::Tags;
-use variants::{ALL, Variant, possible_cpus, topology_of};
 
 const CPUS: u32 = 4096;
 const TAGS: u32 = 255;

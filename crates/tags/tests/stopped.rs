@@ -2,19 +2,10 @@
 
 #![cfg(not(miri))] // A helper process stops the thread.
 
-#[path = "../examples/stopped/reach.rs"]
-mod reach;
-#[path = "support/system.rs"]
-mod system;
-#[path = "../examples/stopped/tracer.rs"]
-mod tracer;
-#[path = "support/variants.rs"]
-mod variants;
-
 use std::time::Duration;
 
-use reach::{Moment, measure, quantile};
-use variants::{ALL, Variant};
+use crate::reach::{Moment, measure, quantile};
+use crate::variants::{ALL, Variant};
 
 const LENGTH: Duration = Duration::from_millis(400);
 /// The goal is 100 us at the 99th percentile; a test on a busy machine leaves room.

@@ -2,24 +2,12 @@
 
 #![cfg(not(miri))] // Signals and affinities.
 
-#[path = "../examples/stress/owners.rs"]
-mod owners;
-#[path = "../examples/stress/scenario.rs"]
-mod scenario;
-#[path = "../examples/stress/storm.rs"]
-mod storm;
-#[path = "support/system.rs"]
-mod system;
-#[path = "support/variants.rs"]
-mod variants;
-#[path = "../examples/stress/workers.rs"]
-mod workers;
-
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use scenario::{SCENARIOS, run};
-use variants::Variant;
+use crate::scenario::{SCENARIOS, run};
+use crate::variants;
+use crate::variants::Variant;
 
 const LENGTH: Duration = Duration::from_millis(90);
 

@@ -325,7 +325,7 @@ fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
         let mut program = Command::new(std::env::current_exe().unwrap());
         program.args([
             "--exact",
-            "program_whose_thread_becomes_sleep",
+            "live::program_whose_thread_becomes_sleep",
             "--nocapture",
             "--test-threads=1",
         ]);

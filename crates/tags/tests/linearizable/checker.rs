@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use crate::history::{Call, History, Operation};
+use super::history::{Call, History, Operation};
 
 /// The state of a correct allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

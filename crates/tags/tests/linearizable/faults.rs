@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::checker::{Allocator, check};
-use crate::history::{Call, History, Operation};
-use crate::recorder::Allocate;
-use crate::{FIXED, ONE_EACH_OF_TWO, RESIZED, histories};
+use super::checker::{Allocator, check};
+use super::history::{Call, History, Operation};
+use super::recorder::Allocate;
+use super::{FIXED, ONE_EACH_OF_TWO, RESIZED, histories};
 
 fn operation(call: Call, invoked: u64, returned: u64) -> Operation {
     Operation {
@@ -198,7 +198,7 @@ impl Allocate for Faulty {
     }
 }
 
-fn finds(fault: Fault, plan: crate::Plan, size: u32) -> bool {
+fn finds(fault: Fault, plan: super::Plan, size: u32) -> bool {
     let allocator = Faulty::new(fault);
     histories(&allocator, plan, (size, TAGS), 0, FAULT_IS_FOUND_WITHIN).is_err()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nearfar_tags::Tags;
 
-use crate::history::{Call, History, Operation};
+use super::history::{Call, History, Operation};
 use crate::system::ThreadId;
 #[cfg(not(miri))]
 use crate::system::handle;

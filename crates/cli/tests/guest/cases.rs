@@ -1,0 +1,110 @@
+//! `nearfar case 1`, `3`, `4` and `5` in guests, as small as they can be: the run made there is in the store afterwards, and what the
+//! kernel counts differs before and after. Times are not judged.
+//!
+//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
+
+use crate::guests;
+use crate::harness::Sandbox;
+use serde_json::{Value, json};
+
+/// The answer of a case in a guest, and what its run is shown with.
+fn repeated(own: &Sandbox, words: &str) -> (Value, Value) {
+    let store = own.file("runs.db");
+    let case = own
+        .nearfar(words.split_whitespace())
+        .env("NEARFAR_STORE", &store);
+    let answer = case.with_user_cache().json();
+    assert_eq!(answer["run"], json!(1));
+    let show = ["runs", "show", "1", "--store", &store, "--format", "json"];
+    let shown = own.nearfar(show).json();
+    assert_eq!(shown["state"], json!("complete"), "{shown}");
+    (answer, shown)
+}
+
+/// The medians of a metric in the cells where a factor has a level.
+fn medians(shown: &Value, (factor, level): (&str, &str), metric: &str) -> Vec<f64> {
+    let cells = shown["summary"].as_array().unwrap().iter();
+    let of_level = cells.filter(|it| it["cell"][factor] == json!(level));
+    let medians = of_level.map(|it| {
+        let metrics = it["metrics"].as_array().unwrap();
+        let found = metrics.iter().find(|it| it["metric"] == json!(metric));
+        found?["median"].as_f64()
+    });
+    medians.collect::<Option<_>>().unwrap()
+}
+
+/// Every round measures before and after: the plan's undoing has to bring back the kernel's choice of a path too.
+#[test]
+fn case_1_takes_the_distant_path_before_and_the_near_one_after_in_every_sample() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let own = Sandbox::new();
+    let words = "case 1 --samples 3 --format json -- --seconds 0.3";
+    let (answer, shown) = repeated(&own, words);
+    let share = "nearest_path_share";
+    assert_eq!(medians(&shown, ("plan", "before"), share), [0.0], "{shown}");
+    assert_eq!(medians(&shown, ("plan", "after"), share), [1.0], "{shown}");
+    let rows = answer["comparison"]["rows"].as_array().unwrap();
+    assert_eq!(
+        rows.len(),
+        4,
+        "the published table has four metrics: {rows:?}"
+    );
+}
+
+#[test]
+fn case_4_serves_the_adjacent_nodes_interrupts_far_before_and_near_after() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let own = Sandbox::new();
+    let (_, shown) = repeated(
+        &own,
+        "case 4 --samples 1 --format json -- --seconds 0.3 --factor server_node=adjacent",
+    );
+    let served = |spread: &str| {
+        let of = |metric| medians(&shown, ("interrupts", spread), metric)[0];
+        (of("interrupts_near"), of("interrupts_far"))
+    };
+    let (near, far) = served("kernel_pre_6_3");
+    assert!(near == 0.0 && far > 0.0, "{shown}");
+    let (near, far) = served("nearest_first");
+    assert!(near > 0.0 && far == 0.0, "{shown}");
+}
+
+#[test]
+fn the_run_of_a_case_in_a_guest_is_in_the_store() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let own = Sandbox::new();
+    let words = "case 3 --samples 1 --format json -- --factor distance=alone --factor depth=248 \
+                 --factor policy=stock,limit --seconds 0.2";
+    let (_, shown) = repeated(&own, words);
+    assert_eq!(
+        (&shown["label"], &shown["experiment"]),
+        (&json!("case-3"), &json!("tags"))
+    );
+    assert!(shown["emulation"]["delays"].is_object(), "{shown}");
+}
+
+#[test]
+fn case_5_has_the_lock_hot_with_one_node_only() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let own = Sandbox::new();
+    let words = "case 5 --samples 1 --format json -- --factor tasks=2 --seconds 0.3";
+    let (_, shown) = repeated(&own, words);
+    let share = |nodes: u32| {
+        let level = format!("numa=fake={nodes} clearcpuid=hypervisor");
+        medians(&shown, ("append", &level), "hot_lock_share")[0]
+    };
+    assert!(share(1) > share(2), "{shown}");
+    assert!(share(1) > share(4), "{shown}");
+}

@@ -1,0 +1,299 @@
+//! Far memory that is far, end to end: a guest of four nodes in which distances are delays. Measured by `bench latency`, paid by a
+//! command whose memory is misplaced, and counted.
+//!
+//! Needs QEMU 8.2.4 or newer, a cached x86-64 kernel and the plugin that `cargo build` makes; without them it says so and passes.
+//! `cargo test -p nearfar --test guest_delays -- --nocapture` prints the figures. What is counted is checked in every guest. What is
+//! timed is the least of up to three guests: other work on the host makes times longer, and never shorter. docs/delays.md tells
+//! what a quiet host reaches.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use crate::guests;
+use crate::guests::{NEARFAR, turn};
+use nearfar_lab::cache::Cache;
+use nearfar_lab::qemu::Qemu;
+use nearfar_lab::{Arch, LabError, delay, foreign, kernels};
+use serde_json::{Value, json};
+
+/// What `--delay auto` makes of the distances of the machine `kunpeng`, and of transfers within a node and between nodes.
+const ASKED_NS: [(u64, f64); 5] = [
+    (10, 400.0),
+    (16, 640.0),
+    (25, 1000.0),
+    (32, 1280.0),
+    (33, 1320.0),
+];
+const DISTANCES: [[u64; 4]; 4] = [
+    [10, 16, 32, 33],
+    [16, 10, 25, 32],
+    [32, 25, 10, 16],
+    [33, 32, 16, 10],
+];
+const TRANSFER_NS: (f64, f64) = (500.0, 2000.0);
+/// A command that does little but touch more memory than the modelled cache holds, in turns near and on the farthest node.
+const MISPLACED: &str = "for turn in 1 2 3; do for node in 0 3; do echo -n \"$node \"; LC_ALL=C \
+    numactl --cpunodebind=0 --membind=$node dd if=/dev/zero of=/dev/null bs=16M count=6 2>&1 | grep copied; done; done";
+
+/// Why this test cannot run here.
+fn lacks() -> Option<String> {
+    if Arch::host() != Some(Arch::X86_64) {
+        return Some(
+            "the guest runs this machine's own programs, which are not x86-64's".to_owned(),
+        );
+    }
+    let look = || -> Result<(), LabError> {
+        let cache = Cache::of_user()?;
+        kernels::find_in(&cache, None, Arch::X86_64)?;
+        foreign::busybox(&cache, Arch::X86_64)?;
+        delay::find_plugin(&Qemu::find(Arch::X86_64)?).map(drop)
+    };
+    look().err().map(|error| error.to_string())
+}
+
+/// Runs `script` in a guest with delays; its standard output. The counts go to `counts`.
+fn in_guest(machine: &str, scale: &str, delay: &str, script: &str, counts: &Path) -> String {
+    let guest = [
+        "lab",
+        "run",
+        "--machine",
+        machine,
+        "--arch",
+        "x86_64",
+        "--scale",
+        scale,
+    ];
+    let mut command = Command::new(NEARFAR);
+    command.env(
+        "NEARFAR_STORE",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/guests.db"),
+    );
+    command
+        .args(guest)
+        .args(guests::IN_TIME)
+        .arg("--cold")
+        .args(["--delay", delay, "--counts"])
+        .arg(counts)
+        .args(["--", "sh", "-c", script]);
+    let output = guests::output(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What an access from one node to another's memory was asked to take.
+fn asked_ns(from: u64, to: u64) -> f64 {
+    let distance = DISTANCES[from as usize][to as usize];
+    ASKED_NS.iter().find(|(of, _)| *of == distance).unwrap().1
+}
+
+/// The least that was timed so far.
+#[derive(Default)]
+struct Timed {
+    /// The lower quartile of an access, in nanoseconds, by the CPU's node and the memory's.
+    access_ns: BTreeMap<(u64, u64), f64>,
+    /// The command, in seconds, by its memory's node.
+    command_s: BTreeMap<String, f64>,
+}
+
+impl Timed {
+    fn least<Key: Ord>(times: &mut BTreeMap<Key, f64>, key: Key, time: f64) {
+        let least = times.entry(key).or_insert(f64::INFINITY);
+        *least = least.min(time);
+    }
+
+    /// What `bench latency` answered.
+    fn take_survey(&mut self, survey: &Value) {
+        let pairs = survey["latency"]["pairs"].as_array().unwrap();
+        assert_eq!(pairs.len(), 16);
+        for pair in pairs {
+            let (from, to) = (
+                pair["cpu_node"].as_u64().unwrap(),
+                pair["memory_node"].as_u64().unwrap(),
+            );
+            let (asked, median, low) = (
+                asked_ns(from, to),
+                pair["median_ns"].as_f64(),
+                pair["low_ns"].as_f64(),
+            );
+            let (median, low) = (median.unwrap(), low.unwrap());
+            println!(
+                "from {from} to {to}: asked {asked} ns, median {median:.0} ns, lower quartile {low:.0} ns"
+            );
+            Self::least(&mut self.access_ns, (from, to), low);
+        }
+    }
+
+    /// What dd said: `3 100663296 bytes (101 MB, 96 MiB) copied, 1.99 s, 50.6 MB/s`.
+    fn take_commands(&mut self, text: &str) {
+        for line in text.lines().filter(|line| line.contains("copied, ")) {
+            let (node, seconds) = (
+                &line[..1],
+                line.split_once("copied, ")
+                    .unwrap()
+                    .1
+                    .split(' ')
+                    .next()
+                    .unwrap(),
+            );
+            println!("the command with memory of node {node}: {seconds} s");
+            Self::least(
+                &mut self.command_s,
+                node.to_owned(),
+                seconds.parse().unwrap(),
+            );
+        }
+    }
+
+    /// What is not as it was asked for.
+    fn faults(&self) -> Vec<String> {
+        let figures: Vec<_> = self
+            .access_ns
+            .iter()
+            .map(|(&(from, to), &low)| (from, to, asked_ns(from, to), low))
+            .collect();
+        let off = figures
+            .iter()
+            .filter(|(_, _, asked, low)| !(asked * 0.97..asked * 1.25).contains(low));
+        let off = off
+            .map(|(from, to, asked, low)| format!("from {from} to {to}: {low} ns, asked {asked}"));
+        let pairs = figures
+            .iter()
+            .flat_map(|near| figures.iter().map(move |far| (near, far)));
+        let swapped = pairs.filter(|(near, far)| near.2 < far.2 && near.3 >= far.3);
+        let swapped = swapped.map(|(near, far)| {
+            format!("{near:?} is no nearer than {far:?} (from, to, asked, measured)")
+        });
+        let mut faults: Vec<String> = off.chain(swapped).collect();
+        let (near, far) = (self.command_s.get("0"), self.command_s.get("3"));
+        if let Some((near, far)) = near.zip(far).filter(|(near, far)| **far < **near * 1.25) {
+            faults.push(format!(
+                "misplaced memory costs little: {far} s, well placed {near} s"
+            ));
+        }
+        faults
+    }
+}
+
+/// Counts agree with each other and with the delays that were asked for.
+fn check_counts(counts: &Value) {
+    assert_eq!(counts["schema"], "lab-counts/1");
+    assert_eq!(counts["counting"], true);
+    assert_eq!(
+        counts["emulation"]["delays"]["pairs"][0],
+        json!({ "cpu_node": 0, "memory_node": 0, "distance": 10, "delay_ns": 400 })
+    );
+    let vcpus = counts["vcpus"].as_array().unwrap();
+    assert_eq!(
+        vcpus
+            .iter()
+            .map(|vcpu| vcpu["node"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [0, 0, 1, 1, 2, 2, 3, 3]
+    );
+    for vcpu in vcpus {
+        let count = |key: &str| vcpu[key].as_u64().unwrap() as f64;
+        let own = vcpu["node"].as_u64().unwrap();
+        let misses: Vec<f64> = (0..4)
+            .map(|node| vcpu["misses"][node.to_string()].as_u64().unwrap() as f64)
+            .collect();
+        let (same, other) = (count("transfers_same_node"), count("transfers_other_node"));
+        let paid = count("near") + count("far") + same + other;
+        // The guest is still up while they are read, so a vCPU may be between two of its counters.
+        let agree = |a: f64, b: f64| (a - b).abs() <= 10.0 + b / 1000.0;
+        assert!(agree(count("accesses"), count("hits") + paid), "{vcpu}");
+        assert!(agree(count("near"), misses[own as usize]), "{vcpu}");
+        assert!(
+            agree(count("near") + count("far"), misses.iter().sum()),
+            "{vcpu}"
+        );
+        let memory: f64 = (0..4)
+            .map(|node| misses[node as usize] * asked_ns(own, node))
+            .sum();
+        let due = memory + same * TRANSFER_NS.0 + other * TRANSFER_NS.1;
+        assert!(
+            (count("delay_ns") - due).abs() <= 100_000.0 + due / 100.0,
+            "due {due}: {vcpu}"
+        );
+        assert!(count("near") > 0.0 && count("far") > 0.0, "{vcpu}");
+    }
+}
+
+/// One guest: times go to `timed`, counts are checked.
+fn measure(timed: &mut Timed) {
+    let folder = tempfile::tempdir().unwrap();
+    let counts = folder.path().join("counts.json");
+    let bench =
+        format!("{NEARFAR} bench latency --what latency --samples 25 --budget 20 --format json");
+    let script = format!("{bench} && if command -v numactl > /dev/null; then {MISPLACED}; fi");
+    let text = in_guest("kunpeng", "cpus=2,memory=512M", "auto", &script, &counts);
+    let mut answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    let survey = answers.next().unwrap().unwrap();
+    assert_eq!(
+        survey["emulation"]["delays"]["pairs"][0],
+        json!({ "cpu_node": 0, "memory_node": 0, "distance": 10, "delay_ns": 400 })
+    );
+    check_counts(&serde_json::from_slice(&std::fs::read(&counts).unwrap()).unwrap());
+    timed.take_survey(&survey);
+    timed.take_commands(&text[answers.byte_offset()..]);
+}
+
+#[test]
+fn distances_are_delays_that_are_measured_paid_and_counted() {
+    if let Some(because) = lacks() {
+        println!("skipped: guests: {because}");
+        return;
+    }
+    let _turn = turn();
+    let (mut timed, mut faults) = (Timed::default(), Vec::new());
+    for guest in 1..=3 {
+        measure(&mut timed);
+        faults = timed.faults();
+        if faults.is_empty() {
+            break;
+        }
+        println!("guest {guest}: {faults:#?}");
+    }
+    if timed.command_s.is_empty() {
+        println!("skipped: tools: numactl is not installed, so no memory can be misplaced");
+    }
+    assert_eq!(faults, [""; 0]);
+}
+
+/// Reads of each node by the path of its own node, then as many in turns by both paths. CPU 0 is node 0's, CPU 1 node 1's.
+const READS: u64 = 200;
+const READ_BY_PATHS: &str = "for policy in numa round-robin; do echo $policy > /sys/class/nvme-subsystem/nvme-subsys0/iopolicy; \
+    for cpu in 0 1; do taskset -c $cpu dd if=/dev/nvme0n1 of=/dev/null bs=4k count=$READS iflag=direct 2> /dev/null || exit 1; \
+    done; done";
+
+#[test]
+fn submissions_to_nvme_controllers_are_delayed_and_counted_by_node() {
+    if let Some(because) = lacks() {
+        println!("skipped: guests: {because}");
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counts.json");
+    let (near_ns, far_ns) = (1000, 1_000_000);
+    let delay = format!("near=0,far=0,transfer=0/0,device={near_ns}/{far_ns}");
+    let script = format!("READS={READS}; {READ_BY_PATHS}");
+    let machine = "nvme-two-controllers";
+    in_guest(machine, "cpus=1,memory=512M", &delay, &script, &file);
+    let counts: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let device = &counts["emulation"]["delays"]["device"];
+    assert_eq!(
+        *device,
+        json!({ "same_node_ns": near_ns, "other_node_ns": far_ns })
+    );
+    for vcpu in counts["vcpus"].as_array().unwrap() {
+        let count = |key: &str| vcpu[key].as_u64().unwrap();
+        let (near, far) = (count("doorbells_near"), count("doorbells_far"));
+        println!("node {}: {near} near, {far} far", vcpu["node"]);
+        // One submission a read. The turns may begin with either path, and a kernel process may read in between.
+        assert!((READS * 3 / 2 - 2..READS * 2).contains(&near), "{vcpu}");
+        assert!((READS / 2 - 2..READS).contains(&far), "{vcpu}");
+        assert_eq!(count("delay_ns"), near * near_ns + far * far_ns);
+    }
+}

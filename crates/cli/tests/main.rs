@@ -1,0 +1,55 @@
+//! The integration tests of this crate that boot no guest, in one program: each file here is a module.
+
+mod architecture;
+mod audit_counts;
+mod bench;
+mod bench_child;
+mod bench_io;
+mod bench_mock;
+mod bench_peers;
+mod bench_probe;
+mod bench_rps;
+mod bench_scale;
+mod bench_tags;
+mod case;
+mod checkup;
+mod command;
+mod compare;
+mod completions;
+mod documents;
+mod exporter;
+mod exporter_prometheus;
+mod exporting;
+mod failures;
+mod fleet;
+mod fleet_apply;
+mod fleet_ssh;
+mod fleets;
+mod group_changes;
+mod harness;
+mod install;
+mod keys;
+mod killing;
+mod lab;
+mod lab_cache;
+mod logging;
+#[path = "../../sources/tests/machines/mod.rs"]
+mod machines;
+mod man;
+#[path = "../examples/measured/mod.rs"]
+mod measured;
+mod names;
+mod packages;
+mod prefer;
+mod prefer_service;
+mod reading;
+mod runs;
+mod targets;
+mod tasks;
+mod tasks_unusual;
+mod tasks_verb;
+mod top;
+mod trace;
+mod waiting;
+mod width;
+mod words;

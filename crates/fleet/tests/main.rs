@@ -1,0 +1,5 @@
+//! The integration tests of this crate, in one program: each file here is a module.
+
+mod regression;
+mod simulated;
+mod survey;

@@ -1,0 +1,8 @@
+//! The integration tests of this crate, in one program: each file here is a module.
+
+mod both_sides;
+mod cache;
+mod config;
+mod ownership;
+mod switches;
+mod vcpu;

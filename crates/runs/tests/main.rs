@@ -1,0 +1,6 @@
+//! The integration tests of this crate, in one program: each file here is a module.
+
+mod export;
+mod given;
+mod many;
+mod store;

@@ -1,0 +1,19 @@
+//! The integration tests of this crate, in one program: each file here is a module.
+
+mod any_machine;
+mod descriptions;
+mod devices;
+mod devices_odd;
+mod dump;
+mod fake;
+mod hwloc_xml;
+mod machines;
+mod numactl;
+mod oracle;
+mod rendered_description;
+mod requests;
+mod small_trees;
+mod snapshots;
+mod synthetic;
+mod trees;
+mod trees_hostile;
