@@ -6,7 +6,7 @@
 //! keep lease-guard LEASES OWNER        the guard, where GUARDED is set
 //! ```
 //!
-//! Where OBSERVE is set forks and changes of affinity are observed.
+//! Where OBSERVE is set forks and changes of affinity are observed. Where CONFINE is set no task is released.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use nearfar_lease::{self as lease, Leases};
 use nearfar_machine::NodeId;
+use nearfar_prefer::rule::RuleOptions;
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
 use nearfar_sources::{Request, Want};
 
@@ -40,8 +41,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("no directory".into());
     };
     let leases = Some(Leases::at(PathBuf::from(directory)));
+    let mut rule = RuleOptions::default();
+    if std::env::var_os("CONFINE").is_some() {
+        rule.looks = u32::MAX;
+    }
     let options = KeeperOptions {
         leases,
+        rule,
         observe: std::env::var_os("OBSERVE").is_some(),
         ..KeeperOptions::default()
     };

@@ -4,17 +4,15 @@ use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 
 use crate::support;
-use crate::support::{Cpuset, KeeperProcess, Tasks, can_observe, cpus, home, own, within};
+use crate::support::{
+    Cpuset, KeeperProcess, Tasks, can_observe, confining, cpus, home, own, wait_until,
+};
 use nearfar_prefer::{KeeperOptions, OpenProcess};
-
-fn plain() -> KeeperOptions {
-    KeeperOptions::default()
-}
 
 fn observing() -> KeeperOptions {
     KeeperOptions {
         observe: true,
-        ..KeeperOptions::default()
+        ..confining()
     }
 }
 
@@ -28,7 +26,7 @@ fn a_task_whose_name_is_no_utf8_is_given_back() {
     tasks.make(0, "thread", 1);
     tasks.tell(0, &format!("name {NAME}"));
     tasks.tell(1, "name ff20280a54676964");
-    let keeper = tasks.keeper(plain()).unwrap();
+    let keeper = tasks.keeper(confining()).unwrap();
     assert_eq!(
         [0, 1].map(|task| tasks.tasks[&task].mask()),
         [home(), home()]
@@ -82,11 +80,11 @@ fn a_process_pinned_to_the_node_keeps_its_mask_beside_a_kept_one() {
     let mut tasks = Tasks::new();
     let pinned = tasks.make(0, "fork", 1);
     tasks.tell(1, "pin 0");
-    let keeper = tasks.keeper(plain()).unwrap();
+    let keeper = tasks.keeper(confining()).unwrap();
     // Kept by the same keeper: it asked for what it has.
     keeper.add(OpenProcess::open(pinned.pid).unwrap()).unwrap();
     let made = tasks.make(1, "fork", 2);
-    within(20, "its child is seen", || {
+    wait_until("its child is seen", || {
         keeper.report().unwrap().processes == 3
     });
     keeper.stop().unwrap();
@@ -116,9 +114,9 @@ fn who_was_left_in_peace_is_not_given_back_whatever_it_asks_for_later() {
     let Some(own) = own() else { return };
     let mut tasks = Tasks::new();
     let thread = tasks.make(0, "thread", 1);
-    let keeper = tasks.keeper(plain()).unwrap();
+    let keeper = tasks.keeper(confining()).unwrap();
     tasks.tell(1, "pin 1");
-    within(20, "it is noticed", || {
+    wait_until("it is noticed", || {
         keeper.report().unwrap().skipped_count == 1
     });
     tasks.tell(1, "pin 0");
@@ -317,7 +315,7 @@ fn a_daemon_is_found_where_descent_can_be_observed() {
     let keeper = tasks.keeper(observing()).unwrap();
     let daemon = tasks.make(0, "daemon", 1);
     assert_eq!(daemon.mask(), home());
-    within(20, "it is kept", || keeper.report().unwrap().processes == 2);
+    wait_until("it is kept", || keeper.report().unwrap().processes == 2);
     let late = tasks.make(1, "daemon", 2);
     keeper.stop().unwrap();
     assert_eq!(
@@ -406,7 +404,7 @@ fn a_child_found_after_its_cpuset_changed_has_inherited_all_the_same() {
     // No look comes in between.
     let options = KeeperOptions {
         interval: std::time::Duration::from_secs(60),
-        ..plain()
+        ..confining()
     };
     let keeper = tasks.keeper(options).unwrap();
     let child = tasks.make(0, "fork", 1);
@@ -428,17 +426,15 @@ fn cpus_of_the_node_that_come_online_later_are_used() {
     tasks.tell(1, "pin 0");
     let options = KeeperOptions {
         nodes: Some(nodes.path().to_owned()),
-        ..plain()
+        ..confining()
     };
     let keeper = tasks.keeper(options).unwrap();
     let task = tasks.tasks[&0];
     assert_eq!(task.mask(), home());
     list("0-1\n");
-    within(20, "its node has two CPUs", || task.mask() == own);
+    wait_until("its node has two CPUs", || task.mask() == own);
     list("1\n");
-    within(20, "its node has the other CPU", || {
-        task.mask() == cpus("1")
-    });
+    wait_until("its node has the other CPU", || task.mask() == cpus("1"));
     list("\n");
     keeper.stop().unwrap();
     assert_eq!([task.mask(), tasks.tasks[&1].mask()], [own, home()]);

@@ -1,7 +1,7 @@
 //! No mask is changed that is not on record. Alone in its file: the limit that it sets holds for its whole process.
 
-use crate::support::{Tasks, home, mask, own, within};
-use nearfar_prefer::{KeeperOptions, OpenProcess};
+use crate::support::{Tasks, confining, home, mask, own, wait_until};
+use nearfar_prefer::OpenProcess;
 use nearfar_proc::affinity;
 
 #[test]
@@ -9,7 +9,7 @@ fn what_cannot_be_put_on_record_is_not_narrowed() {
     let Some(own) = own() else { return };
     let mut tasks = Tasks::new();
     tasks.make(0, "thread", 1);
-    let keeper = tasks.keeper(KeeperOptions::default()).unwrap();
+    let keeper = tasks.keeper(confining()).unwrap();
     let other = Tasks::new();
     // Its journal cannot grow: the limit holds for every writer.
     let limit = rustix::process::Rlimit {
@@ -22,7 +22,7 @@ fn what_cannot_be_put_on_record_is_not_narrowed() {
     rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
     let refused = keeper.add(OpenProcess::open(other.tasks[&0].pid).unwrap());
     tasks.tell(1, "pin 1");
-    within(20, "its choice is noticed", || {
+    wait_until("its choice is noticed", || {
         keeper.report().unwrap().skipped_count == 1
     });
     rustix::process::setrlimit(rustix::process::Resource::Fsize, before).unwrap();

@@ -189,8 +189,6 @@ fn who_has_to_leave_again_at_once_pauses_for_longer_each_time() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     #[test]
     fn whatever_is_wanted_the_decisions_end_and_only_surplus_is_out(
         cpus in 1_u32..32,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_prefer::rule::RuleOptions;
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
 use nearfar_proc::affinity;
 use nearfar_sources::{Request, Want};
@@ -46,16 +47,30 @@ pub fn own() -> Option<CpuSet> {
     enough.then_some(own)
 }
 
-/// As soon as it holds, within so many seconds.
+/// A deadline against hanging: no test judges how fast something is.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Waits until it holds.
 #[track_caller]
-pub fn within(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(
-            begun.elapsed() < Duration::from_secs(seconds),
-            "{what}: not within {seconds} s"
+            begun.elapsed() < MAX_WAIT,
+            "{what}: not within {MAX_WAIT:?}"
         );
         sleep(Duration::from_millis(2));
+    }
+}
+
+/// Options of a keeper that releases no task, however long tasks wait for CPU 0: other work on this host changes no mask.
+pub fn confining() -> KeeperOptions {
+    KeeperOptions {
+        rule: RuleOptions {
+            looks: u32::MAX,
+            ..RuleOptions::default()
+        },
+        ..KeeperOptions::default()
     }
 }
 
@@ -211,7 +226,7 @@ impl Tasks {
             return;
         };
         self.say(number, "end");
-        within(30, "the thread ends", || {
+        wait_until("the thread ends", || {
             nearfar_proc::tasks::stat_of(task.pid, task.tid).map_or(true, |stat| stat.state == 'Z')
         });
     }
@@ -220,7 +235,7 @@ impl Tasks {
     pub fn kill(&mut self, pid: i32) {
         self.tasks.retain(|_, task| task.pid != pid);
         end_process(pid);
-        within(30, "the process ends", || {
+        wait_until("the process ends", || {
             nearfar_proc::tasks::stat(pid).map_or(true, |stat| stat.state == 'Z')
         });
     }
@@ -285,7 +300,7 @@ pub fn can_observe() -> bool {
     can
 }
 
-/// A keeper in a process of its own, which can be killed.
+/// A keeper in a process of its own, which can be killed; it releases no task ([`confining`]).
 pub struct KeeperProcess {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -296,7 +311,10 @@ impl KeeperProcess {
     /// None where it refuses.
     pub fn start(leases: &Path, pids: &[i32], observe: bool) -> Option<Self> {
         let mut command = Command::new(examples().join("keep"));
-        command.arg(leases).args(pids.iter().map(i32::to_string));
+        command
+            .arg(leases)
+            .args(pids.iter().map(i32::to_string))
+            .env("CONFINE", "1");
         if observe {
             command.env("OBSERVE", "1");
         }
@@ -410,9 +428,7 @@ impl Drop for Cpuset {
             let _ = std::fs::write(self.root.join("cgroup.procs"), pid);
         }
         let begun = Instant::now();
-        while std::fs::remove_dir(&self.directory).is_err()
-            && begun.elapsed() < Duration::from_secs(5)
-        {
+        while std::fs::remove_dir(&self.directory).is_err() && begun.elapsed() < MAX_WAIT {
             sleep(Duration::from_millis(10));
         }
     }
