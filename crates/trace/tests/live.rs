@@ -1,4 +1,7 @@
 //! Traces on the machine that runs the tests, where its kernel permits that.
+//!
+//! Other tests may run at the same time: the kernel counts and orders events whatever else there is, and a ring has room for tens of
+//! thousands of those of other tasks. No test here judges how long something takes.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -366,11 +369,14 @@ fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
     );
 }
 
+/// Enough for a share.
+const MIN_SAMPLES: u64 = 50;
+
 /// Reading zeroes is work of the kernel; adding numbers is not.
 #[test]
 fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
     let me = std::process::id().cast_signed();
-    let profile = |work: &dyn Fn()| {
+    let of_ms = |work: &dyn Fn(), milliseconds: i64| {
         let mut sampler = permitted(Sampler::open(&online(), 999))?;
         sampler.enable().unwrap();
         let begun = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -378,11 +384,21 @@ fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             (now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1_000_000
         };
-        while used() < 300 {
+        while used() < milliseconds {
             work();
             sampler.drain();
         }
         Some(sampler.finish(&[me].into()))
+    };
+    // 999 samples a second of CPU time; fewer where a timer comes late. The longer ones are for that.
+    let profile = |work: &dyn Fn()| {
+        let mut profile = of_ms(work, 300)?;
+        for milliseconds in [3_000, 30_000] {
+            if profile.samples <= MIN_SAMPLES {
+                profile = of_ms(work, milliseconds)?;
+            }
+        }
+        Some(profile)
     };
     let buffer = std::cell::RefCell::new(vec![0; 4 << 20]);
     let zeroes = || {
@@ -396,8 +412,9 @@ fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
         return;
     };
     let share = |it: &Profile| it.in_kernel as f64 / it.samples as f64;
-    // 300 ms of CPU time at 999 a second; a timer that comes late makes fewer.
-    assert!(kernel.samples > 50 && program.samples > 50, "{kernel:?}");
+    for profile in [&kernel, &program] {
+        assert!(profile.samples > MIN_SAMPLES, "{profile:?}");
+    }
     assert!(share(&kernel) > 0.7, "{kernel:?}");
     assert!(share(&program) < 0.3, "{program:?}");
     assert!(
