@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::booting::{boot, mark, prepared, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::error::BootProblem;
-use nearfar_lab::guest::{BootFailure, Exec, Guest, Input, Signals, Streams};
+use nearfar_lab::guest::{BootFailure, Exec, Guest, Input, PreparedGuest, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 
 const CHILD: &str = "NEARFAR_TEST_CHILD";
@@ -50,7 +50,8 @@ fn files_below(folder: &Path) -> BTreeSet<String> {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        // Against hanging: this takes less than a second.
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -213,8 +214,22 @@ fn a_command_that_does_not_end_is_given_its_time() {
         return;
     };
     let _turn = turn();
-    prepared.request.command_timeout = Some(Duration::from_secs(2));
-    let mut guest = boot(&prepared);
+    // A guest on a busy host may take longer until the command says something.
+    let limits = [2, 10, 60].map(Duration::from_secs);
+    let outputs = limits.iter().map(|limit| {
+        prepared.request.command_timeout = Some(*limit);
+        said_until(&prepared, *limit)
+    });
+    let mut outputs = outputs.inspect(|output| assert!("begun\n".starts_with(output.as_str())));
+    assert!(
+        outputs.any(|output| output == "begun\n"),
+        "what it said before is not lost"
+    );
+}
+
+/// What a command says that is ended after this time.
+fn said_until(prepared: &PreparedGuest, limit: Duration) -> String {
+    let mut guest = boot(prepared);
     let mut output = Vec::new();
     let streams = Streams {
         input: Input::Nothing,
@@ -226,15 +241,11 @@ fn a_command_that_does_not_end_is_given_its_time() {
         streams,
         &Signals::none(),
     ) {
-        Err(LabError::OutOfTime { limit, .. }) => assert_eq!(limit.as_secs(), 2),
+        Err(LabError::OutOfTime { limit: given, .. }) => assert_eq!(given, limit),
         other => panic!("{other:?}"),
     }
-    assert_eq!(
-        String::from_utf8_lossy(&output),
-        "begun\n",
-        "what it said before is not lost"
-    );
     wait_until("QEMU is still there", || {
         qemus_of(std::process::id()).is_empty()
     });
+    String::from_utf8(output).expect("text")
 }
