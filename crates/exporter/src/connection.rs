@@ -275,6 +275,35 @@ mod tests {
         assert_eq!(status(long.as_bytes()).as_deref(), Some("431"));
     }
 
+    /// A connection accepted at this moment, and its client.
+    fn connection(accepted: Instant) -> (Connection, TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        (Connection::new(stream, accepted), client)
+    }
+
+    #[test]
+    fn bytes_of_a_request_do_not_extend_its_time_and_an_answer_shortens_it() {
+        // In the future: what is cut after the answer is cut from now on.
+        let accepted = Instant::now() + 6 * MAX_TIME;
+        let (mut slow, mut client) = connection(accepted);
+        assert_eq!(slow.deadline(), accepted + MAX_TIME);
+        let page = Arc::from("page\n");
+        for part in ["GET /metrics ", "HTTP/1.1\r\n", "X: y"] {
+            client.write_all(part.as_bytes()).unwrap();
+            assert!(slow.advance(&page));
+            assert_eq!(slow.deadline(), accepted + MAX_TIME);
+        }
+        client.write_all(b"\r\n\r\n").unwrap();
+        let is_open = slow.advance(&page) && slow.advance(&page);
+        assert!(!is_open || slow.deadline() <= Instant::now() + MAX_CLOSE_TIME);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("\r\n\r\npage\n"), "{answer}");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_answered_or_waited_for(request in any::<Vec<u8>>()) {

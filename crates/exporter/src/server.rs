@@ -194,3 +194,50 @@ fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// So many connections accepted one millisecond after the other, and their clients.
+    fn connections(count: usize, first: Instant) -> (Vec<Connection>, Vec<TcpStream>) {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        (0..count)
+            .map(|number| {
+                let client = TcpStream::connect(address).unwrap();
+                let stream = listener.accept().unwrap().0;
+                let accepted = first + Duration::from_millis(number as u64);
+                (Connection::new(stream, accepted), client)
+            })
+            .unzip()
+    }
+
+    #[test]
+    fn the_next_client_waits_until_the_oldest_of_too_many_has_had_its_time() {
+        let first = Instant::now();
+        let (mut all, _clients) = connections(MAX_CONNECTIONS, first);
+        assert_eq!(accept_time(&all, first), first + MIN_CONNECTION_TIME);
+        let paused = first + MIN_CONNECTION_TIME + ACCEPT_PAUSE;
+        assert_eq!(accept_time(&all, paused), paused);
+        let newest = all.pop().unwrap();
+        assert_eq!(accept_time(&all, first), first);
+        all.remove(0);
+        all.extend(connections(1, first + MIN_CONNECTION_TIME).0);
+        all.push(newest);
+        let second = first + Duration::from_millis(1);
+        assert_eq!(accept_time(&all, first), second + MIN_CONNECTION_TIME);
+    }
+
+    #[test]
+    fn a_client_that_is_accepted_replaces_the_oldest_of_too_many() {
+        let (mut all, _clients) = connections(MAX_CONNECTIONS, Instant::now());
+        let second = all[1].accepted();
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(accept(&listener, &mut all));
+        assert_eq!((all.len(), all[0].accepted()), (MAX_CONNECTIONS, second));
+    }
+}

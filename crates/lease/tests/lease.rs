@@ -109,8 +109,8 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "{what}: not in half a minute"
+            begun.elapsed() < Duration::from_secs(60),
+            "{what}: not in a minute"
         );
         sleep(Duration::from_millis(2));
     }
@@ -175,7 +175,7 @@ fn a_guard_that_is_sent_home_does_not_wait_for_what_its_owner_still_holds() {
         std::io::Write::write_all(&mut guard.stdin.take().unwrap(), word).unwrap();
         let begun = Instant::now();
         let mut ended = false;
-        while !ended && begun.elapsed() < Duration::from_secs(if goes_home { 30 } else { 1 }) {
+        while !ended && begun.elapsed() < Duration::from_secs(if goes_home { 60 } else { 1 }) {
             ended = guard.try_wait().unwrap().is_some();
             sleep(Duration::from_millis(2));
         }
@@ -414,8 +414,6 @@ fn a_journal_of_another_user_is_not_acted_on() {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
-
     #[test]
     fn no_journal_panics_or_writes(lines in proptest::collection::vec("\\{\"n\":[0-2],\"at_s\":0,\"(old|new|lease|masks)\":\\{.{0,40}\\}\\}", 0..4)) {
         let place = Place::new();

@@ -190,8 +190,6 @@ fn any_record() -> impl Strategy<Value = Forged> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn what_was_noted_is_put_back_where_what_was_noted_is_found(
         records in prop::collection::vec(any_record(), 0..7),

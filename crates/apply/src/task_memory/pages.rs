@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn another_program_in_the_same_process_is_noticed() {
         let mut child = Command::new("sh")
-            .args(["-c", "read -r go; exec sleep 60"])
+            .args(["-c", "read -r go; exec sleep 600"])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
@@ -304,7 +304,7 @@ mod tests {
         while tasks::executable(pid).is_ok_and(|path| path == std::env::current_exe().unwrap()) {
             std::thread::yield_now();
         }
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         // Its file shows before its addresses do: on a busy machine some time before.
         let opened = || Process::open(pid, tasks::stat(pid).unwrap().id.start);
         while matches!(opened(), Err(ProcessError::NoAccess(_))) && std::time::Instant::now() < end

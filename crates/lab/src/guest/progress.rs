@@ -118,7 +118,7 @@ mod tests {
         let before = cpu_seconds(std::process::id()).expect("this process");
         let started = Instant::now();
         while cpu_seconds(std::process::id()).expect("this process") <= before {
-            assert!(started.elapsed() < Duration::from_secs(30));
+            assert!(started.elapsed() < Duration::from_secs(60));
         }
         assert_eq!(cpu_seconds(u32::MAX), None);
     }

@@ -251,9 +251,9 @@ mod tests {
     }
 
     /// Not `end`: the processes of tests that run at the same time have the same token.
-    fn ask(script: &str, is_cancelled: bool) -> Result<String, String> {
+    fn ask(script: &str, is_cancelled: bool, limit: Duration) -> Result<String, String> {
         let mut process = started(script);
-        let until = Instant::now() + Duration::from_millis(100);
+        let until = Instant::now() + limit;
         let answer = process.answer("a b", &AtomicBool::new(is_cancelled), until);
         process.child.kill().unwrap();
         process.child.wait().unwrap();
@@ -262,12 +262,13 @@ mod tests {
 
     #[test]
     fn an_answer_is_not_waited_for_without_end() {
-        assert_eq!(ask("read one; echo $one", false).unwrap(), "a b");
-        let stuck = ask("exec sleep 600", false).unwrap_err();
+        let minute = Duration::from_secs(60);
+        assert_eq!(ask("read one; echo $one", false, minute).unwrap(), "a b");
+        let stuck = ask("exec sleep 600", false, Duration::from_millis(100)).unwrap_err();
         assert!(stuck.contains("has not answered within"), "{stuck}");
-        let cancelled = ask("exec sleep 600", true).unwrap_err();
+        let cancelled = ask("exec sleep 600", true, minute).unwrap_err();
         assert!(cancelled.contains("interrupted"), "{cancelled}");
-        let ended = ask("read one", false).unwrap_err();
+        let ended = ask("read one", false, minute).unwrap_err();
         assert!(ended.contains("has ended"), "{ended}");
     }
 

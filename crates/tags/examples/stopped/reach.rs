@@ -63,7 +63,7 @@ const IN_TRANSIT: u32 = 32;
 /// Threads that take and put meanwhile.
 const MAX_LOADS: u32 = 8;
 /// A tag that is not reached by then is stuck.
-const STUCK: Duration = Duration::from_secs(2);
+const STUCK: Duration = Duration::from_secs(30);
 
 pub fn measure(
     variant: Variant,
@@ -115,7 +115,7 @@ fn rounds(
 ) -> io::Result<Reached> {
     let end = Instant::now() + length;
     let mut held = Vec::new();
-    while Instant::now() < end {
+    loop {
         stage.phase.store(FILL, Ordering::Release);
         while stage.phase.load(Ordering::Acquire) == FILL {
             thread::yield_now();
@@ -126,6 +126,9 @@ fn rounds(
         tracer.resume(victim)?;
         stage.phase.store(REST, Ordering::Release);
         held.drain(..).for_each(|tag| stage.tags.put(tag));
+        if Instant::now() >= end {
+            break;
+        }
     }
     reached.longest.sort_unstable();
     reached.all.sort_unstable();

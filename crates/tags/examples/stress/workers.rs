@@ -58,11 +58,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Works until the end, then puts all tags.
+    /// Works until the end, at least one turn, then puts all tags.
     pub fn run(mut self) {
         let shared = self.shared;
         shared.threads[self.index].store(ThreadId::current().0 as u32, Ordering::Relaxed);
-        while !shared.is_over.load(Ordering::Relaxed) {
+        loop {
             match self.random.u32(..64) {
                 0 => run_on(Some(self.random.u32(..possible_cpus()))),
                 1 => run_on(None),
@@ -71,6 +71,9 @@ impl<'a> Worker<'a> {
             self.turn();
             while let Some(tag) = self.held.pop_front() {
                 self.put(tag);
+            }
+            if shared.is_over.load(Ordering::Relaxed) {
+                break;
             }
         }
         allow(May::Nothing);

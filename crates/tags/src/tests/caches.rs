@@ -1,6 +1,5 @@
 //! The caches and words of the policies, used from chosen CPUs by one thread: what they hand out is compared with a set.
 
-
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -142,7 +141,7 @@ fn check(policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_policy_hands_out_what_a_set_would(steps in prop::collection::vec(step(), 0..400)) {

@@ -133,7 +133,7 @@ enum Fault {
 const TAGS: u32 = 8;
 
 /// Recording ends with the first history that is refused.
-const FAULT_IS_FOUND_WITHIN: Duration = Duration::from_secs(20);
+const FAULT_IS_FOUND_WITHIN: Duration = Duration::from_secs(120);
 
 impl Faulty {
     fn new(fault: Fault) -> Self {

@@ -1,7 +1,7 @@
 //! All schedules of the waiters' protocol, up to a number of preemptions, by loom: the file that runs, over a word of bits.
 //!
 //! A lost wake-up is a deadlock, which loom reports. Bounds: 2 or 3 threads, 1 or 2 tags, and the number of preemptions (a switch away from a thread that
-//! could go on) that each model names. Deadlines are not modelled: a wait that ends early is `leave`.
+//! could go on) that each model names, with one fewer in the small forms of long models. Deadlines are not modelled: a wait that ends early is `leave`.
 
 use std::task::{Wake, Waker};
 
@@ -181,9 +181,8 @@ fn a_put_meets_a_waiter() {
 }
 
 /// The second put wakes nobody: it relies on the waiter that the first woke.
-#[test]
-fn a_running_thread_passes_a_woken_waiter() {
-    model(5, 1, 1, |model| {
+fn a_running_thread_passes_a_woken_waiter(preemptions: usize) {
+    model(preemptions, 1, 1, |model| {
         let waiter = spawn(&model, |model| model.put(model.take()));
         model.put(0);
         model.pass();
@@ -192,9 +191,8 @@ fn a_running_thread_passes_a_woken_waiter() {
 }
 
 /// The waiter may take one tag when it is woken and be handed the other.
-#[test]
-fn a_waiter_that_was_passed_too_often_keeps_one_tag() {
-    model(4, 2, 0, |model| {
+fn a_waiter_that_was_passed_too_often_keeps_one_tag(preemptions: usize) {
+    model(preemptions, 2, 0, |model| {
         let waiter = spawn(&model, |model| model.put(model.take()));
         model.put(0);
         model.pass();
@@ -203,9 +201,8 @@ fn a_waiter_that_was_passed_too_often_keeps_one_tag() {
     });
 }
 
-#[test]
-fn a_third_thread_passes_a_woken_waiter() {
-    model(3, 1, 0, |model| {
+fn a_third_thread_passes_a_woken_waiter(preemptions: usize) {
+    model(preemptions, 1, 0, |model| {
         let waiter = spawn(&model, |model| model.put(model.take()));
         let passer = spawn(&model, Model::pass);
         model.put(0);
@@ -214,9 +211,8 @@ fn a_third_thread_passes_a_woken_waiter() {
     });
 }
 
-#[test]
-fn two_waiters_share_a_tag() {
-    model(3, 1, 1, |model| {
+fn two_waiters_share_a_tag(preemptions: usize) {
+    model(preemptions, 1, 1, |model| {
         let waiters = [(); 2].map(|()| spawn(&model, |model| model.put(model.take())));
         model.put(0);
         for waiter in waiters {
@@ -269,9 +265,8 @@ fn two_batches_do_not_wait_for_each_other() {
 }
 
 /// Tags become free without a put, as when the number of tags is raised.
-#[test]
-fn new_tags_end_waits() {
-    model(3, 2, 1, |model| {
+fn new_tags_end_waits(preemptions: usize) {
+    model(preemptions, 2, 1, |model| {
         let waiters = [(); 2].map(|()| {
             let model = model.clone();
             thread::spawn(move || model.take())
@@ -361,9 +356,8 @@ fn a_woken_waiter_that_is_handed_another_tag_leaves_the_first() {
 }
 
 /// A task that is dropped, in whatever state, while a thread waits behind it.
-#[test]
-fn a_dropped_task_gives_its_tag_to_the_next() {
-    model(3, 1, 1, |model| {
+fn a_dropped_task_gives_its_tag_to_the_next(preemptions: usize) {
+    model(preemptions, 1, 1, |model| {
         let waiter = spawn(&model, |model| model.put(model.take()));
         let task = spawn(&model, |model| {
             let place = model
@@ -380,4 +374,39 @@ fn a_dropped_task_gives_its_tag_to_the_next() {
         waiter.join().unwrap();
         task.join().unwrap();
     });
+}
+
+/// Tests of one depth: models by name with their number of preemptions.
+macro_rules! with_preemptions {
+    ($depth:ident: $($name:ident($preemptions:literal),)*) => {
+        mod $depth {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name($preemptions);
+                }
+            )*
+        }
+    };
+}
+
+with_preemptions! {
+    small:
+    two_waiters_share_a_tag(2),
+    a_dropped_task_gives_its_tag_to_the_next(2),
+    a_waiter_that_was_passed_too_often_keeps_one_tag(3),
+    new_tags_end_waits(2),
+    a_running_thread_passes_a_woken_waiter(4),
+    a_third_thread_passes_a_woken_waiter(2),
+}
+
+// Seconds each, in the slow tier.
+with_preemptions! {
+    full_depth:
+    two_waiters_share_a_tag(3),
+    a_dropped_task_gives_its_tag_to_the_next(3),
+    a_waiter_that_was_passed_too_often_keeps_one_tag(4),
+    new_tags_end_waits(3),
+    a_running_thread_passes_a_woken_waiter(5),
+    a_third_thread_passes_a_woken_waiter(3),
 }

@@ -1,7 +1,8 @@
 //! Schedules of the gate in front of the caches, by loom: `auto.rs`, `open.rs` and `calm.rs` as they run, over a word of bits and over sequences
 //! that commit or start again.
 //!
-//! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions, 2 where restarts are refused (switches away from a thread that could go on).
+//! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions (switches away from a thread that could go on), 2 where restarts are
+//! refused and in the small forms of long models.
 //! Each atomic is sequentially consistent here, which loom's loads are not: a load is an addition of 0.
 
 use loom::sync::Arc;
@@ -86,9 +87,8 @@ fn no_tag_is_lost_or_twice_on_two_cpus() {
     });
 }
 
-#[test]
-fn no_tag_is_lost_or_twice_on_one_cpu() {
-    check(|| {
+fn no_tag_is_lost_or_twice_on_one_cpu(preemptions: usize) {
+    check_within(preemptions, || {
         let auto = auto(2);
         let other = on_cpu(0, &auto, cycle);
         cycle(&auto);
@@ -130,9 +130,8 @@ fn a_waiter_finds_the_tag_or_is_seen() {
 }
 
 /// While the caches open, a put that saw them closed may end in the words, where a get has found no tag before.
-#[test]
-fn a_get_finds_the_tag_that_came_into_the_words_while_the_gate_opened() {
-    check(|| {
+fn a_get_finds_the_tag_that_came_into_the_words_while_the_gate_opened(preemptions: usize) {
+    check_within(preemptions, || {
         let auto = auto(2);
         let both = [take(&auto).unwrap(), take(&auto).unwrap()];
         auto.revoke();
@@ -276,4 +275,31 @@ fn a_tag_above_a_smaller_size_is_not_handed_out() {
         auto.resize(SIZE);
         assert_eq!(take_all(&auto), [15]);
     });
+}
+
+/// Tests of one depth: models by name with their number of preemptions.
+macro_rules! with_preemptions {
+    ($depth:ident: $($name:ident($preemptions:literal),)*) => {
+        mod $depth {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name($preemptions);
+                }
+            )*
+        }
+    };
+}
+
+with_preemptions! {
+    small:
+    no_tag_is_lost_or_twice_on_one_cpu(2),
+    a_get_finds_the_tag_that_came_into_the_words_while_the_gate_opened(2),
+}
+
+// Seconds each, in the slow tier.
+with_preemptions! {
+    full_depth:
+    no_tag_is_lost_or_twice_on_one_cpu(3),
+    a_get_finds_the_tag_that_came_into_the_words_while_the_gate_opened(3),
 }
