@@ -72,3 +72,15 @@ pub fn cancel_pipe() -> io::Result<OwnedFd> {
     }
     Ok(ended)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_soon_after_the_first_is_the_same_request() {
+        let same_ms = SAME_REQUEST.as_millis() as u64;
+        assert!(is_repetition(1000, 1000) && is_repetition(1000, 999 + same_ms));
+        assert!(!is_repetition(1000, 1000 + same_ms));
+    }
+}

@@ -13,6 +13,7 @@ use nearfar_bench::probe::{
     ChildError, Faults, Pattern, Probe, ProbeResult, ProbeSpec, SampleWarning, Where,
 };
 use nearfar_machine::{CpuId, CpuSet, NodeId};
+use nearfar_proc::affinity;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -67,7 +68,7 @@ fn lives(pid: i32) -> bool {
 /// Waits for the end of a process, generously.
 fn ends(pid: i32) -> bool {
     let start = Instant::now();
-    while lives(pid) && start.elapsed() < Duration::from_secs(20) {
+    while lives(pid) && start.elapsed() < Duration::from_secs(60) {
         std::thread::yield_now();
     }
     !lives(pid)
@@ -355,6 +356,28 @@ fn children_end_with_their_parent_even_when_it_is_killed() {
     }
 }
 
+#[test]
+fn a_load_runs_on_its_cpu_until_it_is_stopped_and_says_what_it_got() {
+    let cpu = some_cpu();
+    for percent in [0.0, 30.0] {
+        let begun = Instant::now();
+        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent).unwrap();
+        let pids = load.pids();
+        assert_eq!((pids.len(), lives(pids[0])), (1, true));
+        assert_eq!(affinity::get(pids[0]).unwrap(), CpuSet::single(cpu));
+        let report = load.stop().unwrap();
+        assert!(!lives(pids[0]));
+        let got = &report.cpus[0];
+        assert_eq!((got.cpu, got.pid, report.cpus.len()), (cpu, pids[0], 1));
+        // Neither clock of the load can have passed this one.
+        let elapsed_s = begun.elapsed().as_secs_f64();
+        let used_s = got.seconds * got.achieved_percent / 100.0;
+        assert!(got.seconds > 0.0 && got.seconds <= elapsed_s, "{got:?}");
+        assert!((0.0..=elapsed_s).contains(&used_s), "{got:?}");
+    }
+}
+
+/// In the slow tier: a share is one of time. The unit tests of `load::steering` have the same with simulated clocks.
 #[test]
 fn a_load_burns_about_its_share_and_says_what_it_got() {
     let cpu = some_cpu();

@@ -287,44 +287,70 @@ fn an_interrupted_run_is_continued_with_its_own_parameters() {
     assert_eq!(run["samples"], json!(600));
 }
 
-/// timeout(1) sends SIGTERM to its command and to the command's process group: one request to end.
+/// A run whose first sample takes so long, within that sample.
+fn within_a_sample(place: &Place, slow_ms: u32) -> std::process::Child {
+    let child = place
+        .command(&format!(
+            "bench mock --samples 9 --slow-ms {slow_ms} --factor speed=slow"
+        ))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The sample has a file.
+    wait_for(|| {
+        place
+            .left()
+            .iter()
+            .any(|it| it.starts_with('/') && Path::new(it).join("file").exists())
+    });
+    child
+}
+
+fn ended(mut child: std::process::Child) -> (Option<i32>, String) {
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    (child.wait().unwrap().code(), said)
+}
+
+/// timeout(1) sends SIGTERM to its command and to the command's process group: one request to end. Here a stopped process gets two
+/// signals, which come one after the other when it goes on.
 #[test]
-fn two_signals_at_once_are_one_request_and_a_later_one_ends_at_once() {
+fn two_signals_at_once_are_one_request() {
     use rustix::process::{Pid, Signal, kill_process};
     let place = Place::new();
-    let ended_by = |gap_ms: u64| {
-        let mut child = place
-            .command("bench mock --samples 9 --slow-ms 4000 --factor speed=slow")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Within a sample, which has a file.
-        wait_for(|| {
-            place
-                .left()
-                .iter()
-                .any(|it| it.starts_with('/') && Path::new(it).join("file").exists())
-        });
-        sleep(Duration::from_millis(300));
-        for _ in 0..2 {
-            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-            sleep(Duration::from_millis(gap_ms));
-        }
-        let mut said = String::new();
-        child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
-        (child.wait().unwrap().code(), said)
-    };
-    let (code, said) = ended_by(5);
+    let child = within_a_sample(&place, 2000);
+    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
+    let (code, said) = ended(child);
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("continues it"), "{said}");
     assert_eq!(place.left(), Vec::<String>::new());
-    assert_eq!(ended_by(1200).0, Some(128 + 15));
+}
+
+#[test]
+fn a_later_signal_ends_at_once() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let place = Place::new();
+    // The test would hang if it waited for the sample.
+    let child = within_a_sample(&place, 600_000);
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    wait_for(|| {
+        let status = std::fs::read_to_string(&status).unwrap();
+        status.contains("\nShdPnd:\t0000000000000000\n")
+    });
+    // Longer than signals count as the same request.
+    sleep(Duration::from_millis(1000));
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(ended(child).0, Some(128 + 15));
     wait_for(|| place.left().is_empty());
 }
 

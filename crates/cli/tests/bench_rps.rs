@@ -77,7 +77,7 @@ fn requests_to_redis_are_counted_and_nothing_is_left() {
         return;
     }
     let place = Place(tempfile::tempdir().unwrap());
-    let words = "bench rps --samples 1 --seconds 0.2 --warm-up 0.1 --connections 2 --factor server_node=card \
+    let words = "bench rps --samples 1 --seconds 1 --warm-up 0.1 --connections 2 --factor server_node=card \
                  --factor receive=keep,server_cpu --format json";
     let output = place.nearfar(words);
     let run: Value = serde_json::from_slice(&output.stdout)

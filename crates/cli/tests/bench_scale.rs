@@ -1,5 +1,6 @@
 //! `bench scale` through the whole command: every workload on this machine, and what remains after it is killed.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -33,22 +34,30 @@ fn scale(home: &tempfile::TempDir, words: &str) -> Command {
 #[test]
 fn every_workload_counts_operations_as_processes_and_as_threads() {
     let home = tempfile::tempdir().unwrap();
-    // Longer than a busy machine leaves a task without a CPU.
     let words = "--seconds 0.3 --factor tasks=1 --factor kind=process,thread \
                  --factor workload=tlb_flush,page_fault,page_fault_file,file_lock,mmap,page_alloc,lru";
-    let output = scale(&home, words).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let run: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
-    assert_eq!(run["state"], "complete", "{errors}");
-    let cells = run["summary"].as_array().unwrap();
-    assert_eq!(cells.len(), 14);
-    for cell in cells {
-        assert!(
-            cell["metrics"][0]["median"].as_f64().unwrap() > 0.0,
-            "{cell}"
-        );
-    }
+    // A busy machine may leave a task without a CPU for all of its time: then each is tried again.
+    let mut counted = BTreeSet::new();
+    let begun = Instant::now();
+    let run = loop {
+        let output = scale(&home, words).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let run: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {errors}"));
+        assert_eq!(run["state"], "complete", "{errors}");
+        let cells = run["summary"].as_array().unwrap();
+        assert_eq!(cells.len(), 14);
+        let has_counted = |cell: &&Value| cell["metrics"][0]["median"].as_f64().unwrap() > 0.0;
+        let names = cells
+            .iter()
+            .filter(has_counted)
+            .map(|cell| cell["cell"].to_string());
+        counted.extend(names);
+        if counted.len() == 14 {
+            break run;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(150), "{run}");
+    };
     let curves = run["answer"]["curves"].as_array().unwrap();
     assert_eq!(curves.len(), 14, "a curve for each workload and kind");
     let reason = curves[0]["law"]["unknown_reason"].as_str().unwrap();
@@ -58,14 +67,14 @@ fn every_workload_counts_operations_as_processes_and_as_threads() {
 #[test]
 fn tasks_end_with_nearfar() {
     let home = tempfile::tempdir().unwrap();
-    let mut nearfar = scale(&home, "--seconds 60")
+    let mut nearfar = scale(&home, "--seconds 600")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let children =
         || nearfar_proc::tasks::children(nearfar.id().cast_signed(), nearfar.id().cast_signed());
-    let limit = Instant::now() + Duration::from_secs(20);
+    let limit = Instant::now() + Duration::from_secs(60);
     let is_task =
         |pid: &i32| nearfar_proc::tasks::name(*pid).is_ok_and(|it| it.to_text() == "nearfar-scale");
     let tasks: Vec<i32> = loop {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::harness::{Answer, NEARFAR, Sandbox, nearfar};
 use crate::keys;
@@ -48,25 +48,17 @@ fn children() -> Vec<String> {
 }
 
 /// The longest probe that these tests take, in seconds.
-const MAX_SECONDS: f64 = 60.0;
+const MAX_SECONDS: f64 = 200.0;
 
-fn measured(seconds: f64) -> Option<UnboundTasks> {
+fn measured(seconds: f64) -> UnboundTasks {
     let (machine, node) = this_machine();
     match measure(&machine, &[node], &options(seconds, &Arc::default())) {
-        Ok(found) => Some(found.answer),
+        Ok(found) => found.answer,
         // A slow machine, as the error says. The time varies, so the limit is twice as much.
         Err(UnboundError::TooLittleTime {
             needed_s, left_s, ..
         }) if seconds < MAX_SECONDS => {
             measured((seconds + 2.0 * (needed_s - left_s)).min(MAX_SECONDS))
-        }
-        Err(
-            error @ (UnboundError::TooLittleTime { .. }
-            | UnboundError::Child(_)
-            | UnboundError::Run(_)),
-        ) => {
-            println!("skipped: load: {error}");
-            None
         }
         Err(error) => panic!("{error}"),
     }
@@ -74,8 +66,7 @@ fn measured(seconds: f64) -> Option<UnboundTasks> {
 
 /// One test, because another one's children would be taken for its own.
 #[test]
-fn a_probe_of_floating_tasks_tells_its_ratio_or_why_not_and_leaves_nothing_behind() {
-    compared();
+fn a_probe_of_unbound_tasks_that_ends_early_says_why_and_leaves_nothing_behind() {
     cancelled();
     let (machine, node) = this_machine();
     let error = measure(&machine, &[node], &options(0.2, &Arc::default()))
@@ -88,8 +79,11 @@ fn a_probe_of_floating_tasks_tells_its_ratio_or_why_not_and_leaves_nothing_behin
     assert_eq!(children(), Vec::<String>::new());
 }
 
-fn compared() {
-    let Some(found) = measured(12.0) else { return };
+/// In the slow tier: it measures for as long as a user's probe does, and judges ratios of times. What becomes of samples is in
+/// the unit tests of `nearfar_bench::unbound`.
+#[test]
+fn a_probe_of_unbound_tasks_has_its_ratios_and_leaves_nothing_behind() {
+    let found = measured(12.0);
     assert_eq!(
         children(),
         Vec::<String>::new(),
@@ -138,15 +132,9 @@ fn cancelled() {
         std::thread::sleep(Duration::from_millis(700));
         later.store(true, Ordering::Relaxed);
     });
-    let started = Instant::now();
     let ended = measure(&machine, &[node], &options(600.0, &cancel));
     canceller.join().unwrap();
     assert!(matches!(ended, Err(UnboundError::Cancelled)), "{ended:?}");
-    assert!(
-        started.elapsed() < Duration::from_secs(120),
-        "{:?}",
-        started.elapsed()
-    );
     assert_eq!(
         children(),
         Vec::<String>::new(),

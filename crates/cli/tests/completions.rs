@@ -1,7 +1,7 @@
 //! What shells are offered, by asking the command as their scripts do.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::harness;
 use crate::harness::Answer;
@@ -207,21 +207,27 @@ fn every_shell_gets_a_script_that_asks_and_an_answer() {
     }
 }
 
-/// Far from the limit also on a busy machine; the best of several, since it shares its CPUs with other tests.
+/// In the slow tier: it compares times. An answer that looked at every device, process or file of the machine would take many
+/// times what a start of the command takes.
 #[test]
-fn an_answer_takes_less_than_a_tenth_of_a_second() {
+fn an_answer_takes_little_longer_than_a_start_of_the_command() {
     let home = tempfile::tempdir().unwrap();
+    let best = |run: &dyn Fn()| {
+        let timed = |_| {
+            let begin = Instant::now();
+            run();
+            begin.elapsed()
+        };
+        (0..10).map(timed).min().unwrap()
+    };
     for words in [
         &["plan", "--rule", ""][..],
         &["prefer", "--near", ""],
         &["lab", "run", "--kernel", ""],
     ] {
-        let timed = |_| {
-            let begin = Instant::now();
-            asked("bash", words, home.path());
-            begin.elapsed()
-        };
-        let best = (0..10).map(timed).min().unwrap();
-        assert!(best < Duration::from_millis(100), "{words:?}: {best:?}");
+        let start = best(&|| drop(harness::nearfar(["--version"]).prints()));
+        let answer = best(&|| drop(asked("bash", words, home.path())));
+        println!("{words:?}: {answer:.3?}, a start {start:.3?}");
+        assert!(answer < 10 * start, "{words:?}: {answer:?}, {start:?}");
     }
 }

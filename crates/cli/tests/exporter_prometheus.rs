@@ -14,8 +14,8 @@ use crate::harness::{Owned, Sandbox};
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// Several times what a start and two scrapes take.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// Many times what a start and two scrapes take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn page(name: &str) -> PathBuf {
     Path::new(ROOT).join("docs").join(name)

@@ -1,12 +1,12 @@
-//! Pictures and pages: well formed, escaped, small and quick.
+//! Pictures and pages: well formed, escaped and small.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::html;
 use crate::html::as_xml;
 use crate::random;
 use crate::samples;
-use nearfar_machine::Known;
+use nearfar_machine::{Known, Machine};
 use nearfar_report::{checkup, topo};
 use proptest::prelude::*;
 
@@ -141,15 +141,26 @@ fn one_node_is_said_plainly() {
 }
 
 #[test]
-fn a_page_of_the_largest_machine_is_small_and_quick() {
-    let checkup = samples::checkup(samples::large(), 500);
-    let start = Instant::now();
-    let page = checkup::page(&checkup).to_html();
-    let took = start.elapsed();
+fn a_page_of_the_largest_machine_is_small() {
+    let page = checkup::page(&samples::checkup(samples::large(), 500)).to_html();
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
-    // 200 ms is the aim of a release build on an idle machine; this one is neither.
-    assert!(took < Duration::from_secs(3), "{took:?}");
-    println!("{} bytes in {took:?}", page.len());
+}
+
+/// In the slow tier: it compares times. 200 ms is the aim of a release build on an idle machine.
+#[test]
+fn a_page_takes_time_in_proportion_to_its_size() {
+    let ns_per_byte = |machine: Machine| {
+        let checkup = samples::checkup(machine, 500);
+        let timed = |_| {
+            let start = Instant::now();
+            let page = checkup::page(&checkup).to_html();
+            start.elapsed().as_nanos() as f64 / page.len() as f64
+        };
+        (0..5).map(timed).fold(f64::INFINITY, f64::min)
+    };
+    let [two, many] = [samples::two_sockets(), samples::large()].map(ns_per_byte);
+    println!("{two:.0} ns a byte for two sockets, {many:.0} for the largest machine");
+    assert!(many < 5.0 * two, "{many} and {two} ns a byte");
 }
 
 #[test]
@@ -175,8 +186,6 @@ fn dot_names_nodes_devices_and_distances() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
-
     #[test]
     fn no_machine_breaks_a_picture_or_a_page(machine in random::machine()) {
         let ends = topo::dot(&machine).trim_end().ends_with('}');

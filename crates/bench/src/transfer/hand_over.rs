@@ -143,16 +143,17 @@ mod tests {
         let Some(cpus) = two_cpus() else {
             return println!("skipped: cpus: this process may use one CPU only");
         };
-        let line = AtomicU64::new(0);
+        let (line, begun) = (AtomicU64::new(0), Instant::now());
         let time = round_trips(
             &line,
             cpus,
             2000,
-            Duration::from_secs(20),
+            Duration::from_secs(600),
             &AtomicBool::new(false),
         )
         .unwrap();
-        assert!(time > 1.0 && time < 1e7, "{time} ns");
+        let longest = begun.elapsed().as_nanos() as f64 / 2000.0;
+        assert!(time > 1.0 && time <= longest, "{time} of {longest} ns");
         assert_eq!(line.load(Ordering::Relaxed), 2 * (WARM_UP + 2000));
     }
 
@@ -196,7 +197,7 @@ mod tests {
             &AtomicU64::new(0),
             cpus,
             10,
-            Duration::from_secs(20),
+            Duration::from_secs(600),
             &AtomicBool::new(false),
         );
         assert!(

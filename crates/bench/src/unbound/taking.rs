@@ -231,3 +231,67 @@ fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use nearfar_machine::Known;
+    use serde_json::json;
+
+    use super::*;
+    use crate::matrix::Question;
+
+    /// A run of so many seconds on a machine of one node, with three migrations.
+    fn sample(seconds: f64) -> Sample {
+        let pages = json!({"looked_at": 9, "by_node": [{"node": 0, "pages": 9}], "nowhere": 0});
+        let unknown = json!({"unknown_reason": "made up"});
+        let sample = json!({
+            "probe": {
+                "seconds": seconds, "on_cpu_s": seconds, "waited_s": 0.0, "elapsed_life_s": seconds, "counts": 1,
+                "steps": 1, "round_s": [], "rounds_a_figure": 1, "faults": {"minor": 0, "major": 0},
+                "switches": {"voluntary": 0, "involuntary": 0}, "stolen_s": 0.0, "throttled": 0,
+                "numa_balancing": false, "cpus": "0-3", "buffer_bytes": 4096, "page_kind": "base",
+                "pages_before": pages, "pages_after": pages, "warnings": [],
+            },
+            "load_percent": 5.0,
+            "trace": {
+                "seconds": seconds,
+                "losses": {"occurred": 3, "read": 3, "lost": 0, "damaged": 0, "throttled": 0},
+                "numa_balancing_of_task": unknown,
+                "migrations": {"same_core": 0, "same_cache": 0, "same_node": 0, "cross_node": 3, "unknown": 0},
+                "caches_known": true, "matrix": [], "time": [{"node": 0, "seconds": seconds}], "tasks": [], "gaps": 0,
+                "numa_balancing": {"tasks": unknown, "machine": unknown},
+            },
+        });
+        serde_json::from_value(sample).unwrap()
+    }
+
+    #[test]
+    fn one_node_has_three_cells_and_two_contrasts() {
+        let cells = cells(&[NodeId(0)], false);
+        let names: Vec<String> = cells
+            .iter()
+            .map(|cell| format!("{}/{}", cell.memory_node, cell.cpu_node))
+            .collect();
+        assert_eq!(names, ["0/0", "0/F", "F/F"]);
+        const ROUNDS: u32 = 9;
+        let run = |round: u32, cell: usize, ratio: f64| Taken {
+            cell: cells[cell],
+            round,
+            sample: Ok(sample(ratio * (1.0 + 0.01 * f64::from(round)))),
+        };
+        let rounds =
+            (1..=ROUNDS).flat_map(|round| [(0, 1.0), (1, 1.1), (2, 1.2)].map(|of| (round, of)));
+        let taken: Vec<Taken> = rounds
+            .map(|(round, (cell, ratio))| run(round, cell, ratio))
+            .collect();
+        let contrasts = UnboundContrast::of(&cells, &taken);
+        let questions: Vec<Question> = contrasts.iter().map(|it| it.question).collect();
+        assert_eq!(questions, [Question::UnboundCpus, Question::AllUnbound]);
+        for (contrast, expected) in contrasts.iter().zip([1.1, 1.2]) {
+            let ratio = contrast.ratio.get().unwrap();
+            assert!((ratio.median - expected).abs() < 1e-9, "{contrast:?}");
+            assert_eq!(ratio.rounds, ROUNDS as usize);
+            assert_eq!(contrast.cross_node, Known::Yes(3 * u64::from(ROUNDS)));
+        }
+    }
+}
