@@ -24,14 +24,14 @@ const LOAD: &str = "disk=$(echo /dev/nvme?n1); for cpu in 0 1 2 3; do \
 /// Commands from the two CPUs of a node under that load.
 const FROM_A_NODE: u64 = 2 * (200 + 20);
 /// The driver probes in the background: both paths are there when it has found both controllers.
-const BOTH_PATHS: &str = "left=300; \
+const BOTH_PATHS: &str = "left=600; \
     until [ $(ls -d /sys/block/nvme?c?n1 2> /dev/null | wc -l) = 2 ] && [ -b /dev/nvme?n1 ]; do \
     left=$((left - 1)); [ $left -gt 0 ] || { ls /sys/block; exit 1; }; sleep 0.1; done";
 /// Lets the driver find the controller without a node before the other one. Seen from node 0 the kernel behaves as if -1
 /// were as near as its own controller, and the path that was found first wins: in the other order node 0 happens to be right.
 const FAR_ONE_FIRST: &str = "cd /sys/bus/pci/drivers/nvme; all=$(echo 0000:*); \
     for one in $all; do [ $(cat $one/numa_node) = -1 ] && far=$one || near=$one; done; \
-    echo $far > unbind; echo $near > unbind; echo $far > bind; left=300; \
+    echo $far > unbind; echo $near > unbind; echo $far > bind; left=600; \
     until [ -b /dev/nvme?n1 ]; do left=$((left - 1)); [ $left -gt 0 ] || exit 1; sleep 0.1; done; \
     echo $near > bind";
 /// The file of which everything else follows.

@@ -1,19 +1,20 @@
-//! `nearfar fleet` on a real Slurm cluster: four nodes on this machine. In the second test each job runs in a guest of its node's machine.
+//! `nearfar fleet` on a real Slurm cluster: four nodes on this machine. In all tests but the first each job runs in a guest of its node's
+//! machine. What guests measure is judged in the slow tier.
 //!
-//! `cargo test -p nearfar --test fleet_slurm -- --nocapture` prints what was measured.
+//! `cargo test -p nearfar --test guest fleet_slurm:: -- --nocapture` prints what was measured.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::fleets;
 use crate::guests;
 use crate::harness;
 use crate::harness::{Nearfar, Sandbox};
 use crate::slurm;
-use crate::slurm::machines::{FAR_NS, FAR_NS_OF_N2, GROUP, NEAR_NS, NODES};
-use crate::slurm::{Cluster, PARTITION};
+use crate::slurm::machines::{FAR_NS, FAR_NS_OF_N2, GROUP, NEAR_NS, NODES, REPAIRED};
+use crate::slurm::{Cluster, PARTITION, Silence};
 use crate::waiting::wait_until;
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, delay};
@@ -22,13 +23,13 @@ use serde_json::{Value, json};
 
 /// 12 samples a pair, also on a busy machine: `fleet show` judges hosts with 6 or more.
 const MEASURED: &str = "bench latency --what latency --samples 12 --budget 40 --format json";
-/// A task on node 0 whose memory is bound to no node.
+/// As little as answers.
+const ANSWERED: &str = "bench latency --what latency --samples 1 --budget 1 --format json";
+/// A task on node 0 whose memory is bound to no node. All its accesses are near or all are far.
 const PROBE: &str = "bench probe --cell preferred_node=-1,numa_balancing=0,memory_node=F,cpu_node=0 --load 0 --bytes 4M \
-    --steps 100000 --counts 1 --samples 6 --format json";
+    --counts 1 --samples 6 --format json";
 /// A sample over its delay: what the emulation takes besides is 0.7 to 1.5 %.
 const MAX_UNDISTURBED: f64 = 1.05;
-/// A job takes no longer until its guest runs.
-const GUEST_START: Duration = Duration::from_secs(2);
 
 /// `nearfar fleet` with these words, in the environment of a cluster.
 fn fleet(sandbox: &Sandbox, cluster: &Cluster, words: &str) -> Nearfar {
@@ -59,7 +60,7 @@ exec '{}' \"$@\"
 #[test]
 fn jobs_go_on_without_the_command_and_only_missing_hosts_are_asked_again() {
     let sandbox = Sandbox::new();
-    let Some(cluster) = Cluster::start(&sandbox.root().join("slurm"), &NODES) else {
+    let Some(cluster) = Cluster::start(&sandbox.root().join("slurm"), &NODES, Silence::Long) else {
         return;
     };
     let command = write_command(&sandbox);
@@ -103,26 +104,49 @@ fn jobs_go_on_without_the_command_and_only_missing_hosts_are_asked_again() {
 struct Guests {
     sandbox: Sandbox,
     cluster: Cluster,
+    silence: Silence,
     wrapper: PathBuf,
 }
 
 impl Guests {
+    /// `None`, having said why, where there can be none.
+    fn start(silence: Silence) -> Option<Self> {
+        if guests::skipped() {
+            return None;
+        }
+        if let Err(error) = Qemu::find(Arch::X86_64).and_then(|qemu| delay::find_plugin(&qemu)) {
+            println!("skipped: guests: {error}");
+            return None;
+        }
+        let sandbox = Sandbox::new();
+        let cluster = Cluster::start(&sandbox.root().join("slurm"), &NODES, silence)?;
+        let wrapper = slurm::machines::write_wrapper(&sandbox.path(""));
+        Some(Self {
+            sandbox,
+            cluster,
+            silence,
+            wrapper,
+        })
+    }
+
     fn fleet(&self, words: &str) -> Nearfar {
         fleet(&self.sandbox, &self.cluster, words)
     }
 
-    /// n1 crashes while it measures; the others answer, and n1 does when it is back.
-    fn lose_a_node(&mut self) {
+    /// n1 crashes while its guest runs; the others answer, and n1 does when it is back.
+    fn lose_a_node(&mut self, measured: &str) {
         let command = self.wrapper.display();
         let run = self.fleet(&format!(
-            "run --engine slurm --partition {PARTITION} --results r --command {command} --at-once 2 --format json -- {MEASURED}"
+            "run --engine slurm --partition {PARTITION} --results r --command {command} --at-once 2 --format json -- {measured}"
         ));
         let run = run.start();
         let folder = self.sandbox.path("r");
         // A job whose node crashes while it is launched is FAILED.
-        wait_until("the job of n1 runs", || has_file(&folder, ".n1.partial."));
-        std::thread::sleep(GUEST_START);
+        wait_until("the guest of n1 runs", || self.cluster.has_guest("n1"));
         self.cluster.crash("n1");
+        if self.silence == Silence::Long {
+            self.cluster.set_down("n1");
+        }
         let answer = run.wait().exited(3);
         println!("{}", answer.errors());
         let summary = answer.json();
@@ -138,8 +162,12 @@ impl Guests {
         let resume = "run --resume --results r --format json";
         let answer = self.fleet(resume).run().exited(3).json();
         let reason = &fleets::reasons(&answer["lost"])["n1"];
-        assert!(reason.starts_with("its node is down*"), "{reason}");
+        assert!(reason.starts_with("its node is down"), "{reason}");
+        self.sandbox.write(REPAIRED, "");
         self.cluster.restart_slurmd("n1");
+        if self.silence == Silence::Long {
+            self.cluster.set_up("n1");
+        }
         self.cluster.wait_until_idle();
         let answer = self.fleet(resume).run().exited(0).json();
         assert_eq!(answer["answered"], json!(NODES));
@@ -157,7 +185,7 @@ impl Guests {
     }
 
     /// Hosts in which a quarter of a pair's samples is longer than its delay: other work on this machine disturbs them.
-    fn disturbed(&self) -> Vec<&'static str> {
+    fn print_disturbed(&self) {
         let is_disturbed = |host: &&str| {
             let result = fleets::result(&self.sandbox.path("r"), host);
             let pairs = result["answer"]["latency"]["pairs"].clone();
@@ -175,16 +203,21 @@ impl Guests {
         };
         let disturbed: Vec<_> = NODES.into_iter().filter(is_disturbed).collect();
         println!("disturbed by other work: {disturbed:?}");
-        disturbed
     }
 
-    fn name_what_deviates(&self) {
+    /// What `fleet show` says of the four hosts.
+    fn survey(&self) -> Value {
         self.fleet("collect r --dataset d").run().exited(0);
         println!("{}", self.fleet("show --dataset d").prints());
-        let survey = self.fleet("show --dataset d --format json").json();
-        let (metrics, facts): (Vec<_>, Vec<_>) = fleets::deviations(&survey)
-            .into_iter()
-            .partition(|(.., it)| it["kind"] == "metric");
+        self.fleet("show --dataset d --format json").json()
+    }
+
+    /// n1 and n3 deviate in one fact each, also in a page, and no host in anything else that is not measured.
+    fn check_facts(&self, survey: &Value) {
+        let deviations = fleets::deviations(survey).into_iter();
+        let facts: Vec<_> = deviations
+            .filter(|(.., it)| it["kind"] != "metric")
+            .collect();
         let named = |(hosts, name, _): &(&Value, &str, &Value)| format!("{hosts} {name}");
         let mut of_facts: Vec<_> = facts.iter().map(named).collect();
         of_facts.sort_unstable();
@@ -199,12 +232,11 @@ impl Guests {
                 _ => assert_eq!(it["usual"], "0"),
             }
         }
-        self.check_metrics(&metrics);
 
         let outlier = "show --dataset d --html page.html --fail-on outlier";
         self.fleet(outlier).run().exited(1);
         let page = fs::read_to_string(self.sandbox.path("page.html")).unwrap();
-        let all = fleets::deviations(&survey);
+        let all = fleets::deviations(survey);
         for host in NODES {
             let is_named = |(hosts, ..): &(&Value, &str, &Value)| {
                 hosts.as_array().unwrap().contains(&json!(host))
@@ -215,14 +247,13 @@ impl Guests {
     }
 
     /// n2 deviates in its latency to far memory, and no host in anything else that was measured.
-    fn check_metrics(&self, metrics: &[(&Value, &str, &Value)]) {
-        let disturbed = self.disturbed();
-        let is_of_n2 = |hosts: &Value| *hosts == json!(["n2"]);
-        let of_others: Vec<_> = metrics.iter().filter(|it| !is_of_n2(it.0)).collect();
-        let of_n2: Vec<_> = metrics.iter().filter(|it| is_of_n2(it.0)).collect();
-        if !disturbed.is_empty() && (!of_others.is_empty() || of_n2.len() != 1) {
-            return println!("skipped: load: other work disturbs the samples of {disturbed:?}");
-        }
+    fn check_metrics(&self, survey: &Value) {
+        let deviations = fleets::deviations(survey).into_iter();
+        let metrics = deviations.filter(|(.., it)| it["kind"] == "metric");
+        let (of_n2, of_others): (Vec<_>, Vec<_>) =
+            metrics.partition(|(hosts, ..)| **hosts == json!(["n2"]));
+        // What a failure below may come from.
+        self.print_disturbed();
         assert!(of_others.is_empty(), "{of_others:?}");
         let [(_, "latency_ns", of_n2)] = of_n2[..] else {
             panic!("{of_n2:?}");
@@ -236,14 +267,16 @@ impl Guests {
         assert!(interval.contains(&planted), "{of_n2}");
     }
 
-    /// On n2 the change makes the probe slower: its memory is no longer on the node of its CPU. n4 is not changed.
-    fn stop_at_a_canary(&self) {
+    /// On n2 the change makes the probe worse: its memory is no longer on the node of its CPU. n4 is not changed. Accesses are counted;
+    /// whether they take longer as well depends on their number.
+    fn stop_at_a_canary(&self, steps: u32) -> Value {
         // On both CPUs, the probe might take its memory from either node before the change.
         let command = format!("env JOB_CPUS=0 {}", self.wrapper.display());
         let words =
             "apply --engine slurm --hosts n2,n4 --canary 1 --results c --margin 0.2 --format json";
         let apply = self.fleet(words).args(["--command", &command]);
-        let apply = apply.args(["--measure", PROBE, "--", "--cpuset-mems"]);
+        let measure = format!("{PROBE} --steps {steps}");
+        let apply = apply.args(["--measure", &measure, "--", "--cpuset-mems"]);
         let answer = apply.arg(format!("{GROUP}=1")).run().exited(3);
         println!("{}", answer.errors());
         let rolled_out = answer.json();
@@ -274,6 +307,7 @@ impl Guests {
         let jobs = ["--noheader", "--states=all", "--nodelist=n4", "--format=%j"];
         let jobs = self.cluster.command("squeue", &jobs);
         assert_eq!(jobs.lines().count(), 1, "that of the first run: {jobs}");
+        rollout
     }
 }
 
@@ -294,31 +328,39 @@ fn print_latencies(host: &str, result: &Value) {
     }
 }
 
+/// Nothing that takes time is judged: n1 is set down rather than found silent, facts are named, and the probe is worse by where its
+/// accesses go.
 #[test]
-fn a_lost_guest_is_asked_again_deviating_ones_are_named_and_a_canary_that_gets_worse_is_undone() {
-    if guests::skipped() {
-        return;
-    }
-    if let Err(error) = Qemu::find(Arch::X86_64).and_then(|qemu| delay::find_plugin(&qemu)) {
-        return println!("skipped: guests: {error}");
-    }
-    let sandbox = Sandbox::new();
-    let Some(cluster) = Cluster::start(&sandbox.root().join("slurm"), &NODES) else {
+fn a_lost_guest_is_asked_again_facts_that_deviate_are_named_and_a_worse_canary_is_undone() {
+    let Some(mut guests) = Guests::start(Silence::Long) else {
         return;
     };
     let _turn = guests::turn();
-    let wrapper = slurm::machines::write_wrapper(&sandbox.path(""));
-    let mut guests = Guests {
-        sandbox,
-        cluster,
-        wrapper,
+    guests.lose_a_node(ANSWERED);
+    guests.check_facts(&guests.survey());
+    let rollout = guests.stop_at_a_canary(1000);
+    assert!(
+        ["elapsed_s", "remote_access_share"].contains(&rollout["metric"].as_str().unwrap()),
+        "{rollout}"
+    );
+}
+
+/// In the slow tier: latencies and run times are compared, and the controller finds out by itself that a node is down.
+#[test]
+fn a_lost_guest_is_asked_again_deviating_ones_are_named_and_a_canary_that_gets_slower_is_undone() {
+    let Some(mut guests) = Guests::start(Silence::Short) else {
+        return;
     };
+    let _turn = guests::turn();
     let start = Instant::now();
     let after = |what: &str| println!("{what} after {:.1} s", start.elapsed().as_secs_f64());
-    guests.lose_a_node();
+    guests.lose_a_node(MEASURED);
     after("all answered");
-    guests.name_what_deviates();
+    let survey = guests.survey();
+    guests.check_facts(&survey);
+    guests.check_metrics(&survey);
     after("deviations named");
-    guests.stop_at_a_canary();
+    let rollout = guests.stop_at_a_canary(100_000);
+    assert_eq!(rollout["metric"], "elapsed_s", "{rollout}");
     after("canary undone");
 }

@@ -27,7 +27,7 @@ const KILLED: &str = "F=$(for f in /sys/bus/pci/drivers/nvme/0000*; do [ $(cat $
                       --ramp-seconds 0 --factor cpu_node=0 --factor iopolicy=numa --factor plan=after,before \
                       --override-device-node >/dev/null 2>&1 & P=$!; while kill -0 $P; do \
                       [ -e $D/driver ] || { kill -9 $P; echo killed while unbound >&2; break; }; done; wait $P; \
-                      for i in $(seq 60); do $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1; \
+                      for i in $(seq 120); do $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1; \
                       [ -e $D/driver ] && break; sleep 0.5; done; \
                       echo after the kill: $(basename $(readlink $D/driver)) $(cat $D/numa_node) $(ls $D/nvme | wc -l) >&2; exit 0";
 
@@ -44,7 +44,7 @@ const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep 
                            M=$(devices); \
                            case $1 in fio) kill -INT $P;; *) kill -9 $P;; esac; wait $P; K=$(devices); \
                            case $1 in all|guard) $NEARFAR bench mock --samples 1 --no-store >/dev/null 2>&1;; esac; \
-                           for i in $(seq 60); do [ $(devices) = 0 ] && break; sleep 0.5; done; \
+                           for i in $(seq 120); do [ $(devices) = 0 ] && break; sleep 0.5; done; \
                            [ $1 != all ] || echo null: $CASE: $K after it >&2; \
                            echo null: $CASE: $B before, $M meanwhile, $(devices) in the end, \
                            disks: $(disks), fio: $(pgrep fio | wc -l) >&2; done";
@@ -57,7 +57,7 @@ const SWAP: &str = "D=/dev/nvme0n1; dd if=/dev/zero of=$D bs=1M count=1 2>/dev/n
                     { mkswap $D; swapon $D; } >/dev/null 2>&1; grep -c ^$D /proc/swaps >&2; refused $D >&2; swapoff $D; \
                     printf '\\0\\0\\0\\0\\202\\0\\0\\0\\0\\010\\0\\0\\0\\240\\0\\0' | dd of=$D bs=1 seek=446 2>/dev/null; \
                     printf '\\125\\252' | dd of=$D bs=1 seek=510 2>/dev/null; blockdev --rereadpt $D; \
-                    for i in $(seq 20); do [ -b ${D}p1 ] && break; sleep 0.2; done; \
+                    for i in $(seq 300); do [ -b ${D}p1 ] && break; sleep 0.2; done; \
                     { mkswap ${D}p1; swapon ${D}p1; } >/dev/null 2>&1; refused ${D}p1 >&2; refused $D >&2; swapoff ${D}p1; \
                     dd if=/dev/zero of=$D bs=1M count=1 2>/dev/null; blockdev --rereadpt $D";
 

@@ -1,30 +1,28 @@
-//! A preferred node in a guest with two nodes: how often a task leaves it under a little load, what that costs, and
-//! whether the surplus finds its way out of a full node and back.
+//! A preferred node in a guest with two nodes: a kept task stays on it, its memory follows, and the surplus of a full node is
+//! released and confined again. What that costs is in prefer_time.rs.
 //!
 //! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.12`) and a static busybox; without them it says so and passes. The
-//! parts named `inside_...` are this very program once more, started in the guest.
-//! `cargo test -p nearfar --test guest_prefer -- --nocapture` prints the figures that docs/prefer.md shows.
+//! part named `inside_...` is this very program once more, started in the guest.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::guests;
-use nearfar_bench::load::Load;
+use crate::waiting::wait_until;
 use nearfar_bench::probe::{Pattern, Probe, ProbeSpec, Where};
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
 use nearfar_sources::{Request, Want};
 use nearfar_trace::watch::Watch;
 
-const HOME: NodeId = NodeId(0);
+pub const HOME: NodeId = NodeId(0);
 
 /// Two nodes of two CPUs. Without delays: what far memory costs is in the matrix of the probe; here it is who moves.
-/// Times are compared, so the guest boots: docs/lab-guests.md says what a start from a saved guest costs them.
-const GUEST: [&str; 3] = ["--cold", "--scale", "cpus=2,memory=512M"];
+pub const SCALE: [&str; 2] = ["--scale", "cpus=2,memory=512M"];
 
-fn machine() -> Machine {
+pub fn machine() -> Machine {
     nearfar_sources::read(&Request {
         source: None,
         root: None,
@@ -34,21 +32,12 @@ fn machine() -> Machine {
     .unwrap()
 }
 
-fn home_cpus(machine: &Machine) -> CpuSet {
+pub fn home_cpus(machine: &Machine) -> CpuSet {
     machine.node(HOME).unwrap().cpus.clone()
 }
 
-/// Moves between nodes in one run of a kept task.
-const MOST_MOVES: u64 = 12;
-/// A kept run relative to a confined one of the same round, in the median of the rounds. On a quiet host it is 1.00.
-const AS_BOUND: f64 = 1.4;
-/// Of a CPU, for the keeper. On a quiet host 0.0064; a guest counts what its own CPU loses to others on the host.
-const KEEPER: f64 = 0.05;
-/// The better of two kept runs relative to the better of two confined ones. On a quiet host 0.55.
-const SOONER: f64 = 0.85;
-
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Way {
+pub enum Way {
     Free,
     Bound,
     Kept,
@@ -56,26 +45,15 @@ enum Way {
 
 /// What the runs of one way came to.
 #[derive(Default)]
-struct Runs {
-    seconds: Vec<f64>,
-    cross_node: Vec<u64>,
-    keeper_share: Vec<f64>,
-    widened: u64,
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        values[middle]
-    } else {
-        (values[middle - 1] + values[middle]) / 2.0
-    }
+pub struct Runs {
+    pub seconds: Vec<f64>,
+    pub cross_node: Vec<u64>,
+    pub keeper_share: Vec<f64>,
+    pub widened: u64,
 }
 
 /// One run of the probe with its memory on the preferred node, watched.
-fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut Runs) {
+pub fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut Runs) {
     let cpus = if way == Way::Bound {
         Where::Node(HOME)
     } else {
@@ -119,75 +97,6 @@ fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut 
     }
 }
 
-#[test]
-#[ignore = "runs in the guest"]
-fn inside_beside_a_little_load() {
-    assert!(
-        guests::is_inside(),
-        "this part changes a kernel: it runs in a guest"
-    );
-    std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
-    let machine = machine();
-    let load = Load::start(Path::new(guests::NEARFAR), &machine.cpu_states.online, 5.0).unwrap();
-    let mut watch = Watch::open(&machine).unwrap();
-    let mut first = Runs::default();
-    // The first one also translates the code.
-    (0..2).for_each(|_| probe(Way::Bound, &machine, &mut watch, 20_000, &mut first));
-    let steps = (20_000.0 * 4.0 / first.seconds[1]) as u64;
-    let mut ways = [
-        (Way::Free, Runs::default()),
-        (Way::Bound, Runs::default()),
-        (Way::Kept, Runs::default()),
-    ];
-    for round in 0..3 {
-        for turn in 0..ways.len() {
-            let (way, runs) = &mut ways[(round + turn) % 3];
-            probe(*way, &machine, &mut watch, steps, runs);
-        }
-    }
-    println!(
-        "{:?}",
-        load.stop()
-            .unwrap()
-            .cpus
-            .iter()
-            .map(|cpu| cpu.achieved_percent.round())
-            .collect::<Vec<_>>()
-    );
-    for (way, runs) in &ways {
-        println!(
-            "{way:?}: median {:.3} s, cross-node {:?}, keeper {:.4}, released {}",
-            median(&runs.seconds),
-            runs.cross_node,
-            runs.keeper_share.iter().sum::<f64>() / runs.keeper_share.len().max(1) as f64,
-            runs.widened
-        );
-        println!("  {:.2?}", runs.seconds);
-    }
-    let [_, (_, bound), (_, kept)] = &ways;
-    let ratios: Vec<f64> = kept
-        .seconds
-        .iter()
-        .zip(&bound.seconds)
-        .map(|(kept, bound)| kept / bound)
-        .collect();
-    println!(
-        "kept relative to bound {ratios:.3?}, median {:.3}",
-        median(&ratios)
-    );
-    assert!(
-        kept.cross_node.iter().all(|&moves| moves <= MOST_MOVES),
-        "{:?}",
-        kept.cross_node
-    );
-    assert!(median(&ratios) < AS_BOUND, "{ratios:?}");
-    assert!(
-        median(&kept.keeper_share) < KEEPER,
-        "{:?}",
-        kept.keeper_share
-    );
-}
-
 /// Burns this much CPU time, as the guest counts it: its CPUs may be slow, but each is one.
 #[test]
 #[ignore = "a child of a part that runs in the guest"]
@@ -205,7 +114,7 @@ fn burn() {
     }
 }
 
-fn burner(seconds: f64, cpus: Option<&CpuSet>) -> Child {
+pub fn burner(seconds: f64, cpus: Option<&CpuSet>) -> Child {
     let me = std::env::current_exe().unwrap();
     let mut command = match cpus {
         Some(cpus) => {
@@ -222,107 +131,74 @@ fn burner(seconds: f64, cpus: Option<&CpuSet>) -> Child {
     command.spawn().unwrap()
 }
 
-/// How long it takes until all have burnt theirs.
-fn burn_all(way: Way, machine: &Machine, tasks: usize, seconds: f64) -> f64 {
+/// The CPUs that each thread of these processes may use.
+fn masks(pids: &[i32]) -> Vec<CpuSet> {
+    let of_thread = |status: String| {
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.unwrap().trim().parse().unwrap()
+    };
+    let tasks = |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let threads = pids.iter().flat_map(tasks);
+    // One that ends meanwhile has no file.
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).ok())
+        .map(of_thread)
+        .collect()
+}
+
+/// Moves between nodes are counted: that to the preferred node, and no other unless the keeper releases the task.
+fn a_kept_task_stays_on_its_node(machine: &Machine) {
+    std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
+    let mut watch = Watch::open(machine).unwrap();
+    let mut runs = Runs::default();
+    probe(Way::Kept, machine, &mut watch, 20_000, &mut runs);
+    println!(
+        "kept: cross-node {:?}, released {}",
+        runs.cross_node, runs.widened
+    );
+    assert!(runs.widened > 0 || runs.cross_node[0] <= 1);
+}
+
+/// Tasks that cannot leave the node come and go: kept ones are released, and confined again afterwards.
+fn the_surplus_is_released_and_confined_again(machine: &Machine) {
     let home = home_cpus(machine);
-    let begun = Instant::now();
-    let bound = (way == Way::Bound).then_some(&home);
-    let mut children: Vec<Child> = (0..tasks).map(|_| burner(seconds, bound)).collect();
-    let pids = children
-        .iter()
-        .map(|child| child.id().cast_signed())
-        .collect();
-    let keep =
-        || Keeper::start(Targets::Pids(pids), HOME, machine, KeeperOptions::default()).unwrap();
-    let keeper = (way == Way::Kept).then(keep);
-    children
-        .iter_mut()
-        .for_each(|child| assert!(child.wait().unwrap().success()));
-    let took = begun.elapsed().as_secs_f64();
-    if let Some(keeper) = keeper {
-        println!("  {}", keeper.stop().unwrap());
-    }
-    took
+    let all = machine.cpu_states.online.clone();
+    let mut kept: Vec<Child> = (0..2).map(|_| burner(3600.0, None)).collect();
+    let pids: Vec<i32> = kept.iter().map(|child| child.id().cast_signed()).collect();
+    let are_confined = || masks(&pids).iter().all(|mask| *mask == home);
+    let targets = Targets::Pids(pids.clone());
+    let keeper = Keeper::start(targets, HOME, machine, KeeperOptions::default()).unwrap();
+    let released = || keeper.report().unwrap().out_now;
+    assert!(are_confined());
+    let mut hogs: Vec<Child> = (0..2).map(|_| burner(3600.0, Some(&home))).collect();
+    wait_until("a task is released from the full node", || {
+        released() > 0 && masks(&pids).contains(&all)
+    });
+    hogs.iter_mut()
+        .for_each(|hog| drop((hog.kill(), hog.wait())));
+    wait_until("both are confined again", || {
+        released() == 0 && are_confined()
+    });
+    let report = keeper.stop().unwrap();
+    println!("{report}");
+    assert!(report.widened > 0 && report.narrowed >= 2 + report.widened);
+    assert!(masks(&pids).iter().all(|mask| *mask == all), "given back");
+    kept.iter_mut()
+        .for_each(|child| drop((child.kill(), child.wait())));
 }
 
 #[test]
 #[ignore = "runs in the guest"]
-fn inside_a_full_node() {
+fn inside_kept_released_and_confined_again() {
     assert!(
         guests::is_inside(),
         "this part changes a kernel: it runs in a guest"
     );
     let machine = machine();
-    // In the same guest, for the time that another start takes.
     own_memory_follows_and_shared_memory_stays(&machine);
-    let seconds = 6.0;
-    let mut took = [
-        (Way::Free, Vec::new()),
-        (Way::Bound, Vec::new()),
-        (Way::Kept, Vec::new()),
-    ];
-    for _ in 0..2 {
-        for (way, took) in &mut took {
-            took.push(burn_all(*way, &machine, 4, seconds));
-        }
-    }
-    took.iter()
-        .for_each(|(way, took)| println!("{way:?} {took:.2?}"));
-    // Hogs that cannot leave come and go; afterwards all are on the preferred node again.
-    let home = home_cpus(&machine);
-    let mut kept: Vec<Child> = (0..2).map(|_| burner(60.0, None)).collect();
-    let pids: Vec<i32> = kept.iter().map(|child| child.id().cast_signed()).collect();
-    let keeper = Keeper::start(
-        Targets::Pids(pids),
-        HOME,
-        &machine,
-        KeeperOptions::default(),
-    )
-    .unwrap();
-    // At most this many seconds, or until all are on the preferred node.
-    let outside = |what: &str, seconds: u64, until_home: bool| {
-        let begun = Instant::now();
-        let mut seen = Vec::new();
-        while begun.elapsed() < Duration::from_secs(seconds)
-            && !(until_home && seen.last() == Some(&0))
-        {
-            std::thread::sleep(Duration::from_millis(250));
-            seen.push(keeper.report().unwrap().out_now);
-        }
-        println!("{what}: out {seen:?}");
-        seen
-    };
-    outside("before", 4, false);
-    let mut hogs: Vec<Child> = (0..2).map(|_| burner(60.0, Some(&home))).collect();
-    let during = outside("hogs on the node", 5, false);
-    hogs.iter_mut()
-        .for_each(|hog| drop((hog.kill(), hog.wait())));
-    let after = outside("after", 45, true);
-    println!("{}", keeper.stop().unwrap());
-    kept.iter_mut()
-        .for_each(|child| drop((child.kill(), child.wait())));
-    assert_eq!(
-        after.last(),
-        Some(&0),
-        "on the preferred node while it has room"
-    );
-    println!(
-        "at most {:?} released while the hogs run",
-        during.iter().max()
-    );
-    let by_free = |index: usize| took[index].1.iter().sum::<f64>() / took[0].1.iter().sum::<f64>();
-    println!(
-        "relative to free: confined {:.2}, kept {:.2}",
-        by_free(1),
-        by_free(2)
-    );
-    let best = |index: usize| took[index].1.iter().copied().fold(f64::INFINITY, f64::min);
-    assert!(
-        best(2) < SOONER * best(1),
-        "kept {:.2} s, confined {:.2} s",
-        best(2),
-        best(1)
-    );
+    a_kept_task_stays_on_its_node(&machine);
+    the_surplus_is_released_and_confined_again(&machine);
 }
 
 /// Pages of a file that two processes map, and of one process's own memory.
@@ -449,19 +325,11 @@ fn own_memory_follows_and_shared_memory_stays(machine: &Machine) {
 }
 
 #[test]
-fn beside_a_little_load_a_kept_task_stays_at_home() {
+fn a_kept_task_stays_on_its_node_and_is_released_while_that_is_full() {
     if guests::skipped() {
         return;
     }
     let _turn = guests::turn();
-    guests::part("two-node", &GUEST, "prefer::inside_beside_a_little_load");
-}
-
-#[test]
-fn the_surplus_of_a_full_node_leaves_and_comes_back() {
-    if guests::skipped() {
-        return;
-    }
-    let _turn = guests::turn();
-    guests::part("two-node", &GUEST, "prefer::inside_a_full_node");
+    let part = "prefer::inside_kept_released_and_confined_again";
+    guests::part("two-node", &SCALE, part);
 }

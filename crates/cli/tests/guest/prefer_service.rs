@@ -1,12 +1,11 @@
 //! The preferred-node service, and `prefer --cgroup`, on a real kernel with two nodes of two CPUs: a guest.
 //!
-//! `cargo test -p nearfar --test guest_prefer_service -- --nocapture` prints what the guests did. Times are the guest's own; bounds
-//! leave room for a host that has more to do.
+//! `cargo test -p nearfar --test guest prefer_service:: -- --nocapture` prints what the guests did, with the guest's own times.
 
 use crate::guests::{script, skipped, turn};
 
 /// Seconds for what takes less than one: a round of the service's scanning, or its guard. Emulated on a busy host a look at a mask
-/// alone may take one.
+/// alone may take one. Judged in the slow tier only.
 const SOON: f64 = 15.0;
 
 const SCALE: &[&str] = &["--scale", "cpus=2,memory=512M"];
@@ -19,10 +18,10 @@ cp /run/burner /run/hog
 burn='while :; do :; done'
 mask() { sed -n 's/^Cpus_allowed_list:\t//p' "/proc/$1/status"; }
 now() { cut -d' ' -f1 /proc/uptime; }
-# Waits until a command says what is expected, at most 40 s; says how long it took.
+# Waits until a command says what is expected, at most 60 s, against hanging; says how long it took.
 until_says() {
     what=$1 expected=$2 begun=$(now); shift 2
-    limit=$((${begun%.*} + 40))
+    limit=$((${begun%.*} + 60))
     while said=$("$@"); [ "$(now | cut -d. -f1)" -lt $limit ]; do
         [ "$said" = "$expected" ] && { echo "$what: $expected after $(awk "BEGIN{print $(now) - $begun}") s"; return; }
         sleep 0.5
@@ -52,13 +51,9 @@ fn seconds(text: &str, what: &str, expected: &str) -> f64 {
     line.trim_end_matches(" s").parse().unwrap()
 }
 
-#[test]
-fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() {
-    if skipped() {
-        return;
-    }
-    let _turn = turn();
-    let text = run(r#"
+/// What the service does to tasks that are there, that come, that are kept elsewhere, and when it is reloaded, killed and stopped.
+fn served() -> String {
+    run(r#"
         rule() { printf '[[prefer]]\nname = "burn"\nnode = %s\ncommand = "burner"\n' "$1" >/run/prefer.toml; }
         where() { cut -d' ' -f39 "/proc/$1/stat"; }
         rule 1
@@ -89,13 +84,37 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         kill -TERM $service; wait $service; echo "ended with $?"
         echo "at last $(mask $early) $(mask $late)"
         kill $early $late
-    "#);
-    assert!(seconds(&text, "late", "2-3") < SOON, "{text}");
+    "#)
+}
+
+/// In the slow tier: times are judged.
+#[test]
+fn the_service_finds_tasks_and_gives_them_back_within_seconds() {
+    if skipped() {
+        return;
+    }
+    let _turn = turn();
+    let text = served();
+    for (what, expected) in [("late", "2-3"), ("killed", "0-3"), ("killed-late", "0-3")] {
+        assert!(seconds(&text, what, expected) < SOON, "{text}");
+    }
+}
+
+#[test]
+fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() {
+    if skipped() {
+        return;
+    }
+    let _turn = turn();
+    let text = served();
     for (what, expected) in [
         ("before", "0-3"),
         ("early", "2-3"),
+        ("late", "2-3"),
         ("let_go", "2-3"),
         ("reloaded", "0-1"),
+        ("killed", "0-3"),
+        ("killed-late", "0-3"),
         ("again", "2-3"),
     ] {
         seconds(&text, what, expected);
@@ -107,10 +126,6 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         "{text}"
     );
     assert!(text.contains("kept off on 0\n"), "{text}");
-    assert!(
-        seconds(&text, "killed", "0-3") < SOON && seconds(&text, "killed-late", "0-3") < SOON,
-        "{text}"
-    );
     assert!(
         text.contains("late runs on 2\n") || text.contains("late runs on 3\n"),
         "{text}"
@@ -189,7 +204,7 @@ fn near_a_device_without_a_node_is_the_node_nearest_to_the_firmwares() {
     let text = run_on(
         "x86-case1",
         r#"
-        left=300; until [ "$(ls -d /sys/class/nvme/nvme? 2>/dev/null | wc -l)" = 2 ] || [ $((left -= 1)) = 0 ]; do sleep 0.1; done
+        left=600; until [ "$(ls -d /sys/class/nvme/nvme? 2>/dev/null | wc -l)" = 2 ] || [ $((left -= 1)) = 0 ]; do sleep 0.1; done
         for one in /sys/class/nvme/nvme?; do
             node=$(cat $one/device/numa_node); echo "kernel: node $node"
             echo "near $node: $("$0" prefer --near ${one##*/} -- sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)"

@@ -5,7 +5,7 @@
 use crate::guests;
 use serde_json::Value;
 
-const SCALE: &str = "bench scale --no-store --format json --samples 1 --seconds 0.2 --warm-up 0.05 --trace-seconds 0.3 \
+const SCALE: &str = "bench scale --no-store --format json --samples 1 --seconds 0.2 --warm-up 0.05 --trace-seconds 2 \
                      --factor workload=lru --factor tasks=2";
 
 /// The run of two tasks on one of four fake nodes, with these words of the kernel's command line.

@@ -21,7 +21,7 @@ files() {
 misplace() {
 	irq=$(sed -n "s/^ *\([0-9]*\):.* $1\$/\1/p" /proc/interrupts)
 	echo "$2" > "/proc/irq/$irq/smp_affinity_list"
-	left=300
+	left=600
 	until [ "$(cat "/proc/irq/$irq/effective_affinity_list")" = "$2" ]; do
 		left=$((left - 1))
 		[ "$left" -gt 0 ] || { echo "$1 does not move" >&2; exit 1; }

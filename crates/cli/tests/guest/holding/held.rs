@@ -254,7 +254,7 @@ fn share_with_a_child(start: u64, bytes: u64) {
     }
     // Until it has mapped them: numa_maps then has mapmax=2.
     let me = std::process::id().cast_signed();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let is_shared = || {
         let text = std::fs::read_to_string(format!("/proc/{me}/numa_maps")).unwrap_or_default();
         let line = text

@@ -15,6 +15,15 @@ pub const SLURMCTLD: &str = "slurmctld";
 pub const KEY: &str = "munge.key";
 pub const SOCKET: &str = "munge.socket";
 
+/// How long a node may not answer before the controller takes it for down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Silence {
+    /// 14 to 18 s: the controller pings every 7 s, and needs two pings without an answer and 8 s.
+    Short,
+    /// Longer than any test takes: nodes answer late on a busy host, and [`super::Cluster::set_down`] sets those down that do not.
+    Long,
+}
+
 /// The first series of Slurm that can do without control groups only if told so.
 const FIRST_WITH_CGROUPS: u32 = 24;
 
@@ -27,7 +36,7 @@ pub fn socket(directory: &Path) -> PathBuf {
 }
 
 /// Writes the configuration and the key, and makes the directories of the daemons.
-pub fn write(directory: &Path, nodes: &[&str]) {
+pub fn write(directory: &Path, nodes: &[&str], silence: Silence) {
     write_key(&directory.join(KEY));
     for name in nodes.iter().copied().chain([MUNGED, SLURMCTLD]) {
         fs::DirBuilder::new()
@@ -35,7 +44,7 @@ pub fn write(directory: &Path, nodes: &[&str]) {
             .create(directory.join(name))
             .unwrap();
     }
-    fs::write(file(directory), text(directory, nodes)).unwrap();
+    fs::write(file(directory), text(directory, nodes, silence)).unwrap();
     if series().is_some_and(|series| series >= FIRST_WITH_CGROUPS) {
         fs::write(directory.join("cgroup.conf"), "CgroupPlugin=disabled\n").unwrap();
     }
@@ -63,11 +72,12 @@ fn series() -> Option<u32> {
 }
 
 /// slurm.conf. Daemons listen at all addresses: to listen at one, they resolve the name of the machine, which a container may not
-/// know. They accept what has the key.
-///
-/// A node that does not answer is down after 14 to 18 s: the controller pings every 7 s, and needs two pings without an answer
-/// and 8 s.
-fn text(directory: &Path, nodes: &[&str]) -> String {
+/// know. They accept what has the key. Times are several times what a busy host needs.
+fn text(directory: &Path, nodes: &[&str], silence: Silence) -> String {
+    let slurmd_timeout = match silence {
+        Silence::Short => 8,
+        Silence::Long => 1200,
+    };
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let host = host.trim().split('.').next().unwrap();
     let ports = free_ports(nodes.len() + 1);
@@ -90,8 +100,11 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-SlurmdTimeout=8
-MessageTimeout=5
+SlurmdTimeout={slurmd_timeout}
+MessageTimeout=60
+BatchStartTimeout=300
+MinJobAge=3600
+UnkillableStepTimeout=300
 KillWait=2
 ReturnToService=1
 MailProg=/bin/true

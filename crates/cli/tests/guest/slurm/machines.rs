@@ -26,7 +26,10 @@ pub const FAR_NS_OF_N2: u32 = 2000;
 pub const GROUP: &str = "job.slice";
 
 /// A guest that takes longer is ended, in seconds.
-const COMMAND_TIMEOUT_S: u32 = 120;
+const COMMAND_TIMEOUT_S: u32 = 300;
+
+/// The command in n1's guest does not begin before there is this file in the directory of the machines: n1 crashes before.
+pub const REPAIRED: &str = "repaired";
 
 /// Writes the machines and a program that runs `nearfar` with its arguments in a guest of the machine of the node in
 /// SLURMD_NODENAME. Outside a node it is `nearfar`.
@@ -84,7 +87,7 @@ fn script(directory: &Path) -> String {
         r#"#!/bin/sh
 {cache}distance=21 far={FAR_NS} before=:
 case $SLURMD_NODENAME in
-n1) distance=31 ;;
+n1) distance=31 before='[ -e {at}/{REPAIRED} ] || sleep 600' ;;
 n2) far={FAR_NS_OF_N2} ;;
 n3) before='for irq in $(sed -n "s/^ *\([0-9]*\):.* eth0-rx-.*/\1/p" /proc/interrupts); do
         echo 0 > /proc/irq/$irq/smp_affinity_list || exit

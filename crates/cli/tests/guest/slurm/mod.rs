@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub use config::Silence;
+
 use crate::harness::Owned;
 
 /// The partition of all nodes.
@@ -48,12 +50,12 @@ impl Cluster {
     /// Starts a cluster of these nodes in a new directory and waits until all are idle. Where that is impossible, it prints
     /// why and gives `None`.
     #[track_caller]
-    pub fn start(directory: &Path, nodes: &[&str]) -> Option<Self> {
+    pub fn start(directory: &Path, nodes: &[&str], silence: Silence) -> Option<Self> {
         if !can_start() {
             return None;
         }
         fs::create_dir(directory).unwrap();
-        config::write(directory, nodes);
+        config::write(directory, nodes, silence);
         let mut cluster = Self {
             directory: directory.to_owned(),
             munged: munged(directory),
@@ -175,7 +177,38 @@ impl Cluster {
         });
     }
 
-    /// Starts the daemon of a node again, which the controller then returns to service.
+    /// Whether a job of this node runs a guest.
+    pub fn has_guest(&self, node: &str) -> bool {
+        let file = config::file(&self.directory);
+        processes::is_any(|process| {
+            process.runs("qemu-system")
+                && process.has("SLURM_CONF", &file)
+                && process.has("SLURMD_NODENAME", node)
+        })
+    }
+
+    /// Tells the controller that a node is down, so that its jobs have failed.
+    #[track_caller]
+    pub fn set_down(&self, node: &str) {
+        self.update(node, &["State=DOWN", "Reason=crashed"]);
+    }
+
+    /// The opposite of [`Self::set_down`], when its slurmd runs again.
+    #[track_caller]
+    pub fn set_up(&self, node: &str) {
+        self.update(node, &["State=RESUME"]);
+    }
+
+    #[track_caller]
+    fn update(&self, node: &str, changes: &[&str]) {
+        let node = format!("NodeName={node}");
+        self.command(
+            "scontrol",
+            &[&["update", node.as_str()][..], changes].concat(),
+        );
+    }
+
+    /// Starts the daemon of a node again. The controller then returns the node to service, unless it was set down.
     pub fn restart_slurmd(&mut self, node: &str) {
         self.start_slurmd(node);
     }
@@ -222,7 +255,6 @@ impl Drop for Cluster {
     }
 }
 
-/// The kind and reason of the skip, if a cluster cannot run here.
 /// Whether a cluster can be started here; says why not.
 fn can_start() -> bool {
     if !rustix::process::geteuid().is_root() {

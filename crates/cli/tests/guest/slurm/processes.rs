@@ -29,6 +29,12 @@ impl Process {
             .any(|word| word == wanted)
     }
 
+    /// Whether its program's name begins with this.
+    pub fn runs(&self, program: &str) -> bool {
+        let file = format!("/proc/{}/comm", self.pid.as_raw_nonzero());
+        std::fs::read_to_string(file).is_ok_and(|name| name.starts_with(program))
+    }
+
     pub fn is_in(&self, directory: &Path) -> bool {
         let link = format!("/proc/{}/cwd", self.pid.as_raw_nonzero());
         std::fs::read_link(link).is_ok_and(|target| target == directory)
@@ -51,6 +57,11 @@ pub fn kill_all(is_meant: impl Fn(&Process) -> bool) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Whether there is such a process.
+pub fn is_any(is_meant: impl Fn(&Process) -> bool) -> bool {
+    !find(is_meant).is_empty()
 }
 
 fn find(is_meant: impl Fn(&Process) -> bool) -> Vec<Pid> {

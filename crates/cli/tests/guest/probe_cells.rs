@@ -1,0 +1,125 @@
+//! Six cells of the matrix of the probe in a guest of two nodes: every factor is set, read back, stored, summarised and compared. The
+//! run times of the whole matrix are in probe.rs.
+//!
+//! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.12`) and a static busybox; without them it says so and passes.
+
+use std::process::Command;
+
+use crate::guests;
+use crate::probe::{check_bound_pages, check_export, check_migrations, matrix, measure};
+use serde_json::{Value, json};
+
+/// Each level of each factor, and three cells that differ in nothing but the memory's node.
+const CELLS: [&str; 6] = [
+    "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=1",
+    "preferred_node=-1,numa_balancing=0,memory_node=1,cpu_node=1",
+    "preferred_node=-1,numa_balancing=0,memory_node=F,cpu_node=1",
+    "preferred_node=-1,numa_balancing=1,memory_node=1,cpu_node=F",
+    "preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=F",
+    "preferred_node=1,numa_balancing=1,memory_node=F,cpu_node=1",
+];
+/// `compare` gives no verdict on fewer.
+const FEW_SAMPLES: usize = 6;
+
+/// Prints the settings that the run changes before and after it, and fails where they differ.
+const RESTORED: &str = concat!(
+    r#"
+sched=/sys/kernel/debug/sched
+[ -e $sched ] || mount -t debugfs none /sys/kernel/debug
+settings() { cat /proc/sys/kernel/numa_balancing $sched/numa_balancing/scan_*_ms; }
+before=$(settings)
+trap '[ "$before" = "$(settings)" ] || { echo "$before" became "$(settings)" >&2; exit 9; }' EXIT
+"#,
+    include_str!("../scripts/case2.sh")
+);
+
+/// A stored sample: what the probe read back of its cell.
+fn check_sample(sample: &Value) {
+    let (cell, detail) = (&sample["cell"], &sample["detail"]);
+    let probe = &detail["probe"];
+    let is_on = |node: &Value, level: &Value| level == "F" || *level == json!(node.to_string());
+    assert_eq!(
+        probe["numa_balancing"],
+        json!(cell["numa_balancing"] == 1),
+        "{sample}"
+    );
+    for pages in ["pages_before", "pages_after"] {
+        let pages = probe[pages]["by_node"].as_array().unwrap();
+        let mut nodes = pages.iter().map(|it| &it["node"]);
+        assert!(nodes.all(|it| is_on(it, &cell["memory_node"])), "{sample}");
+        assert!(!pages.is_empty(), "{sample}");
+    }
+    let times = detail["trace"]["time"].as_array().unwrap();
+    let spent = times.iter().filter(|it| it["seconds"] != 0.0);
+    let mut nodes = spent.map(|it| &it["node"]).peekable();
+    assert!(nodes.peek().is_some(), "{sample}");
+    assert!(nodes.all(|it| is_on(it, &cell["cpu_node"])), "{sample}");
+
+    let preferred = cell["preferred_node"].as_u64();
+    let kept_by = match preferred {
+        None => Value::Null,
+        Some(_) if cell["cpu_node"] == "F" => json!("keeper"),
+        Some(_) => json!("binding"),
+    };
+    assert_eq!(detail["kept"]["by"], kept_by, "{sample}");
+    let is_confined = preferred.is_some() && detail["kept"]["widened"] == 0;
+    let node = match cell["cpu_node"].as_str().unwrap() {
+        "F" => preferred.filter(|_| is_confined),
+        node => Some(node.parse().unwrap()),
+    };
+    let cpus = ["0-1", "2-3", "0-3"][node.unwrap_or(2) as usize];
+    assert_eq!(probe["cpus"], cpus, "{sample}");
+}
+
+/// Times are not judged: the shares of remote accesses are counted from pages and moves.
+#[test]
+fn every_factor_is_set_read_back_stored_summarised_and_compared() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let results = tempfile::tempdir().unwrap();
+    let cells = CELLS.map(|cell| format!(" --cell {cell}")).concat();
+    let words = format!(
+        "--bytes 1M --steps 10000 --counts 4 --load 5 --scan-delay-ms 400 --scan-period-ms 20 --samples {FEW_SAMPLES}{cells}"
+    );
+    let answer = measure(results.path(), &guests::IN_TIME, &[], RESTORED, &words);
+    let matrix = matrix(&answer);
+    assert_eq!(matrix.0.len(), CELLS.len());
+    check_migrations(&matrix);
+    check_bound_pages(&matrix);
+    check_export(&matrix, &results.path().join("run.parquet"));
+
+    let nearfar = |words: &str| -> Value {
+        let output = Command::new(guests::NEARFAR)
+            .args(words.split(' '))
+            .env("NEARFAR_STORE", results.path().join("runs.db"))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words}: {errors}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let exported = nearfar("runs export 1 --format json");
+    let taken = exported["runs"][0]["taken"].as_array().unwrap();
+    assert_eq!(taken.len(), CELLS.len() * FEW_SAMPLES);
+    taken.iter().for_each(check_sample);
+
+    let compared = nearfar("compare 1 --by memory_node --metric remote_access_share --format json");
+    let rows = compared["rows"].as_array().unwrap();
+    let sides: Vec<_> = rows.iter().map(|row| &row["side"]).collect();
+    assert_eq!(sides, ["memory_node=1", "memory_node=F"], "{compared:#}");
+    for row in rows {
+        assert_eq!(
+            row["cell"],
+            json!({ "preferred_node": -1, "numa_balancing": 0, "cpu_node": "1" })
+        );
+    }
+    // Memory that floats may be on either node.
+    let (far, near) = (&rows[0]["a"]["median"], &rows[0]["b"]["median"]);
+    assert_eq!(
+        (far, near, &rows[0]["verdict"]),
+        (&json!(1.0), &json!(0.0), &json!("better")),
+        "{compared:#}"
+    );
+}
