@@ -297,8 +297,6 @@ fn commands(text: &str) -> Vec<&str> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn no_text_in_a_plan_leaves_its_comment(text in r"(\PC|[\n\r\x00\x0b\x0c\x1b\u{85}\u{2028}'$`\\%#]){0,40}") {
         // A character that no name and no value may hold, so that every changed field must be left out.

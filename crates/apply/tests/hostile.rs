@@ -351,8 +351,6 @@ fn what_is_kept_is_written_by_its_owner_only() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     #[test]
     fn no_bytes_in_a_journal_panic_or_write(garbage in proptest::collection::vec(any::<u8>(), 0..400)) {
         let tree = Tree::machine();

@@ -56,8 +56,6 @@ fn some_change() -> impl Strategy<Value = (Change, String)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     #[test]
     fn apply_then_rollback_is_the_identity(changes in proptest::collection::vec(some_change(), 0..12)) {
         let tree = Tree::empty();

@@ -560,7 +560,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    // Each case is several runs in a store on disk.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(2), ..ProptestConfig::default() })]
 
     /// Whatever happens on the way, in the end each cell has a sample in each round, none twice, rounds come one after
     /// the other, and numbers have no gap.

@@ -142,8 +142,6 @@ fn subject(raw: &[Raw], rows: &[Vec<u32>], release: &str) -> Machine {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
     #[test]
     fn numa_and_round_robin_take_what_the_kernel_s_loop_takes(
         raw in proptest::collection::vec(raw_path(), 1..5),

@@ -41,8 +41,6 @@ fn file(change: &Change) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
-
     #[test]
     fn an_audit_is_ordered_and_repeatable_and_knows_its_rules(machine in any_inhabited_machine()) {
         let found = audit(&machine, &AuditOptions::default());

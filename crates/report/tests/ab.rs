@@ -4,6 +4,7 @@ use fastrand::Rng;
 use nearfar_machine::Emulation;
 use nearfar_report::Style;
 use nearfar_report::ab::{Comparison, Run, Selection, Side, Verdict, document};
+use proptest::prelude::ProptestConfig;
 
 fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
     Side {
@@ -143,6 +144,8 @@ fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
         (22, 12, 300),
         (84, 12, 200),
     ] {
+        // In proportion to the number of cases of property tests.
+        let trials = (trials * ProptestConfig::default().cases).div_ceil(256);
         let alarms = (0..trials).filter(|_| {
             let found = of_itself(&mut random, numbers, runs);
             let changes = found

@@ -161,8 +161,6 @@ fn terminal_escapes_in_names_do_not_reach_the_terminal() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
-
     #[test]
     fn no_machine_panics_and_no_line_is_too_wide(machine in random::machine(), width in prop_oneof![Just(100usize), 1usize..200]) {
         for text in all_texts(&machine, &Style { colour: false, width }) {

@@ -388,8 +388,6 @@ fn of(number: u64, sample: Value) -> Sample {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     /// Whatever samples hold, names of columns differ also without regard to case, and Parquet reads back row by row.
     #[test]
     fn any_samples_make_a_table(samples in prop::collection::vec(any_json(), 0..6)) {

@@ -115,7 +115,6 @@ fn through_lstopo(xml: &str) -> Option<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn every_machine_comes_back_as_far_as_xml_can_hold_it(machine in any_machine().prop_filter("nests", nests)) {
         let xml = hwloc_xml::render(&machine);
@@ -154,7 +153,6 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
     fn lstopo_shows_the_same_nodes_cpus_caches_distances_and_devices(machine in any_machine().prop_filter("nests", nests)) {
         let mut machine = machine;

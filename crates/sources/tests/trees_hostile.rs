@@ -105,8 +105,6 @@ fn read(root: &Path) -> Option<Machine> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
-
     #[test]
     fn harm_to_any_files_leaves_a_machine_that_is_whole(
         machine in any::<prop::sample::Index>(),

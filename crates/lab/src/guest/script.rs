@@ -170,7 +170,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(30))]
         #[test]
         fn any_word_reaches_a_command_byte_for_byte(word in proptest::collection::vec(1_u8.., 0..40)) {
             let quoted = quoted(OsStr::from_bytes(&word));

@@ -330,8 +330,6 @@ fn a_rate_delays_and_a_sink_is_called() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     /// Wherever the move ends, and however full the disk is: nothing moved that is not recorded, and all of it goes back.
     #[test]
     fn from_any_point_all_goes_back(
