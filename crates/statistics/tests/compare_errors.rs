@@ -3,7 +3,7 @@
 //! `NEARFAR_COMPARE_TRIALS=10000 cargo test -p nearfar-statistics --test compare_errors -- --nocapture` prints the tables of
 //! docs/compare.md.
 
-use crate::random::Random;
+use crate::random::{Random, in_proportion};
 use nearfar_statistics::compare::{
     Better, Compared, DEFAULT_MARGIN, Design, Question, Verdict, compare,
 };
@@ -12,6 +12,7 @@ use nearfar_statistics::compare::{
 const MARGIN: f64 = 0.02;
 
 fn trials(usual: u32) -> u32 {
+    let usual = in_proportion(usual as usize) as u32;
     std::env::var("NEARFAR_COMPARE_TRIALS").map_or(usual, |trials| trials.parse().unwrap())
 }
 
@@ -193,7 +194,8 @@ fn of_many_cells_and_metrics_any_false_alarm_is_as_rare_as_stated() {
 
 #[test]
 fn a_change_of_two_percent_in_noise_of_two_percent_is_found_with_64_samples() {
-    let trials = trials(300);
+    // Never fewer: a share that must be reached is not one that fewer trials show.
+    let trials = trials(300).max(300);
     let mut random = Random(3);
     for (design, cells) in [
         (Design::Independent, 1),
@@ -262,7 +264,8 @@ fn what_differs_by_the_margin_is_rarely_called_equivalent_and_what_does_not_ofte
 
 #[test]
 fn as_many_samples_as_are_asked_for_find_a_change_of_the_margin() {
-    let trials = trials(100);
+    // Never fewer: a share that must be reached is not one that fewer trials show.
+    let trials = trials(100).max(100);
     let mut random = Random(6);
     println!(
         "| design | noise | pilot | needed: median, 10 % and 90 % | change found | equivalence found |"

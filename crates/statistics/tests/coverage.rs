@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::Random;
+use crate::random::{Random, in_proportion};
 use nearfar_statistics::regression::{Baseline, Row, fit};
 use nearfar_statistics::{Moments, Summary};
 
@@ -138,6 +138,7 @@ fn coverage(rows: &[Row<2>], noise: &BTreeMap<u32, f64>, effect: f64, trials: u3
 }
 
 fn trials(usual: u32) -> u32 {
+    let usual = in_proportion(usual as usize) as u32;
     std::env::var("NEARFAR_COVERAGE_TRIALS").map_or(usual, |trials| trials.parse().unwrap())
 }
 

@@ -1,6 +1,7 @@
 //! Simulated rates of `outliers`: false alarms, power, and how often intervals hold the truth. The example `outlier_rates` has more groups.
 
 use crate::alike::{FALSE_ALARMS, Group, Planted, Random, Shape, judge};
+use crate::random::in_proportion;
 use nearfar_statistics::outliers::{Thresholds, common_shift};
 
 /// The least share of intervals that have to hold the truth.
@@ -13,7 +14,7 @@ fn is_held(rate: f64, trials: usize) -> bool {
 }
 
 fn trials(group: &Group) -> usize {
-    (90_000 / (group.hosts * group.cells * group.samples)).clamp(8, 500)
+    in_proportion((90_000 / (group.hosts * group.cells * group.samples)).clamp(8, 500))
 }
 
 /// Hosts that differ, with samples of their own noise and with one sample each, which is all the spread that the hosts have.

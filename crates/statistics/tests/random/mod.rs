@@ -1,5 +1,11 @@
 //! Numbers that are the same on each run (splitmix64).
 
+/// So many simulations, in proportion to the number of cases of property tests: as many as given where PROPTEST_CASES is not set.
+pub fn in_proportion(trials: usize) -> usize {
+    let cases = proptest::prelude::ProptestConfig::default().cases as usize;
+    (trials * cases).div_ceil(256)
+}
+
 /// A stream of them.
 pub struct Random(pub u64);
 
