@@ -11,7 +11,7 @@
 //! What is counted is what the program asked for: a plain store also makes the processor read the line first, so the
 //! memory moves more than a `write` shows. Figures are sums over threads; 1 GB is 10^9 bytes.
 
-pub(crate) mod kernels;
+mod part;
 mod run;
 mod workers;
 

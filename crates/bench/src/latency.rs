@@ -11,7 +11,6 @@
 //! the lines is one random cycle over a buffer several times as large as the last-level cache. Pairs are interleaved,
 //! so that what disturbs the machine for a while disturbs all of them. The first round is dropped.
 
-pub(crate) mod chase;
 mod run;
 
 use std::time::Instant;

@@ -15,7 +15,6 @@
 
 mod counters;
 mod handle;
-mod loops;
 mod memory;
 mod result;
 mod serve;
@@ -34,9 +33,10 @@ pub use crate::mapping::PageKind;
 pub use handle::Probe;
 pub use warning::SampleWarning;
 
+pub use nearfar_loops::access::Pattern;
 pub use result::{Faults, NodePages, PagesByNode, ProbeResult, Ready, Switches};
 pub use serve::serve;
-pub use spec::{Pattern, ProbeSpec, Where};
+pub use spec::{ProbeSpec, Where};
 
 /// A size for the buffer, in bytes: four times the last-level cache, at least 64 MiB (32 MiB on an emulated machine),
 /// unless one of `nodes`, which are to hold it in turn, has not twice as much memory free. What had to be given up is in

@@ -9,7 +9,6 @@
 //! stands for each of them on each node, and one for each pair of nodes; or every pair of CPUs is measured. The line is
 //! in memory of the first CPU's node.
 
-mod hand_over;
 mod pairs;
 mod run;
 

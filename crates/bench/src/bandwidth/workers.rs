@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nearfar_machine::CpuId;
 
 use super::Traffic;
-use super::kernels::{BLOCK_WORDS, Part};
+use super::part::{BLOCK_WORDS, Part};
 use nearfar_proc::affinity;
 
 /// The time before and after counting in which all threads run, as a share of the counted time.

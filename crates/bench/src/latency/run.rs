@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
+use nearfar_loops::chase;
 use nearfar_machine::{CpuId, Machine, NodeId};
 use nearfar_runs::{Better, Metric};
 use nearfar_statistics::Summary;
 use serde_json::json;
 
-use super::chase::{self, Took};
 use super::{LatencyMatrix, LatencyPair};
 use crate::buffer_size::BufferSize;
 use crate::conditions::{self, Ticks};
@@ -42,6 +42,20 @@ const SETTLING_STEPS: u64 = 4_096;
 const SETTLING_SHARE: f64 = 0.1;
 /// A last-level cache where its size is not known.
 const DEFAULT_CACHE_BYTES: u64 = 8 << 20;
+
+/// Bytes of a block on an emulated machine. QEMU finds addresses in a table per vCPU, of 64 entries of 4 KiB at least
+/// (`CPU_TLB_DYN_MIN_BITS` of its accel/tcg), that grows and shrinks with what ran there: 32 pages always fit.
+const BLOCK_BYTES: u64 = 128 << 10;
+
+/// How long something took, by two clocks.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    /// On the wall.
+    wall: Duration,
+    /// Of the thread's own time on a CPU, which stands still while the scheduler runs another task. Where the kernel does
+    /// not trust the processor's counter, as in guests under emulation, it may advance in ticks only.
+    own: Duration,
+}
 
 /// What the chases need.
 pub(crate) struct Chases<'a> {
@@ -87,7 +101,7 @@ impl Shape {
         match machine.origin.emulation {
             Some(_) => Self {
                 warm_up: EMULATED_WARM_UP_STEPS,
-                block: Some(chase::BLOCK_BYTES / line_bytes),
+                block: Some(BLOCK_BYTES / line_bytes),
                 steps: Some(EMULATED_STEPS),
             },
             None => Self {
@@ -342,9 +356,13 @@ impl sampler::Source for Run<'_> {
 impl Chase<'_> {
     /// Goes on for so many loads.
     fn follow(&mut self, steps: u64) -> Took {
-        let (at, took) = chase::follow(self.words, self.at, steps);
-        (self.at, self.loads) = (at, self.loads + steps);
-        took
+        // The thread's own clock is a system call, which short chains would feel: it encloses the other one.
+        let (own_start, start) = (conditions::thread_time(), Instant::now());
+        self.at = chase::follow(self.words, self.at, steps);
+        let wall = start.elapsed();
+        let own = conditions::thread_time().saturating_sub(own_start);
+        self.loads += steps;
+        Took { wall, own }
     }
 
     /// One sample: nanoseconds a load, and how often the scheduler interfered.

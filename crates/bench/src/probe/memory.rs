@@ -8,14 +8,15 @@ use nearfar_machine::{Known, NodeId, NodeSet};
 use nearfar_proc::meminfo;
 
 use super::result::{NodePages, PagesByNode};
-use super::spec::{Pattern, ProbeSpec, Where};
+use super::spec::{ProbeSpec, Where};
 use super::warning::SampleWarning;
 use crate::buffer_size;
 use crate::child::ServeError;
-use crate::latency::chase;
 use crate::mapping::{self, Backing, Mapping};
 use crate::options::HugePages;
 use crate::sampling::SEED;
+use nearfar_loops::access::Pattern;
+use nearfar_loops::chase;
 
 const NODES: &str = "/sys/devices/system/node";
 /// Most pages that are asked for their node: all of 64 MiB of base pages.

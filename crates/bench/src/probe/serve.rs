@@ -8,13 +8,13 @@ use nearfar_proc::{affinity, numa_balancing, tasks};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::counters::Counters;
-use super::loops::Loop;
 use super::memory::{self, Buffer};
 use super::result::{PagesByNode, ProbeResult, Ready};
 use super::spec::{ProbeSpec, Where};
 use super::timed::Timed;
 use super::warning::SampleWarning;
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
+use nearfar_loops::access::Loop;
 
 /// Accesses before anybody times: the loop's instructions and the stack are there then.
 const WARM_UP_STEPS: u64 = 4096;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use nearfar_loops::access::Pattern;
 use nearfar_machine::{CpuSet, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -12,54 +13,6 @@ use crate::options::HugePages;
 const LEAST_BYTES: u64 = 4096;
 /// Largest buffer: half of the addresses of a process on a machine with four-level page tables.
 const MOST_BYTES: u64 = 1 << 46;
-
-/// How the buffer is gone through. All access is to aligned words of 64 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pattern {
-    /// A word at a random place is read and written back changed: the published probe.
-    #[default]
-    RandomReadWrite,
-    /// Each word in turn is read and written back changed.
-    SequentialReadWrite,
-    /// A word at a random place is read. Addresses do not depend on what is read: the processor has several on the way.
-    RandomRead,
-    /// Each word in turn is read.
-    SequentialRead,
-    /// A word at a random place is written.
-    RandomWrite,
-    /// Each word in turn is written.
-    SequentialWrite,
-    /// Each load's address is what the load before brought: one random cycle over all cache lines.
-    Chain,
-}
-
-impl Pattern {
-    /// All patterns, the published one first.
-    pub const ALL: [Self; 7] = [
-        Self::RandomReadWrite,
-        Self::SequentialReadWrite,
-        Self::RandomRead,
-        Self::SequentialRead,
-        Self::RandomWrite,
-        Self::SequentialWrite,
-        Self::Chain,
-    ];
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::RandomReadWrite => "random read-then-write",
-            Self::SequentialReadWrite => "sequential read-then-write",
-            Self::RandomRead => "random read",
-            Self::SequentialRead => "sequential read",
-            Self::RandomWrite => "random write",
-            Self::SequentialWrite => "sequential write",
-            Self::Chain => "dependent chain",
-        })
-    }
-}
 
 /// Where memory or CPUs are: on a node, or left to the kernel. In JSON the node's number or `"floating"`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

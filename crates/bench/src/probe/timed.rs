@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use super::loops::Loop;
+use nearfar_loops::access::Loop;
 
 /// Most figures that are kept.
 const MOST_FIGURES: u32 = 1000;

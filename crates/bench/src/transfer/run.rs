@@ -12,7 +12,6 @@ use nearfar_runs::{Better, Cell, Metric};
 use nearfar_statistics::Figures;
 use serde_json::json;
 
-use super::hand_over::{self, Trouble};
 use super::pairs::{self, Pair};
 use super::{SkippedTransfer, TransferMatrix, TransferPair};
 use crate::conditions::{self, Ticks};
@@ -20,6 +19,7 @@ use crate::mapping::{Backing, Mapping};
 use crate::options::{ProbeError, ProbeOptions};
 use crate::sampling::{self, Amount, Declared, Measured, Samples};
 use crate::warning::Warning;
+use nearfar_loops::hand_over::{self, Trouble};
 use nearfar_proc::affinity;
 
 /// The metric of stored runs: nanoseconds of a round trip.

@@ -15,7 +15,7 @@ const LOOKS_A_CLOCK: u32 = 1 << 14;
 
 /// Why there is no time for a hand-over.
 #[derive(Debug, PartialEq)]
-pub(super) enum Trouble {
+pub enum Trouble {
     /// In words.
     Cannot(String),
     /// So many round trips were made until the time was over.
@@ -25,7 +25,7 @@ pub(super) enum Trouble {
 
 /// Has the calling thread, pinned to `first`, hand `line` over to a thread on `second` and get it back, `trips` times;
 /// gives the nanoseconds of one round trip. Gives up after `limit`.
-pub(super) fn round_trips(
+pub fn round_trips(
     line: &AtomicU64,
     (first, second): (CpuId, CpuId),
     trips: u64,

@@ -9,18 +9,68 @@
 //! The generator is a linear congruential one (multiplier and increment are Knuth's MMIX): its high bits are good, and
 //! a step of it takes less time than a load from any cache but the first, even with several loads on the way.
 
+use std::fmt;
 use std::hint::black_box;
 
-use super::spec::Pattern;
-use crate::bandwidth::kernels;
+use serde::{Deserialize, Serialize};
+
+use crate::vectors;
 
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 const INCREMENT: u64 = 1_442_695_040_888_963_407;
 /// Where the generator starts; the same for each run, so that runs do the same work.
 const SEED: u64 = 0x6e65_6172_6661_7221;
 
+/// How the buffer is gone through. All access is to aligned words of 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// A word at a random place is read and written back changed: the published probe.
+    #[default]
+    RandomReadWrite,
+    /// Each word in turn is read and written back changed.
+    SequentialReadWrite,
+    /// A word at a random place is read. Addresses do not depend on what is read: the processor has several on the way.
+    RandomRead,
+    /// Each word in turn is read.
+    SequentialRead,
+    /// A word at a random place is written.
+    RandomWrite,
+    /// Each word in turn is written.
+    SequentialWrite,
+    /// Each load's address is what the load before brought: one random cycle over all cache lines.
+    Chain,
+}
+
+impl Pattern {
+    /// All patterns, the published one first.
+    pub const ALL: [Self; 7] = [
+        Self::RandomReadWrite,
+        Self::SequentialReadWrite,
+        Self::RandomRead,
+        Self::SequentialRead,
+        Self::RandomWrite,
+        Self::SequentialWrite,
+        Self::Chain,
+    ];
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RandomReadWrite => "random read-then-write",
+            Self::SequentialReadWrite => "sequential read-then-write",
+            Self::RandomRead => "random read",
+            Self::SequentialRead => "sequential read",
+            Self::RandomWrite => "random write",
+            Self::SequentialWrite => "sequential write",
+            Self::Chain => "dependent chain",
+        })
+    }
+}
+
 /// A pattern of access, and how far it is.
-pub(super) struct Loop {
+pub struct Loop {
     pattern: Pattern,
     state: u64,
     /// The next word of a sequence, or of the chain.
@@ -28,7 +78,7 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    pub(super) fn new(pattern: Pattern) -> Self {
+    pub fn new(pattern: Pattern) -> Self {
         Self {
             pattern,
             state: SEED,
@@ -38,7 +88,7 @@ impl Loop {
 
     /// Does `steps` accesses. `words` is not empty; for the chain it holds one.
     #[inline(never)]
-    pub(super) fn round(&mut self, words: &mut [u64], steps: u64) {
+    pub fn round(&mut self, words: &mut [u64], steps: u64) {
         match self.pattern {
             Pattern::RandomReadWrite => {
                 self.at_random(words, steps, |word, _| *word = word.wrapping_add(1))
@@ -49,13 +99,13 @@ impl Loop {
                 self.at_random(words, steps, |word, _| sum = sum.wrapping_add(*word));
                 black_box(sum);
             }
-            Pattern::SequentialReadWrite => self.in_sequence(words, steps, kernels::increment),
+            Pattern::SequentialReadWrite => self.in_sequence(words, steps, vectors::increment),
             Pattern::SequentialRead => {
-                self.in_sequence(words, steps, |words| _ = black_box(kernels::read(words)))
+                self.in_sequence(words, steps, |words| _ = black_box(vectors::read(words)))
             }
             Pattern::SequentialWrite => {
                 let value = black_box(steps);
-                self.in_sequence(words, steps, |words| kernels::write(words, value));
+                self.in_sequence(words, steps, |words| vectors::write(words, value));
             }
             Pattern::Chain => {
                 let mut at = self.at;

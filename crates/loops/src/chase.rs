@@ -9,21 +9,15 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use crate::conditions;
-
-/// Bytes of a block on an emulated machine. QEMU finds addresses in a table per vCPU, of 64 entries of 4 KiB at least
-/// (`CPU_TLB_DYN_MIN_BITS` of its accel/tcg), that grows and shrinks with what ran there: 32 pages always fit.
-pub(super) const BLOCK_BYTES: u64 = 128 << 10;
 /// Lines between two checks of the cancel flag.
 const LINES_PER_CANCEL_CHECK: usize = 1 << 16;
 
 /// The successor of each of `lines` lines, such that following it from any line visits all of them (Sattolo's
 /// algorithm: like a shuffle, but no item may stay where it is, which leaves exactly one cycle). `None` when cancelled.
-pub(crate) fn cycle(lines: u32, random: &mut Rng, cancel: &AtomicBool) -> Option<Vec<u32>> {
+pub fn cycle(lines: u32, random: &mut Rng, cancel: &AtomicBool) -> Option<Vec<u32>> {
     let mut next: Vec<u32> = (0..lines).collect();
     for last in (1..next.len()).rev() {
         if last.is_multiple_of(LINES_PER_CANCEL_CHECK) && cancel.load(Ordering::Relaxed) {
@@ -36,7 +30,7 @@ pub(crate) fn cycle(lines: u32, random: &mut Rng, cancel: &AtomicBool) -> Option
 
 /// The same for a chain that visits all lines of a block, in random order, before it goes on to the next block
 /// (multichase calls that TLB locality). Each block begins with its first line.
-pub(super) fn cycle_in_blocks(
+pub fn cycle_in_blocks(
     lines: u32,
     block: u32,
     random: &mut Rng,
@@ -58,7 +52,7 @@ pub(super) fn cycle_in_blocks(
 
 /// Writes the cycle into a buffer whose lines are `stride` words long. Writing goes from front to back, so a buffer
 /// costs its bandwidth and not a cache miss a line. Stops early when cancelled.
-pub(crate) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
+pub fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
     for (words, next) in words
         .chunks_mut(stride * LINES_PER_CANCEL_CHECK)
         .zip(next.chunks(LINES_PER_CANCEL_CHECK))
@@ -72,37 +66,17 @@ pub(crate) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &Atom
     }
 }
 
-/// How long something took, by two clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Took {
-    /// On the wall.
-    pub(super) wall: Duration,
-    /// Of the thread's own time on a CPU, which stands still while the scheduler runs another task. Where the kernel does
-    /// not trust the processor's counter, as in guests under emulation, it may advance in ticks only.
-    pub(super) own: Duration,
-}
-
-/// Follows the chain for `steps` loads from word `at` on; gives the last word and the time it took.
+/// Follows the chain for `steps` loads from word `at` on; gives the last word.
 ///
 /// The check of the index is not on the path from one load to the next: the processor predicts it.
 #[inline(never)]
-pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, Took) {
-    // The thread's own clock is a system call, which short chains would feel: it encloses the other one.
-    let (own_start, start) = (conditions::thread_time(), Instant::now());
+pub fn follow(words: &[u64], at: u64, steps: u64) -> u64 {
     let mut at = at;
     for _ in 0..steps {
         // A chain never leaves its buffer; were it to, the start would be as good a place to go on as any.
         at = words.get(at as usize).copied().unwrap_or(0);
     }
-    let at = black_box(at);
-    let wall = start.elapsed();
-    (
-        at,
-        Took {
-            wall,
-            own: conditions::thread_time().saturating_sub(own_start),
-        },
-    )
+    black_box(at)
 }
 
 #[cfg(test)]
@@ -162,8 +136,8 @@ mod tests {
         fn following_a_linked_buffer_comes_back_after_all_lines(lines in 2u32..500, stride in 1usize..9, seed: u64) {
             let mut words = vec![u64::MAX; lines as usize * stride];
             link(&mut words, &whole_cycle(lines, seed), stride, &GO_ON);
-            prop_assert_eq!(follow(&words, 0, u64::from(lines)).0, 0);
-            prop_assert_ne!(follow(&words, 0, u64::from(lines) - 1).0, 0);
+            prop_assert_eq!(follow(&words, 0, u64::from(lines)), 0);
+            prop_assert_ne!(follow(&words, 0, u64::from(lines) - 1), 0);
         }
     }
 }
