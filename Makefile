@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: run build test lint bench fuzz install uninstall deb static help
+.PHONY: run build test test-slow lint bench fuzz install uninstall deb static help
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -14,22 +14,43 @@ build:
 	@tools/install-packages run
 	$(CARGO) build --release --locked
 
-test: lint ## Check formatting, lints and documentation, then run every test
-# Guests need the built command and the delay plugin in the same folder, and kernels. Where one cannot be fetched this says so at
-# once; whether the tests in such guests may be skipped is up to NEARFAR_REQUIRE (docs/testing.md).
-	$(CARGO) build --workspace --all-targets --locked
-	@target/debug/nearfar lab kernels get --all || tools/require guests "cannot fetch the kernels of guests"
-	@tools/install-python
-	@tools/install-prometheus
+# How long each step before the tests takes; the test runner prints it.
+export NEARFAR_PHASES = $(CURDIR)/target/phases
+PHASE = @tools/phase
+
+# Each property is tried in so many cases, by `make test` and by `make test-slow`.
+test: export PROPTEST_CASES ?= 64
+test-slow: export PROPTEST_CASES ?= 2048
+
+test: prepare-tests ## Check formatting, lints and documentation, then run every test but the slow ones
 	NEARFAR_NETWORK_TESTS=1 CARGO="$(CARGO)" target/debug/nearfar-suite
 
-lint:
-	@tools/install-packages test
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
-	shellcheck tools/require tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run
-	shellcheck tools/build-* tools/check-crates tools/check-packages* tools/check-reproducible tools/check-static tools/check-upgrade* tools/install-cargo-tools tools/release debian/nearfar.postinst debian/nearfar.postrm debian/nearfar.prerm
+test-slow: prepare-tests ## Run the tests that compare times or take long, and properties in many more cases; needs an idle machine
+	NEARFAR_NETWORK_TESTS=1 CARGO="$(CARGO)" target/debug/nearfar-suite --slow
+
+# Guests need the built command and the delay plugin in the same folder, and kernels. Where one cannot be fetched this says so at
+# once; whether the tests in such guests may be skipped is up to NEARFAR_REQUIRE (docs/testing.md).
+.PHONY: prepare-tests
+prepare-tests:
+	@mkdir -p target
+	@: >"$$NEARFAR_PHASES"
+	$(PHASE) packages tools/install-packages test
+	@$(MAKE) --no-print-directory lint
+	$(PHASE) build $(CARGO) build --workspace --lib --bins --tests --locked
+	$(PHASE) kernels target/debug/nearfar lab kernels get --all || tools/require guests "cannot fetch the kernels of guests"
+	$(PHASE) python tools/install-python
+	$(PHASE) prometheus tools/install-prometheus
+
+SCRIPTS = tools/require tools/phase tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run \
+	tools/build-* tools/check-crates tools/check-packages* tools/check-reproducible tools/check-static tools/check-upgrade* tools/install-cargo-tools tools/release \
+	debian/nearfar.postinst debian/nearfar.postrm debian/nearfar.prerm
+
+lint: ## Check formatting, scripts, lints and documentation
+	@mkdir -p target
+	$(PHASE) formatting $(CARGO) fmt --all --check
+	$(PHASE) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" tools/phase documentation $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	shellcheck $(SCRIPTS)
 	shellcheck --shell=dash --exclude=SC2187 crates/lab/src/guest/*.sh
 
 bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags, fio and tools for processes, each interleaved in one run

@@ -1,5 +1,6 @@
 //! The configuration: which test has which time limit and class.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Boots guests: at most one at a time, with ordinary tests at the same time.
+    /// Boots guests: with ordinary tests at the same time while there are some.
     Guest,
     /// Runs with as many others as there are jobs.
     Ordinary,
@@ -25,6 +26,8 @@ pub struct Treatment {
     pub class: Class,
     /// The test is killed after this time.
     pub limit: Duration,
+    /// `make test` leaves it to `make test-slow`.
+    pub is_slow: bool,
 }
 
 /// `tools/suite/suite.toml`, which documents the fields.
@@ -34,6 +37,9 @@ struct File {
     jobs: usize,
     pause_s: f64,
     limit_s: f64,
+    /// The examples that tests start, by package.
+    #[serde(default)]
+    examples: BTreeMap<String, Vec<String>>,
     #[serde(default)]
     rule: Vec<RuleEntry>,
 }
@@ -44,6 +50,7 @@ struct RuleEntry {
     tests: String,
     class: Option<Class>,
     limit_s: Option<f64>,
+    slow: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -51,6 +58,7 @@ struct Rule {
     tests: Pattern,
     class: Option<Class>,
     limit: Option<Duration>,
+    is_slow: Option<bool>,
 }
 
 /// A configuration that was checked.
@@ -60,6 +68,8 @@ pub struct Config {
     pub jobs: usize,
     /// The time between SIGTERM and SIGKILL, and the time that processes have to end after their test.
     pub pause: Duration,
+    /// The examples that tests start, by package.
+    pub examples: BTreeMap<String, Vec<String>>,
     limit: Duration,
     rules: Vec<Rule>,
 }
@@ -88,11 +98,13 @@ impl Config {
                 tests,
                 class: entry.class,
                 limit,
+                is_slow: entry.slow,
             })
         });
         Ok(Self {
             jobs: file.jobs,
             pause: seconds("pause_s", file.pause_s)?,
+            examples: file.examples,
             limit: seconds("limit_s", file.limit_s)?,
             rules: rules.collect::<anyhow::Result<_>>()?,
         })
@@ -103,10 +115,12 @@ impl Config {
         let mut treatment = Treatment {
             class: Class::Ordinary,
             limit: self.limit,
+            is_slow: false,
         };
         for rule in self.rules.iter().filter(|rule| rule.tests.matches(id)) {
             treatment.class = rule.class.unwrap_or(treatment.class);
             treatment.limit = rule.limit.unwrap_or(treatment.limit);
+            treatment.is_slow = rule.is_slow.unwrap_or(treatment.is_slow);
         }
         treatment
     }
@@ -144,15 +158,20 @@ mod tests {
             [[rule]]
             tests = "nearfar/guest_probe/*"
             limit_s = 0.5
+            slow = true
         "#;
         let config = Config::parse(&format!("{HEAD}{rules}")).unwrap();
         let of = |id| {
-            let Treatment { class, limit } = config.treatment(id);
-            (class, limit.as_secs_f64())
+            let treatment = config.treatment(id);
+            let limit_s = treatment.limit.as_secs_f64();
+            (treatment.class, limit_s, treatment.is_slow)
         };
-        assert_eq!(of("nearfar/trace/a"), (Class::Ordinary, 60.0));
-        assert_eq!(of("nearfar-lab/guest_commands/a"), (Class::Guest, 200.0));
-        assert_eq!(of("nearfar/guest_probe/a"), (Class::Guest, 0.5));
+        assert_eq!(of("nearfar/trace/a"), (Class::Ordinary, 60.0, false));
+        assert_eq!(
+            of("nearfar-lab/guest_commands/a"),
+            (Class::Guest, 200.0, false)
+        );
+        assert_eq!(of("nearfar/guest_probe/a"), (Class::Guest, 0.5, true));
         assert_eq!(
             config.unused(&["nearfar-lab/guest_commands/a"]),
             ["nearfar/guest_probe/*"]
@@ -185,11 +204,6 @@ mod tests {
     fn the_workspace_file_is_valid() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/suite.toml");
         let config = Config::read(Path::new(path)).unwrap();
-        assert_eq!(
-            config
-                .treatment("nearfar/guest_probe/the_published_findings_hold_in_a_guest")
-                .class,
-            Class::Alone
-        );
+        assert_eq!(config.treatment("nearfar/guest/x::y").class, Class::Guest);
     }
 }

@@ -79,22 +79,32 @@ impl Workspace {
         serde_json::from_slice(&output.stdout).context("cannot read the answer of cargo metadata")
     }
 
-    /// Builds the tests of these packages, or of all if there are none, and returns the executables.
-    pub fn build(&self, packages: &[String]) -> anyhow::Result<Vec<Executable>> {
+    /// Builds the tests of these packages, or of all if there are none, with those of their examples that tests start. Returns the
+    /// test executables.
+    pub fn build(
+        &self,
+        packages: &[String],
+        examples: &BTreeMap<String, Vec<String>>,
+    ) -> anyhow::Result<Vec<Executable>> {
         let mut command = cargo();
         command.args([
-            "test",
+            "build",
             "--locked",
-            "--no-run",
+            "--tests",
             "--message-format",
             "json-render-diagnostics",
         ]);
+        let is_selected = |package: &String| packages.is_empty() || packages.contains(package);
+        let selected = examples.iter().filter(|(package, _)| is_selected(package));
+        for example in selected.flat_map(|(_, names)| names) {
+            command.args(["--example", example]);
+        }
         command.args(selection(packages)).stderr(Stdio::inherit());
         let output = command.output().context("cannot start cargo")?;
         if !output.status.success() {
-            bail!("cargo test --no-run: {}", output.status);
+            bail!("cargo build --tests: {}", output.status);
         }
-        let lines = String::from_utf8(output.stdout).context("cargo test --no-run")?;
+        let lines = String::from_utf8(output.stdout).context("cargo build --tests")?;
         let messages = lines.lines().map(|line| {
             let message = serde_json::from_str(line)
                 .with_context(|| format!("cannot read cargo's message {line}"))?;

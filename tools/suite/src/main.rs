@@ -21,7 +21,7 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use config::{Class, Config};
+use config::{Class, Config, Treatment};
 use executables::{Executable, Workspace, names};
 use item::{Item, Outcome, Verdict};
 use schedule::{Durations, Schedule, read_durations};
@@ -40,6 +40,9 @@ struct Arguments {
     /// Print the tests with their classes and limits instead of running them
     #[arg(long)]
     list: bool,
+    /// Run the tests that take long, and the ordinary ones again with ten times their limit, instead of those of `make test`
+    #[arg(long)]
+    slow: bool,
     /// Read limits and classes from this file instead of tools/suite/suite.toml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -130,8 +133,23 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         write_durations(path, &durations)?;
     }
     println!("all tests took {:.0} s", begin.elapsed().as_secs_f64());
+    print!("{}", phases()?);
     print!("{}", report::summary(&outcomes));
     Ok(!report::is_failure(&outcomes))
+}
+
+/// The file in which tools/phase notes how long each step before the tests took.
+const PHASES: &str = "NEARFAR_PHASES";
+
+/// What that file says, if there is one.
+fn phases() -> anyhow::Result<String> {
+    let Some(path) = std::env::var_os(PHASES) else {
+        return Ok(String::new());
+    };
+    let path = Path::new(&path);
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(format!("\nbefore the tests:\n{text}"))
 }
 
 fn of_workspace(arguments: &Arguments) -> anyhow::Result<Suite> {
@@ -146,9 +164,10 @@ fn of_workspace(arguments: &Arguments) -> anyhow::Result<Suite> {
         directory: workspace.workspace_root.clone(),
         environment: BTreeMap::new(),
     };
+    let config = Config::read(&config)?;
     Ok(Suite {
-        config: Config::read(&config)?,
-        executables: workspace.build(&arguments.package)?,
+        executables: workspace.build(&arguments.package, &config.examples)?,
+        config,
         documentation: Some(documentation),
         durations: Some(workspace.target_directory.join("suite-durations.json")),
     })
@@ -215,9 +234,24 @@ fn items(suite: &Suite, arguments: &Arguments, logs: &Path) -> anyhow::Result<Ve
         }
     }
     let filters = &arguments.filters;
-    items
-        .retain(|item| filters.is_empty() || filters.iter().any(|filter| item.id.contains(filter)));
+    items.retain(|item| {
+        let is_wanted = filters.is_empty() || filters.iter().any(|filter| item.id.contains(filter));
+        is_wanted && is_in_tier(&item.treatment, arguments.slow)
+    });
+    if arguments.slow {
+        for item in &mut items {
+            item.treatment.limit *= SLOW_LIMIT_FACTOR;
+        }
+    }
     Ok(items)
+}
+
+/// How much longer the limits of `--slow` are: property tests try many more cases there.
+const SLOW_LIMIT_FACTOR: u32 = 10;
+
+/// Whether a test is run: without `--slow` all but the slow ones, with it these and, for the sake of property tests, the ordinary ones.
+fn is_in_tier(treatment: &Treatment, slow: bool) -> bool {
+    treatment.is_slow == slow || (slow && treatment.class == Class::Ordinary)
 }
 
 /// What an executable prints as the list of its tests, within the default limit.

@@ -1,5 +1,6 @@
 //! What a person sees: a line for each slow test as it ends, and the summary.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::item::{Outcome, Verdict};
@@ -7,7 +8,7 @@ use crate::item::{Outcome, Verdict};
 /// Tests that take longer get a line when they end.
 const SLOW_S: f64 = 5.0;
 /// How many of the slowest tests the summary names.
-const SLOWEST: usize = 10;
+const SLOWEST: usize = 20;
 
 /// The line of a test that has ended, if it has one.
 pub fn progress(outcome: &Outcome) -> Option<String> {
@@ -52,6 +53,7 @@ pub fn summary(outcomes: &[Outcome]) -> String {
             format_args!("finding: {retries} retries in one run, look into them"),
         );
     }
+    by_package(&mut text, outcomes);
     slowest(&mut text, outcomes);
     let count = |is: fn(&Verdict) -> bool| {
         outcomes
@@ -113,6 +115,22 @@ fn list(
     }
     if !lines.is_empty() {
         line(text, format_args!("\n{title}:\n{}", lines.join("\n")));
+    }
+}
+
+/// The sum of each package's tests, the largest first.
+fn by_package(text: &mut String, outcomes: &[Outcome]) {
+    let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+    for outcome in outcomes {
+        let package = outcome.id.split('/').next().unwrap_or_default();
+        let (seconds, count) = sums.entry(package).or_default();
+        (*seconds, *count) = (*seconds + outcome.seconds, *count + 1);
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+    line(text, format_args!("\nby package:"));
+    for (package, (seconds, count)) in sums {
+        line(text, format_args!("{seconds:8.1} s  {package} ({count})"));
     }
 }
 
@@ -178,6 +196,9 @@ retries:
   p/t/a: over its limit of 1s
   p/t/b: the guest hung
 finding: 2 retries in one run, look into them
+
+by package:
+     7.6 s  p (3)
 
 slowest:
      7.3 s  p/t/a

@@ -1,4 +1,5 @@
-//! The order in which tests run: guests one at a time with ordinary tests at the same time, then each test that runs alone.
+//! The order in which tests run: a guest together with ordinary tests while there are some, guests together after that, then each test
+//! that runs alone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,8 +64,11 @@ impl State {
         if waits(Class::Guest) && !runs(Class::Guest) {
             return Some(Class::Guest);
         }
-        if waits(Class::Ordinary) {
-            return Some(Class::Ordinary);
+        if let Some(class) = [Class::Ordinary, Class::Guest]
+            .into_iter()
+            .find(|&class| waits(class))
+        {
+            return Some(class);
         }
         (self.running.is_empty() && waits(Class::Alone)).then_some(Class::Alone)
     }
@@ -154,6 +158,7 @@ mod tests {
         let treatment = Treatment {
             class,
             limit: Duration::from_secs(60),
+            is_slow: false,
         };
         Item {
             id: id.to_owned(),
@@ -186,9 +191,9 @@ mod tests {
         schedule.end("long");
         assert_eq!(next().as_deref(), Some("short"));
         schedule.end("short");
-        assert_eq!(next(), None, "a guest runs");
+        assert_eq!(next().as_deref(), Some("guest2"), "no other test waits");
         schedule.end("guest1");
-        assert_eq!(next().as_deref(), Some("guest2"));
+        assert_eq!(next(), None, "a guest runs");
         schedule.end("guest2");
         assert_eq!(next().as_deref(), Some("alone"));
         assert_eq!(schedule.running()[0].0, "alone");

@@ -22,8 +22,6 @@ pub enum Kind {
     Arch,
     /// Permission to fetch from the network.
     Network,
-    /// A host without other work.
-    Load,
     /// A person who asked for it.
     Manual,
 }
@@ -36,7 +34,7 @@ pub struct Skip {
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 10] = [
+    const ALL: [(&str, Self); 9] = [
         ("guests", Self::Guests),
         ("root", Self::Root),
         ("perf", Self::Perf),
@@ -45,7 +43,6 @@ impl Kind {
         ("tools", Self::Tools),
         ("arch", Self::Arch),
         ("network", Self::Network),
-        ("load", Self::Load),
         ("manual", Self::Manual),
     ];
 

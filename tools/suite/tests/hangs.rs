@@ -111,7 +111,7 @@ fn the_last_line_has_the_counts() {
 fn a_skip_of_a_required_kind_is_a_failure_with_its_reason() {
     let fake = Fake::new(&[
         ("boots", "echo 'skipped: guests: no QEMU'; pass"),
-        ("measures", "echo 'skipped: load: the host is busy'; pass"),
+        ("measures", "echo 'skipped: cpus: there is one'; pass"),
         ("unclear", "echo 'skipped: no reason'; pass"),
     ]);
     let run = |require: &str| {
@@ -145,7 +145,7 @@ fn a_skip_of_a_required_kind_is_a_failure_with_its_reason() {
         "{text}"
     );
     assert!(
-        text.contains("\nskipped:\n  fake/measures: load: the host is busy\n"),
+        text.contains("\nskipped:\n  fake/measures: cpus: there is one\n"),
         "{text}"
     );
     let (code, _, errors) = run("guest");
