@@ -1,6 +1,6 @@
 //! What the machines of the gallery become: QEMU's arguments for each, against golden files in `arguments/`.
 //!
-//! `UPDATE_ARGUMENTS=1 cargo test -p nearfar-lab --test design` writes them again; `git diff` shows what changed.
+//! `UPDATE_ARGUMENTS=1 cargo test -p nearfar-lab --test main design::` writes them again; `git diff` shows what changed.
 
 use std::path::PathBuf;
 

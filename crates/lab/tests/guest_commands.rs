@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use crate::booting::{boot, fed, prepared, turn};
+use crate::booting::{boot, fed, prepared};
 use nearfar_lab::guest::{Exec, Guest, HotPlug, Input, PlugDevice, Root, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::NodeId;
@@ -42,7 +42,6 @@ fn commands_in_a_guest_behave_as_on_the_host() {
     };
     let results = tempfile::tempdir().expect("a folder");
     prepared.request.results = Some(results.path().to_owned());
-    let _turn = turn();
     let mut guest = boot(&prepared);
     codes_are_exact(&mut guest);
     streams_are_apart_and_exact(&mut guest);
@@ -296,7 +295,6 @@ fn a_second_ctrl_c_powers_the_guest_off() {
     let Some(prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
-    let _turn = turn();
     let mut guest = boot(&prepared);
     let stubborn = "trap 'echo no' INT; echo runs; while :; do sleep 0.1; done";
     assert!(matches!(
@@ -317,7 +315,6 @@ fn a_read_only_root_refuses_writes_and_still_has_a_place_for_results() {
     let results = tempfile::tempdir().expect("a folder");
     prepared.request.results = Some(results.path().to_owned());
     prepared.request.root = Root::ReadOnly;
-    let _turn = turn();
     let mut guest = boot(&prepared);
     let refused = guest
         .output(&["sh", "-c", "echo x > /usr/nearfar-test"])

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::booting::{boot, mark, prepared, turn};
+use crate::booting::{boot, mark, prepared};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::error::BootProblem;
 use nearfar_lab::guest::{BootFailure, Exec, Guest, Input, PreparedGuest, Signals, Streams};
@@ -77,7 +77,6 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
     if prepared("two-node", Arch::X86_64).is_none() {
         return;
     }
-    let _turn = turn();
     let temporary = tempfile::tempdir().expect("a folder");
     let cache = Cache::of_user().expect("a cache");
     let mounts = fs::read_to_string("/proc/mounts").expect("proc");
@@ -114,7 +113,6 @@ fn three_guests_at_once_do_not_disturb_each_other() {
     let Some(prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
-    let _turn = turn();
     let prepared = &prepared;
     let names = ["first", "second", "third"];
     let said = thread::scope(|threads| {
@@ -142,7 +140,6 @@ fn a_kernel_that_dies_is_an_error_with_its_last_words() {
     let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
-    let _turn = turn();
     prepared.request.append = vec![
         "rdinit=/no-such-file".to_owned(),
         "root=/dev/nothing".to_owned(),
@@ -179,7 +176,6 @@ fn a_boot_can_be_cancelled_and_bounded() {
     let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
-    let _turn = turn();
     // A start from a saved guest may be over before it is cancelled.
     prepared.request.cold = true;
     let cancel = AtomicBool::new(false);
@@ -213,7 +209,6 @@ fn a_command_that_does_not_end_is_given_its_time() {
     let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
-    let _turn = turn();
     // A guest on a busy host may take longer until the command says something.
     let limits = [2, 10, 60].map(Duration::from_secs);
     let outputs = limits.iter().map(|limit| {

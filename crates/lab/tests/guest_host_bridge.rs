@@ -3,7 +3,7 @@
 //! Needs QEMU for ppc64, the cached 6.12 kernel, programs for powerpc64le and drmgr (`nearfar lab kernels get --all` fetches all of
 //! them); says so and passes where they are not there.
 
-use crate::booting::{boot, prepared, turn};
+use crate::booting::{boot, prepared};
 use nearfar_lab::Arch;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::foreign::drmgr;
@@ -47,7 +47,6 @@ fn a_host_bridge_added_at_run_time_brings_its_node_online() {
         println!("skipped: guests: drmgr is not cached: nearfar lab kernels get --all");
         return;
     }
-    let _turn = turn();
     let mut guest = boot(&prepared);
     assert_eq!(said(&mut guest), ["online 0"]);
     let refused = guest.hot_plug(&HotPlug {

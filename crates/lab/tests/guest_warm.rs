@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::booting::{boot, prepared, turn};
+use crate::booting::{boot, prepared};
 use nearfar_lab::cache::{Cache, SavedRecord};
 use nearfar_lab::guest::{
     BootFailure, Exec, Guest, HangSign, Input, PreparedGuest, Signals, Streams,
@@ -105,7 +105,6 @@ fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
         let Some(own) = Own::new("two-node", arch, "random") else {
             continue;
         };
-        let _turn = turn();
         drop(own.start(Start::Save));
         let mut drawn = BTreeSet::new();
         // Other work on the host makes a clock wrong for a moment, and never right: the best of three guests counts.
@@ -146,7 +145,6 @@ fn another_name_folder_or_delay_uses_the_same_saved_guest_and_another_word_does_
     let Some(mut own) = Own::new("two-node", Arch::X86_64, "key") else {
         return;
     };
-    let _turn = turn();
     drop(own.start(Start::Save));
     let results = tempfile::tempdir().expect("a folder");
     own.prepared.request.name = "another name, it's \"so\"".to_owned();
@@ -176,7 +174,6 @@ fn a_saved_guest_that_is_damaged_or_that_qemu_refuses_is_replaced() {
     let Some(own) = Own::new("two-node", Arch::X86_64, "damage") else {
         return;
     };
-    let _turn = turn();
     drop(own.start(Start::Save));
     let folder = own.saved().pop().expect("a saved guest");
     File::options()
@@ -212,7 +209,6 @@ fn a_guest_that_hangs_is_noticed_long_before_its_command_has_had_its_time() {
     };
     // It ends the command only where no hang is noticed.
     own.prepared.request.command_timeout = Some(Duration::from_secs(300));
-    let _turn = turn();
     let mut guest = own.start(Start::Save);
     // Without the processes that talk to the host nothing of the guest is heard again, and its CPUs sleep.
     let script = "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p; done 2> /dev/null; sleep 600";
@@ -239,7 +235,6 @@ fn a_guest_at_work_does_not_count_as_hanging() {
     let Some(own) = Own::new("two-node", Arch::X86_64, "busy") else {
         return;
     };
-    let _turn = turn();
     let mut guest = own.start(Start::Save);
     // More loops than CPUs, of the highest priority that is not real-time.
     let loops = "for i in 1 2 3 4 5 6; do nice -n -20 timeout 14 sh -c 'while :; do :; done' & done; wait; echo done";

@@ -2,9 +2,8 @@
 //! on node 2, which is not online. Seen, traced, fixed from user space, traced again, and undone.
 //!
 //! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.1`) and a static busybox; without them it says so and passes.
-//! `cargo test -p nearfar --test guest_case1 -- --nocapture` prints the conversation that docs/case-1.md shows.
+//! `cargo test -p nearfar --test guest case1:: -- --nocapture` prints the conversation that docs/case-1.md shows.
 
-use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -51,8 +50,8 @@ fn request(machine: &str, kernel: &str) -> Result<PreparedGuest, LabError> {
     request.prepare(&Cache::of_user()?)
 }
 
-/// The guest, and the turn that it takes.
-fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
+/// The guest, or `None`, having said why there is none.
+fn boot(machine: &str, kernel: &str) -> Option<Guest> {
     if Arch::host() != Some(Arch::X86_64) {
         println!(
             "skipped: guests: the guest runs this machine's own programs, which are not x86-64's"
@@ -60,13 +59,7 @@ fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
         return None;
     }
     match request(machine, kernel) {
-        Ok(request) => {
-            let turn = guests::turn();
-            Some((
-                turn,
-                Guest::boot(&request, &AtomicBool::new(false)).unwrap(),
-            ))
-        }
+        Ok(request) => Some(Guest::boot(&request, &AtomicBool::new(false)).unwrap()),
         Err(error) => {
             println!("skipped: guests: {error}");
             None
@@ -130,7 +123,7 @@ fn shares(guest: &mut Guest) -> Vec<f64> {
 
 #[test]
 fn a_controller_on_a_node_that_is_not_online_is_found_fixed_and_put_back() {
-    let Some((_turn, mut guest)) = boot("x86-case1", "6.1") else {
+    let Some(mut guest) = boot("x86-case1", "6.1") else {
         return;
     };
     run(&mut guest, &format!("modprobe nvme; {BOTH_PATHS}"));

@@ -2,7 +2,7 @@
 //! away, XPS off. Read from the kernel's files before, after `apply` and after `rollback`.
 //!
 //! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.12`) and a static busybox; without them it says so and passes.
-//! `cargo test -p nearfar --test guest_case4 -- --nocapture` prints the conversation that docs/case-4.md shows.
+//! `cargo test -p nearfar --test guest case4:: -- --nocapture` prints the conversation that docs/case-4.md shows.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,6 @@ fn misplaced_queues_go_near_their_card_and_back_and_managed_ones_stay() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let said = guests::script("queues-on-node-2", &[], include_str!("../scripts/case4.sh"));
     let [before, after, rollback] =
         ["before", "after", "rollback"].map(|state| files(&said, state));

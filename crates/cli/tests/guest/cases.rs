@@ -1,7 +1,7 @@
 //! `nearfar case 1`, `3`, `4` and `5` in guests, as small as they can be: the run made there is in the store afterwards, and what the
 //! kernel counts differs before and after. Times are not judged.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
+//! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes.
 
 use crate::guests;
 use crate::harness::Sandbox;
@@ -39,7 +39,6 @@ fn case_1_takes_the_distant_path_before_and_the_near_one_after_in_every_sample()
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let own = Sandbox::new();
     let words = "case 1 --samples 3 --format json -- --seconds 0.3";
     let (answer, shown) = repeated(&own, words);
@@ -59,7 +58,6 @@ fn case_4_serves_the_adjacent_nodes_interrupts_far_before_and_near_after() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let own = Sandbox::new();
     let (_, shown) = repeated(
         &own,
@@ -80,7 +78,6 @@ fn the_run_of_a_case_in_a_guest_is_in_the_store() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let own = Sandbox::new();
     let words = "case 3 --samples 1 --format json -- --factor distance=alone --factor depth=248 \
                  --factor policy=stock,limit --seconds 0.2";
@@ -112,7 +109,6 @@ fn case_5_has_a_share_of_the_hot_lock_for_each_number_of_nodes() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let shares = hot_lock_shares();
     assert!(
         shares.iter().all(|share| (0.0..=1.0).contains(share)),
@@ -126,7 +122,6 @@ fn case_5_has_the_lock_hot_with_one_node_only() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let [one, two, four] = hot_lock_shares();
     assert!(one > two && one > four, "{one} {two} {four}");
 }

@@ -85,7 +85,6 @@ fn another_delay_is_named_and_equal_guests_do_not_differ() {
     if guests::skipped() || lacks() {
         return;
     }
-    let _turn = guests::turn();
     let directory = tempfile::tempdir().unwrap();
     let run = |name: &str, far_ns| {
         let store = measured(directory.path(), name, far_ns, ["6", "1"]);
@@ -150,7 +149,6 @@ fn five_percent_are_found_between_guests_and_nothing_is_between_equal_ones() {
     if guests::skipped() || lacks() {
         return;
     }
-    let _turn = guests::turn();
     let first_right = (1..=ATTEMPTS).find(|_| is_right());
     println!("right in attempt {first_right:?}");
     assert!(first_right.is_some(), "not in {ATTEMPTS} attempts");

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use crate::guests;
-use crate::guests::{NEARFAR, turn};
+use crate::guests::NEARFAR;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, LabError, delay, foreign, kernels};
@@ -256,7 +256,6 @@ fn accesses_are_counted_by_node_with_the_delays_that_were_asked_for() {
         println!("skipped: guests: {because}");
         return;
     }
-    let _turn = turn();
     let measured = measure("", "--samples 2 --budget 1", "3");
     let pairs = measured.survey["latency"]["pairs"].as_array().unwrap();
     let nodes = |pair: &Value| (pair["cpu_node"].as_u64(), pair["memory_node"].as_u64());
@@ -286,7 +285,6 @@ fn distances_are_delays_that_are_measured_paid_and_counted() {
         println!("skipped: guests: {because}");
         return;
     }
-    let _turn = turn();
     let (mut timed, mut faults) = (Timed::default(), Vec::new());
     for guest in 1..=3 {
         // docs/lab-guests.md says what a start from a saved guest costs measurements.
@@ -314,7 +312,6 @@ fn submissions_to_nvme_controllers_are_delayed_and_counted_by_node() {
         println!("skipped: guests: {because}");
         return;
     }
-    let _turn = turn();
     let (near_ns, far_ns) = (1000, 1_000_000);
     let delay = format!("near=0,far=0,transfer=0/0,device={near_ns}/{far_ns}");
     let script = format!("READS={READS}; {READ_BY_PATHS}");

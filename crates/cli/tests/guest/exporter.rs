@@ -1,6 +1,6 @@
 //! `nearfar exporter` in a guest of two nodes: a service with its memory on the other node is exported as one.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes. The part named `inside_...` is this very
+//! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes. The part named `inside_...` is this very
 //! program once more, started in the guest.
 
 use std::fs;
@@ -120,6 +120,5 @@ fn a_service_with_remote_memory_is_exported_as_one() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part("two-node", &GUEST, "exporter::inside_two_nodes");
 }

@@ -1,7 +1,7 @@
 //! `nearfar tasks` and `top` in a guest of two nodes: a task with its memory on the other node is found, with the remedy; and what a sample
 //! says is as near to what numa_maps counts as its error claims.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes. The part named `inside_...` is this very
+//! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes. The part named `inside_...` is this very
 //! program once more, started in the guest.
 
 use std::io::{BufRead as _, BufReader};
@@ -269,6 +269,5 @@ fn a_far_task_is_found_and_samples_are_within_their_error() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part("two-node", &GUEST, "far_tasks::inside_two_nodes");
 }

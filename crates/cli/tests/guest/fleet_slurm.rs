@@ -335,7 +335,6 @@ fn a_lost_guest_is_asked_again_facts_that_deviate_are_named_and_a_worse_canary_i
     let Some(mut guests) = Guests::start(Silence::Long) else {
         return;
     };
-    let _turn = guests::turn();
     guests.lose_a_node(ANSWERED);
     guests.check_facts(&guests.survey());
     let rollout = guests.stop_at_a_canary(1000);
@@ -351,7 +350,6 @@ fn a_lost_guest_is_asked_again_deviating_ones_are_named_and_a_canary_that_gets_s
     let Some(mut guests) = Guests::start(Silence::Short) else {
         return;
     };
-    let _turn = guests::turn();
     let start = Instant::now();
     let after = |what: &str| println!("{what} after {:.1} s", start.elapsed().as_secs_f64());
     guests.lose_a_node(MEASURED);

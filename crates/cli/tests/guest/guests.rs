@@ -1,8 +1,7 @@
-//! What tests that boot through the command share: why they cannot run here, whose turn it is, and the command itself.
+//! What tests that boot through the command share: why they cannot run here, and the command itself.
 
 #![allow(dead_code, reason = "not every test binary uses all of it")]
 
-use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +9,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, LabError, foreign, kernels};
-use rustix::fs::{FlockOperation, flock};
 
 pub const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// The kernel of the guests here.
@@ -35,19 +33,6 @@ pub fn skipped() -> bool {
         println!("skipped: guests: {why}");
     }
     why.is_some()
-}
-
-/// Held while a test's guests run: the guests of all test binaries share a few CPUs. The same file as in crates/lab/tests.
-pub fn turn() -> File {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)
-        .unwrap();
-    flock(&file, FlockOperation::LockExclusive).unwrap();
-    file
 }
 
 /// `nearfar lab run` of a machine of the gallery, up to the command to run in it.

@@ -89,7 +89,6 @@ fn a_controller_and_a_bridge_that_are_plugged_in_appear_on_their_nodes() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     plug_and_look(&[]);
 }
 
@@ -102,6 +101,5 @@ fn devices_can_be_plugged_in_while_far_memory_is_slow() {
         println!("skipped: guests: {error}");
         return;
     }
-    let _turn = guests::turn();
     plug_and_look(&["--delay", "near=100,far=400"]);
 }

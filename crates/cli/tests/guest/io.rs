@@ -2,7 +2,7 @@
 //!
 //! Counts are judged, not speeds: which path the commands took, and that nothing stays.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs, and fio; without it says so and passes.
+//! Needs what crates/cli/tests/guest/leftovers.rs needs, and fio; without it says so and passes.
 
 use std::process::Command;
 
@@ -74,7 +74,6 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
         println!("skipped: tools: fio is not installed");
         return;
     }
-    let _turn = guests::turn();
     let mut command = guests::lab_run("x86-case1", &guests::IN_TIME);
     let script =
         format!("{SCRIPT}; {NULL_KILLED}; {SWAP}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);

@@ -17,7 +17,6 @@ fn settings_of_a_killed_run_are_restored_and_pressure_wakes_a_trigger() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     for part in [
         "kernel::restores_the_settings_of_a_killed_run",
         "kernel::wakes_a_trigger_by_pressure",

@@ -155,7 +155,6 @@ fn guests_in_a_row_and_side_by_side_leave_nothing() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let traces = Traces::new();
     let count: u32 = std::env::var("NEARFAR_GUESTS").map_or(3, |count| count.parse().unwrap());
     let started = Instant::now();
@@ -192,7 +191,6 @@ fn a_shell_without_a_terminal_runs_the_commands_of_its_input() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let traces = Traces::new();
     let mut shell = traces.lab_shell();
     let mut child = shell
@@ -228,7 +226,6 @@ fn a_nearfar_that_is_killed_while_it_boots_or_runs_leaves_nothing() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let traces = Traces::new();
     let mut booting = traces.lab_run("true").spawn().unwrap();
     wait_until("no QEMU starts", || !traces.qemus().is_empty());
@@ -247,7 +244,6 @@ fn the_first_interrupt_is_the_commands_and_a_later_one_ends_all() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let traces = Traces::new();
     let script = "trap 'echo caught' INT; echo up; while :; do sleep 0.1; done";
     let (mut child, mut lines) = up(traces.lab_run(script));
@@ -287,7 +283,6 @@ fn many_starts_side_by_side_answer_right_and_leave_nothing() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let traces = Traces::new();
     let count: u32 = std::env::var("NEARFAR_STARTS").map_or(12, |count| count.parse().unwrap());
     let started = Instant::now();

@@ -189,7 +189,6 @@ fn the_memory_of_a_group_goes_to_a_node_and_back() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part(
         "two-node",
         &["--scale", "cpus=2,memory=512M"],

@@ -1,7 +1,7 @@
 //! Moving the memory of a process that has pages of pools and pinned ones, while others take the memory of the node, and of a
 //! process that ends meanwhile: in a guest with two nodes.
 //!
-//! Needs what crates/cli/tests/guest_move.rs needs; without it says so and passes. The parts named `inside_...` are this very
+//! Needs what crates/cli/tests/guest/move_tasks.rs needs; without it says so and passes. The parts named `inside_...` are this very
 //! program once more, started in the guest.
 
 use std::path::Path;
@@ -217,7 +217,6 @@ fn huge_pages_of_pools_move_and_pinned_pages_stay_alone() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part(
         "two-node",
         &GUEST,
@@ -230,7 +229,6 @@ fn a_move_ends_when_the_node_fills_up_and_when_the_process_ends() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part(
         "two-node",
         &GUEST,

@@ -192,7 +192,6 @@ fn memory_goes_to_a_node_and_back_page_by_page() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part("two-node", &GUEST, "move_tasks::inside_there_and_back");
 }
 
@@ -201,7 +200,6 @@ fn a_killed_move_is_rolled_back_and_what_cannot_be_moved_is_refused() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part(
         "two-node",
         &GUEST,

@@ -176,7 +176,6 @@ fn a_process_with_remote_memory_is_found_and_its_memory_moved_and_moved_back() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part("two-node", &SCALE, "move_time::inside_moved_and_back");
 }
 
@@ -189,7 +188,6 @@ fn a_moved_process_computes_as_one_that_was_always_near() {
     if let Err(error) = Qemu::find(Arch::X86_64).and_then(|qemu| delay::find_plugin(&qemu)) {
         return println!("skipped: guests: {error}");
     }
-    let _turn = guests::turn();
     let part = match std::env::var_os("NEARFAR_MOVE_256") {
         Some(_) => "move_time::inside_measurement",
         None => "move_time::inside_near_far_and_back",

@@ -1,13 +1,13 @@
 //! Case 1 as published, on Power: the same machine under the kernel before the change and under one after it.
 //!
 //! Needs QEMU for ppc64, both cached kernels and the static programs for powerpc64le (`nearfar lab kernels get
-//! --all` fetches all of them); says so and passes where they are not there. `cargo test -p nearfar --test guest_powerpc --
+//! --all` fetches all of them); says so and passes where they are not there. `cargo test -p nearfar --test guest powerpc:: --
 //! --nocapture` prints what docs/case-1.md shows.
 
 use std::process::Command;
 
 use crate::guests;
-use crate::guests::{NEARFAR, turn};
+use crate::guests::NEARFAR;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::{Arch, foreign, kernels};
 
@@ -53,7 +53,6 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
         println!("skipped: guests: {why}");
         return;
     }
-    let _turn = turn();
     let script = format!("{ASK}{LOAD}{ONE_CPU} {NEARFAR} topo");
     let sides = [
         "ab",

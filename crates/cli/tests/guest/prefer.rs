@@ -329,7 +329,6 @@ fn a_kept_task_stays_on_its_node_and_is_released_while_that_is_full() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let part = "prefer::inside_kept_released_and_confined_again";
     guests::part("two-node", &SCALE, part);
 }

@@ -2,7 +2,7 @@
 //!
 //! `cargo test -p nearfar --test guest prefer_service:: -- --nocapture` prints what the guests did, with the guest's own times.
 
-use crate::guests::{script, skipped, turn};
+use crate::guests::{script, skipped};
 
 /// Seconds for what takes less than one: a round of the service's scanning, or its guard. Emulated on a busy host a look at a mask
 /// alone may take one. Judged in the slow tier only.
@@ -93,7 +93,6 @@ fn the_service_finds_tasks_and_gives_them_back_within_seconds() {
     if skipped() {
         return;
     }
-    let _turn = turn();
     let text = served();
     for (what, expected) in [("late", "2-3"), ("killed", "0-3"), ("killed-late", "0-3")] {
         assert!(seconds(&text, what, expected) < SOON, "{text}");
@@ -105,7 +104,6 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
     if skipped() {
         return;
     }
-    let _turn = turn();
     let text = served();
     for (what, expected) in [
         ("before", "0-3"),
@@ -138,7 +136,6 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
     if skipped() {
         return;
     }
-    let _turn = turn();
     let text = run(r#"
         g=/sys/fs/cgroup; grep -q " $g cgroup2" /proc/mounts || mount -t cgroup2 none $g
         echo +cpuset >$g/cgroup.subtree_control
@@ -200,7 +197,6 @@ fn near_a_device_without_a_node_is_the_node_nearest_to_the_firmwares() {
     if skipped() {
         return;
     }
-    let _turn = turn();
     let text = run_on(
         "x86-case1",
         r#"

@@ -174,7 +174,6 @@ fn under_a_little_load_a_kept_task_stays_on_its_node_and_is_as_fast_as_a_bound_o
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part(
         "two-node",
         &GUEST,
@@ -188,6 +187,5 @@ fn four_kept_tasks_of_a_full_node_end_sooner_than_four_bound_ones() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     guests::part("two-node", &GUEST, "prefer_time::inside_a_full_node");
 }

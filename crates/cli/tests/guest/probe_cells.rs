@@ -77,7 +77,6 @@ fn every_factor_is_set_read_back_stored_summarised_and_compared() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let results = tempfile::tempdir().unwrap();
     let cells = CELLS.map(|cell| format!(" --cell {cell}")).concat();
     let words = format!(

@@ -33,7 +33,6 @@ fn queues_of_the_adjacent_nodes_servers_are_served_there_only_when_spread_neares
     if let Some(missing) = ["redis-server", "ethtool", "ip"].iter().find(|it| !has(it)) {
         return println!("skipped: tools: there is no {missing}");
     }
-    let _turn = guests::turn();
     let said = guests::script("cards-back-to-back", &[], SCRIPT);
     let (json, after) = said.split_once('\n').unwrap();
     let run: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {said}"));

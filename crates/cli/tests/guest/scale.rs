@@ -1,6 +1,6 @@
 //! Case 5 in a guest whose real nodes are split in two: the nodes that a run sees, operations, and lock contention from the trace.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
+//! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes.
 
 use crate::guests;
 use serde_json::Value;
@@ -34,7 +34,6 @@ fn two_tasks_on_a_fake_node_wait_for_its_lock() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let run = run("numa=fake=2U clearcpuid=hypervisor");
     let share = median(&run, "hot_lock_share").unwrap_or_else(|| panic!("not traced: {run}"));
     assert!(share > 0.0 && share <= 1.0, "{run}");
@@ -46,7 +45,6 @@ fn waits_that_the_kernel_does_not_trace_are_unknown() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let run = run("numa=fake=2U");
     assert_eq!(median(&run, "hot_lock_share"), None, "{run}");
     let share = median(&run, "lock_function_share").unwrap_or_else(|| panic!("not sampled: {run}"));

@@ -1,11 +1,10 @@
 //! Settings and resources of an experiment on a real kernel: they take effect in a cell, and nothing is left of them, also
 //! after SIGKILL.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
+//! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::AtomicBool;
@@ -59,6 +58,9 @@ fn settings() -> State {
     let files = [RECLAIM, SUBSYSTEM, &interrupt, &xps, &rps];
     files.map(|file| (file.to_owned(), content(file))).into()
 }
+
+/// Where `nearfar` is in the guest.
+const COMMAND: &str = "/run/nearfar-under-test";
 
 /// Names of resources of any nearfar that are there.
 fn resources() -> Vec<String> {
@@ -226,7 +228,6 @@ fn settings_and_resources_take_effect_and_nothing_is_left_of_them() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let options = ["--scale", "cpus=1,memory=256M"];
     guests::part("queues-on-node-2", &options, "settings::in_the_guest");
 }
@@ -235,8 +236,6 @@ fn settings_and_resources_take_effect_and_nothing_is_left_of_them() {
 #[ignore = "runs in a guest, started by the test above"]
 fn in_the_guest() {
     assert!(guests::is_inside());
-    // Open before something is mounted over a checkout in /tmp.
-    let nearfar = fs::File::open(guests::NEARFAR).unwrap();
     prepare();
     let before = settings();
     assert_eq!(resources(), Vec::<String>::new());
@@ -244,7 +243,7 @@ fn in_the_guest() {
     assert_eq!(settings(), before);
     assert_eq!(resources(), Vec::<String>::new());
     for (has_guard, kills_guard) in [(false, false), (true, false), (true, true)] {
-        killed(&nearfar, &before, has_guard, kills_guard);
+        killed(&before, has_guard, kills_guard);
     }
 }
 
@@ -256,7 +255,13 @@ fn prepare() {
             .unwrap()
             .success()
     };
-    // The host's temporary files are not this test's.
+    // The host's temporary files are not this test's. A checkout in /tmp is out of reach then, so the command is mounted elsewhere.
+    fs::write(COMMAND, "").unwrap();
+    let bound = Command::new("mount")
+        .args(["--bind", guests::NEARFAR, COMMAND])
+        .status()
+        .unwrap();
+    assert!(bound.success());
     assert!(shell("modprobe loop && mount -t tmpfs none /tmp"));
     if !shell("modprobe null_blk nr_devices=0 && modprobe configfs")
         || !(has_null_block() || shell("mount -t configfs none /sys/kernel/config"))
@@ -301,9 +306,8 @@ fn take_effect(before: &State) {
     }
 }
 
-fn killed(nearfar: &fs::File, before: &State, has_guard: bool, kills_guard: bool) {
+fn killed(before: &State, has_guard: bool, kills_guard: bool) {
     let _ = fs::remove_file(IN_SAMPLE);
-    // The path of a checkout in /tmp leads nowhere in a guest, which has a /tmp of its own.
     let mut child = Command::new("/proc/self/exe");
     child.args([
         "--exact",
@@ -342,7 +346,7 @@ fn killed(nearfar: &fs::File, before: &State, has_guard: bool, kills_guard: bool
         return;
     }
     assert_ne!(settings(), *before, "it was not undone");
-    let next = Command::new(format!("/proc/self/fd/{}", nearfar.as_raw_fd()))
+    let next = Command::new(COMMAND)
         .args(["runs", "list"])
         .output()
         .unwrap();
@@ -360,7 +364,7 @@ fn killed(nearfar: &fs::File, before: &State, has_guard: bool, kills_guard: bool
 fn a_run_that_hangs() {
     assert!(guests::is_inside());
     if std::env::var_os("WITH_GUARD").is_some() {
-        nearfar_lease::guard_with(guests::NEARFAR.into());
+        nearfar_lease::guard_with(COMMAND.into());
     }
     carried_out(true);
 }

@@ -63,7 +63,6 @@ fn workers_far_from_each_other_transfer_lines_between_their_nodes() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     for cell in cells(1) {
         let (all, remote) = (
             median(&cell, "line_transfers"),
@@ -80,7 +79,6 @@ fn large_caches_and_near_steals_beat_small_caches_far_away() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let cells = cells(6);
     let rate = |policy: &str| {
         let cell = cells.iter().find(|it| it["cell"]["policy"] == policy);

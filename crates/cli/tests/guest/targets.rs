@@ -1,6 +1,6 @@
 //! An experiment whose samples are taken in guests that differ in a word of the kernel's command line: `--guest`.
 //!
-//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
+//! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -83,7 +83,6 @@ fn guests_take_turns_and_each_is_part_of_the_run() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let place = Place::new();
     let output = place
         .mock("--samples 2 --seed 5 --format json")
@@ -155,7 +154,6 @@ fn an_interrupted_run_is_continued_in_equal_guests_only() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let place = Place::new();
     let mut child = start(place.mock("--samples 3"));
     // The store has no tables yet when the command starts.
@@ -202,7 +200,6 @@ fn no_guest_is_left_of_a_run_that_was_killed() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let place = Place::new();
     // With one guest up and the other starting, and with both at work.
     for wanted in [1, 2] {

@@ -1,7 +1,7 @@
 //! The udev rules of a plan under a real systemd-udevd in a guest: an igb card, whose handlers are called after the interface,
 //! and a virtio card, whose are not (`virtio0-input.0`). The values are read after the events.
 //!
-//! `cargo test -p nearfar --test guest_udev -- --nocapture` prints the rules and the values.
+//! `cargo test -p nearfar --test guest udev:: -- --nocapture` prints the rules and the values.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,6 @@ fn the_rules_put_igb_and_virtio_queues_near_when_their_events_arrive() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let directory = tempfile::tempdir().unwrap();
     let machine = directory.path().join("cards.toml");
     std::fs::write(&machine, MACHINE).unwrap();

@@ -1,11 +1,11 @@
 //! The unit `tools/systemd/nearfar-prefer.service` as it is installed, under this machine's own systemd in a guest with two nodes: what the
 //! unit forbids the service must not be what it needs.
 //!
-//! `cargo test -p nearfar --test guest_unit -- --nocapture` prints what the guest did, and what systemd said.
+//! `cargo test -p nearfar --test guest unit:: -- --nocapture` prints what the guest did, and what systemd said.
 
 use std::path::Path;
 
-use crate::guests::{script, skipped, turn};
+use crate::guests::{script, skipped};
 
 const UNIT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -31,7 +31,6 @@ fn the_unit_starts_the_service_reloads_it_starts_it_again_and_ends_it() {
     if skipped() {
         return;
     }
-    let _turn = turn();
     let text = format!(
         "UNIT='{UNIT}' SYSTEMD={systemd}\n{}",
         include_str!("../scripts/unit.sh")

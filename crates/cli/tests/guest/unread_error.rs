@@ -186,7 +186,6 @@ fn on_two_nodes_settings_and_masks_are_put_back_when_nothing_reads_of_it() {
     if guests::skipped() {
         return;
     }
-    let _turn = guests::turn();
     let text = r#"
         mask() { sed -n "s/^Cpus_allowed_list:\t//p" /proc/$task/status; }
         settings() { cat /sys/kernel/debug/sched/migration_cost_ns /proc/sys/kernel/numa_balancing; }

@@ -1,6 +1,5 @@
 //! What tests that boot share: a small request, and that no more than one test boots at a time.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -11,7 +10,6 @@ use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError, foreign};
 use nearfar_machine::Acceleration;
 use nearfar_sources::{Request, Want, read};
-use rustix::fs::{FlockOperation, flock};
 
 /// A guest of a machine of the gallery with two CPUs and 512 MiB a node; `None`, having said why, where that cannot be.
 pub fn prepared(machine: &str, arch: Arch) -> Option<PreparedGuest> {
@@ -66,19 +64,6 @@ fn fetches_nothing(cache: &Cache, arch: Arch) -> Result<(), LabError> {
         "`nearfar lab kernels get --all` and the first guest of that architecture fetch them";
     let cached = foreign::cached(cache, arch).map(drop);
     cached.ok_or_else(|| missing(format!("the static programs for {arch}"), hint))
-}
-
-/// Held while a test's guests run: guests of all test binaries share a few CPUs.
-pub fn turn() -> File {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)
-        .expect("a lock file");
-    flock(&file, FlockOperation::LockExclusive).expect("a lock");
-    file
 }
 
 /// A guest that is up.
