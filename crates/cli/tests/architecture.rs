@@ -1,4 +1,5 @@
-//! docs/architecture.md says which crates there are and which others each depends on; `cargo metadata` says the same.
+//! docs/architecture.md says which crates there are and which others each depends on; `cargo metadata` says the same. Each file of
+//! tests is compiled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -91,4 +92,39 @@ fn the_page_has_the_crates_and_dependencies_that_cargo_has() {
         "the table should be:\n{}",
         rows(&cargo).join("\n")
     );
+}
+
+/// Files in a folder of tests: those next to a program's main.rs are its modules.
+fn sources(folder: &Path) -> impl Iterator<Item = std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.filter(|path| path.extension().is_some_and(|it| it == "rs"))
+}
+
+#[test]
+fn every_file_of_tests_is_a_module_of_a_program() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let crates = std::fs::read_dir(workspace.join("crates")).expect("crates");
+    let crates = crates.map(|entry| entry.expect("an entry").path());
+    let tests = crates
+        .chain([workspace.join("tools/suite")])
+        .map(|path| path.join("tests"));
+    let mut programs = 0;
+    let mut unnamed = Vec::new();
+    for folder in tests.flat_map(|tests| {
+        let inner = std::fs::read_dir(&tests).into_iter().flatten();
+        let inner: Vec<_> = inner.map(|entry| entry.expect("an entry").path()).collect();
+        inner.into_iter().chain([tests])
+    }) {
+        let Ok(main) = std::fs::read_to_string(folder.join("main.rs")) else {
+            continue;
+        };
+        programs += 1;
+        unnamed.extend(sources(&folder).filter(|path| {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            name != "main" && !main.lines().any(|line| line == format!("mod {name};"))
+        }));
+    }
+    assert!((20..=30).contains(&programs), "{programs} programs");
+    assert_eq!(unnamed, Vec::<std::path::PathBuf>::new());
 }
