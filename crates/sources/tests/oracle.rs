@@ -1,6 +1,6 @@
 //! Compares what nearfar reads from trees of real machines with what `lstopo-no-graphics` and `lscpu` read from them.
 //!
-//! `NEARFAR_CORPUS=DIR cargo test -p nearfar-sources --test oracle -- --nocapture` looks at every tree below DIR (a
+//! `NEARFAR_CORPUS=DIR cargo test -p nearfar-sources --test main oracle:: -- --nocapture` looks at every tree below DIR (a
 //! directory that holds `sys` or `proc`). Without the variable, or without the two programs, it says so and passes.
 //! Each difference must stand in the table of docs/corpora.md with its reason; a line there that no longer holds fails
 //! too, for the trees that are given.

@@ -1,6 +1,6 @@
 //! How often the comparison errs: simulated experiments of which the truth is known.
 //!
-//! `NEARFAR_COMPARE_TRIALS=10000 cargo test -p nearfar-statistics --test compare_errors -- --nocapture` prints the tables of
+//! `NEARFAR_COMPARE_TRIALS=10000 cargo test -p nearfar-statistics --test main compare_errors:: -- --nocapture` prints the tables of
 //! docs/compare.md.
 
 use crate::random::{Random, in_proportion};

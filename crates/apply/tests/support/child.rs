@@ -11,7 +11,7 @@ mod examples;
 
 pub use examples::example;
 
-/// The binary of `in_tree`; `cargo test --test kill` alone does not build it.
+/// The binary of `in_tree`; `cargo test` of one program does not build it.
 pub fn in_tree() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| example("in_tree"))

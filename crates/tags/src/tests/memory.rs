@@ -1,6 +1,5 @@
 //! 4096 possible CPUs and 255 tags: less than 1 MiB, and most of it only once every CPU has used the allocator.
 
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
