@@ -12,7 +12,7 @@ run: build ## Build nearfar and check this machine up
 
 build:
 	@tools/install-packages run
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p nearfar -p nearfar-lab-delay
 
 # How long each step before the tests takes; the test runner prints it.
 export NEARFAR_PHASES = $(CURDIR)/target/phases
