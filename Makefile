@@ -34,7 +34,6 @@ test-slow: prepare-tests ## Run the tests that compare times or take long, and p
 prepare-tests:
 	@mkdir -p target
 	@: >"$$NEARFAR_PHASES"
-	$(PHASE) packages tools/install-packages test
 	@$(MAKE) --no-print-directory lint
 	$(PHASE) build $(CARGO) build --workspace --lib --bins --tests --locked
 	$(PHASE) kernels target/debug/nearfar lab kernels get --all || tools/require guests "cannot fetch the kernels of guests"
@@ -47,6 +46,7 @@ SCRIPTS = tools/require tools/phase tools/install-packages tools/install-python 
 
 lint: ## Check formatting, scripts, lints and documentation
 	@mkdir -p target
+	$(PHASE) packages tools/install-packages test
 	$(PHASE) formatting $(CARGO) fmt --all --check
 	$(PHASE) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" tools/phase documentation $(CARGO) doc --workspace --no-deps --document-private-items --locked

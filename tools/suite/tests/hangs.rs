@@ -282,3 +282,28 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn slow_tests_run_when_asked_for_with_ordinary_ones_and_without_guests() {
+    let fake = Fake::new(&[
+        ("quick", "echo quick >>ran; pass"),
+        ("boots", "echo boots >>ran; pass"),
+        ("compares", "echo compares >>ran; pass"),
+    ]);
+    fake.configure(
+        "[[rule]]\ntests = \"*/boots\"\nclass = \"guest\"\n[[rule]]\ntests = \"*/compares\"\nclass = \"alone\"\nslow = true\n",
+    );
+    for (options, expected) in [
+        (&[][..], ["boots", "quick"]),
+        (&["--slow"], ["compares", "quick"]),
+    ] {
+        let output = fake.command().args(options).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let ran = fake.path().join("ran");
+        let text = fs::read_to_string(&ran).unwrap();
+        let mut names: Vec<&str> = text.lines().collect();
+        names.sort_unstable();
+        assert_eq!(names, expected, "{options:?}");
+        fs::remove_file(ran).unwrap();
+    }
+}
