@@ -1,4 +1,4 @@
-//! Published investigations: the list, what is refused, and a mock case on this machine. tests/guest_cases.rs has one in a guest.
+//! Published investigations: the list, what is refused, and a mock case on this machine. tests/guest/cases.rs has those in guests.
 
 use crate::harness::Sandbox;
 use serde_json::json;

@@ -18,22 +18,6 @@ const SERVICE: &str = "db.service";
 /// Several times what it takes in an emulated guest.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Binds the memory of this process to node 1.
-fn bind_to_node_1() {
-    const BITS: usize = 64;
-    let nodes: libc::c_ulong = 1 << 1;
-    // SAFETY: the kernel reads one word of as many bits.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_set_mempolicy,
-            libc::MPOL_BIND,
-            &raw const nodes,
-            BITS,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
 /// Has memory on node 1 and computes until it is killed.
 #[test]
 #[ignore = "a child of the part that runs in the guest"]
@@ -41,7 +25,7 @@ fn hold() {
     if std::env::var_os("HOLD").is_none() {
         return println!("skipped: manual: nothing to hold");
     }
-    bind_to_node_1();
+    guests::take_memory_of(Some(1));
     let mut memory = vec![0_u8; BYTES];
     for page in memory.chunks_mut(4096) {
         page[0] = 1;

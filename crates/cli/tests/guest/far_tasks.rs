@@ -17,8 +17,9 @@ const GUEST: [&str; 2] = ["--scale", "cpus=2,memory=1G"];
 /// More than is counted (crates/sources/src/sysfs/tasks/memory.rs), so that it is sampled.
 const PAGES: usize = (300 << 20) / PAGE_BYTES;
 const PAGE_BYTES: usize = 4096;
-/// Trials of each layout; 200 of all.
-const TRIALS: usize = 50;
+/// Of `make test`: each of these takes the emulated guest seconds to touch.
+const FEW_LAYOUTS: [&str; 2] = ["interleaved", "clusters"];
+const ALL_LAYOUTS: [&str; 4] = ["blocks", "interleaved", "clusters", "a few"];
 
 /// The node of each page of a layout, of two.
 fn node_of(layout: &str, page: usize) -> u32 {
@@ -31,22 +32,6 @@ fn node_of(layout: &str, page: usize) -> u32 {
         _ => panic!("no layout {layout}"),
     };
     u32::from(is_second)
-}
-
-/// Binds the pages that this thread touches next to a node.
-fn bind(node: u32) {
-    const BITS: usize = 64;
-    let nodes: libc::c_ulong = 1 << node;
-    // SAFETY: the kernel reads one word of as many bits.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_set_mempolicy,
-            libc::MPOL_BIND,
-            &raw const nodes,
-            BITS,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Touches pages in a layout, and computes on them until its standard input ends.
@@ -68,7 +53,7 @@ fn hold() {
     for page in 0..PAGES {
         let node = node_of(&layout, page);
         if last.replace(node) != Some(node) {
-            bind(node);
+            guests::take_memory_of(Some(node));
         }
         // SAFETY: inside the mapping.
         unsafe { begin.add(page * PAGE_BYTES).write_volatile(1) };
@@ -137,6 +122,7 @@ impl Drop for Holder {
 }
 
 fn cpus_of_node_0() -> CpuSet {
+    assert!(guests::is_inside(), "this part has two nodes in a guest");
     let want = Want::placement();
     let request = Request {
         source: None,
@@ -149,11 +135,11 @@ fn cpus_of_node_0() -> CpuSet {
 }
 
 /// How many of the trials had the counted bytes of both nodes within their error, and the largest error.
-fn trials(layout: &str, cpus: &CpuSet) -> (usize, u64) {
+fn try_layout(layout: &str, trials: usize, cpus: &CpuSet) -> (usize, u64) {
     let holder = Holder::start(layout, cpus);
     let counted = holder.counted();
     let (mut held, mut largest) = (0, 0);
-    for _ in 0..TRIALS {
+    for _ in 0..trials {
         let task = holder.sampled();
         let error = task.sample.expect("it was counted").error_bytes;
         let memory = task.memory.get().unwrap();
@@ -168,12 +154,14 @@ fn trials(layout: &str, cpus: &CpuSet) -> (usize, u64) {
     (held, largest)
 }
 
-fn samples_are_within_their_error(cpus: &CpuSet) {
+/// At least so many of all trials are within their error.
+fn samples_are_within_their_error(layouts: &[&str], trials: usize, least: usize) {
+    let cpus = cpus_of_node_0();
     let mut all = 0;
-    for layout in ["blocks", "interleaved", "clusters", "a few"] {
-        let (held, error) = trials(layout, cpus);
+    for layout in layouts {
+        let (held, error) = try_layout(layout, trials, &cpus);
         println!(
-            "{layout}: {held} of {TRIALS}, error up to {} KiB",
+            "{layout}: {held} of {trials}, error up to {} KiB",
             error >> 10
         );
         // Interleaved memory, the worst: 2 of 100 points.
@@ -183,8 +171,7 @@ fn samples_are_within_their_error(cpus: &CpuSet) {
         );
         all += held;
     }
-    // 95 % of 200, less two standard deviations.
-    assert!(all >= 184, "{all} of {}", 4 * TRIALS);
+    assert!(all >= least, "{all} of {}", layouts.len() * trials);
 }
 
 fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
@@ -258,10 +245,16 @@ fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
 #[test]
 #[ignore = "runs in the guest"]
 fn inside_two_nodes() {
-    assert!(guests::is_inside(), "this part has two nodes in a guest");
-    let cpus = cpus_of_node_0();
-    a_far_task_is_found_with_its_remedy(&cpus);
-    samples_are_within_their_error(&cpus);
+    a_far_task_is_found_with_its_remedy(&cpus_of_node_0());
+    // An error that is one of 95 % has fewer than 14 of 20 once in ten thousand times.
+    samples_are_within_their_error(&FEW_LAYOUTS, 10, 14);
+}
+
+#[test]
+#[ignore = "runs in the guest"]
+fn inside_many_samples() {
+    // 95 % of 200, less four standard deviations.
+    samples_are_within_their_error(&ALL_LAYOUTS, 50, 178);
 }
 
 #[test]
@@ -270,4 +263,12 @@ fn a_far_task_is_found_and_samples_are_within_their_error() {
         return;
     }
     guests::part("two-node", &GUEST, "far_tasks::inside_two_nodes");
+}
+
+#[test]
+fn of_200_samples_95_percent_are_within_their_error() {
+    if guests::skipped() {
+        return;
+    }
+    guests::part("two-node", &GUEST, "far_tasks::inside_many_samples");
 }

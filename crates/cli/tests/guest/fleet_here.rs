@@ -136,5 +136,9 @@ fn a_step_that_is_ended_leaves_its_host_as_it_was() {
     if guests::skipped() {
         return;
     }
-    guests::part("two-node", &[], "fleet_here::inside_a_step_is_ended");
+    guests::part(
+        "two-node",
+        &["--scale", "cpus=2,memory=512M"],
+        "fleet_here::inside_a_step_is_ended",
+    );
 }

@@ -136,3 +136,13 @@ pub fn script(machine: &str, options: &[&str], script: &str) -> String {
     assert!(output.status.success(), "{}: {errors}", output.status);
     text.into_owned()
 }
+
+/// In a guest: the memory that this thread touches next is of a node while that has room, or of the one it runs on.
+pub fn take_memory_of(node: Option<u32>) {
+    const BITS: usize = 64;
+    let nodes: libc::c_ulong = node.map_or(0, |node| 1 << node);
+    let policy = node.map_or(libc::MPOL_DEFAULT, |_| libc::MPOL_PREFERRED);
+    // SAFETY: the kernel reads one word of as many bits.
+    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, &raw const nodes, BITS) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}

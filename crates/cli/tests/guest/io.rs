@@ -35,7 +35,7 @@ const KILLED: &str = "F=$(for f in /sys/bus/pci/drivers/nvme/0000*; do [ $(cat $
 /// it removes the device; otherwise the next nearfar does. After fio alone was killed the run goes on, and removes it at its end.
 const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep -c nearfar-; }; \
                            disks() { ls /sys/block | grep -c -e nullb -e nearfar-; }; \
-                           for CASE in 'alone 0' 'alone 1' 'all 0' 'all 0.3' 'all 1' 'guard 0.6' 'fio 1'; do set -- $CASE; \
+                           for CASE in CASES; do set -- $CASE; \
                            $NEARFAR bench io --null 0 --no-store --samples 1000 --seconds 0.2 --ramp-seconds 0 \
                            --factor cpu_node=near >/dev/null 2>&1 & P=$!; \
                            while kill -0 $P && [ $(devices) = 0 ]; do sleep 0.05; done; sleep $2; \
@@ -61,10 +61,22 @@ const SWAP: &str = "D=/dev/nvme0n1; dd if=/dev/zero of=$D bs=1M count=1 2>/dev/n
                     { mkswap ${D}p1; swapon ${D}p1; } >/dev/null 2>&1; refused ${D}p1 >&2; refused $D >&2; swapoff ${D}p1; \
                     dd if=/dev/zero of=$D bs=1M count=1 2>/dev/null; blockdev --rereadpt $D";
 
-#[test]
-fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
+/// Of [`NULL_KILLED`]: who is killed, and after how many seconds. Each takes the guest ten seconds and more.
+const ALL_KILLED: [&str; 7] = [
+    "alone 0",
+    "alone 1",
+    "all 0",
+    "all 0.3",
+    "all 1",
+    "guard 0.6",
+    "fio 1",
+];
+const SOME_KILLED: [&str; 3] = ["alone 1", "all 0", "fio 1"];
+
+/// What scripts print in a guest of case 1, both outputs; `None`, having said why, where there can be none.
+fn run(scripts: &[&str], killed: &[&str]) -> Option<(String, String)> {
     if guests::skipped() {
-        return;
+        return None;
     }
     if !Command::new("fio")
         .arg("--version")
@@ -72,17 +84,48 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
         .is_ok_and(|it| it.status.success())
     {
         println!("skipped: tools: fio is not installed");
-        return;
+        return None;
     }
+    let cases: Vec<String> = killed.iter().map(|case| format!("'{case}'")).collect();
+    let script = scripts.join("; ");
+    let script = script.replace("$NEARFAR", guests::NEARFAR);
+    let script = script.replace("CASES", &cases.join(" "));
     let mut command = guests::lab_run("x86-case1", &guests::IN_TIME);
-    let script =
-        format!("{SCRIPT}; {NULL_KILLED}; {SWAP}; {KILLED}").replace("$NEARFAR", guests::NEARFAR);
-    command.args(["sh", "-c", &script]);
-    let output = guests::output(&mut command);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let output = guests::output(command.args(["sh", "-c", &script]));
+    let [text, errors] =
+        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
     assert!(output.status.success(), "{errors}");
+    Some((text, errors))
+}
+
+/// The guard of the run, or the next run, has removed the null block device.
+fn check_killed(errors: &str, killed: &[&str]) {
+    for case in killed {
+        let left = format!("null: {case}: 1 before, 1 meanwhile, 0 in the end, disks: 0, fio: 0");
+        assert!(errors.contains(&left), "{left}: {errors}");
+        let is_left = format!("null: {case}: 1 after it");
+        assert!(
+            !case.starts_with("all") || errors.contains(&is_left),
+            "{is_left}: {errors}"
+        );
+    }
+}
+
+/// In the slow tier.
+#[test]
+fn no_null_device_is_left_whoever_is_killed_at_any_moment() {
+    if let Some((_, errors)) = run(&[NULL_KILLED], &ALL_KILLED) {
+        check_killed(&errors, &ALL_KILLED);
+    }
+}
+
+#[test]
+fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
+    let Some((text, errors)) = run(&[SCRIPT, NULL_KILLED, SWAP, KILLED], &SOME_KILLED) else {
+        return;
+    };
     let run: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {errors}"));
     assert_eq!(run["state"], "complete", "{errors}");
     let share = |policy: &str, plan: &str| {
         let cells = run["summary"].as_array().unwrap();
@@ -109,23 +152,7 @@ fn the_policy_decides_which_path_commands_take_and_nothing_stays() {
             .any(|it| it.starts_with("nearfar-") || it.ends_with(" fio")),
         "{errors}"
     );
-    for case in [
-        "alone 0",
-        "alone 1",
-        "all 0",
-        "all 0.3",
-        "all 1",
-        "guard 0.6",
-        "fio 1",
-    ] {
-        let left = format!("null: {case}: 1 before, 1 meanwhile, 0 in the end, disks: 0, fio: 0");
-        assert!(errors.contains(&left), "{left}: {errors}");
-        let is_left = format!("null: {case}: 1 after it");
-        assert!(
-            !case.starts_with("all") || errors.contains(&is_left),
-            "{is_left}: {errors}"
-        );
-    }
+    check_killed(&errors, &SOME_KILLED);
     for (device, reason) in [
         ("nvme0n1", "nvme0n1"),
         ("nvme0n1p1", "nvme0n1p1"),

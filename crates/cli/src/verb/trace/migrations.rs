@@ -107,12 +107,12 @@ impl Migrations {
             }
             moves.any_alive()
         })?;
-        // Closing the events takes the kernel a quarter of a second, which is no part of anybody's time in the trace.
+        // Closing the events takes the kernel a quarter of a second, which is no part of the trace, nor is what happens meanwhile.
         let end = now_ns();
         let finished = session
             .finish(&mut |_, sample| read(sample, &mut order))
             .map_err(refused)?;
-        order.finish(&mut |time, event| moves.take(time, event));
+        order.until(end, &mut |time, event| moves.take(time, event));
         let answer = moves.finish(end, MachineCounts::since_then(balancing));
         let traced = Traced::new(finished, &machine, command, answer);
         self.answer.give(

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
 
+use crate::guests::take_memory_of;
+
 use super::{HOLD, PAGE, PARTS, PINNED_RUN_PAGES, PINNED_RUNS, Part, SPECIAL};
 
 /// The process itself: `ready` and the addresses, then what it is ordered until standard input ends.
@@ -20,14 +22,15 @@ fn hold() {
     };
     let words: Vec<&str> = what.split(' ').collect();
     let node: u32 = words[1].parse().unwrap();
-    run_on(node);
+    run_on(if words[0] == "fill" { 0 } else { node });
     let parts: Vec<(u64, u64)> = match words[0] {
         "fill" => {
             let bytes = words[2].parse().unwrap();
             let start = mapped(bytes, libc::MAP_PRIVATE);
             advise(start, bytes, libc::MADV_NOHUGEPAGE);
+            take_memory_of(Some(node));
             touch(start, bytes, 1);
-            run_on(0);
+            take_memory_of(None);
             vec![(start, bytes)]
         }
         "special" => with_bytes(special(), &SPECIAL),

@@ -187,7 +187,7 @@ pub fn is_pinned(page: u64) -> bool {
     page / PINNED_RUN_PAGES % 2 == 1 && page < 2 * PINNED_RUNS * PINNED_RUN_PAGES
 }
 
-/// A process with this much memory on a node, in small pages; then on the CPUs of node 0.
+/// A process on the CPUs of node 0 with this much memory of a node, in small pages.
 pub fn fill(node: u32, bytes: u64) -> Holder {
     Holder::spawn(&format!("fill {node} {bytes}"), &[(Part::Small, bytes)])
 }
