@@ -76,7 +76,11 @@ impl Carrying<'_> {
         };
         let pages = LivePages::new(process, request.shared);
         let mut state = self.walk(request, &pages, &mut record, survey.far_bytes());
-        state.moved.wanted_bytes = survey.far_bytes();
+        // A page of a large folio stays if others map another page of it (folio_likely_mapped_shared() in mm/migrate.c); smaps, from
+        // which the survey is, tells by page.
+        let shared = state.moved.not_moved.shared_bytes;
+        let in_shared_folios = shared.saturating_sub(survey.staying_bytes());
+        state.moved.wanted_bytes = survey.far_bytes().saturating_sub(in_shared_folios);
         if let Err(error) = record.sync() {
             tracing::warn!(name, reason = %error_text(&error), "cannot write the record of pages to the disk");
         }
