@@ -37,10 +37,10 @@ prepare-tests:
 	@$(MAKE) --no-print-directory lint
 	$(PHASE) build $(CARGO) build --workspace --lib --bins --tests --locked
 	$(PHASE) kernels target/debug/nearfar lab kernels get --all || tools/require guests "cannot fetch the kernels of guests"
-	$(PHASE) python tools/install-python
+	$(PHASE) python tools/install-python target/python duckdb polars
 	$(PHASE) prometheus tools/install-prometheus
 
-SCRIPTS = tools/require tools/phase tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all .ci/run \
+SCRIPTS = tools/require tools/phase tools/install-packages tools/install-python tools/install-prometheus tools/install-files tools/fuzz-all tools/bench .ci/run \
 	tools/build-* tools/check-crates tools/check-packages* tools/check-reproducible tools/check-static tools/check-upgrade* tools/install-cargo-tools tools/release \
 	debian/nearfar.postinst debian/nearfar.postrm debian/nearfar.prerm
 
@@ -55,12 +55,9 @@ lint: ## Check formatting, scripts, lints and documentation
 
 bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, allocators of tags, fio and tools for processes, each interleaved in one run
 	@tools/install-packages bench
+	tools/install-python target/vng virtme-ng
 	$(CARGO) build --release --locked -p nearfar-sources --example generate_tree
-	$(CARGO) run --release --locked -p nearfar --example against_lstopo
-	$(CARGO) run --release --locked -p nearfar --example against_vng
-	$(CARGO) run --release --locked -p nearfar-tags --example against_peers
-	$(CARGO) run --release --locked -p nearfar --example against_fio
-	$(CARGO) run --release --locked -p nearfar --example against_process_tools
+	CARGO="$(CARGO)" tools/bench
 
 MINUTES ?= 10
 fuzz: ## Fuzz every parser for MINUTES (10) each; needs cargo-fuzz and a nightly toolchain

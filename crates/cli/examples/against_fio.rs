@@ -19,11 +19,13 @@ use serde_json::Value;
 
 mod measured;
 
-use measured::beside_us;
 use measured::pairs::Pairs;
+use measured::{beside_us, print_goal};
 
 const FILE_BYTES: usize = 64 << 20;
 const SECONDS: &str = "1";
+/// How many times as many I/Os fio alone may do.
+const MAX_LOST: f64 = 1.02;
 /// Before each measurement. Longer than nearfar takes to read a machine.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -40,11 +42,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = directory.unwrap_or_else(|| "/dev/shm".to_owned());
     let file = Path::new(&directory).join(format!("against-fio-{}", std::process::id()));
     fs::write(&file, vec![1; FILE_BYTES])?;
-    let change = measure(&nearfar, &file, is_direct, rounds);
+    let pairs = measure(&nearfar, &file, is_direct, rounds);
     fs::remove_file(&file)?;
+    let pairs = pairs?;
     println!(
         "bench io against fio alone, {rounds} pairs of {SECONDS} s, I/Os per second: {}",
-        change?
+        pairs.change()?
+    );
+    print_goal(
+        "I/Os per second of fio alone by bench io",
+        &pairs.lost(),
+        "x",
+        MAX_LOST,
     );
     Ok(())
 }
@@ -54,10 +63,10 @@ fn measure(
     file: &Path,
     is_direct: bool,
     rounds: u32,
-) -> Result<String, Box<dyn Error>> {
+) -> Result<Pairs, Box<dyn Error>> {
     let (_, command) = with_nearfar(nearfar, file, is_direct)?;
     let ours = || Ok(with_nearfar(nearfar, file, is_direct)?.0);
-    Pairs::take(rounds, PAUSE, ours, || alone(&command))?.change()
+    Pairs::take(rounds, PAUSE, ours, || alone(&command))
 }
 
 /// I/Os per second, and the command that measures the same.

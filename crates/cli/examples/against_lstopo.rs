@@ -15,8 +15,10 @@ use std::process::{Command, Stdio};
 mod measured;
 
 use measured::process::{Cost, run};
-use measured::{Contender, Spread, beside_us, race};
+use measured::{Contender, Spread, beside_us, print_goal, race};
 
+/// Of nearfar, which reads more, by lstopo.
+const MAX_RATIO: f64 = 1.0;
 const SIZES: [u32; 3] = [1024, 2048, 4096];
 
 fn main() -> io::Result<()> {
@@ -27,10 +29,8 @@ fn main() -> io::Result<()> {
     let nearfar = beside_us("nearfar")?;
     let directory = tempfile::tempdir()?;
     println!("{rounds} rounds a size after one warm-up, median (lowest to highest)\n");
-    println!(
-        "{:>6}  {:24} {:24} {:20} peak memory",
-        "CPUs", "nearfar audit", "lstopo", "time, ratio"
-    );
+    println!("{:>6}  {:24} {:24}", "CPUs", "nearfar audit", "lstopo");
+    let mut goals = Vec::new();
     for cpus in SIZES {
         let tree = directory.path().join(cpus.to_string());
         generate(&tree, cpus)?;
@@ -53,41 +53,38 @@ fn main() -> io::Result<()> {
         race(&mut both, rounds, &mut |text| println!("{text}"));
         let [ours, theirs] = both.map(|contender| contender.costs);
         print_row(cpus, &ours, &theirs);
+        goals.extend(ratios(cpus, &ours, &theirs));
         if ours.is_empty() {
             return Err(io::Error::other("nearfar audit failed twice in a row"));
         }
     }
-    startup(&nearfar, rounds)
+    startup(&nearfar, rounds)?;
+    for (what, ratio) in goals {
+        print_goal(&what, &ratio, "x", MAX_RATIO);
+    }
+    Ok(())
+}
+
+/// Of runs that followed each other; none where lstopo was left out.
+fn ratios(cpus: u32, ours: &[Cost], theirs: &[Cost]) -> Vec<(String, Spread)> {
+    if ours.is_empty() || theirs.is_empty() {
+        return Vec::new();
+    }
+    let pairs = |f: fn(&Cost) -> f64| Spread::of(ours.iter().zip(theirs).map(|(a, b)| f(a) / f(b)));
+    let of = |figure| format!("{figure} of nearfar audit by lstopo, {cpus} CPUs");
+    vec![
+        (of("time"), pairs(|cost| cost.wall.as_secs_f64())),
+        (of("peak memory"), pairs(|cost| cost.peak_kib as f64)),
+    ]
 }
 
 fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
     // One that was left out has no costs.
-    let spread = |values: Vec<f64>, unit: &str| match values.is_empty() {
+    let wall = |costs: &[Cost]| match costs.is_empty() {
         true => "-".to_owned(),
-        false => Spread::of(values.into_iter()).with_unit(unit),
+        false => Spread::of(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3)).with_unit("ms"),
     };
-    let wall = |costs: &[Cost]| {
-        spread(
-            costs
-                .iter()
-                .map(|cost| cost.wall.as_secs_f64() * 1e3)
-                .collect(),
-            "ms",
-        )
-    };
-    let pairs = |f: fn(&Cost) -> f64| {
-        spread(
-            ours.iter().zip(theirs).map(|(a, b)| f(a) / f(b)).collect(),
-            "x",
-        )
-    };
-    println!(
-        "{cpus:>6}  {:24} {:24} {:20} {}",
-        wall(ours),
-        wall(theirs),
-        pairs(|cost| cost.wall.as_secs_f64()),
-        pairs(|cost| cost.peak_kib as f64),
-    );
+    println!("{cpus:>6}  {:24} {:24}", wall(ours), wall(theirs));
     let cpu =
         |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.cpu.as_secs_f64() * 1e3)).median;
     let peak =

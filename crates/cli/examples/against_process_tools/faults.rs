@@ -19,14 +19,16 @@ use nearfar_proc::{meminfo, tasks};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::measured::Spread;
 use crate::measured::pairs::Pairs;
+use crate::measured::{Spread, print_goal};
 
 const MAX_RESIDENT_BYTES: u64 = 2 << 30;
 /// A call maps, touches and unmaps so much.
 const CALL_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4096;
 const WINDOW: Duration = Duration::from_secs(5);
+/// How many times as many calls the process may do when it is not watched.
+const MAX_LOST: f64 = 1.01;
 /// Before each measurement, in both.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -240,7 +242,9 @@ pub fn compare(nearfar: &Path, pairs: u32) -> Result<(), Box<dyn Error>> {
         ]);
         command
     };
-    watch("nearfar top", top(), &target, pairs)?;
+    let lost = watch("nearfar top", top(), &target, pairs)?;
+    let what = "calls of a process without nearfar top by those with it";
+    print_goal(what, &lost, "x", MAX_LOST);
     watch("cat numa_maps once a second", numa_maps(), &target, pairs)?;
     println!();
     Ok(())
@@ -251,7 +255,7 @@ fn watch(
     mut command: Command,
     target: &RefCell<Target>,
     pairs: u32,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Spread, Box<dyn Error>> {
     let watcher = Watcher::start(&mut command)?;
     let longest: RefCell<[Vec<f64>; 2]> = RefCell::default();
     let window = |is_watched: bool| -> Result<f64, Box<dyn Error>> {
@@ -275,5 +279,5 @@ fn watch(
         Spread::of(without.into_iter()).with_unit("ms"),
         width = name.len()
     );
-    Ok(())
+    Ok(taken.lost())
 }

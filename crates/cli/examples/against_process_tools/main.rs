@@ -23,7 +23,7 @@ use std::process::Command;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use measured::process::{Cost, run};
-use measured::{Contender, Spread, beside_us, race};
+use measured::{Contender, Spread, beside_us, print_goal, race};
 use population::Population;
 
 /// Wall time of `nearfar tasks`, in milliseconds.
@@ -138,9 +138,9 @@ fn compare_commands(nearfar: &Path, runs: usize) -> Result<(), Box<dyn Error>> {
     if first.costs.is_empty() {
         return Err("nearfar tasks failed twice in a row".into());
     }
-    let median = milliseconds(&first.costs, |cost| cost.wall.as_secs_f64()).median;
-    let is_met = met(median < MAX_TASKS_MS);
-    println!("goal: nearfar tasks below {MAX_TASKS_MS} ms of wall time: {is_met}\n");
+    let wall = milliseconds(&first.costs, |cost| cost.wall.as_secs_f64());
+    print_goal("wall time of nearfar tasks", &wall, "ms", MAX_TASKS_MS);
+    println!();
     Ok(())
 }
 
@@ -161,8 +161,4 @@ fn row(contender: &Contender<'_, Cost>, first: &[Cost]) -> String {
 
 fn milliseconds(costs: &[Cost], seconds: impl Fn(&Cost) -> f64) -> Spread {
     Spread::of(costs.iter().map(|cost| seconds(cost) * 1e3))
-}
-
-fn met(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "not met" }
 }

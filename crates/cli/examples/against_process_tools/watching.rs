@@ -13,8 +13,7 @@ use nearfar_proc::status::Status;
 use nearfar_proc::tasks;
 use rustix::process::Signal;
 
-use crate::measured::{Contender, Spread, race};
-use crate::met;
+use crate::measured::{Contender, Spread, print_goal, race};
 
 /// nearfar reads the memory of the processes one after the other; afterwards all of it is known.
 const WARM_UP: Duration = Duration::from_secs(10);
@@ -76,14 +75,11 @@ pub fn compare(nearfar: &Path, rounds: usize) -> Result<(), Box<dyn Error>> {
             return Err(format!("{} failed twice in a row", contender.name).into());
         }
         let shares = &contender.costs;
-        let cpu = Spread::of(shares.iter().map(|it| it.cpu_percent)).median;
-        let memory = Spread::of(shares.iter().map(|it| it.resident_mib)).median;
-        println!(
-            "goal: {} below {MAX_CPU_PERCENT} % of a CPU: {}; below {MAX_MIB} MiB: {}",
-            contender.name,
-            met(cpu < MAX_CPU_PERCENT),
-            met(memory < MAX_MIB)
-        );
+        let cpu = Spread::of(shares.iter().map(|it| it.cpu_percent));
+        let memory = Spread::of(shares.iter().map(|it| it.resident_mib));
+        let name = contender.name;
+        print_goal(&format!("CPU time of {name}"), &cpu, "%", MAX_CPU_PERCENT);
+        print_goal(&format!("memory of {name}"), &memory, "MiB", MAX_MIB);
     }
     println!();
     Ok(())

@@ -41,6 +41,20 @@ impl Spread {
     }
 }
 
+/// Prints a line that `make bench` collects: what of ours is measured by what of others, the figure, and whether its median is at most
+/// the goal.
+pub fn print_goal(what: &str, figure: &Spread, unit: &str, at_most: f64) {
+    let met = if figure.median <= at_most {
+        "met"
+    } else {
+        "missed"
+    };
+    println!(
+        "goal: {what}: {}, at most {at_most}: {met}",
+        figure.with_unit(unit)
+    );
+}
+
 /// The file that cargo put next to this example's folder.
 pub fn beside_us(name: &str) -> io::Result<PathBuf> {
     let us = std::env::current_exe()?;

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::thread::sleep;
 use std::time::Duration;
 
+use super::Spread;
 use nearfar_statistics::compare::{Better, DEFAULT_MARGIN, Question, compare};
 
 /// Operations per second, pair by pair.
@@ -36,6 +37,12 @@ impl Pairs {
             }
         }
         Ok(pairs)
+    }
+
+    /// How many times as many theirs did as ours, pair by pair.
+    pub fn lost(&self) -> Spread {
+        let pairs = self.theirs.iter().zip(&self.ours);
+        Spread::of(pairs.map(|(theirs, ours)| theirs / ours))
     }
 
     /// `-0.30 % (-1.20 to +0.55), p = 0.41; medians 1200 and 1204`: the median of the pairwise ratios with its 95 % interval,

@@ -76,7 +76,7 @@ fn main() -> io::Result<()> {
         }
     }
     if is_table {
-        table::print_sum(&rows);
+        table::print_goals(&rows);
     } else {
         let json =
             serde_json::to_string_pretty(&rows).expect("rows have string keys and finite figures");

@@ -102,6 +102,13 @@ impl Row {
                 .unwrap_or(0),
         }
     }
+
+    fn bound(&self) -> &'static str {
+        match self.cell.regime {
+            Regime::Fairness => "at least",
+            _ => "at most",
+        }
+    }
 }
 
 pub fn print_head(cell: Cell) {
@@ -120,15 +127,8 @@ pub fn print_head(cell: Cell) {
 
 pub fn print(row: &Row) {
     let ratio = row.ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
-    let bound = match row.cell.regime {
-        Regime::Fairness => "at least",
-        _ => "at most",
-    };
     let goal = match (row.goal, row.is_met) {
-        (Some(goal), Some(is_met)) => {
-            let met = if is_met { "met" } else { "missed" };
-            format!("{bound} {goal}: {met}")
-        }
+        (Some(goal), Some(is_met)) => format!("{} {goal}: {}", row.bound(), met(is_met)),
         _ => String::new(),
     };
     let unreachable = match row.unreachable_tags {
@@ -143,11 +143,27 @@ pub fn print(row: &Row) {
     println!("{}", line.trim_end());
 }
 
-/// How many goals were met.
-pub fn print_sum(rows: &[Row]) {
-    let judged: Vec<_> = rows.iter().filter_map(|row| row.is_met).collect();
-    let met = judged.iter().filter(|is_met| **is_met).count();
-    println!("\n{met} of {} goals met", judged.len());
+/// Each goal once more, in lines that `make bench` collects.
+pub fn print_goals(rows: &[Row]) {
+    println!();
+    for row in rows {
+        let (Some(goal), Some(is_met)) = (row.goal, row.is_met) else {
+            continue;
+        };
+        let Cell { tags, threads, .. } = row.cell;
+        let cell = format!("{}, T={threads}, N={tags}", name(&row.cell.regime));
+        let what = match row.ratio {
+            Some(_) => format!("time of tags by {}", name(&row.contestant)),
+            None => "tags".to_owned(),
+        };
+        let figure = row.ratio.as_ref().unwrap_or(&row.figure);
+        let (bound, met) = (row.bound(), met(is_met));
+        println!("goal: {what}, {cell}: {figure}, {bound} {goal}: {met}");
+    }
+}
+
+fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
 }
 
 fn name(value: &impl ValueEnum) -> String {
