@@ -247,7 +247,8 @@ fn systemd_has_nothing_against_the_unit() {
         return println!("skipped: tools: systemd-analyze is not installed");
     }
     let unit = Path::new(ROOT).join("tools/systemd/nearfar-exporter.service");
-    let text = read(&unit).replace("/usr/local/bin/nearfar", harness::NEARFAR);
+    let nearfar = format!("\"{}\"", harness::NEARFAR);
+    let text = read(&unit).replace("/usr/local/bin/nearfar", &nearfar);
     let sandbox = Sandbox::new();
     let file = sandbox.write("nearfar-exporter.service", text);
     let words = [

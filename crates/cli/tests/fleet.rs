@@ -108,7 +108,7 @@ fn a_host_that_fails_is_named_and_asked_again() {
     let nearfar_path = harness::NEARFAR;
     // Fails on n2 until the file `ready` is there.
     let wrapper = format!(
-        "#!/bin/sh\ncase \"$*\" in *'--host n2 '*) [ -e {ready} ] || {{ echo 'n2 has no power' >&2; exit 9; }} ;; esac\nexec {nearfar_path} \"$@\"\n",
+        "#!/bin/sh\ncase \"$*\" in *'--host n2 '*) [ -e '{ready}' ] || {{ echo 'n2 has no power' >&2; exit 9; }} ;; esac\nexec '{nearfar_path}' \"$@\"\n",
         ready = sandbox.file("ready"),
     );
     let wrapper = sandbox.write("wrapper", wrapper);

@@ -79,7 +79,7 @@ host=$(echo "$*" | sed -n 's/.*--host \([a-z0-9]*\) .*/\1/p')
 file=$HOSTS/$host
 mkdir -p "$HOSTS"
 answer() {{
-    {NEARFAR} fleet on-host --host "$host" -- snapshot | zcat | python3 -c '
+    '{NEARFAR}' fleet on-host --host "$host" -- snapshot | zcat | python3 -c '
 import gzip, hashlib, json, struct, sys, zlib
 rollout, ended = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 result = json.load(sys.stdin)

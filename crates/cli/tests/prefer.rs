@@ -190,7 +190,7 @@ fn ctrl_c_is_the_commands_affair_as_often_as_it_is_typed() {
 fn a_command_at_a_terminal_reads_it_and_gets_its_ctrl_c() {
     let inner = "trap 'echo caught; exit 4' INT; echo ready; read line; echo got $line; while :; do sleep 0.05; done";
     let line = format!(
-        "exec {} prefer --node {} -- sh -c \"{}\"",
+        "exec '{}' prefer --node {} -- sh -c \"{}\"",
         harness::NEARFAR,
         node(),
         inner.replace('$', r"\$")

@@ -92,14 +92,18 @@ fn memory_is_looked_for_and_has_an_age() {
         ..Options::default()
     };
     let mut live = LiveMachine::new(options).unwrap();
+    let begun = Instant::now();
     let look = live.look().unwrap();
     let only: Vec<i32> = look.memory_ages.iter().map(|age| age.pid).collect();
     assert_eq!(only, [burner.pid()]);
     assert_eq!((look.cost.memory_reads, look.cost.memory_unread), (1, 0));
     sleep(Duration::from_millis(20));
     let look = live.look().unwrap();
-    assert_eq!(look.cost.memory_reads, 0, "it is young");
-    assert!(look.memory_ages[0].seconds >= 0.02);
+    // Unless this machine stood still for half of the age at which it is read again.
+    if begun.elapsed() < Duration::from_secs(5) {
+        assert_eq!(look.cost.memory_reads, 0, "it is young");
+        assert!(look.memory_ages[0].seconds >= 0.02);
+    }
     let seen = task(&live, burner.pid()).unwrap();
     if let Known::Yes(memory) = seen.memory {
         assert!(!memory.is_empty());

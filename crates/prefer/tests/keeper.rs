@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{confining, examples, home, machine, mask, own, wait_until};
+use crate::examples::example;
+use crate::support::{confining, home, machine, mask, own, wait_until};
 use nearfar_lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
@@ -208,10 +209,6 @@ fn other_work_drives_a_task_out_and_its_end_brings_it_back() {
     assert_eq!(mask(busy), own);
 }
 
-fn example() -> PathBuf {
-    examples().join("keep")
-}
-
 /// All processes of a session, with their threads.
 fn session(leader: i32) -> Vec<i32> {
     let of_it =
@@ -228,7 +225,7 @@ const BUSY: &str = "while :; do sleep 0.05 & (sleep 0.1 &) ; sh -c 'sleep 0.02; 
 /// Keeps this family in a process of its own, which is killed so many milliseconds after it says that all are kept; 0: at its
 /// start.
 fn keep_and_kill(family: &Family, is_guarded: bool, moment_ms: u64) {
-    let mut command = Command::new(example());
+    let mut command = Command::new(example("keep"));
     command
         .arg(family.state())
         .arg(family.pid().to_string())
@@ -309,7 +306,7 @@ fn without_a_guard_the_next_one_puts_every_mask_back() {
         let state = tempfile::tempdir().unwrap();
         // The keeper of a command: killed, the command and its orphans live on.
         command
-            .arg(example())
+            .arg(example("keep"))
             .arg(state.path().join("leases"))
             .args(["--", "sh", "-c", BUSY])
             .env("CONFINE", "1");
@@ -382,7 +379,7 @@ fn thousands_of_short_lived_threads_are_on_the_node() {
     if own().is_none() {
         return;
     }
-    let mut command = Command::new(examples().join("short_threads"));
+    let mut command = Command::new(example("short_threads"));
     command
         .args(["1000", MADE])
         .stdin(Stdio::piped())

@@ -2,6 +2,8 @@
 
 mod cgroup;
 mod config;
+#[path = "../../lease/tests/support/mod.rs"]
+mod examples;
 mod give_back;
 mod keeper;
 mod many;

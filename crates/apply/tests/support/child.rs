@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 use nearfar_placement::change::Plan;
 
@@ -11,10 +10,8 @@ mod examples;
 
 pub use examples::example;
 
-/// The binary of `in_tree`; `cargo test` of one program does not build it.
-pub fn in_tree() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| example("in_tree"))
+pub fn in_tree() -> PathBuf {
+    example("in_tree")
 }
 
 /// Writes the plan outside the tree.

@@ -1,6 +1,9 @@
 //! An exporter that runs, and a client of it.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
+#![allow(
+    dead_code,
+    reason = "one of the two test programs does not use all of it"
+)]
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,6 +1,9 @@
 //! The folders of fleet runs.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
+#![allow(
+    dead_code,
+    reason = "one of the two test programs does not use all of it"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;

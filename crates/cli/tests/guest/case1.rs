@@ -80,7 +80,7 @@ fn run(guest: &mut Guest, command: &str) -> String {
 }
 
 fn nearfar(guest: &mut Guest, arguments: &str) -> String {
-    run(guest, &format!("{} {arguments}", guests::NEARFAR))
+    run(guest, &format!("'{}' {arguments}", guests::NEARFAR))
 }
 
 /// The share of each node's commands that took its nearest path, after checking that every command of the load is there.

@@ -224,7 +224,7 @@ struct Measured {
 
 /// One guest, whose counts are checked: the latencies of all pairs of nodes, and the command with memory of these nodes.
 fn measure(options: &str, samples: &str, nodes: &str) -> Measured {
-    let bench = format!("{NEARFAR} bench latency --what latency --format json {samples}");
+    let bench = format!("'{NEARFAR}' bench latency --what latency --format json {samples}");
     let script = format!(
         "NODES='{nodes}'; {bench} && if command -v numactl > /dev/null; then {MISPLACED}; else echo {NO_NUMACTL}; fi"
     );

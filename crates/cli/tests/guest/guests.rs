@@ -1,7 +1,5 @@
 //! What tests that boot through the command share: why they cannot run here, and the command itself.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};

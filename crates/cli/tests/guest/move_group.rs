@@ -11,8 +11,6 @@ use std::process::Command;
 use crate::guests;
 use crate::holding;
 use crate::holding::{Holder, Part};
-use nearfar_machine::NodeId;
-use nearfar_proc::zoneinfo;
 use serde_json::Value;
 
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -171,11 +169,9 @@ fn the_kernel_moves_them(nearfar: &dyn Fn(&str) -> (Value, i32, String), holder:
 
     // The other node has no room.
     fs::write(format!("{GROUP}/cpuset.mems"), "0").unwrap();
-    let zones = fs::read("/proc/zoneinfo").unwrap();
-    let room = zoneinfo::of_node(&zones, NodeId(1)).unwrap().above_high();
-    let hog = holding::fill(1, (room * 4096).saturating_sub(2 << 20));
+    let hogs = holding::fill_up(1);
     let (_, code, said) = nearfar("plan --cpuset-mems work.slice=1");
-    hog.end();
+    drop(hogs);
     assert!(code == 3 && said.contains("10 % to spare"), "{said}");
     let (_, code, said) = nearfar("plan --cpuset-mems nothing.slice=1");
     assert!(

@@ -11,8 +11,7 @@ use crate::guests;
 use crate::holding;
 use crate::holding::{Holder, Part};
 use crate::moving::{SLOW, begin, command, nearfar, run};
-use nearfar_machine::NodeId;
-use nearfar_proc::{maps, tasks, zoneinfo};
+use nearfar_proc::{maps, tasks};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -155,12 +154,10 @@ fn inside_killed_interrupted_and_refused() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("began at clock tick"));
 
     // The target has no room.
-    let zones = std::fs::read("/proc/zoneinfo").unwrap();
-    let room = zoneinfo::of_node(&zones, NodeId(1)).unwrap().above_high();
-    let hog = holding::fill(1, (room * 4096).saturating_sub(8 << 20));
+    let hogs = holding::fill_up(1);
     let file = write_plan(state.path(), &fitting);
     let (full, code) = nearfar(state.path(), &format!("apply {file} --format json"));
-    hog.end();
+    drop(hogs);
     let result = &full["changes"][0]["result"];
     assert_eq!((code, &result["result"]), (3, &Value::from("left-alone")));
     assert!(

@@ -53,7 +53,7 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
         println!("skipped: guests: {why}");
         return;
     }
-    let script = format!("{ASK}{LOAD}{ONE_CPU} {NEARFAR} topo");
+    let script = format!("{ASK}{LOAD}{ONE_CPU} '{NEARFAR}' topo");
     let sides = [
         "ab",
         "--a",

@@ -190,7 +190,7 @@ fn on_two_nodes_settings_and_masks_are_put_back_when_nothing_reads_of_it() {
         mask() { sed -n "s/^Cpus_allowed_list:\t//p" /proc/$task/status; }
         settings() { cat /sys/kernel/debug/sched/migration_cost_ns /proc/sys/kernel/numa_balancing; }
         before=$(settings)
-        "$0" bench probe --no-store --bytes 4M --counts 4 --steps 20000 --samples 1 --factor memory_node=F --factor cpu_node=F --migration-cost-ns 700000 2> >(:)
+        "$0" bench probe --no-store --bytes 4M --counts 4 --steps 20000 --samples 1 --factor preferred_node=-1 --factor memory_node=F --factor cpu_node=F --migration-cost-ns 700000 2> >(:)
         echo "matrix ended with $?"
         [ "$(settings)" = "$before" ] && echo settings as before
         sleep 1000 & task=$!

@@ -9,8 +9,14 @@
 //! writes none. A failed expectation prints the command, its directory with a listing, the exit status and both outputs.
 //! assert_cmd prints neither directory nor listing, and has no signals and no waiting for a line.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-#![allow(unused_imports, reason = "not every test binary uses all of it")]
+#![allow(
+    dead_code,
+    reason = "one of the two test programs does not use all of it"
+)]
+#![allow(
+    unused_imports,
+    reason = "one of the two test programs does not use all of it"
+)]
 
 mod answer;
 mod running;

@@ -1,10 +1,21 @@
 //! Examples as processes that can be killed, of whichever package includes this file.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-/// Builds an example.
+/// The program of an example, built when it is first asked for.
 pub fn example(name: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = built
+        .entry(name.to_owned())
+        .or_insert_with_key(|name| build(name));
+    program.clone()
+}
+
+fn build(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let binary = test
         .parent()

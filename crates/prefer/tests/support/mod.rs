@@ -6,10 +6,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::examples::example;
 use nearfar_lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_prefer::rule::RuleOptions;
@@ -78,42 +78,6 @@ pub fn mask(tid: i32) -> CpuSet {
     affinity::get(tid).unwrap_or_default()
 }
 
-/// The examples of this crate, built.
-pub fn examples() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let directory = test
-            .parent()
-            .and_then(Path::parent)
-            .unwrap()
-            .join("examples");
-        // `nearfar-suite` built them together with the tests.
-        if std::env::var_os("NEARFAR_EXAMPLES_ARE_BUILT").is_some() {
-            return directory;
-        }
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "nearfar-prefer",
-                "--examples",
-            ])
-            .output();
-        // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
-        let there = ["keep", "short_threads", "obey"]
-            .iter()
-            .all(|name| directory.join(name).exists());
-        assert!(
-            built.is_ok_and(|it| it.status.success()) || there,
-            "cargo build --examples makes no examples"
-        );
-        directory
-    })
-}
-
 /// A task by its process and number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Task {
@@ -146,10 +110,7 @@ impl Tasks {
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
         let mut command = Command::new("setsid");
-        command
-            .arg(examples().join("obey"))
-            .arg(place.path())
-            .arg("0");
+        command.arg(example("obey")).arg(place.path()).arg("0");
         let first = command.stdin(Stdio::null()).spawn().unwrap();
         let mut tasks = Self {
             place,
@@ -272,7 +233,7 @@ fn end_process(pid: i32) {
 impl Drop for Tasks {
     fn drop(&mut self) {
         // Only those that are still tasks of this test: a number may be another process's by now.
-        let program = examples().join("obey");
+        let program = example("obey");
         for &pid in &self.pids {
             if std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program) {
                 end_process(pid);
@@ -310,7 +271,7 @@ pub struct KeeperProcess {
 impl KeeperProcess {
     /// None where it refuses.
     pub fn start(leases: &Path, pids: &[i32], observe: bool) -> Option<Self> {
-        let mut command = Command::new(examples().join("keep"));
+        let mut command = Command::new(example("keep"));
         command
             .arg(leases)
             .args(pids.iter().map(i32::to_string))

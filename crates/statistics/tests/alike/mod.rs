@@ -1,7 +1,5 @@
 //! Groups of hosts that are alike except for what is planted. Used by tests and by the example `outlier_rates`.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-
 use nearfar_statistics::outliers::{Location, Outliers, Thresholds, Values, outliers_with};
 
 /// The rate of false alarms in all simulations.

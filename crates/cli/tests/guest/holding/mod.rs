@@ -1,7 +1,5 @@
 //! A process whose memory is of several kinds, on nodes that are known: what tests move.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-
 mod held;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use nearfar_machine::NodeId;
 use nearfar_proc::move_pages::where_are;
-use nearfar_proc::{numa_maps, tasks};
+use nearfar_proc::{numa_maps, tasks, zoneinfo};
 
 const PAGE: u64 = 4096;
 /// The variable that makes a process hold: `parts NODE`, `special NODE` or `fill NODE BYTES`.
@@ -190,4 +188,20 @@ pub fn is_pinned(page: u64) -> bool {
 /// A process on the CPUs of node 0 with this much memory of a node, in small pages.
 pub fn fill(node: u32, bytes: u64) -> Holder {
     Holder::spawn(&format!("fill {node} {bytes}"), &[(Part::Small, bytes)])
+}
+
+/// Processes with all but a little of what a node has above its high watermark. It gives back page cache meanwhile.
+pub fn fill_up(node: u32) -> Vec<Holder> {
+    const LEFT_BYTES: u64 = 4 << 20;
+    let mut holders = Vec::new();
+    for _ in 0..8 {
+        let zones = std::fs::read("/proc/zoneinfo").unwrap();
+        let zones = zoneinfo::of_node(&zones, NodeId(node)).unwrap();
+        let room = zones.above_high() * PAGE;
+        if room < LEFT_BYTES {
+            break;
+        }
+        holders.push(fill(node, room - LEFT_BYTES / 2));
+    }
+    holders
 }

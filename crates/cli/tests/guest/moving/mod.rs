@@ -1,7 +1,5 @@
 //! `nearfar` in a guest, where it moves the memory of processes.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -8,8 +8,6 @@
 //!
 //! Needs root: slurmd starts jobs as their users. Needs neither systemd nor a configuration of the system's Slurm or munge.
 
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-
 mod config;
 pub mod machines;
 mod processes;
@@ -41,7 +39,7 @@ const MAX_WAIT: Duration = Duration::from_secs(180);
 /// A cluster that runs. When it is dropped, its daemons and jobs are killed.
 pub struct Cluster {
     directory: PathBuf,
-    munged: Owned,
+    _munged: Owned,
     slurmctld: Option<Owned>,
     slurmd: BTreeMap<String, Owned>,
 }
@@ -58,7 +56,7 @@ impl Cluster {
         config::write(directory, nodes, silence);
         let mut cluster = Self {
             directory: directory.to_owned(),
-            munged: munged(directory),
+            _munged: munged(directory),
             slurmctld: None,
             slurmd: BTreeMap::new(),
         };
@@ -96,35 +94,6 @@ impl Cluster {
             self.logs()
         );
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    /// Submits a shell script with these options of sbatch. Its output is discarded.
-    #[track_caller]
-    pub fn submit(&self, options: &[&str], script: &str) -> String {
-        let rest = ["--parsable", "--output", "/dev/null", "--wrap", script];
-        self.command("sbatch", &[options, &rest].concat())
-    }
-
-    /// The state of a job: `RUNNING`, `COMPLETED`, `NODE_FAIL` and so on.
-    #[track_caller]
-    pub fn job_state(&self, job: &str) -> String {
-        let text = self.command("scontrol", &["--oneliner", "show", "job", job]);
-        let mut words = text.split_whitespace();
-        let state = words.find_map(|word| word.strip_prefix("JobState="));
-        state.unwrap().to_owned()
-    }
-
-    /// Waits until a job has this state; how long that took.
-    #[track_caller]
-    pub fn wait_for_job(&self, job: &str, state: &str) -> Duration {
-        self.wait_until(|cluster| match cluster.job_state(job) {
-            now if now == state => Ok(()),
-            now => {
-                let may_change = ["PENDING", "RUNNING", "COMPLETING"].contains(&now.as_str());
-                assert!(may_change, "job {job} is {now}, not {state}");
-                Err(format!("job {job} is {now}, not {state}"))
-            }
-        })
     }
 
     /// The state of each node, such as `idle`, `allocated`, `down*`.
@@ -221,14 +190,13 @@ impl Cluster {
 
     /// Waits until there is no problem; how long that took.
     #[track_caller]
-    fn wait_until(&self, look: impl Fn(&Self) -> Result<(), String>) -> Duration {
+    fn wait_until(&self, look: impl Fn(&Self) -> Result<(), String>) {
         let start = Instant::now();
         while let Err(problem) = look(self) {
             let in_time = start.elapsed() < MAX_WAIT;
             assert!(in_time, "{problem} in time:\n{}", self.logs());
             std::thread::sleep(Duration::from_millis(50));
         }
-        start.elapsed()
     }
 
     /// The end of each daemon's output.
