@@ -211,25 +211,25 @@ fn too_large(place: &str, limit: u64) -> SnapshotError {
     }
 }
 
+/// Plain and compressed text by one reader: what reads a whole machine is compiled for each kind of reader, and takes half a minute.
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, SnapshotError> {
-    let not_a_snapshot = |reason| SnapshotError::NotASnapshot {
-        place: place.to_owned(),
-        reason,
+    let (text, limit): (Box<dyn Read>, u64) = match is_gzip(bytes) {
+        true => (Box::new(MultiGzDecoder::new(bytes)), limit(bytes)),
+        false => (Box::new(bytes), bytes.len() as u64),
     };
-    if !is_gzip(bytes) {
-        return serde_json::from_slice(bytes).map_err(not_a_snapshot);
-    }
-    let limit = limit(bytes);
-    let mut stream = BufReader::new(MultiGzDecoder::new(bytes)).take(limit + 1);
+    let mut stream = BufReader::new(text).take(limit + 1);
     let decoded = serde_json::from_reader(&mut stream);
     if stream.limit() == 0 {
         return Err(too_large(place, limit));
     }
-    decoded.map_err(|error| match error.classify() {
-        serde_json::error::Category::Io => SnapshotError::Damaged {
-            place: place.to_owned(),
-            reason: error.into(),
-        },
-        _ => not_a_snapshot(error),
+    decoded.map_err(|reason: serde_json::Error| {
+        let place = place.to_owned();
+        match reason.classify() {
+            serde_json::error::Category::Io => SnapshotError::Damaged {
+                place,
+                reason: reason.into(),
+            },
+            _ => SnapshotError::NotASnapshot { place, reason },
+        }
     })
 }
