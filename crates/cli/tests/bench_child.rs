@@ -327,7 +327,7 @@ fn children_end_with_their_parent_even_when_it_is_killed() {
     for (what, input) in lines {
         // A shell as the parent; the pipe to its child stays open in this test, so that only the parent's end counts.
         let script = format!(
-            "{} bench child {what} <&3 & echo $!; wait",
+            "'{}' bench child {what} <&3 & echo $!; wait",
             nearfar().display()
         );
         let mut pipe = [0; 2];

@@ -412,12 +412,10 @@ fn two_that_measure_at_once_warn_of_each_other() {
 #[test]
 fn a_run_under_timeout_ends_in_order() {
     let place = Place::new();
-    let nearfar = env!("CARGO_BIN_EXE_nearfar");
     let output = place
-        .of_program(
-            "timeout",
-            &format!("--preserve-status 1 {nearfar} bench mock --samples 5000 --slow-ms 20"),
-        )
+        .of_program("timeout", "--preserve-status 1")
+        .arg(env!("CARGO_BIN_EXE_nearfar"))
+        .args(["bench", "mock", "--samples", "5000", "--slow-ms", "20"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", message(&output));

@@ -1,7 +1,7 @@
 //! `nearfar fleet` through a program `ssh` that starts a shell on this machine.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use crate::fleets;
 use crate::harness::{NEARFAR, Nearfar, Sandbox};
@@ -29,11 +29,13 @@ setsid sh -c \"exec ${11}\" < input > answer & echo $! > step
 exec cat > input
 ";
 
-/// A sandbox with a program `ssh`, and the PATH that begins with it.
+/// A sandbox with the programs `ssh` and `nearfar`, and the PATH that begins with it.
 fn with_ssh(script: &str) -> (Sandbox, String) {
     let sandbox = Sandbox::new();
     let ssh = sandbox.write("bin/ssh", script);
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    // --command is split at spaces, which may be in the path of a checkout.
+    symlink(NEARFAR, sandbox.path("bin/nearfar")).unwrap();
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", sandbox.file("bin"));
     (sandbox, path)
@@ -42,12 +44,10 @@ fn with_ssh(script: &str) -> (Sandbox, String) {
 #[test]
 fn a_step_ends_with_the_command_that_asked_for_it() {
     let (sandbox, path) = with_ssh(SSH_THAT_LEAVES_ITS_STEP);
-    let run = "fleet run --engine ssh --hosts h1 --results r";
-    let measure = "-- bench latency --what latency --buffer 4M --samples 100000 --budget 100";
+    let run = "fleet run --engine ssh --hosts h1 --results r --command nearfar -- \
+               bench latency --what latency --buffer 4M --samples 100000 --budget 100";
     let run = sandbox
-        .nearfar(run.split(' '))
-        .args(["--command", NEARFAR])
-        .args(measure.split(' '))
+        .nearfar(run.split_whitespace())
         .env("PATH", &path)
         .start();
     let step = || fs::read_to_string(sandbox.path("step")).unwrap_or_default();
@@ -70,10 +70,10 @@ fn a_host_that_ssh_cannot_reach_is_asked_again_and_what_answered_stays() {
         let command = sandbox.nearfar(["fleet"]).env("PATH", &path);
         command.args(words.split_whitespace())
     };
-    let run = "run --engine ssh --engine-option=-p --engine-option=2222 --hosts h[1-4] --results r --format json";
-    let last = ["--command", NEARFAR, "--", "snapshot"];
+    let run = "run --engine ssh --engine-option=-p --engine-option=2222 --hosts h[1-4] --results r --command nearfar \
+               --format json -- snapshot";
     let reason = "its step ended with exit status: 255: ssh: connect to host h2 port 2222: Connection refused";
-    let answer = fleet(run).args(last).run().exited(3);
+    let answer = fleet(run).run().exited(3);
     let answer = answer.says(&[&format!("h2: lost: {reason}")]).json();
     assert_eq!(answer["answered"], json!(["h1", "h3", "h4"]));
     let lost = fleets::reasons(&answer["lost"]);
