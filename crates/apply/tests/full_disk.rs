@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::child::{in_tree, plan_file};
+use crate::support::child::{example, plan_file};
 use crate::support::kernel::Kernel;
 use crate::support::*;
 use nearfar_apply::{
@@ -127,7 +127,7 @@ fn on_a_full_tmpfs_nothing_is_written() {
         STATE_DIR=$1 \"$2\" apply \"$3\" \"$4\"";
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh"])
-        .args([&state, &in_tree(), &tree.root(), &plan])
+        .args([&state, &example("in_tree"), &tree.root(), &plan])
         .output();
     let output = match output {
         Ok(output)
@@ -162,7 +162,7 @@ fn a_journal_that_may_not_grow_ends_the_run_and_can_be_rolled_back() {
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$1\" apply \"$2\" \"$3\"");
         let output = Command::new("sh")
             .args(["-c", &script, "sh"])
-            .args([&in_tree(), &tree.root(), &plan])
+            .args([&example("in_tree"), &tree.root(), &plan])
             .output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         stopped += usize::from(text.contains("File too large"));

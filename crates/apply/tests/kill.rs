@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::child::{in_tree, plan_file, run};
+use crate::support::child::{example, plan_file, run};
 use crate::support::*;
 use nearfar_apply::{RollbackOptions, RollbackOutcome, rollback};
 use proptest::prelude::ProptestConfig;
@@ -173,7 +173,7 @@ fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
                     "-e",
                     &inject,
                 ]);
-                command.arg(in_tree()).arg(verb).arg(tree.root());
+                command.arg(example("in_tree")).arg(verb).arg(tree.root());
                 let output = if verb == "apply" {
                     command.arg(&plan)
                 } else {

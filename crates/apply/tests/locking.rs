@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::child::{in_tree, plan_file, run};
+use crate::support::child::{example, plan_file, run};
 use crate::support::*;
 use nearfar_apply::{
     ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, apply, history,
@@ -93,7 +93,7 @@ fn many_at_once_leave_a_consistent_history() {
             std::fs::create_dir(&directory).unwrap();
             let cpu = number.to_string();
             let changes = [10, 11, 12].map(|irq| planned(interrupt(irq, &cpu), None));
-            let mut command = Command::new(in_tree());
+            let mut command = Command::new(example("in_tree"));
             command
                 .arg("apply")
                 .arg(tree.root())

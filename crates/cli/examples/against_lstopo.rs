@@ -30,7 +30,6 @@ fn main() -> io::Result<()> {
     let directory = tempfile::tempdir()?;
     println!("{rounds} rounds a size after one warm-up, median (lowest to highest)\n");
     println!("{:>6}  {:24} {:24}", "CPUs", "nearfar audit", "lstopo");
-    let mut goals = Vec::new();
     for cpus in SIZES {
         let tree = directory.path().join(cpus.to_string());
         generate(&tree, cpus)?;
@@ -53,29 +52,26 @@ fn main() -> io::Result<()> {
         race(&mut both, rounds, &mut |text| println!("{text}"));
         let [ours, theirs] = both.map(|contender| contender.costs);
         print_row(cpus, &ours, &theirs);
-        goals.extend(ratios(cpus, &ours, &theirs));
+        print_goals(cpus, &ours, &theirs);
         if ours.is_empty() {
             return Err(io::Error::other("nearfar audit failed twice in a row"));
         }
     }
-    startup(&nearfar, rounds)?;
-    for (what, ratio) in goals {
-        print_goal(&what, &ratio, "x", MAX_RATIO);
-    }
-    Ok(())
+    startup(&nearfar, rounds)
 }
 
 /// Of runs that followed each other; none where lstopo was left out.
-fn ratios(cpus: u32, ours: &[Cost], theirs: &[Cost]) -> Vec<(String, Spread)> {
+fn print_goals(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
     if ours.is_empty() || theirs.is_empty() {
-        return Vec::new();
+        return;
     }
-    let pairs = |f: fn(&Cost) -> f64| Spread::of(ours.iter().zip(theirs).map(|(a, b)| f(a) / f(b)));
-    let of = |figure| format!("{figure} of nearfar audit by lstopo, {cpus} CPUs");
-    vec![
-        (of("time"), pairs(|cost| cost.wall.as_secs_f64())),
-        (of("peak memory"), pairs(|cost| cost.peak_kib as f64)),
-    ]
+    let goal = |figure, of: fn(&Cost) -> f64| {
+        let ratio = Spread::of(ours.iter().zip(theirs).map(|(a, b)| of(a) / of(b)));
+        let what = format!("{figure} of nearfar audit by lstopo, {cpus} CPUs");
+        print_goal(&what, &ratio, "x", MAX_RATIO);
+    };
+    goal("time", |cost| cost.wall.as_secs_f64());
+    goal("peak memory", |cost| cost.peak_kib as f64);
 }
 
 fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {

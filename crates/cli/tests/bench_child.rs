@@ -12,6 +12,7 @@ use nearfar_bench::options::HugePages;
 use nearfar_bench::probe::{
     ChildError, Faults, Pattern, Probe, ProbeResult, ProbeSpec, SampleWarning, Where,
 };
+use nearfar_lab::shell::word;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_proc::affinity;
 
@@ -327,8 +328,8 @@ fn children_end_with_their_parent_even_when_it_is_killed() {
     for (what, input) in lines {
         // A shell as the parent; the pipe to its child stays open in this test, so that only the parent's end counts.
         let script = format!(
-            "'{}' bench child {what} <&3 & echo $!; wait",
-            nearfar().display()
+            "{} bench child {what} <&3 & echo $!; wait",
+            word(nearfar().as_os_str())
         );
         let mut pipe = [0; 2];
         // SAFETY: writes two descriptors to an array of two.

@@ -1,6 +1,7 @@
 //! What the harness prints of a failed expectation, and how it runs commands.
 
-use crate::harness::{Sandbox, nearfar};
+use crate::harness::{NEARFAR, Sandbox, nearfar};
+use nearfar_lab::shell::word;
 use rustix::process::Signal;
 
 /// The text of the panic of an expectation that fails.
@@ -15,11 +16,11 @@ fn a_failed_expectation_prints_command_directory_listing_and_outputs() {
     sandbox.write("tree/empty", "12345");
     let answer = sandbox.nearfar(["explain", "no such rule"]).run().exited(2);
     let directory = sandbox.path("").parent().unwrap().display().to_string();
+    let called = format!("{} explain 'no such rule'", word(NEARFAR.as_ref()));
     let text = failure(std::panic::AssertUnwindSafe(|| drop(answer.succeeded())));
     for part in [
         "wanted exit code 0",
-        // The command's path is quoted where that needs it.
-        " explain 'no such rule'",
+        called.as_str(),
         directory.as_str(),
         "work/tree/empty  5 bytes",
         "exit status: 2",

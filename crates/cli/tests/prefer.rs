@@ -9,6 +9,7 @@ use crate::harness;
 use crate::harness::{Answer, Running, Sandbox, nearfar};
 use crate::keys;
 use crate::tasks::{control_group, node};
+use nearfar_lab::shell::word;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
@@ -190,8 +191,8 @@ fn ctrl_c_is_the_commands_affair_as_often_as_it_is_typed() {
 fn a_command_at_a_terminal_reads_it_and_gets_its_ctrl_c() {
     let inner = "trap 'echo caught; exit 4' INT; echo ready; read line; echo got $line; while :; do sleep 0.05; done";
     let line = format!(
-        "exec '{}' prefer --node {} -- sh -c \"{}\"",
-        harness::NEARFAR,
+        "exec {} prefer --node {} -- sh -c \"{}\"",
+        word(harness::NEARFAR.as_ref()),
         node(),
         inner.replace('$', r"\$")
     );

@@ -10,10 +10,6 @@ mod examples;
 
 pub use examples::example;
 
-pub fn in_tree() -> PathBuf {
-    example("in_tree")
-}
-
 /// Writes the plan outside the tree.
 pub fn plan_file(directory: &Path, plan: &Plan) -> PathBuf {
     let file = directory.join("plan.json");
@@ -23,7 +19,7 @@ pub fn plan_file(directory: &Path, plan: &Plan) -> PathBuf {
 
 /// Runs the example to its end or its death at a step.
 pub fn run(arguments: &[&Path], die_at: Option<u64>) -> Output {
-    let mut command = Command::new(in_tree());
+    let mut command = Command::new(example("in_tree"));
     command.args(arguments);
     if let Some(step) = die_at {
         command.env("DIE_AT", step.to_string());

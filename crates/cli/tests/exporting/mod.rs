@@ -1,9 +1,6 @@
 //! An exporter that runs, and a client of it.
 
-#![allow(
-    dead_code,
-    reason = "one of the two test programs does not use all of it"
-)]
+#![allow(dead_code, reason = "each of two programs uses some of it")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,9 +1,6 @@
 //! The folders of fleet runs.
 
-#![allow(
-    dead_code,
-    reason = "one of the two test programs does not use all of it"
-)]
+#![allow(dead_code, reason = "each of two programs uses some of it")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -11,6 +11,7 @@ use crate::guests;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::{Guest, PreparedGuest};
 use nearfar_lab::request::GuestRequest;
+use nearfar_lab::shell::word;
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::Acceleration;
 use nearfar_sources::{Request, Want};
@@ -80,7 +81,10 @@ fn run(guest: &mut Guest, command: &str) -> String {
 }
 
 fn nearfar(guest: &mut Guest, arguments: &str) -> String {
-    run(guest, &format!("'{}' {arguments}", guests::NEARFAR))
+    run(
+        guest,
+        &format!("{} {arguments}", word(guests::NEARFAR.as_ref())),
+    )
 }
 
 /// The share of each node's commands that took its nearest path, after checking that every command of the load is there.

@@ -17,6 +17,7 @@ use crate::slurm::machines::{FAR_NS, FAR_NS_OF_N2, GROUP, NEAR_NS, NODES, REPAIR
 use crate::slurm::{Cluster, PARTITION, Silence};
 use crate::waiting::wait_until;
 use nearfar_lab::qemu::Qemu;
+use nearfar_lab::shell::word;
 use nearfar_lab::{Arch, delay};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -48,9 +49,9 @@ case $SLURMD_NODENAME in
 n3) [ -e repaired ] || {{ echo 'the disk is full' >&2; exit 3; }} ;;
 n4) until [ -e go ]; do sleep 0.05; done ;;
 esac
-exec '{}' \"$@\"
+exec {} \"$@\"
 ",
-        harness::NEARFAR
+        word(harness::NEARFAR.as_ref())
     );
     let file = sandbox.write("nearfar-on-node", script);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();

@@ -7,6 +7,7 @@
 use std::process::Command;
 
 use crate::guests;
+use nearfar_lab::shell::word;
 use serde_json::Value;
 
 /// The cells are taken on the node without a path that the kernel knows.
@@ -88,7 +89,7 @@ fn run(scripts: &[&str], killed: &[&str]) -> Option<(String, String)> {
     }
     let cases: Vec<String> = killed.iter().map(|case| format!("'{case}'")).collect();
     let script = scripts.join("; ");
-    let script = script.replace("$NEARFAR", &format!("'{}'", guests::NEARFAR));
+    let script = script.replace("$NEARFAR", &word(guests::NEARFAR.as_ref()));
     let script = script.replace("CASES", &cases.join(" "));
     let mut command = guests::lab_run("x86-case1", &guests::IN_TIME);
     let output = guests::output(command.args(["sh", "-c", &script]));

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use crate::guests;
+use nearfar_lab::shell::word;
 
 const MACHINE: &str = r#"
 description = "two nodes, two network cards on the second"
@@ -38,8 +39,8 @@ fn the_rules_put_igb_and_virtio_queues_near_when_their_events_arrive() {
     let machine = directory.path().join("cards.toml");
     std::fs::write(&machine, MACHINE).unwrap();
     let script = format!(
-        "UDEVADM='{}'\n{}",
-        udevadm.display(),
+        "UDEVADM={}\n{}",
+        word(udevadm.as_os_str()),
         include_str!("../scripts/udev.sh")
     );
     let said = guests::script(machine.to_str().unwrap(), &[], &script);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use nearfar_lab::shell;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -267,15 +268,7 @@ impl Nearfar {
 
     /// The words of the command line, as a shell would take them.
     fn words(&self) -> String {
-        let quoted = |word: &OsStr| {
-            let word = word.to_string_lossy().into_owned();
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-            match !word.is_empty() && word.chars().all(plain) {
-                true => word,
-                false => format!("'{}'", word.replace('\'', r"'\''")),
-            }
-        };
         let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());
-        words.map(quoted).collect::<Vec<_>>().join(" ")
+        shell::words(words.map(OsStr::to_owned))
     }
 }

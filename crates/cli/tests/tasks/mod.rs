@@ -1,9 +1,6 @@
 //! Tasks that wait, services and who manages them, and the nodes and control groups that the machine has for them.
 
-#![allow(
-    dead_code,
-    reason = "one of the two test programs does not use all of it"
-)]
+#![allow(dead_code, reason = "each of two programs uses some of it")]
 
 use std::ffi::OsStr;
 use std::fs;

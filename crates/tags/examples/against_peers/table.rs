@@ -119,31 +119,26 @@ pub fn print_head(cell: Cell) {
         _ => "ns of get and put",
     };
     println!(
-        "\n{:24}{figure:26}{:24}goal",
-        format!("{regime}, T={threads}, N={tags}"),
-        "time of auto by this"
+        "\n{:24}{figure:26}time of auto by this",
+        format!("{regime}, T={threads}, N={tags}")
     );
 }
 
 pub fn print(row: &Row) {
     let ratio = row.ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
-    let goal = match (row.goal, row.is_met) {
-        (Some(goal), Some(is_met)) => format!("{} {goal}: {}", row.bound(), met(is_met)),
-        _ => String::new(),
-    };
     let unreachable = match row.unreachable_tags {
         0 => String::new(),
         tags => format!("  {tags} tags unreachable"),
     };
     let contestant = name(&row.contestant);
     let line = format!(
-        "  {contestant:22}{:26}{ratio:24}{goal}{unreachable}",
+        "  {contestant:22}{:26}{ratio:24}{unreachable}",
         row.figure.to_string()
     );
     println!("{}", line.trim_end());
 }
 
-/// Each goal once more, in lines that `make bench` collects.
+/// Each goal, in lines that `make bench` collects.
 pub fn print_goals(rows: &[Row]) {
     println!();
     for row in rows {
@@ -157,13 +152,10 @@ pub fn print_goals(rows: &[Row]) {
             None => "tags".to_owned(),
         };
         let figure = row.ratio.as_ref().unwrap_or(&row.figure);
-        let (bound, met) = (row.bound(), met(is_met));
+        let bound = row.bound();
+        let met = if is_met { "met" } else { "missed" };
         println!("goal: {what}, {cell}: {figure}, {bound} {goal}: {met}");
     }
-}
-
-fn met(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "missed" }
 }
 
 fn name(value: &impl ValueEnum) -> String {
