@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::child::{example, plan_file, run};
+use crate::support::child::{example, plan_file, run, writes_and_early_ones};
 use crate::support::*;
 use nearfar_apply::{RollbackOptions, RollbackOutcome, rollback};
 use proptest::prelude::ProptestConfig;
@@ -198,5 +198,24 @@ fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
                 "{verb} makes no {call}"
             );
         }
+    }
+}
+
+#[test]
+fn no_setting_is_written_before_its_record_is_on_disk() {
+    let outside = tempfile::tempdir().unwrap();
+    let plan = plan_file(outside.path(), &plan_of_all_kinds());
+    let tree = Tree::machine();
+    for verb in ["apply", "rollback"] {
+        let mut command = Command::new(example("in_tree"));
+        command.arg(verb).arg(tree.root());
+        if verb == "apply" {
+            command.arg(&plan);
+        }
+        let Some((writes, early)) = writes_and_early_ones(&command, &tree.root()) else {
+            return;
+        };
+        assert!(writes >= 8, "{verb}: {writes} writes");
+        assert_eq!(early, 0, "{verb}: of {writes} writes");
     }
 }

@@ -215,7 +215,8 @@ pub fn size(text: &str) -> Result<u64, String> {
     size::parse(text, 1)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(|| {
-            "a size is a number of bytes above 0, or one with K, M, G, T or P behind it".to_owned()
+            "a size is a number of bytes above 0, or one with K, M, G, T or P (1024 times each) behind it: 512M, 1.5GiB"
+                .to_owned()
         })
 }
 
@@ -223,17 +224,22 @@ pub fn size(text: &str) -> Result<u64, String> {
 pub fn size_or_zero(text: &str) -> Result<u64, String> {
     match text {
         "0" => Ok(0),
-        _ => size(text),
+        _ => size(text).map_err(|wanted| format!("{wanted}, or 0")),
     }
 }
 
-/// A time in seconds, as an option takes it.
+/// A time in seconds, as an option takes it: a number, or one with ms, s, m or h behind it.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const MAX_SECONDS: f64 = 86_400.0;
-    text.parse()
+    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let of = |(unit, seconds): &(&str, f64)| Some((text.strip_suffix(unit)?, *seconds));
+    let (number, unit) = units.iter().find_map(of).unwrap_or((text, 1.0));
+    number
+        .parse::<f64>()
         .ok()
+        .map(|number| number * unit)
         .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
-        .ok_or_else(|| "a number from 0.1 to 86400".to_owned())
+        .ok_or_else(|| "a time from 0.1 to 86400 seconds: 10, 10s, 500ms, 2m, 1h".to_owned())
 }
 
 #[cfg(test)]
@@ -246,8 +252,19 @@ mod tests {
             ["4096", "512k", "256M", "2G"].map(size),
             [4096, 512 << 10, 256 << 20, 2 << 30].map(Ok)
         );
-        for wrong in ["", "0", "0M", "M", "1.5G", "-1", "16X", "99999999999999G"] {
+        for wrong in ["", "0", "0M", "M", "1.5", "-1", "16X", "99999999999999G"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        assert_eq!(
+            ["5", "0.5", "5s", "500ms", "2m", "1.5h"].map(seconds),
+            [5.0, 0.5, 5.0, 0.5, 120.0, 5400.0].map(Ok)
+        );
+        for wrong in ["", "s", "5 s", "-1", "99ms", "25h", "5d", "nan", "inf"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -74,6 +74,47 @@ pub enum Verb {
     Man(verb::man::Man),
 }
 
+/// The verbs as help lists them: what a reader wants to do, and which verbs do it.
+const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "Look at a machine",
+        &[
+            "checkup", "topo", "audit", "explain", "tasks", "top", "path", "spread", "snapshot",
+        ],
+    ),
+    (
+        "Change it, and undo that",
+        &["plan", "apply", "rollback", "history", "prefer"],
+    ),
+    ("Measure", &["bench", "trace", "runs", "compare"]),
+    ("Emulate another machine", &["lab", "ab", "case"]),
+    ("Many hosts", &["fleet", "exporter"]),
+];
+
+/// The definitions of all arguments.
+pub fn definition() -> clap::Command {
+    let command = Command::command();
+    let style = command.get_styles().clone();
+    let (head, name) = (style.get_header(), style.get_literal());
+    let mut groups = String::new();
+    for (group, verbs) in GROUPS {
+        groups += &format!("{head}{group}:{head:#}\n");
+        for verb in verbs {
+            let about = command
+                .find_subcommand(verb)
+                .and_then(clap::Command::get_about)
+                .map(ToString::to_string);
+            let about = about.unwrap_or_default();
+            groups += &format!("  {name}{verb:10}{name:#} {about}\n");
+        }
+        groups += "\n";
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{head}Options:{head:#}\n{{options}}{{after-help}}"
+    );
+    command.help_template(template)
+}
+
 /// Runs what was typed.
 pub fn run(command: Command) -> Outcome {
     let colour: Colour = command.color;
@@ -107,7 +148,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Case(verb) => verb.run(colour),
         Verb::Fleet(verb) => verb.run(colour),
         Verb::Completions(verb) => verb.run(),
-        Verb::Man(verb) => verb.run(Command::command()),
+        Verb::Man(verb) => verb.run(definition()),
     }
 }
 
@@ -119,8 +160,6 @@ mod targets;
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use clap::CommandFactory as _;
 
     use super::targets::{NO_TARGETS, TARGETS};
 
@@ -156,10 +195,28 @@ mod tests {
 
     fn all_verbs() -> Vec<(String, clap::Command)> {
         let mut found = Vec::new();
-        let mut command = super::Command::command();
+        let mut command = super::definition();
         command.build();
         verbs(&command, "", &mut found);
         found
+    }
+
+    #[test]
+    fn help_lists_every_verb_in_one_group_and_a_line() {
+        let mut command = super::definition();
+        let help = command.render_help().to_string();
+        let hidden = ["completions", "man", "help"];
+        for verb in command.get_subcommands() {
+            let name = verb.get_name();
+            let start = format!("  {name} ");
+            let lines: Vec<&str> = help.lines().filter(|it| it.starts_with(&start)).collect();
+            assert_eq!(
+                lines.len(),
+                usize::from(!hidden.contains(&name)),
+                "{name}\n{help}"
+            );
+            assert!(lines.iter().all(|line| line.len() <= 85), "{lines:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Command};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
@@ -46,7 +46,7 @@ const OFFERS: &[Offer] = &[
 
 /// The definitions of all arguments, with what a shell offers for their values.
 pub fn command() -> Command {
-    offering(crate::command::Command::command(), "")
+    offering(crate::command::definition(), "")
 }
 
 /// The same for one verb and those below it.
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn every_offer_is_for_an_argument_that_exists() {
-        let command = crate::command::Command::command();
+        let command = crate::command::definition();
         for (verbs, name, _) in OFFERS {
             assert!(
                 has_argument(&command, "", verbs, name),

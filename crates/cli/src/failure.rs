@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
+use nearfar_proc::error_text;
+
 use crate::output;
 
 /// What went wrong, by who has to act.
@@ -68,7 +70,7 @@ impl Failure {
             Self::NotStarted(error, code) => (error, *code),
         };
         let mut message = String::new();
-        for cause in error.chain().map(ToString::to_string) {
+        for cause in error.chain().map(|cause| error_text(&cause)) {
             // Some errors repeat their cause in their own text; each sentence is printed once.
             if !message.contains(&cause) {
                 message += if message.is_empty() { "" } else { ": " };

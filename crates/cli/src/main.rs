@@ -18,11 +18,11 @@ mod progress;
 mod recorded;
 mod signals;
 mod task_filter;
+mod usage;
 mod verb;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use nearfar_lab::shell;
 
 use crate::verb::bench::child::Child;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     ) {
         (Some(child), _) => child.run(),
         (None, Some(guard)) => guard.run(),
-        (None, None) => command::run(command::Command::parse()),
+        (None, None) => command::run(usage::read()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

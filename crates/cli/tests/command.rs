@@ -69,7 +69,7 @@ fn every_answer_has_a_json_form_in_its_envelope() {
     let root = tree.path("").display().to_string();
     let verbs: [(&str, &[&str]); 12] = [
         ("tasks/1", &["tasks"]),
-        ("task-groups/1", &["tasks", "--cgroups"]),
+        ("task-groups/1", &["tasks", "--groups"]),
         ("topo/1", &["topo", "--root", &root]),
         ("audit/1", &["audit", "--root", &root]),
         ("plan/1", &["plan", "--root", &root]),
@@ -155,7 +155,7 @@ fn every_key_of_the_json_forms_is_documented() {
     let own = std::process::id().to_string();
     let tasks = ["tasks", "--threads", "--pid", &own, "--format", "json"];
     answers.push(json(&tasks));
-    answers.push(json(&["tasks", "--cgroups", "--format", "json"]));
+    answers.push(json(&["tasks", "--groups", "--format", "json"]));
     let top = ["top", "--batch", "--count", "1", "--seconds", "0.1"];
     answers.push(json(&[&top[..], &["--format", "json"]].concat()));
     answers.push(json(&["topo", "--pid", &own, "--format", "json"]));

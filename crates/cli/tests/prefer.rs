@@ -126,7 +126,7 @@ fn a_control_group_that_is_gone_is_kept_no_longer() {
         return;
     };
     let group_name = format!("/{name}");
-    let mut kept = nearfar(["prefer", "--node", &node(), "--cgroup", &group_name])
+    let mut kept = nearfar(["prefer", "--node", &node(), "--group", &group_name])
         .args(["--through", "threads"])
         .start();
     // It has found the group when the thread is there that keeps.

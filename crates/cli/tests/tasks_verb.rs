@@ -148,7 +148,7 @@ fn the_table_has_what_the_json_has_and_says_what_it_left_out() {
     let pid = burner.0.id().to_string();
     let table = own.nearfar(["tasks", "--pid", &pid]).prints();
     assert!(table.contains(&pid) && table.contains("bash"), "{table}");
-    let table = own.nearfar(["tasks", "--top", "1"]).prints();
+    let table = own.nearfar(["tasks", "--limit", "1"]).prints();
     assert!(
         table.contains("tasks with less than 16 MiB are left out"),
         "{table}"

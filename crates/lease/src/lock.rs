@@ -40,7 +40,7 @@ impl Lock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-                Err(error) => return Err(refused(format!("lock: {}", error_text(&error.into())))),
+                Err(error) => return Err(refused(format!("lock: {}", error_text(&error)))),
             }
             if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
                 return Err(StateError::Cancelled);

@@ -169,7 +169,7 @@ impl Way {
             Ok(root) => Ok(Self::Tree { root, place }),
             Err(error) => Err(StateError::Directory {
                 place: tree.display().to_string(),
-                because: error_text(&error.into()),
+                because: error_text(&error),
             }),
         }
     }

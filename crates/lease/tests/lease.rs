@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::example;
+use crate::support::{example, writes_and_early_ones};
 use nearfar_lease::{LeaseError, Leases, UndoStatus};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{affinity, tasks};
@@ -114,6 +114,22 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
         );
         sleep(Duration::from_millis(2));
     }
+}
+
+#[test]
+fn no_setting_is_written_before_its_record_is_on_disk() {
+    let place = Place::new();
+    let mut command = Command::new(example("hold_lease"));
+    command
+        .arg(place.state())
+        .arg(place.file())
+        .args(["0", "2"]);
+    let Some((writes, early)) = writes_and_early_ones(&command, &place.file()) else {
+        return;
+    };
+    assert_eq!(place.content(), "1\n");
+    assert!(writes >= 3, "{writes} writes");
+    assert_eq!(early, 0, "of {writes} writes");
 }
 
 #[test]

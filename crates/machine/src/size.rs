@@ -1,16 +1,27 @@
 //! Sizes as people write them: `512M`, `64 GiB`, `1536kB`.
 
 /// Reads a size with an optional unit, in bytes. All units are powers of 1024, as in the kernel and numactl: `K`, `M`,
-/// `G`, `T`, `P`, with or without `B` or `iB`, in any case; without a unit the number counts `bare` bytes each.
-/// `None` for anything else and for what does not fit into 64 bits.
+/// `G`, `T`, `P`, with or without `B` or `iB`, in any case; without a unit the number counts `bare` bytes each. A number
+/// with a unit may have up to nine decimals; what is less than a byte is cut. `None` for anything else and for what does
+/// not fit into 64 bits.
 pub fn parse(text: &str, bare: u64) -> Option<u64> {
     let text = text.trim();
     let split = text
-        .find(|c: char| !c.is_ascii_digit())
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(split);
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(unit(suffix.trim(), bare)?)
+    let (number, suffix) = text.split_at(split);
+    let unit = unit(suffix.trim(), bare)?;
+    let Some((whole, decimals)) = number.split_once('.') else {
+        return number.parse::<u64>().ok()?.checked_mul(unit);
+    };
+    if suffix.is_empty() || !(1..=9).contains(&decimals.len()) {
+        return None;
+    }
+    let number: u128 = format!("{}{decimals}", whole.parse::<u64>().ok()?)
+        .parse()
+        .ok()?;
+    let bytes = number * u128::from(unit) / 10u128.pow(decimals.len() as u32);
+    bytes.try_into().ok()
 }
 
 pub fn unit(suffix: &str, bare: u64) -> Option<u64> {
@@ -67,11 +78,19 @@ mod tests {
     fn units_as_people_write_them() {
         assert_eq!(parse("64 GiB", 1), Some(64 << 30));
         assert_eq!(parse("63379", 1 << 20), Some(63379 << 20));
+        assert_eq!(parse("1.5G", 1), Some(3 << 29));
+        assert_eq!(parse("0.25 MiB", 1), Some(256 << 10));
+        assert_eq!(parse("1.000000001K", 1), Some(1024));
         for bad in [
             "",
             "G",
             "-1G",
-            "1.5G",
+            "1.5",
+            "1.G",
+            ".5G",
+            "1.5.5G",
+            "1.0000000001G",
+            "18446744073709551615.9P",
             "1X",
             "99999999999999999999",
             "18446744073709551615K",

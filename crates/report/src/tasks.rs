@@ -123,7 +123,7 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
         true => out.paragraph("no task matches"),
         false => out.table(table),
     }
-    out.more(all - shown, "; --top 0 shows all");
+    out.more(all - shown, "; --limit 0 shows all");
     if tasks.min_bytes > 0 {
         out.remark(format!(
             "tasks with less than {} are left out; --min-memory 0 shows all",

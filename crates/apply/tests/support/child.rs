@@ -8,7 +8,7 @@ use nearfar_placement::change::Plan;
 #[path = "../../../lease/tests/support/mod.rs"]
 mod examples;
 
-pub use examples::example;
+pub use examples::{example, writes_and_early_ones};
 
 /// Writes the plan outside the tree.
 pub fn plan_file(directory: &Path, plan: &Plan) -> PathBuf {

@@ -22,7 +22,7 @@ use crate::recorded::ExperimentStore;
 use crate::signals;
 use crate::verb::lab::guest_args::{GuestArgs, failure};
 
-/// Run a command in two guests that differ in one thing, in turns, and show the answers side by side
+/// Run a command in two guests that differ in one thing, in turns
 #[derive(Args)]
 #[command(
     after_long_help = "Each run starts a fresh guest. What the command prints is compared value by value where it is \

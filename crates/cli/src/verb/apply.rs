@@ -21,7 +21,7 @@ pub const PLAN_SCHEMA: &str = "plan/1";
 /// A plan larger than this is not one: 8192 interrupts with XPS and RPS need some 10 MiB.
 const LARGEST_PLAN: u64 = 256 << 20;
 
-/// Make the changes of a plan; `nearfar rollback` undoes them
+/// Make the changes of a plan
 ///
 /// Without a file the system is audited and what can be fixed is fixed; on a terminal you are asked first. Each old
 /// value is on disk before it is overwritten, each new one is read back. A value that changed since the plan was made is

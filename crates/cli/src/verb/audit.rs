@@ -8,7 +8,7 @@ use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Report what is on a remote node, with evidence, what it costs, and the change that fixes it
+/// Report what is far, with evidence, cost and fix
 ///
 /// A rule that could not be checked says why; docs/audit.md explains each rule.
 #[derive(Args)]

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use crate::args::Colour;
 use crate::failure::Outcome;
 
-/// Measure what distance costs on this machine: memory latency, where tasks run, I/O, requests, kernel locks, allocators of tags
+/// Measure what distance costs: memory, tasks, I/O, requests, locks, tags
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench probe --seconds 2 --samples 8"

@@ -39,7 +39,7 @@ const RESERVED: [(&str, &str); 5] = [
 /// Where a guest finds the folder of `lab run --results`.
 const RESULTS: &str = "/results";
 
-/// Repeat a published investigation: its machine, workload and table, and the text of a mail
+/// Repeat a published investigation: machine, workload, table, mail
 ///
 /// Without a number, lists the cases. The run is stored and shown with the published figures; `nearfar runs` has it afterwards.
 #[derive(Args)]

@@ -35,7 +35,7 @@ const LATENCY_BUDGET: Duration = Duration::from_secs(5);
 /// move things.
 const LOAD_PERCENT: f64 = 5.0;
 
-/// Check the machine: its topology, what is on a remote node, how much slower far memory is
+/// Check the machine: topology, what is far, how much slower far memory is
 ///
 /// Asks for nothing and changes nothing. Prints one screen and writes one HTML page that needs no network. Whether the page
 /// can be written is tried before anything is measured; the screen is printed in any case.

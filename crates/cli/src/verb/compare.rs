@@ -17,7 +17,7 @@ use crate::output;
 /// Columns that a mail shows without wrapping.
 const MAIL_COLUMNS: usize = 75;
 
-/// Compare runs: the difference of each cell and metric with its interval, and whether it is more than chance
+/// Compare runs: differences, their intervals, and whether they are chance
 ///
 /// The first side is the baseline. Sides that differ in machine, kernel, parameters, emulation or metrics are refused, with what
 /// differs, unless --across allows it.

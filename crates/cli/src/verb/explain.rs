@@ -11,7 +11,7 @@ use crate::output;
 /// docs/audit.md of this version.
 const PAGE: &str = include_str!("../../../../docs/audit.md");
 
-/// Explain an audit rule: what it compares, what its findings cost, how to fix them, its limits
+/// Explain an audit rule: what it compares, costs, fixes, limits
 ///
 /// Prints the rule's section of docs/audit.md. Without a rule, lists all rules.
 #[derive(Args)]

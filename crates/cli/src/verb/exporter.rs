@@ -22,7 +22,7 @@ pub const PORT: u16 = 16862;
 const MAX_ONCE: Duration = Duration::from_secs(30);
 const ONCE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Export NUMA locality by service to Prometheus, over HTTP or as a file for node_exporter
+/// Export NUMA locality by service to Prometheus
 ///
 /// Memory and CPU time of each service by node, the share that is remote and what that costs at most; interrupts of devices near
 /// and far; NUMA balancing. It reads, and changes nothing. Who scrapes more often gets the same scan again (docs/exporter.md).
@@ -46,7 +46,7 @@ pub struct Exporter {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     seconds: f64,
     /// Services with series of their own; the others are together in service="other"
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long = "limit", alias = "top", value_name = "N", default_value_t = 50)]
     top: usize,
     /// Only this service (may be repeated) has series of its own; * stands for any text
     #[arg(long, value_name = "NAME")]

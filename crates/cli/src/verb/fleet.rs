@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use crate::args::Colour;
 use crate::failure::{Failure, Outcome};
 
-/// Run a verb on many hosts through Slurm or OpenSSH, and show which host differs from those like it
+/// Run a verb on many hosts, and show which differs from those like it
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
                        nearfar fleet run --engine slurm --partition db --results /shared/db -- checkup --format json\n  \

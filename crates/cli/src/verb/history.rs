@@ -10,7 +10,7 @@ use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// List what apply made, and what of it was undone
+/// List what apply changed, and what of it was undone
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar history\n  nearfar history --format json\n  \

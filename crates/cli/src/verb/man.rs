@@ -55,8 +55,6 @@ fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<()>
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     /// Each verb with the name of its page.
@@ -68,7 +66,7 @@ mod tests {
     }
 
     fn verbs() -> Vec<(String, Command)> {
-        let mut command = crate::command::Command::command().disable_help_subcommand(true);
+        let mut command = crate::command::definition().disable_help_subcommand(true);
         command.build();
         let mut found = Vec::new();
         all(&command, "nearfar", &mut found);
@@ -156,8 +154,7 @@ mod tests {
                     Some("nearfar"),
                     "{name}: {example}"
                 );
-                if let Err(error) = crate::command::Command::command().try_get_matches_from(&words)
-                {
+                if let Err(error) = crate::command::definition().try_get_matches_from(&words) {
                     panic!("{name}: {example}: {error}");
                 }
             }

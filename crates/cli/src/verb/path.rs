@@ -9,7 +9,7 @@ use crate::args::{Colour, Format, FormatArgs, SourceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Show which path of an NVMe subsystem each I/O policy takes from a CPU, and why
+/// Show which NVMe path each I/O policy takes from a CPU, and why
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  nearfar path --cpu 0 --subsystem nvme-subsys0")]
 pub struct Path {

@@ -20,7 +20,7 @@ use crate::output;
 use group::GroupArgs;
 use memory::MemoryArgs;
 
-/// Show the changes that would fix what the audit finds, without making them
+/// Show the changes that would fix what the audit finds
 ///
 /// The JSON form is what `nearfar apply FILE` takes. The script, the systemd unit and the udev rules are for reading
 /// and keeping: what apply writes is gone with the next boot.

@@ -11,7 +11,7 @@ use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Undo what apply made: every file gets the value it had before
+/// Undo what apply changed
 ///
 /// Works after a crash or a kill too, and can be repeated. A value that was changed since is left alone
 /// unless --force is given.

@@ -12,7 +12,7 @@ use nearfar_runs::RunId;
 use crate::args::{Colour, of_store};
 use crate::failure::{Failure, Outcome};
 
-/// List, show, export and remove stored runs of experiments
+/// List, show, export and remove stored runs
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar runs list --experiment probe --since 7d\n  nearfar runs show 12\n  \

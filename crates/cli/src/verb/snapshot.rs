@@ -9,7 +9,7 @@ use crate::args::{SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Capture what the sources read into one compressed file, for --source of any verb
+/// Capture what the sources read into one file, for --source of any verb
 ///
 /// The file holds no environment and no command lines; of a process only its number, its short name and where it
 /// runs and has its memory. Leave even that out with --no-tasks.

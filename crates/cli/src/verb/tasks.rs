@@ -17,13 +17,13 @@ use crate::task_filter::TaskFilterArgs;
 
 const SCHEMA: &str = "tasks/1";
 
-/// Show which tasks run where their memory is not, what that costs, what keeps them there, and the remedy
+/// Show which tasks run far from their memory, the cost, and the remedy
 ///
 /// Memory of large processes is sampled: counting it stops them from mapping memory for as long as it takes. Each share has its
 /// error (docs/tasks.md).
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar tasks\n  nearfar tasks --seconds 5 --cgroups\n  \
+    after_long_help = "Examples:\n  nearfar tasks\n  nearfar tasks --seconds 5 --groups\n  \
                              nearfar tasks --name postgres --threads\n  nearfar tasks --device nvme0\n  nearfar tasks --source server.nearfar"
 )]
 pub struct Tasks {
@@ -41,10 +41,15 @@ pub struct Tasks {
     #[arg(long, conflicts_with = "cgroups")]
     threads: bool,
     /// Show control groups instead of tasks
-    #[arg(long)]
+    #[arg(long = "groups", alias = "cgroups")]
     cgroups: bool,
     /// Show at most this many rows of the table; 0 for all
-    #[arg(long, value_name = "ROWS", default_value_t = 20)]
+    #[arg(
+        long = "limit",
+        alias = "top",
+        value_name = "ROWS",
+        default_value_t = 20
+    )]
     top: usize,
     #[command(flatten)]
     format: FormatArgs,

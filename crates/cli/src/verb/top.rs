@@ -35,7 +35,7 @@ const SCHEMA: &str = "top/1";
 /// Between two looks at the flags of signals and the keys.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
-/// Watch which tasks run far from their memory, what each node does, and where interrupts are served
+/// Watch tasks, nodes and interrupts live
 ///
 /// Reads, and changes nothing. Looking takes at most 1.5 % of a CPU: on large machines looks become rarer than asked for.
 #[derive(Args)]
@@ -59,7 +59,13 @@ pub struct Top {
     #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print at most this many tasks of each look; 0 for all
-    #[arg(long, value_name = "ROWS", default_value_t = 20, requires = "batch")]
+    #[arg(
+        long = "limit",
+        alias = "rows",
+        value_name = "ROWS",
+        default_value_t = 20,
+        requires = "batch"
+    )]
     rows: usize,
     #[command(flatten)]
     format: FormatArgs,

@@ -7,7 +7,7 @@ use crate::args::{Colour, SourceArgs, TaskArgs};
 use crate::failure::Outcome;
 use crate::output;
 
-/// Show the machine: nodes, distances, CPUs, caches, devices and where they are
+/// Show nodes, distances, CPUs, caches and devices
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar topo\n  nearfar topo --source kunpeng --format svg > kunpeng.svg\n  \

@@ -17,12 +17,12 @@ use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Trace who does what where on the running system: NVMe commands, migrations, lock contention
+/// Trace NVMe commands, migrations and lock contention
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar trace nvme --seconds 10\n  nearfar trace nvme --subsystem nvme-subsys0 -- fio job.fio\n  \
                        nearfar trace migrations --pid 4711 --seconds 30\n  \
-                       nearfar trace migrations --cgroup system.slice/redis.service --seconds 30\n  \
+                       nearfar trace migrations --group system.slice/redis.service --seconds 30\n  \
                        nearfar trace migrations --output moves.json --format json -- ./probe\n  \
                        nearfar trace locks -- fio job.fio"
 )]

@@ -1,4 +1,4 @@
-//! The preferred-node service, and `prefer --cgroup`, on a real kernel with two nodes of two CPUs: a guest.
+//! The preferred-node service, and `prefer --group`, on a real kernel with two nodes of two CPUs: a guest.
 //!
 //! `cargo test -p nearfar --test guest prefer_service:: -- --nocapture` prints what the guests did, with the guest's own times.
 
@@ -143,7 +143,7 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
         # One task: what polls in here takes from the room on the preferred node, too.
         /run/burner -c "$burn" & task=$!; echo $task >$g/jobs/inner/cgroup.procs
         cpus() { cat $g/jobs/cpuset.cpus; }
-        "$0" prefer --node 1 --cgroup /jobs & keeper=$!
+        "$0" prefer --node 1 --group /jobs & keeper=$!
         until_says narrow 2-3 cpus
         echo "nested $(mask $task)"
         for cpu in 2 3; do taskset -c $cpu /run/hog -c "$burn" & hogs="${hogs-} $!"; done
@@ -152,19 +152,19 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
         until_says room 2-3 cpus
         kill -TERM $keeper; wait $keeper
         echo "given back $(cpus) $(mask $task)"
-        "$0" prefer --node 1 --cgroup /jobs & keeper=$!
+        "$0" prefer --node 1 --group /jobs & keeper=$!
         until_says narrow-again 2-3 cpus
         kill -KILL $keeper
         until_says killed 0-3 cpus
         # An empty cpuset cannot be put back: thread by thread.
         mkdir $g/plain; echo $task >$g/plain/cgroup.procs
-        "$0" prefer --node 1 --cgroup /plain & keeper=$!
+        "$0" prefer --node 1 --group /plain & keeper=$!
         until_says threads 2-3 mask $task
         echo "still empty [$(cat $g/plain/cpuset.cpus)]"
         kill -TERM $keeper; wait $keeper
         echo "given back too $(mask $task)"
         taskset -pc 0 $task >/dev/null
-        "$0" prefer --node 1 --cgroup /plain --through cpuset 2>&1; echo "refused with $?"
+        "$0" prefer --node 1 --group /plain --through cpuset 2>&1; echo "refused with $?"
         kill $task
     "#);
     for (what, expected) in [

@@ -371,7 +371,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         ["prefer", "cgroup"],
-        "prefer --node 0 --cgroup no-such-group",
+        "prefer --node 0 --group no-such-group",
         &["no-such-group"],
     ),
     target(
@@ -546,7 +546,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         ["trace migrations", "cgroup"],
-        "trace migrations --seconds 0.1 --cgroup no-such-group",
+        "trace migrations --seconds 0.1 --group no-such-group",
         &["no-such-group"],
     ),
     target(

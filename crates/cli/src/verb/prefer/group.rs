@@ -1,4 +1,4 @@
-//! `--cgroup`: a control group as a whole.
+//! `--group`: a control group as a whole.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::args::Format;
 use crate::failure::Failure;
 use crate::output;
 
-/// `--cgroup` and what belongs to it.
+/// `--group` and what belongs to it.
 #[derive(Args)]
 pub struct GroupArgs {
     /// Keep the tasks of this control group and of those below it, by its path as in /proc/PID/cgroup
-    #[arg(long, value_name = "GROUP")]
+    #[arg(long = "group", alias = "cgroup", value_name = "GROUP")]
     pub cgroup: Option<String>,
     /// Keep the group through this instead of through its cpuset where that can be put back, else its threads
     #[arg(long, value_enum, value_name = "MEANS", requires = "cgroup")]

@@ -30,7 +30,7 @@ type Tracepoint<'a> = (&'a nearfar_trace::format::Format, Option<String>);
 #[command(group = ArgGroup::new("whom").required(true).args(["pid", "cgroup", "command"]))]
 #[command(
     after_long_help = "Examples:\n  nearfar trace migrations --pid 4711 --seconds 30\n  \
-                             nearfar trace migrations --cgroup system.slice/redis.service --seconds 30\n  \
+                             nearfar trace migrations --group system.slice/redis.service --seconds 30\n  \
                              nearfar trace migrations -- ./probe --counts 100"
 )]
 pub struct Migrations {
@@ -38,7 +38,12 @@ pub struct Migrations {
     #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
     pid: Vec<i32>,
     /// Trace the tasks in this control group and in those below it: a path, or a name below /sys/fs/cgroup
-    #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
+    #[arg(
+        long = "group",
+        alias = "cgroup",
+        value_name = "GROUP",
+        conflicts_with = "pid"
+    )]
     cgroup: Option<String>,
     /// Stop after this many seconds [default: until those traced have ended, or Ctrl-C]
     #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]

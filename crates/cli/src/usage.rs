@@ -1,0 +1,258 @@
+//! Reads the command line, and says what is wrong with it.
+//!
+//! clap proposes the option whose name is most alike, `--force` for `--source`; what it says of numbers is Rust's own text.
+
+use std::error::Error as _;
+
+use clap::FromArgMatches as _;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use nearfar_machine::near_match;
+
+use crate::command::{Command, definition};
+
+/// Options that change or destroy more than the command does without them. None is proposed for another word.
+const NEVER_PROPOSED: [&str; 8] = [
+    "all",
+    "atomic",
+    "destroy",
+    "force",
+    "keep-changed",
+    "override-device-node",
+    "shared",
+    "yes",
+];
+
+/// The options that choose a machine, and what to do where a verb has none of them.
+const OF_SOURCES: [&str; 3] = ["--source", "--root", "--fake"];
+const ELSEWHERE: [(&str, &str); 7] = [
+    (
+        "apply",
+        "it changes the running system only; nearfar plan shows what would be changed on another machine",
+    ),
+    (
+        "rollback",
+        "it changes the running system, or a directory with --root",
+    ),
+    (
+        "history",
+        "changes are listed where they were made: here, or in a directory with --root",
+    ),
+    (
+        "top",
+        "it watches the running system only; nearfar tasks shows those of a snapshot",
+    ),
+    ("exporter", "it watches the running system only"),
+    ("prefer", "it keeps tasks of the running system only"),
+    (
+        "trace",
+        "it traces the running system only; nearfar lab run has guests",
+    ),
+];
+
+/// The command that was typed. Does not return where it was wrong or asks for help: the message is printed, the exit code is 2 or 0.
+pub fn read() -> Command {
+    let words: Vec<_> = std::env::args_os().collect();
+    let read = definition()
+        .try_get_matches_from(&words)
+        .and_then(|matches| Command::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| {
+        let typed: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
+        explained(error, &typed).exit()
+    })
+}
+
+fn explained(mut error: clap::Error, typed: &[&str]) -> clap::Error {
+    match error.kind() {
+        ErrorKind::UnknownArgument => explain_option(&mut error, typed),
+        ErrorKind::ValueValidation => {
+            let reason = error
+                .source()
+                .and_then(|because| wanted(&because.to_string()));
+            if let (Some(wanted), Some(argument), Some(value)) = (
+                reason,
+                text(&error, ContextKind::InvalidArg),
+                text(&error, ContextKind::InvalidValue),
+            ) {
+                return verb(typed).error(
+                    ErrorKind::ValueValidation,
+                    format!("invalid value '{value}' for '{argument}': {wanted}"),
+                );
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// Proposes an option only if its name is that alike and it changes no more than what was typed.
+fn explain_option(error: &mut clap::Error, typed: &[&str]) {
+    let Some(option) = text(error, ContextKind::InvalidArg) else {
+        return;
+    };
+    let verb = verb(typed);
+    let elsewhere = ELSEWHERE.iter().find(|(name, _)| {
+        OF_SOURCES.contains(&option.as_str()) && typed.iter().skip(1).any(|word| word == name)
+    });
+    let options: Vec<String> = verb
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+        .filter_map(|argument| argument.get_long())
+        .filter(|long| !NEVER_PROPOSED.contains(long))
+        .map(|long| format!("--{long}"))
+        .collect();
+    let proposed = near_match(&option, options.iter().map(String::as_str));
+    for kind in [ContextKind::SuggestedArg, ContextKind::Suggested] {
+        error.remove(kind);
+    }
+    match (elsewhere, proposed) {
+        (Some((name, because)), _) => {
+            let tip = StyledStr::from(format!("{name} has no {option}: {because}"));
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
+        (None, Some(proposed)) => {
+            let proposed = ContextValue::String(proposed.to_owned());
+            error.insert(ContextKind::SuggestedArg, proposed);
+        }
+        (None, None) => {}
+    }
+    let usage = ContextValue::StyledStr(verb.clone().render_usage());
+    error.insert(ContextKind::Usage, usage);
+}
+
+/// The definition of the verb that was typed.
+fn verb(typed: &[&str]) -> clap::Command {
+    let mut command = definition();
+    command.build();
+    for word in typed.iter().skip(1) {
+        if let Some(below) = command.find_subcommand(word) {
+            command = below.clone();
+        }
+    }
+    command
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        _ => None,
+    }
+}
+
+/// What a number has to be, from what the standard library or clap says of one that is not.
+fn wanted(said: &str) -> Option<String> {
+    let kind = match said {
+        "invalid float literal" | "cannot parse float from empty string" => "a number such as 2.5",
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "a whole number"
+        }
+        "number too large to fit in target type" => "a smaller number",
+        "number too small to fit in target type" => "a larger number",
+        _ => {
+            let (_, range) = said.split_once(" is not in ")?;
+            let (least, most) = range.split_once("..")?;
+            let most = most.trim_start_matches('=');
+            return Some(match most == u64::MAX.to_string() || most.is_empty() {
+                true => format!("a whole number from {least} on"),
+                false => format!("a whole number from {least} to {most}"),
+            });
+        }
+    };
+    Some(kind.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &[&str]) -> String {
+        let error = definition().try_get_matches_from(words).unwrap_err();
+        explained(error, words).to_string()
+    }
+
+    #[test]
+    fn no_option_that_changes_more_is_proposed_for_any_other() {
+        let mut command = definition();
+        command.build();
+        let mut verbs = vec![(vec!["nearfar".to_owned()], command)];
+        let (mut tried, mut met) = (0, std::collections::BTreeSet::new());
+        while let Some((words, verb)) = verbs.pop() {
+            for below in verb.get_subcommands().filter(|it| it.get_name() != "help") {
+                let words = [words.clone(), vec![below.get_name().to_owned()]].concat();
+                verbs.push((words, below.clone()));
+            }
+            let longs = verb.get_arguments().filter_map(|it| it.get_long());
+            for long in longs.filter(|long| NEVER_PROPOSED.contains(long)) {
+                met.insert(long.to_owned());
+                // A letter too much, one too few, one other.
+                for wrong in [
+                    format!("{long}x"),
+                    long[1..].to_owned(),
+                    format!("x{}", &long[1..]),
+                ] {
+                    let wrong = format!("--{wrong}");
+                    let typed: Vec<&str> = words
+                        .iter()
+                        .map(String::as_str)
+                        .chain([wrong.as_str()])
+                        .collect();
+                    let said = said(&typed);
+                    assert!(!said.contains(&format!("--{long}'")), "{typed:?}: {said}");
+                    tried += 1;
+                }
+            }
+        }
+        assert_eq!(met.len(), NEVER_PROPOSED.len(), "{met:?}");
+        assert!(tried > 30, "{tried}");
+    }
+
+    #[test]
+    fn a_verb_of_the_running_system_says_what_shows_another_machine() {
+        let apply = said(&["nearfar", "apply", "--source", "kunpeng"]);
+        assert!(apply.contains("nearfar plan shows"), "{apply}");
+        assert!(!apply.contains("--force"), "{apply}");
+        let top = said(&["nearfar", "top", "--source", "kunpeng"]);
+        assert!(top.contains("nearfar tasks"), "{top}");
+        let typo = said(&["nearfar", "topo", "--sorce", "kunpeng"]);
+        assert!(
+            typo.contains("'--source' exists") || typo.contains("'--source'"),
+            "{typo}"
+        );
+    }
+
+    #[test]
+    fn earlier_names_of_options_are_understood() {
+        for words in [
+            ["nearfar", "tasks", "--top", "1"].as_slice(),
+            &["nearfar", "tasks", "--cgroups"],
+            &["nearfar", "top", "--batch", "--rows", "1"],
+            &["nearfar", "exporter", "--top", "1"],
+            &["nearfar", "prefer", "--node", "0", "--cgroup", "/a"],
+            &["nearfar", "trace", "migrations", "--cgroup", "a"],
+        ] {
+            assert!(
+                definition().try_get_matches_from(words).is_ok(),
+                "{words:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_are_refused_in_words_that_say_what_they_have_to_be() {
+        for (words, wanted) in [
+            (["nearfar", "case", "two"].as_slice(), "a whole number"),
+            (
+                &["nearfar", "top", "--count", "0"],
+                "a whole number from 1 on",
+            ),
+            (
+                &["nearfar", "ab", "--runs", "5000"],
+                "a whole number from 1 to 1000",
+            ),
+        ] {
+            let said = said(words);
+            assert!(said.contains(wanted), "{words:?}: {said}");
+        }
+    }
+}
