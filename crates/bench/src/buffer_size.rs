@@ -246,7 +246,7 @@ fn largest_sum_of_a_node(machine: &Machine) -> u64 {
     let sums = machine
         .nodes
         .iter()
-        .map(|node| of_node(&node.cpus).fold(0u64, u64::saturating_add));
+        .map(|node| of_node(node.known_cpus()).fold(0u64, u64::saturating_add));
     sums.max().unwrap_or(0)
 }
 
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn all_cpus_together_need_more_than_all_their_caches() {
         let mut machine = machine(Some(32 << 20), 1 << 40);
-        machine.nodes[0].cpus = CpuSet::range(CpuId(0), CpuId(2));
+        machine.nodes[0].cpus = CpuSet::range(CpuId(0), CpuId(2)).into();
         for cpu in [1, 2] {
             let cpus = CpuSet::single(CpuId(cpu));
             machine.caches.push(Cache {

@@ -95,7 +95,7 @@ pub(crate) fn select(
 
 /// The CPUs of a node that are online.
 fn online_cpus(machine: &Machine, node: &Node) -> CpuSet {
-    node.cpus.intersection(&machine.cpu_states.online)
+    node.known_cpus().intersection(&machine.cpu_states.online)
 }
 
 /// Whether it has memory. Unknown memory is worth a try: binding to a node without memory fails and is reported then.

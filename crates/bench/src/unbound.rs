@@ -56,7 +56,7 @@ pub fn homes(machine: &Machine) -> Result<Vec<NodeId>, UnboundError> {
         return Err(
             match machine
                 .online_nodes()
-                .filter(|node| !node.cpus.is_empty())
+                .filter(|node| !node.known_cpus().is_empty())
                 .count()
             {
                 0 | 1 => UnboundError::OneNode,

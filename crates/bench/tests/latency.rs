@@ -107,7 +107,7 @@ fn a_machine_without_nodes_or_usable_cpus_has_nothing_to_measure() {
         Err(ProbeError::NothingToMeasure { .. })
     ));
     let mut elsewhere = this_system();
-    elsewhere.nodes[0].cpus = CpuSet::single(CpuId(65_000));
+    elsewhere.nodes[0].cpus = CpuSet::single(CpuId(65_000)).into();
     elsewhere.cpu_states.online = CpuSet::single(CpuId(65_000));
     let error = measure(&elsewhere, &small()).unwrap_err();
     assert!(

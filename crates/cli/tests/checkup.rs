@@ -27,7 +27,7 @@ fn this_machine() -> (Machine, NodeId) {
     let machine = read(&Request::live(Want::topology())).unwrap();
     let node = machine
         .online_nodes()
-        .find(|node| !node.cpus.is_empty())
+        .find(|node| !node.known_cpus().is_empty())
         .unwrap()
         .id;
     (machine, node)

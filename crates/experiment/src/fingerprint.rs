@@ -11,7 +11,7 @@ pub fn fingerprint(machine: &Machine, host: &Host) -> String {
     let nodes: Vec<_> = machine
         .nodes
         .iter()
-        .map(|node| json!([node.id, node.online, node.cpus]))
+        .map(|node| json!([node.id, node.online, node.known_cpus()]))
         .collect();
     let same = json!({
         "host": host.name,

@@ -120,16 +120,17 @@ fn topology(machine: &Machine, facts: &mut Facts) {
     };
     facts.add("memory", memory);
     facts.add("cpus", Value::Count(machine.cpu_states.online.len() as u64));
-    facts.add("nodes", Value::Count(machine.online_nodes().count() as u64));
+    if machine.nodes_unknown_reason().is_none() {
+        facts.add("nodes", Value::Count(machine.online_nodes().count() as u64));
+    }
     facts.known("distances", &machine.distances, |table| {
         Value::Text(matrix(table))
     });
     for node in machine.online_nodes() {
         let id = node.id;
-        facts.add(
-            format!("node_{id}_cpus"),
-            Value::Text(node.cpus.to_string()),
-        );
+        facts.known(&format!("node_{id}_cpus"), &node.cpus, |cpus| {
+            Value::Text(cpus.to_string())
+        });
         facts.known(&format!("node_{id}_memory"), &node.memory, |memory| {
             Value::Bytes(memory.total_bytes)
         });
@@ -259,7 +260,7 @@ pub(crate) fn matrix_difference(usual: &str, other: &str) -> Option<Vec<String>>
 
 /// `packages 2, cores 64`.
 fn cores(machine: &Machine) -> Option<String> {
-    let online = || machine.cpus.iter().filter(|cpu| cpu.online);
+    let online = || machine.cpus.iter().filter(|cpu| cpu.is_online());
     let number = |of: &dyn Fn(&nearfar_machine::Cpu) -> Option<CpuId>| -> Option<usize> {
         let all: Option<std::collections::BTreeSet<CpuId>> = online().map(of).collect();
         all.map(|set| set.len())

@@ -19,7 +19,7 @@ fn a_machine_with_24_cpus_a_node_keeps_two_of_each_and_its_queues_stay_on_their_
     let lists: Vec<String> = small
         .nodes
         .iter()
-        .map(|node| node.cpus.to_string())
+        .map(|node| node.known_cpus().to_string())
         .collect();
     assert_eq!(lists, ["0-1", "2-3", "4-5", "6-7"]);
     assert!(
@@ -48,7 +48,7 @@ fn siblings_that_are_apart_keep_their_order() {
     let lists: Vec<String> = small
         .nodes
         .iter()
-        .map(|node| node.cpus.to_string())
+        .map(|node| node.known_cpus().to_string())
         .collect();
     assert_eq!(lists, ["0-3,8-9", "4-7,10-11"]);
     assert_eq!(small.siblings(CpuId(0)).to_string(), "0,8");
@@ -71,12 +71,12 @@ fn fake_nodes_are_laid_again_over_what_is_left() {
         "{:?}",
         small.nodes
     );
-    assert_eq!(small.nodes[2].cpus.to_string(), "0");
+    assert_eq!(small.nodes[2].known_cpus().to_string(), "0");
     assert_eq!(small.origin.overlays, ["fake: 4"]);
 }
 
 #[test]
 fn nodes_without_cpus_or_memory_stay_without() {
     let small = scaled(&machine("powerpc-case1-after"), scale("cpus=1,memory=512M")).unwrap();
-    assert!(small.nodes[1].cpus.is_empty() && small.nodes[1].total_bytes() == Some(0));
+    assert!(small.nodes[1].known_cpus().is_empty() && small.nodes[1].total_bytes() == Some(0));
 }

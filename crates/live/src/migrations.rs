@@ -20,7 +20,9 @@ impl Migrations {
 
     /// Counts from now on.
     pub fn open(machine: &Machine) -> Self {
-        let with_cpus = machine.online_nodes().filter(|it| !it.cpus.is_empty());
+        let with_cpus = machine
+            .online_nodes()
+            .filter(|it| !it.known_cpus().is_empty());
         let counter = match with_cpus.count() {
             0 | 1 => Known::Yes(None),
             _ => Known::from_result(NodeMigrations::open(machine)).map(Some),

@@ -20,8 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?);
 
     for node in &machine.nodes {
-        let mask = node.cpus.to_mask(16);
-        println!("node {}: CPUs {}, mask {mask}", node.id, node.cpus);
+        let mask = node.known_cpus().to_mask(16);
+        println!("node {}: CPUs {}, mask {mask}", node.id, node.known_cpus());
     }
     if let Some(distance) = machine.distance(NodeId(0), NodeId(1)) {
         println!("node 0 to 1: {distance}");

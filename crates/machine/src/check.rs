@@ -68,7 +68,7 @@ fn cpus(machine: &Machine, found: &mut Vec<String>) {
     let online: CpuSet = machine
         .cpus
         .iter()
-        .filter(|cpu| cpu.online)
+        .filter(|cpu| cpu.is_online())
         .map(|cpu| cpu.id)
         .collect();
     if online != machine.cpu_states.online {
@@ -97,7 +97,7 @@ fn cpus(machine: &Machine, found: &mut Vec<String>) {
         if let Some(node) = cpu.node
             && !machine
                 .node(node)
-                .is_some_and(|node| node.cpus.contains(cpu.id))
+                .is_some_and(|node| node.known_cpus().contains(cpu.id))
         {
             found.push(format!(
                 "CPU {} says node {node}, which does not list it",
@@ -118,7 +118,7 @@ fn cpus(machine: &Machine, found: &mut Vec<String>) {
 fn nodes(machine: &Machine, found: &mut Vec<String>) {
     for node in &machine.nodes {
         if let Some(cpu) = node
-            .cpus
+            .known_cpus()
             .iter()
             .find(|&cpu| machine.cpu(cpu).is_none_or(|cpu| cpu.node.is_none()))
         {

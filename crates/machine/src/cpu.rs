@@ -10,9 +10,12 @@ use crate::set::CpuSet;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cpu {
     pub id: CpuId,
-    /// Whether the scheduler may use it.
-    pub online: bool,
-    /// The real node it belongs to (the lowest, where fake nodes share it); `None` where no node lists it.
+    /// Whether the scheduler may use it; unknown where the source names the CPU and not its state.
+    pub online: Known<bool>,
+    /// The real node it belongs to (the lowest, where fake nodes share it); `None` where no node lists it, which says
+    /// that it is on none only if the CPUs of all nodes are known ([`Machine::cpu_nodes_unknown_reason`]).
+    ///
+    /// [`Machine::cpu_nodes_unknown_reason`]: crate::Machine::cpu_nodes_unknown_reason
     pub node: Option<NodeId>,
     /// The lowest CPU of its core: CPUs with the same leader are SMT siblings. `None` where the source cannot tell
     /// (an offline CPU has no topology directory).
@@ -49,7 +52,7 @@ impl Cpu {
     pub fn new(id: CpuId, node: Option<NodeId>) -> Self {
         Self {
             id,
-            online: true,
+            online: Known::Yes(true),
             node,
             core: None,
             kernel_core_id: None,
@@ -61,6 +64,16 @@ impl Cpu {
             drawer: None,
             capacity: None,
         }
+    }
+
+    /// Whether the scheduler may certainly use it.
+    pub fn is_online(&self) -> bool {
+        self.online == Known::Yes(true)
+    }
+
+    /// Whether the scheduler certainly may not.
+    pub fn is_offline(&self) -> bool {
+        self.online == Known::Yes(false)
     }
 }
 
@@ -94,7 +107,7 @@ pub struct Cache {
 pub struct CpuStates {
     /// CPUs that could ever be there.
     pub possible: Known<CpuSet>,
-    /// CPUs the scheduler may use.
+    /// CPUs the scheduler may use, as far as that is known ([`Cpu::online`]).
     pub online: CpuSet,
     /// Taken from the scheduler's balancing by `isolcpus=` or an isolated cpuset partition.
     pub isolated: Known<CpuSet>,

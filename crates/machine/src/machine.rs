@@ -23,7 +23,8 @@ use crate::warning::Warning;
 pub struct Machine {
     /// Where this description comes from.
     pub origin: Origin,
-    /// Nodes by ascending number: the online ones, and those that are possible or named by the firmware.
+    /// Nodes by ascending number: the online ones, and those that are possible or named by the firmware. Every machine
+    /// has one, so none means that the source does not tell ([`Machine::nodes_unknown_reason`]).
     pub nodes: Vec<Node>,
     /// Nodes the kernel could bring online.
     pub possible_nodes: Known<NodeSet>,
@@ -125,6 +126,34 @@ impl Machine {
 
     pub fn online_node_set(&self) -> NodeSet {
         self.online_nodes().map(|node| node.id).collect()
+    }
+
+    /// Why it is unknown which nodes there are; `None` where they are known.
+    pub fn nodes_unknown_reason(&self) -> Option<&str> {
+        let reason = || self.possible_nodes.unknown_reason();
+        self.nodes
+            .is_empty()
+            .then(|| reason().unwrap_or("the source names no node"))
+    }
+
+    /// Why a CPU that no node lists may be on one all the same: nodes, or the CPUs of an online node, are unknown.
+    pub fn cpu_nodes_unknown_reason(&self) -> Option<String> {
+        let unknown: Vec<&Node> = self
+            .online_nodes()
+            .filter(|node| node.has_cpus().is_none())
+            .collect();
+        let nodes: NodeSet = unknown.iter().map(|node| node.id).collect();
+        let noun = if nodes.len() == 1 { "node" } else { "nodes" };
+        let of_cpus = unknown
+            .first()
+            .and_then(|first| first.cpus.unknown_reason());
+        match (self.nodes_unknown_reason(), of_cpus) {
+            (Some(because), _) => Some(format!("which nodes there are is unknown: {because}")),
+            (None, because) => Some(format!(
+                "the CPUs of {noun} {nodes} are unknown: {}",
+                because?
+            )),
+        }
     }
 
     pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {

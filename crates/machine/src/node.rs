@@ -13,7 +13,8 @@ pub struct Node {
     /// Whether the kernel has switched the node on; only online nodes have a directory in sysfs.
     pub online: bool,
     /// The CPUs that belong to it, online or not. Fake nodes of one real node share theirs, so sets may overlap.
-    pub cpus: CpuSet,
+    /// Unknown where the source has no list of them: then nothing says that the node has none.
+    pub cpus: Known<CpuSet>,
     pub memory: Known<Memory>,
     /// Performance as ACPI's HMAT (or CXL's CDAT) gives it, by access class; empty where the kernel gives none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -35,11 +36,11 @@ pub struct Node {
 
 impl Node {
     /// An online node with nothing known about its memory.
-    pub fn new(id: NodeId, cpus: CpuSet) -> Self {
+    pub fn new(id: NodeId, cpus: impl Into<Known<CpuSet>>) -> Self {
         Self {
             id,
             online: true,
-            cpus,
+            cpus: cpus.into(),
             memory: Known::no("the source gives no memory sizes"),
             access: Vec::new(),
             memory_side_caches: Vec::new(),
@@ -47,6 +48,18 @@ impl Node {
             tier: None,
             fake_of: None,
         }
+    }
+
+    /// Its CPUs as far as they are known: none where they are not. This is for those who look for CPUs to use; whether
+    /// the node has any is [`Node::has_cpus`].
+    pub fn known_cpus(&self) -> &CpuSet {
+        static NONE: CpuSet = CpuSet::new();
+        self.cpus.get().unwrap_or(&NONE)
+    }
+
+    /// Whether it has CPUs, online or not; unknown where they are.
+    pub fn has_cpus(&self) -> Option<bool> {
+        self.cpus.get().map(|cpus| !cpus.is_empty())
     }
 
     /// The size of its memory, where known.

@@ -86,19 +86,19 @@ pub enum SetError {
     },
 }
 
-impl<T> Default for IdSet<T> {
+impl<T: Id> Default for IdSet<T> {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Id> IdSet<T> {
+    pub const fn new() -> Self {
         Self {
             skipped: 0,
             words: Vec::new(),
             kind: PhantomData,
         }
-    }
-}
-
-impl<T: Id> IdSet<T> {
-    pub fn new() -> Self {
-        Self::default()
     }
 
     /// The set of one number.

@@ -1,6 +1,8 @@
 //! Known and unknown values in JSON, there and back.
 
-use nearfar_machine::{AnaState, Known, Machine, Memory, NodeId, Origin, SourceKind};
+use nearfar_machine::{
+    AnaState, Cpu, CpuSet, Known, Machine, Memory, Node, NodeId, Origin, SourceKind,
+};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -88,4 +90,41 @@ fn a_reason_under_its_earlier_key_is_read() {
     let known: Known<u64> =
         serde_json::from_str(r#"{"not_known_because":"permission denied"}"#).unwrap();
     assert_eq!(known.unknown_reason(), Some("permission denied"));
+}
+
+/// Snapshots and runs that were stored before these could be unknown have a plain set and a plain word.
+#[test]
+fn plain_cpus_of_a_node_and_a_plain_state_of_a_cpu_are_known() {
+    let node: Node = serde_json::from_str(
+        r#"{"id":1,"online":true,"cpus":"4-7","memory":{"unknown_reason":"x"}}"#,
+    )
+    .unwrap();
+    assert_eq!(node.cpus, Known::Yes(CpuSet::parse_list("4-7").unwrap()));
+    assert_eq!(node.has_cpus(), Some(true));
+    let cpu: Cpu =
+        serde_json::from_str(r#"{"id":3,"online":false,"node":null,"core":null}"#).unwrap();
+    assert!(cpu.is_offline() && !cpu.is_online());
+}
+
+#[test]
+fn cpus_that_no_node_lists_may_be_on_a_node_whose_cpus_are_unknown() {
+    let mut machine = Machine::empty(Origin::new(SourceKind::Tree, "/tree"), "not gathered");
+    assert_eq!(
+        machine.cpu_nodes_unknown_reason().as_deref(),
+        Some("which nodes there are is unknown: not gathered")
+    );
+    let node = |id: u32, cpus: Known<CpuSet>| Node::new(NodeId(id), cpus);
+    let mut offline = node(2, Known::no("never looked at"));
+    offline.online = false;
+    machine.nodes = vec![
+        node(0, Known::Yes(CpuSet::new())),
+        node(1, Known::no("no list")),
+        offline,
+    ];
+    assert_eq!(
+        machine.cpu_nodes_unknown_reason().as_deref(),
+        Some("the CPUs of node 1 are unknown: no list")
+    );
+    machine.nodes.remove(1);
+    assert_eq!(machine.cpu_nodes_unknown_reason(), None);
 }

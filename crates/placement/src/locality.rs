@@ -256,10 +256,9 @@ impl<'a> Localities<'a> {
 /// The kernel's node of a device, when it is one that can be worked with.
 fn kernel_node(machine: &Machine, device: &PciDevice) -> Option<NodeId> {
     let node = (*device.node.get()?)?;
-    machine
-        .node(node)
-        .filter(|node| node.online)
-        .map(|node| node.id)
+    let is_online = machine.node(node).is_some_and(|node| node.online);
+    // Where the source has no nodes, the kernel that gave the device one had it online.
+    (is_online || machine.nodes.is_empty()).then_some(node)
 }
 
 /// Whether a device's node says something of its neighbours. The NVMe driver wrote the first node with memory into

@@ -68,7 +68,7 @@ fn around(machine: &Machine, from: NodeId, usable: &CpuSet, alone: bool) -> Vec<
         let Some(listed) = machine.node(node) else {
             continue;
         };
-        let cpus = listed.cpus.intersection(&left);
+        let cpus = listed.known_cpus().intersection(&left);
         if cpus.is_empty() {
             continue;
         }
@@ -104,7 +104,7 @@ fn everywhere(machine: &Machine, usable: &CpuSet) -> Vec<Ring> {
     let mut left = usable.clone();
     let mut nodes = Vec::new();
     for node in machine.online_nodes() {
-        let cpus = node.cpus.intersection(&left);
+        let cpus = node.known_cpus().intersection(&left);
         left = left.difference(&cpus);
         nodes.push((Some(node.id), cpus));
     }

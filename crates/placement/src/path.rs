@@ -140,7 +140,7 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         online: machine.cpu_states.online.clone(),
     };
     let listed = machine.cpu(cpu).ok_or_else(|| no_cpu(false))?;
-    if !listed.online {
+    if !listed.is_online() {
         return Err(no_cpu(true));
     }
     let localities = Localities::new(machine);

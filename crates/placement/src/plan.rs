@@ -406,7 +406,7 @@ fn nodes(machine: &Machine) -> Vec<NodeCpus> {
         cpus: machine
             .cpus
             .iter()
-            .filter(|cpu| cpu.online && cpu.node == Some(node.id))
+            .filter(|cpu| cpu.is_online() && cpu.node == Some(node.id))
             .map(|cpu| cpu.id)
             .collect(),
     });

@@ -77,6 +77,12 @@ pub enum SpreadError {
         /// The online node nearest to it, where a table (the firmware's) gives distances for it.
         nearest: Option<(NodeId, Distance)>,
     },
+    #[error("cannot order CPUs by their distance from node {node}: {because}")]
+    UnknownCpus {
+        node: NodeId,
+        /// Which nodes, or whose CPUs, are unknown and why.
+        because: String,
+    },
     #[error(
         "no usable CPU: {online} are online, {kept_free} are kept free of housekeeping, {allowed} are allowed"
     )]
@@ -113,7 +119,8 @@ fn advise(nearest: &Option<(NodeId, Distance)>) -> String {
 /// on no node come last.
 ///
 /// # Errors
-/// For a node that is unknown or not online, when no CPU is usable, and for requests that make no sense.
+/// For a node that is unknown or not online, where the CPUs of a node are unknown, when no CPU is usable, and for
+/// requests that make no sense.
 pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, SpreadError> {
     check(machine, request)?;
     let usable = usable(machine, request)?;
@@ -147,7 +154,7 @@ pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, S
 pub fn start(machine: &Machine, node: NodeId) -> Option<NodeId> {
     let has_cpus = |node: NodeId| {
         machine.node(node).is_some_and(|listed| {
-            listed.online && listed.cpus.intersects(&machine.cpu_states.online)
+            listed.online && listed.known_cpus().intersects(&machine.cpu_states.online)
         })
     };
     if has_cpus(node) {
@@ -171,6 +178,9 @@ fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> 
     let Some(node) = request.node else {
         return Ok(());
     };
+    if let Some(because) = machine.cpu_nodes_unknown_reason() {
+        return Err(SpreadError::UnknownCpus { node, because });
+    }
     match machine.node(node) {
         Some(listed) if listed.online => Ok(()),
         Some(_) => Err(SpreadError::OfflineNode {
@@ -225,7 +235,7 @@ fn usable(machine: &Machine, request: &SpreadRequest) -> Result<CpuSet, SpreadEr
 fn local_then_the_rest(machine: &Machine, node: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
     let local = node
         .and_then(|node| machine.node(node))
-        .map(|node| node.cpus.intersection(usable))
+        .map(|node| node.known_cpus().intersection(usable))
         .unwrap_or_default();
     let mut rings = near::rings(machine, None, &usable.difference(&local));
     if !local.is_empty() {

@@ -205,7 +205,9 @@ pub(crate) struct Nodes<'a> {
 
 impl<'a> Nodes<'a> {
     pub(crate) fn of(machine: &'a Machine) -> Self {
-        let with_cpus = machine.online_nodes().filter(|node| !node.cpus.is_empty());
+        let with_cpus = machine
+            .online_nodes()
+            .filter(|node| node.has_cpus() != Some(false));
         Self {
             machine,
             of_cpu: machine

@@ -686,3 +686,63 @@ fn json_of_an_audit_has_the_documented_keys() {
     }
     "#);
 }
+
+/// A node of which no list of CPUs was gathered may have any of them.
+#[test]
+fn where_the_cpus_of_a_node_are_unknown_nothing_is_near_or_far() {
+    let mut machine = disk(IoPolicy::RoundRobin, [Some(0), Some(1)]);
+    add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[0, 1]);
+    let unknown = Known::no("no cpulist or cpumap was gathered");
+    machine.nodes[1].cpus = unknown;
+    for cpu in machine
+        .cpus
+        .iter_mut()
+        .filter(|cpu| cpu.node == Some(NodeId(1)))
+    {
+        cpu.node = None;
+    }
+    let audit = audit(&machine, &AuditOptions::default());
+    assert_eq!(audit.findings, Vec::new(), "{:#?}", audit.findings);
+    let because = "the CPUs of node 1 are unknown: no cpulist or cpumap was gathered";
+    for rule in [
+        "interrupt-far",
+        "queues-share-cpu",
+        "nvme-far-path",
+        "node-without-cpus",
+    ] {
+        let said = |skipped: &&nearfar_placement::audit::NotChecked| {
+            skipped.rule == rule && skipped.because.ends_with(because)
+        };
+        assert!(
+            audit.not_checked.iter().any(|skipped| said(&skipped)),
+            "{rule}: {:#?}",
+            audit.not_checked
+        );
+    }
+}
+
+#[test]
+fn where_the_nodes_are_unknown_no_device_lacks_one() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", "0000:81:00.0", None, &[0, 1]);
+    machine.nodes.clear();
+    machine.distances = Known::no("not gathered");
+    machine.possible_nodes = Known::no("sys/devices/system/node was not gathered");
+    machine.cpus.iter_mut().for_each(|cpu| cpu.node = None);
+    let audit = audit(&machine, &AuditOptions::default());
+    assert_eq!(audit.findings, Vec::new(), "{:#?}", audit.findings);
+    let skipped = |rule: &str| {
+        let of_rule = |it: &&nearfar_placement::audit::NotChecked| it.rule == rule;
+        let because = &audit.not_checked.iter().find(of_rule).unwrap().because;
+        assert!(
+            because.contains("which nodes there are is unknown: sys/devices"),
+            "{because}"
+        );
+    };
+    [
+        "device-without-node",
+        "node-without-cpus",
+        "node-without-memory",
+    ]
+    .map(skipped);
+}

@@ -101,7 +101,10 @@ impl Raw {
             let members = (0..)
                 .zip(&self.cpus)
                 .filter(|(_, (node, _))| *node == position);
-            let mut node = Node::new(NodeId(id), members.map(|(cpu, _)| CpuId(cpu)).collect());
+            let mut node = Node::new(
+                NodeId(id),
+                members.map(|(cpu, _)| CpuId(cpu)).collect::<CpuSet>(),
+            );
             node.memory = Known::Yes(Memory::of(if self.memoryless[position] {
                 0
             } else {
@@ -119,13 +122,13 @@ impl Raw {
             Known::Yes(Distances::from_rows(DistanceOrigin::Kernel, ids, rows).unwrap());
         for (cpu, &(node, online)) in (0..).zip(&self.cpus) {
             let mut cpu = Cpu::new(CpuId(cpu), Some(NodeId(self.nodes[node])));
-            cpu.online = online;
+            cpu.online = online.into();
             machine.cpus.push(cpu);
         }
         machine.cpu_states.online = machine
             .cpus
             .iter()
-            .filter(|cpu| cpu.online)
+            .filter(|cpu| cpu.is_online())
             .map(|cpu| cpu.id)
             .collect::<CpuSet>();
         machine

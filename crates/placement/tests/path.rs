@@ -231,7 +231,10 @@ fn a_cpu_without_a_node_leaves_numa_open() {
         IoPolicy::Numa,
         &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
     );
-    machine.nodes[0].cpus.remove(CpuId(0));
+    let without = machine.nodes[0]
+        .known_cpus()
+        .difference(&[CpuId(0)].into_iter().collect());
+    machine.nodes[0].cpus = without.into();
     machine.cpus[0].node = None;
     insta::assert_snapshot!(choices(&machine, 0), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: the CPU's node is unknown
@@ -249,7 +252,7 @@ fn questions_without_an_answer_say_what_there_is() {
     };
     insta::assert_snapshot!(failure(&machine, "nvme0", 0), @r#"there is no NVMe subsystem "nvme0"; did you mean "nvme-subsys0"? there are: nvme-subsys0"#);
     insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 99), @"CPU 99 is not in this machine; CPUs that are online: 0-7");
-    machine.cpus[3].online = false;
+    machine.cpus[3].online = false.into();
     let error = paths(&machine, "nvme-subsys0", CpuId(3)).unwrap_err();
     assert!(
         matches!(

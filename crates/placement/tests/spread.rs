@@ -193,7 +193,7 @@ fn from_a_node_without_cpus_the_kernel_goes_by_the_distances_of_the_nearest_that
     );
     // A node whose CPUs are all offline has none.
     for cpu in [2, 3] {
-        machine.cpus[cpu].online = false;
+        machine.cpus[cpu].online = false.into();
         machine.cpu_states.online.remove(CpuId(cpu as u32));
     }
     assert_eq!(start(&machine, NodeId(1)), Some(NodeId(0)));
@@ -295,7 +295,7 @@ fn one_cpu_of_each_core_before_siblings_but_never_further_away() {
 #[test]
 fn offline_cpus_are_passed_over() {
     let mut machine = two_nodes();
-    machine.cpus[5].online = false;
+    machine.cpus[5].online = false.into();
     machine.cpu_states.online.remove(CpuId(5));
     assert_eq!(cpus(&machine, &request(Some(1), 4)), [4, 6, 7, 0]);
 }
@@ -303,7 +303,10 @@ fn offline_cpus_are_passed_over() {
 #[test]
 fn cpus_on_no_node_come_last() {
     let mut machine = two_nodes();
-    machine.nodes[0].cpus.remove(CpuId(0));
+    let without = machine.nodes[0]
+        .known_cpus()
+        .difference(&CpuSet::single(CpuId(0)));
+    machine.nodes[0].cpus = without.into();
     machine.cpus[0].node = None;
     let slots = spread(&machine, &request(Some(0), 8)).unwrap();
     assert_eq!(
@@ -388,7 +391,7 @@ proptest! {
 
     #[test]
     fn both_rules_start_on_the_node_itself(machine in any_machine(), node in 0..6u32) {
-        let Some(local) = machine.node(NodeId(node)).map(|node| node.cpus.clone()) else { return Ok(()) };
+        let Some(local) = machine.node(NodeId(node)).map(|node| node.known_cpus().clone()) else { return Ok(()) };
         let local = local.intersection(&machine.cpu_states.online);
         // Nodes at distance 10 of each other share the first hop.
         let near = |other: &Node| other.id != NodeId(node) && machine.distance(NodeId(node), other.id) == Some(Distance(10));
@@ -413,4 +416,25 @@ fn a_machine_without_node_directories_spreads_in_cpu_order() {
         spread(&machine, &request(Some(0), 1)),
         Err(SpreadError::UnknownNode { .. })
     ));
+}
+
+#[test]
+fn nothing_is_spread_from_a_node_where_the_cpus_of_one_are_unknown() {
+    let mut machine = common::two_nodes();
+    machine.nodes[1].cpus = Known::no("no cpulist or cpumap was gathered");
+    let request = |node| SpreadRequest {
+        node,
+        count: 2,
+        ..SpreadRequest::default()
+    };
+    let error = spread(&machine, &request(Some(NodeId(0)))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot order CPUs by their distance from node 0: the CPUs of node 1 are unknown: no cpulist or cpumap was \
+         gathered"
+    );
+    assert!(
+        spread(&machine, &request(None)).is_ok(),
+        "in the order of CPUs"
+    );
 }

@@ -321,7 +321,7 @@ fn a_task_is_not_sent_where_it_cannot_run() {
         ..task(&[(0, 60_000)], &[(1, 640)])
     };
     let mut machine = two_nodes();
-    machine.nodes[1].cpus = set("");
+    machine.nodes[1].cpus = set("").into();
     let remedy = judged(&mut machine, stuck()).remedy.unwrap();
     assert_eq!(remedy.action, Action::Nothing, "{}", remedy.reason);
     let mut machine = two_nodes();

@@ -40,7 +40,10 @@ fn a_machine_without_anything() {
 fn no_cpu_online_leaves_nowhere_to_move_to() {
     let mut machine = two_nodes();
     add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[0, 0]);
-    machine.cpus.iter_mut().for_each(|cpu| cpu.online = false);
+    machine
+        .cpus
+        .iter_mut()
+        .for_each(|cpu| cpu.online = false.into());
     machine.cpu_states.online = CpuSet::new();
     assert_eq!(everything(&machine), 0);
 }

@@ -164,7 +164,7 @@ pub fn node(machine: &Machine, node: NodeId) -> Result<NodeId, NearError> {
 fn has_cpus(machine: &Machine, node: NodeId) -> bool {
     machine
         .node(node)
-        .is_some_and(|node| node.online && node.cpus.intersects(&machine.cpu_states.online))
+        .is_some_and(|node| node.online && node.known_cpus().intersects(&machine.cpu_states.online))
 }
 
 fn nearest_with_cpus(machine: &Machine, from: NodeId) -> Option<(NodeId, Option<Distance>)> {

@@ -1,6 +1,6 @@
 //! Nodes that are alike, for machines with too many to have a line or a picture each.
 
-use nearfar_machine::{Node, NodeSet};
+use nearfar_machine::{CpuSet, Node, NodeSet};
 
 use crate::amount::bytes;
 
@@ -8,7 +8,8 @@ use crate::amount::bytes;
 #[derive(PartialEq)]
 pub(crate) struct Kind {
     pub(crate) online: bool,
-    pub(crate) cpus: usize,
+    /// How many; unknown where the source has no list of them.
+    pub(crate) cpus: Option<usize>,
     pub(crate) memory: String,
 }
 
@@ -19,7 +20,7 @@ pub(crate) fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, each: bool) -> Ve
     for node in nodes {
         let kind = Kind {
             online: node.online,
-            cpus: node.cpus.len(),
+            cpus: node.cpus.get().map(CpuSet::len),
             memory: memory(node, each),
         };
         match kinds.iter_mut().find(|(other, _)| !each && *other == kind) {

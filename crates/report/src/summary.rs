@@ -8,7 +8,8 @@ use crate::amount::{bytes, count, moment, or};
 
 /// Counts over a machine.
 pub(crate) struct Summary {
-    pub(crate) nodes_online: usize,
+    /// `None` where the source has no nodes.
+    pub(crate) nodes_online: Option<usize>,
     pub(crate) cpus_online: usize,
     pub(crate) cpus_offline: usize,
     /// `None` where the source does not say which CPUs share a core.
@@ -22,7 +23,7 @@ pub(crate) struct Summary {
 
 impl Summary {
     pub(crate) fn of(machine: &Machine) -> Self {
-        let online = || machine.cpus.iter().filter(|cpu| cpu.online);
+        let online = || machine.cpus.iter().filter(|cpu| cpu.is_online());
         let mut cores: BTreeMap<CpuId, usize> = BTreeMap::new();
         for core in online().filter_map(|cpu| cpu.core) {
             *cores.entry(core).or_default() += 1;
@@ -37,9 +38,9 @@ impl Summary {
         let packages: BTreeSet<(Option<CpuId>, i64)> = online().filter_map(package).collect();
         let sizes = machine.online_nodes().filter_map(Node::total_bytes);
         Self {
-            nodes_online: machine.online_nodes().count(),
+            nodes_online: (!machine.nodes.is_empty()).then(|| machine.online_nodes().count()),
             cpus_online: machine.cpu_states.online.len(),
-            cpus_offline: machine.cpus.len().saturating_sub(online().count()),
+            cpus_offline: machine.cpus.iter().filter(|cpu| cpu.is_offline()).count(),
             cores: (!cores.is_empty()).then_some(cores.len()),
             threads: cores.values().copied().max(),
             packages: (!packages.is_empty()).then_some(packages.len()),
@@ -49,7 +50,8 @@ impl Summary {
 
     /// `4 nodes, 2 packages, 96 CPUs on 48 cores, 250 GiB of memory`.
     pub(crate) fn line(&self) -> String {
-        let mut parts = vec![count(self.nodes_online, "node")];
+        let nodes = self.nodes_online.map(|nodes| count(nodes, "node"));
+        let mut parts = vec![or(nodes, "nodes unknown")];
         parts.extend(self.packages.map(|packages| count(packages, "package")));
         parts.push(match (self.cores, self.threads) {
             (Some(cores), Some(threads)) if threads > 1 => {
@@ -128,7 +130,7 @@ impl Packages {
                 .map(|place| place as i64),
             None => cpu.package.filter(|&number| number >= 0),
         };
-        let cpus = node.cpus.iter().filter_map(|cpu| machine.cpu(cpu));
+        let cpus = node.known_cpus().iter().filter_map(|cpu| machine.cpu(cpu));
         let numbers: BTreeSet<i64> = cpus.filter_map(number).collect();
         numbers
             .iter()

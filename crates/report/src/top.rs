@@ -170,7 +170,10 @@ impl View<'_> {
     /// Where CPU time is and where the memory is that it would access, with the distance between both.
     pub fn map(&self) -> Table {
         let pairs = by_node_pair(self.tasks);
-        let with_cpus = self.machine.online_nodes().filter(|it| !it.cpus.is_empty());
+        let with_cpus = self
+            .machine
+            .online_nodes()
+            .filter(|it| !it.known_cpus().is_empty());
         let memory: Vec<NodeId> = self
             .machine
             .online_nodes()

@@ -41,11 +41,21 @@ use crate::tree::Tree;
 use crate::want::Want;
 use notes::Notes;
 
+/// What a tree without CPUs and nodes may have.
+const PARTS: [&str; 6] = [
+    pci::DEVICES,
+    "sys/class/nvme-subsystem",
+    "sys/class/nvme",
+    "sys/class/net",
+    "proc/interrupts",
+    "proc/irq",
+];
+
 /// Why a tree gives no machine at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SysfsError {
     #[error(
-        "{place}: no CPU found in sys/devices/system/cpu, sys/devices/system/node or proc/cpuinfo; \
+        "{place}: no CPU, node or device found in sys/devices, sys/bus/pci, sys/class or proc; \
          the directory that holds `sys` and `proc` is wanted"
     )]
     NotATree {
@@ -57,8 +67,8 @@ pub enum SysfsError {
 /// Reads the machine that a tree describes.
 ///
 /// # Errors
-/// When the tree names no CPU: then it is no tree of a Linux system. Everything else that is wrong with it becomes a
-/// warning or a [`Known::No`](nearfar_machine::Known).
+/// When the tree has neither CPUs nor nodes nor devices: then it is no tree of a Linux system. Everything else that is
+/// wrong with it becomes a warning or a [`Known::No`](nearfar_machine::Known).
 pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
     let mut machine = read_machine(tree, want, &notes)?;
@@ -77,13 +87,16 @@ fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, Sysf
     let mut cpus = cpus::find(tree, &cpuinfo, notes);
     let nodes = nodes::read(tree, &cpus, notes);
     if cpus.online.is_empty() {
-        // A tree with nothing but node directories.
+        // A tree with nothing but node directories. The kernel lists the online CPUs there (node_read_cpumap() in
+        // drivers/base/node.c).
         cpus.online = nodes
             .nodes
             .iter()
-            .fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+            .fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
+        cpus.unknown = cpus.unknown.difference(&cpus.online);
     }
-    if cpus.online.is_empty() {
+    let is_tree = !cpus.online.is_empty() || !cpus.present.is_empty() || !nodes.nodes.is_empty();
+    if !is_tree && !PARTS.iter().any(|part| tree.exists(part)) {
         return Err(SysfsError::NotATree {
             place: tree.place().display().to_string(),
         });

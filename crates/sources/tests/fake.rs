@@ -16,7 +16,7 @@ fn cpus(machine: &Machine) -> Vec<String> {
     machine
         .nodes
         .iter()
-        .map(|node| node.cpus.to_string())
+        .map(|node| node.known_cpus().to_string())
         .collect()
 }
 
@@ -81,7 +81,7 @@ fn parts_are_cut_in_steps_of_32_mib() {
 fn fewer_fakes_than_nodes_join_memory_and_the_first_keeps_its_cpus() {
     let machine = lay(TWO, "1");
     assert_eq!(mib(&machine)[0], 2048);
-    assert_eq!(machine.nodes[0].cpus.to_string(), "0-3");
+    assert_eq!(machine.nodes[0].known_cpus().to_string(), "0-3");
     assert!(!machine.warnings.is_empty());
 }
 
@@ -91,7 +91,7 @@ fn splitting_the_cpus_keeps_cores_whole() {
     assert_eq!(cpus(&machine), ["0-1", "2-5", "6-7", "8-11"]);
     assert_eq!(
         lay("node:1 core:4 memory:1G", "2,cpus").nodes[1]
-            .cpus
+            .known_cpus()
             .to_string(),
         "2-3"
     );

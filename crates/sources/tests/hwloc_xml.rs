@@ -36,7 +36,7 @@ fn held(machine: &Machine) -> Held {
     Held {
         nodes: machine
             .online_nodes()
-            .map(|n| (n.id, n.cpus.clone(), n.total_bytes().unwrap_or(0)))
+            .map(|n| (n.id, n.known_cpus().clone(), n.total_bytes().unwrap_or(0)))
             .collect(),
         cpus: machine
             .cpus
@@ -44,10 +44,10 @@ fn held(machine: &Machine) -> Held {
             .map(|c| {
                 (
                     c.id,
-                    c.online,
+                    c.is_online(),
                     c.node.filter(is_online),
-                    c.core.filter(|_| c.online),
-                    c.package.filter(|_| c.online),
+                    c.core.filter(|_| c.is_online()),
+                    c.package.filter(|_| c.is_online()),
                 )
             })
             .collect(),
@@ -245,7 +245,7 @@ fn what_lstopo_of_version_3_writes_is_read() {
     let machine = read(include_str!("fixtures/hwloc-v3.xml"));
     assert_eq!((machine.nodes.len(), machine.cpus.len()), (2, 4));
     assert_eq!(machine.distance(NodeId(0), NodeId(1)), Some(Distance(21)));
-    assert_eq!(machine.nodes[1].cpus.to_string(), "2-3");
+    assert_eq!(machine.nodes[1].known_cpus().to_string(), "2-3");
     assert_eq!(machine.nodes[1].total_bytes(), Some(1 << 30));
     assert_eq!(machine.origin.kernel, Known::Yes("6.12.1".to_owned()));
     assert_eq!(
@@ -268,13 +268,13 @@ fn what_lstopo_of_version_3_writes_is_read() {
 #[test]
 fn what_xml_cannot_hold_is_left_out_and_offline_cpus_are_kept() {
     let mut machine = synthetic::parse("node:2 core:2 memory:1G distance:10,-;20,10").unwrap();
-    machine.cpus[3].online = false;
+    machine.cpus[3].online = false.into();
     machine.cpus[3].core = None;
     machine.cpu_states.online.remove(CpuId(3));
     let back = read(&hwloc_xml::render(&machine));
     assert!(back.distances.unknown_reason().is_some());
-    assert_eq!(back.nodes[1].cpus.to_string(), "2-3");
-    assert!(!back.cpus[3].online);
+    assert_eq!(back.nodes[1].known_cpus().to_string(), "2-3");
+    assert!(back.cpus[3].is_offline());
     assert!(back.warnings[0].message.contains("taken as offline"));
 }
 

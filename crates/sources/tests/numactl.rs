@@ -13,7 +13,7 @@ fn read(text: &str) -> Machine {
 }
 
 fn cpus(machine: &Machine, node: u32) -> String {
-    machine.node(NodeId(node)).unwrap().cpus.to_string()
+    machine.node(NodeId(node)).unwrap().known_cpus().to_string()
 }
 
 fn distance(machine: &Machine, from: u32, to: u32) -> Option<u32> {
@@ -266,4 +266,14 @@ proptest! {
             prop_assert_eq!(machine.check(), Vec::<String>::new());
         }
     }
+}
+
+#[test]
+fn a_node_without_a_line_of_its_cpus_may_have_any() {
+    let machine = read(
+        "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: 100 MB\nnode 1 size: 100 MB\n\
+         node distances:\nnode 0 1 2\n 0: 10 20 30\n 1: 20 10 30\n 2: 30 30 10\n",
+    );
+    let known: Vec<_> = machine.nodes.iter().map(|node| node.has_cpus()).collect();
+    assert_eq!(known, [Some(true), None, None]);
 }

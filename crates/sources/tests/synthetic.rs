@@ -24,7 +24,10 @@ fn row(machine: &Machine, from: u32) -> Vec<u32> {
 fn the_string_of_the_manual_gives_four_nodes_of_24_cpus() {
     let machine = read("node:4 core:12 pu:2 distance:10,16,32,33");
     assert_eq!((machine.nodes.len(), machine.cpus.len()), (4, 96));
-    assert_eq!(machine.node(NodeId(2)).unwrap().cpus.to_string(), "48-71");
+    assert_eq!(
+        machine.node(NodeId(2)).unwrap().known_cpus().to_string(),
+        "48-71"
+    );
     assert_eq!(machine.siblings(CpuId(49)).to_string(), "48-49");
     assert_eq!(row(&machine, 0), [10, 16, 32, 33]);
     assert_eq!(row(&machine, 1), [16, 10, 16, 32]);

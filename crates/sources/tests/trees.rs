@@ -50,7 +50,10 @@ fn a_list_that_contradicts_the_mask_is_named() {
     let text = small_trees::named("two-nodes") + "sys/devices/system/node/node1/cpulist: 0-3\n";
     let (machine, _) = read(&text);
     assert_eq!(machine.node_of(CpuId(2)), Some(NodeId(1)));
-    assert_eq!(machine.node(NodeId(1)).unwrap().cpus.to_string(), "2-3,6-7");
+    assert_eq!(
+        machine.node(NodeId(1)).unwrap().known_cpus().to_string(),
+        "2-3,6-7"
+    );
     assert!(
         machine
             .warnings
@@ -115,4 +118,73 @@ fn this_system_reads_without_a_broken_invariant() {
             eprintln!("skipped: kernel: this system shows neither sysfs nor procfs: {error}")
         }
     }
+}
+
+/// A gatherer took the sizes of the nodes and left their CPUs out.
+#[test]
+fn a_node_without_a_list_of_cpus_may_have_any() {
+    let (machine, _) = read(
+        "proc/cpuinfo: processor : 0\\n\\nprocessor : 1\n\
+         sys/devices/system/node/node0/meminfo: Node 0 MemTotal: 8 kB\n\
+         sys/devices/system/node/node1/meminfo: Node 1 MemTotal: 8 kB\n\
+         sys/devices/system/node/node1/cpulist: 1\n",
+    );
+    assert_eq!(
+        machine.nodes[0].cpus.unknown_reason(),
+        Some("no cpulist or cpumap was gathered")
+    );
+    assert_eq!(machine.nodes[1].has_cpus(), Some(true));
+    assert_eq!(machine.node_of(CpuId(1)), Some(NodeId(1)));
+    assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
+}
+
+/// sos copies the directory of nodes only where numactl is installed.
+#[test]
+fn a_tree_of_which_no_nodes_were_gathered_is_not_one_of_a_kernel_without_nodes() {
+    let gathered = "proc/cpuinfo: processor : 0\\n\\nprocessor : 1\n\
+                    sys/devices/system/cpu/cpu{0-1}/crash_notes: 0\n";
+    let (machine, _) = read(gathered);
+    let because = machine.nodes_unknown_reason().unwrap();
+    assert!(
+        because.ends_with("sys/devices/system/node was not gathered"),
+        "{because}"
+    );
+    assert!(
+        machine
+            .cpus
+            .iter()
+            .all(|cpu| cpu.is_online() && cpu.node.is_none())
+    );
+    assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
+    let counted = |line: &str| {
+        read(&format!(
+            "{gathered}proc/vmstat: nr_free_pages 1\\n{line}\n"
+        ))
+        .0
+    };
+    assert!(counted("numa_hit 1").nodes.is_empty());
+    assert_eq!(
+        counted("nr_zone_active_anon 1").nodes.len(),
+        1,
+        "no node counts anything"
+    );
+}
+
+#[test]
+fn a_cpu_of_which_no_state_was_gathered_is_neither_online_nor_offline() {
+    let (machine, _) = read(
+        "sys/devices/system/cpu/cpu{0-3}/crash_notes: 0\n\
+         sys/devices/system/cpu/cpu0/topology/core_id: 0\n\
+         sys/devices/system/cpu/cpu1/online: 1\n\
+         sys/devices/system/cpu/cpu2/online: 0\n",
+    );
+    let states: Vec<Option<bool>> = machine
+        .cpus
+        .iter()
+        .map(|cpu| cpu.online.get().copied())
+        .collect();
+    assert_eq!(states, [Some(true), Some(true), Some(false), None]);
+    assert_eq!(machine.cpu_states.online.to_string(), "0-1");
+    let (machine, _) = read("sys/devices/system/cpu/present: 0-1\n");
+    assert!(machine.cpus.iter().all(|cpu| cpu.online.get().is_none()));
 }

@@ -30,7 +30,10 @@ impl NodeMigrations {
     /// # Errors
     /// When the kernel does not let this user trace, or its nodes have too many ranges of CPUs for a filter.
     pub fn open(machine: &Machine) -> Result<Self, TraceError> {
-        let nodes: Vec<&CpuSet> = machine.online_nodes().map(|node| &node.cpus).collect();
+        let nodes: Vec<&CpuSet> = machine
+            .online_nodes()
+            .map(|node| node.known_cpus())
+            .collect();
         let filter = filter(&nodes)?;
         let format = Tracefs::find()?.tracepoint(SYSTEM, TRACEPOINT)?;
         let cpus = machine.cpu_states.online.clone();

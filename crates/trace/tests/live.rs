@@ -431,8 +431,8 @@ fn the_kernel_counts_moves_between_nodes_and_no_others() {
     let machine = |first: CpuSet, second: CpuSet| {
         let mut machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
         machine.cpu_states.online = online();
-        machine.nodes[0].cpus = first;
-        machine.nodes[1].cpus = second;
+        machine.nodes[0].cpus = first.into();
+        machine.nodes[1].cpus = second.into();
         machine
     };
     let one = |cpu| [cpu].into_iter().collect::<CpuSet>();

@@ -83,7 +83,7 @@ pub fn unit_drop_in(
     let cpus = machine
         .cpus
         .iter()
-        .filter(|cpu| cpu.online && cpu.node == Some(node));
+        .filter(|cpu| cpu.is_online() && cpu.node == Some(node));
     let cpus: CpuSet = cpus.map(|cpu| cpu.id).collect();
     if cpus.is_empty() && binding.policy == UnitPolicy::Local {
         return Err(UnitBindingError::NoCpus(node).into());

@@ -268,7 +268,7 @@ impl Surroundings {
 
 /// The CPUs of a node that this process may use; `None` where there are none.
 pub(super) fn usable(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Option<CpuSet> {
-    let cpus = machine.node(node)?.cpus.intersection(allowed);
+    let cpus = machine.node(node)?.known_cpus().intersection(allowed);
     (!cpus.is_empty()).then_some(cpus)
 }
 

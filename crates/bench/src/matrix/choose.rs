@@ -100,7 +100,7 @@ impl Places {
         };
         Self {
             memory: ids(&|node| node.has_memory() != Some(false)),
-            cpus: ids(&|node| node.cpus.intersects(&usable)),
+            cpus: ids(&|node| node.known_cpus().intersects(&usable)),
         }
     }
 

@@ -36,7 +36,7 @@ impl Preferring {
         if cell.cpu_node == Where::Node(node) {
             let cpus = machine
                 .node(node)
-                .map(|node| node.cpus.intersection(&machine.cpu_states.online));
+                .map(|node| node.known_cpus().intersection(&machine.cpu_states.online));
             affinity::set(pid, &cpus.unwrap_or_default())?;
             return Ok(Some(Self::Bound));
         }

@@ -28,7 +28,7 @@ impl Nodes {
         let usable = machine
             .nodes
             .iter()
-            .filter(|it| it.online && it.cpus.intersects(allowed));
+            .filter(|it| it.online && it.known_cpus().intersects(allowed));
         let usable: Vec<NodeId> = usable.map(|node| node.id).collect();
         let all = || NodeSet::from_iter(usable.iter().copied());
         if let Some(node) = asked.iter().find(|node| !usable.contains(node)) {
@@ -67,7 +67,7 @@ impl Nodes {
 pub(super) fn of_node(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
     let cpus = machine
         .node(node)
-        .map(|node| node.cpus.intersection(allowed));
+        .map(|node| node.known_cpus().intersection(allowed));
     in_order(machine, &cpus.unwrap_or_default())
 }
 

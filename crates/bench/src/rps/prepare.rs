@@ -262,10 +262,10 @@ impl Rps<'_> {
                     .machine
                     .nodes
                     .iter()
-                    .filter(|it| it.id != node && it.cpus.intersects(&free));
+                    .filter(|it| it.id != node && it.known_cpus().intersects(&free));
                 let far = others.max_by_key(|it| distance(it.id));
                 let cpus = far
-                    .map(|it| it.cpus.intersection(&free))
+                    .map(|it| it.known_cpus().intersection(&free))
                     .unwrap_or_default();
                 one(cpus, "no other node has a CPU without clients")
             }

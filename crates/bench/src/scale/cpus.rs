@@ -56,7 +56,7 @@ pub(super) fn place(
 fn nodes_of(machine: &Machine, cpus: &CpuSet) -> Vec<NodeId> {
     let has = machine
         .online_nodes()
-        .filter(|node| !node.cpus.intersection(cpus).is_empty());
+        .filter(|node| !node.known_cpus().intersection(cpus).is_empty());
     has.map(|node| node.id).collect()
 }
 
@@ -70,7 +70,12 @@ fn cpus_of_nodes(machine: &Machine, allowed: &CpuSet, count: usize) -> Result<Cp
     }
     let nodes = nodes[..count].iter().filter_map(|id| machine.node(*id));
     Ok(nodes
-        .flat_map(|node| node.cpus.intersection(allowed).iter().collect::<Vec<_>>())
+        .flat_map(|node| {
+            node.known_cpus()
+                .intersection(allowed)
+                .iter()
+                .collect::<Vec<_>>()
+        })
         .collect())
 }
 
@@ -123,7 +128,7 @@ mod tests {
         machine
             .nodes
             .iter_mut()
-            .for_each(|node| node.cpus = all.clone());
+            .for_each(|node| node.cpus = all.clone().into());
         let tasks = place(
             &machine,
             &all,
@@ -153,7 +158,10 @@ mod tests {
             ..PLACING
         };
         let tasks = place(&machine, &all, one).unwrap();
-        assert_eq!(tasks[0].cpus, machine.nodes[0].cpus.intersection(&all));
+        assert_eq!(
+            tasks[0].cpus,
+            machine.nodes[0].known_cpus().intersection(&all)
+        );
         assert!(
             place(
                 &machine,

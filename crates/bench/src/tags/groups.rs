@@ -193,7 +193,7 @@ fn with_cpus(machine: &Machine, allowed: &CpuSet) -> impl DoubleEndedIterator<It
     let nodes = machine
         .nodes
         .iter()
-        .filter(|node| node.online && node.cpus.intersects(allowed));
+        .filter(|node| node.online && node.known_cpus().intersects(allowed));
     nodes.map(|node| node.id)
 }
 
@@ -201,7 +201,7 @@ fn with_cpus(machine: &Machine, allowed: &CpuSet) -> impl DoubleEndedIterator<It
 fn cpus_of(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
     let cpus = machine
         .node(node)
-        .map(|node| node.cpus.intersection(allowed));
+        .map(|node| node.known_cpus().intersection(allowed));
     in_order(machine, &cpus.unwrap_or_default())
 }
 

@@ -14,7 +14,7 @@ const UNREACHABLE: u32 = 255;
 pub(super) fn topology(machine: &Machine) -> Topology {
     let nodes: Vec<NodeId> = machine.nodes.iter().map(|node| node.id).collect();
     let mut cpus = vec![None; machine.mask_width() as usize];
-    for cpu in machine.cpus.iter().filter(|cpu| cpu.online) {
+    for cpu in machine.cpus.iter().filter(|cpu| cpu.is_online()) {
         let node = cpu
             .node
             .and_then(|node| nodes.iter().position(|&other| other == node));

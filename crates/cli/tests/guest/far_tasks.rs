@@ -131,7 +131,7 @@ fn cpus_of_node_0() -> CpuSet {
         want,
     };
     let machine = nearfar_sources::read(&request).unwrap();
-    machine.node(NodeId(0)).unwrap().cpus.clone()
+    machine.node(NodeId(0)).unwrap().known_cpus().clone()
 }
 
 /// How many of the trials had the counted bytes of both nodes within their error, and the largest error.

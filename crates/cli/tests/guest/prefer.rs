@@ -33,7 +33,7 @@ pub fn machine() -> Machine {
 }
 
 pub fn home_cpus(machine: &Machine) -> CpuSet {
-    machine.node(HOME).unwrap().cpus.clone()
+    machine.node(HOME).unwrap().known_cpus().clone()
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -260,7 +260,7 @@ fn pages_by_node(pid: u32, word: &str, has: bool) -> [usize; 2] {
 
 /// As root, migrate_pages(2) would move what other processes map as well.
 fn own_memory_follows_and_shared_memory_stays(machine: &Machine) {
-    let away = machine.node(NodeId(1)).unwrap().cpus.to_string();
+    let away = machine.node(NodeId(1)).unwrap().known_cpus().to_string();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let file = dir.path().join("shared by two");
     let mut command = Command::new("taskset");

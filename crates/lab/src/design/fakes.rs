@@ -62,7 +62,7 @@ fn nodes(machine: &Machine) -> Vec<Node> {
             );
             continue;
         };
-        node.cpus = node.cpus.union(&fake.cpus);
+        node.cpus = node.known_cpus().union(fake.known_cpus()).into();
         node.online |= fake.online;
         node.memory = match (node.total_bytes(), fake.total_bytes()) {
             (Some(sum), Some(bytes)) => Known::Yes(Memory::of(sum.saturating_add(bytes))),

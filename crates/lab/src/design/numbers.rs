@@ -11,13 +11,13 @@ use crate::error::LabError;
 /// QEMU's `MAX_NODES` (include/system/numa.h).
 const MOST_NODES: usize = 128;
 
-/// Whether QEMU takes so many nodes.
+/// Whether QEMU takes so many nodes, and which CPUs each has is known.
 pub(super) fn check_count(machine: &Machine) -> Result<(), LabError> {
+    if let Some(because) = machine.cpu_nodes_unknown_reason() {
+        return Err(LabError::Design(because));
+    }
     match machine.nodes.len() {
-        0 => Err(LabError::Design(
-            "it has no nodes; describe at least one".to_owned(),
-        )),
-        1..=MOST_NODES => Ok(()),
+        0..=MOST_NODES => Ok(()),
         count => Err(LabError::Design(format!(
             "it has {count} nodes and QEMU takes at most {MOST_NODES}; --scale keeps every node, so describe fewer"
         ))),

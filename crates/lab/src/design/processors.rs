@@ -29,7 +29,7 @@ pub(super) fn present(
     let fallback = machine.online_nodes().map(|node| node.id).next();
     let mut cpus = Vec::new();
     let mut strays = 0;
-    for cpu in machine.cpus.iter().filter(|cpu| cpu.online) {
+    for cpu in machine.cpus.iter().filter(|cpu| cpu.is_online()) {
         let home = cpu
             .node
             .filter(|&node| machine.node(node).is_some_and(|node| node.online));

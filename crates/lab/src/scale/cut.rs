@@ -14,7 +14,7 @@ pub(super) fn cut(machine: &mut Machine, most: usize) {
     }
     cpus(machine, &kept);
     for node in &mut machine.nodes {
-        node.cpus = kept.clipped(&node.cpus);
+        node.cpus = kept.clipped(node.known_cpus()).into();
     }
     let states = &mut machine.cpu_states;
     states.online = kept.clipped(&states.online);
@@ -66,7 +66,7 @@ impl Kept {
         let mut instead = BTreeMap::new();
         for mut cpus in by_node.into_values() {
             // Those that are online come first: a node does not lose its CPUs because the lowest are off.
-            cpus.sort_by_key(|cpu| !cpu.online);
+            cpus.sort_by_key(|cpu| !cpu.is_online());
             let stay = cpus.len().min(most);
             left.extend(cpus[..stay].iter().map(|cpu| cpu.id));
             instead.extend(

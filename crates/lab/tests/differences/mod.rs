@@ -48,8 +48,8 @@ fn nodes(expected: &Machine, inside: &Machine, found: &mut Vec<String>) {
             found.push(format!(
                 "node {} was to have CPUs {}, has {}",
                 node.id,
-                shown(&node.cpus),
-                shown(&other.cpus)
+                shown(node.known_cpus()),
+                shown(other.known_cpus())
             ));
         }
         memory(node, other, found);

@@ -30,7 +30,7 @@ fn a_process_with_one_thread_is_seen_on_another_node() {
     let mut machine = nearfar_sources::read(&request).unwrap();
     for (index, cpu) in [a, b].into_iter().enumerate() {
         machine.cpus[index].id = CpuId(cpu as u32);
-        machine.nodes[index].cpus = CpuSet::range(CpuId(cpu as u32), CpuId(cpu as u32));
+        machine.nodes[index].cpus = CpuSet::range(CpuId(cpu as u32), CpuId(cpu as u32)).into();
     }
     let shell = Command::new("sh")
         .args(["-c", "while :; do :; done"])

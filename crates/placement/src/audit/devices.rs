@@ -46,6 +46,10 @@ fn matters(device: &PciDevice) -> bool {
 fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut Ledger) {
     let told = site.localities.firmware(device.root);
     let online = |node: NodeId| site.machine.node(node).is_some_and(|node| node.online);
+    if let (None, Some(because)) = (node, site.machine.nodes_unknown_reason()) {
+        let because = format!("which nodes there are is unknown: {because}");
+        return ledger.skip_thing(WITHOUT, || device.address.to_string(), &because);
+    }
     match (node, told) {
         (None, Some(told)) if !online(told.node) => ledger.add(offline(site, device, told)),
         (None, _) if site.has_several_nodes() => ledger.add(without(site, device)),

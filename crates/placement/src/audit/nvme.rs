@@ -30,6 +30,10 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         if !several {
             continue;
         }
+        if let Some(because) = &site.cpu_nodes_unknown {
+            ledger.skip_thing(FAR, || subsystem.name.clone(), because);
+            continue;
+        }
         match &subsystem.iopolicy {
             Known::Yes(policy) => judge(site, subsystem, policy, ledger),
             Known::No { unknown_reason } => {

@@ -20,6 +20,8 @@ pub(super) struct Site<'a> {
     pub kept_free: CpuSet,
     /// Online nodes that have online CPUs.
     pub cpu_nodes: Vec<NodeId>,
+    /// Why a CPU may be on a node that does not list it: then what is near to a node is unknown.
+    pub cpu_nodes_unknown: Option<String>,
     pub localities: Localities<'a>,
     /// Interrupts of each device, in the order of their numbers.
     pub by_device: BTreeMap<PciAddress, Vec<&'a Interrupt>>,
@@ -42,14 +44,18 @@ impl<'a> Site<'a> {
                 by_device.entry(device).or_default().push(interrupt);
             }
         }
-        let in_nodes: usize = machine.online_nodes().map(|node| node.cpus.len()).sum();
+        let in_nodes: usize = machine
+            .online_nodes()
+            .map(|node| node.known_cpus().len())
+            .sum();
         let with_node = machine.cpus.iter().filter(|cpu| cpu.node.is_some()).count();
         let cpu_nodes = machine
             .online_nodes()
-            .filter(|node| node.cpus.intersects(&states.online));
+            .filter(|node| node.known_cpus().intersects(&states.online));
         Self {
             kept_free: states.online.difference(&usable),
             cpu_nodes: cpu_nodes.map(|node| node.id).collect(),
+            cpu_nodes_unknown: machine.cpu_nodes_unknown_reason(),
             localities: Localities::new(machine),
             by_device,
             shared: in_nodes > with_node,
@@ -84,7 +90,7 @@ impl<'a> Site<'a> {
         let nodes = self
             .machine
             .online_nodes()
-            .filter(|node| node.cpus.contains(cpu));
+            .filter(|node| node.known_cpus().contains(cpu));
         nodes
             .filter_map(|node| self.machine.distance(from, node.id))
             .min()
@@ -99,7 +105,7 @@ impl<'a> Site<'a> {
     pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
         self.machine
             .online_nodes()
-            .filter(|node| node.cpus.intersects(cpus))
+            .filter(|node| node.known_cpus().intersects(cpus))
             .map(|node| node.id)
             .collect()
     }

@@ -164,7 +164,7 @@ impl Nic<'_, '_> {
         let mut left = self.site.machine.cpu_states.online.difference(&serving);
         let mut shares: BTreeMap<Vec<u32>, CpuSet> = BTreeMap::new();
         for node in self.site.machine.online_nodes() {
-            let cpus = node.cpus.intersection(&left);
+            let cpus = node.known_cpus().intersection(&left);
             if !cpus.is_empty() {
                 left = left.difference(&cpus);
                 let share = shares

@@ -34,16 +34,22 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
 }
 
 fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
-    if site.machine.nodes.is_empty() {
+    if site.machine.nodes_unknown_reason().is_some() {
+        let because = site.cpu_nodes_unknown.as_deref().unwrap_or_default();
         for rule in [NO_CPUS, NO_MEMORY] {
-            ledger.skip(rule, "the machine shows no nodes");
+            ledger.skip(rule, because);
         }
         return;
     }
-    ledger.checked(&[NO_CPUS]);
+    if let Some(because) = &site.cpu_nodes_unknown {
+        ledger.skip(NO_CPUS, because);
+    }
     for node in site.machine.online_nodes() {
-        if node.cpus.is_empty() {
-            ledger.add(without_cpus(node));
+        if let Some(has_cpus) = node.has_cpus() {
+            ledger.checked(&[NO_CPUS]);
+            if !has_cpus {
+                ledger.add(without_cpus(node));
+            }
         }
         let subject = || format!("node {}", node.id);
         match node.has_memory() {
@@ -56,7 +62,7 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
             Some(false) => {
                 ledger.checked(&[NO_MEMORY]);
                 let home = site.memory_home(node.id);
-                let message = match home == node.id || node.cpus.is_empty() {
+                let message = match home == node.id || node.has_cpus() != Some(true) {
                     true => "It has no memory.".to_owned(),
                     false => {
                         format!("It has no memory: what its CPUs allocate comes from node {home}.")

@@ -73,6 +73,9 @@ enum How {
 
 /// The nodes a task is confined to: fewer than there are.
 fn confined_to(site: &Site<'_>, task: &Task) -> Option<NodeSet> {
+    if site.cpu_nodes_unknown.is_some() {
+        return None;
+    }
     let allowed = task.allowed_cpus.get()?;
     let nodes = site.nodes_of(&allowed.intersection(&site.machine.cpu_states.online));
     (!nodes.is_empty() && nodes.len() < site.cpu_nodes.len()).then_some(nodes)
@@ -87,7 +90,7 @@ fn runs_on(site: &Site<'_>, task: &Task) -> Option<(NodeSet, bool)> {
     let nodes: NodeSet = site
         .machine
         .online_nodes()
-        .filter(|node| node.cpus.contains(cpu))
+        .filter(|node| node.known_cpus().contains(cpu))
         .map(|node| node.id)
         .collect();
     (!nodes.is_empty()).then_some((nodes, false))

@@ -14,6 +14,9 @@ const BALANCING: &str = "numa-balancing";
 
 pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     if let Some(tasks) = ledger.need(&site.machine.tasks, &[FAR]) {
+        if let Some(because) = &site.cpu_nodes_unknown {
+            ledger.skip(FAR, because);
+        }
         let nodes = Nodes::of(site.machine);
         for task in tasks.iter().filter(|_| site.has_several_nodes()) {
             task_memory::check(site, options, &nodes, task, ledger);
@@ -67,6 +70,9 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
             .unwrap_or_default();
         return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
     };
+    if let Some(because) = &site.cpu_nodes_unknown {
+        return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
+    }
     let runs = site.nodes_of(allowed);
     let homes: NodeSet = runs.iter().map(|node| site.memory_home(node)).collect();
     if runs.is_empty() || memory.is_empty() || homes.intersects(memory) {

@@ -46,10 +46,14 @@ pub(super) fn confined_to(nodes: &Nodes<'_>, task: &Task) -> Option<NodeSet> {
     let machine = nodes.machine;
     let allowed = task.allowed_cpus.get()?;
     let allowed = allowed.intersection(&machine.cpu_states.online);
+    if machine.cpu_nodes_unknown_reason().is_some() {
+        return None;
+    }
     let with_cpus = machine
         .online_nodes()
-        .filter(|node| node.cpus.intersects(&machine.cpu_states.online));
-    let (on, off): (Vec<_>, Vec<_>) = with_cpus.partition(|node| node.cpus.intersects(&allowed));
+        .filter(|node| node.known_cpus().intersects(&machine.cpu_states.online));
+    let (on, off): (Vec<_>, Vec<_>) =
+        with_cpus.partition(|node| node.known_cpus().intersects(&allowed));
     (!on.is_empty() && !off.is_empty()).then(|| on.into_iter().map(|node| node.id).collect())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each candidate is judged by the remote share after it: one that does not halve it is not proposed.
 
-use nearfar_machine::{Known, NodeBytes, NodeId, NodeSet, Task};
+use nearfar_machine::{Known, Node, NodeBytes, NodeId, NodeSet, Task};
 use serde::Serialize;
 
 use super::estimate::{Estimate, move_seconds};
@@ -348,7 +348,11 @@ impl Far<'_> {
     /// Why a task cannot run on a node.
     fn task_stays(&self, node: NodeId) -> Option<String> {
         let machine = self.nodes.machine;
-        let cpus = machine.node(node).map(|node| &node.cpus);
+        let listed = machine.node(node);
+        if let Some(because) = listed.and_then(|node| node.cpus.unknown_reason()) {
+            return Some(format!("the CPUs of node {node} are unknown: {because}"));
+        }
+        let cpus = listed.map(Node::known_cpus);
         let online = cpus.map(|cpus| cpus.intersection(&machine.cpu_states.online));
         let Some(cpus) = online.filter(|cpus| !cpus.is_empty()) else {
             return Some(format!("node {node} has no CPUs"));

@@ -52,7 +52,7 @@ pub fn machine(cpus: &[&str], distances: &[&[u32]]) -> Machine {
     let all = machine
         .nodes
         .iter()
-        .fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+        .fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
     machine.cpus = all
         .iter()
         .map(|cpu| Cpu::new(cpu, lowest_node(&machine, cpu)))
@@ -76,7 +76,7 @@ fn lowest_node(machine: &Machine, cpu: CpuId) -> Option<NodeId> {
     machine
         .nodes
         .iter()
-        .find(|node| node.cpus.contains(cpu))
+        .find(|node| node.known_cpus().contains(cpu))
         .map(|node| node.id)
 }
 

@@ -26,7 +26,7 @@ pub fn any_machine() -> impl Strategy<Value = Machine> {
         let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
         let mut machine = machine(&texts, &rows);
         for (cpu, (_, online, kept)) in machine.cpus.iter_mut().zip(&cpus) {
-            cpu.online = *online;
+            cpu.online = (*online).into();
             cpu.core = Some(CpuId(cpu.id.0 / 2 * 2));
             if !online {
                 machine.cpu_states.online.remove(cpu.id);

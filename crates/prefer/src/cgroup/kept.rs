@@ -65,7 +65,7 @@ impl KeptGroup {
                 let online = &machine.cpu_states.online;
                 let home = machine
                     .node(node)
-                    .map(|node| node.cpus.intersection(online))
+                    .map(|node| node.known_cpus().intersection(online))
                     .unwrap_or_default();
                 let possible = machine.cpu_states.possible.get().unwrap_or(online);
                 let cpuset = GroupCpuset::confine(group, &home, possible, &options)?;

@@ -110,7 +110,7 @@ impl ThreadMasks {
     ) -> Result<Self, KeeperError> {
         let known = machine.node(near::node(machine, node)?);
         let online = &machine.cpu_states.online;
-        let home = known.map(|node| node.cpus.intersection(online));
+        let home = known.map(|node| node.known_cpus().intersection(online));
         let home = home.unwrap_or_default();
         counts_waits()?;
         let leases = match &options.leases {

@@ -9,7 +9,7 @@ mod unbound;
 use nearfar_machine::Machine;
 
 use super::{Checkup, next};
-use crate::amount::{bytes, count, moment, nanoseconds};
+use crate::amount::{bytes, count, moment, nanoseconds, or};
 use crate::audit;
 use crate::document::{Document, Head, Text, Tile};
 use crate::latency;
@@ -57,14 +57,14 @@ fn tiles(checkup: &Checkup) -> Vec<Tile> {
         _ => String::new(),
     };
     let memory = summary.memory_bytes.map_or_else(|| "?".to_owned(), bytes);
-    let offline = match checkup.machine.nodes.len() - summary.nodes_online {
+    let nodes = summary.nodes_online;
+    let offline = nodes.map(|nodes| match checkup.machine.nodes.len() - nodes {
         0 => "online".to_owned(),
         offline => format!("{offline} more not online"),
-    };
-    let nodes = summary.nodes_online;
-    let node = if nodes == 1 { "node" } else { "nodes" };
+    });
+    let node = if nodes == Some(1) { "node" } else { "nodes" };
     let mut tiles = vec![
-        Tile::new(nodes.to_string(), node, offline),
+        Tile::new(or(nodes, "?"), node, or(offline, "unknown")),
         Tile::new(summary.cpus_online.to_string(), "CPUs", cpus),
         Tile::new(memory, "memory", ""),
     ];

@@ -52,16 +52,19 @@ fn nodes(machine: &Machine, out: &mut Document) {
     let mut table = Table::of(["node", "state", ">CPUs", "", ">memory"]);
     for (kind, ids) in kinds.iter().take(MAX_NODES) {
         let only = ids.first().filter(|_| ids.len() == 1);
-        let cpus = only.and_then(|id| machine.node(id)).map(|node| &node.cpus);
+        let cpus = only
+            .and_then(|id| machine.node(id))
+            .map(|node| node.known_cpus());
         let cpus = match kind.cpus {
-            0 => Dim.text("none"),
-            _ => Subject.text(or(cpus, "each")),
+            None => Dim.text("unknown"),
+            Some(0) => Dim.text("none"),
+            Some(_) => Subject.text(or(cpus, "each")),
         };
         let state = topo::nodes::state(kind.online);
         table.row(cells![
             Heading.text(ids),
             state,
-            kind.cpus,
+            or(kind.cpus, "?"),
             cpus,
             &kind.memory
         ]);

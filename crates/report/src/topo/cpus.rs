@@ -16,7 +16,7 @@ pub(super) fn section(machine: &Machine, out: &mut Document) {
         let cpus = machine.cpus.iter().filter(|cpu| test(cpu));
         cpus.map(|cpu| cpu.id).collect()
     };
-    let (offline, on_no_node) = (that(|cpu| !cpu.online), that(|cpu| cpu.node.is_none()));
+    let (offline, on_no_node) = (that(Cpu::is_offline), that(|cpu| cpu.node.is_none()));
     let states = &machine.cpu_states;
     let allowed = states
         .allowed

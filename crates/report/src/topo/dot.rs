@@ -54,9 +54,10 @@ pub fn dot(machine: &Machine) -> String {
 
 fn label(machine: &Machine, packages: &Packages, node: &Node) -> String {
     let mut label = format!("node {}", node.id);
-    let _ = match node.cpus.is_empty() {
-        true => write!(label, "\nno CPUs"),
-        false => write!(label, "\nCPUs {}", node.cpus),
+    let _ = match node.cpus.get() {
+        None => write!(label, "\nCPUs unknown"),
+        Some(cpus) if cpus.is_empty() => write!(label, "\nno CPUs"),
+        Some(cpus) => write!(label, "\nCPUs {cpus}"),
     };
     let package = packages.on(machine, node);
     if !package.is_empty() {

@@ -10,7 +10,10 @@ use crate::summary::Packages;
 /// The section on nodes.
 pub(super) fn section(machine: &Machine, out: &mut Document) {
     let remark = match &machine.possible_nodes {
-        _ if machine.nodes.is_empty() => "none: the source names no node".to_owned(),
+        Known::No { unknown_reason } if machine.nodes.is_empty() => {
+            format!("unknown: {unknown_reason}")
+        }
+        _ if machine.nodes.is_empty() => "unknown: the source names no node".to_owned(),
         Known::Yes(possible) if possible.len() > machine.nodes.len() => {
             format!("possible: {possible}")
         }
@@ -43,9 +46,10 @@ fn row(node: &Node, package: String) -> [Text; 10] {
         Some(memory) => bytes(memory.total_bytes).into(),
         None => Dim.text("?"),
     };
-    let (count, cpus) = match node.cpus.len() {
-        0 => (Dim.text("0"), Dim.text("none")),
-        count => (Plain.text(count), Subject.text(&node.cpus)),
+    let (count, cpus) = match node.cpus.get() {
+        None => (Dim.text("?"), Dim.text("unknown")),
+        Some(cpus) if cpus.is_empty() => (Dim.text("0"), Dim.text("none")),
+        Some(cpus) => (Plain.text(cpus.len()), Subject.text(cpus)),
     };
     let free = memory.and_then(|memory| memory.free_bytes);
     cells![
@@ -76,10 +80,10 @@ fn read_latency(node: &Node) -> String {
 /// What is odd about a node.
 fn remarks(node: &Node) -> Vec<String> {
     let mut remarks = Vec::new();
-    match (node.cpus.is_empty(), node.has_memory()) {
-        (true, Some(true)) => remarks.push("memory only".to_owned()),
-        (false, Some(false)) => remarks.push("no memory".to_owned()),
-        (true, Some(false)) => remarks.push("neither CPUs nor memory".to_owned()),
+    match (node.has_cpus(), node.has_memory()) {
+        (Some(false), Some(true)) => remarks.push("memory only".to_owned()),
+        (Some(true) | None, Some(false)) => remarks.push("no memory".to_owned()),
+        (Some(false), Some(false)) => remarks.push("neither CPUs nor memory".to_owned()),
         _ => {}
     }
     if node.generic_initiator {

@@ -20,7 +20,12 @@ pub(super) fn section(machine: &Machine, out: &mut Document) {
 
 /// Parts of the machine by the reason why they are unknown.
 pub(crate) fn reasons(machine: &Machine) -> BTreeMap<&str, Vec<&'static str>> {
+    let cpus = machine
+        .online_nodes()
+        .find_map(|node| node.cpus.unknown_reason());
     let parts = [
+        ("nodes", machine.nodes_unknown_reason()),
+        ("CPUs of nodes", cpus),
         ("distances", machine.distances.unknown_reason()),
         ("PCI devices", machine.pci.unknown_reason()),
         (

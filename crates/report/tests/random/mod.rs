@@ -141,7 +141,7 @@ pub fn machine() -> impl Strategy<Value = Machine> {
             machine.nodes.sort_by_key(|node| node.id);
             machine.nodes.dedup_by_key(|node| node.id);
             let cpu = |(id, online, core, package): (u32, bool, Option<u32>, i64)| Cpu {
-                online,
+                online: online.into(),
                 core: core.map(CpuId),
                 package: Some(package),
                 ..Cpu::new(CpuId(id), Some(NodeId(id % 90)))
@@ -152,7 +152,7 @@ pub fn machine() -> impl Strategy<Value = Machine> {
             machine.cpu_states.online = machine
                 .cpus
                 .iter()
-                .filter(|cpu| cpu.online)
+                .filter(|cpu| cpu.is_online())
                 .map(|cpu| cpu.id)
                 .collect();
             let mut devices = devices;

@@ -302,13 +302,13 @@ pub fn tiers() -> Machine {
     for cpu in &mut machine.cpus {
         if cpu.id.0 >= 24 {
             cpu.node = None;
-            cpu.online = false;
+            cpu.online = false.into();
         }
     }
     machine.cpu_states.online = CpuSet::range(CpuId(0), CpuId(23));
     machine.nodes[2].memory = Known::Yes(Memory::of(0));
     for node in [3, 4] {
-        machine.nodes[node].cpus = CpuSet::new();
+        machine.nodes[node].cpus = CpuSet::new().into();
     }
     machine.nodes[3].tier = Some(961);
     machine.nodes[3].access = vec![Access {
@@ -433,7 +433,10 @@ pub fn hostile() -> Machine {
 /// A measurement of every pair of a machine's nodes, slower with distance.
 pub fn latencies(machine: &Machine) -> LatencyMatrix {
     let mut pairs = Vec::new();
-    for from in machine.online_nodes().filter(|node| !node.cpus.is_empty()) {
+    for from in machine
+        .online_nodes()
+        .filter(|node| !node.known_cpus().is_empty())
+    {
         for to in machine
             .online_nodes()
             .filter(|node| node.has_memory() == Some(true))
@@ -444,7 +447,7 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
             pairs.push(LatencyPair {
                 cpu_node: from.id,
                 memory_node: to.id,
-                cpu: from.cpus.first().unwrap(),
+                cpu: from.known_cpus().first().unwrap(),
                 samples_ns: [-2.0, -1.0, -0.5, 0.0, 1.0, 2.5, 5.0]
                     .map(|it| median + it)
                     .to_vec(),

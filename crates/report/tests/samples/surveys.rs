@@ -26,7 +26,10 @@ fn distance(machine: &Machine, from: NodeId, to: NodeId) -> f64 {
 
 fn bandwidth(machine: &Machine) -> BandwidthMatrix {
     let mut pairs = Vec::new();
-    for from in machine.online_nodes().filter(|node| !node.cpus.is_empty()) {
+    for from in machine
+        .online_nodes()
+        .filter(|node| !node.known_cpus().is_empty())
+    {
         for to in machine
             .online_nodes()
             .filter(|node| node.has_memory() == Some(true))
@@ -36,7 +39,7 @@ fn bandwidth(machine: &Machine) -> BandwidthMatrix {
                     traffic,
                     cpu_node: from.id,
                     memory_node: to.id,
-                    cpus: from.cpus.clone(),
+                    cpus: from.known_cpus().clone(),
                     bytes_per_s: figures(best * 10.0 / distance(machine, from.id, to.id)),
                     distance: machine.distance(from.id, to.id),
                 });
@@ -78,7 +81,7 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
         Some(end) => CpuSet::range(CpuId(0), CpuId(end - 1)).iter().collect(),
         None => machine
             .online_nodes()
-            .flat_map(|node| node.cpus.iter().take(12))
+            .flat_map(|node| node.known_cpus().iter().take(12))
             .collect(),
     };
     let mut pairs = BTreeMap::new();

@@ -73,7 +73,7 @@ fn nodes(file: &Description, faults: &Faults<'_>) -> Result<(Vec<Node>, Packages
         let node = node(entry, NodeId(number), cpus, faults)?;
         next_node = number + 1;
         next_cpu = node
-            .cpus
+            .known_cpus()
             .last()
             .map_or(next_cpu, |last| next_cpu.max(last.0 + 1));
         packages.extend(entry.package.map(|package| (node.id, package)));
@@ -178,7 +178,7 @@ fn cpus(
     let mut cpus: BTreeMap<CpuId, Cpu> = BTreeMap::new();
     for node in nodes {
         let shape = Shape::of(file, node, faults)?;
-        let order: Vec<CpuId> = node.cpus.iter().collect();
+        let order: Vec<CpuId> = node.known_cpus().iter().collect();
         for (at, &id) in order.iter().enumerate() {
             let built = cpus
                 .entry(id)
@@ -207,7 +207,7 @@ struct Shape {
 impl Shape {
     fn of(file: &Description, node: &Node, faults: &Faults<'_>) -> Result<Self, TextError> {
         let cpu = &file.cpu;
-        let count = node.cpus.len();
+        let count = node.known_cpus().len();
         let threads = cpu
             .threads_per_core
             .as_ref()
@@ -273,12 +273,13 @@ fn states(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Res
         .map(|node| node.id)
         .collect();
     for cpu in &mut machine.cpus {
-        cpu.online = !offline.contains(cpu.id) && cpu.node.is_none_or(|node| !down.contains(node));
+        let is_down = cpu.node.is_some_and(|node| down.contains(node));
+        cpu.online = (!offline.contains(cpu.id) && !is_down).into();
     }
     let online = machine
         .cpus
         .iter()
-        .filter(|cpu| cpu.online)
+        .filter(|cpu| cpu.is_online())
         .map(|cpu| cpu.id)
         .collect();
     let known = |set: Option<CpuSet>| Known::from_option(set, || BECAUSE);
@@ -375,7 +376,7 @@ fn caches(
 /// The online CPUs of each core, node and so on.
 fn one_each(each: Each, machine: &Machine) -> Vec<CpuSet> {
     let mut sets: BTreeMap<i64, CpuSet> = BTreeMap::new();
-    for cpu in machine.cpus.iter().filter(|cpu| cpu.online) {
+    for cpu in machine.cpus.iter().filter(|cpu| cpu.is_online()) {
         let key = match each {
             Each::Cpu => Some(cpu.id.0.into()),
             Each::Core => cpu.core.map(|leader| leader.0.into()),

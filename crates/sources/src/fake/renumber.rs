@@ -73,7 +73,11 @@ fn nodes(machine: &Machine, numbers: &Numbers, parts: &[Part], shares: &[CpuSet]
         };
         match parts.get(number as usize) {
             Some(part) => {
-                node.cpus = shares.get(number as usize).cloned().unwrap_or_default();
+                let share = shares.get(number as usize);
+                node.cpus = below
+                    .cpus
+                    .clone()
+                    .map(|_| share.cloned().unwrap_or_default());
                 node.memory = match part.bytes {
                     Some(bytes) => Known::Yes(Memory::of(bytes)),
                     None => below
@@ -86,9 +90,9 @@ fn nodes(machine: &Machine, numbers: &Numbers, parts: &[Part], shares: &[CpuSet]
             // Its CPUs went to another node, and so did its memory where there are fewer fakes than real nodes. Without
             // either it does not come online.
             None => {
-                let empty = below.cpus.is_empty() && below.has_memory() != Some(true);
+                let empty = below.has_cpus() == Some(false) && below.has_memory() != Some(true);
                 node.online &= empty;
-                node.cpus = CpuSet::new();
+                node.cpus = below.cpus.clone().map(|_| CpuSet::new());
                 if !empty && below.online {
                     node.memory = Known::Yes(Memory::of(0));
                 }
@@ -110,11 +114,11 @@ fn note_moved(machine: &mut Machine, numbers: &Numbers, parts: &[Part]) {
         let Some(number) = numbers.lowest(node.id) else {
             continue;
         };
-        let moved = match node.cpus.is_empty() {
+        let moved = match node.known_cpus().is_empty() {
             true => String::new(),
             false => format!(
                 "; its CPUs {} were moved to the fakes of node 0's real node",
-                node.cpus
+                node.known_cpus()
             ),
         };
         let message = format!(
@@ -129,7 +133,7 @@ fn note_moved(machine: &mut Machine, numbers: &Numbers, parts: &[Part]) {
 fn set_homes(machine: &mut Machine, nodes: &[Node]) {
     let mut homes: BTreeMap<CpuId, NodeId> = BTreeMap::new();
     for node in nodes {
-        for cpu in node.cpus.iter() {
+        for cpu in node.known_cpus().iter() {
             homes.entry(cpu).or_insert(node.id);
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn shares(machine: &Machine, parts: &[Part], split: bool) -> Vec<CpuS
             .map(|part| part.real);
         if let Some(home) = home {
             let cpus = whole.entry(home).or_default();
-            *cpus = cpus.union(&node.cpus);
+            *cpus = cpus.union(node.known_cpus());
         }
     }
     let of = |real: NodeId| whole.get(&real).cloned().unwrap_or_default();

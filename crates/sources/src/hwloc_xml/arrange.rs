@@ -74,7 +74,7 @@ pub(super) fn arrange(machine: &Machine) -> Arranged {
     let mut candidates = candidates(machine);
     let node_sets: BTreeMap<NodeId, CpuSet> = machine
         .online_nodes()
-        .map(|node| (node.id, node.cpus.intersection(online)))
+        .map(|node| (node.id, node.known_cpus().intersection(online)))
         .collect();
     let mut distinct: Vec<&CpuSet> = node_sets.values().filter(|set| !set.is_empty()).collect();
     distinct.sort_by_key(|set| (std::cmp::Reverse(set.len()), set.first()));
@@ -104,7 +104,7 @@ fn nested(a: &CpuSet, b: &CpuSet) -> bool {
 
 /// Everything that has CPUs: its kind and its online CPUs.
 fn candidates(machine: &Machine) -> Vec<(Kind, CpuSet)> {
-    let online: Vec<&Cpu> = machine.cpus.iter().filter(|cpu| cpu.online).collect();
+    let online: Vec<&Cpu> = machine.cpus.iter().filter(|cpu| cpu.is_online()).collect();
     let mut groups: BTreeMap<(Kind, Option<CpuId>), CpuSet> = BTreeMap::new();
     for cpu in &online {
         let mut add = |kind: Option<Kind>, leader: Option<CpuId>| {
@@ -200,7 +200,7 @@ impl Arranged {
             self.hosts.insert(node.id, host);
             if let Some(item) = self.items.get_mut(host) {
                 item.nodes.push(node.id);
-                item.complete = item.complete.union(&node.cpus);
+                item.complete = item.complete.union(node.known_cpus());
             }
         }
         // CPUs that are offline and of no node belong to the machine alone.

@@ -173,27 +173,28 @@ fn cpus_near(object: &Object) -> CpuSet {
 /// hwloc gives a node without CPUs those that it believes to be near. The kernel's nodes have no CPU in common, or all
 /// of them where they are fakes of one node; so a node that holds all CPUs of another and more has none of its own.
 fn tell_memory_only(nodes: &mut [Node], warnings: &mut Warnings) {
-    let sets: Vec<CpuSet> = nodes.iter().map(|node| node.cpus.clone()).collect();
+    let sets: Vec<CpuSet> = nodes.iter().map(|node| node.known_cpus().clone()).collect();
     let distinct: BTreeMap<String, &CpuSet> =
         sets.iter().map(|set| (set.to_string(), set)).collect();
     for node in nodes.iter_mut() {
-        let part =
-            |set: &&&CpuSet| !set.is_empty() && **set != &node.cpus && set.is_subset(&node.cpus);
+        let part = |set: &&&CpuSet| {
+            !set.is_empty() && **set != node.known_cpus() && set.is_subset(node.known_cpus())
+        };
         if let Some(inner) = distinct.values().find(part) {
             warnings.note(format!(
                 "node {} is shown near CPUs {}, which hold CPUs {inner} of another node; taken as a node without CPUs",
-                node.id, node.cpus
+                node.id, node.known_cpus()
             ));
-            node.cpus = CpuSet::new();
+            node.cpus = CpuSet::new().into();
         }
     }
     for pair in nodes
         .windows(2)
-        .filter(|pair| !pair[0].cpus.is_empty() && pair[0].cpus == pair[1].cpus)
+        .filter(|pair| pair[0].has_cpus() == Some(true) && pair[0].cpus == pair[1].cpus)
     {
         warnings.note(format!(
             "nodes {} and {} are shown near the same CPUs {}: fakes of one node, or one of them has only memory",
-            pair[0].id, pair[1].id, pair[0].cpus
+            pair[0].id, pair[1].id, pair[0].known_cpus()
         ));
     }
 }
@@ -247,7 +248,7 @@ fn cpus(
         .unwrap_or_default();
     let named = nodes
         .iter()
-        .fold(complete, |all, node| all.union(&node.cpus));
+        .fold(complete, |all, node| all.union(node.known_cpus()));
     let absent: CpuSet = named.iter().filter(|cpu| !cpus.contains_key(cpu)).collect();
     if !absent.is_empty() {
         warnings.note(format!(
@@ -259,13 +260,13 @@ fn cpus(
         cpus.insert(
             id,
             Cpu {
-                online: false,
+                online: Known::Yes(false),
                 ..Cpu::new(id, None)
             },
         );
     }
     for node in nodes.iter() {
-        for id in node.cpus.iter() {
+        for id in node.known_cpus().iter() {
             if let Some(cpu) = cpus.get_mut(&id).filter(|cpu| cpu.node.is_none()) {
                 cpu.node = Some(node.id);
             }

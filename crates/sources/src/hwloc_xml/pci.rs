@@ -149,7 +149,7 @@ fn node<'a>(
     let mut nodes = machine
         .nodes
         .iter()
-        .filter(|node| !near.is_empty() && near.is_subset(&node.cpus));
+        .filter(|node| !near.is_empty() && near.is_subset(node.known_cpus()));
     match (nodes.next(), nodes.next()) {
         (Some(node), None) if machine.nodes.len() > 1 => Known::Yes(Some(node.id)),
         _ => Known::no(

@@ -175,11 +175,13 @@ impl Writer<'_> {
         let Some(node) = self.machine.node(id) else {
             return Ok(());
         };
-        let cpus = node.cpus.intersection(&self.machine.cpu_states.online);
+        let cpus = node
+            .known_cpus()
+            .intersection(&self.machine.cpu_states.online);
         let own = IdSet::single(id);
         for cache in node.memory_side_caches.iter().rev() {
             self.open("MemCache")?;
-            self.sets((&cpus, &node.cpus), (&own, &own))?;
+            self.sets((&cpus, node.known_cpus()), (&own, &own))?;
             self.attribute("cache_size", cache.size_bytes)?;
             self.attribute("depth", cache.level)?;
             self.attribute("cache_linesize", cache.line_bytes.unwrap_or(0))?;
@@ -187,14 +189,14 @@ impl Writer<'_> {
         }
         self.open("NUMANode")?;
         self.attribute("os_index", id)?;
-        self.sets((&cpus, &node.cpus), (&own, &own))?;
+        self.sets((&cpus, node.known_cpus()), (&own, &own))?;
         if let Some(bytes) = node.total_bytes().filter(|&bytes| bytes > 0) {
             self.attribute("local_memory", bytes)?;
         }
         self.out.push_str(">\n");
         self.pages(node)?;
-        if node.cpus != *near {
-            self.info(pci::KERNEL_CPUS, &node.cpus)?;
+        if node.cpus.get().is_some_and(|cpus| cpus != near) {
+            self.info(pci::KERNEL_CPUS, node.known_cpus())?;
         }
         self.close()?;
         node.memory_side_caches

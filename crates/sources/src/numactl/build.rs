@@ -10,6 +10,7 @@ use nearfar_machine::{
 use super::record::Record;
 use crate::warnings::Warnings;
 
+const NO_CPUS_LINE: &str = "the text has no line with them";
 const BECAUSE: &str = "numactl -H text has only nodes, their CPUs, memory and distances";
 
 pub(super) fn machine(record: Record, place: &str, mut warnings: Warnings) -> Machine {
@@ -49,13 +50,7 @@ fn check_header(record: &Record, warnings: &mut Warnings) {
 fn nodes(record: &Record, warnings: &mut Warnings) -> Vec<Node> {
     let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
     for (&id, lines) in &record.nodes {
-        let cpus = lines.cpus.clone().unwrap_or_else(|| {
-            warnings.note_line(
-                lines.line,
-                format!("node {id} has no line with its CPUs; taken as without CPUs"),
-            );
-            CpuSet::new()
-        });
+        let cpus = Known::from_option(lines.cpus.clone(), || NO_CPUS_LINE);
         let mut node = Node::new(id, cpus);
         node.memory = match lines.size {
             Some(total) => Known::Yes(Memory {
@@ -68,10 +63,7 @@ fn nodes(record: &Record, warnings: &mut Warnings) -> Vec<Node> {
     }
     for &id in &record.columns {
         nodes.entry(id).or_insert_with(|| {
-            warnings.note(format!(
-                "node {id} is in the table of distances only; taken as a node without CPUs"
-            ));
-            let mut node = Node::new(id, CpuSet::new());
+            let mut node = Node::new(id, Known::no(NO_CPUS_LINE));
             node.memory = Known::no(format!("the text has no size for node {id}"));
             node
         });
@@ -93,7 +85,7 @@ fn cpus(nodes: &[Node], warnings: &mut Warnings) -> Vec<Cpu> {
     let mut homes: BTreeMap<CpuId, NodeId> = BTreeMap::new();
     for node in nodes {
         let shared: CpuSet = node
-            .cpus
+            .known_cpus()
             .iter()
             .filter(|cpu| homes.contains_key(cpu))
             .collect();
@@ -104,7 +96,7 @@ fn cpus(nodes: &[Node], warnings: &mut Warnings) -> Vec<Cpu> {
             );
             warnings.note(message);
         }
-        for cpu in node.cpus.iter() {
+        for cpu in node.known_cpus().iter() {
             homes.entry(cpu).or_insert(node.id);
         }
     }

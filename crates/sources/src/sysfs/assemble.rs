@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Cache, Cpu, CpuId, CpuSet, Node, NodeId};
+use nearfar_machine::{Cache, Cpu, CpuId, CpuSet, Known, Node, NodeId};
 
 use super::caches;
 use super::cpuinfo::{CpuInfo, Place};
@@ -23,11 +23,14 @@ pub(super) fn cpus(
 ) -> Vec<Cpu> {
     let in_nodes = nodes
         .iter()
-        .fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+        .fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
     let all = found.present.union(&found.online).union(&in_nodes);
     let mut cpus: Vec<Cpu> = all.iter().map(|cpu| Cpu::new(cpu, None)).collect();
     for cpu in &mut cpus {
-        cpu.online = found.online.contains(cpu.id);
+        cpu.online = match found.unknown.contains(cpu.id) {
+            true => Known::no("no file says whether it is online"),
+            false => Known::Yes(found.online.contains(cpu.id)),
+        };
     }
     for package in packages {
         place(&mut cpus, package);
@@ -105,7 +108,7 @@ fn each(cpus: &mut [Cpu], set: &CpuSet, mut change: impl FnMut(&mut Cpu)) {
 fn place_by_cpuinfo(cpus: &mut [Cpu], cpuinfo: &CpuInfo<'_>) {
     let mut packages: BTreeMap<i64, CpuId> = BTreeMap::new();
     let mut cores: BTreeMap<(i64, i64), CpuId> = BTreeMap::new();
-    for cpu in cpus.iter_mut().filter(|cpu| cpu.online) {
+    for cpu in cpus.iter_mut().filter(|cpu| cpu.is_online()) {
         let Place { package, core } = cpuinfo.place(cpu.id);
         (cpu.package, cpu.kernel_core_id) = (package, core);
         cpu.package_leader = package.map(|package| *packages.entry(package).or_insert(cpu.id));
@@ -119,7 +122,7 @@ fn place_by_cpuinfo(cpus: &mut [Cpu], cpuinfo: &CpuInfo<'_>) {
 fn assign_nodes(tree: &Tree, cpus: &mut [Cpu], nodes: &[Node], notes: &Notes) {
     let mut shared: BTreeMap<NodeId, NodeId> = BTreeMap::new();
     for node in nodes {
-        each(cpus, &node.cpus, |cpu| match cpu.node {
+        each(cpus, node.known_cpus(), |cpu| match cpu.node {
             None => cpu.node = Some(node.id),
             Some(first) => {
                 shared.insert(node.id, first);

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Kernels before 2.6.26 have none of these files: there the directories `cpuN` are counted, of which each says in its
-//! own `online` file whether it is; without sysfs `/proc/cpuinfo` is what is left.
+//! own `online` file whether it is; without sysfs `/proc/cpuinfo` is what is left. In a tree of which none of this was
+//! gathered the state of a CPU is unknown.
 
 use nearfar_machine::{CpuId, CpuSet, CpuStates, Known, MAX_NUMBER};
 
@@ -24,6 +25,8 @@ pub(super) struct Cpus {
     /// CPUs that are there, online or not.
     pub(super) present: CpuSet,
     pub(super) online: CpuSet,
+    /// CPUs that are there, of which nothing says whether they are online.
+    pub(super) unknown: CpuSet,
 }
 
 /// Finds the CPUs. Both sets are empty in a tree that names none.
@@ -38,15 +41,21 @@ pub(super) fn find(tree: &Tree, cpuinfo: &CpuInfo<'_>, notes: &Notes) -> Cpus {
         read("present").unwrap_or_default(),
         read("online").unwrap_or_default(),
     );
-    if online.is_empty()
-        && let Some(directory) = &directory
-    {
-        let there = by_directory(directory, notes);
+    let mut unknown = CpuSet::new();
+    if online.is_empty() {
+        let there = directory.map(|directory| by_directory(&directory, tree.is_live(), notes));
+        let there = there.unwrap_or_default();
         present.extend(there.present.iter());
         online = there.online;
-    }
-    if online.is_empty() {
-        online = cpuinfo.processors();
+        // What the directories leave open: it names the online ones.
+        let listed = match online.is_empty() || !there.unknown.is_empty() {
+            true => cpuinfo.processors(),
+            false => CpuSet::new(),
+        };
+        online.extend(listed.iter());
+        if listed.is_empty() {
+            unknown = present.difference(&there.present).union(&there.unknown);
+        }
     }
     if !present.is_empty() && !online.is_subset(&present) {
         let place = tree.display("sys/devices/system/cpu/online");
@@ -56,7 +65,11 @@ pub(super) fn find(tree: &Tree, cpuinfo: &CpuInfo<'_>, notes: &Notes) -> Cpus {
         );
     }
     present.extend(online.iter());
-    Cpus { present, online }
+    Cpus {
+        unknown: unknown.difference(&online),
+        present,
+        online,
+    }
 }
 
 /// The sets of CPUs that have a state. `online` is what [`find`] found.
@@ -121,7 +134,7 @@ fn set(directory: &Directory<'_>, name: &str, notes: &Notes) -> Option<CpuSet> {
 }
 
 /// Counts the directories `cpuN`.
-fn by_directory(directory: &Directory<'_>, notes: &Notes) -> Cpus {
+fn by_directory(directory: &Directory<'_>, live: bool, notes: &Notes) -> Cpus {
     let names = match directory.names() {
         Ok(names) => names,
         Err(error) => {
@@ -146,14 +159,24 @@ fn by_directory(directory: &Directory<'_>, notes: &Notes) -> Cpus {
             value::natural,
         )
     };
-    // A CPU that cannot be switched off has no file `online`; one that is off has no directory `topology`.
-    let online = present.iter().filter(|&cpu| match says(cpu) {
-        Some(online) => online != 0,
-        None => placed.is_empty() || placed.contains(cpu),
-    });
+    let (mut online, mut unknown) = (CpuSet::new(), CpuSet::new());
+    for cpu in present.iter() {
+        // A CPU that cannot be switched off has no file `online`; one that is off has no directory `topology`.
+        let is_online = match says(cpu) {
+            Some(online) => Some(online != 0),
+            None if placed.contains(cpu) => Some(true),
+            None => live.then_some(placed.is_empty()),
+        };
+        match is_online {
+            Some(true) => _ = online.insert(cpu),
+            Some(false) => {}
+            None => _ = unknown.insert(cpu),
+        }
+    }
     Cpus {
-        online: online.collect(),
         present,
+        online,
+        unknown,
     }
 }
 

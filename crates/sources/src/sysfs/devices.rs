@@ -1,6 +1,6 @@
 //! Everything of a machine that is not nodes, CPUs, memory and caches: what hangs on it and what runs on it.
 
-use nearfar_machine::{Known, Machine, Node, PciDevice, RootBus};
+use nearfar_machine::{CpuSet, Known, Machine, Node, PciDevice, RootBus};
 
 use super::notes::Notes;
 use super::{
@@ -69,7 +69,7 @@ fn locate_bridges(tree: &Tree, notes: &Notes, roots: Known<Vec<RootBus>>, machin
     let firmware = firmware::read(tree, notes, listed);
     for id in firmware.nodes() {
         if let Err(place) = machine.nodes.binary_search_by_key(&id, |node| node.id) {
-            let mut node = Node::new(id, Default::default());
+            let mut node = Node::new(id, CpuSet::new());
             node.online = false;
             node.memory = Known::no("the node is not online");
             machine.nodes.insert(place, node);

@@ -49,6 +49,9 @@ pub(super) fn of_machine(tree: &Tree, notes: &Notes) -> Known<Memory> {
 /// Notes when the nodes together hold much more or less than `/proc/meminfo` says: memory that was plugged in at run time
 /// is not counted in a node's own file by some kernels.
 pub(super) fn compare(tree: &Tree, nodes: &[Node], notes: &Notes) {
+    if nodes.is_empty() {
+        return;
+    }
     let Some(of_nodes) = nodes
         .iter()
         .filter(|node| node.online)

@@ -8,13 +8,14 @@
 //!         accessC/, memory_side_cache/  -> performance
 //! ```
 //!
-//! Kernels without `CONFIG_NUMA` have none of it: then the machine is one node of all CPUs.
+//! Kernels without `CONFIG_NUMA` have none of it: then the machine is one node of all CPUs. An extracted tree may have
+//! none of it because it was not gathered: then the nodes, or the CPUs of one, are unknown.
 
 use nearfar_machine::{CpuId, CpuSet, Known, MOST_NODES, Node, NodeId, NodeSet};
 
-use super::cpus::{Cpus, number};
+use super::cpus::{self, Cpus, number};
 use super::notes::{Notes, read_noted};
-use super::{memory, performance};
+use super::{attribute, memory, performance};
 use crate::parallel;
 use crate::tree::{Directory, Tree};
 use crate::value;
@@ -35,7 +36,7 @@ pub(super) struct Nodes {
     pub(super) possible: Known<NodeSet>,
 }
 
-/// Reads the nodes. The online CPUs become node 0 if the kernel has no nodes.
+/// Reads the nodes. The online CPUs become node 0 if the kernel has no nodes; there is none if they were not gathered.
 pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
     let directory = match tree.directory(DIRECTORY) {
         Ok(directory) => directory,
@@ -68,16 +69,17 @@ pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
     let tiers = performance::tiers(tree, notes);
     let ids: Vec<NodeId> = all.iter().collect();
     let nodes = parallel::map_few(&ids, |&id| {
+        let is_online = known_online.contains(id);
         let mut node = if listed.contains(id) {
             one(tree, &directory, id, notes)
         } else {
-            absent(id)
+            absent(id, is_online)
         };
         if !cpus.present.is_empty() {
             // s390 gives a node all CPUs that are possible, a hundred of which may not be there.
-            node.cpus = node.cpus.intersection(&cpus.present);
+            node.cpus = node.cpus.map(|listed| listed.intersection(&cpus.present));
         }
-        node.online = known_online.contains(id);
+        node.online = is_online;
         node.generic_initiator = initiators.contains(id);
         node.tier = tiers.get(&id).copied();
         node
@@ -142,7 +144,7 @@ fn one(tree: &Tree, nodes: &Directory<'_>, id: NodeId, notes: &Notes) -> Node {
         Ok(directory) => directory,
         Err(reason) => {
             notes.note(nodes.display(&format!("node{id}")), reason.to_string());
-            return absent(id);
+            return absent(id, true);
         }
     };
     node.cpus = cpus_of(&directory, notes);
@@ -152,18 +154,28 @@ fn one(tree: &Tree, nodes: &Directory<'_>, id: NodeId, notes: &Notes) -> Node {
     node
 }
 
-/// A node without a directory.
-fn absent(id: NodeId) -> Node {
-    let mut node = Node::new(id, CpuSet::new());
-    node.memory = Known::no("only online nodes have a directory in sysfs");
+/// A node without a directory. The kernel has one for each that is online; the others have no CPUs.
+fn absent(id: NodeId, is_online: bool) -> Node {
+    let (cpus, because) = match is_online {
+        true => (Known::no("it has no directory"), "it has no directory"),
+        false => (
+            Known::Yes(CpuSet::new()),
+            "only online nodes have a directory in sysfs",
+        ),
+    };
+    let mut node = Node::new(id, cpus);
+    node.memory = Known::no(because);
     node
 }
 
 /// The CPUs of a node. The mask is what every kernel has; where the list says something else, that is noted.
-fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> CpuSet {
-    let mask = read_noted(directory, "cpumap", notes, value::mask::<CpuId>);
-    let list = read_noted(directory, "cpulist", notes, value::list::<CpuId>);
-    if let (Some(mask), Some(list)) = (&mask, &list)
+fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> Known<CpuSet> {
+    if !directory.exists("cpumap") && !directory.exists("cpulist") {
+        return Known::no("no cpulist or cpumap was gathered");
+    }
+    let mask = attribute::known(directory, "cpumap", notes, value::mask::<CpuId>);
+    let list = attribute::known(directory, "cpulist", notes, value::list::<CpuId>);
+    if let (Known::Yes(mask), Known::Yes(list)) = (&mask, &list)
         && mask != list
     {
         notes.note(
@@ -171,16 +183,21 @@ fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> CpuSet {
             format!("lists CPUs {list}, but cpumap has {mask}; taken from there"),
         );
     }
-    if mask.is_none() && list.is_none() {
-        notes.note(
-            directory.display("cpumap"),
-            "neither cpumap nor cpulist can be read; taken as a node without CPUs",
-        );
+    match mask {
+        Known::No { .. } => list,
+        mask => mask,
     }
-    mask.or(list).unwrap_or_default()
 }
 
 fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Nodes {
+    if !has_no_nodes(tree) {
+        return Nodes {
+            nodes: Vec::new(),
+            online: NodeSet::new(),
+            listed: NodeSet::new(),
+            possible: Known::no(format!("{} was not gathered", tree.display(DIRECTORY))),
+        };
+    }
     let message = "the kernel has no nodes; read as one node 0 with all CPUs and all memory";
     notes.note(tree.display(DIRECTORY), message);
     let mut node = Node::new(NodeId(0), online_cpus.clone());
@@ -193,4 +210,15 @@ fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Node
         listed: NodeSet::new(),
         possible,
     }
+}
+
+/// Whether a kernel without directories of nodes has none (it was built without `CONFIG_NUMA`). The running system shows
+/// all that there is. In a tree the directories may not have been gathered, unless what belongs to them is missing where
+/// it cannot be left out alone: `/proc/vmstat` has lines `numa_...` (mm/vmstat.c), and no gatherer picks `clockevents`
+/// out of `/sys/devices/system`.
+fn has_no_nodes(tree: &Tree) -> bool {
+    let counts_nothing = |text: String| !text.lines().any(|line| line.starts_with("numa_"));
+    (tree.is_live() && tree.exists(cpus::DIRECTORY))
+        || tree.text("proc/vmstat").is_ok_and(counts_nothing)
+        || tree.exists("sys/devices/system/clockevents")
 }

@@ -279,11 +279,11 @@ impl NodesByCpus {
         let mut by_cpus = BTreeMap::new();
         for node in nodes
             .iter()
-            .filter(|node| node.online && !node.cpus.is_empty())
+            .filter(|node| node.online && node.has_cpus() == Some(true))
         {
             // Fake nodes share their CPUs: then the list says nothing about which of them it is.
             by_cpus
-                .entry(node.cpus.to_string())
+                .entry(node.known_cpus().to_string())
                 .and_modify(|known| *known = None)
                 .or_insert(Some(node.id));
         }

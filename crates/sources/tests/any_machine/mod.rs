@@ -89,7 +89,7 @@ fn build(plan: &Plan) -> Machine {
     let online: CpuSet = machine
         .cpus
         .iter()
-        .filter(|cpu| cpu.online)
+        .filter(|cpu| cpu.is_online())
         .map(|cpu| cpu.id)
         .collect();
     machine.cpu_states = CpuStates::online_only(online.clone(), "it was not drawn");
@@ -97,7 +97,7 @@ fn build(plan: &Plan) -> Machine {
         let near: Vec<CpuSet> = machine
             .nodes
             .iter()
-            .map(|node| node.cpus.intersection(&online))
+            .map(|node| node.known_cpus().intersection(&online))
             .collect();
         let cache = |(at, cpus): (usize, CpuSet)| Cache {
             level: 3,
@@ -125,8 +125,8 @@ fn build(plan: &Plan) -> Machine {
 
 fn cpu_of(plan: &Plan, cpu: CpuId, first: u32, node_online: bool, node: NodeId) -> Cpu {
     let mut built = Cpu::new(cpu, Some(node));
-    built.online = node_online && !plan.offline.contains(&(cpu.0 as u8));
-    if built.online {
+    built.online = (node_online && !plan.offline.contains(&(cpu.0 as u8))).into();
+    if built.is_online() {
         let in_core = (first..=cpu.0)
             .filter(|other| (other - first) / plan.smt == (cpu.0 - first) / plan.smt);
         let mut online = in_core.filter(|other| !plan.offline.contains(&(*other as u8)));

@@ -33,7 +33,7 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
     writeln!(out, "possible nodes {}", known(&machine.possible_nodes))?;
     for node in &machine.nodes {
         let state = if node.online { "online" } else { "offline" };
-        write!(out, "node {} {state} cpus [{}]", node.id, node.cpus)?;
+        write!(out, "node {} {state} cpus [{}]", node.id, node.known_cpus())?;
         match &node.memory {
             Known::Yes(memory) => write!(
                 out,
@@ -99,7 +99,7 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
             out,
             "cpu {} online {} node {}",
             cpu.id,
-            cpu.online,
+            cpu.is_online(),
             or_dash(cpu.node)
         )?;
         write!(

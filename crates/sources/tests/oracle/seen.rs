@@ -33,7 +33,8 @@ impl Seen {
         };
         for node in machine.online_nodes() {
             seen.node_numbers.insert(node.id.0);
-            seen.nodes.insert(node.id.0, node.cpus.intersection(online));
+            seen.nodes
+                .insert(node.id.0, node.known_cpus().intersection(online));
             seen.memory
                 .extend(node.total_bytes().map(|bytes| (node.id.0, bytes)));
         }
@@ -45,7 +46,7 @@ impl Seen {
         });
         let mut cores: BTreeMap<_, CpuSet> = BTreeMap::new();
         let mut packages: BTreeMap<_, CpuSet> = BTreeMap::new();
-        for cpu in machine.cpus.iter().filter(|cpu| cpu.online) {
+        for cpu in machine.cpus.iter().filter(|cpu| cpu.is_online()) {
             if let Some(core) = cpu.core {
                 cores.entry(core).or_default().insert(cpu.id);
             }

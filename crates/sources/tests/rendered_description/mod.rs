@@ -123,12 +123,12 @@ fn cpus(machine: &Machine, out: &mut String) -> fmt::Result {
         .nodes
         .iter()
         .filter(|node| !node.online)
-        .flat_map(|node| node.cpus.iter())
+        .flat_map(|node| node.known_cpus().iter())
         .collect();
     let offline: CpuSet = machine
         .cpus
         .iter()
-        .filter(|cpu| !cpu.online)
+        .filter(|cpu| !cpu.is_online())
         .map(|cpu| cpu.id)
         .collect();
     let offline = offline.difference(&down);
@@ -171,7 +171,7 @@ fn threads(machine: &Machine) -> Option<usize> {
         .filter(|cpu| cpu.core == Some(first))
         .count();
     let regular = |node: &Node| {
-        let order: Vec<CpuId> = node.cpus.iter().collect();
+        let order: Vec<CpuId> = node.known_cpus().iter().collect();
         let fits = |(at, cpu): (usize, &CpuId)| {
             let cpu = machine.cpu(*cpu);
             cpu.is_some_and(|cpu| {
@@ -205,7 +205,7 @@ fn node_packages(machine: &Machine) -> Option<BTreeMap<NodeId, i64>> {
     let mut packages = BTreeMap::new();
     for node in &machine.nodes {
         let found: BTreeSet<Option<i64>> = node
-            .cpus
+            .known_cpus()
             .iter()
             .filter_map(|cpu| machine.cpu(cpu))
             .map(|cpu| cpu.package)
@@ -224,7 +224,7 @@ fn node(node: &Node, packages: Option<&BTreeMap<NodeId, i64>>, out: &mut String)
     line(
         out,
         "cpus",
-        (!node.cpus.is_empty()).then(|| quoted(&node.cpus)),
+        (!node.known_cpus().is_empty()).then(|| quoted(node.known_cpus())),
     )?;
     line(
         out,

@@ -216,7 +216,7 @@ impl Traffic<'_> {
         let with_cpus = self
             .machine
             .online_nodes()
-            .filter(|node| !node.cpus.is_empty())
+            .filter(|node| !node.known_cpus().is_empty())
             .map(|node| Some(node.id));
         let submitting = self
             .ways
@@ -277,7 +277,7 @@ impl Traffic<'_> {
         };
         let of_node = node
             .and_then(|node| self.machine.node(node))
-            .map(|node| &node.cpus);
+            .map(|node| node.known_cpus());
         let online =
             of_node.and_then(|cpus| cpus.intersection(&self.machine.cpu_states.online).first());
         let seen = online.and_then(|cpu| self.seen_from(cpu));

@@ -57,6 +57,10 @@ pub(super) fn check(
     {
         return;
     }
+    if let Some(because) = &site.cpu_nodes_unknown {
+        ledger.skip(FAR, because);
+        return ledger.skip(SHARE, because);
+    }
     let locality = site.locality(device);
     let rings = site.rings(locality.node);
     let queues = members.iter().any(|interrupt| interrupt.queue.is_some());

@@ -6,7 +6,7 @@ use maud::html;
 use nearfar_machine::{Machine, Node, NodeId, NodeSet};
 
 use super::Checkup;
-use crate::amount::count;
+use crate::amount::{count, or};
 use crate::document::{Document, Table, Text, cells};
 use crate::kinds::kinds;
 use crate::style::Role;
@@ -74,7 +74,13 @@ fn alike(machine: &Machine, drawn: &[&Node], out: &mut Document) {
     let mut table = Table::of(columns).caption("Nodes that are alike");
     for (kind, nodes) in &kinds {
         let state = if kind.online { "online" } else { "not online" };
-        table.row(cells![nodes, nodes.len(), state, kind.cpus, &kind.memory]);
+        table.row(cells![
+            nodes,
+            nodes.len(),
+            state,
+            or(kind.cpus, "?"),
+            &kind.memory
+        ]);
     }
     let others = machine.nodes.len() - drawn.len();
     let summary = format!("{}, by kind", count(others, "other node"));

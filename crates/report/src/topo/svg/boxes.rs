@@ -193,7 +193,7 @@ impl Inside<'_> {
         let (id, remark) = (self.node.id, self.remark());
         if self.parts.is_small() {
             let cpus = Some(remark).filter(|remark| !remark.is_empty());
-            let cpus = cpus.unwrap_or_else(|| format!("{} CPUs", self.node.cpus.len()));
+            let cpus = cpus.unwrap_or_else(|| format!("{} CPUs", self.node.known_cpus().len()));
             let markup = html! {
                 (text("node", 0, 11, width / 2, 12, &id.to_string()))
                 text.dim.end x=(width) y="11" font-size="9" { (cpus) }
@@ -217,10 +217,11 @@ impl Inside<'_> {
     }
 
     fn cpus(&self) -> String {
-        match self.node.cpus.len() {
-            0 => "no CPUs".to_owned(),
-            1 => format!("CPU {}", self.node.cpus),
-            _ => format!("CPUs {}", self.node.cpus),
+        match self.node.cpus.get() {
+            None => "CPUs unknown".to_owned(),
+            Some(cpus) if cpus.is_empty() => "no CPUs".to_owned(),
+            Some(cpus) if cpus.len() == 1 => format!("CPU {cpus}"),
+            Some(cpus) => format!("CPUs {cpus}"),
         }
     }
 
@@ -239,10 +240,11 @@ impl Inside<'_> {
                 long
             }
         };
-        match (node.online, node.cpus.is_empty(), node.has_memory()) {
+        match (node.online, node.has_cpus(), node.has_memory()) {
             (false, ..) => "not online".to_owned(),
-            (_, true, Some(false)) => short("empty", "neither CPUs nor memory".to_owned()),
-            (_, true, _) => short("no CPUs", tier()),
+            (_, Some(false), Some(false)) => short("empty", "neither CPUs nor memory".to_owned()),
+            (_, None, _) if self.parts.is_small() => "CPUs ?".to_owned(),
+            (_, Some(false), _) => short("no CPUs", tier()),
             (_, _, Some(false)) => "no memory".to_owned(),
             _ => or(
                 node.fake_of

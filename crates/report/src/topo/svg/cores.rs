@@ -112,13 +112,13 @@ impl<'a> Cores<'a> {
     /// The node's cores by cache. Caches that every core has for itself, or that are too many, group nothing.
     fn groups(&self, node: &Node) -> Vec<Group> {
         let mut cores: Vec<CpuSet> = Vec::new();
-        let mut left = node.cpus.clone();
+        let mut left = node.known_cpus().clone();
         while let Some(cpu) = left.first() {
             // A core's leader is its lowest CPU, so the first one left leads, or its core began on another node.
-            let core = self
-                .by_leader
-                .get(&cpu)
-                .map_or_else(|| CpuSet::single(cpu), |core| core.intersection(&node.cpus));
+            let core = self.by_leader.get(&cpu).map_or_else(
+                || CpuSet::single(cpu),
+                |core| core.intersection(node.known_cpus()),
+            );
             left = left.difference(&core);
             left.remove(cpu);
             cores.push(core);
@@ -128,7 +128,7 @@ impl<'a> Cores<'a> {
             is_shared,
             cores,
         };
-        let is_here = |cache: &&&Cache| cache.cpus.intersects(&node.cpus);
+        let is_here = |cache: &&&Cache| cache.cpus.intersects(node.known_cpus());
         let caches: Vec<&&Cache> = self.last_level.iter().filter(is_here).collect();
         let are_own = caches.len() > 1 && caches.len() >= cores.len();
         if caches.is_empty() || caches.len() > MAX_GROUPS || are_own {

@@ -17,8 +17,8 @@ fn signs(machine: &Machine, marks: &Marks) -> Vec<Sign> {
         |class: &str| html! { rect class=(class) x="0.5" y="0.5" width="11" height="11" rx="3" {} };
     let states = &machine.cpu_states;
     let nodes = || machine.nodes.iter();
-    let online = nodes().any(|node| node.cpus.intersects(&states.online));
-    let down = nodes().any(|node| !node.cpus.is_subset(&states.online));
+    let online = nodes().any(|node| node.known_cpus().intersects(&states.online));
+    let down = nodes().any(|node| !node.known_cpus().is_subset(&states.online));
     let memory = nodes().any(|node| node.total_bytes().is_some_and(|size| size > 0));
     let free = nodes()
         .filter_map(|node| node.memory.get())
