@@ -39,6 +39,7 @@ mod man;
 #[path = "../examples/measured/mod.rs"]
 mod measured;
 mod names;
+mod next_steps;
 mod packages;
 mod prefer;
 mod prefer_service;

@@ -38,6 +38,11 @@ impl Answer {
             .unwrap_or_else(|error| panic!("standard output is not JSON: {error}\n{self}"))
     }
 
+    /// Its exit code; none where a signal ended it.
+    pub fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
     /// Fails unless the exit code is 0.
     #[track_caller]
     pub fn succeeded(self) -> Self {
@@ -47,10 +52,7 @@ impl Answer {
     /// Fails unless the exit code is this one.
     #[track_caller]
     pub fn exited(self, code: i32) -> Self {
-        assert!(
-            self.output.status.code() == Some(code),
-            "wanted exit code {code}\n{self}"
-        );
+        assert!(self.code() == Some(code), "wanted exit code {code}\n{self}");
         self
     }
 
