@@ -77,7 +77,7 @@ impl Slurm {
     fn script(&self, host: &HostName) -> String {
         let path = |path: std::path::PathBuf| quoted(&[path.display().to_string()]);
         format!(
-            "#!/bin/sh\nset -C\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
+            "#!/bin/sh\numask 022\nset -C\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
             path(self.steps.layout.partial(host)),
             quoted(&self.steps.words(host)),
             path(self.steps.layout.answer(host)),
