@@ -136,6 +136,7 @@ pub fn rollback_with(
                 journal: &mut journal,
                 tree,
                 force,
+                later: &later,
             };
             for written in contents
                 .writes
@@ -143,7 +144,7 @@ pub fn rollback_with(
                 .rev()
                 .filter(|written| written.is_open())
             {
-                let result = name_later_change_set(undo.undo(written), written, &later);
+                let result = undo.undo(written);
                 changes.push(reverted(written, result));
             }
             if !contents.finished {
@@ -212,23 +213,6 @@ fn choose(
         Some(error) if !has_one => Err(error),
         _ => Ok(choice),
     }
-}
-
-/// Says of a value that is not ours whose it is, where it was a later change set's.
-fn name_later_change_set(
-    result: UndoResult,
-    written: &Written,
-    later: &[(ChangeSetId, Contents)],
-) -> UndoResult {
-    let UndoResult::ChangedSince { now, .. } = result else {
-        return result;
-    };
-    let by_change_set = writer(
-        &now,
-        written,
-        later.iter().map(|(run, contents)| (*run, contents)),
-    );
-    UndoResult::ChangedSince { now, by_change_set }
 }
 
 /// The first of these runs whose write to the same file stands and made it say this.

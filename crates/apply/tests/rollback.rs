@@ -114,6 +114,38 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
     }
 }
 
+/// Two change sets wrote the same value, because another program wrote in between; or the later one wrote the old value back.
+#[test]
+fn what_a_later_change_set_wrote_is_its_own_also_where_the_value_is_equal() {
+    for (between, later) in [("6\n", "4"), ("4\n", "0-7")] {
+        let tree = Tree::machine();
+        apply_to(&tree, vec![planned(interrupt(10, "4"), None)]);
+        tree.put(IRQ_10, between);
+        apply_to(&tree, vec![planned(interrupt(10, later), None)]);
+        let of = |run| RollbackOptions {
+            selection: Selection::Number(ChangeSetId(run)),
+            ..RollbackOptions::default()
+        };
+        let refused = rollback(&tree.target(), &of(1)).unwrap();
+        assert_eq!(
+            refused.changes[0].result,
+            UndoResult::ChangedSince {
+                now: later.into(),
+                by_change_set: Some(ChangeSetId(2)),
+            }
+        );
+        assert_eq!(tree.get(IRQ_10), format!("{later}\n"));
+        assert!(rollback(&tree.target(), &of(2)).unwrap().is_complete());
+        assert_eq!(tree.get(IRQ_10), between);
+        let force = RollbackOptions {
+            force: true,
+            ..of(1)
+        };
+        assert!(rollback(&tree.target(), &force).unwrap().is_complete());
+        assert_eq!(tree.get(IRQ_10), "0-7\n");
+    }
+}
+
 #[test]
 fn a_label_selects_change_sets() {
     let tree = Tree::machine();

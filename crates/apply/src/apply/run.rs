@@ -323,6 +323,7 @@ impl<'a> Carrying<'a> {
             journal,
             tree: self.tree,
             force: false,
+            later: &[],
         };
         for written in self
             .writes
