@@ -164,13 +164,17 @@ impl Undo<'_> {
             },
         );
         written.progress = Progress::Undoing;
+        let rebound = match self.tree {
+            true => None,
+            false => cpuset_memory::rebound_by_undo(self.system, &intent),
+        };
         let to = match self.write_back(&intent) {
             Ok(to) => to,
             Err(error) => return UndoResult::Failed { error },
         };
         let stays = match self.tree {
             true => None,
-            false => cpuset_memory::what_stays(self.system, &intent, &now, &to),
+            false => cpuset_memory::what_stays(self.system, &intent, &now, &to, rebound),
         };
         let bound = driver.map_or(Ok(None), |(device, driver)| {
             let later = &intent.later_paths;
