@@ -175,6 +175,7 @@ fn choose(
     boot: Option<&str>,
 ) -> Result<Choice, ApplyError> {
     let asked = selection.number();
+    let mut damaged = None;
     let (mut has_one, mut labels) = (false, BTreeSet::new());
     let mut choice = Choice {
         chosen: None,
@@ -188,6 +189,14 @@ fn choose(
         let contents = match journal::read(state, run) {
             // Asked for an older change set, a damaged later one does not matter, except that it may have written since.
             Err(_) if asked.is_some_and(|asked| asked != run) => continue,
+            // It may have the label, where it does not say another one. Those that certainly have it are undone first.
+            Err(error) if let Selection::Label(label) = selection => {
+                let header = journal::header(state, run);
+                if header.is_none_or(|header| header.label.as_ref() == Some(label)) {
+                    damaged.get_or_insert(error);
+                }
+                continue;
+            }
             read => read?,
         };
         if asked == Some(run) {
@@ -208,6 +217,9 @@ fn choose(
             _ => {}
         }
         choice.later.push((run, contents));
+    }
+    if let Some(error) = damaged {
+        return Err(error);
     }
     match selection.missing(state.place.clone(), &labels) {
         Some(error) if !has_one => Err(error),

@@ -180,6 +180,41 @@ fn a_label_selects_change_sets() {
     assert_eq!(last.change_set, Some(ChangeSetId(2)), "it has no label");
 }
 
+/// Only one that may have the label itself is an error, once those that have it are undone.
+#[test]
+fn a_damaged_journal_of_another_label_does_not_keep_a_label_from_being_undone() {
+    for (label, is_header_damaged, is_error) in [
+        ("theirs", false, false),
+        ("mine", false, true),
+        ("theirs", true, true),
+    ] {
+        let tree = Tree::machine();
+        for (irq, label) in [(10, "mine"), (11, label)] {
+            let options = ApplyOptions {
+                label: Some(label.to_owned()),
+                ..ApplyOptions::default()
+            };
+            let plan = plan(vec![planned(interrupt(irq, "4"), None)]);
+            apply(&plan, &tree.target(), &options).unwrap();
+        }
+        let journal = tree.journal(2);
+        let mut bytes = std::fs::read(&journal).unwrap();
+        let line = bytes.iter().position(|&byte| byte == b'\n').unwrap();
+        let at = if is_header_damaged { 20 } else { line + 20 };
+        bytes[at] ^= 1;
+        std::fs::write(&journal, bytes).unwrap();
+        let of_label = RollbackOptions {
+            selection: Selection::Label("mine".to_owned()),
+            ..RollbackOptions::default()
+        };
+        let first = rollback(&tree.target(), &of_label).unwrap();
+        assert_eq!(first.change_set, Some(ChangeSetId(1)));
+        assert_eq!(tree.get(IRQ_10), "0-7\n");
+        let second = rollback(&tree.target(), &of_label);
+        assert_eq!(second.is_err(), is_error, "{label}: {second:?}");
+    }
+}
+
 #[test]
 fn a_run_that_does_not_exist_is_named() {
     let tree = Tree::machine();
