@@ -11,6 +11,7 @@
 //! (cpuset_migrate_mm() in kernel/cgroup/cpuset.c, with MPOL_MF_MOVE_ALL: shared pages as well).
 
 mod find;
+mod policies;
 
 use std::io;
 
@@ -80,6 +81,11 @@ pub enum CpusetMemoryError {
         needed: u64,
         to_move: u64,
     },
+    #[error(
+        "memory policies would be lost: {0}; the kernel rewrites them with the list, and the old list does not bring them back. \
+         Stop the task first, or apply with --force"
+    )]
+    Policies(String),
     #[error("cannot read {file}: {reason}")]
     Read { file: String, reason: String },
     #[error(transparent)]
@@ -94,6 +100,7 @@ impl CpusetMemoryError {
             Self::NoController { .. }
                 | Self::NotAllowed { .. }
                 | Self::TooFull { .. }
+                | Self::Policies(_)
                 | Self::Read { .. }
         )
     }
@@ -119,13 +126,18 @@ pub fn planned_cpuset_memory(
         ),
         None => "how much of its memory is on other nodes is unknown".to_owned(),
     };
+    // apply can be forced: the plan is made, and says what that costs.
+    let policies = check_policies(&system, target.is_tree(), &group, &found.effective);
+    let policies = policies
+        .err()
+        .map_or_else(String::new, |it| format!(" Refused without --force: {it}."));
     let (first, from) = (nodes.first(), found.from.first());
     let distance = first.zip(from).map(|(to, from)| {
         let (now, after) = (machine.distance(to, from), machine.distance(to, to));
         nearfar_placement::change::DistanceChange { now, after }
     });
     let planned = Planned {
-        reason: format!("control group {group}: memory on nodes {nodes} only; {moves}."),
+        reason: format!("control group {group}: memory on nodes {nodes} only; {moves}.{policies}"),
         change: Change::CpusetMemory { group, nodes },
         before: Some(found.now.trim_end().to_owned()),
         owner: None,
@@ -154,7 +166,10 @@ pub fn check_cpusets(plan: &mut Plan, target: Option<&Target>) -> Result<(), App
         let found = fits.map_err(CpusetMemoryError::Change).and_then(|()| {
             let system = system.as_ref();
             system
-                .map(|system| check(system, is_tree, group, nodes))
+                .map(|system| {
+                    let found = check(system, is_tree, group, nodes)?;
+                    check_policies(system, is_tree, group, &found.effective).map(|()| found)
+                })
                 .transpose()
         });
         match found {
@@ -179,10 +194,40 @@ pub(crate) fn check_all(
 ) -> Result<(), CpusetMemoryError> {
     for planned in &plan.changes {
         if let Change::CpusetMemory { group, nodes } = &planned.change {
-            check(system, tree, group, nodes)?;
+            check_to_apply(system, tree, group, nodes, false)?;
         }
     }
     Ok(())
+}
+
+/// Whether apply makes the change now.
+pub(crate) fn check_to_apply(
+    system: &dyn System,
+    tree: bool,
+    group: &str,
+    nodes: &NodeSet,
+    force: bool,
+) -> Result<(), CpusetMemoryError> {
+    let found = check(system, tree, group, nodes)?;
+    match force {
+        true => Ok(()),
+        false => check_policies(system, tree, group, &found.effective),
+    }
+}
+
+/// Fails where undoing the change would not bring back the memory policies of the group's tasks.
+fn check_policies(
+    system: &dyn System,
+    tree: bool,
+    group: &str,
+    effective: &NodeSet,
+) -> Result<(), CpusetMemoryError> {
+    let rebound = policies::rebound(system, tree, group, effective)?;
+    let lost = rebound.iter().filter(|it| it.is_lost);
+    match policies::described(lost, false) {
+        Some(lost) => Err(CpusetMemoryError::Policies(lost)),
+        None => Ok(()),
+    }
 }
 
 /// What a group has now.
@@ -193,10 +238,12 @@ pub(crate) struct GroupMemory {
     to_move: Option<u64>,
     /// The nodes that these are on.
     from: NodeSet,
+    /// The nodes that it has memory on afterwards.
+    effective: NodeSet,
 }
 
 /// Whether the group may get these nodes now. A tree may lack any file but that of the group.
-pub(crate) fn check(
+fn check(
     system: &dyn System,
     tree: bool,
     group: &str,
@@ -239,8 +286,13 @@ pub(crate) fn check(
         it.iter()
             .fold(0, |sum: u64, on| sum.saturating_add(on.bytes))
     });
-    check_room(system, tree, effective, to_move.unwrap_or(0))?;
-    Ok(GroupMemory { now, to_move, from })
+    check_room(system, tree, &effective, to_move.unwrap_or(0))?;
+    Ok(GroupMemory {
+        now,
+        to_move,
+        from,
+        effective,
+    })
 }
 
 /// The text of the group's `cpuset.mems`.
@@ -280,7 +332,7 @@ fn memory_elsewhere(
 fn check_room(
     system: &dyn System,
     tree: bool,
-    nodes: NodeSet,
+    nodes: &NodeSet,
     to_move: u64,
 ) -> Result<(), CpusetMemoryError> {
     const ZONES: &str = "/proc/zoneinfo";
@@ -303,7 +355,7 @@ fn check_room(
         return Ok(());
     }
     Err(CpusetMemoryError::TooFull {
-        nodes,
+        nodes: nodes.clone(),
         unreserved,
         needed,
         to_move,
@@ -331,12 +383,38 @@ pub(crate) fn is_for_tasks(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
 }
 
-/// What undoing the write has not undone: the memory that moved to the nodes that were found.
+/// Memory policies that undoing the write rewrites, in words; looked at before it.
+pub(crate) fn rebound_by_undo(system: &dyn System, intent: &Intent) -> Option<String> {
+    let Setting::CpusetMemory { group } = &intent.setting else {
+        return None;
+    };
+    let allowed = list(system, &format!("{}/cpuset.mems.effective", above(group))).ok()?;
+    let old = NodeSet::parse_list(intent.old.trim()).ok()?;
+    let nodes = match old.intersection(&allowed) {
+        none if none.is_empty() => allowed,
+        nodes => nodes,
+    };
+    match policies::rebound(system, false, group, &nodes) {
+        Ok(rebound) => {
+            let policies = policies::described(rebound.iter().filter(|it| it.is_changed), true)?;
+            Some(format!(
+                "the kernel rewrote memory policies with the list, {policies}: start these tasks again where that is not the \
+                 policy that they had"
+            ))
+        }
+        Err(error) => Some(format!(
+            "whether memory policies changed is unknown: {error}"
+        )),
+    }
+}
+
+/// What undoing the write has not undone: the memory that moved to the nodes that were found, and policies.
 pub(crate) fn what_stays(
     system: &dyn System,
     intent: &Intent,
     found: &str,
     written: &str,
+    rebound: Option<String>,
 ) -> Option<String> {
     let Setting::CpusetMemory { group } = &intent.setting else {
         return None;
@@ -355,6 +433,7 @@ pub(crate) fn what_stays(
             "memory that moved to nodes {stay} stays there: move it with --group-memory /{group}"
         ));
     }
+    notes.extend(rebound);
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 

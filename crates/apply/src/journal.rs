@@ -20,7 +20,7 @@ use nearfar_machine::PciAddress;
 use nearfar_placement::change::Owner;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use read::{Contents, read};
+pub(crate) use read::{Contents, header, read};
 pub(crate) use writes::{Progress, Written};
 
 use crate::change_set_files::ChangeSetFiles as _;

@@ -136,6 +136,7 @@ pub fn rollback_with(
                 journal: &mut journal,
                 tree,
                 force,
+                later: &later,
             };
             for written in contents
                 .writes
@@ -143,7 +144,7 @@ pub fn rollback_with(
                 .rev()
                 .filter(|written| written.is_open())
             {
-                let result = name_later_change_set(undo.undo(written), written, &later);
+                let result = undo.undo(written);
                 changes.push(reverted(written, result));
             }
             if !contents.finished {
@@ -174,6 +175,7 @@ fn choose(
     boot: Option<&str>,
 ) -> Result<Choice, ApplyError> {
     let asked = selection.number();
+    let mut damaged = None;
     let (mut has_one, mut labels) = (false, BTreeSet::new());
     let mut choice = Choice {
         chosen: None,
@@ -187,6 +189,14 @@ fn choose(
         let contents = match journal::read(state, run) {
             // Asked for an older change set, a damaged later one does not matter, except that it may have written since.
             Err(_) if asked.is_some_and(|asked| asked != run) => continue,
+            // It may have the label, where it does not say another one. Those that certainly have it are undone first.
+            Err(error) if let Selection::Label(label) = selection => {
+                let header = journal::header(state, run);
+                if header.is_none_or(|header| header.label.as_ref() == Some(label)) {
+                    damaged.get_or_insert(error);
+                }
+                continue;
+            }
             read => read?,
         };
         if asked == Some(run) {
@@ -208,27 +218,13 @@ fn choose(
         }
         choice.later.push((run, contents));
     }
+    if let Some(error) = damaged {
+        return Err(error);
+    }
     match selection.missing(state.place.clone(), &labels) {
         Some(error) if !has_one => Err(error),
         _ => Ok(choice),
     }
-}
-
-/// Says of a value that is not ours whose it is, where it was a later change set's.
-fn name_later_change_set(
-    result: UndoResult,
-    written: &Written,
-    later: &[(ChangeSetId, Contents)],
-) -> UndoResult {
-    let UndoResult::ChangedSince { now, .. } = result else {
-        return result;
-    };
-    let by_change_set = writer(
-        &now,
-        written,
-        later.iter().map(|(run, contents)| (*run, contents)),
-    );
-    UndoResult::ChangedSince { now, by_change_set }
 }
 
 /// The first of these runs whose write to the same file stands and made it say this.

@@ -16,6 +16,14 @@ pub trait System {
     /// The system's answer; also for what is not a regular file or has more than 4 MiB.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
+    /// The begin of a file, at least its first line: the kernel makes the rest of a sequence file only when it is read.
+    ///
+    /// # Errors
+    /// As [`System::read`].
+    fn begin(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.read(path)
+    }
+
     /// Gives a file this content, with a single write as sysfs and procfs need it.
     ///
     /// # Errors

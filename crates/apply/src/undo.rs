@@ -6,6 +6,7 @@
 //!  what this change set wrote     old bytes written, read back
 //!  a mix of both           the same (a tree's file, killed between writing and shortening it)
 //!  anything else           another program changed it since: kept, unless forced
+//!  whatever it is, and a later change set wrote it and is in force: that one's, kept, unless forced
 //!  not there               went with its device: nothing to do
 //!
 //!  Where its number or name is another device's now, nothing is written whatever the file shows.
@@ -17,12 +18,15 @@ use std::io;
 use nearfar_lease::StateDir;
 use nearfar_lease::rebind::paths_follow;
 use nearfar_machine::PciAddress;
+use nearfar_placement::change::Owner;
 
+use crate::change_set_id::ChangeSetId;
 use crate::cpuset_memory;
-use crate::journal::{Intent, Journal, Progress, Record, Written};
+use crate::journal::{Contents, Intent, Journal, Progress, Record, Written};
 use crate::outcome::UndoResult;
 use crate::owner::{self, Mismatch};
 use crate::rebind::{bound_driver, function_directory, may_rebind, rebind};
+use crate::rollback::writer;
 use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
 use crate::task_memory;
@@ -34,6 +38,8 @@ pub(crate) struct Undo<'a> {
     pub(crate) journal: &'a mut Journal,
     pub(crate) tree: bool,
     pub(crate) force: bool,
+    /// The change sets after the one that is undone, newest first.
+    pub(crate) later: &'a [(ChangeSetId, Contents)],
 }
 
 impl Undo<'_> {
@@ -91,6 +97,13 @@ impl Undo<'_> {
             let error = "a directory tree has no processes".to_owned();
             return UndoResult::Failed { error };
         }
+        // Pages on the target may be those that it moved there.
+        if let Some(by) = self.later_writer(written, "").filter(|_| !self.force) {
+            return UndoResult::ChangedSince {
+                now: "moved again".to_owned(),
+                by_change_set: Some(by),
+            };
+        }
         let write = intent.write;
         let _ = self.journal.append(self.system, Record::Undoing { write });
         written.progress = Progress::Undoing;
@@ -133,16 +146,16 @@ impl Undo<'_> {
         {
             found = Found::Ours;
         }
+        let by_change_set = self.later_writer(written, &now);
+        if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
+            return UndoResult::ChangedSince {
+                now: now.trim_end().to_owned(),
+                by_change_set,
+            };
+        }
         let driver = self.driver_to_bind(written, found);
-        match found {
-            Found::Old if driver.is_none() => return UndoResult::AlreadyBefore,
-            Found::Foreign if !self.force => {
-                return UndoResult::ChangedSince {
-                    now: now.trim_end().to_owned(),
-                    by_change_set: None,
-                };
-            }
-            _ => {}
+        if found == Found::Old && driver.is_none() {
+            return UndoResult::AlreadyBefore;
         }
         let _ = self.journal.append(
             self.system,
@@ -151,13 +164,17 @@ impl Undo<'_> {
             },
         );
         written.progress = Progress::Undoing;
+        let rebound = match self.tree {
+            true => None,
+            false => cpuset_memory::rebound_by_undo(self.system, &intent),
+        };
         let to = match self.write_back(&intent) {
             Ok(to) => to,
             Err(error) => return UndoResult::Failed { error },
         };
         let stays = match self.tree {
             true => None,
-            false => cpuset_memory::what_stays(self.system, &intent, &now, &to),
+            false => cpuset_memory::what_stays(self.system, &intent, &now, &to, rebound),
         };
         let bound = driver.map_or(Ok(None), |(device, driver)| {
             let later = &intent.later_paths;
@@ -176,6 +193,25 @@ impl Undo<'_> {
             },
             Err(error) => UndoResult::Failed { error },
         }
+    }
+
+    /// The later change set in force that wrote the same setting. Two of them can write equal values, and the older of these
+    /// bytes are then the newer one's. The one that made it say this is named before others.
+    fn later_writer(&self, written: &Written, now: &str) -> Option<ChangeSetId> {
+        let later = || self.later.iter().map(|(run, contents)| (*run, contents));
+        writer(now, written, later()).or_else(|| {
+            let intent = &written.intent;
+            let process = |owner: &Option<Owner>| owner.as_ref()?.process.clone();
+            let writes = |contents: &Contents| {
+                let mut open = contents.writes.iter().filter(|it| it.is_open());
+                open.any(|it| {
+                    it.intent.setting == intent.setting
+                        && process(&it.intent.owner) == process(&intent.owner)
+                })
+            };
+            let mut writers = later().filter(|(_, contents)| writes(contents));
+            writers.next().map(|(run, _)| run)
+        })
     }
 
     /// Writes the old bytes and reads them back. What was written; in words why not.

@@ -119,6 +119,110 @@ fn killed_at_any_step_it_is_undone() {
     }
 }
 
+/// Gives the group, or one below it, a task with a mapping of this policy.
+fn task(tree: &Tree, below: &str, policy: &str) {
+    tree.put(&format!("{GROUP}{below}/cgroup.procs"), "4711\n");
+    tree.put(&format!("{GROUP}{below}/cgroup.threads"), "4711\n4712\n");
+    let maps =
+        |policy: &str| format!("1000 default file=/usr/bin/db N0=2\n7f00 {policy} anon=2 N0=2\n");
+    tree.put("/proc/4711/numa_maps", &maps(policy));
+    tree.put("/proc/4711/comm", "db\n");
+    tree.put("/proc/4712/numa_maps", &maps("default"));
+}
+
+#[test]
+fn memory_policies_that_would_not_come_back_are_refused() {
+    for (policy, before, nodes, is_refused) in [
+        ("interleave:0-1", "", "1", true),
+        ("bind:1", "", "1", true),
+        ("weighted interleave:0-1", "", "1", true),
+        ("prefer (many):1", "0-1", "1", true),
+        ("bind=balancing:0-1", "", "1", true),
+        // By its place it goes to the other node and back.
+        ("bind:0", "", "1", false),
+        ("bind:0", "", "0", false),
+        ("bind=static:1", "", "1", false),
+        ("interleave=relative:0-1", "", "1", false),
+        ("default", "", "1", false),
+        ("local", "", "1", false),
+        // The group's tasks have both nodes already.
+        ("interleave:0-1", "", "0-1", false),
+    ] {
+        for below in ["", "/workers"] {
+            let tree = machine();
+            tree.put(FILE, &format!("{before}\n"));
+            tree.put(&format!("{GROUP}/cpuset.mems.effective"), "0-1\n");
+            task(&tree, below, policy);
+            let plan = one(nodes, Some(before));
+            let checked = check_plan(&plan, &tree.target()).map_err(|error| error.to_string());
+            let outcome = apply(&plan, &tree.target(), &ApplyOptions::default()).unwrap();
+            let case = format!("{policy} {nodes} {below}: {outcome:?}");
+            assert_eq!(outcome.is_complete(), !is_refused, "{case}");
+            let Err(error) = checked else {
+                assert!(!is_refused, "{case}");
+                continue;
+            };
+            assert!(
+                error.contains(&format!("{policy} of task 4711 (db)")),
+                "{error}"
+            );
+            assert_eq!(tree.get(FILE), format!("{before}\n"));
+            let force = ApplyOptions {
+                force: true,
+                ..ApplyOptions::default()
+            };
+            assert!(apply(&plan, &tree.target(), &force).unwrap().is_complete());
+        }
+    }
+}
+
+/// A thread can have set its own, and numa_maps of the process does not show it.
+#[test]
+fn the_policy_of_a_thread_counts_as_well() {
+    let tree = machine();
+    tree.put(&format!("{GROUP}/cpuset.mems.effective"), "0-1\n");
+    task(&tree, "", "default");
+    tree.put(
+        "/proc/4712/numa_maps",
+        "1000 interleave:0-1 file=/usr/bin/db N0=2\n",
+    );
+    let error = check_plan(&one("1", None), &tree.target())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("interleave:0-1 of task 4712"), "{error}");
+}
+
+#[test]
+fn the_undo_says_which_policies_it_rewrote() {
+    let tree = machine();
+    let state = tempfile::tempdir().unwrap();
+    let target = nearfar_apply::Target::live(Some(state.path().to_owned()));
+    let kernel = crate::support::kernel::Kernel::over(&tree.root());
+    tree.put("/proc/sys/kernel/random/boot_id", "boot\n");
+    tree.put("/sys/fs/cgroup/cpuset.mems.effective", "0-1\n");
+    task(&tree, "", "default");
+    apply_with(
+        &one("1", Some("")),
+        &target,
+        &ApplyOptions::default(),
+        &kernel,
+    )
+    .unwrap();
+    // It began after that.
+    task(&tree, "", "bind:1");
+    let undone = rollback_with(&target, &RollbackOptions::default(), &kernel).unwrap();
+    let UndoResult::Restored {
+        note: Some(note), ..
+    } = &undone.changes[0].result
+    else {
+        panic!("{undone:?}")
+    };
+    assert!(
+        note.contains("bind:1 of task 4711 (db) to bind:0"),
+        "{note}"
+    );
+}
+
 /// A group with tasks: the kernel does not take an empty list.
 struct Populated(Rooted);
 

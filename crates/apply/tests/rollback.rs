@@ -114,6 +114,38 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
     }
 }
 
+/// Two change sets wrote the same value, because another program wrote in between; or the later one wrote the old value back.
+#[test]
+fn what_a_later_change_set_wrote_is_its_own_also_where_the_value_is_equal() {
+    for (between, later) in [("6\n", "4"), ("4\n", "0-7")] {
+        let tree = Tree::machine();
+        apply_to(&tree, vec![planned(interrupt(10, "4"), None)]);
+        tree.put(IRQ_10, between);
+        apply_to(&tree, vec![planned(interrupt(10, later), None)]);
+        let of = |run| RollbackOptions {
+            selection: Selection::Number(ChangeSetId(run)),
+            ..RollbackOptions::default()
+        };
+        let refused = rollback(&tree.target(), &of(1)).unwrap();
+        assert_eq!(
+            refused.changes[0].result,
+            UndoResult::ChangedSince {
+                now: later.into(),
+                by_change_set: Some(ChangeSetId(2)),
+            }
+        );
+        assert_eq!(tree.get(IRQ_10), format!("{later}\n"));
+        assert!(rollback(&tree.target(), &of(2)).unwrap().is_complete());
+        assert_eq!(tree.get(IRQ_10), between);
+        let force = RollbackOptions {
+            force: true,
+            ..of(1)
+        };
+        assert!(rollback(&tree.target(), &force).unwrap().is_complete());
+        assert_eq!(tree.get(IRQ_10), "0-7\n");
+    }
+}
+
 #[test]
 fn a_label_selects_change_sets() {
     let tree = Tree::machine();
@@ -146,6 +178,41 @@ fn a_label_selects_change_sets() {
     ));
     let last = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
     assert_eq!(last.change_set, Some(ChangeSetId(2)), "it has no label");
+}
+
+/// Only one that may have the label itself is an error, once those that have it are undone.
+#[test]
+fn a_damaged_journal_of_another_label_does_not_keep_a_label_from_being_undone() {
+    for (label, is_header_damaged, is_error) in [
+        ("theirs", false, false),
+        ("mine", false, true),
+        ("theirs", true, true),
+    ] {
+        let tree = Tree::machine();
+        for (irq, label) in [(10, "mine"), (11, label)] {
+            let options = ApplyOptions {
+                label: Some(label.to_owned()),
+                ..ApplyOptions::default()
+            };
+            let plan = plan(vec![planned(interrupt(irq, "4"), None)]);
+            apply(&plan, &tree.target(), &options).unwrap();
+        }
+        let journal = tree.journal(2);
+        let mut bytes = std::fs::read(&journal).unwrap();
+        let line = bytes.iter().position(|&byte| byte == b'\n').unwrap();
+        let at = if is_header_damaged { 20 } else { line + 20 };
+        bytes[at] ^= 1;
+        std::fs::write(&journal, bytes).unwrap();
+        let of_label = RollbackOptions {
+            selection: Selection::Label("mine".to_owned()),
+            ..RollbackOptions::default()
+        };
+        let first = rollback(&tree.target(), &of_label).unwrap();
+        assert_eq!(first.change_set, Some(ChangeSetId(1)));
+        assert_eq!(tree.get(IRQ_10), "0-7\n");
+        let second = rollback(&tree.target(), &of_label);
+        assert_eq!(second.is_err(), is_error, "{label}: {second:?}");
+    }
 }
 
 #[test]

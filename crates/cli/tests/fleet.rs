@@ -139,6 +139,41 @@ fn a_host_that_fails_is_named_and_asked_again() {
     assert_eq!([started("n1"), started("n2"), started("n3")], [1, 2, 1]);
 }
 
+/// Where every user has the same group, the umask is often 002.
+#[test]
+fn no_other_user_can_write_what_a_run_makes_whatever_the_umask_is() {
+    let sandbox = Sandbox::new();
+    let nearfar = harness::NEARFAR;
+    let script = format!(
+        "umask 000; '{nearfar}' fleet run --engine local --hosts n1 --results new/out -- snapshot"
+    );
+    let ran = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(sandbox.path(""))
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    for part in [
+        "new",
+        "new/out",
+        "new/out/fleet-run.json",
+        "new/out/events.jsonl",
+        "new/out/hosts",
+        "new/out/hosts/n1.result.gz",
+        "new/out/logs",
+        "new/out/logs/n1.err",
+    ] {
+        let mode = std::fs::metadata(sandbox.path(part)).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o022, 0, "{part}: {:o}", mode.mode());
+    }
+    let resume = "fleet run --resume --results new/out";
+    sandbox.nearfar(resume.split(' ')).run().succeeded();
+    let open = std::fs::Permissions::from_mode(0o775);
+    std::fs::set_permissions(sandbox.path("new/out"), open).unwrap();
+    let refused = sandbox.nearfar(resume.split(' ')).run();
+    refused.refused(&["new/out", "others may write there", "chmod go-w"]);
+}
+
 #[test]
 fn what_would_fail_on_every_host_is_refused_here() {
     for (words, says) in [

@@ -170,7 +170,7 @@ pub fn wait_for_started(
     };
     let mut jobs = asking.jobs()?;
     jobs.retain(|host, _| folder.outcome(host).is_none());
-    asking.running = asking.engine.adopt(&jobs);
+    asking.running = asking.engine.adopt(&jobs)?;
     asking.until_all_ended(cancel, OnCancel::EndSteps)
 }
 
@@ -204,7 +204,7 @@ impl Asking<'_> {
         }
         let mut unavailable: BTreeMap<HostName, String> =
             self.engine.unavailable(&missing)?.into_iter().collect();
-        self.running = self.engine.adopt(&jobs);
+        self.running = self.engine.adopt(&jobs)?;
         for host in missing {
             if self.running.contains(&host) {
                 continue;

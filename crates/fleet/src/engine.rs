@@ -97,7 +97,13 @@ pub trait Engine {
     fn start(&mut self, host: &HostName) -> Result<String, EngineError>;
 
     /// Takes over the steps that an earlier nearfar started, each with the engine's name for it: those that may still be there.
-    fn adopt(&mut self, steps: &BTreeMap<HostName, String>) -> BTreeSet<HostName>;
+    ///
+    /// # Errors
+    /// The engine cannot be asked: a step that is taken for gone would be started once more beside the one that runs.
+    fn adopt(
+        &mut self,
+        steps: &BTreeMap<HostName, String>,
+    ) -> Result<BTreeSet<HostName>, EngineError>;
 
     /// The steps that ended since it was last asked.
     ///

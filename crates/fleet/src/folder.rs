@@ -6,12 +6,17 @@
 //! DIR/hosts/n1.result.gz        the answer of a host (crate::result), renamed to this name when it is whole
 //! DIR/logs/n1.err               standard error of its step
 //! ```
+//!
+//! It says which commands are run on which hosts, so it is used only where no other user can write it or replace it
+//! ([`nearfar_lease::trusted`]). What is made here gets its mode explicitly: the umask may give the group write access, and so may
+//! the default ACL of the directory above.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nearfar_lease::trusted::{self, TrustError, TrustedDir};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -29,8 +34,9 @@ const EVENTS: &str = "events.jsonl";
 const MAX_FILE_BYTES: u64 = 256 << 20;
 /// The longest line of events or of the audit log, in bytes.
 const MAX_LINE_BYTES: u64 = 16 << 20;
-/// In the folder of a run a link leads to what another user has chosen.
-const NO_LINK: OFlags = OFlags::NOFOLLOW;
+/// Mode of what is made in the folder: every user can read it, this one write it.
+const DIRECTORY_MODE: u32 = 0o755;
+const FILE_MODE: u32 = 0o644;
 /// What is shown of a host's standard error, in bytes from its end.
 const MAX_LOG_BYTES: u64 = 4096;
 
@@ -111,10 +117,8 @@ pub enum FolderError {
     },
     #[error("cannot begin a fleet run in {path}: {part} is there, of another run")]
     NotEmpty { path: String, part: String },
-    #[error(
-        "{path} belongs to user {owner}, or others can write it: the one who wrote it could have commands run here"
-    )]
-    NotTrusted { path: String, owner: u32 },
+    #[error("cannot use {path}, which says what commands are run: {reason}")]
+    NotTrusted { path: String, reason: TrustError },
     #[error("cannot read {path}: {what} is not one that nearfar writes")]
     Manifest { path: String, what: &'static str },
     #[error("{path} is not the folder of a fleet run: it has no {MANIFEST}")]
@@ -192,16 +196,16 @@ impl Folder {
     /// It has a run, or cannot be written.
     pub fn create(path: &Path, manifest: Manifest) -> Result<Self, FolderError> {
         let failed = failure("make", path);
-        fs::create_dir_all(path).map_err(&failed)?;
+        TrustedDir::make_readable(path).map_err(refusal("make", path))?;
         let path = fs::canonicalize(path).map_err(&failed)?;
-        check_owner(&path)?;
         let layout = Layout {
             folder: path.clone(),
         };
         // Where there is a run, that is said below.
         if !path.join(MANIFEST).exists() {
             for part in [layout.answers(), layout.logs()] {
-                fs::create_dir(&part).map_err(|error| match error.kind() {
+                let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(&part);
+                made.map_err(|error| match error.kind() {
                     io::ErrorKind::AlreadyExists => FolderError::NotEmpty {
                         path: path.display().to_string(),
                         part: part.display().to_string(),
@@ -233,16 +237,11 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Self, FolderError> {
         let path = fs::canonicalize(path).map_err(failure("open", path))?;
         let file = path.join(MANIFEST);
-        check_owner(&path)?;
-        let text = match read_limited(&file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(FolderError::NotAFolder {
-                    path: path.display().to_string(),
-                });
-            }
-            text => text.map_err(failure("read", &file))?,
+        let Some(text) = read_limited(&file)? else {
+            return Err(FolderError::NotAFolder {
+                path: path.display().to_string(),
+            });
         };
-        check_owner(&file)?;
         let manifest: Manifest =
             serde_json::from_slice(&text).map_err(|reason| FolderError::Json {
                 path: file.display().to_string(),
@@ -257,7 +256,7 @@ impl Folder {
         manifest.check(&file)?;
         let layout = Layout { folder: path };
         for part in [layout.answers(), layout.logs()] {
-            check_owner(&part)?;
+            TrustedDir::open(&part).map_err(refusal("open", &part))?;
         }
         Ok(Self { layout, manifest })
     }
@@ -282,8 +281,9 @@ impl Folder {
     pub fn lock(&self) -> Result<FolderLock, FolderError> {
         let path = self.path().join(MANIFEST);
         // NFS takes an exclusive lock only of a file that is open for writing (flock(2)).
-        let file = OpenOptions::new().read(true).write(true).open(&path);
-        let file = file.map_err(failure("lock", &path))?;
+        let file = TrustedDir::open(self.path())
+            .and_then(|folder| folder.open_file(MANIFEST, OFlags::RDWR))
+            .map_err(refusal("lock", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(FolderLock(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(FolderError::InUse {
@@ -316,14 +316,11 @@ impl Folder {
     ) -> Result<Option<T>, FolderError> {
         let path = self.result_path(host);
         let place = path.display().to_string();
-        let bytes = match read_limited(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Whole, but its nearfar was gone before it could be renamed.
-                let partial = read_limited(&self.layout.partial(host)).ok();
-                let partial = partial.and_then(|bytes| read(&bytes, &place).ok());
-                return Ok(partial.filter(|it| it.host() == host));
-            }
-            bytes => bytes.map_err(failure("read", &path))?,
+        let Some(bytes) = read_limited(&path)? else {
+            // Whole, but its nearfar was gone before it could be renamed.
+            let partial = read_limited(&self.layout.partial(host)).ok().flatten();
+            let partial = partial.and_then(|bytes| read(&bytes, &place).ok());
+            return Ok(partial.filter(|it| it.host() == host));
         };
         let result = read(&bytes, &place)?;
         match result.host() == host {
@@ -367,7 +364,7 @@ impl Folder {
     pub(crate) fn last_log_line(&self, host: &HostName) -> String {
         use std::io::{Seek as _, SeekFrom};
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.layout.log(host))?;
+            let mut file = open_regular(&self.layout.log(host), OFlags::NOFOLLOW)?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES)))?;
             let mut bytes = Vec::new();
@@ -438,29 +435,17 @@ pub(crate) fn outcome_of(answer: &Result<Option<HostResult>, FolderError>) -> Op
     }
 }
 
-/// Fails for what another user owns or others may write: it says which commands are run.
-fn check_owner(path: &Path) -> Result<(), FolderError> {
-    let there = fs::symlink_metadata(path).map_err(failure("read", path))?;
-    let owner = there.uid();
-    let is_own = owner == 0 || owner == rustix::process::geteuid().as_raw();
-    let is_own_group = there.gid() == rustix::process::getegid().as_raw();
-    let of_others = if is_own_group { 0o002 } else { 0o022 };
-    match is_own && there.mode() & of_others == 0 {
-        true => Ok(()),
-        false => Err(FolderError::NotTrusted {
-            path: path.display().to_string(),
-            owner,
-        }),
-    }
-}
-
 /// A new file in place of whatever is there; a link is not followed.
 pub(crate) fn create_new_file(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    OpenOptions::new().write(true).create_new(true).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .open(path)
 }
 
 /// Appends a line of JSON to a file. A line that a kill cut is ended first, so that only that one is lost.
@@ -474,7 +459,8 @@ pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), Fol
             .create(true)
             .read(true)
             .append(true)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .mode(FILE_MODE)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)?;
         let length = file.metadata()?.len();
         if length > 0 {
@@ -495,10 +481,10 @@ pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), Fol
 
 /// The lines of JSON of a file, without those that cannot be read; none where there is no file.
 pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, FolderError> {
-    let mut file = match open_regular(path, NO_LINK) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        file => BufReader::new(file.map_err(failure("read", path))?),
+    let Some(file) = open_trusted(path)? else {
+        return Ok(Vec::new());
     };
+    let mut file = BufReader::new(file);
     let (mut lines, mut line) = (Vec::new(), Vec::new());
     loop {
         line.clear();
@@ -528,6 +514,16 @@ fn failure<'a>(action: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Fo
     }
 }
 
+fn refusal<'a>(action: &'static str, path: &'a Path) -> impl Fn(TrustError) -> FolderError + 'a {
+    move |reason| match reason {
+        TrustError::System(reason) => failure(action, path)(reason),
+        reason => FolderError::NotTrusted {
+            path: path.display().to_string(),
+            reason,
+        },
+    }
+}
+
 /// Opens a regular file for reading, with these flags besides: opening a FIFO would wait for ever.
 pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NONBLOCK;
@@ -541,14 +537,26 @@ pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+/// What no other user can have written; `None` where there is no such file.
+fn read_limited(path: &Path) -> Result<Option<Vec<u8>>, FolderError> {
+    let failed = failure("read", path);
+    let Some(file) = open_trusted(path)? else {
+        return Ok(None);
+    };
     let mut bytes = Vec::new();
-    open_regular(path, NO_LINK)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)?;
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(&failed)?;
     match bytes.len() as u64 > MAX_FILE_BYTES {
-        true => Err(io::Error::other("it is larger than 256 MiB")),
-        false => Ok(bytes),
+        true => Err(failed(io::Error::other("it is larger than 256 MiB"))),
+        false => Ok(Some(bytes)),
+    }
+}
+
+fn open_trusted(path: &Path) -> Result<Option<File>, FolderError> {
+    match trusted::open_to_read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        file => file.map(Some).map_err(refusal("read", path)),
     }
 }
 
@@ -557,7 +565,7 @@ fn write_new(path: &Path, content: &[u8]) -> Result<bool, FolderError> {
     let failed = failure("write", path);
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o644))
+        .permissions(fs::Permissions::from_mode(FILE_MODE))
         .tempfile_in(directory)
         .map_err(&failed)?;
     file.write_all(content)

@@ -142,10 +142,7 @@ impl StateDir {
     fn open_with(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = openat(&self.dir, name, flags, mode)?;
-        own_regular_file(file).map_err(|error| match error {
-            TrustError::System(error) => error,
-            error => io::Error::other(error),
-        })
+        Ok(own_regular_file(file)?)
     }
 }
 

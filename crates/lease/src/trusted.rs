@@ -27,9 +27,11 @@ use nearfar_proc::error_text;
 
 /// As many as the kernel follows in one path (`MAXSYMLINKS`, include/linux/namei.h).
 const MAX_LINKS: u32 = 40;
-/// Written by its group, written by others.
+/// Written by its group, written by others. Of a file with an ACL the bits of the group are its mask, the most that any of
+/// the users and groups named in it has (acl(5)): without these bits no other user can write it. With them others can, even
+/// where the group is this user's own.
 const SHARED: u32 = 0o022;
-/// A directory that every user can read: 0755.
+/// A directory that every user can read: 0755. Given when it is made, it also bounds what a default ACL above it grants.
 pub(crate) const READABLE_DIR: Mode = Mode::RWXU
     .union(READABLE)
     .union(Mode::XGRP)
@@ -95,6 +97,15 @@ impl From<Errno> for TrustError {
     }
 }
 
+impl From<TrustError> for io::Error {
+    fn from(error: TrustError) -> Self {
+        match error {
+            TrustError::System(error) => error,
+            error => Self::other(error),
+        }
+    }
+}
+
 fn on_the_way(place: &Option<PathBuf>) -> String {
     place
         .as_ref()
@@ -129,7 +140,7 @@ impl TrustedDir {
     ///
     /// # Errors
     /// As [`TrustedDir::open`].
-    pub(crate) fn make_readable(path: &Path) -> Result<Self, TrustError> {
+    pub fn make_readable(path: &Path) -> Result<Self, TrustError> {
         Self::walk(path, Some(READABLE_DIR))
     }
 
@@ -194,10 +205,9 @@ pub(crate) fn own_regular_file(file: OwnedFd) -> Result<File, TrustError> {
 /// Refuses a directory that other users can change: the last one of a path.
 pub(crate) fn is_private(stat: &Stat) -> Result<(), TrustError> {
     is_own(stat, "directory", None)?;
-    if stat.st_mode & SHARED == 0 {
-        Ok(())
-    } else {
-        Err(TrustError::Shared { place: None })
+    match is_shared(stat) {
+        false => Ok(()),
+        true => Err(TrustError::Shared { place: None }),
     }
 }
 
@@ -226,13 +236,9 @@ fn is_passable(stat: &Stat, place: &Path) -> Result<(), TrustError> {
     Ok(())
 }
 
-/// Whether other users can write it. Where each user has a group of the same number the umask is 002, and everything that
-/// a user makes is writable by that group.
+/// Whether other users can write it.
 fn is_shared(stat: &Stat) -> bool {
-    let mode = Mode::from_raw_mode(stat.st_mode);
-    let own_group =
-        stat.st_gid == stat.st_uid && stat.st_gid == rustix::process::getegid().as_raw();
-    mode.contains(Mode::WOTH) || mode.contains(Mode::WGRP) && !own_group
+    stat.st_mode & SHARED != 0
 }
 
 /// A way through the file system, as far as it was gone.

@@ -126,6 +126,8 @@ fn a_directory_that_others_may_write_is_refused_and_a_sticky_one_only_as_the_las
         (0o1777, true),
         (0o755, true),
         (0o757, false),
+        // The group is this user's own: whoever else is in it is not known here.
+        (0o775, false),
     ] {
         mode(&shared, bits);
         assert_eq!(
@@ -158,8 +160,13 @@ fn a_file_that_others_wrote_or_can_write_is_not_read() {
             .unwrap();
         assert_eq!(read, "own", "{name}");
     }
-    mode(&file, 0o646);
-    assert!(text(open_to_read(&file).unwrap_err()).contains("others may write it"));
+    for bits in [0o646, 0o664] {
+        mode(&file, bits);
+        assert!(
+            text(open_to_read(&file).unwrap_err()).contains("others may write it"),
+            "{bits:o}"
+        );
+    }
     mode(&file, 0o644);
     mode(dir.path(), 0o777);
     assert!(text(open_to_read(&file).unwrap_err()).contains("others may write there"));
@@ -176,4 +183,53 @@ fn a_file_that_others_wrote_or_can_write_is_not_read() {
     if gave_away(&file) {
         assert!(text(open_to_read(&file).unwrap_err()).contains("belongs to user 65534"));
     }
+}
+
+/// Lets [`NOBODY`] write it by an access control list, as `setfacl -m u:65534:rwx` does (acl(5); the layout is in
+/// include/uapi/linux/posix_acl_xattr.h). Not every file system has them.
+fn let_nobody_write(path: &Path) -> bool {
+    const UNNAMED: u32 = u32::MAX;
+    // ACL_USER_OBJ, ACL_USER, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER.
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 7, UNNAMED),
+        (0x02, 7, NOBODY),
+        (0x04, 5, UNNAMED),
+        (0x10, 7, UNNAMED),
+        (0x20, 5, UNNAMED),
+    ];
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, may, id) in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(may.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    let set = rustix::fs::setxattr(path, "system.posix_acl_access", &value, flags);
+    set.is_ok() || {
+        println!("skipped: file system: it has no access control lists");
+        false
+    }
+}
+
+#[test]
+fn what_an_access_control_list_lets_another_user_write_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, way) = (dir.path().join("file"), dir.path().join("way"));
+    fs::write(&file, "own").unwrap();
+    fs::create_dir_all(way.join("own")).unwrap();
+    mode(&file, 0o644);
+    mode(&way.join("own"), 0o755);
+    if !let_nobody_write(&file) || !let_nobody_write(&way) {
+        return;
+    }
+    assert!(text(open_to_read(&file).unwrap_err()).contains("others may write it"));
+    for path in [&way, &way.join("own")] {
+        let error = text(TrustedDir::open(path).unwrap_err());
+        assert!(error.contains("others may write there"), "{error}");
+    }
+    // chmod g-w sets the list's mask, which takes the right from every user named in it.
+    mode(&file, 0o644);
+    mode(&way, 0o755);
+    open_to_read(&file).unwrap();
+    TrustedDir::open(&way.join("own")).unwrap();
 }

@@ -18,7 +18,7 @@ use crate::text;
 pub struct Mapping<'a> {
     /// Its first address.
     pub start: u64,
-    /// Its memory policy: `default`, `bind:0-1`.
+    /// Its memory policy: `default`, `bind:0-1`, `weighted interleave:0-1`, `prefer (many)=static:0`.
     pub policy: &'a [u8],
     /// Pages on each node that has some, in the unit of `page_bytes`.
     pub pages: Vec<(NodeId, u64)>,
@@ -36,9 +36,15 @@ impl<'a> Mapping<'a> {
         let mut words = line
             .split(u8::is_ascii_whitespace)
             .filter(|word| !word.is_empty());
+        let (start, policy) = (words.next()?, words.next()?);
+        // The names of two modes are two words (policy_modes in mm/mempolicy.c).
+        let policy = match policy {
+            b"weighted" | b"prefer" => with_next(line, policy, words.next()?),
+            policy => policy,
+        };
         let mut mapping = Self {
-            start: text::hexadecimal(words.next()?)?,
-            policy: words.next()?,
+            start: text::hexadecimal(start)?,
+            policy,
             pages: Vec::new(),
             most_mappings: 1,
             page_bytes: None,
@@ -61,6 +67,12 @@ impl<'a> Mapping<'a> {
         }
         Some(mapping)
     }
+}
+
+/// The part of a line from the begin of one word to the end of a later one.
+fn with_next<'a>(line: &'a [u8], word: &[u8], next: &[u8]) -> &'a [u8] {
+    let at = |word: &[u8]| word.as_ptr() as usize - line.as_ptr() as usize;
+    &line[at(word)..at(next) + next.len()]
 }
 
 /// `N0=512`.
@@ -114,6 +126,22 @@ mod tests {
             (0x7f20_0000_0000, b"default".to_vec(), vec![], None, false),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_policy_whose_name_is_two_words_is_read_with_its_nodes() {
+        for policy in [
+            "prefer:1",
+            "prefer (many):0-1",
+            "prefer (many)=static:0",
+            "weighted interleave:0-1",
+            "bind=static|balancing:0",
+        ] {
+            let line = format!("7f00 {policy} anon=1 N1=1");
+            let mapping = Mapping::parse(line.as_bytes()).unwrap();
+            assert_eq!(mapping.policy, policy.as_bytes());
+            assert_eq!(mapping.pages, [(NodeId(1), 1)]);
+        }
     }
 
     #[test]

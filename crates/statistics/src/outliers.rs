@@ -117,12 +117,14 @@
 //!
 //! # Limits
 //! Below 6 samples a host's own noise is partly taken from the other hosts. Four hosts need a large deviation (20 standard errors or
-//! more). If more than a third of the hosts deviate the same way, the centre may be theirs.
+//! more). If more than a third of the hosts deviate the same way, the centre may be theirs, or
+//! between both: [`split`] finds such groups.
 
 mod critical;
 mod location;
 mod reference;
 mod shift;
+mod split;
 mod spread;
 mod variance;
 
@@ -133,6 +135,7 @@ use serde::{Deserialize, Serialize};
 pub use critical::Thresholds;
 pub use location::Location;
 pub use shift::{Shift, common_shift};
+pub use split::{Split, split};
 
 use reference::references;
 use variance::Quantiles;

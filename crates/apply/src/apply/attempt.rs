@@ -160,6 +160,7 @@ fn take_back(
         journal,
         tree,
         force: true,
+        later: &[],
     };
     let undo = undo.undo(written);
     Attempt::TakenBack { error, undo }

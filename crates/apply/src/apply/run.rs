@@ -124,7 +124,13 @@ impl<'a> Carrying<'a> {
         }
         let setting = Setting::of(&planned.change);
         if let Change::CpusetMemory { group, nodes } = &planned.change
-            && let Err(because) = cpuset_memory::check(self.system, self.tree, group, nodes)
+            && let Err(because) = cpuset_memory::check_to_apply(
+                self.system,
+                self.tree,
+                group,
+                nodes,
+                self.options.force,
+            )
         {
             let because = because.to_string();
             return Ok(Applied::LeftAlone { because });
@@ -323,6 +329,7 @@ impl<'a> Carrying<'a> {
             journal,
             tree: self.tree,
             force: false,
+            later: &[],
         };
         for written in self
             .writes

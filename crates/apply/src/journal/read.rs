@@ -65,6 +65,17 @@ pub(crate) fn read(state: &StateDir, run: ChangeSetId) -> Result<Contents, Apply
     Err(ApplyError::Unreadable { file, because })
 }
 
+/// What the first record of a journal says, where the rest does not hold.
+pub(crate) fn header(state: &StateDir, run: ChangeSetId) -> Option<Header> {
+    const LONGEST_HEADER: u64 = 64 << 10;
+    let mut bytes = Vec::new();
+    let file = state.open_journal(run, false).ok()?;
+    file.take(LONGEST_HEADER).read_to_end(&mut bytes).ok()?;
+    let end = bytes.iter().position(|&byte| byte == b'\n')?;
+    let header = parse(&bytes[..=end]).ok()?.header;
+    header.filter(|header| header.id == run)
+}
+
 /// Reads the text of a change set's journal. Any bytes may come.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
     let mut contents = Contents {

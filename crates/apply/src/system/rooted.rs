@@ -94,6 +94,14 @@ impl System for Rooted {
         Ok(content)
     }
 
+    fn begin(&self, path: &str) -> io::Result<Vec<u8>> {
+        // Longer than what stands before the name of a mapping's file. seq_read_iter() ends with the line that fills it.
+        let mut begin = vec![0; 128];
+        let length = self.open_file(path, OFlags::RDONLY)?.read(&mut begin)?;
+        begin.truncate(length);
+        Ok(begin)
+    }
+
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let file = self.open_file(path, OFlags::WRONLY)?;
         // Not pwrite: the kernel's sequence files, /proc/irq among them, refuse it (seq_open in fs/seq_file.c).

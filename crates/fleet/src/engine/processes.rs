@@ -86,9 +86,9 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
         Ok(job)
     }
 
-    fn adopt(&mut self, _: &BTreeMap<HostName, String>) -> BTreeSet<HostName> {
+    fn adopt(&mut self, _: &BTreeMap<HostName, String>) -> Result<BTreeSet<HostName>, EngineError> {
         // A process is no child of another nearfar, and its number may be another's by now.
-        BTreeSet::new()
+        Ok(BTreeSet::new())
     }
 
     fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {

@@ -52,6 +52,8 @@ struct Job {
     host: HostName,
     /// When it was first seen to have ended without an answer.
     ended_at: Option<Instant>,
+    /// Whether it waited whenever it was seen.
+    has_waited: bool,
 }
 
 /// A line of `squeue`.
@@ -77,7 +79,7 @@ impl Slurm {
     fn script(&self, host: &HostName) -> String {
         let path = |path: std::path::PathBuf| quoted(&[path.display().to_string()]);
         format!(
-            "#!/bin/sh\nset -C\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
+            "#!/bin/sh\numask 022\nset -C\npartial={}.\"$SLURM_JOB_ID\"\ntrap 'rm -f -- \"$partial\"' EXIT\ntrap : HUP TERM\n{} > \"$partial\" && mv -- \"$partial\" {}\n",
             path(self.steps.layout.partial(host)),
             quoted(&self.steps.words(host)),
             path(self.steps.layout.answer(host)),
@@ -88,6 +90,7 @@ impl Slurm {
         let job = Job {
             host: host.clone(),
             ended_at: None,
+            has_waited: false,
         };
         self.jobs.insert(number.to_owned(), job);
     }
@@ -138,15 +141,27 @@ impl Slurm {
         Ok(parse_queue(&text))
     }
 
-    /// Whether a job that ended never ran.
-    fn has_not_begun(&self, host: &HostName, seen: Option<&Seen>) -> bool {
+    /// Whether it is known that a job which ended never ran.
+    fn has_not_begun(&self, job: &Job, seen: Option<&Seen>) -> bool {
         seen.is_some_and(|it| match it.state.as_str() {
             // It waited, and was cancelled.
             "PENDING" => true,
-            // Slurm makes the file when it starts the job.
-            "CANCELLED" => !self.steps.layout.log(host).exists(),
+            // It may have begun since it was seen to wait. Slurm makes the file of the log then, and only a list of the directory
+            // has it for certain: an NFS client keeps for a while that a directory has no such name.
+            "CANCELLED" => job.has_waited && self.has_no_log(&job.host),
             _ => false,
         })
+    }
+
+    fn has_no_log(&self, host: &HostName) -> bool {
+        let log = self.steps.layout.log(host);
+        let is_it = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.map_or(true, |entry| {
+                Some(entry.file_name().as_os_str()) == log.file_name()
+            })
+        };
+        let entries = std::fs::read_dir(self.steps.layout.logs());
+        entries.is_ok_and(|mut entries| !entries.any(is_it))
     }
 
     /// How a job ended; `None` while it goes on.
@@ -167,7 +182,10 @@ impl Slurm {
                 let _ = output(Command::new("scancel").arg(number));
                 Some(Some(format!("its node takes no jobs: {reason}")))
             }
-            state if ACTIVE.contains(&state) => None,
+            state if ACTIVE.contains(&state) => {
+                job.has_waited = state == "PENDING";
+                None
+            }
             "COMPLETED" if has_answer => Some(None),
             "COMPLETED" => {
                 job.ended_at = since.or_else(|| Some(Instant::now()));
@@ -219,17 +237,20 @@ impl Engine for Slurm {
         Ok(number.to_owned())
     }
 
-    fn adopt(&mut self, steps: &BTreeMap<HostName, String>) -> BTreeSet<HostName> {
+    fn adopt(
+        &mut self,
+        steps: &BTreeMap<HostName, String>,
+    ) -> Result<BTreeSet<HostName>, EngineError> {
         if steps.is_empty() {
-            return BTreeSet::new();
+            return Ok(BTreeSet::new());
         }
         // After MinJobAge an ended job is not known any more.
-        let seen = self.seen().unwrap_or_default();
+        let seen = self.seen()?;
         let known = steps.iter().filter(|(_, job)| seen.contains_key(*job));
         for (host, job) in known.clone() {
             self.watch(host, job);
         }
-        known.map(|(host, _)| host.clone()).collect()
+        Ok(known.map(|(host, _)| host.clone()).collect())
     }
 
     fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {
@@ -243,7 +264,7 @@ impl Engine for Slurm {
         for (number, mut job) in std::mem::take(&mut self.jobs) {
             match self.judge(&number, &mut job, seen.get(&number)) {
                 Some(problem) => ended.push(StepEnd {
-                    is_not_begun: self.has_not_begun(&job.host, seen.get(&number)),
+                    is_not_begun: self.has_not_begun(&job, seen.get(&number)),
                     host: job.host,
                     problem,
                 }),
@@ -423,6 +444,53 @@ mod tests {
             let all = words(&["--account=perf", other]);
             assert_eq!(check_options(&all), Some(&all[1]), "{other}");
         }
+    }
+
+    #[test]
+    fn only_a_job_that_waited_and_has_no_log_is_known_not_to_have_begun() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = crate::folder::Layout {
+            folder: directory.path().to_owned(),
+        };
+        let host: HostName = "n1".parse().unwrap();
+        let steps = StepCommands {
+            layout: layout.clone(),
+            command: Vec::new(),
+            step: Vec::new(),
+            arguments: Vec::new(),
+        };
+        let settings = SlurmSettings {
+            partition: None,
+            is_exclusive: false,
+            time_limit_minutes: 1,
+            options: Vec::new(),
+        };
+        let slurm = Slurm::new(steps, "run", settings);
+        let seen = |state: &str| Seen {
+            state: state.to_owned(),
+            reason: String::new(),
+        };
+        // What became of a job in these states, one look after the other.
+        let has_not_begun = |states: &[&str]| {
+            let mut job = Job {
+                host: host.clone(),
+                ended_at: None,
+                has_waited: false,
+            };
+            for state in states {
+                let _ = slurm.judge("1", &mut job, Some(&seen(state)));
+            }
+            slurm.has_not_begun(&job, states.last().map(|state| seen(state)).as_ref())
+        };
+        // The directory cannot be read.
+        assert!(!has_not_begun(&["PENDING", "CANCELLED"]));
+        std::fs::create_dir(layout.logs()).unwrap();
+        assert!(has_not_begun(&["PENDING", "CANCELLED"]));
+        assert!(!has_not_begun(&["PENDING", "RUNNING", "CANCELLED"]));
+        // One that an earlier nearfar started.
+        assert!(!has_not_begun(&["CANCELLED"]));
+        std::fs::write(layout.log(&host), "").unwrap();
+        assert!(!has_not_begun(&["PENDING", "CANCELLED"]));
     }
 
     #[test]
