@@ -508,6 +508,12 @@ fn a_node_that_hwloc_does_not_show_has_the_cpus_that_name_it() {
         .concat(),
     );
     assert_eq!(cpus_of(&read(&without)), some(["0-1", "2-3"]));
+    // Also where they name memory near these CPUs, too.
+    let beside = without
+        .replace("complete_nodeset=\"0x1\"", "complete_nodeset=\"0x5\"")
+        .replace("0x3\" allowed", "0x7\" allowed")
+        .replace("<info", &format!("{}<info", node(2, "0x3", 64, "")));
+    assert_eq!(cpus_of(&read(&beside)), some(["0-1", "2-3", ""]));
     // CPUs without PU objects are neither online nor offline.
     let cpus = &read(&without).cpus;
     assert_eq!(cpus.len(), 4);

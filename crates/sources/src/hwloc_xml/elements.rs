@@ -14,6 +14,8 @@ use crate::warnings::excerpt;
 const DEEPEST: usize = 256;
 /// How many objects there may be: more than the largest machine has CPUs, cores, caches and devices together.
 const MOST_OBJECTS: usize = 400_000;
+/// How many contradictions are looked for; finding the line of one takes time.
+const MOST_ODDITIES: usize = 100;
 /// How many distances there may be in one matrix: that of the most nodes a kernel can have.
 const MOST_VALUES: usize = crate::limits::MOST_NODES * crate::limits::MOST_NODES;
 
@@ -316,7 +318,9 @@ impl Walk<'_> {
             self.document.root = root;
         }
         if object.kind == "PU"
+            && self.document.oddities.len() < MOST_ODDITIES
             && let Some(index) = object.os_index
+            && !is_single(&object.cpuset, index)
             && let Some(set) = set_of::<CpuId>(&object.cpuset)
             && set.iter().any(|cpu| u64::from(cpu.0) != index)
         {
@@ -545,6 +549,16 @@ fn set(object: &mut Object, name: &str, value: &str) {
         "pci_type" => object.pci_type = value.to_owned(),
         _ => {}
     }
+}
+
+/// Whether a set is that of one number, as hwloc writes it. With 65536 CPUs it has 2048 words, nearly all of them empty.
+fn is_single(text: &str, number: u64) -> bool {
+    let (first, rest) = text.split_once(',').unwrap_or((text, ""));
+    let first = u32::from_str_radix(first.strip_prefix("0x").unwrap_or(first), 16);
+    let words = text.bytes().filter(|&byte| byte == b',').count() as u64;
+    first == Ok(1 << (number % 32))
+        && words == number / 32
+        && rest.bytes().all(|byte| matches!(byte, b',' | b'0' | b'x'))
 }
 
 /// Reads a set as hwloc writes it: `0x00000001,,0x000000ff` is most significant word first, an empty word is zero. A set

@@ -182,21 +182,26 @@ fn absent(document: &Document, ranks: &Ranks, places: &mut BTreeMap<NodeId, Plac
                 near.entry(id).or_default().insert(cpu);
             }
         }
-        // Where no PU names the node, what holds CPUs of this node alone does.
-        let without: NodeSet = near
-            .iter()
-            .filter(|(_, cpus)| cpus.is_empty())
-            .map(|(&id, _)| id)
-            .collect();
+        // Where no PU names the node, the objects do that name it and the fewest others.
+        let mut fewest: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let unnamed = near.iter().filter(|(_, cpus)| cpus.is_empty());
+        let unnamed: NodeSet = unnamed.map(|(&id, _)| id).collect();
         for object in document.objects.iter().skip(1) {
-            let nodes = missing(&object.complete_nodeset);
-            let alone = object.complete_nodeset.is_empty() || nodes.len() != 1;
-            let Some(id) = nodes.first().filter(|&id| !alone && without.contains(id)) else {
-                continue;
-            };
-            if set_of::<NodeId>(&object.complete_nodeset).is_some_and(|all| all.len() == 1) {
-                let cpus = near.entry(id).or_default();
-                *cpus = cpus.union(&all_near(object));
+            for id in missing(&object.complete_nodeset)
+                .intersection(&unnamed)
+                .iter()
+            {
+                let nodes = set_of::<NodeId>(&object.complete_nodeset).map_or(0, |set| set.len());
+                let (fewest, cpus) = (
+                    fewest.entry(id).or_insert(nodes),
+                    near.entry(id).or_default(),
+                );
+                if nodes < *fewest {
+                    (*fewest, *cpus) = (nodes, CpuSet::new());
+                }
+                if nodes == *fewest {
+                    *cpus = cpus.union(&all_near(object));
+                }
             }
         }
     }
