@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: run build test test-slow lint bench fuzz install uninstall deb static help
+.PHONY: run build test test-slow lint bench fuzz corpus install uninstall deb static help
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -62,6 +62,9 @@ bench: build ## Print speed and memory against hwloc's lstopo, virtme-ng, alloca
 MINUTES ?= 10
 fuzz: ## Fuzz every parser for MINUTES (10) each; needs cargo-fuzz and a nightly toolchain
 	tools/fuzz-all $(MINUTES)
+
+corpus: build ## Compare the reading of public hwloc XML files with that of lstopo; fetches them to target/corpus
+	tools/corpus
 
 PREFIX ?= /usr/local
 install: build ## Install the command, the delay plugin, unit, man pages, completions and docs below DESTDIR and PREFIX (/usr/local)

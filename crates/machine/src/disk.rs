@@ -17,8 +17,8 @@ pub struct Disk {
 }
 
 impl Machine {
-    /// The names that Linux has for what a PCI function serves: disks, network interfaces and the namespaces of its
-    /// NVMe controllers, each once and in order.
+    /// The names that Linux has for what a PCI function serves: disks, network interfaces, the namespaces of its
+    /// NVMe controllers and [`OsDevice`](crate::OsDevice)s, each once and in order.
     pub fn names_on(&self, address: PciAddress) -> Vec<&str> {
         let disks = self
             .disks
@@ -29,7 +29,9 @@ impl Machine {
         let networks = networks
             .filter(|network| network.device == Some(address))
             .map(|network| network.name.as_str());
-        let mut names: Vec<&str> = disks.chain(networks).collect();
+        let others = self.os_devices.iter().filter(|it| it.device == address);
+        let others = others.map(|other| other.name.as_str());
+        let mut names: Vec<&str> = disks.chain(networks).chain(others).collect();
         for subsystem in self.nvme.get().into_iter().flatten() {
             let own: Vec<_> = subsystem
                 .controllers
@@ -58,7 +60,8 @@ impl Machine {
         let networks = networks
             .filter(|network| network.device.is_some())
             .map(|network| network.name.as_str());
-        let mut names: Vec<&str> = disks.chain(networks).collect();
+        let others = self.os_devices.iter().map(|other| other.name.as_str());
+        let mut names: Vec<&str> = disks.chain(networks).chain(others).collect();
         for subsystem in self.nvme.get().into_iter().flatten() {
             names.push(&subsystem.name);
             names.extend(
@@ -80,7 +83,7 @@ impl Machine {
     }
 
     /// The PCI functions that a name stands for: an address (`41:00.0`), a disk (`vda`, `/dev/sda`), a network interface,
-    /// an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
+    /// an [`OsDevice`](crate::OsDevice), an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
     pub fn functions_named(&self, name: &str) -> Vec<PciAddress> {
         if let Ok(address) = name.parse() {
             return self
@@ -99,7 +102,9 @@ impl Machine {
         let networks = networks
             .filter(|network| network.name == name)
             .filter_map(|network| network.device);
-        let mut found: Vec<PciAddress> = disks.chain(networks).collect();
+        let others = self.os_devices.iter().filter(|other| other.name == name);
+        let others = others.map(|other| other.device);
+        let mut found: Vec<PciAddress> = disks.chain(networks).chain(others).collect();
         let controllers = self.controllers_named(name).into_iter();
         found.extend(controllers.filter_map(|controller| controller.device));
         found.sort_unstable();

@@ -12,6 +12,7 @@ use crate::network::NetworkDevice;
 use crate::node::Node;
 use crate::nvme::NvmeSubsystem;
 use crate::origin::Origin;
+use crate::os_device::OsDevice;
 use crate::pci::{HostBridge, PciDevice, RootBus};
 use crate::set::{CpuSet, NodeSet};
 use crate::system::{Settings, Writer};
@@ -49,6 +50,9 @@ pub struct Machine {
     /// Disks below PCI functions, by name; none where the source has none or was not asked for devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<Disk>,
+    /// Other names of PCI functions, in order; none where the source has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub os_devices: Vec<OsDevice>,
     /// NVMe subsystems, by name.
     pub nvme: Known<Vec<NvmeSubsystem>>,
     /// Processes, by number; only read on request.
@@ -80,6 +84,7 @@ impl Machine {
             interrupts: Known::no(because),
             networks: Known::no(because),
             disks: Vec::new(),
+            os_devices: Vec::new(),
             nvme: Known::no(because),
             tasks: Known::no(because),
             cpusets: Known::no(because),

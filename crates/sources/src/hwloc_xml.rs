@@ -11,15 +11,19 @@
 //!   <distances2 type="NUMANode" name="NUMALatency"> <indexes/> <u64values/>
 //! ```
 //!
+//! Version 1 has no `version`; there, nodes hold their CPUs as packages do, and `<distances>` are below an object.
+//!
 //! What hwloc has no place for is left out on the way out, and unknown on the way in: nodes that are not online,
-//! interrupts, network queues, NVMe paths, settings. hwloc gives a memory-only node the CPUs it believes to be near it,
-//! so what comes in may show more CPUs at such a node than the kernel does. The node that the kernel gives a PCI device
-//! travels as an `<info name="KernelNode">` of ours, which hwloc keeps; without it hwloc only says near which CPUs a
-//! device is.
+//! interrupts, network queues, NVMe paths, settings. What it has, but means otherwise than the kernel, travels as an
+//! `<info>` of ours, which hwloc keeps: the CPUs of a node (`KernelCpus`), those that are offline (`KernelOffline`), the
+//! node and driver of a PCI device (`KernelNode`, `KernelDriver`). Without them `nodes.rs` says whose CPUs are whose, and
+//! a device is on the node that all CPUs near it are on.
 
 mod arrange;
 mod build;
+mod distances;
 mod elements;
+mod nodes;
 mod pci;
 mod pci_tree;
 mod write;
@@ -28,10 +32,10 @@ use nearfar_machine::Machine;
 
 use crate::error::TextError;
 
-/// Reads an XML file that hwloc 2 or 3 wrote.
+/// Reads XML that hwloc of version 1, 2 or 3 wrote, in a text that may have other lines before and after it.
 ///
 /// # Errors
-/// When it is no XML, not hwloc's, of version 1, or names no CPU and no node. Entities are not expanded, and what nests
+/// When it is no XML, not hwloc's, or names no CPU and no node. Entities are not expanded, and what nests
 /// deeper or numbers more than a machine can is refused.
 pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     build::machine(elements::read(text, place)?, place)

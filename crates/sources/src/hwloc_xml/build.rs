@@ -3,24 +3,28 @@
 use std::collections::{BTreeMap, HashMap};
 
 use nearfar_machine::{
-    Cache, CacheKind, Cpu, CpuId, CpuSet, CpuStates, Distance, DistanceOrigin, Distances,
-    HugePages, Known, MAX_NUMBER, Machine, Memory, MemorySideCache, Node, NodeId, Origin,
+    Cache, CacheKind, Cpu, CpuId, CpuSet, CpuStates, Known, MAX_NUMBER, Machine, Node, Origin,
     SourceKind,
 };
 
-use super::elements::{Document, Matrix, Object, set_of};
-use super::pci;
+use super::elements::{Document, Object, set_of};
+use super::{distances, nodes, pci};
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
-use crate::warnings::{Warnings, excerpt};
+use crate::warnings::Warnings;
 
 const BECAUSE: &str = "hwloc XML has no such thing";
+/// Our fact on the outermost object: the CPUs that are offline. hwloc leaves these out, and those it may not use.
+pub(super) const KERNEL_OFFLINE: &str = "KernelOffline";
 
 pub(super) fn machine(document: Document, place: &str) -> Result<Machine, TextError> {
     let mut warnings = Warnings::about(place);
     let mut machine = Machine::empty(origin(&document, place), BECAUSE);
     let ranks = Ranks::of(&document.objects, &mut warnings);
-    machine.nodes = nodes(&document.objects, &mut warnings);
+    for (line, oddity) in &document.oddities {
+        warnings.note_line(*line, oddity);
+    }
+    machine.nodes = nodes::read(&document, &ranks, &mut warnings);
     let wrong = |problem| {
         Err(TextError::new(
             place,
@@ -38,12 +42,14 @@ pub(super) fn machine(document: Document, place: &str) -> Result<Machine, TextEr
             machine.nodes.len()
         ));
     }
-    machine.cpus = cpus(&document.objects, &ranks, &mut machine.nodes, &mut warnings);
-    let online: CpuSet = ranks.cpus.keys().copied().collect();
+    machine.cpus = cpus(&document, &ranks, &machine.nodes);
+    outside(&document.objects, &ranks, &mut warnings);
+    let online = machine.cpus.iter().filter(|cpu| cpu.is_online());
+    let online: CpuSet = online.map(|cpu| cpu.id).collect();
     machine.cpu_states = CpuStates::online_only(online, BECAUSE);
     machine.caches = caches(&document.objects, &ranks);
-    machine.distances = distances(&document, &machine.nodes, &mut warnings);
-    pci::read(&document.objects, &mut machine, &mut warnings);
+    machine.distances = distances::read(&document, &machine.nodes, &mut warnings);
+    pci::read(&document, &mut machine, &mut warnings);
     machine.warnings = warnings.finish();
     Ok(machine)
 }
@@ -77,9 +83,9 @@ fn origin(document: &Document, place: &str) -> Origin {
 }
 
 /// Which CPUs there are, and the lowest CPU below every object.
-struct Ranks {
+pub(super) struct Ranks {
     /// The object that each CPU is.
-    cpus: BTreeMap<CpuId, usize>,
+    pub cpus: BTreeMap<CpuId, usize>,
     /// The lowest CPU below each object that has one.
     lowest: HashMap<usize, CpuId>,
 }
@@ -116,7 +122,7 @@ impl Ranks {
     }
 }
 
-fn number(object: &Object) -> Option<u32> {
+pub(super) fn number(object: &Object) -> Option<u32> {
     object
         .os_index
         .filter(|&index| index <= MAX_NUMBER.into())
@@ -130,142 +136,42 @@ pub(super) fn ancestors(objects: &[Object], at: usize) -> impl Iterator<Item = u
     })
 }
 
-fn nodes(objects: &[Object], warnings: &mut Warnings) -> Vec<Node> {
-    let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
-    for (at, object) in objects
-        .iter()
-        .enumerate()
-        .filter(|(_, object)| object.kind == "NUMANode")
-    {
-        let Some(id) = number(object).map(NodeId) else {
-            warnings.note("a NUMANode without an os_index; it was left out".to_owned());
-            continue;
-        };
-        let mut node = Node::new(id, cpus_near(object));
-        node.memory = Known::Yes(memory(object));
-        node.memory_side_caches = memory_side_caches(objects, at);
-        if nodes.insert(id, node).is_some() {
-            warnings.note(format!("node {id} is there twice; the last one was taken"));
-        }
-        if nodes.len() > MOST_NODES {
-            break;
-        }
-    }
-    let mut nodes: Vec<_> = nodes.into_values().collect();
-    tell_memory_only(&mut nodes, warnings);
-    nodes
-}
-
-/// The CPUs of a node: as the kernel lists them where the file says so, otherwise those that hwloc has near it.
-fn cpus_near(object: &Object) -> CpuSet {
-    let kernels = object
-        .infos
-        .iter()
-        .find(|(name, _)| name == pci::KERNEL_CPUS);
-    let kernels = kernels.and_then(|(_, list)| CpuSet::parse_list(list).ok());
-    let complete = || set_of::<CpuId>(&object.complete_cpuset).filter(|set| !set.is_empty());
-    kernels
-        .or_else(complete)
-        .or_else(|| set_of(&object.cpuset))
-        .unwrap_or_default()
-}
-
-/// hwloc gives a node without CPUs those that it believes to be near. The kernel's nodes have no CPU in common, or all
-/// of them where they are fakes of one node; so a node that holds all CPUs of another and more has none of its own.
-fn tell_memory_only(nodes: &mut [Node], warnings: &mut Warnings) {
-    let sets: Vec<CpuSet> = nodes.iter().map(|node| node.known_cpus().clone()).collect();
-    let distinct: BTreeMap<String, &CpuSet> =
-        sets.iter().map(|set| (set.to_string(), set)).collect();
-    for node in nodes.iter_mut() {
-        let part = |set: &&&CpuSet| {
-            !set.is_empty() && **set != node.known_cpus() && set.is_subset(node.known_cpus())
-        };
-        if let Some(inner) = distinct.values().find(part) {
-            warnings.note(format!(
-                "node {} is shown near CPUs {}, which hold CPUs {inner} of another node; taken as a node without CPUs",
-                node.id, node.known_cpus()
-            ));
-            node.cpus = CpuSet::new().into();
-        }
-    }
-    for pair in nodes
-        .windows(2)
-        .filter(|pair| pair[0].has_cpus() == Some(true) && pair[0].cpus == pair[1].cpus)
-    {
-        warnings.note(format!(
-            "nodes {} and {} are shown near the same CPUs {}: fakes of one node, or one of them has only memory",
-            pair[0].id, pair[1].id, pair[0].known_cpus()
-        ));
-    }
-}
-
-/// hwloc leaves `local_memory` out where a node has none.
-fn memory(object: &Object) -> Memory {
-    let mut pages: Vec<_> = object.pages.clone();
-    pages.sort_unstable();
-    pages.dedup_by_key(|page| page.0);
-    // The smallest page is the base page, which is no pool.
-    let huge = pages.into_iter().skip(1).filter(|&(_, total)| total > 0);
-    let huge_pages = huge
-        .map(|(page_bytes, total)| HugePages {
-            page_bytes,
-            total,
-            free: None,
-        })
-        .collect();
-    Memory {
-        huge_pages,
-        ..Memory::of(object.local_memory.unwrap_or(0))
-    }
-}
-
-fn memory_side_caches(objects: &[Object], at: usize) -> Vec<MemorySideCache> {
-    let above = ancestors(objects, at)
-        .map(|at| &objects[at])
-        .take_while(|object| object.kind == "MemCache");
-    let cache = |(level, object): (u32, &Object)| MemorySideCache {
-        level,
-        size_bytes: object.cache_size.unwrap_or(0),
-        line_bytes: object.cache_line.filter(|&line| line > 0),
-        indexing: None,
-    };
-    (1..).zip(above).map(cache).collect()
-}
-
-fn cpus(
-    objects: &[Object],
-    ranks: &Ranks,
-    nodes: &mut [Node],
-    warnings: &mut Warnings,
-) -> Vec<Cpu> {
+fn cpus(document: &Document, ranks: &Ranks, nodes: &[Node]) -> Vec<Cpu> {
+    let objects = &document.objects;
+    let online = document.root.online_cpus.as_ref();
     let mut cpus: BTreeMap<CpuId, Cpu> = BTreeMap::new();
     for (&id, &at) in &ranks.cpus {
-        cpus.insert(id, placed(objects, ranks, id, at));
+        let mut cpu = placed(objects, ranks, id, at);
+        // Version 1 writes offline CPUs, too, if it is asked for the whole system.
+        cpu.online = online.is_none_or(|online| online.contains(id)).into();
+        cpus.insert(id, cpu);
     }
-    let complete = objects
-        .first()
-        .and_then(|root| set_of::<CpuId>(&root.complete_cpuset))
-        .unwrap_or_default();
-    let named = nodes
-        .iter()
-        .fold(complete, |all, node| all.union(node.known_cpus()));
-    let absent: CpuSet = named.iter().filter(|cpu| !cpus.contains_key(cpu)).collect();
-    if !absent.is_empty() {
-        warnings.note(format!(
-            "CPUs {absent} are in complete_cpuset and are no PU: offline, or not allowed to the program that wrote the \
-             file; taken as offline"
-        ));
-    }
-    for id in absent.iter() {
-        cpus.insert(
-            id,
-            Cpu {
-                online: Known::Yes(false),
-                ..Cpu::new(id, None)
+    let root = objects.first();
+    let set = |text: fn(&Object) -> &str| {
+        let set = root.and_then(|root| set_of::<CpuId>(text(root)));
+        set.unwrap_or_default()
+    };
+    let shown = set(|root| &root.cpuset);
+    let named = nodes.iter().fold(
+        shown.union(&set(|root| &root.complete_cpuset)),
+        |all, node| all.union(node.known_cpus()),
+    );
+    let ours = root.and_then(|root| root.infos.iter().find(|(name, _)| name == KERNEL_OFFLINE));
+    let offline = ours.and_then(|(_, list)| CpuSet::parse_list(list).ok());
+    for id in named.iter() {
+        cpus.entry(id).or_insert_with(|| Cpu {
+            online: match online {
+                Some(online) => online.contains(id).into(),
+                None if offline.as_ref().is_some_and(|set| set.contains(id)) => false.into(),
+                None if shown.contains(id) => Known::no("the XML has no PU object for this CPU"),
+                None => Known::no(
+                    "hwloc leaves out CPUs that are offline and those that its control group does not allow",
+                ),
             },
-        );
+            ..Cpu::new(id, None)
+        });
     }
-    for node in nodes.iter() {
+    for node in nodes {
         for id in node.known_cpus().iter() {
             if let Some(cpu) = cpus.get_mut(&id).filter(|cpu| cpu.node.is_none()) {
                 cpu.node = Some(node.id);
@@ -273,6 +179,38 @@ fn cpus(
         }
     }
     cpus.into_values().collect()
+}
+
+/// Notes PUs that are below an object whose set of CPUs does not have them.
+fn outside(objects: &[Object], ranks: &Ranks, warnings: &mut Warnings) {
+    let mut sets: BTreeMap<usize, (CpuSet, CpuSet)> = BTreeMap::new();
+    for (&cpu, &at) in &ranks.cpus {
+        for above in ancestors(objects, at) {
+            let object = &objects[above];
+            if !matches!(
+                object.kind.as_str(),
+                "Machine" | "Package" | "NUMANode" | "Group"
+            ) {
+                continue;
+            }
+            let (all, outside) = sets.entry(above).or_insert_with(|| {
+                let all = set_of(&object.cpuset).unwrap_or_default();
+                let complete = set_of(&object.complete_cpuset).unwrap_or_default();
+                (all.union(&complete), CpuSet::new())
+            });
+            if !all.is_empty() && !all.contains(cpu) {
+                outside.insert(cpu);
+            }
+        }
+    }
+    for (at, (all, outside)) in sets.iter().filter(|(_, (_, outside))| !outside.is_empty()) {
+        let index = objects[*at].os_index.map(|index| format!(" {index}"));
+        warnings.note(format!(
+            "{}{} has the cpuset {all}, and PUs {outside} are below it; the PUs were taken",
+            objects[*at].kind,
+            index.unwrap_or_default()
+        ));
+    }
 }
 
 /// A CPU with its place in cores, clusters and so on.
@@ -284,7 +222,8 @@ fn placed(objects: &[Object], ranks: &Ranks, id: CpuId, at: usize) -> Cpu {
         let leader = ranks.lowest.get(&at).copied();
         match (object.kind.as_str(), object.subtype.as_str()) {
             ("Core", _) => (cpu.core, cpu.kernel_core_id) = (leader, index),
-            ("Die", _) => cpu.die = leader,
+            // hwloc 2.0 has a group for a die.
+            ("Die", _) | ("Group", "Die") => cpu.die = leader,
             ("Package", _) => cpu.package = index,
             ("Group", "Cluster") => cpu.cluster = leader,
             ("Group", "Book") => cpu.book = index,
@@ -331,10 +270,15 @@ fn caches(objects: &[Object], ranks: &Ranks) -> Vec<Cache> {
     caches
 }
 
-/// `L2Cache`, `L1iCache`; `cache_type` is 0 for unified, 1 for data, 2 for instructions.
+/// `L2Cache`, `L1iCache`, or `Cache` of a `depth` in version 1; `cache_type` is 0 for unified, 1 for data, 2 for
+/// instructions.
 fn cache_kind(object: &Object) -> Option<(u32, CacheKind)> {
-    let name = object.kind.strip_prefix('L')?.strip_suffix("Cache")?;
-    let level = name.trim_end_matches('i').parse().ok()?;
+    let name = object.kind.strip_suffix("Cache")?;
+    let level = match name.strip_prefix('L') {
+        Some(level) => level.trim_end_matches('i').parse().ok()?,
+        None if name.is_empty() => u32::try_from(object.depth?).ok()?,
+        None => return None,
+    };
     let kind = match object.cache_type {
         _ if name.ends_with('i') => CacheKind::Instruction,
         Some(1) => CacheKind::Data,
@@ -342,71 +286,4 @@ fn cache_kind(object: &Object) -> Option<(u32, CacheKind)> {
         _ => CacheKind::Unified,
     };
     Some((level, kind))
-}
-
-/// Bits of `kind` (hwloc/distances.h).
-const MEANS_LATENCY: u64 = 4;
-
-fn distances(document: &Document, nodes: &[Node], warnings: &mut Warnings) -> Known<Distances> {
-    let of_nodes =
-        |matrix: &&Matrix| matrix.kind == "NUMANode" && matrix.means & MEANS_LATENCY != 0;
-    let named = document
-        .matrices
-        .iter()
-        .filter(of_nodes)
-        .find(|matrix| matrix.name == "NUMALatency");
-    let unnamed = || {
-        document
-            .matrices
-            .iter()
-            .filter(of_nodes)
-            .find(|matrix| matrix.name.is_empty())
-    };
-    let Some(matrix) = named.or_else(unnamed) else {
-        return Known::no("the XML has no NUMALatency distances between nodes");
-    };
-    let place = format!("the matrix in line {}", matrix.line);
-    let width = matrix.indexes.len();
-    if width > MOST_NODES || matrix.values.len() != width * width {
-        warnings.note(format!(
-            "{place} has {width} nodes and {} distances; left out",
-            matrix.values.len()
-        ));
-        return Known::no("the XML's matrix of distances is damaged");
-    }
-    let node_of = |index: u64| match matrix.by_os_index {
-        true => u32::try_from(index).ok().map(NodeId),
-        false => {
-            let object = document
-                .objects
-                .iter()
-                .find(|object| object.gp_index == Some(index));
-            object.and_then(number).map(NodeId)
-        }
-    };
-    let columns: Vec<_> = matrix.indexes.iter().map(|&index| node_of(index)).collect();
-    let mut distances = Distances::empty(DistanceOrigin::Kernel, nodes.iter().map(|node| node.id));
-    let stray =
-        matrix.indexes.iter().zip(&columns).find(|(_, node)| {
-            node.is_none_or(|node| distances.nodes().binary_search(&node).is_err())
-        });
-    if let Some((index, _)) = stray {
-        warnings.note(format!(
-            "{place} names node {}, which is not there",
-            excerpt(&index.to_string())
-        ));
-    }
-    for (row, from) in columns.iter().enumerate() {
-        for (column, to) in columns.iter().enumerate() {
-            let value = matrix.values.get(row * width + column).copied();
-            let value = value
-                .and_then(|value| u32::try_from(value).ok())
-                .filter(|&value| value > 0)
-                .map(Distance);
-            if let (Some(from), Some(to)) = (from, to) {
-                distances.set(*from, *to, value);
-            }
-        }
-    }
-    Known::Yes(distances)
 }

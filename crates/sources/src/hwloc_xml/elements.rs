@@ -1,8 +1,9 @@
 //! From XML text to a list of objects that know their parents. Nothing is concluded here.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
-use nearfar_machine::{IdSet, MAX_NUMBER};
+use nearfar_machine::{CpuId, CpuSet, IdSet, MAX_NUMBER, NodeSet};
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
@@ -13,6 +14,8 @@ use crate::warnings::excerpt;
 const DEEPEST: usize = 256;
 /// How many objects there may be: more than the largest machine has CPUs, cores, caches and devices together.
 const MOST_OBJECTS: usize = 400_000;
+/// How many contradictions are looked for; finding the line of one takes time.
+const MOST_ODDITIES: usize = 100;
 /// How many distances there may be in one matrix: that of the most nodes a kernel can have.
 const MOST_VALUES: usize = crate::limits::MOST_NODES * crate::limits::MOST_NODES;
 
@@ -25,6 +28,22 @@ pub(super) struct Document {
     /// Facts about the topology as a whole (version 3).
     pub infos: Vec<(String, String)>,
     pub matrices: Vec<Matrix>,
+    pub performance: Vec<Performance>,
+    /// The sets of the outermost object, which no other object has.
+    pub root: RootSets,
+    /// The major number of the format.
+    pub version: u32,
+    /// Contradictions that only show while an element is read.
+    pub oddities: Vec<(usize, String)>,
+}
+
+/// What the outermost object says of the machine besides the sets that each object has.
+#[derive(Default)]
+pub(super) struct RootSets {
+    /// CPUs that were online (version 1 only).
+    pub online_cpus: Option<CpuSet>,
+    /// Nodes that the control group of the program that wrote the file allowed.
+    pub allowed_nodes: Option<NodeSet>,
 }
 
 /// One `<object>`. Text attributes that are not given are empty, numbers `None`.
@@ -37,12 +56,18 @@ pub(super) struct Object {
     pub gp_index: Option<u64>,
     pub complete_cpuset: String,
     pub cpuset: String,
+    /// Also nodes that are no objects; neighbours share the text.
+    pub complete_nodeset: Rc<str>,
     pub local_memory: Option<u64>,
     pub cache_size: Option<u64>,
     pub cache_line: Option<u64>,
     pub cache_ways: Option<i64>,
     pub cache_type: Option<u64>,
+    /// The level of a cache.
     pub depth: Option<u64>,
+    /// The kernel's or the library's name of an OS device.
+    pub name: String,
+    pub osdev_type: Option<u64>,
     pub bridge_type: String,
     pub bridge_pci: String,
     pub pci_busid: String,
@@ -51,7 +76,7 @@ pub(super) struct Object {
     pub infos: Vec<(String, String)>,
 }
 
-/// One `<distances2>`.
+/// One `<distances2>`, or one `<distances>` of version 1.
 #[derive(Default)]
 pub(super) struct Matrix {
     pub line: usize,
@@ -61,6 +86,27 @@ pub(super) struct Matrix {
     pub by_os_index: bool,
     pub indexes: Vec<u64>,
     pub values: Vec<u64>,
+    pub version_1: Option<OldMatrix>,
+}
+
+/// What version 1 says of a matrix: neither kind nor name, but where its objects are.
+pub(super) struct OldMatrix {
+    /// The object that has the matrix.
+    pub owner: Option<usize>,
+    /// How many levels below the owner its rows and columns are.
+    pub relative_depth: usize,
+    /// What each value is multiplied with.
+    base: f64,
+}
+
+/// One `<memattr_value>` of a node and of CPUs that access it.
+pub(super) struct Performance {
+    /// `ReadLatency` (ns), `WriteBandwidth` (MiB/s) and so on.
+    pub name: String,
+    /// The `gp_index` of the node.
+    pub target: u64,
+    pub initiators: CpuSet,
+    pub value: u64,
 }
 
 /// Which list the text inside of an element belongs to.
@@ -72,19 +118,22 @@ enum Inside {
 }
 
 pub(super) fn read(text: &str, place: &str) -> Result<Document, TextError> {
-    let mut reader = Reader::from_str(text);
+    let (start, part) = topology(text).unwrap_or((0, text));
+    let mut reader = Reader::from_str(part);
+    let position = |at: u64| start.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
     let mut walk = Walk {
         text,
         place,
         document: Document::default(),
         open: Vec::new(),
         inside: Inside::Nothing,
+        attribute: String::new(),
     };
     let mut seen = false;
     loop {
-        let at = usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX);
+        let at = position(reader.buffer_position());
         let event = reader.read_event().map_err(|error| {
-            let at = usize::try_from(reader.error_position()).unwrap_or(usize::MAX);
+            let at = position(reader.error_position());
             walk.fail(at, format!("not well-formed XML: {error}"))
         })?;
         match event {
@@ -118,6 +167,20 @@ pub(super) fn read(text: &str, place: &str) -> Result<Document, TextError> {
     }
 }
 
+/// Where hwloc's XML is in a text, without its head and with whatever stands around it in a mail left out.
+fn topology(text: &str) -> Option<(usize, &str)> {
+    const OPEN: &str = "<topology";
+    const CLOSE: &str = "</topology>";
+    let is_element = |&(at, _): &(usize, &str)| {
+        text[at + OPEN.len()..].starts_with(|c: char| c.is_whitespace() || c == '>' || c == '/')
+    };
+    let (start, _) = text.match_indices(OPEN).find(is_element)?;
+    let end = text[start..]
+        .find(CLOSE)
+        .map(|end| start + end + CLOSE.len());
+    Some((start, &text[start..end.unwrap_or(text.len())]))
+}
+
 struct Walk<'a> {
     text: &'a str,
     place: &'a str,
@@ -125,6 +188,8 @@ struct Walk<'a> {
     /// The object that each open element is, where it is one.
     open: Vec<Option<usize>>,
     inside: Inside,
+    /// The name of the last `<memattr>`.
+    attribute: String,
 }
 
 impl Walk<'_> {
@@ -162,11 +227,23 @@ impl Walk<'_> {
             "info" => self.info(element, at)?,
             "page_type" => self.page_type(element, at)?,
             "distances2" => self.matrix(element, at)?,
+            "distances" => self.old_matrix(element, at)?,
+            "latency" => self.latency(element, at)?,
             "indexes" => self.inside = Inside::Indexes,
             "u64values" => self.inside = Inside::Values,
-            // Matrices over objects of several kinds, memory attributes, CPU kinds, support bits: not wanted. Their
-            // indexes must not be taken for those of the matrix before.
+            // Matrices over objects of several kinds, CPU kinds, support bits: not wanted. Their indexes must not be
+            // taken for those of the matrix before.
             "distances2hetero" => self.document.matrices.push(Matrix::default()),
+            "memattr" => {
+                let mut attribute = String::new();
+                self.attributes(element, at, |name, value| {
+                    if name == "name" {
+                        attribute = value.into_owned();
+                    }
+                })?;
+                self.attribute = attribute;
+            }
+            "memattr_value" => self.performance(element, at)?,
             _ => {}
         }
         Ok(None)
@@ -197,27 +274,23 @@ impl Walk<'_> {
                 version = value.into_owned();
             }
         })?;
-        if version.starts_with("2.") || version.starts_with("3.") {
+        // Version 1 has no attribute. A file of "2" without a minor number was not written by hwloc and is as good.
+        let major = version.split('.').next().unwrap_or_default();
+        self.document.version = match major {
+            "" => 1,
+            number => number.parse().unwrap_or(0),
+        };
+        if (1..=3).contains(&self.document.version) {
             return Ok(());
         }
-        let (problem, next) = match version.as_str() {
-            "" => (
-                "hwloc XML of version 1, which is too old".to_owned(),
-                "convert it with hwloc 2: lstopo --input OLD.xml NEW.xml",
-            ),
-            other => (
-                format!(
-                    "hwloc XML of version {}, and versions 2 and 3 are read",
-                    excerpt(other)
-                ),
-                "convert it: lstopo --input F.xml --export-xml-flags v2 NEW.xml",
-            ),
-        };
         Err(TextError::new(
             self.place,
             Some(self.line(at)),
-            problem,
-            next,
+            format!(
+                "hwloc XML of version {}, and versions 1 to 3 are read",
+                excerpt(&version)
+            ),
+            "convert it: lstopo --input F.xml --export-xml-flags v2 NEW.xml",
         ))
     }
 
@@ -227,7 +300,33 @@ impl Walk<'_> {
             parent,
             ..Object::default()
         };
-        self.attributes(element, at, |name, value| set(&mut object, name, &value))?;
+        let (is_root, mut root) = (self.document.objects.is_empty(), RootSets::default());
+        let before = self.document.objects.last();
+        self.attributes(element, at, |name, value| match name {
+            "online_cpuset" if is_root => root.online_cpus = set_of(&value),
+            "allowed_nodeset" if is_root => root.allowed_nodes = set_of(&value),
+            "complete_nodeset" => {
+                let same = before.filter(|before| *before.complete_nodeset == *value);
+                object.complete_nodeset = same.map_or_else(
+                    || Rc::from(&*value),
+                    |before| before.complete_nodeset.clone(),
+                );
+            }
+            _ => set(&mut object, name, &value),
+        })?;
+        if is_root {
+            self.document.root = root;
+        }
+        if object.kind == "PU"
+            && self.document.oddities.len() < MOST_ODDITIES
+            && let Some(index) = object.os_index
+            && !is_single(&object.cpuset, index)
+            && let Some(set) = set_of::<CpuId>(&object.cpuset)
+            && set.iter().any(|cpu| u64::from(cpu.0) != index)
+        {
+            let oddity = format!("PU {index} has the cpuset {set}; its os_index was taken");
+            self.document.oddities.push((self.line(at), oddity));
+        }
         // On a large machine each set takes kilobytes, and only those of few objects are looked at.
         if matches!(object.kind.as_str(), "PU" | "Core") || object.kind.starts_with("L1") {
             (object.cpuset, object.complete_cpuset) = Default::default();
@@ -297,6 +396,83 @@ impl Walk<'_> {
         Ok(())
     }
 
+    fn old_matrix(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
+        let mut old = OldMatrix {
+            owner: self.open.iter().rev().find_map(|open| *open),
+            relative_depth: 0,
+            base: 1.0,
+        };
+        self.attributes(element, at, |name, value| match name {
+            "relative_depth" => old.relative_depth = value.parse().unwrap_or(0),
+            "latency_base" => old.base = value.parse().unwrap_or(1.0),
+            _ => {}
+        })?;
+        self.document.matrices.push(Matrix {
+            line: self.line(at),
+            version_1: Some(old),
+            ..Matrix::default()
+        });
+        Ok(())
+    }
+
+    /// One value of version 1: `<latency value="2.100000"/>`.
+    fn latency(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
+        let mut value = f64::NAN;
+        self.attributes(element, at, |name, text| {
+            if name == "value" {
+                value = text.parse().unwrap_or(f64::NAN);
+            }
+        })?;
+        let Some(matrix) = self.document.matrices.last_mut() else {
+            return Ok(());
+        };
+        let Some(old) = &matrix.version_1 else {
+            return Ok(());
+        };
+        // The kernel's distances are whole numbers; what is none is something else.
+        let value = value * old.base;
+        let whole = (value - value.round()).abs() < 0.01 && value > 0.0 && value < 1e9;
+        matrix.values.push(if whole {
+            value.round() as u64
+        } else {
+            u64::MAX
+        });
+        if matrix.values.len() > MOST_VALUES {
+            return Err(self.fail(at, format!("a matrix of more than {MOST_VALUES} distances")));
+        }
+        Ok(())
+    }
+
+    fn performance(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
+        if !WANTED_PERFORMANCE.contains(&self.attribute.as_str()) {
+            return Ok(());
+        }
+        let (mut kind, mut target, mut value) = (String::new(), None, None);
+        let mut initiators = None;
+        self.attributes(element, at, |name, text| match name {
+            "target_obj_type" => kind = text.into_owned(),
+            "target_obj_gp_index" => target = text.parse().ok(),
+            "value" => value = text.parse().ok(),
+            "initiator_cpuset" => initiators = set_of(&text),
+            _ => {}
+        })?;
+        if let (Some(target), Some(value), Some(initiators)) = (target, value, initiators)
+            && kind == "NUMANode"
+        {
+            let name = self.attribute.clone();
+            self.document.performance.push(Performance {
+                name,
+                target,
+                initiators,
+                value,
+            });
+            if self.document.performance.len() > MOST_OBJECTS {
+                return Err(self.fail(at, format!("more than {MOST_OBJECTS} memory attributes")));
+            }
+        }
+        Ok(())
+    }
+
     /// The text of `<indexes>` and `<u64values>`.
     fn numbers(&mut self, text: &str, at: usize) -> Result<(), TextError> {
         let matrix = self.document.matrices.last_mut();
@@ -326,17 +502,39 @@ const WANTED_INFOS: &[&str] = &[
     "Backend",
     "PCIVendor",
     "PCIDevice",
+    // The kind of a node's memory: version 1's name of a subtype, the DAX device or the GPU that it is.
+    "Type",
+    "DAXDevice",
+    "PCIBusID",
     super::pci::KERNEL_NODE,
-    super::pci::KERNEL_CPUS,
     super::pci::DRIVER,
+    super::nodes::KERNEL_CPUS,
+    super::build::KERNEL_OFFLINE,
+];
+
+/// Memory attributes that have a place in a machine; "Bandwidth" and "Latency" are all that hwloc 2.3 to 2.7 writes.
+const WANTED_PERFORMANCE: &[&str] = &[
+    "Bandwidth",
+    "Latency",
+    "ReadBandwidth",
+    "ReadLatency",
+    "WriteBandwidth",
+    "WriteLatency",
 ];
 
 fn set(object: &mut Object, name: &str, value: &str) {
     match name {
+        // Before version 1.11 a package is a socket.
+        "type" if value == "Socket" => object.kind = "Package".to_owned(),
         "type" => object.kind = value.to_owned(),
         "subtype" => object.subtype = value.to_owned(),
         "os_index" => object.os_index = value.parse().ok(),
         "gp_index" => object.gp_index = value.parse().ok(),
+        "id" if object.gp_index.is_none() => {
+            object.gp_index = value.strip_prefix("obj").and_then(|id| id.parse().ok());
+        }
+        "name" => object.name = value.to_owned(),
+        "osdev_type" => object.osdev_type = value.parse().ok(),
         "cpuset" => object.cpuset = value.to_owned(),
         "complete_cpuset" => object.complete_cpuset = value.to_owned(),
         "local_memory" => object.local_memory = value.parse().ok(),
@@ -351,6 +549,16 @@ fn set(object: &mut Object, name: &str, value: &str) {
         "pci_type" => object.pci_type = value.to_owned(),
         _ => {}
     }
+}
+
+/// Whether a set is that of one number, as hwloc writes it. With 65536 CPUs it has 2048 words, nearly all of them empty.
+fn is_single(text: &str, number: u64) -> bool {
+    let (first, rest) = text.split_once(',').unwrap_or((text, ""));
+    let first = u32::from_str_radix(first.strip_prefix("0x").unwrap_or(first), 16);
+    let words = text.bytes().filter(|&byte| byte == b',').count() as u64;
+    first == Ok(1 << (number % 32))
+        && words == number / 32
+        && rest.bytes().all(|byte| matches!(byte, b',' | b'0' | b'x'))
 }
 
 /// Reads a set as hwloc writes it: `0x00000001,,0x000000ff` is most significant word first, an empty word is zero. A set

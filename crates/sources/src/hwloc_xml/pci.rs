@@ -1,22 +1,24 @@
-//! PCI devices in hwloc's XML: which there are, and near which CPUs.
+//! PCI devices in hwloc's XML: which there are, near which CPUs, and what Linux and libraries call them.
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuId, HostBridge, Known, Machine, NodeId, PciAddress, PciDevice, RootBus};
+use nearfar_machine::{
+    CpuId, Disk, HostBridge, Known, Machine, NodeId, OsDevice, OsDeviceKind, PciAddress, PciDevice,
+    RootBus,
+};
 
 use super::build::ancestors;
-use super::elements::{Object, set_of};
+use super::elements::{Document, Object, set_of};
 use crate::value::ValueError;
 use crate::warnings::Warnings;
 
 /// Our fact on a PCI device: the node the kernel gives it, or -1.
 pub(super) const KERNEL_NODE: &str = "KernelNode";
-/// Our fact on a node: its CPUs as the kernel lists them. hwloc gives a node without CPUs those of the object it hangs from.
-pub(super) const KERNEL_CPUS: &str = "KernelCpus";
 /// Our fact on a PCI device: its driver.
 pub(super) const DRIVER: &str = "KernelDriver";
 
-pub(super) fn read(objects: &[Object], machine: &mut Machine, warnings: &mut Warnings) {
+pub(super) fn read(document: &Document, machine: &mut Machine, warnings: &mut Warnings) {
+    let objects = &document.objects;
     let mut devices: BTreeMap<PciAddress, PciDevice> = BTreeMap::new();
     let mut bridges: BTreeMap<RootBus, HostBridge> = BTreeMap::new();
     for (at, object) in objects.iter().enumerate() {
@@ -43,6 +45,18 @@ pub(super) fn read(objects: &[Object], machine: &mut Machine, warnings: &mut War
         machine.pci = Known::no("the XML has no PCI devices; lstopo --whole-io writes them");
         return;
     }
+    for (at, object) in objects.iter().enumerate() {
+        let above = ancestors(objects, at).map(|at| &objects[at].pci_busid);
+        let function = above.filter_map(|busid| busid.parse().ok()).next();
+        if object.kind == "OSDev"
+            && !object.name.is_empty()
+            && let Some(device) = function.filter(|function| devices.contains_key(function))
+        {
+            name(object, device, document.version, machine);
+        }
+    }
+    machine.disks.sort_by(|a, b| a.name.cmp(&b.name));
+    machine.os_devices.sort_by(|a, b| a.name.cmp(&b.name));
     machine.pci = Known::Yes(devices.into_values().collect());
     machine.host_bridges = Known::Yes(bridges.into_values().collect());
 }
@@ -96,6 +110,41 @@ fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice,
         root,
         node: node(info(KERNEL_NODE).as_deref(), above(), machine),
     })
+}
+
+/// Adds the name of an OS device to the machine. Version 3 has a bit for each kind, and a device several.
+fn name(object: &Object, device: PciAddress, version: u32, machine: &mut Machine) {
+    const BITS: &[(u64, OsDeviceKind)] = &[
+        (1 << 5, OsDeviceKind::OpenFabrics),
+        (1 << 4, OsDeviceKind::Network),
+        (1 << 2, OsDeviceKind::Gpu),
+        (1 << 3, OsDeviceKind::CoProcessor),
+        (1 << 6, OsDeviceKind::Dma),
+        (1 << 1, OsDeviceKind::Memory),
+    ];
+    let name = object.name.clone();
+    let is_memory = name.starts_with("dax") || object.subtype == "CXLMem";
+    let kind = match (version, object.osdev_type) {
+        (_, None) => None,
+        (3.., Some(bits)) => BITS
+            .iter()
+            .find(|(bit, _)| bits & bit != 0)
+            .map(|(_, kind)| *kind),
+        (_, Some(0)) => is_memory.then_some(OsDeviceKind::Memory),
+        (_, Some(1)) => Some(OsDeviceKind::Gpu),
+        (_, Some(2)) => Some(OsDeviceKind::Network),
+        (_, Some(3)) => Some(OsDeviceKind::OpenFabrics),
+        (_, Some(4)) => Some(OsDeviceKind::Dma),
+        (_, Some(5)) => Some(OsDeviceKind::CoProcessor),
+        (_, Some(_)) => None,
+    };
+    match kind {
+        Some(kind) => machine.os_devices.push(OsDevice { name, kind, device }),
+        None if object.osdev_type.is_some_and(|kind| kind <= 1) => {
+            machine.disks.push(Disk { name, device });
+        }
+        None => {}
+    }
 }
 
 /// `0108 [8086:0a54] [8086:4702] 00`, in version 3 with the programming interface after it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Machine, NodeId, PciAddress, PciDevice, RootBus};
+use nearfar_machine::{Machine, NodeId, OsDeviceKind, PciAddress, PciDevice, RootBus};
 
 /// How deep bridges may nest; real ones stay below ten, and a hostile snapshot may hold a chain without end.
 pub(super) const DEEPEST: usize = 64;
@@ -61,7 +61,7 @@ impl<'a> PciTree<'a> {
         self.below.get(&bridge).map_or(&[], Vec::as_slice)
     }
 
-    /// What the operating system calls a device, with hwloc's number for the kind: 0 block, 2 network.
+    /// What the operating system calls a device, with hwloc's number for the kind in version 2.
     pub(super) fn names(&self, device: PciAddress) -> &[(&'a str, &'static str)] {
         self.names.get(&device).map_or(&[], Vec::as_slice)
     }
@@ -81,28 +81,35 @@ impl<'a> PciTree<'a> {
 
 fn names(machine: &Machine) -> BTreeMap<PciAddress, Vec<(&str, &'static str)>> {
     let mut names: BTreeMap<PciAddress, Vec<_>> = BTreeMap::new();
+    let mut add = |device, name, kind| names.entry(device).or_default().push((name, kind));
+    for disk in &machine.disks {
+        add(disk.device, disk.name.as_str(), "0");
+    }
     for network in machine.networks.get().into_iter().flatten() {
         if let Some(device) = network.device {
-            names
-                .entry(device)
-                .or_default()
-                .push((network.name.as_str(), "2"));
+            add(device, network.name.as_str(), "2");
         }
+    }
+    for device in &machine.os_devices {
+        let kind = match device.kind {
+            OsDeviceKind::Memory => "0",
+            OsDeviceKind::Gpu => "1",
+            OsDeviceKind::Network => "2",
+            OsDeviceKind::OpenFabrics => "3",
+            OsDeviceKind::Dma => "4",
+            OsDeviceKind::CoProcessor => "5",
+        };
+        add(device.device, device.name.as_str(), kind);
     }
     for subsystem in machine.nvme.get().into_iter().flatten() {
         // A namespace that is reached through several controllers is shown at the first.
-        let Some(device) = subsystem
-            .controllers
-            .iter()
-            .find_map(|controller| controller.device)
-        else {
+        let mut controllers = subsystem.controllers.iter();
+        let Some(device) = controllers.find_map(|controller| controller.device) else {
             continue;
         };
-        let disks = subsystem
-            .namespaces
-            .iter()
-            .map(|namespace| (namespace.name.as_str(), "0"));
-        names.entry(device).or_default().extend(disks);
+        for namespace in &subsystem.namespaces {
+            add(device, namespace.name.as_str(), "0");
+        }
     }
     names
 }

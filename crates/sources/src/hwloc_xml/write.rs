@@ -1,14 +1,16 @@
 //! Writes the elements, in the order in which hwloc's document type wants them.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use nearfar_machine::{
-    Cache, CacheKind, CpuSet, Id, IdSet, Known, Machine, Node, NodeId, NodeSet, PciDevice, RootBus,
+    Access, Cache, CacheKind, CpuSet, Id, IdSet, Known, Machine, Node, NodeId, NodeSet, PciDevice,
+    RootBus,
 };
 
 use super::arrange::{Arranged, Kind, arrange};
-use super::pci;
 use super::pci_tree::{DEEPEST, PciTree};
+use super::{build, nodes, pci};
 
 /// hwloc's document type, and the version of the format.
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n\
@@ -21,11 +23,13 @@ pub(super) fn document(machine: &Machine) -> String {
         pci: PciTree::of(machine),
         out: String::from(HEAD),
         written: 0,
+        targets: BTreeMap::new(),
         depth: 1,
     };
     // Writing to a String cannot fail.
     let _ = writer.item(0);
     let _ = writer.distances();
+    let _ = writer.performance();
     writer.out.push_str("</topology>\n");
     writer.out
 }
@@ -37,6 +41,8 @@ struct Writer<'a> {
     out: String,
     /// How many objects there are so far: the last one's `gp_index`.
     written: u64,
+    /// The number of each node's object.
+    targets: BTreeMap<NodeId, u64>,
     depth: usize,
 }
 
@@ -123,7 +129,7 @@ impl Writer<'_> {
             self.origin()?;
         }
         for &node in &item.nodes {
-            self.node(node, &item.complete)?;
+            self.node(node)?;
         }
         for &child in &item.children {
             self.item(child)?;
@@ -147,7 +153,12 @@ impl Writer<'_> {
                 self.info(name, value)?;
             }
         }
-        Ok(())
+        let offline = self.machine.cpus.iter().filter(|cpu| cpu.is_offline());
+        let offline: CpuSet = offline.map(|cpu| cpu.id).collect();
+        match offline.is_empty() {
+            true => Ok(()),
+            false => self.info(build::KERNEL_OFFLINE, offline),
+        }
     }
 
     fn cache(&mut self, at: usize) -> fmt::Result {
@@ -171,7 +182,7 @@ impl Writer<'_> {
     }
 
     /// A node below the caches before its memory.
-    fn node(&mut self, id: NodeId, near: &CpuSet) -> fmt::Result {
+    fn node(&mut self, id: NodeId) -> fmt::Result {
         let Some(node) = self.machine.node(id) else {
             return Ok(());
         };
@@ -188,6 +199,7 @@ impl Writer<'_> {
             self.out.push_str(">\n");
         }
         self.open("NUMANode")?;
+        self.targets.insert(id, self.written);
         self.attribute("os_index", id)?;
         self.sets((&cpus, node.known_cpus()), (&own, &own))?;
         if let Some(bytes) = node.total_bytes().filter(|&bytes| bytes > 0) {
@@ -195,8 +207,9 @@ impl Writer<'_> {
         }
         self.out.push_str(">\n");
         self.pages(node)?;
-        if node.cpus.get().is_some_and(|cpus| cpus != near) {
-            self.info(pci::KERNEL_CPUS, node.known_cpus())?;
+        match node.cpus.get() {
+            Some(cpus) => self.info(nodes::KERNEL_CPUS, cpus)?,
+            None => self.info(nodes::KERNEL_CPUS, nodes::UNKNOWN)?,
         }
         self.close()?;
         node.memory_side_caches
@@ -307,6 +320,10 @@ impl Writer<'_> {
         for (name, kind) in self.pci.names(device.address).to_vec() {
             self.open("OSDev")?;
             self.attribute("name", name)?;
+            if kind == "0" && name.starts_with("mem") {
+                // Not a disk.
+                self.attribute("subtype", "CXLMem")?;
+            }
             self.attribute("osdev_type", kind)?;
             self.out.push_str(">\n");
             self.close()?;
@@ -315,6 +332,46 @@ impl Writer<'_> {
             .iter()
             .try_for_each(|device| self.device(device, depth + 1))?;
         self.close()
+    }
+
+    /// How fast each node is from CPUs near it: class 1 counts only these, class 0 any initiator, as hwloc takes them.
+    fn performance(&mut self) -> fmt::Result {
+        for (name, flags, value) in ATTRIBUTES {
+            let mut rows = Vec::new();
+            for (node, target) in &self.targets {
+                let access = self
+                    .machine
+                    .node(*node)
+                    .map_or(&[][..], |node| &node.access);
+                let access = access.iter().max_by_key(|access| access.class);
+                let Some((access, value)) = access.and_then(|it| Some((it, value(it)?))) else {
+                    continue;
+                };
+                let initiators = access
+                    .initiators
+                    .iter()
+                    .filter_map(|id| self.machine.node(id));
+                let near = initiators.fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
+                let near = near.intersection(&self.machine.cpu_states.online);
+                if !near.is_empty() {
+                    rows.push((*target, value, near));
+                }
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            writeln!(self.out, "  <memattr name=\"{name}\" flags=\"{flags}\">")?;
+            for (target, value, near) in rows {
+                writeln!(
+                    self.out,
+                    "    <memattr_value target_obj_type=\"NUMANode\" target_obj_gp_index=\"{target}\" value=\"{value}\" \
+                     initiator_cpuset=\"{}\"/>",
+                    Mask(&near)
+                )?;
+            }
+            self.out.push_str("  </memattr>\n");
+        }
+        Ok(())
     }
 
     /// The distances between online nodes; nothing where one is missing, since hwloc has no hole.
@@ -355,6 +412,19 @@ impl Writer<'_> {
         Ok(())
     }
 }
+
+/// A memory attribute: hwloc's name, its flags and where a machine has it.
+type Attribute = (&'static str, u32, fn(&Access) -> Option<u64>);
+
+/// Flags of hwloc/memattrs.h: 1 higher is better, 2 lower is better, 4 from CPUs.
+const ATTRIBUTES: [Attribute; 4] = [
+    ("ReadBandwidth", 5, |access| access.read_bandwidth_mib_per_s),
+    ("WriteBandwidth", 5, |access| {
+        access.write_bandwidth_mib_per_s
+    }),
+    ("ReadLatency", 6, |access| access.read_latency_ns),
+    ("WriteLatency", 6, |access| access.write_latency_ns),
+];
 
 fn name(kind: Kind, caches: &[Cache]) -> &'static str {
     match kind {
