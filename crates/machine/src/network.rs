@@ -18,10 +18,18 @@ pub struct NetworkDevice {
     pub mac: Option<String>,
     /// The node the kernel gives it (the PCI parent's, for a virtio device); `null` where the kernel says none.
     pub node: Known<Option<NodeId>>,
-    /// Transmit queues, by ascending number.
+    /// Transmit queues, by ascending number. Each interface has queues both ways: none of either means that the source
+    /// does not have them.
     pub transmit: Vec<TransmitQueue>,
     /// Receive queues, by ascending number.
     pub receive: Vec<ReceiveQueue>,
+}
+
+impl NetworkDevice {
+    /// Whether its queues are known.
+    pub fn has_queues(&self) -> bool {
+        !self.transmit.is_empty() || !self.receive.is_empty()
+    }
 }
 
 /// A transmit queue and the CPUs that use it.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{NodeId, PciAddress};
 use crate::known::Known;
+use crate::set::NodeSet;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NvmeSubsystem {
@@ -88,6 +89,9 @@ pub struct NvmeNamespace {
     pub name: String,
     /// The paths to it, by name; one with no name of its own where native multipath is off.
     pub paths: Vec<NvmePath>,
+    /// Why it is unknown which paths there are; `None` where `paths` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths_unknown_reason: Option<String>,
 }
 
 /// One way to a namespace, through one controller.
@@ -98,7 +102,12 @@ pub struct NvmePath {
     pub controller: String,
     /// Asymmetric namespace access; decides before locality does.
     pub ana_state: Known<AnaState>,
-    /// Commands in flight when the source looked (`queue_depth`, since Linux 6.15).
+    /// The nodes whose I/O the kernel sends through it under the policy `numa` (`numa_nodes`, since Linux 6.15); empty
+    /// under other policies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<NodeSet>,
+    /// Commands in flight when the source looked (`queue_depth`, since Linux 6.15); known under the policy `queue-depth`
+    /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u32>,
 }

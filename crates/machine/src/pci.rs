@@ -8,6 +8,7 @@ use crate::known::Known;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PciDevice {
     pub address: PciAddress,
+    /// 0, which no vendor has, where vendor, device and class are unknown.
     pub vendor: u16,
     pub device: u16,
     /// Class, subclass and programming interface, as in `0x010802`.
@@ -34,6 +35,11 @@ impl PciDevice {
     /// Base class and subclass, such as `0x0108` for NVMe and other non-volatile memory.
     pub fn kind(&self) -> u32 {
         self.class >> 8
+    }
+
+    /// Whether vendor, device and class are known.
+    pub fn is_identified(&self) -> bool {
+        self.vendor != 0
     }
 
     /// Whether it is a bridge of any kind (base class 06).

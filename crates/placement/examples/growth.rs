@@ -143,6 +143,8 @@ fn interrupt(irq: u32, queues: u32, cpus: CpuSet) -> Interrupt {
         irq: Irq(irq),
         name: format!("net{:03}-TxRx-{}", irq / queues, irq % queues),
         device: Some(address(irq / queues)),
+        device_unknown_reason: None,
+        immovable_reason: None,
         queue: Some(irq % queues),
         affinity: Known::Yes(cpus.clone()),
         effective: Known::Yes(cpus),

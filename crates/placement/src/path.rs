@@ -11,13 +11,14 @@
 //! queue-depth   of the class, the controller with the fewest commands in flight
 //! ```
 //!
-//! For a controller on no node `numa` compares 10 since Linux 6.9, and something undefined before (`path/kernel.rs`).
+//! Where the kernel says which nodes it sends through a path (`numa_nodes`, since Linux 6.15), that is the answer for
+//! `numa`. For a controller on no node `numa` compares 10 since Linux 6.9, and something undefined before (`path/kernel.rs`).
 
 mod choice;
 pub(crate) mod kernel;
 
 use nearfar_machine::{
-    AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeController,
+    AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NodeSet, NvmeController,
     NvmeNamespace, NvmePath, NvmeSubsystem, alternatives,
 };
 use serde::Serialize;
@@ -69,6 +70,9 @@ pub struct PathView {
     pub locality: Option<EffectiveNode>,
     /// From the CPU's node to that; for a guessed node, to the firmware's node itself.
     pub distance: Option<Distance>,
+    /// The nodes whose I/O the kernel itself says it sends through it under the policy `numa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<NodeSet>,
     /// Commands in flight on this path when the source looked.
     pub queue_depth: Option<u32>,
 }
@@ -140,7 +144,7 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         online: machine.cpu_states.online.clone(),
     };
     let listed = machine.cpu(cpu).ok_or_else(|| no_cpu(false))?;
-    if !listed.is_online() {
+    if listed.is_offline() {
         return Err(no_cpu(true));
     }
     let localities = Localities::new(machine);
@@ -196,6 +200,7 @@ impl<'a> View<'a> {
         let nearest = nearest.map(|path| path.name.clone()).collect();
         let choices = choice::of_each_policy(
             &paths,
+            namespace.paths_unknown_reason.as_deref(),
             self.node,
             self.subsystem.iopolicy.get(),
             &self.no_node,
@@ -241,6 +246,7 @@ impl<'a> View<'a> {
                 .as_ref()
                 .and_then(|locality| self.distance(locality)),
             locality,
+            numa_nodes: path.numa_nodes.clone(),
             queue_depth: path.queue_depth,
         }
     }

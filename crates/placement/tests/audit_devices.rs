@@ -484,3 +484,64 @@ fn leaving_an_isolated_cpu_may_cost_distance_and_says_so() {
       fix {"kind":"interrupt-affinity","irq":100,"cpus":"0","near":1,"name":"eth0-TxRx-0"}
     "#);
 }
+
+/// Lines without a handler exist on every x86 machine (3, 4, 5 ...), and the kernel refuses to move the timer.
+#[test]
+fn what_cannot_or_need_not_move_stays_on_isolated_cpus_without_a_word() {
+    let mut machine = two_nodes();
+    machine.cpu_states.nohz_full = Known::Yes(set("0-1"));
+    machine.interrupts = Known::Yes(Vec::new());
+    for (irq, name, reason) in [
+        (0, "timer", Some("the kernel lets nobody move it")),
+        (3, "", Some("no handler serves it")),
+        (8, "rtc0", None),
+    ] {
+        let mut line = interrupt(irq, name, NIC, None, "0");
+        line.device = None;
+        line.immovable_reason = reason.map(str::to_owned);
+        list(&mut machine.interrupts).push(line);
+    }
+    let found = audit(&machine, &AuditOptions::default());
+    let subjects: Vec<&str> = found
+        .findings
+        .iter()
+        .map(|finding| finding.subject.as_str())
+        .collect();
+    assert_eq!(subjects, ["interrupt 8 (rtc0)"]);
+}
+
+#[test]
+fn interrupts_of_unknown_devices_are_counted_where_rules_would_need_the_device() {
+    let mut machine = two_nodes();
+    machine.interrupts = Known::Yes(Vec::new());
+    for irq in [40, 41] {
+        let mut message = interrupt(irq, "eth0-TxRx-1", NIC, Some(1), "0");
+        message.device = None;
+        message.device_unknown_reason = Some("PCI-MSI does not name it".to_owned());
+        list(&mut machine.interrupts).push(message);
+    }
+    let found = audit(&machine, &AuditOptions::default());
+    for rule in ["interrupt-far", "queues-share-cpu", "managed-interrupt"] {
+        let said = found.not_checked.iter().find(|it| it.rule == rule).unwrap();
+        assert_eq!(
+            said.because,
+            "the device of 2 interrupts is unknown: PCI-MSI does not name it"
+        );
+        assert!(!found.checked.contains(&rule), "{rule}");
+    }
+}
+
+#[test]
+fn a_function_of_unknown_class_may_move_data() {
+    let mut machine = two_nodes();
+    let mut device = function(NIC, 0, "", None);
+    (device.vendor, device.device, device.driver) = (0, 0, None);
+    add_function(&mut machine, device);
+    let found = audit(&machine, &AuditOptions::default());
+    assert_eq!(found.findings, Vec::new());
+    let said = found
+        .not_checked
+        .iter()
+        .find(|it| it.rule == "device-without-node");
+    assert!(said.unwrap().because.contains("its class is unknown"));
+}

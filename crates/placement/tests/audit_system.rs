@@ -739,10 +739,7 @@ fn where_the_nodes_are_unknown_no_device_lacks_one() {
             "{because}"
         );
     };
-    [
-        "device-without-node",
-        "node-without-cpus",
-        "node-without-memory",
-    ]
-    .map(skipped);
+    skipped("device-without-node");
+    skipped("node-without-cpus");
+    skipped("node-without-memory");
 }

@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::{add_subsystem, device_on_an_offline_node, list, two_nodes};
-use nearfar_machine::{AnaState, CpuId, IoPolicy, Known, Machine};
+use nearfar_machine::{AnaState, CpuId, IoPolicy, Known, Machine, NodeId};
 use nearfar_placement::path::{NamespacePaths, PathError, paths};
 
 use AnaState::{Inaccessible, NonOptimized, Optimized};
@@ -267,4 +267,37 @@ fn questions_without_an_answer_say_what_there_is() {
     );
     machine.nvme = Known::no("numactl -H shows no devices");
     insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 0), @"NVMe subsystems are unknown: numactl -H shows no devices");
+}
+
+/// Since Linux 6.15 the kernel says itself which path a node uses, which decides also between equal distances.
+#[test]
+fn what_the_kernel_lists_as_a_nodes_path_is_its_path() {
+    let both = [(NEAR, Some(0), Optimized), (FAR, Some(0), Optimized)];
+    let mut machine = disk(IoPolicy::Numa, &both);
+    let numa = |machine: &Machine| from(machine, 0).choices[0].clone();
+    assert!(!numa(&machine).certain, "equally far");
+    let namespace = &mut list(&mut machine.nvme)[0].namespaces[0];
+    namespace.paths[1].numa_nodes = Some([NodeId(0)].into_iter().collect());
+    let choice = numa(&machine);
+    assert_eq!(choice.paths, ["nvme0c1n1"]);
+    assert!(choice.certain, "{choice:?}");
+}
+
+#[test]
+fn paths_that_are_unknown_are_not_unusable() {
+    let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized)]);
+    let namespace = &mut list(&mut machine.nvme)[0].namespaces[0];
+    namespace.paths.clear();
+    namespace.paths_unknown_reason = Some("not gathered".to_owned());
+    let choice = from(&machine, 0).choices[0].clone();
+    assert!(!choice.certain, "{choice:?}");
+    assert_eq!(choice.because, "the paths are unknown: not gathered");
+    let found = nearfar_placement::audit::audit(&machine, &Default::default());
+    let because = "nvme-subsys0: its paths are unknown: not gathered";
+    let said = |it: &nearfar_placement::audit::NotChecked| it.because == because;
+    assert!(
+        found.not_checked.iter().any(said),
+        "{:#?}",
+        found.not_checked
+    );
 }

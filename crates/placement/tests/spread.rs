@@ -414,7 +414,7 @@ fn a_machine_without_node_directories_spreads_in_cpu_order() {
     assert_eq!(cpus(&machine, &request(None, 3)), [0, 1, 2]);
     assert!(matches!(
         spread(&machine, &request(Some(0), 1)),
-        Err(SpreadError::UnknownNode { .. })
+        Err(SpreadError::UnknownCpus { .. })
     ));
 }
 

@@ -10,7 +10,8 @@ use crate::amount::{bytes, count, moment, or};
 pub(crate) struct Summary {
     /// `None` where the source has no nodes.
     pub(crate) nodes_online: Option<usize>,
-    pub(crate) cpus_online: usize,
+    /// `None` where the source has no CPUs, or the state of none.
+    pub(crate) cpus_online: Option<usize>,
     pub(crate) cpus_offline: usize,
     /// `None` where the source does not say which CPUs share a core.
     pub(crate) cores: Option<usize>,
@@ -39,7 +40,7 @@ impl Summary {
         let sizes = machine.online_nodes().filter_map(Node::total_bytes);
         Self {
             nodes_online: (!machine.nodes.is_empty()).then(|| machine.online_nodes().count()),
-            cpus_online: machine.cpu_states.online.len(),
+            cpus_online: Some(machine.cpu_states.online.len()).filter(|&cpus| cpus > 0),
             cpus_offline: machine.cpus.iter().filter(|cpu| cpu.is_offline()).count(),
             cores: (!cores.is_empty()).then_some(cores.len()),
             threads: cores.values().copied().max(),
@@ -66,7 +67,10 @@ impl Summary {
 
     /// `96 CPUs`, with the offline ones.
     pub(crate) fn cpus(&self) -> String {
-        let online = count(self.cpus_online, "CPU");
+        let online = or(
+            self.cpus_online.map(|cpus| count(cpus, "CPU")),
+            "CPUs unknown",
+        );
         match self.cpus_offline {
             0 => online,
             offline => format!("{online} ({offline} more offline)"),

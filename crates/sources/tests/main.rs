@@ -10,6 +10,7 @@ mod hwloc_xml;
 mod machines;
 mod numactl;
 mod oracle;
+mod partial_trees;
 mod rendered_description;
 mod requests;
 mod small_trees;

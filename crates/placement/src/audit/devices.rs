@@ -21,6 +21,11 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         ledger.skip(DIFFERS, because);
     }
     for device in devices.iter().filter(|device| matters(device)) {
+        if !device.is_identified() && device.driver.is_none() {
+            let because = "its class is unknown, so whether it moves data";
+            ledger.skip_thing(WITHOUT, || device.address.to_string(), because);
+            continue;
+        }
         match &device.node {
             Known::Yes(node) => judge(site, device, *node, ledger),
             Known::No { unknown_reason } => {
@@ -40,7 +45,7 @@ fn matters(device: &PciDevice) -> bool {
     const ACCELERATOR: u32 = 0x12;
     let base = device.class >> 16;
     let bulk = matches!(base, STORAGE | NETWORK | DISPLAY | PROCESSOR | ACCELERATOR);
-    !device.is_bridge() && (bulk || device.driver.is_some())
+    !device.is_bridge() && (bulk || device.driver.is_some() || !device.is_identified())
 }
 
 fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut Ledger) {

@@ -9,6 +9,7 @@ use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PciAddress};
 use super::devices::named;
 use super::ledger::Ledger;
 use super::site::{Site, cpus};
+use super::steering::XPS;
 use super::{Finding, Severity};
 use crate::change::Change;
 
@@ -25,10 +26,22 @@ pub(super) type After = BTreeMap<Irq, CpuSet>;
 /// Judges every interrupt; what it would move is in the answer.
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
     let mut after = After::new();
-    let Some(interrupts) = ledger.need(&site.machine.interrupts, &[FAR, SHARE, ISOLATED, MANAGED])
-    else {
+    let Some(interrupts) = ledger.need(&site.machine.interrupts, &[]) else {
+        let because = site.machine.interrupts.unknown_reason().unwrap_or_default();
+        for rule in [FAR, SHARE, ISOLATED, MANAGED] {
+            ledger.skip(rule, because);
+        }
         return after;
     };
+    ledger.checked(&[ISOLATED]);
+    if let Some(because) = &site.devices_unknown {
+        for rule in [FAR, SHARE, MANAGED, XPS] {
+            ledger.skip(rule, because);
+        }
+    }
+    if site.devices_unknown.is_none() || !site.by_device.is_empty() {
+        ledger.checked(&[FAR, SHARE, MANAGED]);
+    }
     let states = &site.machine.cpu_states;
     for because in [
         states.isolated.unknown_reason(),
@@ -191,7 +204,9 @@ fn fix(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeI
 
 /// Interrupts that carry no queue: all that matters is that they leave isolated CPUs alone.
 fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mut After) {
-    let Some(Serving { cpus, effective }) = serving(interrupt) else {
+    let Some(Serving { cpus, effective }) =
+        serving(interrupt).filter(|_| interrupt.immovable_reason.is_none())
+    else {
         return;
     };
     let disturbs = if effective {

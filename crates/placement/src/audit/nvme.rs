@@ -23,6 +23,12 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         return;
     };
     for subsystem in subsystems {
+        let mut unknown = subsystem.namespaces.iter();
+        let unknown = unknown.find_map(|namespace| namespace.paths_unknown_reason.as_ref());
+        if let Some(because) = unknown {
+            let because = format!("its paths are unknown: {because}");
+            ledger.skip_thing(FAR, || subsystem.name.clone(), &because);
+        }
         let several = subsystem
             .namespaces
             .iter()

@@ -20,6 +20,8 @@ pub(super) struct Site<'a> {
     pub kept_free: CpuSet,
     /// Online nodes that have online CPUs.
     pub cpu_nodes: Vec<NodeId>,
+    /// That the devices of some interrupts are unknown, and why.
+    pub devices_unknown: Option<String>,
     /// Why a CPU may be on a node that does not list it: then what is near to a node is unknown.
     pub cpu_nodes_unknown: Option<String>,
     pub localities: Localities<'a>,
@@ -55,6 +57,7 @@ impl<'a> Site<'a> {
         Self {
             kept_free: states.online.difference(&usable),
             cpu_nodes: cpu_nodes.map(|node| node.id).collect(),
+            devices_unknown: devices_unknown(machine),
             cpu_nodes_unknown: machine.cpu_nodes_unknown_reason(),
             localities: Localities::new(machine),
             by_device,
@@ -118,6 +121,21 @@ impl<'a> Site<'a> {
     pub fn locality(&self, device: PciAddress) -> EffectiveNode {
         self.localities.of(device)
     }
+}
+
+fn devices_unknown(machine: &Machine) -> Option<String> {
+    let interrupts = machine.interrupts.get().into_iter().flatten();
+    let reasons: Vec<&String> = interrupts
+        .filter(|interrupt| interrupt.immovable_reason.is_none())
+        .filter_map(|interrupt| interrupt.device_unknown_reason.as_ref())
+        .collect();
+    let (first, number) = (reasons.first()?, reasons.len());
+    let noun = if number == 1 {
+        "interrupt"
+    } else {
+        "interrupts"
+    };
+    Some(format!("the device of {number} {noun} is unknown: {first}"))
 }
 
 pub(super) fn node_file(device: PciAddress) -> String {

@@ -11,7 +11,7 @@ use super::site::{Site, cpus, nodes, spoken};
 use super::{Finding, Severity};
 use crate::change::Change;
 
-const XPS: &str = "xps-mismatch";
+pub(super) const XPS: &str = "xps-mismatch";
 const RPS: &str = "rps-mismatch";
 
 pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
@@ -21,7 +21,12 @@ pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
         }
         return;
     };
-    let known = ledger.need(&site.machine.interrupts, &[XPS]).is_some();
+    let known = ledger.need(&site.machine.interrupts, &[]).is_some();
+    match site.machine.interrupts.unknown_reason() {
+        Some(because) => ledger.skip(XPS, because),
+        None if site.devices_unknown.is_some() && site.by_device.is_empty() => {}
+        None => ledger.checked(&[XPS]),
+    }
     for network in networks {
         let Some(device) = network.device else {
             for rule in [XPS, RPS] {
@@ -29,6 +34,12 @@ pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
             }
             continue;
         };
+        if !network.has_queues() {
+            for rule in [XPS, RPS] {
+                ledger.skip_thing(rule, || network.name.clone(), "its queues are unknown");
+            }
+            continue;
+        }
         let nic = Nic {
             site,
             network,

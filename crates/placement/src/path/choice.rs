@@ -8,6 +8,7 @@ use super::{PathView, PolicyChoice, Standing};
 /// The three policies of the kernel, and the one in force where it is another.
 pub(super) fn of_each_policy(
     paths: &[PathView],
+    unknown: Option<&str>,
     node: Option<NodeId>,
     current: Option<&IoPolicy>,
     no_node: &NoNode,
@@ -20,13 +21,14 @@ pub(super) fn of_each_policy(
     );
     policies
         .into_iter()
-        .map(|policy| of(policy, paths, node, current, no_node))
+        .map(|policy| of(policy, paths, unknown, node, current, no_node))
         .collect()
 }
 
 fn of(
     policy: IoPolicy,
     paths: &[PathView],
+    unknown: Option<&str>,
     node: Option<NodeId>,
     current: Option<&IoPolicy>,
     no_node: &NoNode,
@@ -35,8 +37,11 @@ fn of(
     let (taken, certain, because) = match (&class[..], &policy) {
         ([], _) => (
             Vec::new(),
-            true,
-            "no path is usable: I/O waits or fails".to_owned(),
+            unknown.is_none(),
+            unknown.map_or_else(
+                || "no path is usable: I/O waits or fails".to_owned(),
+                |because| format!("the paths are unknown: {because}"),
+            ),
         ),
         ([only], _) => (vec![*only], true, only_one(only, paths)),
         (_, IoPolicy::Numa) => numa(&class, node, no_node),
@@ -97,6 +102,17 @@ fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>, no_node: &NoNode) -> T
             "the CPU's node is unknown".to_owned(),
         );
     };
+    let is_kernels = |path: &&&PathView| {
+        let nodes = path.numa_nodes.as_ref();
+        nodes.is_some_and(|nodes| nodes.contains(node))
+    };
+    if let Some(&path) = class.iter().find(is_kernels) {
+        let told = format!(
+            "the kernel lists node {node} in numa_nodes of {}",
+            path.name
+        );
+        return (vec![path], true, told);
+    }
     let nearest = class.iter().filter_map(|path| path.kernel_distance).min();
     let at = |distance: Option<Distance>| {
         class

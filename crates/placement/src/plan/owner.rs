@@ -67,6 +67,7 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
 fn function(machine: &Machine, address: PciAddress) -> Owner {
     let id = machine
         .pci_device(address)
+        .filter(|device| device.is_identified())
         .map(|device| format!("{:04x}:{:04x}", device.vendor, device.device));
     Owner {
         device: Some(address),

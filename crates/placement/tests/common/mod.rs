@@ -153,6 +153,8 @@ pub fn interrupt(irq: u32, name: &str, device: &str, queue: Option<u32>, cpus: &
         irq: Irq(irq),
         name: name.to_owned(),
         device: Some(pci(device)),
+        device_unknown_reason: None,
+        immovable_reason: None,
         queue,
         affinity: Known::Yes(set(cpus)),
         effective: Known::Yes(set(cpus)),
@@ -212,6 +214,7 @@ pub fn add_subsystem(machine: &mut Machine, name: &str, policy: IoPolicy, paths:
         namespaces: vec![NvmeNamespace {
             name: "nvme0n1".to_owned(),
             paths: Vec::new(),
+            paths_unknown_reason: None,
         }],
     };
     for (number, (address, node, ana)) in paths.iter().enumerate() {
@@ -228,6 +231,7 @@ pub fn add_subsystem(machine: &mut Machine, name: &str, policy: IoPolicy, paths:
             name: format!("nvme0c{number}n1"),
             controller: format!("nvme{number}"),
             ana_state: Known::Yes(ana.clone()),
+            numa_nodes: None,
             queue_depth: None,
         });
     }

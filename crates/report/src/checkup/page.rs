@@ -65,7 +65,7 @@ fn tiles(checkup: &Checkup) -> Vec<Tile> {
     let node = if nodes == Some(1) { "node" } else { "nodes" };
     let mut tiles = vec![
         Tile::new(or(nodes, "?"), node, or(offline, "unknown")),
-        Tile::new(summary.cpus_online.to_string(), "CPUs", cpus),
+        Tile::new(or(summary.cpus_online, "?"), "CPUs", cpus),
         Tile::new(memory, "memory", ""),
     ];
     let measured = measured(checkup);

@@ -17,6 +17,11 @@ pub(super) fn section(machine: &Machine, out: &mut Document) {
         cpus.map(|cpu| cpu.id).collect()
     };
     let (offline, on_no_node) = (that(Cpu::is_offline), that(|cpu| cpu.node.is_none()));
+    let of_unknown_state = that(|cpu| cpu.online.get().is_none());
+    let on_no_node = match machine.cpu_nodes_unknown_reason() {
+        Some(_) => ("node unknown", Plain, Some(&on_no_node)),
+        None => ("on no node", Warning, Some(&on_no_node)),
+    };
     let states = &machine.cpu_states;
     let allowed = states
         .allowed
@@ -27,7 +32,8 @@ pub(super) fn section(machine: &Machine, out: &mut Document) {
         ("isolated", Subject, states.isolated.get()),
         ("tickless", Subject, states.nohz_full.get()),
         ("allowed here", Subject, allowed),
-        ("on no node", Warning, Some(&on_no_node)),
+        on_no_node,
+        ("state unknown", Warning, Some(&of_unknown_state)),
     ];
     let online = ("online".to_owned(), Subject.text(&states.online));
     let sets = sets.into_iter().filter_map(|(label, role, cpus)| {

@@ -48,9 +48,15 @@ pub(crate) fn node_of(device: &PciDevice) -> Option<NodeId> {
 
 fn row(machine: &Machine, localities: &Localities<'_>, device: &PciDevice) -> [Text; 7] {
     let class = device.class_name.clone();
-    let class = class.unwrap_or_else(|| format!("class {:06x}", device.class));
+    let class = class.unwrap_or_else(|| match device.is_identified() {
+        true => format!("class {:06x}", device.class),
+        false => "class unknown".to_owned(),
+    });
     let name = device.name.clone();
-    let name = name.unwrap_or_else(|| format!("{:04x}:{:04x}", device.vendor, device.device));
+    let name = name.unwrap_or_else(|| match device.is_identified() {
+        true => format!("{:04x}:{:04x}", device.vendor, device.device),
+        false => String::new(),
+    });
     cells![
         kernel_node(&device.node),
         Subject.text(device.address),
@@ -75,10 +81,11 @@ pub(crate) fn place(localities: &Localities<'_>, device: &PciDevice) -> String {
     }
 }
 
-/// Whether a device moves data to or from memory: storage, network, display, processing accelerators, wireless,
+/// Whether a device moves data to or from memory, or may do so because its class is unknown: storage, network, display, processing accelerators, wireless,
 /// encryption, InfiniBand, CXL memory (base classes and subclasses of the PCI Code and ID Assignment Specification).
 pub(crate) fn notable(device: &PciDevice) -> bool {
     let base = device.class >> 16;
     matches!(base, 0x01 | 0x02 | 0x03 | 0x0b | 0x0d | 0x10 | 0x12)
         || matches!(device.kind(), 0x0502 | 0x0c06)
+        || !device.is_identified()
 }

@@ -46,13 +46,14 @@ fn network_row(machine: &Machine, network: &NetworkDevice) -> [Text; 9] {
     let own = device.map_or_else(Vec::new, |device| interrupts_of(machine, device));
     let serving = union(own.iter().map(|interrupt| &interrupt.effective));
     let interrupts = Some(own.len()).filter(|number| *number > 0);
+    let number = |queues: usize| or(Some(queues).filter(|_| network.has_queues()), "?");
     cells![
         Subject.text(&network.name),
         kernel_node(&network.node),
         Dim.text(or(device, "")),
-        network.transmit.len(),
+        number(network.transmit.len()),
         steering(network.transmit.iter().map(|queue| &queue.xps)),
-        network.receive.len(),
+        number(network.receive.len()),
         steering(network.receive.iter().map(|queue| &queue.rps)),
         or(interrupts, ""),
         serving,
@@ -119,8 +120,17 @@ fn interrupts(all: &[Interrupt], out: &mut Document) {
         .iter()
         .filter(|interrupt| interrupt.device.is_some())
         .count();
+    let unknown = all
+        .iter()
+        .filter(|interrupt| interrupt.device_unknown_reason.is_some())
+        .count();
     let all = count(all.len(), "interrupt");
-    let text =
-        format!("{all}, {of_devices} of them of PCI devices, {managed} managed by the kernel");
+    let unknown = match unknown {
+        0 => String::new(),
+        unknown => format!(", {unknown} of unknown devices"),
+    };
+    let text = format!(
+        "{all}, {of_devices} of them of PCI devices{unknown}, {managed} managed by the kernel"
+    );
     out.heading("Interrupts", text);
 }

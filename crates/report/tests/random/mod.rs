@@ -86,8 +86,10 @@ fn nvme() -> impl Strategy<Value = Known<Vec<NvmeSubsystem>>> {
                     name: name.clone(),
                     controller: name,
                     ana_state: Known::Yes(AnaState::Other("x".into())),
+                    numa_nodes: None,
                     queue_depth: None,
                 }],
+                paths_unknown_reason: None,
             }],
         },
     );

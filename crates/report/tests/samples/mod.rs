@@ -105,6 +105,8 @@ fn interrupt(irq: u32, name: &str, device: &str, queue: u32, cpu: u32, managed: 
         irq: Irq(irq),
         name: name.to_owned(),
         device: Some(device.parse().unwrap()),
+        device_unknown_reason: None,
+        immovable_reason: None,
         queue: Some(queue),
         affinity: Known::Yes(CpuSet::single(CpuId(cpu))),
         effective: Known::Yes(CpuSet::single(CpuId(cpu))),
@@ -238,6 +240,7 @@ fn subsystem() -> NvmeSubsystem {
         name: name.to_owned(),
         controller: controller.to_owned(),
         ana_state: Known::Yes(AnaState::Optimized),
+        numa_nodes: None,
         queue_depth: None,
     };
     NvmeSubsystem {
@@ -252,6 +255,7 @@ fn subsystem() -> NvmeSubsystem {
         namespaces: vec![NvmeNamespace {
             name: "nvme0n1".to_owned(),
             paths: vec![path("nvme0c0n1", "nvme0"), path("nvme0c1n1", "nvme1")],
+            paths_unknown_reason: None,
         }],
     }
 }

@@ -364,6 +364,8 @@ impl Devices<'_> {
             irq: Irq(FIRST_IRQ + self.interrupts.len() as u32),
             name: format!("{name}-TxRx-{queue}"),
             device: Some(device),
+            device_unknown_reason: None,
+            immovable_reason: None,
             queue: Some(queue),
             // With one CPU to choose from, the controller uses that one.
             effective: match affinity.len() {
@@ -475,6 +477,7 @@ fn namespace(
             name,
             controller: controller.name.clone(),
             ana_state: Known::Yes(AnaState::from(state)),
+            numa_nodes: None,
             queue_depth: None,
         }
     };
@@ -485,6 +488,7 @@ fn namespace(
     NvmeNamespace {
         name,
         paths: controllers.iter().enumerate().map(path).collect(),
+        paths_unknown_reason: None,
     }
 }
 

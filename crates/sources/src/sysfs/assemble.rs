@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use nearfar_machine::{Cache, Cpu, CpuId, CpuSet, Known, Node, NodeId};
 
 use super::caches;
-use super::cpuinfo::{CpuInfo, Place};
+use super::cpuinfo::{self, CpuInfo, Place};
 use super::cpus::Cpus;
 use super::nodes;
 use super::notes::Notes;
-use super::topology::{Group, Package};
+use super::topology::{self, Group, Package};
 use crate::tree::Tree;
 
 /// The CPUs with the node, core, cluster, die and package of each.
@@ -39,9 +39,18 @@ pub(super) fn cpus(
         .iter()
         .all(|package| package.leader.is_none() && package.cores.is_empty())
     {
-        place_by_cpuinfo(&mut cpus, cpuinfo);
+        let by_ids = topology::ids(tree, &found.online, notes);
+        let place = |cpu| match by_ids.is_empty() {
+            true => cpuinfo.place(cpu),
+            false => by_ids.get(&cpu).copied().unwrap_or_default(),
+        };
+        place_by_ids(&mut cpus, place);
+    }
+    if !tree.is_live() {
+        compare_with_cpuinfo(tree, &cpus, cpuinfo, notes);
     }
     assign_nodes(tree, &mut cpus, nodes, notes);
+    divided_cores(tree, &cpus, notes);
     cpus
 }
 
@@ -104,18 +113,75 @@ fn each(cpus: &mut [Cpu], set: &CpuSet, mut change: impl FnMut(&mut Cpu)) {
     }
 }
 
-/// Kernels before 2.6.16 have no `topology` directories, but `/proc/cpuinfo` has packages and cores.
-fn place_by_cpuinfo(cpus: &mut [Cpu], cpuinfo: &CpuInfo<'_>) {
+/// Where lists of siblings are missing, numbers of packages and cores tell them: of the `topology` directories, or on
+/// kernels before 2.6.16, which have none, of `/proc/cpuinfo`.
+fn place_by_ids(cpus: &mut [Cpu], place: impl Fn(CpuId) -> Place) {
     let mut packages: BTreeMap<i64, CpuId> = BTreeMap::new();
-    let mut cores: BTreeMap<(i64, i64), CpuId> = BTreeMap::new();
+    let mut cores: BTreeMap<(i64, Option<i64>, i64), CpuId> = BTreeMap::new();
     for cpu in cpus.iter_mut().filter(|cpu| cpu.is_online()) {
-        let Place { package, core } = cpuinfo.place(cpu.id);
+        let Place { package, die, core } = place(cpu.id);
         (cpu.package, cpu.kernel_core_id) = (package, core);
-        cpu.package_leader = package.map(|package| *packages.entry(package).or_insert(cpu.id));
-        cpu.core = package
-            .zip(core)
-            .map(|place| *cores.entry(place).or_insert(cpu.id));
+        // -1 is a firmware that does not say (ARM, virtual machines).
+        let known = |id: Option<i64>| id.filter(|&id| id >= 0);
+        cpu.package_leader =
+            known(package).map(|package| *packages.entry(package).or_insert(cpu.id));
+        cpu.core = known(package)
+            .zip(known(core))
+            .map(|(package, core)| *cores.entry((package, die, core)).or_insert(cpu.id));
     }
+}
+
+/// The kernel fills both from the same numbers, so a tree in which they differ is no record of one kernel.
+fn compare_with_cpuinfo(tree: &Tree, cpus: &[Cpu], cpuinfo: &CpuInfo<'_>, notes: &Notes) {
+    let differs = |cpu: &&Cpu| {
+        let theirs = cpuinfo.place(cpu.id);
+        let differ = |ours: Option<i64>, theirs: Option<i64>| {
+            ours.zip(theirs)
+                .is_some_and(|(ours, theirs)| ours != theirs)
+        };
+        differ(cpu.package, theirs.package) || differ(cpu.kernel_core_id, theirs.core)
+    };
+    let different: CpuSet = cpus.iter().filter(differs).map(|cpu| cpu.id).collect();
+    let Some(first) = cpus.iter().find(|cpu| differs(cpu)) else {
+        return;
+    };
+    let number = |id: Option<i64>| id.map_or_else(|| "unknown".to_owned(), |id| id.to_string());
+    let theirs = cpuinfo.place(first.id);
+    notes.note(
+        tree.display(cpuinfo::PATH),
+        format!(
+            "has CPU {} in package {}, core {}, but its topology directory says package {}, core {} (so do {} more); \
+             taken from there",
+            first.id,
+            number(theirs.package),
+            number(theirs.core),
+            number(first.package),
+            number(first.kernel_core_id),
+            different.len() - 1
+        ),
+    );
+}
+
+/// A core's threads share its caches, so they are as near to one memory: what has them on two nodes is wrong of one.
+fn divided_cores(tree: &Tree, cpus: &[Cpu], notes: &Notes) {
+    let mut cores: BTreeMap<CpuId, BTreeMap<NodeId, CpuId>> = BTreeMap::new();
+    for cpu in cpus {
+        if let Some((core, node)) = cpu.core.zip(cpu.node) {
+            cores.entry(core).or_default().entry(node).or_insert(cpu.id);
+        }
+    }
+    let mut divided = cores.values().filter(|nodes| nodes.len() > 1);
+    let Some(first) = divided.next() else { return };
+    let on: Vec<String> = first
+        .iter()
+        .map(|(node, cpu)| format!("CPU {cpu} on node {node}"))
+        .collect();
+    let message = format!(
+        "threads of one core are on several nodes: {} (so are those of {} more cores); one of both is wrong",
+        on.join(", "),
+        divided.count()
+    );
+    notes.note(tree.display(nodes::DIRECTORY), message);
 }
 
 /// A CPU's node is the lowest that lists it. On real machines it is the only one.

@@ -50,6 +50,8 @@ struct Content {
 pub(super) struct Place {
     /// `physical id`.
     pub(super) package: Option<i64>,
+    /// Not in this file, but in `topology/die_id`.
+    pub(super) die: Option<i64>,
     /// `core id`.
     pub(super) core: Option<i64>,
 }
@@ -273,6 +275,7 @@ mod tests {
             content.processors[&CpuId(0)],
             Place {
                 package: Some(1),
+                die: None,
                 core: Some(2)
             }
         );

@@ -5,6 +5,7 @@
 //! proc/irq/34/effective_affinity_list     where it goes
 //! sys/kernel/irq/34/actions               nvme0q1
 //! sys/bus/pci/devices/0000:21:00.0/msi_irqs/34    whose it is
+//! proc/interrupts                         its controller, handlers and counts: all of this where it was gathered alone
 //! ```
 //!
 //! A large machine has thousands, so each costs a handful of system calls and they are read on several threads.
@@ -28,15 +29,17 @@ use crate::value;
 use crate::want::Want;
 use managed::Habits;
 use owner::Owners;
-use table::Table;
+use table::{Source, Table};
 
 const PROC: &str = "proc/irq";
 /// The kernel numbers interrupts from 0 without end, but keeps them below this many (`IRQ_BITMAP_BITS`).
 const MOST_INTERRUPTS: usize = 262_144;
 
 struct Reader<'a> {
+    tree: &'a Tree,
     notes: &'a Notes,
-    irqs: Directory<'a>,
+    /// `proc/irq`; may be missing in a tree that has `proc/interrupts`.
+    irqs: Option<Directory<'a>>,
     /// `sys/kernel/irq`, since Linux 4.9.
     described: Option<Directory<'a>>,
     table: Option<Table>,
@@ -53,9 +56,15 @@ pub(crate) fn read(
     pci: &[PciDevice],
     virtio: &BTreeMap<String, VirtioDevice>,
 ) -> Known<Vec<Interrupt>> {
-    let (names, irqs) = match (tree.list(PROC), tree.directory(PROC)) {
-        (Ok(names), Ok(directory)) => (names, directory),
-        (Err(error), _) | (_, Err(error)) => return Known::no(error.to_string()),
+    let described = tree.directory("sys/kernel/irq").ok();
+    // The running system has all of it elsewhere, without reading the counts of all CPUs.
+    let table = (want.interrupt_counts || described.is_none() || !tree.is_live())
+        .then(|| Table::read(tree, notes))
+        .flatten();
+    let names = match (tree.list(PROC), &table) {
+        (Ok(names), _) => names,
+        (Err(_), Some(table)) => table.lines.keys().map(ToString::to_string).collect(),
+        (Err(error), None) => return Known::no(error.to_string()),
     };
     let mut numbers: Vec<u32> = names
         .iter()
@@ -64,15 +73,12 @@ pub(crate) fn read(
         .collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let described = tree.directory("sys/kernel/irq").ok();
-    let table = (want.interrupt_counts || described.is_none())
-        .then(|| Table::read(tree, notes))
-        .flatten();
     let owners = Owners::find(tree, notes, pci, virtio);
     let habits = Habits::of(tree, pci, virtio, &numbers);
     let reader = Reader {
+        tree,
         notes,
-        irqs,
+        irqs: tree.directory(PROC).ok(),
         described,
         table,
         owners,
@@ -90,15 +96,27 @@ pub(crate) fn read(
 impl Reader<'_> {
     fn read(&self, number: u32) -> Interrupt {
         let name = self.name(number);
+        let source = self.source(number);
+        let immovable_reason = self.immovable_reason(number, name.as_deref(), source.as_ref());
+        let name = name.unwrap_or_default();
+        let table = || self.tree.display(table::FILE);
+        let owner = self
+            .owners
+            .of(number, &name, source.as_ref(), self.notes, table);
         let cpus = |list: &str, mask: &str| {
+            let Some(irqs) = &self.irqs else {
+                return Known::no(format!("{} was not gathered", self.tree.display(PROC)));
+            };
             let (list, mask) = (format!("{number}/{list}"), format!("{number}/{mask}"));
             let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
                 [(&list, value::list), (&mask, value::mask)];
-            attribute::first_known(&self.irqs, &candidates, self.notes)
+            attribute::first_known(irqs, &candidates, self.notes)
         };
         Interrupt {
             irq: Irq(number),
-            device: self.owners.of(number, &name),
+            device: owner.as_ref().ok().copied().flatten(),
+            device_unknown_reason: owner.err(),
+            immovable_reason,
             queue: queue_of(&name),
             affinity: cpus("smp_affinity_list", "smp_affinity"),
             effective: cpus("effective_affinity_list", "effective_affinity"),
@@ -111,36 +129,83 @@ impl Reader<'_> {
 
     /// Where its descriptor lives. Nothing is decided by it, so it is only read together with the counts.
     fn node(&self, number: u32) -> Known<Option<NodeId>> {
-        match self.counts {
-            true => attribute::known(
-                &self.irqs,
-                &format!("{number}/node"),
-                self.notes,
-                attribute::node,
-            ),
-            false => Known::no("not asked for"),
+        match &self.irqs {
+            Some(irqs) if self.counts => {
+                attribute::known(irqs, &format!("{number}/node"), self.notes, attribute::node)
+            }
+            Some(_) => Known::no("not asked for"),
+            None => Known::no(format!("{} was not gathered", self.tree.display(PROC))),
         }
     }
 
     /// The names of its handlers: from sysfs, or from `/proc/interrupts`, or the directories below `/proc/irq/N`,
-    /// which are called after them.
-    fn name(&self, number: u32) -> String {
+    /// which are called after them. Empty where none serves it; `None` where nothing was gathered that would name one.
+    fn name(&self, number: u32) -> Option<String> {
         if let Some(described) = &self.described
             && let Ok(name) = described.with_bytes(&format!("{number}/actions"), |bytes| {
                 String::from_utf8_lossy(bytes).trim().to_owned()
             })
         {
-            return name;
+            return Some(name);
         }
-        if let Some(line) = self.table.as_ref().and_then(|table| table.get(number)) {
-            return line.name.clone();
+        if let Some(table) = &self.table {
+            // The kernel leaves out lines without a handler that never fired.
+            let line = table.get(number);
+            return Some(line.map_or_else(String::new, |line| line.name.clone()));
         }
-        let Ok(entry) = self.irqs.directory(&number.to_string()) else {
-            return String::new();
-        };
+        let entry = self.irqs.as_ref()?.directory(&number.to_string()).ok()?;
         let mut names = entry.names().unwrap_or_default();
         names.retain(|name| !PROC_IRQ_FILES.contains(&name.as_str()));
-        names.join(",")
+        (self.tree.is_live() || !names.is_empty()).then(|| names.join(","))
+    }
+
+    /// Its controller and its number there.
+    fn source(&self, number: u32) -> Option<Source> {
+        if let Some(line) = self.table.as_ref().and_then(|table| table.get(number)) {
+            return Some(line.source.clone());
+        }
+        if self.owners.is_listed(number) {
+            return None;
+        }
+        let read = |file: &str| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+            let described = self.described.as_ref()?;
+            described.with_bytes(&format!("{number}/{file}"), text).ok()
+        };
+        Some(Source {
+            chip: read("chip_name")?,
+            number: read("hwirq").and_then(|number| number.parse().ok()),
+        })
+    }
+
+    /// Why nobody can or need place it. What serves each CPU and what keeps the time has IRQF_PERCPU or IRQF_NOBALANCING,
+    /// so the kernel refuses a new affinity (irq_can_set_affinity_usr() in kernel/irq/manage.c).
+    fn immovable_reason(
+        &self,
+        number: u32,
+        name: Option<&str>,
+        source: Option<&Source>,
+    ) -> Option<String> {
+        /// Interrupts 0 to 31 of arm's controller are private to each CPU (GIC architecture specification, INTIDs).
+        const PRIVATE: u64 = 32;
+        /// Controllers of which each CPU has one: RISC-V, Xen's timers and IPIs, powerpc's IPIs, LoongArch.
+        const OF_EACH_CPU: [&str; 4] = ["RISC-V INTC", "xen-percpu", "XIVE-IPI", "CPUINTC"];
+        let of_each_cpu = |source: &Source| {
+            let is_private = source.chip.starts_with("GIC")
+                && source.number.is_some_and(|number| number < PRIVATE);
+            is_private || OF_EACH_CPU.contains(&source.chip.as_str())
+        };
+        let is_timer = matches!(name, Some("timer" | "arch_timer" | "riscv-timer"))
+            || source.is_some_and(|source| source.chip.contains("HPET"));
+        if name == Some("") {
+            Some("no handler serves it".to_owned())
+        } else if source.is_some_and(of_each_cpu) {
+            Some("each CPU has its own".to_owned())
+        } else if is_timer || self.habits.is_fixed(number) {
+            Some("the kernel lets nobody move it (IRQF_NOBALANCING)".to_owned())
+        } else {
+            None
+        }
     }
 
     fn count(&self, number: u32) -> Known<u64> {
@@ -151,10 +216,8 @@ impl Reader<'_> {
             return Known::Yes(line.count);
         }
         let Some(described) = &self.described else {
-            return Known::no(
-                self.irqs
-                    .display(&format!("{number}: no file holds its count")),
-            );
+            let place = self.tree.display(&format!("{PROC}/{number}"));
+            return Known::no(format!("{place}: no file holds its count"));
         };
         attribute::known(
             described,

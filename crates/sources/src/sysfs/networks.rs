@@ -28,8 +28,13 @@ pub(crate) fn read(tree: &Tree, notes: &Notes, pci: &[PciDevice]) -> Known<Vec<N
         Ok(names) => names,
         Err(error) => return Known::no(error.to_string()),
     };
-    // `device` is missing for lo, bridges, bonds and tunnels.
-    let real = |name: &&String| tree.exists(&format!("{DEVICES}/{name}/device"));
+    // `device` is missing for lo, bridges, bonds and tunnels, which are below sys/devices/virtual, and where it was not
+    // gathered.
+    let real = |name: &&String| {
+        let path = format!("{DEVICES}/{name}");
+        let is_of_hardware = |target: String| PciAddress::innermost(&target).is_some();
+        tree.exists(&format!("{path}/device")) || tree.link(&path).is_ok_and(is_of_hardware)
+    };
     let real: Vec<&String> = names.iter().filter(real).take(MOST_DEVICES).collect();
     let mut networks = parallel::map(&real, |name| read_one(tree, notes, pci, name));
     add_macs(tree, &mut networks);

@@ -89,13 +89,21 @@ impl Reader<'_> {
         };
         let mut controllers: Vec<NvmeController> = controllers.iter().filter_map(read).collect();
         controllers.sort_by(|a, b| by_instance(&a.name, &b.name));
+        let mut namespaces = paths.into_namespaces();
+        if !self.tree.is_live() {
+            // The kernel keeps a namespace without a path for a moment only; gatherers leave the paths out.
+            for namespace in namespaces.iter_mut().filter(|it| it.paths.is_empty()) {
+                let place = directory.display("nvmeN/nvmeNcNnN");
+                namespace.paths_unknown_reason = Some(format!("{place} was not gathered"));
+            }
+        }
         Some(NvmeSubsystem {
             name: name.to_owned(),
             nqn: self.line(&directory, "subsysnqn"),
             model: self.line(&directory, "model"),
             iopolicy: self.policy(&directory),
             controllers,
-            namespaces: paths.into_namespaces(),
+            namespaces,
         })
     }
 
@@ -239,12 +247,17 @@ impl Reader<'_> {
             _ => attribute::known(directory, "ana_state", self.notes, value::word)
                 .map(|word| AnaState::from(word.as_str())),
         };
-        let depth = read_noted(directory, "queue_depth", self.notes, value::natural);
+        // Empty unless the policy is queue-depth (queue_depth_show() in drivers/nvme/host/multipath.c).
+        let depth = |bytes: &[u8]| match bytes.trim_ascii() {
+            b"" => Ok(None),
+            digits => value::natural32(digits).map(Some),
+        };
         NvmePath {
             name,
             controller,
             ana_state,
-            queue_depth: depth.and_then(|depth| u32::try_from(depth).ok()),
+            numa_nodes: read_noted(directory, "numa_nodes", self.notes, value::list),
+            queue_depth: read_noted(directory, "queue_depth", self.notes, depth).flatten(),
         }
     }
 }
@@ -266,7 +279,11 @@ impl Paths {
     fn into_namespaces(self) -> Vec<NvmeNamespace> {
         let sorted = |(name, mut paths): (String, Vec<NvmePath>)| {
             paths.sort_by(|a, b| by_instance(&a.name, &b.name));
-            NvmeNamespace { name, paths }
+            NvmeNamespace {
+                name,
+                paths,
+                paths_unknown_reason: None,
+            }
         };
         let mut namespaces: Vec<_> = self.namespaces.into_iter().map(sorted).collect();
         namespaces.sort_by(|a, b| by_instance(&a.name, &b.name));

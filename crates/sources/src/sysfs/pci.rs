@@ -255,15 +255,8 @@ fn identity(directory: &Directory<'_>, notes: &Notes) -> (u16, u16, u32) {
             class,
         );
     }
-    notes.note(
-        directory.display("class"),
-        "vendor, device or class of this PCI function cannot be read: taken for 0",
-    );
-    (
-        parts.0.unwrap_or(0) as u16,
-        parts.1.unwrap_or(0) as u16,
-        parts.2.unwrap_or(0) & 0xff_ffff,
-    )
+    // Unknown, without a warning: gatherers leave these files out.
+    (0, 0, 0)
 }
 
 /// What follows from `local_cpus` if an old kernel or a gatherer left `numa_node` out: with a node the kernel

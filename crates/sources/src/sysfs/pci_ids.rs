@@ -41,7 +41,7 @@ pub fn add_names(machine: &mut Machine) -> bool {
 /// have stays without one.
 pub fn name(devices: &mut [PciDevice], ids: impl BufRead) {
     let names = Names::read(devices, ids);
-    for device in devices {
+    for device in devices.iter_mut().filter(|device| device.is_identified()) {
         let vendor = names.vendors.get(&device.vendor);
         let model = names.devices.get(&(device.vendor, device.device));
         let name = vendor.map(|vendor| match model {

@@ -10,9 +10,12 @@
 //! Each list is read once, from the first CPU that no list covers yet: on a machine of 4096 CPUs that saves three of
 //! four reads. Packages do not share anything, so they are what is read on several threads.
 
+use std::collections::BTreeMap;
+
 use nearfar_machine::{Cache, CpuId, CpuSet};
 
 use super::caches;
+use super::cpuinfo::Place;
 use super::cpus::{DIRECTORY, number};
 use super::notes::{Notes, read_noted};
 use crate::parallel;
@@ -129,6 +132,30 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, details: bool, notes: &Notes) -
     })
 }
 
+/// The numbers of package, die and core of each CPU that has some: what is left where no lists of siblings were gathered.
+pub(super) fn ids(tree: &Tree, online: &CpuSet, notes: &Notes) -> BTreeMap<CpuId, Place> {
+    let Ok(directory) = tree.directory(DIRECTORY) else {
+        return BTreeMap::new();
+    };
+    let place = |cpu: CpuId| {
+        if !directory.exists(&format!("cpu{cpu}/topology")) {
+            return None;
+        }
+        let read = |name: &str| {
+            let name = format!("cpu{cpu}/topology/{name}");
+            read_noted(&directory, &name, notes, value::integer)
+        };
+        let (package, core) = (read("physical_package_id"), read("core_id"));
+        let place = Place {
+            package,
+            die: read("die_id"),
+            core,
+        };
+        (package.is_some() || core.is_some()).then_some((cpu, place))
+    };
+    online.iter().filter_map(place).collect()
+}
+
 /// The CPUs that have a directory. Those that are online and have none are noted.
 fn with_directory(directory: &Directory<'_>, online: &CpuSet, notes: &Notes) -> CpuSet {
     let names = directory.names().unwrap_or_default();
@@ -138,7 +165,8 @@ fn with_directory(directory: &Directory<'_>, online: &CpuSet, notes: &Notes) -> 
         .map(CpuId)
         .collect();
     let absent = online.difference(&there);
-    if !absent.is_empty() {
+    // Without any the directories were not gathered.
+    if !absent.is_empty() && !there.is_empty() {
         notes.note(
             directory.display("online"),
             format!("names CPUs {absent}, which have no directory"),

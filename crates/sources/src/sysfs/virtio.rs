@@ -27,6 +27,9 @@ pub(crate) fn read(tree: &Tree, notes: &Notes) -> BTreeMap<String, VirtioDevice>
         notes.unless_absent(error);
         Vec::new()
     });
+    if names.is_empty() && !tree.is_live() {
+        return below_classes(tree);
+    }
     let read = |name: String| {
         let path = format!("{DEVICES}/{name}");
         let parent = tree
@@ -37,4 +40,34 @@ pub(crate) fn read(tree: &Tree, notes: &Notes) -> BTreeMap<String, VirtioDevice>
         (name, VirtioDevice { parent, driver })
     };
     names.into_iter().map(read).collect()
+}
+
+/// Where `sys/bus` was not gathered: the devices on the way to interfaces and disks.
+fn below_classes(tree: &Tree) -> BTreeMap<String, VirtioDevice> {
+    let mut found = BTreeMap::new();
+    for (class, driver) in [
+        ("sys/class/net", "virtio_net"),
+        ("sys/class/block", "virtio_blk"),
+        ("sys/block", "virtio_blk"),
+    ] {
+        for name in tree.list(class).unwrap_or_default() {
+            let Ok(target) = tree.link(&format!("{class}/{name}")) else {
+                continue;
+            };
+            let number = |part: &&str| {
+                part.strip_prefix("virtio")
+                    .is_some_and(|it| it.parse::<u32>().is_ok())
+            };
+            // A disk of virtio-scsi is further below: `virtio2/host0/...`.
+            let mut parts = target.split('/').skip_while(|part| !number(part));
+            if let Some(device) = parts.next() {
+                let is_direct = matches!(parts.next(), Some("net" | "block"));
+                found.entry(device.to_owned()).or_insert(VirtioDevice {
+                    parent: PciAddress::innermost(&target),
+                    driver: Some(if is_direct { driver } else { "virtio_scsi" }.to_owned()),
+                });
+            }
+        }
+    }
+    found
 }

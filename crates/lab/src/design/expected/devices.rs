@@ -129,6 +129,7 @@ impl Seen {
                 ),
                 controller: controller.name.clone(),
                 ana_state: Known::Yes(AnaState::Optimized),
+                numa_nodes: None,
                 queue_depth: None,
             };
             seen.namespaces = (1..=built.disks.len())
@@ -139,6 +140,7 @@ impl Seen {
                         .iter()
                         .map(|controller| path(number, controller))
                         .collect(),
+                    paths_unknown_reason: None,
                 })
                 .collect();
         }

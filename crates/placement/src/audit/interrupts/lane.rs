@@ -97,7 +97,7 @@ fn lanes<'a>(members: &[&'a Interrupt], queues: bool) -> Vec<Vec<&'a Interrupt>>
     let free = members
         .iter()
         .copied()
-        .filter(|interrupt| !is_managed(interrupt));
+        .filter(|interrupt| !is_managed(interrupt) && interrupt.immovable_reason.is_none());
     let mut lanes: BTreeMap<Direction, Vec<&Interrupt>> = BTreeMap::new();
     for interrupt in
         free.filter(|interrupt| !queues || (interrupt.queue.is_some() && !admin(interrupt)))

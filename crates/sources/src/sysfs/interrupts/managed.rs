@@ -14,16 +14,20 @@ use crate::sysfs::virtio::VirtioDevice;
 use crate::tree::Tree;
 
 const DEBUGFS: &str = "sys/kernel/debug/irq/irqs";
-const MARK: &[u8] = b"IRQD_AFFINITY_MANAGED";
+const MANAGED: &[u8] = b"IRQD_AFFINITY_MANAGED";
+/// What makes the kernel refuse a new affinity (irqd_can_balance() in include/linux/irq.h).
+const FIXED: [&[u8]; 2] = [b"IRQD_NO_BALANCING", b"IRQD_PER_CPU"];
 
 /// Drivers of storage that let the kernel manage the interrupts of their queues.
-const MANAGE_QUEUES: [&str; 13] = [
+const MANAGE_QUEUES: [&str; 15] = [
     "nvme",
     "virtio_blk",
     "virtio_scsi",
     "virtiofs",
     "megaraid_sas",
     "mpt3sas",
+    "mpi3mr",
+    "csiostor",
     "hisi_sas_v3_hw",
     "aacraid",
     "smartpqi",
@@ -67,9 +71,29 @@ const LEAVE_QUEUES: [&str; 30] = [
     "r8169",
 ];
 
+/// What debugfs says of an interrupt.
+struct State {
+    managed: bool,
+    fixed: bool,
+}
+
+/// How handlers are named whose driver is not known otherwise: the word before the number of the device, the part behind
+/// it. Only drivers that name nothing else so (`nvme0q3`, `virtio1-req.0`, `megasas0-msix3`).
+const NAMES: [(&str, &str, &str); 9] = [
+    ("nvme", "q", "nvme"),
+    ("virtio", "-req.", "virtio_blk"),
+    ("virtio", "-request", "virtio_scsi"),
+    ("virtio", "-requests.", "virtiofs"),
+    ("virtio", "-input.", "virtio_net"),
+    ("virtio", "-output.", "virtio_net"),
+    ("megasas", "-msix", "megaraid_sas"),
+    ("mpt3sas", "-msix", "mpt3sas"),
+    ("mpi3mr", "-msix", "mpi3mr"),
+];
+
 pub(super) struct Habits<'a> {
     /// debugfs' word, where it can be read.
-    debugged: HashMap<u32, bool>,
+    debugged: HashMap<u32, State>,
     /// Whether the affinity can be written, where the file's mode distinguishes.
     writable: HashMap<u32, bool>,
     drivers: HashMap<PciAddress, &'a str>,
@@ -105,7 +129,7 @@ impl<'a> Habits<'a> {
 
     pub(super) fn managed(&self, interrupt: &Interrupt) -> Known<Managed> {
         let number = interrupt.irq.0;
-        if let Some(&managed) = self.debugged.get(&number) {
+        if let Some(&State { managed, .. }) = self.debugged.get(&number) {
             let says = if managed { "has" } else { "has no" };
             let file = self.tree.display(&format!("{DEBUGFS}/{number}"));
             return Known::Yes(Managed {
@@ -128,6 +152,13 @@ impl<'a> Habits<'a> {
             });
         }
         self.habit(interrupt)
+    }
+
+    /// Whether debugfs says that the kernel refuses a new affinity although it does not manage it.
+    pub(super) fn is_fixed(&self, number: u32) -> bool {
+        self.debugged
+            .get(&number)
+            .is_some_and(|state| state.fixed && !state.managed)
     }
 
     fn habit(&self, interrupt: &Interrupt) -> Known<Managed> {
@@ -175,24 +206,47 @@ impl<'a> Habits<'a> {
             .split('-')
             .next()
             .and_then(|device| self.virtio.get(device));
-        if let Some(device) = virtio {
-            return device.driver.as_deref();
-        }
-        self.drivers.get(&interrupt.device?).copied()
+        let of_device = match virtio {
+            Some(device) => device.driver.as_deref(),
+            None => interrupt
+                .device
+                .and_then(|device| self.drivers.get(&device).copied()),
+        };
+        // That a function carries a virtio device says nothing of what drives that.
+        of_device
+            .filter(|driver| *driver != "virtio-pci")
+            .or_else(|| by_name(&interrupt.name))
     }
 }
 
-fn debugged(tree: &Tree, irqs: &[u32]) -> HashMap<u32, bool> {
+/// The driver that names its handlers so.
+fn by_name(name: &str) -> Option<&'static str> {
+    NAMES.iter().find_map(|&(before, behind, driver)| {
+        let rest = name.strip_prefix(before)?;
+        let part = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        let number = part.strip_prefix(behind)?;
+        let is_number = number.bytes().all(|b| b.is_ascii_digit());
+        (part.len() < rest.len() && is_number).then_some(driver)
+    })
+}
+
+fn debugged(tree: &Tree, irqs: &[u32]) -> HashMap<u32, State> {
     let Ok(directory) = tree.directory(DEBUGFS) else {
         return HashMap::new();
     };
     let read = parallel::map(irqs, |number| {
-        let marked = |bytes: &[u8]| bytes.windows(MARK.len()).any(|window| window == MARK);
-        directory.with_bytes(&number.to_string(), marked).ok()
+        let state = |bytes: &[u8]| {
+            let has = |mark: &[u8]| bytes.windows(mark.len()).any(|window| window == mark);
+            State {
+                managed: has(MANAGED),
+                fixed: FIXED.into_iter().any(has),
+            }
+        };
+        directory.with_bytes(&number.to_string(), state).ok()
     });
     irqs.iter()
         .zip(read)
-        .filter_map(|(&number, managed)| Some((number, managed?)))
+        .filter_map(|(&number, state)| Some((number, state?)))
         .collect()
 }
 

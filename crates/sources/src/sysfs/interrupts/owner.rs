@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use nearfar_machine::{PciAddress, PciDevice};
 
+use super::table::Source;
 use crate::parallel;
 use crate::sysfs::notes::{Notes, read_noted};
 use crate::sysfs::pci::DEVICES;
@@ -16,10 +17,17 @@ const MOST_MESSAGES: usize = 2048;
 
 /// Which PCI function each interrupt belongs to.
 pub(super) struct Owners<'a> {
-    /// By interrupt; `None` where several functions share the line.
-    by_number: HashMap<u32, Option<PciAddress>>,
+    /// By interrupt, as `msi_irqs` lists them.
+    messages: HashMap<u32, PciAddress>,
+    /// By interrupt, as the file `irq` has it; `None` where several functions share the line.
+    lines: HashMap<u32, Option<PciAddress>>,
+    /// All functions that are known, ascending.
+    functions: Vec<PciAddress>,
     virtio: &'a BTreeMap<String, VirtioDevice>,
     nvme: BTreeMap<String, PciAddress>,
+    interfaces: BTreeMap<String, PciAddress>,
+    /// A running system says for each function which interrupts it has.
+    live: bool,
 }
 
 /// What one function says of its interrupts.
@@ -44,7 +52,7 @@ impl<'a> Owners<'a> {
         for (device, claim) in pci.iter().zip(claims) {
             match claim {
                 Claim::Messages(numbers) => {
-                    messages.extend(numbers.into_iter().map(|n| (n, Some(device.address))))
+                    messages.extend(numbers.into_iter().map(|n| (n, device.address)))
                 }
                 Claim::Line(number) => {
                     lines
@@ -55,20 +63,89 @@ impl<'a> Owners<'a> {
                 Claim::Nothing => {}
             }
         }
-        lines.extend(messages);
         Self {
-            by_number: lines,
+            messages,
+            lines,
+            functions: pci.iter().map(|device| device.address).collect(),
             virtio,
-            nvme: nvme_controllers(tree),
+            nvme: linked(tree, "sys/class/nvme"),
+            interfaces: linked(tree, "sys/class/net"),
+            live: tree.is_live(),
         }
     }
 
-    /// The owner of an interrupt; where the kernel did not list it (trees gathered without `msi_irqs`), by its name.
-    pub(super) fn of(&self, number: u32, name: &str) -> Option<PciAddress> {
-        match self.by_number.get(&number) {
-            Some(&owner) => owner,
-            None => self.by_name(name),
+    /// The owner of an interrupt: by `msi_irqs`, or where that was not gathered by what the kernel prints of its
+    /// controller, by the line's number, by the names of its handlers. Of one that must have an owner the error says why
+    /// it is unknown.
+    pub(super) fn of(
+        &self,
+        number: u32,
+        name: &str,
+        source: Option<&Source>,
+        notes: &Notes,
+        file: impl FnOnce() -> String,
+    ) -> Result<Option<PciAddress>, String> {
+        let printed = source.and_then(|source| self.by_source(source));
+        if let Some(&listed) = self.messages.get(&number) {
+            if let Some(printed) = printed.filter(|&printed| printed != listed) {
+                let message = format!(
+                    "has interrupt {number} as one of {printed}, msi_irqs lists it for {listed}; taken from there"
+                );
+                notes.note(file(), message);
+            }
+            return Ok(Some(listed));
         }
+        if let Some(owner) = printed {
+            return Ok(Some(owner));
+        }
+        let is_message = source.is_some_and(|source| is_pci_message(&source.chip));
+        if let Some(&owner) = self.lines.get(&number).filter(|_| !is_message) {
+            return Ok(owner);
+        }
+        match (self.by_name(name), source) {
+            (Some(owner), _) => Ok(Some(owner)),
+            (None, Some(source)) if is_message => Err(format!(
+                "no msi_irqs was gathered, and {} does not name the PCI function",
+                source.chip
+            )),
+            (None, None) if !self.live && self.messages.is_empty() => {
+                Err("neither msi_irqs nor /proc/interrupts was gathered".to_owned())
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a function lists the interrupt as its own.
+    pub(super) fn is_listed(&self, number: u32) -> bool {
+        self.messages.contains_key(&number)
+    }
+
+    /// The function that the kernel prints: in the controller's name since Linux 6.2 (`PCI-MSIX-0000:81:00.0`,
+    /// `ITS-PCI-MSI-...`; drivers/pci/msi/irqdomain.c), before in the number, which is index | bus:device.function << 11 |
+    /// domain << 27 (pci_msi_domain_calc_hwirq() there).
+    fn by_source(&self, source: &Source) -> Option<PciAddress> {
+        let named = source.chip.rsplit_once('-');
+        if let Some(address) = named.and_then(|(_, address)| address.parse().ok()) {
+            return Some(address);
+        }
+        let number = source.number.filter(|_| is_pci_message(&source.chip))?;
+        let domain = u32::try_from(number >> 27).ok()?;
+        let at = PciAddress {
+            domain,
+            bus: (number >> 19) as u8,
+            device: (number >> 14 & 31) as u8,
+            function: (number >> 11 & 7) as u8,
+        };
+        if self.functions.is_empty() {
+            return Some(at);
+        }
+        // Until Linux 6.8 the domain was cut to 5 bits, so several functions may have that number.
+        let is_same = |other: &&PciAddress| {
+            let place = |it: &PciAddress| (it.bus, it.device, it.function);
+            place(other) == place(&at) && (other.domain == domain || other.domain & 31 == domain)
+        };
+        let mut same = self.functions.iter().filter(is_same);
+        same.next().copied().filter(|_| same.next().is_none())
     }
 
     fn by_name(&self, name: &str) -> Option<PciAddress> {
@@ -78,12 +155,26 @@ impl<'a> Owners<'a> {
         if let Some((_, address)) = name.rsplit_once("@pci:") {
             return address.parse().ok();
         }
-        if let Some((device, _)) = name.split_once('-') {
-            return self.virtio.get(device)?.parent;
+        if let Some((device, _)) = name.split_once('-')
+            && let Some(device) = self.virtio.get(device)
+        {
+            return device.parent;
         }
-        let (controller, _) = name.rsplit_once('q')?;
-        self.nvme.get(controller).copied()
+        if let Some((controller, _)) = name.rsplit_once('q')
+            && let Some(&owner) = self.nvme.get(controller)
+        {
+            return Some(owner);
+        }
+        // `eth0-TxRx-3`, `i40e-eth0-TxRx-3`, `eth0`: only where one interface is meant.
+        let mut named = name.split('-').filter_map(|part| self.interfaces.get(part));
+        named.next().copied().filter(|_| named.next().is_none())
     }
+}
+
+/// Whether a controller's interrupts are messages of PCI functions: `PCI-MSI`, `IR-PCI-MSIX`, `Hyper-V PCIe MSI`,
+/// `PCH PCI MSI`, arm64's `ITS-MSI` and `MSI` (GICv2m); not `DMAR-MSI`, `HPET-MSI` or `ITS-pMSI`.
+fn is_pci_message(chip: &str) -> bool {
+    (chip.contains("PCI") && chip.contains("MSI")) || chip == "ITS-MSI" || chip == "MSI"
 }
 
 fn claim(tree: &Tree, notes: &Notes, device: &PciDevice) -> Claim {
@@ -112,10 +203,15 @@ fn claim(tree: &Tree, notes: &Notes, device: &PciDevice) -> Claim {
     }
 }
 
-fn nvme_controllers(tree: &Tree) -> BTreeMap<String, PciAddress> {
-    let names = tree.list("sys/class/nvme").unwrap_or_default();
-    let address =
-        |name: &str| PciAddress::innermost(&tree.link(&format!("sys/class/nvme/{name}")).ok()?);
+/// The PCI functions of the devices of a class, by name.
+fn linked(tree: &Tree, class: &str) -> BTreeMap<String, PciAddress> {
+    let names = tree.list(class).unwrap_or_default();
+    let address = |name: &str| {
+        let links = [format!("{class}/{name}"), format!("{class}/{name}/device")];
+        links
+            .iter()
+            .find_map(|link| PciAddress::innermost(&tree.link(link).ok()?))
+    };
     names
         .into_iter()
         .filter_map(|name| address(&name).map(|address| (name, address)))

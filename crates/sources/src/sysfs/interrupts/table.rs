@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufReader};
 use crate::sysfs::notes::Notes;
 use crate::tree::Tree;
 
-const FILE: &str = "proc/interrupts";
+pub(super) const FILE: &str = "proc/interrupts";
 /// Longer than a line with 11 bytes for each of 65536 CPUs.
 const LONGEST_LINE: usize = 1 << 20;
 const BUFFER: usize = 256 << 10;
@@ -26,12 +26,22 @@ const MOST_LINES: usize = 262_144;
 pub(super) struct Line {
     /// On all CPUs together.
     pub(super) count: u64,
+    pub(super) source: Source,
     pub(super) name: String,
+}
+
+/// Where an interrupt comes from: what the kernel prints between the counts and the handlers.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    /// The controller: `IR-PCI-MSIX-0000:81:00.0`, `ITS-MSI`, `IO-APIC`, `Hyper-V PCIe MSI`.
+    pub(super) chip: String,
+    /// Its number there.
+    pub(super) number: Option<u64>,
 }
 
 /// The lines of numbered interrupts.
 pub(super) struct Table {
-    lines: HashMap<u32, Line>,
+    pub(super) lines: HashMap<u32, Line>,
 }
 
 impl Table {
@@ -103,11 +113,13 @@ fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
         count = count.saturating_add(fired);
         rest = behind;
     }
+    let (source, name) = source_and_handlers(rest);
     Some((
         number,
         Line {
             count,
-            name: handlers(rest),
+            source,
+            name,
         },
     ))
 }
@@ -132,19 +144,47 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     number.filter(|_| !digits.is_empty())
 }
 
-/// The handlers' names behind the controller's: `IO-APIC 2-edge timer`, `PCI-MSI-edge eth0`, `GICv3 25 Level vgic`.
-fn handlers(text: &[u8]) -> String {
+/// The controller, the number of the interrupt there and the names of its handlers (show_interrupts() in
+/// kernel/irq/proc.c): `IO-APIC 2-edge timer`, `GICv3 25 Level vgic`, `Hyper-V PCIe MSI 2048-edge nvme0q1`. Before Linux 4.1
+/// x86 had no number: `PCI-MSI-edge eth0`.
+fn source_and_handlers(text: &[u8]) -> (Source, String) {
     let text = String::from_utf8_lossy(text);
-    let words: Vec<&str> = text.split_whitespace().skip(1).collect();
-    let of_controller = |word: &&&str| {
-        let (number, kind) = word.split_once('-').unwrap_or((word, ""));
-        let is_kind = |kind: &str| {
-            ["", "edge", "level", "fasteoi", "none"].contains(&kind.to_ascii_lowercase().as_str())
-        };
-        is_kind(word) || (number.bytes().all(|b| b.is_ascii_digit()) && is_kind(kind))
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_kind = |kind: &str| {
+        ["edge", "level", "fasteoi", "none"].contains(&kind.to_ascii_lowercase().as_str())
     };
-    let of_controller = words.iter().take_while(of_controller).count();
-    words[of_controller..].join(" ").replace(", ", ",")
+    let kind_of = |word: &&str| {
+        word.rsplit_once('-')
+            .filter(|(_, kind)| is_kind(kind))
+            .is_some()
+    };
+    let number = |word: &&str| -> Option<u64> {
+        let (number, kind) = word.split_once('-').unwrap_or((word, "edge"));
+        (is_kind(kind) && number.bytes().all(|b| b.is_ascii_digit()))
+            .then(|| number.parse().ok())?
+    };
+    /// A controller's name has no more words.
+    const MOST_WORDS: usize = 4;
+    let numbered = match words.first().is_some_and(kind_of) {
+        true => None,
+        false => (1..words.len().min(MOST_WORDS)).find(|&at| number(&words[at]).is_some()),
+    };
+    let (chip, behind) = match numbered {
+        Some(at) => (words[..at].join(" "), at + 1),
+        None => (words.first().copied().unwrap_or_default().to_owned(), 1),
+    };
+    let handlers = words.get(behind..).unwrap_or_default();
+    // `Level`, or Xen's `-msi-x` behind `xen-pirq`.
+    let of_controller = |word: &&&str| is_kind(word) || word.starts_with('-');
+    let of_controller = handlers.iter().take_while(of_controller).count();
+    let source = Source {
+        chip,
+        number: numbered.and_then(|at| number(&words[at])),
+    };
+    (
+        source,
+        handlers[of_controller..].join(" ").replace(", ", ","),
+    )
 }
 
 #[cfg(test)]
@@ -169,6 +209,66 @@ mod tests {
         assert_eq!(get(33), Some((3, "vgic")));
         assert_eq!(get(40), Some((7, "")));
         assert_eq!(table.lines.len(), 5);
+    }
+
+    #[test]
+    fn controllers_have_names_of_one_word_and_of_several() {
+        for (text, chip, number, name) in [
+            (
+                "IR-PCI-MSIX-0000:81:00.0   3-edge      eth0-TxRx-3",
+                "IR-PCI-MSIX-0000:81:00.0",
+                Some(3),
+                "eth0-TxRx-3",
+            ),
+            (
+                "ITS-MSI 524288 Edge      nvme0q0",
+                "ITS-MSI",
+                Some(524_288),
+                "nvme0q0",
+            ),
+            (
+                "Hyper-V PCIe MSI 4294967298-edge      mlx5_comp0@pci:c001:00:02.0",
+                "Hyper-V PCIe MSI",
+                Some(4_294_967_298),
+                "mlx5_comp0@pci:c001:00:02.0",
+            ),
+            (
+                "PCI-MSI-edge      eth0 (queue 3)",
+                "PCI-MSI-edge",
+                None,
+                "eth0 (queue 3)",
+            ),
+            (
+                "IR-IO-APIC    9-fasteoi   acpi",
+                "IR-IO-APIC",
+                Some(9),
+                "acpi",
+            ),
+            (
+                "xen-pirq    -msi-x     eth0-q1",
+                "xen-pirq",
+                None,
+                "eth0-q1",
+            ),
+            (
+                "GICv3  27 Level     arch_timer",
+                "GICv3",
+                Some(27),
+                "arch_timer",
+            ),
+            ("IO-APIC   4-edge", "IO-APIC", Some(4), ""),
+            ("", "", None, ""),
+        ] {
+            let source = Source {
+                chip: chip.to_owned(),
+                number,
+            };
+            assert_eq!(
+                source_and_handlers(text.as_bytes()),
+                (source, name.to_owned()),
+                "{text}"
+            );
+        }
     }
 
     #[test]
