@@ -28,7 +28,7 @@ use crate::value;
 use crate::want::Want;
 use managed::Habits;
 use owner::Owners;
-use table::Table;
+pub(crate) use table::{Line as TableLine, Table};
 
 const PROC: &str = "proc/irq";
 /// The kernel numbers interrupts from 0 without end, but keeps them below this many (`IRQ_BITMAP_BITS`).

@@ -23,14 +23,14 @@ const BUFFER: usize = 256 << 10;
 const MOST_LINES: usize = 262_144;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// On all CPUs together.
-    pub(super) count: u64,
-    pub(super) name: String,
+    pub(crate) count: u64,
+    pub(crate) name: String,
 }
 
 /// The lines of numbered interrupts.
-pub(super) struct Table {
+pub(crate) struct Table {
     lines: HashMap<u32, Line>,
 }
 
@@ -55,7 +55,12 @@ impl Table {
         self.lines.get(&number)
     }
 
-    fn parse(mut text: impl BufRead) -> io::Result<Self> {
+    /// In no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Line)> {
+        self.lines.iter().map(|(&number, line)| (number, line))
+    }
+
+    pub(crate) fn parse(mut text: impl BufRead) -> io::Result<Self> {
         let mut lines = HashMap::new();
         let mut line = Vec::new();
         let mut cpus = None;
