@@ -85,7 +85,7 @@ impl<'a> Owners<'a> {
         notes: &Notes,
         file: impl FnOnce() -> String,
     ) -> Result<Option<PciAddress>, String> {
-        let printed = source.and_then(|source| self.by_source(source));
+        let printed = source.and_then(|source| by_source(source, &self.functions));
         if let Some(&listed) = self.messages.get(&number) {
             if let Some(printed) = printed.filter(|&printed| printed != listed) {
                 let message = format!(
@@ -120,34 +120,6 @@ impl<'a> Owners<'a> {
         self.messages.contains_key(&number)
     }
 
-    /// The function that the kernel prints: in the controller's name since Linux 6.2 (`PCI-MSIX-0000:81:00.0`,
-    /// `ITS-PCI-MSI-...`; drivers/pci/msi/irqdomain.c), before in the number, which is index | bus:device.function << 11 |
-    /// domain << 27 (pci_msi_domain_calc_hwirq() there).
-    fn by_source(&self, source: &Source) -> Option<PciAddress> {
-        let named = source.chip.rsplit_once('-');
-        if let Some(address) = named.and_then(|(_, address)| address.parse().ok()) {
-            return Some(address);
-        }
-        let number = source.number.filter(|_| is_pci_message(&source.chip))?;
-        let domain = u32::try_from(number >> 27).ok()?;
-        let at = PciAddress {
-            domain,
-            bus: (number >> 19) as u8,
-            device: (number >> 14 & 31) as u8,
-            function: (number >> 11 & 7) as u8,
-        };
-        if self.functions.is_empty() {
-            return Some(at);
-        }
-        // Until Linux 6.8 the domain was cut to 5 bits, so several functions may have that number.
-        let is_same = |other: &&PciAddress| {
-            let place = |it: &PciAddress| (it.bus, it.device, it.function);
-            place(other) == place(&at) && (other.domain == domain || other.domain & 31 == domain)
-        };
-        let mut same = self.functions.iter().filter(is_same);
-        same.next().copied().filter(|_| same.next().is_none())
-    }
-
     fn by_name(&self, name: &str) -> Option<PciAddress> {
         if name.contains(',') {
             return None;
@@ -171,9 +143,37 @@ impl<'a> Owners<'a> {
     }
 }
 
+/// The function that the kernel prints: in the controller's name since Linux 6.2 (`PCI-MSIX-0000:81:00.0`,
+/// `ITS-PCI-MSI-...`; drivers/pci/msi/irqdomain.c), before in the number, which is index | bus:device.function << 11 |
+/// domain << 27 (pci_msi_domain_calc_hwirq() there). `functions`: all that are known, or none.
+pub(crate) fn by_source(source: &Source, functions: &[PciAddress]) -> Option<PciAddress> {
+    let named = source.chip.rsplit_once('-');
+    if let Some(address) = named.and_then(|(_, address)| address.parse().ok()) {
+        return Some(address);
+    }
+    let number = source.number.filter(|_| is_pci_message(&source.chip))?;
+    let domain = u32::try_from(number >> 27).ok()?;
+    let at = PciAddress {
+        domain,
+        bus: (number >> 19) as u8,
+        device: (number >> 14 & 31) as u8,
+        function: (number >> 11 & 7) as u8,
+    };
+    if functions.is_empty() {
+        return Some(at);
+    }
+    // Until Linux 6.8 the domain was cut to 5 bits, so several functions may have that number.
+    let is_same = |other: &&PciAddress| {
+        let place = |it: &PciAddress| (it.bus, it.device, it.function);
+        place(other) == place(&at) && (other.domain == domain || other.domain & 31 == domain)
+    };
+    let mut same = functions.iter().filter(is_same);
+    same.next().copied().filter(|_| same.next().is_none())
+}
+
 /// Whether a controller's interrupts are messages of PCI functions: `PCI-MSI`, `IR-PCI-MSIX`, `Hyper-V PCIe MSI`,
 /// `PCH PCI MSI`, arm64's `ITS-MSI` and `MSI` (GICv2m); not `DMAR-MSI`, `HPET-MSI` or `ITS-pMSI`.
-fn is_pci_message(chip: &str) -> bool {
+pub(crate) fn is_pci_message(chip: &str) -> bool {
     (chip.contains("PCI") && chip.contains("MSI")) || chip == "ITS-MSI" || chip == "MSI"
 }
 
