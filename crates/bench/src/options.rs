@@ -21,6 +21,9 @@ pub struct ProbeOptions {
     /// Measure the memory of these nodes only; `None` for all.
     pub to: Option<NodeSet>,
     pub huge_pages: HugePages,
+    /// Take the samples in blocks spread over the budget, instead of ending as soon as there are enough: load that comes and goes
+    /// then disturbs some blocks, and the interval of a median is that of the blocks.
+    pub is_spread: bool,
     /// Set it from anywhere to end the probe early with [`ProbeError::Cancelled`].
     pub cancel: Arc<AtomicBool>,
 }
@@ -34,6 +37,7 @@ impl Default for ProbeOptions {
             from: None,
             to: None,
             huge_pages: HugePages::Auto,
+            is_spread: false,
             cancel: Arc::default(),
         }
     }

@@ -1,11 +1,11 @@
 //! What the measurements of this crate have in common when they use the sampler.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{
-    self, Budget, End, Monotonic, Order, Outcome, Plan, Source, Taken,
+    self, Budget, End, Monotonic, Order, Outcome, Plan, Source, Spread, Taken,
 };
 use nearfar_runs::{Cell, Factor, Metric, NewSample, SampleResult, Values, now_s};
 use serde_json::json;
@@ -25,7 +25,18 @@ pub(crate) struct Amount {
     pub(crate) max_samples: usize,
     /// No sample begins after this, except the first of each pair.
     pub(crate) deadline: Instant,
+    /// Whether the samples are spread over the time until then, in blocks.
+    pub(crate) is_spread: bool,
 }
+
+/// Samples are taken in so many blocks where they are spread: enough for an interval of the blocks' medians.
+const BLOCKS: u32 = 8;
+/// The part of the time over which they are spread. The last block takes some of the rest.
+const SPREAD_SHARE: f64 = 0.9;
+/// A budget above this is a limit, not a wish: load that comes and goes does so within seconds.
+const MAX_SPREAD: Duration = Duration::from_secs(30);
+/// What stored runs call [`Amount::rounds_per_block`]; `nearfar compare` takes the blocks from it.
+const ROUNDS_PER_BLOCK: &str = "rounds_per_block";
 
 impl Amount {
     /// The plan: a warm-up, then rounds in random order.
@@ -35,12 +46,20 @@ impl Amount {
             warm_up: true,
             order: Order::Shuffled { seed: SEED },
             budget: Budget::Samples { until },
+            spread: self.is_spread.then(|| Spread {
+                rounds_per_block: self.rounds_per_block(),
+                until: until.mul_f64(SPREAD_SHARE).min(MAX_SPREAD),
+            }),
             ..Plan::rounds(self.items, self.rounds(), SEED)
         }
     }
 
     fn rounds(&self) -> u32 {
         u32::try_from(self.max_samples.max(1)).unwrap_or(u32::MAX)
+    }
+
+    fn rounds_per_block(&self) -> u32 {
+        self.rounds().div_ceil(BLOCKS)
     }
 }
 
@@ -50,6 +69,8 @@ pub(crate) struct Samples<V> {
     /// When the sampling began, in seconds since 1970.
     began_at_s: f64,
     rounds: u32,
+    /// `None` where they were taken one after the other.
+    rounds_per_block: Option<u32>,
 }
 
 /// Takes the samples.
@@ -69,6 +90,7 @@ pub(crate) fn sample<S: Source<Error = ProbeError>>(
             outcome,
             began_at_s,
             rounds: amount.rounds(),
+            rounds_per_block: amount.is_spread.then(|| amount.rounds_per_block()),
         }),
     }
 }
@@ -83,6 +105,25 @@ pub(crate) struct Declared {
 }
 
 impl<V> Samples<V> {
+    /// The samples of each item by block; each sample is one where they were taken one after the other.
+    pub(crate) fn by_block(&self) -> Vec<Vec<Vec<&V>>> {
+        let rounds = self.rounds_per_block.unwrap_or(1);
+        let items = self.outcome.by_item().len();
+        let mut by_item: Vec<Vec<Vec<&V>>> = (0..items).map(|_| Vec::new()).collect();
+        let mut last: Vec<Option<u32>> = vec![None; items];
+        for taken in &self.outcome.samples {
+            let block = taken.slot.round.saturating_sub(1) / rounds;
+            let blocks = &mut by_item[taken.slot.item];
+            if last[taken.slot.item].replace(block) != Some(block) {
+                blocks.push(Vec::new());
+            }
+            if let Some(values) = blocks.last_mut() {
+                values.push(&taken.value);
+            }
+        }
+        by_item
+    }
+
     /// What is to be said of the samples: of the sampling as a whole, and of outliers among those of a pair.
     pub(crate) fn warnings<'a>(&self, pairs: impl IntoIterator<Item = &'a [f64]>) -> Vec<Warning> {
         let outliers = sampler::outliers(pairs);
@@ -110,12 +151,16 @@ impl<V> Samples<V> {
             let reason = "the attempt took too long".to_owned();
             self.new_sample(&declared.cells, taken, SampleResult::Failed(reason))
         });
+        let mut parameters = declared.parameters.clone();
+        if let Some(rounds) = self.rounds_per_block {
+            parameters[ROUNDS_PER_BLOCK] = rounds.into();
+        }
         let mut samples: Vec<NewSample> = measured.chain(lost).collect();
         samples.sort_by(|a, b| a.started_at_s.total_cmp(&b.started_at_s));
         Recording {
             experiment: declared.experiment.to_owned(),
             title: declared.title,
-            parameters: declared.parameters,
+            parameters,
             factors: Factor::of_cells(&declared.cells),
             cells: declared.cells,
             metrics: declared.metrics,

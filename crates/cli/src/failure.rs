@@ -1,4 +1,4 @@
-//! How a verb fails: three exit codes and those of a command, one message.
+//! How a verb fails: four exit codes and those of a command, one message.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -14,6 +14,9 @@ use crate::output;
 pub enum Failure {
     /// The answer is one that the caller asked to fail on; it has been printed. Exit code 1.
     AskedToFail,
+    /// Whether the answer is one to fail on cannot be judged; it has been printed. Exit code 125, with which `git bisect run` skips
+    /// a commit.
+    CannotJudge(anyhow::Error),
     /// Wrong usage or unreadable input. Exit code 2.
     Input(anyhow::Error),
     /// The system refused. Exit code 3.
@@ -65,6 +68,7 @@ impl Failure {
             Self::OutputClosed => return ExitCode::SUCCESS,
             Self::CommandEnded(code) => return ExitCode::from(*code),
             Self::AskedToFail => return ExitCode::from(1),
+            Self::CannotJudge(error) => (error, 125),
             Self::Input(error) => (error, 2),
             Self::Refused(error) => (error, 3),
             Self::NotStarted(error, code) => (error, *code),

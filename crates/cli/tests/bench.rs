@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Answer, Nearfar, nearfar};
 use crate::keys;
+use nearfar_report::ab::{Run, Selection};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -43,6 +44,30 @@ fn the_three_forms_of_a_survey() {
 #[test]
 fn every_key_of_a_survey_is_documented() {
     keys::documented([&answer(&["--format", "json"]).json()]);
+}
+
+#[test]
+fn the_example_of_the_help_of_ab_selects_values_of_the_command_it_runs() {
+    let help = nearfar(["ab", "--help"]).run().succeeded().text();
+    let examples = help.lines().filter(|line| line.contains("--value '"));
+    let mut checked = 0;
+    for example in examples {
+        let (_, rest) = example.split_once("--value '").unwrap();
+        let (pattern, _) = rest.split_once('\'').unwrap();
+        let (_, command) = rest.split_once("-- nearfar ").unwrap();
+        let words = command.split_whitespace();
+        let answer = nearfar(words).args(SMALL).run().succeeded();
+        let run = Run {
+            elapsed_s: 1.0,
+            exit_code: 0,
+            stdout: answer.text(),
+            stderr: String::new(),
+        };
+        let selection = Selection::new(vec![pattern.to_owned()]);
+        assert_eq!(selection.check([&run]), Ok(()), "{example}");
+        checked += 1;
+    }
+    assert_eq!(checked, 1, "{help}");
 }
 
 #[test]

@@ -324,6 +324,22 @@ fn an_interrupted_run_of_the_first_layout_is_not_continued() {
 }
 
 #[test]
+fn one_node_is_refused_before_the_first_sample_unless_cells_are_named() {
+    let machine = nearfar_sources::read(&Request::live(Want::topology())).unwrap();
+    if machine.online_nodes().count() > 1 {
+        return println!("skipped: numa: this machine has several nodes");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("runs.db");
+    let (code, message) = failure(&store, &TINY);
+    assert_eq!(code, Some(2), "{message}");
+    assert!(
+        message.contains("this machine has one node") && message.contains("nearfar lab run"),
+        "{message}"
+    );
+}
+
+#[test]
 fn what_is_not_here_is_refused_with_what_is() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");

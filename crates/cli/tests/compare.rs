@@ -28,6 +28,10 @@ struct Made {
     /// The most samples a cell, and the time for all of them.
     budget: (u32, f64),
     seed: u64,
+    /// 0 where samples are not taken in blocks.
+    rounds_per_block: u32,
+    /// Of the whole run.
+    warnings: &'static [&'static str],
     /// The kernels of guests that took the samples of sides a and b; none where the host did.
     guests: &'static [&'static str],
 }
@@ -42,6 +46,8 @@ const BEFORE: Made = Made {
     steps: 90_476,
     budget: (41, 1.0),
     seed: 1,
+    rounds_per_block: 0,
+    warnings: &[],
     guests: &[],
 };
 
@@ -135,14 +141,19 @@ fn fill(store: &mut Store, made: &Made) {
         .zip(made.guests)
         .map(target)
         .collect();
+    let mut parameters = json!({
+        "load": made.load, "buffer": {"bytes": 4096}, "steps": made.steps, "calibrated_to_s": made.budget.1,
+        "max_samples": made.budget.0, "budget_s": made.budget.1,
+    });
+    if made.rounds_per_block > 0 {
+        parameters["rounds_per_block"] = made.rounds_per_block.into();
+    }
+    let warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
     let begun = NewRun {
         experiment: "fake",
         title: "nothing is measured",
         label: Some(made.label),
-        parameters: &json!({
-            "load": made.load, "buffer": {"bytes": 4096}, "steps": made.steps, "calibrated_to_s": made.budget.1,
-            "max_samples": made.budget.0, "budget_s": made.budget.1,
-        }),
+        parameters: &parameters,
         factors: &factors,
         cells: &Cell::all(&factors),
         samples_per_cell: 16,
@@ -152,7 +163,7 @@ fn fill(store: &mut Store, made: &Made) {
             Metric::histogram("latency_ns", "ns", Better::Lower),
         ],
         seed: 7,
-        warnings: &[],
+        warnings: &warnings,
         machine: &machine,
         fingerprint: "f",
         host: &host,
@@ -208,10 +219,29 @@ fn after() -> Made {
     }
 }
 
+/// Three runs a side.
+const BEFORE_RUNS: &str = "1,3,5";
+const AFTER_RUNS: &str = "2,4,6";
+
+/// Runs 1, 3, 5 before and 2, 4, 6 after.
+fn three_a_side() -> Place {
+    let run = |made: Made, seed| Made { seed, ..made };
+    Place::new(&[
+        run(BEFORE, 1),
+        run(after(), 2),
+        run(BEFORE, 3),
+        run(after(), 4),
+        run(BEFORE, 5),
+        run(after(), 6),
+    ])
+}
+
 #[test]
 fn a_regression_is_found_and_fails_when_asked_to() {
-    let place = Place::new(&[BEFORE, after()]);
-    let answer = place.json(&["before", "after", "--metric", "operations_per_s"]);
+    let place = three_a_side();
+    let sides = [BEFORE_RUNS, AFTER_RUNS];
+    let metric = ["--metric", "operations_per_s"];
+    let answer = place.json(&[&sides[..], &metric].concat());
     let cell = |memory: &str, side: &str| json!({"memory": memory, "side": side});
     for side in ["a", "b"] {
         let found = |memory| verdict(&answer, "operations_per_s", &cell(memory, side));
@@ -221,38 +251,128 @@ fn a_regression_is_found_and_fails_when_asked_to() {
     }
     assert_eq!(answer["schema"], "compare/1");
     let fails = |on: &str, code| {
-        let metric = "operations_per_s";
-        place.ends(
-            &["compare", "1", "2", "--metric", metric, "--fail-on", on],
-            code,
-        )
+        let asked = [&["compare"], &sides[..], &metric, &["--fail-on", on]].concat();
+        place.ends(&asked, code)
     };
     fails("regression", 1);
     fails("regression=3%", 1);
     fails("regression=8%", 0);
     let (text, _) = fails("regression=2%", 1);
     // Significant, and within the margin: no regression.
-    let (equivalent, _) = place.ends(
-        &[
-            "compare",
-            "1",
-            "2",
-            "--margin",
-            "8%",
-            "--fail-on",
-            "regression",
-        ],
-        0,
-    );
+    let margin = ["--margin", "12%", "--fail-on", "regression"];
+    let (equivalent, _) = place.ends(&[&["compare"], &sides[..], &margin].concat(), 0);
     assert!(
-        equivalent.contains("equivalent *") && !equivalent.contains("worse"),
+        equivalent.contains("equivalent") && !equivalent.contains("worse"),
         "{equivalent}"
     );
     let longest = text.lines().map(|line| line.chars().count()).max();
     assert!(longest <= Some(75), "{longest:?}\n{text}");
     insta::assert_snapshot!(text);
-    let (markdown, _) = place.ends(&["compare", "1", "2", "--format", "markdown"], 0);
+    let markdown = ["--format", "markdown"];
+    let (markdown, _) = place.ends(&[&["compare"], &sides[..], &markdown].concat(), 0);
     assert!(markdown.contains("| worse |"), "{markdown}");
+}
+
+#[test]
+fn one_run_a_side_has_no_verdict_and_cannot_be_judged() {
+    let place = Place::new(&[BEFORE, after()]);
+    let answer = place.json(&["1", "2"]);
+    let rows = answer["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 16);
+    for row in rows {
+        // The quantiles of a run's histograms are all the same.
+        let is_equal = row["a"]["low"] == row["b"]["high"];
+        let verdict = if is_equal { "equal" } else { "one_run_a_side" };
+        assert_eq!(row["verdict"], verdict, "{row}");
+        assert_eq!(
+            (&row["is_significant"], &row["p_adjusted"]),
+            (&json!(false), &Value::Null)
+        );
+        assert!(
+            is_equal || row["change"]["confidence"].is_object(),
+            "within both runs: {row}"
+        );
+    }
+    let metric = ["--metric", "operations_per_s", "--fail-on", "regression"];
+    let asked = [&["compare", "1", "2"][..], &metric].concat();
+    // As `git bisect run` takes it: this commit cannot be judged.
+    let (text, message) = place.ends(&asked, 125);
+    assert!(
+        message.contains("cannot judge") && message.contains("A,A,A B,B,B"),
+        "{message}"
+    );
+    for part in [
+        "in these two runs (95 %)",
+        "one run a side",
+        "says nothing of other ones",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for part in ["worse", "false alarm", "needs"] {
+        assert!(!text.contains(part), "{part}: {text}");
+    }
+    let longest = text.lines().map(|line| line.chars().count()).max();
+    assert!(longest <= Some(75), "{longest:?}\n{text}");
+    // The same of tables, which are of one run each.
+    let files = ["1", "2"].map(|run| {
+        let file = place.file(&format!("{run}.parquet"));
+        place.ends(
+            &["runs", "export", run, "--format", "parquet", "-o", &file],
+            0,
+        );
+        file
+    });
+    let [a, b] = files.each_ref().map(String::as_str);
+    place.ends(&[&["compare", a, b][..], &metric].concat(), 125);
+    // A larger share of failed samples needs no other run.
+    let failing = Place::new(&[
+        BEFORE,
+        Made {
+            failing: 8,
+            ..BEFORE
+        },
+    ]);
+    failing.ends(&asked, 1);
+}
+
+#[test]
+fn samples_of_a_block_are_one_value_of_the_interval() {
+    let blocks = |made: Made| Made {
+        rounds_per_block: 4,
+        ..made
+    };
+    let place = Place::new(&[blocks(BEFORE), blocks(after()), BEFORE]);
+    let samples = |sides: [&str; 2]| {
+        let answer = place.json(&[sides[0], sides[1], "--metric", "operations_per_s"]);
+        let row = &answer["rows"][0];
+        [&row["a"], &row["b"]].map(|side| side["samples"].as_u64().unwrap())
+    };
+    assert_eq!(samples(["1", "2"]), [4, 4], "16 rounds in 4 blocks");
+    assert_eq!(
+        samples(["1", "3"]),
+        [4, 16],
+        "blocks are how samples were taken, not what they are"
+    );
+    // Levels of one run are compared round by round.
+    let answer = place.json(&["1", "--by", "side", "--metric", "elapsed_s"]);
+    assert_eq!(answer["rows"][0]["a"]["samples"], 16);
+}
+
+#[test]
+fn warnings_of_runs_stand_first_and_are_in_json() {
+    let busy = Made {
+        warnings: &["other processes kept 137 % of a CPU busy"],
+        ..after()
+    };
+    let place = Place::new(&[BEFORE, busy]);
+    let (text, _) = place.ends(&["compare", "1", "2"], 0);
+    let warning = "! run 2: other processes kept 137 % of a CPU busy";
+    let (above, _) = text.split_once("verdicts:").unwrap();
+    assert!(above.contains(warning), "{text}");
+    let answer = place.json(&["1", "2"]);
+    assert_eq!(answer["sides"][0]["warnings"], json!([]));
+    let expected = json!([{"run": "run 2", "warning": "other processes kept 137 % of a CPU busy"}]);
+    assert_eq!(answer["sides"][1]["warnings"], expected);
 }
 
 #[test]
@@ -421,12 +541,13 @@ fn sides_that_guests_measured_have_the_kernel_and_emulation_of_their_guests() {
 
 #[test]
 fn needs_of_more_than_ten_thousand_samples_are_not_told_apart() {
-    let place = Place::new(&[BEFORE, after()]);
+    let place = Place::new(&[BEFORE]);
     let (text, _) = place.ends(
         &[
             "compare",
             "1",
-            "2",
+            "--by",
+            "side",
             "--margin",
             "0.01%",
             "--metric",
@@ -469,7 +590,7 @@ fn what_differs_from_run_to_run_is_held_by_several_runs_a_side() {
         let rows = answer["rows"].as_array().unwrap().iter();
         rows.map(|row| row["verdict"].clone()).collect()
     };
-    assert_eq!(verdicts(["1", "2"]), ["worse"; 4], "one run a side");
+    assert_eq!(verdicts(["1", "2"]), ["one_run_a_side"; 4]);
     assert_eq!(verdicts(["1,2,3", "4,5,6"]), ["not_significant"; 4]);
     assert_eq!(verdicts(["1,2,3", "7,8,9"]), ["worse"; 4]);
     assert_eq!(verdicts(["7,8,9", "1,2,3"]), ["better"; 4]);
@@ -582,10 +703,10 @@ fn failed_samples_are_a_regression() {
     }
     assert!(!text.contains("on one side only"), "{text}");
     assert!(fails("1", "2", "regression=49%", 1).contains("0 of 16  8 of 16  failed"));
-    fails("1", "2", "regression=51%", 0);
-    let better = fails("3", "1", "regression", 0);
+    fails("1", "2", "regression=51%", 125);
+    let better = fails("3", "1", "regression", 125);
     assert!(better.contains("no usable samples in A") && !better.contains("cells failed"));
-    assert!(fails("3", "5", "regression", 0).contains("16 of 16  no usable samples"));
+    assert!(fails("3", "5", "regression", 125).contains("16 of 16  no usable samples"));
     // Cells that only B has.
     let text = fails("4", "3", "regression", 1);
     assert!(text.contains("0 of 0  16 of 16  failed"), "{text}");
@@ -667,31 +788,35 @@ fn sides_are_named_as_they_are_given_and_are_not_the_same() {
     }
 }
 
-/// A table of one metric, `v`, with so often these values.
-fn table(place: &Place, name: &str, values: &[u32], times: usize) -> String {
-    let rows: String = values.iter().map(|value| format!("{value}\n")).collect();
-    let rows = rows.repeat(times);
+/// A table of one metric, `v`, with so often these values of the sides a and b.
+fn table(place: &Place, name: &str, a: &[u32], b: &[u32], times: usize) -> String {
+    let rows = |side: &str, values: &[u32]| {
+        let rows: String = values
+            .iter()
+            .map(|value| format!("{side},{value}\n"))
+            .collect();
+        rows.repeat(times)
+    };
     let file = place.file(name);
-    std::fs::write(&file, format!("v\n{rows}")).unwrap();
+    std::fs::write(&file, format!("side,v\n{}{}", rows("a", a), rows("b", b))).unwrap();
     file
 }
 
 #[test]
 fn what_is_worse_fails_also_where_the_typical_sample_is_the_same() {
     let place = Place::new(&[]);
-    let usual = table(&place, "a.csv", &[1], 20);
-    let doubled = table(&place, "b.csv", &[1, 2, 1, 2, 2, 1, 1, 2, 1, 1], 2);
-    let many = table(&place, "c.csv", &[100], 64);
-    let slow = table(&place, "d.csv", &[100, 100, 100, 1000], 16);
-    for (a, b, limit) in [(&usual, &doubled, "30%"), (&many, &slow, "99%")] {
-        let fails = |on: &str, code| {
-            let asked = ["compare", a, b, "--metric", "v=lower", "--fail-on", on];
-            place.ends(&asked, code).0
-        };
-        let text = fails("regression", 1);
+    let doubled = [1, 2, 1, 2, 2, 1, 1, 2, 1, 1];
+    let doubled = table(&place, "doubled.csv", &[1; 10], &doubled, 2);
+    let slow = table(&place, "slow.csv", &[100; 4], &[100, 100, 100, 1000], 16);
+    let fails = |table: &str, on: &str, code| {
+        let asked = ["compare", table, "--by", "side", "--metric", "v=lower"];
+        let given = ["--factor", "side", "--fail-on", on];
+        place.ends(&[&asked[..], &given].concat(), code).0
+    };
+    for (table, limit) in [(&doubled, "30%"), (&slow, "99%")] {
+        let text = fails(table, "regression", 1);
         assert!(text.contains(" worse"), "{text}");
-        fails(&format!("regression={limit}"), 1);
+        fails(table, &format!("regression={limit}"), 1);
     }
-    let asked = ["compare", &usual, &doubled, "--metric", "v=lower"];
-    place.ends(&[&asked[..], &["--fail-on", "regression=50%"]].concat(), 0);
+    fails(&doubled, "regression=50%", 0);
 }

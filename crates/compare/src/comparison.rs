@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nearfar_machine::Emulation;
 use nearfar_runs::{Cell, Metric};
-use nearfar_statistics::compare::{Better, Compared, Verdict};
+use nearfar_statistics::compare::{Better, Compared, Question, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::difference::{Difference, Kind};
@@ -12,10 +12,15 @@ use crate::error::CompareError;
 use crate::failed::FailedCell;
 use crate::join::Join;
 use crate::setup::{metric_differences, setup_differences};
-use crate::side::Side;
+use crate::side::{ROUNDS_PER_BLOCK, Side};
 
 /// Parameters that decide how many samples are taken, or say how another parameter was found: not what a sample is.
-const NOT_COMPARED: [&str; 3] = ["max_samples", "budget_s", "calibrated_to_s"];
+const NOT_COMPARED: [&str; 4] = [
+    "max_samples",
+    "budget_s",
+    "calibrated_to_s",
+    ROUNDS_PER_BLOCK,
+];
 
 /// What is asked.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,6 +31,9 @@ pub struct Options {
     pub metrics: Vec<String>,
     /// Differences that are the point of the comparison.
     pub across: BTreeSet<Kind>,
+    /// Judge one run a side by its samples, as if nothing differed from run to run: for a gate that acts on one measurement before
+    /// and one after, and rather acts once too often.
+    pub judges_single_runs: bool,
 }
 
 /// A side as an answer shows it.
@@ -49,8 +57,18 @@ pub struct SideSummary {
     pub failed: usize,
     /// Samples with warnings.
     pub with_warnings: usize,
+    /// What may be wrong with a whole run of it, such as other load meanwhile.
+    pub warnings: Vec<RunWarning>,
     /// Kinds of differences that its file does not let one see.
     pub not_checked: Vec<Kind>,
+}
+
+/// What may be wrong with a run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RunWarning {
+    /// What the run is called.
+    pub run: String,
+    pub warning: String,
 }
 
 /// One metric of one cell of one side, against the baseline.
@@ -88,6 +106,12 @@ impl Row {
 }
 
 impl Comparison {
+    /// Whether some row could not have got worse, whatever was measured: too few samples, or one run a side.
+    pub fn has_unjudged(&self) -> bool {
+        let mut verdicts = self.rows.iter().map(|row| row.compared.verdict);
+        verdicts.any(|it| matches!(it, Verdict::TooFewSamples | Verdict::OneRunASide))
+    }
+
     /// By how much each row is worse that is, and how much larger a share failed of each cell of which more failed.
     pub fn regressions(&self) -> impl Iterator<Item = f64> {
         let better = |row: &Row| {
@@ -163,20 +187,33 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
     }
     let metrics = metrics(sides, &allowed, &options.metrics)?;
     let (mut questions, mut asked) = (Vec::new(), Vec::new());
+    // Of one run a side, which are no tests, so that they count for no correction.
+    let (mut within, mut asked_within) = (Vec::new(), Vec::new());
     let (mut failed_cells, mut one_sided) = (Vec::new(), Vec::new());
     for side in others {
-        let before = asked.len();
+        let before = asked.len() + asked_within.len();
         let join = Join::new(baseline, side);
         for metric in &metrics {
             for cell in &join.cells {
-                if let Some(question) = join.question(cell, metric) {
-                    questions.push(question);
-                    asked.push((side.name.clone(), metric.name.clone(), (*cell).clone()));
+                let Some(question) = join.question(cell, metric) else {
+                    continue;
+                };
+                let of = (side.name.clone(), metric.name.clone(), (*cell).clone());
+                match join.is_of_one_run_a_side(&question) && !options.judges_single_runs {
+                    true => {
+                        within.push(question);
+                        asked_within.push(of);
+                    }
+                    false => {
+                        questions.push(question);
+                        asked.push(of);
+                    }
                 }
             }
         }
         let failed = join.failed();
-        if asked.len() == before && !failed.iter().any(FailedCell::is_of_both) {
+        if asked.len() + asked_within.len() == before && !failed.iter().any(FailedCell::is_of_both)
+        {
             return Err(CompareError::NothingInCommon {
                 a: baseline.name.clone(),
                 b: side.name.clone(),
@@ -185,8 +222,12 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
         failed_cells.extend(failed);
         one_sided.extend(join.one_sided(&metrics));
     }
-    let answers = nearfar_statistics::compare::compare(&questions, options.margin);
-    let rows = asked.into_iter().zip(answers);
+    let answer = |questions: &[Question]| {
+        nearfar_statistics::compare::compare(questions, options.margin).into_iter()
+    };
+    let within = answer(&within).map(|compared| compared.map(Compared::within_runs));
+    let judged = asked.into_iter().zip(answer(&questions));
+    let rows = judged.chain(asked_within.into_iter().zip(within));
     let rows = rows.filter_map(|((side, metric, cell), compared)| {
         compared.map(|compared| Row {
             side,
@@ -226,6 +267,7 @@ fn summary(baseline: &Side, side: &Side) -> SideSummary {
         samples: side.samples.len(),
         failed: side.failed.len(),
         with_warnings: side.with_warnings,
+        warnings: side.warnings.clone(),
         not_checked,
     }
 }
@@ -301,7 +343,7 @@ fn metrics(
 
 #[cfg(test)]
 mod tests {
-    use nearfar_statistics::compare::{Design, Question};
+    use nearfar_statistics::compare::Design;
 
     use super::*;
 

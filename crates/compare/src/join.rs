@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_runs::{Cell, Metric};
+use nearfar_statistics::Summary;
 use nearfar_statistics::compare::{Design, Question};
 
 use crate::comparison::OneSided;
@@ -99,6 +100,12 @@ impl<'a> Join<'a> {
         (has_samples(&question.a) && has_samples(&question.b)).then_some(question)
     }
 
+    /// Whether both sides are one run each, which differ by more than what is compared; levels of one run do not.
+    pub fn is_of_one_run_a_side(&self, question: &Question) -> bool {
+        let are_levels = self.baseline.is_level && self.side.is_level;
+        !are_levels && question.a.len() == 1 && question.b.len() == 1
+    }
+
     /// Cells and metrics that only one of both has; where all samples failed the cell is one of both.
     pub fn one_sided(&self, metrics: &[Metric]) -> Vec<OneSided> {
         let mut found = Vec::new();
@@ -126,13 +133,21 @@ impl<'a> Join<'a> {
     }
 }
 
-/// The values of each run that has any.
+/// The values of each run that has any: those of a block, which one disturbance changes together, as their median.
 fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
-    let mut runs: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    let mut runs: BTreeMap<usize, Vec<(Option<u32>, Vec<f64>)>> = BTreeMap::new();
     for (sample, value) in side {
-        runs.entry(sample.run).or_default().push(*value);
+        let blocks = runs.entry(sample.run).or_default();
+        match blocks.last_mut() {
+            Some((block, values)) if block.is_some() && *block == sample.block => {
+                values.push(*value);
+            }
+            _ => blocks.push((sample.block, vec![*value])),
+        }
     }
-    runs.into_values().collect()
+    let median = |(_, values): (_, Vec<f64>)| Summary::of(&values).map(|it| it.median);
+    let values = |blocks: Vec<_>| blocks.into_iter().filter_map(median).collect();
+    runs.into_values().map(values).collect()
 }
 
 /// The values by run and round, of those that have one.

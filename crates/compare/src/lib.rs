@@ -19,7 +19,7 @@ mod setup;
 mod side;
 
 pub use columns::Columns;
-pub use comparison::{Comparison, OneSided, Options, Row, SideSummary, compare};
+pub use comparison::{Comparison, OneSided, Options, Row, RunWarning, SideSummary, compare};
 pub use difference::{Difference, Kind};
 pub use error::CompareError;
 pub use failed::{Attempts, FailedCell};

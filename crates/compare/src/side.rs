@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::columns::Columns;
+use crate::comparison::RunWarning;
 use crate::difference::Kind;
 use crate::error::CompareError;
 use crate::setup::setup;
@@ -28,6 +29,10 @@ impl Definitions {
         Metric::real(name, "", better)
     }
 }
+
+/// The parameter of a run whose samples were taken in blocks of so many rounds, with time between them: what disturbs the machine
+/// for a while changes all samples of a block, so that the block is what an interval counts.
+pub(crate) const ROUNDS_PER_BLOCK: &str = "rounds_per_block";
 
 /// One side of a comparison.
 #[derive(Clone, Debug)]
@@ -58,6 +63,8 @@ pub struct Side {
     /// The cell of each sample that failed.
     pub(crate) failed: Vec<Cell>,
     pub(crate) with_warnings: usize,
+    /// Of whole runs.
+    pub(crate) warnings: Vec<RunWarning>,
 }
 
 /// The values of one sample.
@@ -67,6 +74,8 @@ pub(crate) struct Sample {
     pub run: usize,
     pub cell: Cell,
     pub round: Option<u32>,
+    /// Which of the run's blocks it is in, where samples were taken in blocks with time between them.
+    pub block: Option<u32>,
     pub values: BTreeMap<String, f64>,
 }
 
@@ -78,15 +87,26 @@ impl Side {
             .taken
             .iter()
             .partition(|sample| sample.failed.is_none());
+        let name = name.into();
+        let rounds_per_block = detail.parameters[ROUNDS_PER_BLOCK].as_u64();
+        let rounds_per_block = rounds_per_block.filter(|&rounds| rounds > 0);
+        let block = |round: u32| {
+            let block = u64::from(round.saturating_sub(1)) / rounds_per_block?;
+            u32::try_from(block).ok()
+        };
+        let warnings = detail.warnings.iter().map(|warning| RunWarning {
+            run: name.clone(),
+            warning: warning.clone(),
+        });
         let samples = good.into_iter().map(|sample| Sample {
             run: 0,
             cell: sample.cell.clone(),
             round: Some(sample.round),
+            block: block(sample.round),
             values: sample.values.iter().flat_map(numbers).collect(),
         });
         let factors = detail.factors.iter().map(|factor| factor.name.clone());
         Self {
-            name: name.into(),
             runs: vec![run.run.0],
             uids: vec![run.uid.clone()],
             is_level: false,
@@ -106,6 +126,8 @@ impl Side {
             samples: samples.collect(),
             failed: failed.iter().map(|sample| sample.cell.clone()).collect(),
             with_warnings: run.with_warnings as usize,
+            warnings: warnings.collect(),
+            name,
         }
     }
 
@@ -143,6 +165,7 @@ impl Side {
             samples: Vec::new(),
             failed: Vec::new(),
             with_warnings: 0,
+            warnings: Vec::new(),
         };
         // A metric that this file has not is unknown in each of its samples; a factor it has not makes other cells.
         let factors = &definitions.factors;
@@ -193,6 +216,7 @@ impl Side {
             run: 0,
             cell,
             round,
+            block: None,
             values,
         });
         Ok(())
@@ -227,6 +251,7 @@ impl Side {
                 pooled.uids.extend(run.uids.iter().cloned());
                 pooled.failed.extend(run.failed.iter().cloned());
                 pooled.with_warnings += run.with_warnings;
+                pooled.warnings.extend(run.warnings.iter().cloned());
             }
             let of_run = |sample| Sample {
                 run: index,

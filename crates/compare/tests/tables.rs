@@ -74,6 +74,7 @@ fn options() -> Options {
         margin: 0.01,
         metrics: Vec::new(),
         across: Default::default(),
+        judges_single_runs: true,
     }
 }
 

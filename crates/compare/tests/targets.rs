@@ -91,6 +91,7 @@ fn compared(sides: &[Side], across: &[Kind]) -> Result<Comparison, CompareError>
         margin: 0.01,
         metrics: Vec::new(),
         across: BTreeSet::from_iter(across.iter().copied()),
+        judges_single_runs: false,
     };
     compare(sides, &options)
 }

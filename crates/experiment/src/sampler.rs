@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use clock::{Clock, Monotonic};
 pub use order::{Order, Slot};
 pub use outcome::{End, Outcome, Taken};
-pub use plan::{Budget, Plan};
+pub use plan::{Budget, Plan, Spread};
 pub use warning::{Warning, outliers};
 
 /// Where samples come from.
@@ -130,7 +130,17 @@ struct Sampling<'a, C, V> {
 impl<C: Clock, V> Sampling<'_, C, V> {
     fn rounds<S: Source<Value = V>>(&mut self, source: &mut S) -> Result<End, S::Error> {
         let first = if self.plan.warm_up { 0 } else { 1 };
+        let mut first_began = Duration::ZERO;
         for round in first..=self.plan.rounds {
+            if round <= 1 {
+                first_began = self.clock.now();
+            }
+            let spread = self.plan.spread;
+            if let Some(begins) =
+                spread.and_then(|it| it.begins(round, self.plan.rounds, first_began))
+            {
+                self.clock.wait(begins, self.cancel);
+            }
             let began = self.clock.now();
             if round > 1 && self.plan.budget.forbids_round(began, self.longest_round) {
                 return Ok(End::BudgetSpent);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearfar_experiment::sampler::{
-    self, Attempt, Budget, Clock, End, Order, Outcome, Plan, Progress, Slot, Source, Turn, Warning,
-    sample,
+    self, Attempt, Budget, Clock, End, Order, Outcome, Plan, Progress, Slot, Source, Spread, Turn,
+    Warning, sample,
 };
 use proptest::prelude::*;
 
@@ -21,6 +21,10 @@ struct Manual(Cell<Duration>);
 impl Clock for Manual {
     fn now(&self) -> Duration {
         self.0.get()
+    }
+
+    fn wait(&self, until: Duration, _: &AtomicBool) {
+        self.0.set(self.0.get().max(until));
     }
 }
 
@@ -82,6 +86,33 @@ fn run<F: FnMut(Turn) -> (Attempt<f64>, Duration)>(
     source: &mut Scripted<'_, F>,
 ) -> Outcome<f64> {
     sample(plan, source.clock, &AtomicBool::new(false), source).unwrap()
+}
+
+#[test]
+fn blocks_of_rounds_begin_evenly_over_the_time() {
+    let clock = Manual::default();
+    let mut source = Scripted::new(&clock, |turn| (value(turn), MS));
+    let spread = Spread {
+        rounds_per_block: 2,
+        until: 403 * MS,
+    };
+    let plan = Plan {
+        warm_up: true,
+        spread: Some(spread),
+        ..Plan::rounds(3, 7, SEED)
+    };
+    let outcome = run(&plan, &mut source);
+    assert_eq!((outcome.end, outcome.samples.len()), (End::Complete, 21));
+    // 3 ms of warm-up, then four blocks over 400 ms.
+    let begins: Vec<u128> = (0..7)
+        .map(|round| outcome.samples[3 * round].started.as_millis())
+        .collect();
+    assert_eq!(begins, [3, 6, 103, 106, 203, 206, 303]);
+    // One that is late already does not wait, and none begins before the last is done.
+    let mut slow = Scripted::new(&clock, |turn| (value(turn), 100 * MS));
+    let begun = clock.now();
+    run(&plan, &mut slow);
+    assert_eq!(clock.now() - begun, 24 * 100 * MS);
 }
 
 #[test]

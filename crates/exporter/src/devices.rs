@@ -74,7 +74,7 @@ impl Devices {
         let mut interrupts = text.family(
             "nearfar_device_interrupts_total",
             Kind::Counter,
-            "Interrupts of the PCI device on CPUs of its node (near) and on others (far), since the exporter started.",
+            "Interrupts of the PCI device on the nearest CPUs (near) and on others (far), since the exporter started.",
         );
         for (device, it) in &self.interrupts {
             let all = [("near", it.near), ("far", it.far), ("unknown", it.unknown)];

@@ -82,7 +82,7 @@ impl Metrics {
             self.write_totals(&mut text, facts);
         }
         self.write_machine(&mut text, machine);
-        self.write_scan(&mut text, facts);
+        self.write_scan(&mut text, machine, facts);
         text.finish()
     }
 
@@ -137,7 +137,7 @@ impl Metrics {
         }
     }
 
-    fn write_scan(&self, text: &mut Text, facts: &ScanFacts) {
+    fn write_scan(&self, text: &mut Text, machine: &Machine, facts: &ScanFacts) {
         text.family(
             "nearfar_scan_timestamp_seconds",
             Kind::Gauge,
@@ -150,5 +150,13 @@ impl Metrics {
             "1, with the version of nearfar.",
         )
         .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1.0);
+        let mut emulation = text.family(
+            "nearfar_emulation_info",
+            Kind::Gauge,
+            "1 on an emulated machine, with its label: all figures are of that machine.",
+        );
+        if let Some(label) = &machine.origin.emulation {
+            emulation.sample(&[("emulation", label)], 1.0);
+        }
     }
 }

@@ -92,9 +92,10 @@ impl Scanner {
         let is_due = self.audited.is_none_or(|at| at.elapsed() >= AUDIT_AGE);
         // Before, an audit would lack the memory of tasks.
         if is_due && look.cost.memory_unread == 0 {
-            let machine = self.live.machine();
+            // Of an interval, the CPU time of a task would decide by the interval's length whether it is worth a remedy.
+            let machine = self.live.machine_since_start();
             self.metrics
-                .set_findings(&audit(machine, &AuditOptions::default()));
+                .set_findings(&audit(&machine, &AuditOptions::default()));
             self.audited = Some(Instant::now());
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);

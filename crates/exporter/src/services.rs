@@ -163,7 +163,7 @@ impl Services {
         let mut cost = text.family(
             "nearfar_service_remote_cost_cpu_seconds_total",
             Kind::Counter,
-            "CPU time that remote memory cost the service at most, since the exporter started.",
+            "Part of the CPU time that waiting for remote memory took at most, since the exporter started.",
         );
         for (name, series) in &self.series {
             cost.sample(&[("service", name)], series.cost_s);

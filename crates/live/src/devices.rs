@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use nearfar_machine::{Known, Machine, NodeId, PciAddress};
+use nearfar_machine::{CpuSet, Known, Machine, NodeId, PciAddress};
 use nearfar_placement::locality::Localities;
+use nearfar_placement::nearest_cpus;
 use nearfar_proc::cpu_counts::{self, Counts};
 
 use crate::{DeviceActivity, NvmePathActivity};
@@ -13,11 +14,19 @@ use crate::{DeviceActivity, NvmePathActivity};
 pub(crate) struct Devices {
     /// The device of each interrupt, by its label in /proc/interrupts.
     interrupts: BTreeMap<String, PciAddress>,
-    known: BTreeMap<PciAddress, (Vec<String>, Option<NodeId>)>,
+    known: BTreeMap<PciAddress, Device>,
     /// Paths of NVMe namespaces with more than one, each with its controller and that one's node.
     paths: Vec<(String, String, Option<NodeId>)>,
     counts: BTreeMap<String, Counts>,
     requests: BTreeMap<String, u64>,
+}
+
+/// What is known of a device with interrupts.
+struct Device {
+    names: Vec<String>,
+    node: Option<NodeId>,
+    /// The CPUs that no others are nearer to it than; empty where its node is unknown.
+    near: CpuSet,
 }
 
 impl Devices {
@@ -42,8 +51,13 @@ impl Devices {
             .collect();
         let of = |&device: &PciAddress| {
             let names = machine.names_on(device);
-            let names = names.into_iter().map(str::to_owned).collect();
-            (device, (names, localities.of(device).node))
+            let node = localities.of(device).node;
+            let of_device = Device {
+                names: names.into_iter().map(str::to_owned).collect(),
+                node,
+                near: node.map_or_else(CpuSet::new, |node| nearest_cpus(machine, node)),
+            };
+            (device, of_device)
         };
         self.known = self.interrupts.values().map(of).collect();
         self.paths.clear();
@@ -63,42 +77,44 @@ impl Devices {
     }
 
     /// Devices of which an interrupt fired since the look before.
-    pub fn look(&mut self, machine: &Machine) -> Known<Vec<DeviceActivity>> {
+    pub fn look(&mut self) -> Known<Vec<DeviceActivity>> {
         let is_wanted = |label: &str| self.interrupts.contains_key(label);
         let now = match cpu_counts::interrupts(is_wanted) {
             Ok(now) => now,
             Err(error) => return Known::no(format!("cannot read /proc/interrupts: {error}")),
         };
         let before = std::mem::replace(&mut self.counts, now);
-        let mut found: BTreeMap<PciAddress, (u64, u64)> = BTreeMap::new();
+        Known::Yes(self.since(&before))
+    }
+
+    /// What the counts have more than these, by device.
+    fn since(&self, before: &BTreeMap<String, Counts>) -> Vec<DeviceActivity> {
+        let mut found: BTreeMap<PciAddress, DeviceActivity> = BTreeMap::new();
         for (label, counts) in &self.counts {
-            let Some((device, before)) = self.interrupts.get(label).zip(before.get(label)) else {
+            let Some((address, before)) = self.interrupts.get(label).zip(before.get(label)) else {
                 continue;
             };
-            let node = self.known.get(device).and_then(|(_, node)| *node);
+            let Some(device) = self.known.get(address) else {
+                continue;
+            };
             for (cpu, count) in counts.since(before) {
                 if count == 0 {
                     continue;
                 }
-                let served = machine.cpu(cpu).and_then(|cpu| cpu.node);
-                let (near, far) = found.entry(*device).or_default();
-                match node.is_some() && served == node {
-                    true => *near += count,
-                    false => *far += count,
+                let activity = found.entry(*address).or_insert_with(|| DeviceActivity {
+                    device: *address,
+                    names: device.names.clone(),
+                    node: device.node,
+                    near: 0,
+                    far: 0,
+                });
+                match device.near.contains(cpu) {
+                    true => activity.near += count,
+                    false => activity.far += count,
                 }
             }
         }
-        let activity = |(device, (near, far))| {
-            let (names, node) = self.known.get(&device).cloned().unwrap_or_default();
-            DeviceActivity {
-                device,
-                names,
-                node,
-                near,
-                far,
-            }
-        };
-        Known::Yes(found.into_iter().map(activity).collect())
+        found.into_values().collect()
     }
 
     /// Requests since the look before through each path (Documentation/admin-guide/iostats.rst, reads and writes).
@@ -126,5 +142,60 @@ impl Devices {
             });
         }
         activities
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_machine::{CpuId, Distance, DistanceOrigin, Distances};
+    use nearfar_sources::{Request, Want};
+
+    use super::*;
+
+    /// Three nodes with a CPU each but the last, which is nearer to node 1.
+    fn machine() -> Machine {
+        let request = Request::source("node:3 core:1 pu:1", Want::all());
+        let mut machine = nearfar_sources::read(&request).unwrap();
+        machine.nodes[2].cpus = CpuSet::new();
+        let offline = CpuSet::range(CpuId(2), CpuId(2));
+        machine.cpu_states.online = machine.cpu_states.online.difference(&offline);
+        let nodes = (0..3).map(NodeId).collect();
+        let rows = [[10, 21, 31], [21, 10, 17], [31, 17, 10]];
+        let rows = rows.map(|row| row.map(|value| Some(Distance(value))).to_vec());
+        let table = Distances::from_rows(DistanceOrigin::Kernel, nodes, rows.to_vec());
+        machine.distances = Known::Yes(table.unwrap());
+        machine
+    }
+
+    /// Near and far interrupts of a device on a node, where CPUs 0 and 1 served 3 and 5.
+    fn near_and_far(node: Option<u32>) -> (u64, u64) {
+        let machine = machine();
+        let device: PciAddress = "0000:81:00.0".parse().unwrap();
+        let mut devices = Devices::of(&machine);
+        devices.interrupts.insert("34".to_owned(), device);
+        let of_device = Device {
+            names: vec!["eth0".to_owned()],
+            node: node.map(NodeId),
+            near: node.map_or_else(CpuSet::new, |node| nearest_cpus(&machine, NodeId(node))),
+        };
+        devices.known.insert(device, of_device);
+        let counts = |served: [u64; 2]| {
+            let cpus = (0..).map(CpuId).zip(served).collect();
+            let name = String::new();
+            BTreeMap::from([("34".to_owned(), Counts { cpus, name })])
+        };
+        devices.counts = counts([13, 15]);
+        let activities = devices.since(&counts([10, 10]));
+        assert_eq!(activities[0].names, ["eth0"]);
+        (activities[0].near, activities[0].far)
+    }
+
+    #[test]
+    fn interrupts_are_near_on_the_nearest_cpus_of_the_device() {
+        assert_eq!(near_and_far(Some(0)), (3, 5));
+        assert_eq!(near_and_far(Some(1)), (5, 3));
+        // A node without CPUs: none are nearer than those of node 1.
+        assert_eq!(near_and_far(Some(2)), (5, 3));
+        assert_eq!(near_and_far(None), (0, 8));
     }
 }

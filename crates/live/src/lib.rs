@@ -128,9 +128,9 @@ pub struct DeviceActivity {
     pub names: Vec<String>,
     /// Where it is, as far as is known.
     pub node: Option<NodeId>,
-    /// On CPUs of its node.
+    /// On the nearest CPUs: those of its node, or of the nearest nodes with CPUs where it has none.
     pub near: u64,
-    /// On others.
+    /// On others; all where its node is unknown.
     pub far: u64,
 }
 
@@ -216,7 +216,7 @@ impl LiveMachine {
             nodes: self.nodes.look(&self.machine),
             balancing,
             balancing_since,
-            devices: self.devices.look(&self.machine),
+            devices: self.devices.look(),
             nvme_paths: self.devices.nvme_paths(&self.machine),
             processes: scan.processes,
             threads: scan.threads,
@@ -254,6 +254,14 @@ impl LiveMachine {
     /// The machine with the tasks of the last look.
     pub fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    /// The machine with the tasks of the last look and their CPU time since each started, which an audit judges.
+    pub fn machine_since_start(&self) -> Machine {
+        Machine {
+            tasks: Known::Yes(self.processes.since_start(&self.options)),
+            ..self.machine.clone()
+        }
     }
 
     /// The tasks of the last look, judged. Their CPU time is that of `look`.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use nearfar_machine::{CpuId, Known, Machine, NodeId, Task, Thread};
+use nearfar_machine::{CpuId, CpuTime, Known, Machine, NodeId, Task, Thread};
 use nearfar_proc::tasks::{self, OpenStat};
 use nearfar_proc::{Stat, TaskId};
 use nearfar_sources::sysfs;
@@ -88,13 +88,7 @@ impl Processes {
             node_changes += u64::from(self.look_at(pid, machine, seconds));
         }
         self.has_looked = true;
-        let mut large: Vec<i32> = self
-            .known
-            .iter()
-            .filter(|(pid, process)| process.is_wanted(options, **pid))
-            .map(|(pid, _)| *pid)
-            .collect();
-        large.sort_unstable();
+        let large = self.wanted(options);
         node_changes += self.read_threads(&large, machine);
         let cost = self.read_memory(tree, &large, seconds);
         let tasks = large.iter().filter_map(|pid| self.known[pid].task(*pid));
@@ -109,6 +103,22 @@ impl Processes {
             node_changes,
             cost,
         })
+    }
+
+    /// Processes with enough memory, by number.
+    fn wanted(&self, options: &Options) -> Vec<i32> {
+        let known = self.known.iter();
+        let wanted = known.filter(|(pid, process)| process.is_wanted(options, **pid));
+        let mut pids: Vec<i32> = wanted.map(|(pid, _)| *pid).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    /// The tasks of the last look, each with its CPU time since it started.
+    pub fn since_start(&self, options: &Options) -> Vec<Task> {
+        let wanted = self.wanted(options).into_iter();
+        let tasks = wanted.filter_map(|pid| self.known[&pid].task_since_start(pid));
+        tasks.collect()
     }
 
     /// How long ago the memory of each process was looked for.
@@ -324,6 +334,39 @@ impl Process {
 
     /// With the CPU time since the look before; where it ran, of the last seconds.
     fn task(&self, pid: i32) -> Option<Task> {
+        let mut task = self.read_task(pid)?;
+        let times = self.recent.times();
+        task.cpu_ms = Known::Yes(self.since_ms);
+        // Where it ran before it was watched, until it runs.
+        if !times.is_empty() {
+            task.cpu_times = Known::Yes(times);
+        }
+        task.threads = self.threads.iter().map(ProcessThread::thread).collect();
+        Some(task)
+    }
+
+    /// With the CPU time since its start, as it is read once: of a thread, all of it counts for the CPU that it ran on last.
+    fn task_since_start(&self, pid: i32) -> Option<Task> {
+        let mut task = self.read_task(pid)?;
+        let cpu_ms = milliseconds(ticks(&self.now));
+        task.cpu_ms = Known::Yes(cpu_ms);
+        let times: Vec<CpuTime> = match (self.now.cpu, &self.threads[..]) {
+            (Some(cpu), _) if self.now.threads <= 1 => vec![CpuTime { cpu, ms: cpu_ms }],
+            (_, threads) => threads.iter().filter_map(ProcessThread::time).collect(),
+        };
+        // Threads that were not read yet ran where they did when its memory was read.
+        if !times.is_empty() {
+            task.cpu_times = Known::Yes(times);
+        }
+        if let (Known::Yes(age_ms), Some(read)) = (&mut task.age_ms, &self.read) {
+            let since = u64::try_from(read.at.elapsed().as_millis());
+            *age_ms = age_ms.saturating_add(since.unwrap_or(u64::MAX));
+        }
+        Some(task)
+    }
+
+    /// With its memory as it was read last; `None` where that was another process.
+    fn read_task(&self, pid: i32) -> Option<Task> {
         let mut task = match &self.read {
             Some(read) => Task {
                 name: self.name.clone(),
@@ -342,19 +385,18 @@ impl Process {
         {
             return None;
         }
-        let times = self.recent.times();
-        task.cpu_ms = Known::Yes(self.since_ms);
         task.last_cpu = Known::from_option(self.now.cpu, || "its stat does not say");
-        // Where it ran before it was watched, until it runs.
-        if !times.is_empty() {
-            task.cpu_times = Known::Yes(times);
-        }
-        task.threads = self.threads.iter().map(ProcessThread::thread).collect();
         Some(task)
     }
 }
 
 impl ProcessThread {
+    /// Its CPU time since its start.
+    fn time(&self) -> Option<CpuTime> {
+        let ms = milliseconds(self.ticks);
+        Some(CpuTime { cpu: self.cpu?, ms })
+    }
+
     fn thread(&self) -> Thread {
         Thread {
             tid: self.id.tid,

@@ -18,3 +18,5 @@ pub mod path;
 pub mod plan;
 pub mod spread;
 pub mod tasks;
+
+pub use near::nearest_cpus;

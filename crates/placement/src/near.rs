@@ -52,6 +52,17 @@ pub(crate) fn rings(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) ->
     )
 }
 
+/// The online CPUs that are nearest to a node: its own and those at the same distance, where it has none those of the nearest nodes.
+/// Each interrupt of a device on the node that one of them serves is near.
+pub fn nearest_cpus(machine: &Machine, node: NodeId) -> CpuSet {
+    let rings = rings(machine, Some(node), &machine.cpu_states.online);
+    let nearest = rings.first().map(|ring| ring.distance);
+    let is_as_near = |ring: &&Ring| ring.distance.is_some() && Some(ring.distance) == nearest;
+    let others = rings.iter().skip(1).filter(is_as_near);
+    let near = rings.iter().take(1).chain(others);
+    near.fold(CpuSet::new(), |near, ring| near.union(&ring.cpus))
+}
+
 /// The same as the kernel's hops (`sched_init_numa()` in kernel/sched/topology.c): a node at distance 10 is in the hop of
 /// the node itself.
 pub(crate) fn hops(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {

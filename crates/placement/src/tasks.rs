@@ -111,8 +111,8 @@ pub struct Remote {
     pub share: f64,
     /// Half the width of its 95 % interval; 0 where memory was counted.
     pub error: f64,
-    /// CPU seconds x remote share x (distance / local distance - 1): what it loses at most, if it does nothing but wait for memory
-    /// that is as slow as the distances say. `None` where a distance is unknown.
+    /// CPU seconds x (1 - 1/f), on each node f = 1 + remote share x (distance / local distance - 1): what it loses at most, if it does
+    /// nothing but wait for memory that is as slow as the distances say. `None` where a distance is unknown.
     pub cost_s: Option<f64>,
 }
 
@@ -236,6 +236,15 @@ impl<'a> Nodes<'a> {
         Some((distance(to)? / distance(self.home(from))? - 1.0).max(0.0))
     }
 
+    /// How much longer an access to this memory takes from a node, as a part of a local access, if all pages are used alike; `None`
+    /// where a distance is unknown.
+    fn slower(&self, node: NodeId, memory: &[NodeBytes]) -> Option<f64> {
+        let bytes: f64 = memory.iter().map(|on| on.bytes as f64).sum();
+        let far = memory.iter().filter(|on| on.node != self.home(node));
+        far.map(|on| Some(on.bytes as f64 / bytes * self.excess(node, on.node)?))
+            .sum()
+    }
+
     /// The share of each node in the CPU time, as that of the threads there is divided.
     fn cpu_shares(&self, times: &[CpuTime]) -> Result<Vec<(NodeId, f64)>, String> {
         let mut sums: BTreeMap<NodeId, f64> = BTreeMap::new();
@@ -306,21 +315,36 @@ impl<'a> Nodes<'a> {
         let (mut share, mut cost_s) = (0.0, Some(0.0));
         for &(node, of_cpu) in shares {
             for on in memory.iter().filter(|on| on.node != self.home(node)) {
-                let part = of_cpu * on.bytes as f64 / bytes;
-                share += part;
-                let excess = self.excess(node, on.node);
-                cost_s = cost_s
-                    .zip(excess)
-                    .map(|(sum, excess)| sum + cpu_s * part * excess);
+                share += of_cpu * on.bytes as f64 / bytes;
             }
+            cost_s = cost_s
+                .zip(self.slower(node, memory))
+                .map(|(sum, slower)| sum + lost_s(cpu_s * of_cpu, slower));
         }
-        let error = sample.map_or(0.0, |sample| sample.error_bytes as f64 / bytes);
+        // Memory of the only node is there, whatever was sampled.
+        let is_only = |on: &NodeBytes| {
+            let mut others = self
+                .machine
+                .online_nodes()
+                .filter(|node| node.id != on.node);
+            others.all(|node| node.has_memory() == Some(false))
+        };
+        let error = match memory {
+            [on] if is_only(on) => 0.0,
+            _ => sample.map_or(0.0, |sample| sample.error_bytes as f64 / bytes),
+        };
         Known::Yes(Remote {
             share,
             error: error.min(1.0),
             cost_s,
         })
     }
+}
+
+/// How much of the CPU time was waiting at most, where memory is slower than local memory by this part of local memory's time. The
+/// waiting is part of the CPU time that was measured, so what is lost is always less than that.
+fn lost_s(cpu_s: f64, slower: f64) -> f64 {
+    cpu_s * (slower / (1.0 + slower))
 }
 
 impl Placement {

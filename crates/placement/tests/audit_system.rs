@@ -262,12 +262,12 @@ fn fix_and_advice_are_the_remedy_of_the_task() {
         })
         .collect();
     insta::assert_snapshot!(estimates.join("\n"), @r"
-    task 1 (db): Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.47 CPU seconds per second, which pays after 6.2 s.
-    task 2 (db): Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.66 CPU seconds per second, which pays after 3.9 s.
-    task 3 (db): Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.57 CPU seconds per second, which pays after 3.5 s.
-    task 4 (db): It saves at most 0.55 CPU seconds per second.
+    task 1 (db): Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.24 CPU seconds per second, which pays after 12 s.
+    task 2 (db): Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.20 CPU seconds per second, which pays after 13 s.
+    task 3 (db): Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.36 CPU seconds per second, which pays after 5.4 s.
+    task 4 (db): It saves at most 0.26 CPU seconds per second.
     task 5 (db): -
-    task 6 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.22 CPU seconds per second, which pays after 3.0 s.
+    task 6 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.18 CPU seconds per second, which pays after 3.6 s.
     task 7 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
     ");
 }
@@ -290,10 +290,10 @@ fn a_plan_by_the_rule_has_every_task_that_the_audit_has() {
     let all: Vec<String> = moves.chain(left).collect();
     assert_eq!(all.len(), found.findings.len());
     insta::assert_snapshot!(all.join("\n"), @r"
-    task 1 (db): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.47 CPU seconds per second, which pays after 6.2 s.
-    task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.66 CPU seconds per second, which pays after 3.9 s.
-    task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.57 CPU seconds per second, which pays after 3.5 s. nearfar prefer --pid 3 --node 1 moves the task; after it, nearfar apply --task-memory 3 --to-node 1 moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
-    task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.22 CPU seconds per second, which pays after 3.0 s.
+    task 1 (db): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.24 CPU seconds per second, which pays after 12 s.
+    task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.20 CPU seconds per second, which pays after 13 s.
+    task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.36 CPU seconds per second, which pays after 5.4 s. nearfar prefer --pid 3 --node 1 moves the task; after it, nearfar apply --task-memory 3 --to-node 1 moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
+    task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.18 CPU seconds per second, which pays after 3.6 s.
     task 7 (db): 1.0 GiB of its 1.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
     left alone task 4 (db): nearfar prefer --pid 4 --node 1 moves the task: 3072 MiB of its memory are pinned.
     left alone task 5 (db): no remedy: it used 0.02 s of CPU time.

@@ -56,8 +56,57 @@ fn the_remote_share_weighs_cpu_time_with_memory() {
     // Three quarters of the time see 75 %, a quarter 25 %.
     assert!((remote.share - 0.625).abs() < 1e-9, "{remote:?}");
     assert_eq!((at.cpu_s, remote.error), (Known::Yes(4.0), 0.0));
-    // Distance 21 against 10: 4 s x 0.625 x 1.1.
-    assert!((remote.cost_s.unwrap() - 2.75).abs() < 1e-9, "{remote:?}");
+    // Distance 21 against 10: accesses take 1 + 0.75 x 1.1 and 1 + 0.25 x 1.1 times as long as near ones.
+    let cost_s = 3.0 * (1.0 - 1.0 / 1.825) + 1.0 - 1.0 / 1.275;
+    assert!((remote.cost_s.unwrap() - cost_s).abs() < 1e-9, "{remote:?}");
+}
+
+proptest::proptest! {
+    /// The CPU time that was measured contains what was lost.
+    #[test]
+    fn no_task_loses_all_of_its_cpu_time(ms in 1u64..1_000_000, other_ms in 0u64..1_000_000, near in 0u64..1000, distance in 11u32..255) {
+        let mut machine = common::machine(&["0-3", "4-7"], &[&[10, distance], &[distance, 10]]);
+        let at = judged(&mut machine, task(&[(0, ms), (4, other_ms)], &[(0, near), (1, 640)])).at;
+        let (cpu_s, cost_s) = (at.cpu_s.known().unwrap(), at.remote.known().unwrap().cost_s.unwrap());
+        proptest::prop_assert!(0.0 < cost_s && cost_s < cpu_s, "{cost_s} of {cpu_s}");
+        // All of the memory far from all of the time at distance 21 takes 2.1 times as long: 1.1 of 2.1 parts are lost.
+        let far = judged(&mut two_nodes(), task(&[(0, ms)], &[(1, 640)])).at;
+        let lost = far.remote.known().unwrap().cost_s.unwrap() / far.cpu_s.known().unwrap();
+        proptest::prop_assert!((lost - 1.1 / 2.1).abs() < 1e-9, "{lost}");
+    }
+}
+
+#[test]
+fn a_remedy_saves_the_time_that_the_same_work_takes_less() {
+    let spread = Task {
+        age_ms: Known::Yes(1000),
+        ..task(&[(0, 3000), (4, 300)], &[(1, 640)])
+    };
+    let remedy = judged(&mut two_nodes(), spread).remedy.unwrap();
+    assert_eq!(
+        (remedy.action, remedy.node),
+        (Action::MoveMemory, Some(NodeId(0)))
+    );
+    // What took 3 s on node 0 takes 3 / 2.1 s with near memory, and what took 0.3 s on node 1 takes 2.1 times as long.
+    let saved = remedy.estimate.unwrap().saved_per_s.known().unwrap();
+    let after = 3.0 / 2.1 + 0.3 * 2.1;
+    assert!((saved - (3.3 - after)).abs() < 1e-9, "{saved}");
+}
+
+#[test]
+fn a_sample_of_the_only_node_has_no_error() {
+    let sampled = |memory: &[(u32, u64)]| Task {
+        sample: Some(MemorySample {
+            pages: 2401,
+            error_bytes: MIB,
+        }),
+        ..task(&[(0, 1000)], memory)
+    };
+    let mut one = common::machine(&["0-7"], &[&[10]]);
+    let at = judged(&mut one, sampled(&[(0, 64)])).at;
+    assert_eq!(at.remote.known().unwrap().error, 0.0);
+    let at = judged(&mut two_nodes(), sampled(&[(0, 64)])).at;
+    assert!(at.remote.known().unwrap().error > 0.0, "node 1 has memory");
 }
 
 /// As `top` has it: the CPU time is of the last interval, where it ran is of the time before.
@@ -482,7 +531,7 @@ fn those_far_from_the_device_come_first_and_others_are_left_out() {
     machine.tasks = Known::Yes(vec![
         numbered(1, &[(4, 9000)]),
         numbered(2, &[(0, 100)]),
-        numbered(3, &[(0, 100), (4, 300)]),
+        numbered(3, &[(0, 90), (4, 270)]),
         numbered(4, &[(0, 500)]),
         numbered(5, &[(0, 500)]),
         numbered(6, &[(99, 500)]),
@@ -515,10 +564,16 @@ fn those_far_from_the_device_come_first_and_others_are_left_out() {
     };
     let all: Vec<_> = found.tasks.iter().map(distance).collect();
     let near = |a: Option<f64>, b: f64| (a.unwrap() - b).abs() < 1e-9;
-    // All of 0.1 s at 21, a quarter of 0.4 s at 21, near, unknown.
+    // All of 0.1 s at 21, a quarter of 0.36 s at 21, near, unknown.
     assert_eq!(all.iter().map(|it| it.0).collect::<Vec<_>>(), [2, 3, 1, 6]);
-    assert!(near(all[0].1, 21.0) && near(all[0].2, 0.11), "{all:?}");
-    assert!(near(all[1].1, 12.75) && near(all[1].2, 0.11), "{all:?}");
+    assert!(
+        near(all[0].1, 21.0) && near(all[0].2, 0.11 / 2.1),
+        "{all:?}"
+    );
+    assert!(
+        near(all[1].1, 12.75) && near(all[1].2, 0.099 / 2.1),
+        "{all:?}"
+    );
     assert!(near(all[2].1, 10.0) && near(all[2].2, 0.0), "{all:?}");
     assert_eq!(all[3].1, None);
     let device = found.device.unwrap();

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use lines::{Line, LineDiff};
 pub use significance::Verdict;
 pub use table::document;
-pub use values::{Change, Selection, Value, numbers_of};
+pub use values::{Change, Selection, SelectionError, Value, numbers_of};
 
 /// One run of the command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

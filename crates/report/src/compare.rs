@@ -13,11 +13,13 @@ use nearfar_statistics::compare::{Better, Compared, Design, Verdict};
 use crate::amount::count;
 use crate::document::{Align, Document, Head, Table, Text};
 use crate::style::Role;
-use figures::{change, significant};
+use figures::{change_of_medians, significant};
 use left_out::{failed, one_sided};
 
 /// At most so many differences of one side are listed; JSON has all of them.
 const MAX_DIFFERENCES: usize = 12;
+/// At most so many warnings of runs are listed; JSON has all of them.
+const MAX_WARNINGS: usize = 6;
 /// Numbers of samples above this are not told apart.
 const MAX_NEEDS: usize = 10_000;
 
@@ -30,6 +32,7 @@ pub fn document(comparison: &Comparison) -> Document {
         ..Head::default()
     });
     document.table(sides(&comparison.sides));
+    run_warnings(&mut document, &comparison.sides);
     emulated(&mut document, &comparison.sides);
     differences(&mut document, comparison);
     warnings(&mut document, comparison);
@@ -120,6 +123,18 @@ fn emulated(document: &mut Document, sides: &[SideSummary]) {
     }
 }
 
+/// What may be wrong with whole runs: with other load meanwhile, a change may be that load's.
+fn run_warnings(document: &mut Document, sides: &[SideSummary]) {
+    let all: Vec<_> = sides.iter().flat_map(|side| &side.warnings).collect();
+    for warning in all.iter().take(MAX_WARNINGS) {
+        document.warning(format!("{}: {}", warning.run, warning.warning));
+    }
+    if let more @ 1.. = all.len().saturating_sub(MAX_WARNINGS) {
+        let more = count(more, "more warning");
+        document.warning(format!("{more} of runs; --format json has all"));
+    }
+}
+
 fn differences(document: &mut Document, comparison: &Comparison) {
     let differences = comparison.differences.iter();
     for difference in differences.take(MAX_DIFFERENCES) {
@@ -165,12 +180,10 @@ fn warnings(document: &mut Document, comparison: &Comparison) {
         }
     }
     let rows = &comparison.rows;
-    let is_of_two_runs = |row: &Row| {
-        row.compared.design == Design::Independent && row.compared.a.runs + row.compared.b.runs == 2
-    };
     if rows.iter().any(is_of_two_runs) {
         document.warning(
-            "one run a side: what differs from run to run counts as change; give several runs a side: A,A,A B,B,B",
+            "one run a side: two runs of the same thing differ too, so there is no verdict beyond these two; give several runs a \
+             side: A,A,A B,B,B",
         );
     }
     let following = rows.iter();
@@ -190,13 +203,20 @@ fn warnings(document: &mut Document, comparison: &Comparison) {
     }
 }
 
+fn is_of_two_runs(row: &Row) -> bool {
+    row.compared.verdict == Verdict::OneRunASide
+}
+
 /// Whether the means differ by more than chance and the ranks do not, or by something else.
 fn is_of_means_only(row: &Row) -> bool {
     let compared = &row.compared;
     let is_apart =
         |(means, ranks): (Interval, Interval)| means.low > ranks.high || means.high < ranks.low;
     let intervals = compared.mean.confidence.zip(compared.shift.confidence);
-    compared.has_other_means() && (!compared.is_significant || intervals.is_some_and(is_apart))
+    let is_judged = compared.verdict != Verdict::OneRunASide;
+    is_judged
+        && compared.has_other_means()
+        && (!compared.is_significant || intervals.is_some_and(is_apart))
 }
 
 /// How many cells and metrics have which verdict, after the cells that failed: `2 worse, 34 not significant`.
@@ -204,7 +224,7 @@ fn counts(comparison: &Comparison) -> String {
     let rows = &comparison.rows;
     let failed = comparison.failed_cells.iter();
     let failed = failed.filter(|cell| cell.regression.is_some()).count();
-    const ORDER: [Verdict; 7] = [
+    const ORDER: [Verdict; 8] = [
         Verdict::Worse,
         Verdict::Better,
         Verdict::Different,
@@ -212,6 +232,7 @@ fn counts(comparison: &Comparison) -> String {
         Verdict::Equal,
         Verdict::NotSignificant,
         Verdict::TooFewSamples,
+        Verdict::OneRunASide,
     ];
     let of = |verdict: Verdict| {
         rows.iter()
@@ -239,6 +260,7 @@ fn words(verdict: Verdict) -> &'static str {
         Verdict::Equal => "equal",
         Verdict::NotSignificant => "not significant",
         Verdict::TooFewSamples => "too few samples",
+        Verdict::OneRunASide => "one run a side",
     }
 }
 
@@ -258,7 +280,7 @@ fn role(verdict: Verdict) -> Role {
         Verdict::Worse => Role::Far,
         Verdict::Different => Role::Middling,
         Verdict::Equivalent | Verdict::Equal => Role::Plain,
-        Verdict::NotSignificant | Verdict::TooFewSamples => Role::Dim,
+        Verdict::NotSignificant | Verdict::TooFewSamples | Verdict::OneRunASide => Role::Dim,
     }
 }
 
@@ -268,11 +290,15 @@ fn cells(document: &mut Document, rows: &[&Row]) {
     if !names.constant.is_empty() {
         document.remark(format!("in all cells: {}", names.constant));
     }
+    let change_head = match rows.iter().any(|row| is_of_two_runs(row)) {
+        true => "in these two runs (95 %)",
+        false => "change (95 %)",
+    };
     let mut table = Table::new(&[
         (names.head.as_str(), Align::Left),
         ("A", Align::Right),
         ("B", Align::Right),
-        ("change (95 %)", Align::Right),
+        (change_head, Align::Right),
         ("verdict", Align::Left),
         ("needs", Align::Right),
     ]);
@@ -287,7 +313,7 @@ fn cells(document: &mut Document, rows: &[&Row]) {
             Text::new(Role::Subject, names.name(&row.cell)),
             significant(compared.a.median).into(),
             significant(compared.b.median).into(),
-            change(compared).into(),
+            change_of_medians(compared).into(),
             Text::new(role(compared.verdict), verdict(compared)),
             Text::new(Role::Dim, samples.or(runs).unwrap_or_default()),
         ]);
@@ -362,11 +388,23 @@ fn method(comparison: &Comparison) -> String {
         false => ("", samples),
     };
     let margin = figures::percent(comparison.margin);
-    let mut text = format!(
-        "Medians; change and interval are those of {test}{runs}. The chance of any false alarm among all {} is 5 % (Holm); \
-         equivalent: the interval is within {margin}.",
-        count(comparison.rows.len(), "comparison")
-    );
+    let judged = comparison.rows.iter().filter(|row| !is_of_two_runs(row));
+    let mut text = format!("A, B and change: medians; the interval is that of {test}{runs}.");
+    match judged.count() {
+        0 => text += " It holds within these two runs and says nothing of other ones.",
+        judged => {
+            let among = match judged {
+                1 => "A false alarm has a chance of 5 %".to_owned(),
+                _ => format!(
+                    "The chance of any false alarm among {judged} comparisons is 5 % (Holm)"
+                ),
+            };
+            text += &format!(" {among}; equivalent: the interval is within {margin}.");
+        }
+    }
+    if has(|it| !figures::holds_medians(it)) {
+        text += " ranks: the estimate of the interval, where it does not hold the change of the medians.";
+    }
     if has(is_marked) {
         text += " *: significant, but smaller than that.";
     }

@@ -24,6 +24,7 @@ mod write;
 use std::fmt::Display;
 
 use maud::Markup;
+use nearfar_machine::Emulation;
 
 pub use block::{Block, Card, Details, Head, Heading, Paragraph, Picture, Tile};
 pub use chart::{Axis, Bars, Chart, Dot, Dots, DotsRow, Line, Plot};
@@ -137,6 +138,14 @@ impl Document {
             label: label.into(),
             ..Paragraph::new(text)
         }));
+    }
+
+    /// Adds the label of an emulated machine, whose figures these are; nothing for a real one.
+    pub fn emulated(&mut self, emulation: Option<&Emulation>) {
+        if let Some(emulation) = emulation {
+            let label = Role::Notice.text("emulated: ");
+            self.indented(0, label, Role::Notice.text(emulation));
+        }
     }
 
     /// Adds a warning: what may be wrong with what is shown.

@@ -13,7 +13,7 @@ use nearfar_placement::tasks::{
 
 use crate::amount::{bytes, count, time_of_day};
 use crate::document::{Document, Table, Text, cells};
-use crate::style::Role::{Dim, Far, Heading, Local, Middling, Plain, Subject};
+use crate::style::Role::{Dim, Far, Heading, Local, Middling, Notice, Plain, Subject};
 use crate::tasks::{action, holder, nodes as node_shares, remote};
 
 /// Columns of the map: more nodes do not fit a terminal.
@@ -64,6 +64,9 @@ impl View<'_> {
             )),
             self.balancing(),
         ];
+        if let Some(emulation) = &self.machine.origin.emulation {
+            lines.push(Notice.text(format!("emulated: {emulation}")));
+        }
         lines.extend(self.tasks.unknown.iter().map(|unknown| {
             let tasks = count(unknown.tasks, "task");
             Dim.text(format!(

@@ -13,7 +13,7 @@ pub(crate) mod unknown;
 use nearfar_machine::Machine;
 
 use crate::document::Document;
-use crate::style::Role::{Dim, Heading, Notice};
+use crate::style::Role::{Dim, Heading};
 use crate::summary::{self, Summary};
 
 pub(crate) use devices::{node_of, notable, place as device_place};
@@ -44,9 +44,7 @@ pub(crate) fn head(machine: &Machine) -> Document {
     out.indented(0, "", Heading.text(summary::name(machine)));
     out.indented(0, "", Summary::of(machine).line());
     out.indented(0, "", Dim.text(summary::circumstances(machine).join(", ")));
-    if let Some(emulation) = &machine.origin.emulation {
-        out.indented(0, Notice.text("emulated: "), Notice.text(emulation));
-    }
+    out.emulated(machine.origin.emulation.as_ref());
     out
 }
 

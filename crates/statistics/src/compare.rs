@@ -4,7 +4,7 @@
 //! cell x metric: samples of A, samples of B, which direction is better
 //!   │  all values above 0: logarithms, so that a shift is a ratio
 //!   ├──► ranks        Mann-Whitney, or Wilcoxon's signed ranks where rounds pair them: p, Hodges-Lehmann estimate, interval
-//!   ├──► runs         several runs a side: wider by what differs from run to run
+//!   ├──► runs         several runs a side: wider by what differs from run to run; one run a side: Compared::within_runs
 //!   ├──► dependence   samples that depend on their predecessors: wider, and said
 //!   ├──► means        interval of the means' change, for what ranks do not see
 //!   ├──► needed       not significant: how many samples would tell
@@ -178,6 +178,8 @@ pub enum Verdict {
     NotSignificant,
     /// Whatever the values are, there are too few for as many comparisons.
     TooFewSamples,
+    /// Each side is one run, which cannot separate the change from what differs from run to run.
+    OneRunASide,
 }
 
 /// The answer to one question.
@@ -220,6 +222,33 @@ pub struct Compared {
 }
 
 impl Compared {
+    /// The same where each side is a run of its own: the intervals hold within these two runs, and nothing beyond them is shown. Equal
+    /// samples stay equal.
+    pub fn within_runs(self) -> Self {
+        Self {
+            verdict: match self.verdict {
+                Verdict::Equal => Verdict::Equal,
+                _ => Verdict::OneRunASide,
+            },
+            p_adjusted: None,
+            is_significant: false,
+            samples_needed: None,
+            runs_needed: None,
+            ..self
+        }
+    }
+
+    /// How many independent samples those of both sides count as, where they follow their predecessors.
+    pub fn effective_samples(&self) -> [f64; 2] {
+        [self.a, self.b].map(|side| side.samples as f64 / self.variance_inflation)
+    }
+
+    /// The change of B's median as a share of A's, as the medians are printed; `None` where A's is 0.
+    pub fn change_of_medians(&self) -> Option<f64> {
+        let (a, b) = (self.a.median, self.b.median);
+        (a != 0.0).then(|| (b - a) / a.abs())
+    }
+
     /// The change of the mean as a share of A, as `change`.
     pub fn mean_change(&self) -> Option<f64> {
         let base = self.a.median.abs();

@@ -4,6 +4,8 @@ mod alike;
 mod compare_errors;
 mod compare_scipy;
 mod coverage;
+mod disturbed;
+mod disturbed_rates;
 mod outlier_edges;
 mod outlier_rates;
 mod random;

@@ -61,6 +61,7 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatri
         items: run.pairs.len(),
         max_samples: max_samples(options),
         deadline: run.streams.deadline,
+        is_spread: options.is_spread,
     };
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
     let pairs = run.summaries(&samples.outcome);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use nearfar_experiment::Recording;
-use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
+use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_loops::chase;
 use nearfar_machine::{CpuId, Machine, NodeId};
 use nearfar_runs::{Better, Metric};
@@ -133,10 +133,11 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<Measured<LatencyMatrix>, 
         items: run.pairs.len(),
         max_samples: options.max_samples,
         deadline,
+        is_spread: options.is_spread,
     };
     let ticks = Ticks::now();
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
-    let pairs = run.summaries(&samples.outcome, buffers);
+    let pairs = run.summaries(&samples, buffers);
     let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
     warnings.extend(run.interrupted(samples.outcome.samples.len() as u64));
     warnings.extend(Ticks::now().warnings_since(&ticks, sources.iter().map(|source| source.cpu)));
@@ -307,10 +308,16 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn summaries(&self, outcome: &Outcome<f64>, buffers: &NodeBuffers) -> Vec<LatencyPair> {
-        let pairs = self.pairs.iter().zip(outcome.by_item());
-        let summary = |(pair, samples): (&Pair, Vec<&f64>)| {
-            let samples_ns: Vec<f64> = samples.into_iter().copied().collect();
+    fn summaries(&self, samples: &Samples<f64>, buffers: &NodeBuffers) -> Vec<LatencyPair> {
+        let pairs = self.pairs.iter().zip(samples.by_block());
+        let summary = |(pair, blocks): (&Pair, Vec<Vec<&f64>>)| {
+            let samples_ns: Vec<f64> = blocks.iter().flatten().map(|&&ns| ns).collect();
+            let median = |block: &Vec<&f64>| {
+                let block: Vec<f64> = block.iter().map(|&&ns| ns).collect();
+                Summary::of(&block).map(|it| it.median)
+            };
+            // What disturbs one sample of a block disturbs all of them.
+            let blocks: Vec<f64> = blocks.iter().filter_map(median).collect();
             let summary = Summary::of(&samples_ns)?;
             let memory_node = buffers.buffers[pair.buffer].node;
             Some(LatencyPair {
@@ -321,7 +328,7 @@ impl<'a> Run<'a> {
                 median_ns: summary.median,
                 low_ns: summary.low,
                 high_ns: summary.high,
-                confidence_ns: summary.confidence,
+                confidence_ns: Summary::of(&blocks)?.confidence,
                 outliers: summary.outliers,
                 distance: self.machine.distance(pair.cpu_node, memory_node),
             })

@@ -25,6 +25,11 @@ const PROGRAM: &str = "/proc/self/exe";
 /// How long a run takes unless it is said.
 const RUN_S: f64 = 5.0;
 
+const ONE_NODE: &str = "this machine has one node: every cell is the same, and what running far costs stays unknown. A guest of \
+                        two nodes answers:\n  \
+                        nearfar lab run --machine two-node --delay auto -- nearfar bench probe --seconds 2 --samples 8\n\
+                        --factor and --cell measure what there is here";
+
 pub const DECLARATION: Declaration = Declaration {
     name: EXPERIMENT,
     about: "Measure what placement costs a task under load: preferred node x NUMA balancing x memory x CPUs\n\n\
@@ -143,9 +148,14 @@ pub(crate) fn make<'a>(
         return Ok(Matrix::new(machine, PathBuf::from(PROGRAM), parameters).into());
     }
     let places = places(machine);
-    let chosen = choose(&places, &kernel::balancing(machine), &selection(arguments));
+    let selection = selection(arguments);
+    let chosen = choose(&places, &kernel::balancing(machine), &selection);
     let chosen = chosen.map_err(|error| RunError::Target(error.into()))?;
     let mut parameters = parameters(arguments, &places, chosen)?;
+    // Minutes of samples that all say the same; who names cells has a reason.
+    if selection == Selection::default() && places.memory.len() < 2 && places.cpus.len() < 2 {
+        return Err(RunError::Target(ONE_NODE.into()));
+    }
     let mut warnings = Vec::new();
     if parameters.bytes == 0 {
         let (bytes, found) = default_buffer_bytes(machine, &places.memory);

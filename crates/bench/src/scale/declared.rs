@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Values};
 use nearfar_machine::{CpuSet, Machine};
+use nearfar_statistics::law::MIN_LEVELS;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ const MAX_FREQUENCY: u32 = 1000;
 
 const ONE_NODE: &str = "this machine has one node: whether more nodes help shows in guests whose memory is split:\n  \
                         nearfar bench scale --guest machine=two-node --guest append=numa=fake=1U \\\n    \
-                        --guest append=numa=fake=2U --factor tasks=1,2,4 --factor memory=spread";
+                        --guest append=numa=fake=2U --factor tasks=1,2,3,4 --factor memory=spread";
 
 pub const DECLARATION: Declaration = Declaration {
     name: EXPERIMENT,
@@ -34,7 +35,7 @@ pub const DECLARATION: Declaration = Declaration {
     examples: &[
         "",
         "--factor workload=page_fault --factor kind=process,thread --sweep full",
-        "--guest machine=two-node --guest append=numa=fake=1U --guest append=numa=fake=2U --factor tasks=1,2,4 --factor memory=spread",
+        "--guest machine=two-node --guest append=numa=fake=1U --guest append=numa=fake=2U --factor tasks=1,2,3,4 --factor memory=spread",
         "--resume",
     ],
     is_hidden: false,
@@ -169,6 +170,12 @@ pub(crate) fn make<'a>(
         [] => Cell::all(&factors),
         cells => cells.to_vec(),
     };
+    if context.is_measured_here
+        && arguments.levels(TASKS).is_empty()
+        && arguments.named_cells().is_empty()
+    {
+        check_law(allowed.len(), is_full)?;
+    }
     let seconds = parameters.seconds + parameters.warm_up + parameters.trace_seconds;
     let experiment = ScaleExperiment {
         machine,
@@ -219,6 +226,32 @@ pub(crate) fn make<'a>(
         notes,
         sample: Some(Duration::from_secs_f64(seconds)),
     })
+}
+
+/// Fails where the numbers of tasks that a sweep of so many CPUs has give no law, which is what the run is for. Who names the
+/// numbers has another reason.
+fn check_law(cpus: usize, is_full: bool) -> Result<(), RunError> {
+    let levels = cpus::sweep(cpus, is_full).len();
+    if levels >= MIN_LEVELS {
+        return Ok(());
+    }
+    let answers = match cpus >= MIN_LEVELS {
+        true => "nearfar bench scale --sweep full".to_owned(),
+        false => {
+            let tasks: Vec<String> = (1..=MIN_LEVELS).map(|tasks| tasks.to_string()).collect();
+            format!(
+                "nearfar bench scale --guest machine=two-node --guest scale=cpus={} --factor tasks={}",
+                MIN_LEVELS.div_ceil(2),
+                tasks.join(",")
+            )
+        }
+    };
+    let reason = format!(
+        "{levels} {} of tasks on {cpus} CPUs: the scalability law takes {MIN_LEVELS}. This answers:\n  {answers}\n\
+         --factor tasks=N measures without a law",
+        if levels == 1 { "number" } else { "numbers" }
+    );
+    Err(RunError::Target(reason.into()))
 }
 
 impl ScaleExperiment<'_> {
@@ -288,5 +321,25 @@ impl Experiment for ScaleExperiment<'_> {
 
     fn warnings(sample: &Sample) -> Vec<String> {
         sample::warnings(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_without_a_law_names_what_gives_one() {
+        let refused = |cpus, is_full| check_law(cpus, is_full).map_err(|error| error.to_string());
+        let text = refused(2, false).unwrap_err();
+        assert!(
+            text.starts_with("2 numbers of tasks on 2 CPUs") && text.contains("--guest"),
+            "{text}"
+        );
+        // Powers of two: 1, 2, 4.
+        let text = refused(4, false).unwrap_err();
+        assert!(text.contains("--sweep full"), "{text}");
+        assert_eq!(refused(4, true), Ok(()));
+        assert_eq!(refused(8, false), Ok(()));
     }
 }

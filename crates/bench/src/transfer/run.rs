@@ -82,6 +82,7 @@ pub(crate) fn measure_on(
         items: run.pairs.len(),
         max_samples: options.max_samples,
         deadline,
+        is_spread: options.is_spread,
     };
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
     let pairs = run.summaries(&samples.outcome);

@@ -29,8 +29,8 @@ use crate::verb::lab::guest_args::{GuestArgs, failure};
                        JSON, line by line otherwise.\n\nExamples:\n  \
                        nearfar ab --a kernel=6.1 --b kernel=6.12 --machine powerpc-case1 -- nearfar topo\n  \
                        nearfar ab --a append=numa_balancing=disable --b append=numa_balancing=enable --runs 5 -- ./job\n  \
-                       nearfar ab --a delay=off --b delay=auto --value 'pairs[*].median_ns' -- nearfar bench latency \
-                       --format json"
+                       nearfar ab --a delay=off --b delay=auto --value 'latency.pairs[*].median_ns' -- nearfar bench \
+                       latency --what latency --format json"
 )]
 pub struct Ab {
     /// What side A has: machine=, kernel=, append=, delay=, arch= or scale= (may be repeated)
@@ -83,8 +83,12 @@ impl Ab {
         {
             output::say!("note: {note}");
         }
-        [a.runs, b.runs] = self.carry_out([(&a, prepared_a), (&b, prepared_b)], &cancel)?;
-        let comparison = Comparison::of(self.command, a, b, &Selection::new(self.value));
+        let selection = Selection::new(self.value.clone());
+        [a.runs, b.runs] =
+            self.carry_out([(&a, prepared_a), (&b, prepared_b)], &selection, &cancel)?;
+        let runs = a.runs.iter().chain(&b.runs);
+        selection.check(runs).map_err(Failure::input)?;
+        let comparison = Comparison::of(self.command, a, b, &selection);
         output::print(&match self.format.format {
             Format::Json => output::json("ab/1", None, &comparison)?,
             Format::Table => {
@@ -129,6 +133,7 @@ impl Ab {
     fn carry_out(
         &self,
         sides: [(&Side, PreparedGuest); 2],
+        selection: &Selection,
         cancel: &AtomicBool,
     ) -> Result<[Vec<Run>; 2], Failure> {
         let machine =
@@ -149,6 +154,8 @@ impl Ab {
         let mut experiment = Sides {
             command: &self.command,
             sides,
+            selection,
+            first: [None, None],
             failure: None,
         };
         let outcome = carry_out(&mut experiment, options, &mut store, &machine, cancel);

@@ -66,7 +66,9 @@ impl Audit {
         let audit = audit::audit(&machine, &audit::AuditOptions::default());
         output::print(&match self.format.format {
             Format::Table => {
-                nearfar_report::audit::document(&audit).to_text(&output::style(colour))
+                let mut document = nearfar_report::audit::document(&audit);
+                document.emulated(machine.origin.emulation.as_ref());
+                document.to_text(&output::style(colour))
             }
             Format::Json => output::json("audit/1", Some(&machine.origin), &audit)?,
         })?;

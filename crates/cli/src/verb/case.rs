@@ -361,6 +361,7 @@ fn compared(case: &cases::Case, store: &Store, run: RunId) -> Result<Option<Comp
         margin: MARGIN,
         metrics: metrics(effect),
         across: [nearfar_compare::Kind::Kernel].into(),
+        judges_single_runs: false,
     };
     compare(&sides, &options).map(Some).map_err(Failure::input)
 }

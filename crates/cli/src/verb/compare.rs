@@ -53,7 +53,8 @@ pub struct Compare {
     /// A change whose interval is within this share is equivalent, even if it is significant
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = share)]
     margin: f64,
-    /// Exit with 1 where something is worse or more samples failed; with =PERCENT: by more than that
+    /// Exit with 1 where something is worse or more samples failed; with =PERCENT: by more than that. 125 where that cannot be judged:
+    /// one run a side, too few samples
     #[arg(long, value_name = "regression[=PERCENT]")]
     fail_on: Option<FailOn>,
     /// How the answer is printed
@@ -164,11 +165,16 @@ impl Compare {
                 .iter()
                 .map(|&across| across.into())
                 .collect::<BTreeSet<Kind>>(),
+            judges_single_runs: false,
         };
         let comparison = compare(&sides, &options).map_err(Failure::input)?;
         self.print(&comparison, colour)?;
         match self.fail_on {
             Some(fail_on) if fail_on.is_met(&comparison) => Err(Failure::AskedToFail),
+            Some(_) if comparison.has_unjudged() => Err(Failure::CannotJudge(anyhow!(
+                "cannot judge: one run a side or too few samples show no regression and exclude none; give several runs a side: \
+                 A,A,A B,B,B"
+            ))),
             _ => Ok(()),
         }
     }

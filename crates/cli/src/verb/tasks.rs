@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use nearfar_machine::{Known, Machine};
 use nearfar_placement::tasks::{self, GroupPlacement};
+use nearfar_report::document::Document;
 use nearfar_sources::{TaskScope, Want};
 use serde::Serialize;
 
@@ -96,12 +97,14 @@ impl Tasks {
         };
         let origin = Some(&machine.origin);
         let groups = self.cgroups.then(|| tasks::by_group(&tasks));
+        let text = |mut document: Document| {
+            document.emulated(machine.origin.emulation.as_ref());
+            document.to_text(&output::style(colour))
+        };
         output::print(&match (self.format.format, groups) {
-            (Format::Table, None) => {
-                nearfar_report::tasks::document(&tasks, rows).to_text(&output::style(colour))
-            }
+            (Format::Table, None) => text(nearfar_report::tasks::document(&tasks, rows)),
             (Format::Table, Some(groups)) => {
-                nearfar_report::tasks::groups(&tasks, &groups, rows).to_text(&output::style(colour))
+                text(nearfar_report::tasks::groups(&tasks, &groups, rows))
             }
             (Format::Json, None) => output::json(SCHEMA, origin, &tasks)?,
             (Format::Json, Some(groups)) => {

@@ -20,6 +20,28 @@ pub struct Plan {
     pub budget: Budget,
     /// Samples that an earlier sampling took, which are left out.
     pub taken: BTreeSet<Slot>,
+    /// Whether rounds are taken in blocks with time between them.
+    pub spread: Option<Spread>,
+}
+
+/// Rounds in blocks that begin evenly over a time: what disturbs the machine for a while then changes some blocks, not all samples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// Kept rounds of a block, 1 or more.
+    pub rounds_per_block: u32,
+    /// When the block after the last one would begin, by the sampling's clock.
+    pub until: Duration,
+}
+
+impl Spread {
+    /// When the block that begins with this kept round may begin; `None` for the other rounds. The first of `rounds` began at `began`.
+    pub(super) fn begins(&self, round: u32, rounds: u32, began: Duration) -> Option<Duration> {
+        let block = round.checked_sub(1)? / self.rounds_per_block;
+        let is_first = (round - 1) % self.rounds_per_block == 0;
+        let blocks = rounds.div_ceil(self.rounds_per_block);
+        let time = self.until.saturating_sub(began);
+        is_first.then(|| began + time.mul_f64(f64::from(block) / f64::from(blocks.max(1))))
+    }
 }
 
 impl Plan {
@@ -32,6 +54,7 @@ impl Plan {
             order: Order::Shuffled { seed },
             budget: Budget::Rounds,
             taken: BTreeSet::new(),
+            spread: None,
         }
     }
 

@@ -47,3 +47,32 @@ fn a_process_with_one_thread_is_seen_on_another_node() {
     let moved = [a, b, b, a].map(&mut has_moved_to);
     assert_eq!(moved, [false, true, false, true]);
 }
+
+#[test]
+fn a_task_has_the_cpu_time_of_the_interval_or_since_its_start() {
+    let per_s = rustix::param::clock_ticks_per_second();
+    let mut process = Process::new(7);
+    process.now.user_ticks = 3 * per_s;
+    process.now.threads = 1;
+    process.now.cpu = Some(CpuId(2));
+    process.since_ms = 40;
+    let of = |task: Option<Task>| {
+        let task = task.unwrap();
+        let times = task.cpu_times.known().unwrap_or_default();
+        let times: Vec<(u32, u64)> = times.iter().map(|it| (it.cpu.0, it.ms)).collect();
+        (task.cpu_ms.known().unwrap(), times)
+    };
+    assert_eq!(of(process.task(7)), (40, vec![]));
+    assert_eq!(of(process.task_since_start(7)), (3000, vec![(2, 3000)]));
+    let thread = |tid: i32, seconds: u64, cpu: u32| ProcessThread {
+        id: TaskId { tid, start: 0 },
+        name: String::new(),
+        ticks: seconds * per_s,
+        since_ms: 0,
+        cpu: Some(CpuId(cpu)),
+    };
+    process.now.threads = 2;
+    process.threads = vec![thread(7, 1, 0), thread(8, 2, 5)];
+    let times = vec![(0, 1000), (5, 2000)];
+    assert_eq!(of(process.task_since_start(7)), (3000, times));
+}

@@ -3,7 +3,9 @@
 use nearfar_machine::{Known, Machine, NodeId, TaskFiles, UsedFiles};
 use serde::Serialize;
 
-use super::{LOCAL_DISTANCE, NodeSeconds, Nodes, TaskPlacement, UNREACHABLE, UnknownMemory};
+use super::{
+    LOCAL_DISTANCE, NodeSeconds, Nodes, TaskPlacement, UNREACHABLE, UnknownMemory, lost_s,
+};
 use crate::locality::{EffectiveNode, Localities};
 
 /// A device, and what tasks have open of it.
@@ -30,7 +32,7 @@ pub struct DeviceUse {
     pub files: Vec<UsedFiles>,
     /// From where its CPU time is to the device, the mean by CPU time; of several functions to the nearest.
     pub distance: Known<f64>,
-    /// CPU seconds x (distance / 10 - 1), 10 being local.
+    /// CPU seconds x (1 - 10 / distance) of each node, 10 being local: the part that would be lost if it only waited for the device.
     pub far_s: Known<f64>,
 }
 
@@ -71,10 +73,18 @@ impl DeviceUsers {
         files: &[UsedFiles],
     ) -> DeviceUse {
         let cpus = task.at.cpu_nodes.as_ref();
-        let distance = cpus.and_then(|cpus| Known::from_result(self.distance(nodes, cpus)));
-        let far_s = distance.as_ref().and_then(|&distance| {
-            let excess = distance / f64::from(LOCAL_DISTANCE) - 1.0;
-            task.at.cpu_s.as_ref().map(|&cpu_s| cpu_s * excess)
+        let distances = cpus.and_then(|cpus| Known::from_result(self.distances(nodes, cpus)));
+        let distance = distances.as_ref().map(|all| {
+            let weighted = all.iter().map(|(share, distance)| share * distance);
+            weighted.sum()
+        });
+        let far_s = distances.as_ref().and_then(|all| {
+            let slower = |distance: f64| distance / f64::from(LOCAL_DISTANCE) - 1.0;
+            let lost = |cpu_s: f64| {
+                let of = |&(share, distance)| lost_s(cpu_s * share, slower(distance));
+                all.iter().map(of).sum()
+            };
+            task.at.cpu_s.as_ref().map(|&cpu_s| lost(cpu_s))
         });
         DeviceUse {
             files: files.to_vec(),
@@ -83,13 +93,18 @@ impl DeviceUsers {
         }
     }
 
-    fn distance(&self, nodes: &Nodes<'_>, cpus: &[NodeSeconds]) -> Result<f64, String> {
+    /// The distance from each node that it runs on, with the share of the CPU time there.
+    fn distances(
+        &self,
+        nodes: &Nodes<'_>,
+        cpus: &[NodeSeconds],
+    ) -> Result<Vec<(f64, f64)>, String> {
         let mut device: Vec<NodeId> = Vec::new();
         for locality in &self.localities {
             device.push(locality.node.ok_or_else(|| locality.to_string())?);
         }
         let all: f64 = cpus.iter().map(|at| at.seconds).sum();
-        let mut mean = 0.0;
+        let mut found = Vec::new();
         for at in cpus {
             let distances = device
                 .iter()
@@ -104,11 +119,11 @@ impl DeviceUsers {
                 0.0 => 1.0 / cpus.len() as f64,
                 _ => at.seconds / all,
             };
-            mean += weight * f64::from(nearest.0);
+            found.push((weight, f64::from(nearest.0)));
         }
         match cpus.is_empty() {
             true => Err("where it runs is unknown".to_owned()),
-            false => Ok(mean),
+            false => Ok(found),
         }
     }
 }

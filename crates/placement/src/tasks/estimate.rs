@@ -19,8 +19,8 @@ pub struct Estimate {
     pub moved_bytes: u64,
     /// At [`ASSUMED_BYTES_PER_S`]. The task runs slower meanwhile.
     pub move_s: f64,
-    /// CPU seconds a second, at most: the difference of the [costs](super::Remote::cost_s) before and after, over the time in which
-    /// the CPU time was used.
+    /// CPU seconds a second, at most: how much less CPU time the same work takes by the [costs](super::Remote::cost_s) before and
+    /// after, over the time in which the CPU time was used.
     pub saved_per_s: Known<f64>,
     /// When the saving has made up for the move, if the move takes one CPU and the task does not run meanwhile.
     pub pays_after_s: Known<f64>,

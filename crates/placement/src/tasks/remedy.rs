@@ -227,25 +227,25 @@ impl Far<'_> {
         ))
     }
 
-    /// The cost now less that after a move to a node, in CPU seconds.
+    /// How much less CPU time the same work takes after a move to a node, in seconds.
     fn saved_s(&self, action: Action, node: NodeId) -> Option<f64> {
         let cpus = self.at.cpu_nodes.get()?;
-        let all_s: f64 = cpus.iter().map(|at| at.seconds).sum();
-        // Without CPU time there is no cost, whatever the shares.
-        let share = |at: &NodeSeconds| at.seconds / all_s.max(f64::MIN_POSITIVE);
-        let here: Vec<_> = cpus.iter().map(|at| (at.node, share(at))).collect();
-        let task_there = [(node, 1.0)];
         let memory_there = [NodeBytes {
             node,
             bytes: self.at.memory_bytes(),
         }];
-        let after = match action {
-            Action::MoveMemory => self.nodes.remote(all_s, &here, &memory_there, None),
-            Action::MoveTask => self.nodes.remote(all_s, &task_there, self.memory, None),
-            Action::MoveBoth => self.nodes.remote(all_s, &task_there, &memory_there, None),
-            Action::Nothing => return None,
+        let saved_s = |at: &NodeSeconds| {
+            let (runs_on, memory) = match action {
+                Action::MoveMemory => (at.node, &memory_there[..]),
+                Action::MoveTask => (node, self.memory),
+                Action::MoveBoth => (node, &memory_there[..]),
+                Action::Nothing => return None,
+            };
+            let now = 1.0 + self.nodes.slower(at.node, self.memory)?;
+            let after = 1.0 + self.nodes.slower(runs_on, memory)?;
+            Some(at.seconds * (1.0 - after / now))
         };
-        Some(self.remote.cost_s? - after.get()?.cost_s?)
+        cpus.iter().map(saved_s).sum()
     }
 
     /// The node with most of the CPU time, and its share; without any, the only node that it may run on.

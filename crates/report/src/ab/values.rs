@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use nearfar_machine::alternatives;
 use nearfar_statistics::Summary;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::Side;
 use super::significance::Verdict;
+use super::{Run, Side};
 
 /// One value of the answers, over all runs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -104,10 +105,91 @@ impl Selection {
     fn takes(&self, path: &str) -> bool {
         self.patterns.iter().any(|pattern| matches(pattern, path))
     }
+
+    /// Fails where a pattern matches no value of any of these runs: nothing would be compared, which reads like equality.
+    pub fn check<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> Result<(), SelectionError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut paths: Vec<String> = Vec::new();
+        for run in runs {
+            let answer = parse(&run.stdout).ok_or_else(|| SelectionError::not_json(run))?;
+            paths.extend(answer.order.into_iter().map(|(path, _)| path));
+        }
+        let is_unmatched = |pattern: &&String| !paths.iter().any(|path| matches(pattern, path));
+        match self.patterns.iter().find(is_unmatched) {
+            Some(pattern) => Err(SelectionError::unmatched(pattern, &paths)),
+            None => Ok(()),
+        }
+    }
 }
 
-/// Whether a pattern fits a whole path. `*` stands for any text without a dot or bracket, `**` for any text.
+/// Why a selection cannot show what runs answered.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SelectionError {
+    /// The command printed no JSON.
+    #[error(
+        "--value selects values of JSON answers; a run that ended with {exit_code} printed no JSON{last_error}"
+    )]
+    NotJson {
+        exit_code: i32,
+        /// The last line of its errors after a colon; empty where it printed none.
+        last_error: String,
+    },
+    /// A pattern matches nothing.
+    #[error("--value {pattern} matches no value of the answers; {there_is}")]
+    Unmatched {
+        pattern: String,
+        /// What follows the semicolon ([`alternatives`]).
+        there_is: String,
+    },
+}
+
+impl SelectionError {
+    fn not_json(run: &Run) -> Self {
+        let last = run.stderr.lines().last();
+        Self::NotJson {
+            exit_code: run.exit_code,
+            last_error: last.map(|line| format!(": {line}")).unwrap_or_default(),
+        }
+    }
+
+    /// Lists the paths as patterns, `nodes[*].online`, those first that end in the key that was asked for.
+    fn unmatched(pattern: &str, paths: &[String]) -> Self {
+        let key = pattern.rsplit('.').next().unwrap_or(pattern);
+        let mut known: Vec<String> = Vec::new();
+        for path in paths.iter().map(|path| without_names(path)) {
+            if !known.contains(&path) {
+                known.push(path);
+            }
+        }
+        known.sort_by_key(|path| path.rsplit('.').next() != Some(key));
+        Self::Unmatched {
+            pattern: pattern.to_owned(),
+            there_is: alternatives(pattern, &known),
+        }
+    }
+}
+
+/// `nodes[2].online` as `nodes[*].online`.
+fn without_names(path: &str) -> String {
+    let mut parts = path.split('[');
+    let mut general = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        general += "[*]";
+        general += part.split_once(']').map_or("", |(_, rest)| rest);
+    }
+    general
+}
+
+/// Whether a pattern fits a whole path. `*` stands for any text without a dot or bracket, `[*]` for any name of a list's entry
+/// (those of PCI functions have a dot), `**` for any text.
 fn matches(pattern: &str, path: &str) -> bool {
+    if let (Some(rest), Some(name)) = (pattern.strip_prefix("[*]"), path.strip_prefix('[')) {
+        return name
+            .split_once(']')
+            .is_some_and(|(_, path)| matches(rest, path));
+    }
     if let Some(rest) = pattern.strip_prefix("**") {
         return (0..=path.len())
             .filter(|&at| path.is_char_boundary(at))
@@ -262,6 +344,59 @@ mod tests {
         assert!(!matches("nodes[*].online", "nodes[1].cpus[0].online"));
         assert!(matches("**.online", "nodes[1].cpus[0].online"));
         assert!(matches("jobs[*].read.iops", "jobs[far job].read.iops"));
+        assert!(matches("devices[*].node", "devices[0000:81:00.0].node"));
+        assert!(!matches("devices[*].node", "devices[a].queues[b].node"));
         assert!(!matches("a", "ab") && !matches("ab", "a"));
+    }
+
+    fn run(stdout: &str, exit_code: i32, stderr: &str) -> Run {
+        Run {
+            elapsed_s: 1.0,
+            exit_code,
+            stdout: stdout.to_owned(),
+            stderr: stderr.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_is_an_error_with_what_there_is() {
+        let answer = r#"{"tool": {"name": "x"}, "latency": {"pairs": [{"from": 0, "median_ns": 80.0}, {"from": 1, "median_ns": 90.0}]}}"#;
+        let runs = [run(answer, 0, ""), run(r#"{"other": 1}"#, 0, "")];
+        let check = |patterns: &[&str]| {
+            let patterns = patterns.iter().map(ToString::to_string).collect();
+            Selection::new(patterns).check(&runs)
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["latency.pairs[*].median_ns", "other"]), Ok(()));
+        let error = check(&["other", "pairs[*].median_ns"]).unwrap_err();
+        let text = error.to_string();
+        let listed =
+            "there are: latency.pairs[*].median_ns, tool.name, latency.pairs[*].from, other";
+        assert!(
+            text.starts_with("--value pairs[*].median_ns matches no value")
+                && text.ends_with(listed),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_path_that_is_listed_matches_as_it_is_printed() {
+        let answer = r#"{"devices": [{"address": "0000:81:00.0", "queues": [1, 2]}, {"address": "0000:82:00.0", "queues": []}], "n": 1}"#;
+        for (path, _) in parse(answer).unwrap().order {
+            let listed = without_names(&path);
+            assert!(matches(&listed, &path), "{listed} {path}");
+        }
+    }
+
+    #[test]
+    fn a_selection_of_an_answer_that_is_no_json_is_an_error_with_its_reason() {
+        let selection = Selection::new(vec!["a".to_owned()]);
+        let failed = run("", 3, "reading\nno such device\n");
+        let text = selection.check([&failed]).unwrap_err().to_string();
+        assert!(
+            text.ends_with("a run that ended with 3 printed no JSON: no such device"),
+            "{text}"
+        );
+        assert_eq!(Selection::default().check([&failed]), Ok(()));
     }
 }

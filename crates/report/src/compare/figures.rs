@@ -1,6 +1,7 @@
 //! Figures of a comparison.
 
-use nearfar_statistics::compare::Compared;
+use nearfar_statistics::Interval;
+use nearfar_statistics::compare::{Compared, Estimate};
 
 /// A figure with four digits that mean something.
 pub(crate) fn significant(value: f64) -> String {
@@ -34,6 +35,53 @@ pub(crate) fn change(compared: &Compared) -> String {
     )
 }
 
+/// The change of the medians that a table shows with the interval of the rank test; where that does not hold this change, with its own
+/// estimate, and without an interval with the reason: `+24 % (+18 to +29)`, `-32 %, ranks -0.6 % (-5 to +3)`, `+24 % (41 count as 2)`.
+pub(super) fn change_of_medians(compared: &Compared) -> String {
+    let (estimate, medians, factor, unit) = terms(compared);
+    let of = |value: f64| signed(value * factor);
+    let rest = match estimate.confidence {
+        Some(it) => {
+            let interval = format!("({} to {})", of(it.low), of(it.high));
+            match holds_medians(compared) {
+                true => interval,
+                false => format!("ranks {}{unit} {interval}", of(estimate.value)),
+            }
+        }
+        None if compared.variance_inflation > 1.0 => {
+            let [a, b] = compared.effective_samples();
+            let samples = compared.a.samples.min(compared.b.samples);
+            format!("({samples} count as {:.0})", a.min(b).max(1.0))
+        }
+        None => String::new(),
+    };
+    let medians = of(medians);
+    let comma = if rest.starts_with("ranks") { "," } else { "" };
+    format!("{medians}{unit}{comma} {rest}")
+        .trim_end()
+        .to_owned()
+}
+
+/// Whether the interval, if there is one, holds the change of the medians.
+pub(super) fn holds_medians(compared: &Compared) -> bool {
+    let (estimate, medians, ..) = terms(compared);
+    // Both are rounded: a change on the end of its interval is in it.
+    let slack = 1e-9 * medians.abs();
+    let holds = |it: Interval| it.low - slack <= medians && medians <= it.high + slack;
+    estimate.confidence.is_none_or(holds)
+}
+
+/// The estimate and the change of the medians in the same terms, with the factor and the unit of these.
+fn terms(compared: &Compared) -> (Estimate, f64, f64, &'static str) {
+    match (compared.change, compared.change_of_medians()) {
+        (Some(change), Some(medians)) => (change, medians, 100.0, " %"),
+        _ => {
+            let medians = compared.b.median - compared.a.median;
+            (compared.shift, medians, 1.0, "")
+        }
+    }
+}
+
 /// With its sign and two or three digits; 0 without a sign.
 fn signed(value: f64) -> String {
     let digits = match value.abs() {
@@ -49,7 +97,46 @@ fn signed(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nearfar_statistics::compare::{Design, Question, compare};
+
     use super::*;
+
+    #[test]
+    fn the_change_is_that_of_the_medians_and_the_interval_has_its_own_where_it_differs() {
+        let question = Question {
+            a: vec![vec![1.0, 1.1, 1.2, 1.3]],
+            b: vec![vec![1.2, 1.3, 1.4, 1.5]],
+            design: Design::Independent,
+            better: None,
+        };
+        let compared = compare(&[question], 0.01).remove(0).unwrap();
+        let with = |medians: [f64; 2], value: f64, confidence: Option<[f64; 2]>| {
+            let mut compared = compared.clone();
+            [compared.a.median, compared.b.median] = medians;
+            let confidence = confidence.map(|[low, high]| Interval { low, high });
+            compared.change = Some(Estimate { value, confidence });
+            compared
+        };
+        let held = with([202.8, 250.8], 0.27, Some([0.18, 0.33]));
+        assert_eq!(change_of_medians(&held), "+24 % (+18 to +33)");
+        let apart = with([0.06194, 0.04215], -0.006, Some([-0.05, 0.03]));
+        assert_eq!(
+            change_of_medians(&apart),
+            "-32 %, ranks -0.6 % (-5.0 to +3.0)"
+        );
+        assert!(holds_medians(&held) && !holds_medians(&apart));
+        let mut close = with([202.8, 250.8], 0.27, None);
+        close.variance_inflation = 2.5;
+        assert_eq!(change_of_medians(&close), "+24 % (4 count as 2)");
+        // Of a baseline of 0 in the metric's unit.
+        let mut none = with([0.0, 2.0], 0.0, None);
+        (none.change, none.shift.value) = (None, 2.5);
+        none.shift.confidence = Some(Interval {
+            low: 1.0,
+            high: 3.0,
+        });
+        assert_eq!(change_of_medians(&none), "+2.0 (+1.0 to +3.0)");
+    }
 
     #[test]
     fn figures_have_no_digits_that_mean_nothing() {

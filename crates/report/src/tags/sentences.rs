@@ -136,6 +136,7 @@ fn step(step: &Step) -> String {
         Verdict::Equal => format!("{b} {what}equal to {a}"),
         Verdict::NotSignificant => format!("{change}, not significant"),
         Verdict::TooFewSamples => format!("{change}, too few samples"),
+        Verdict::OneRunASide => format!("{change}, one run a side"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::null::Nulls;
 use super::ranks::Ranked;
-use super::runs::Between;
+use super::runs::{Between, ranked_runs};
 use super::{
     Better, Compared, Design, Estimate, FALSE_ALARMS, Question, Scale, Side, Verdict, dependence,
     means, needed,
@@ -68,9 +68,22 @@ impl<'a> Asked<'a> {
                 )
             }
         };
-        let between = Between::of(&centres(&runs, median));
+        let medians = centres(&runs, median);
+        let between = Between::of(&medians);
         let outcome = ranked.against(0.0, inflation, nulls);
-        let of_runs = between.as_ref().map_or(0.0, Between::two_sided);
+        // The p-value of the runs, the least that it could be, and their interval.
+        let of_runs = match ranked_runs(&medians) {
+            Some(ranked) => {
+                let outcome = ranked.against(0.0, 1.0, nulls);
+                let interval = ranked.interval(CONFIDENCE, 1.0, nulls);
+                (outcome.two_sided(), outcome.least_two_sided(), interval)
+            }
+            None => {
+                let interval = between.as_ref().map(|it| it.interval(CONFIDENCE));
+                let p = between.as_ref().map_or(0.0, Between::two_sided);
+                (p, 0.0, interval)
+            }
+        };
         let confidence = ranked.interval(CONFIDENCE, inflation, nulls);
         let mean = means::change(
             (&values[0], &values[1]),
@@ -82,15 +95,12 @@ impl<'a> Asked<'a> {
         Some(Self {
             question,
             mean,
-            p: outcome.two_sided().max(of_runs),
-            least_p: outcome.least_two_sided(),
+            p: outcome.two_sided().max(of_runs.0),
+            least_p: outcome.least_two_sided().max(of_runs.1),
             is_lower: outcome.lower() < outcome.upper(),
             shift: Estimate {
                 value: ranked.estimate(),
-                confidence: confidence.map(|it| {
-                    let runs = between.as_ref();
-                    runs.map_or(it, |runs| it.hull(runs.interval(CONFIDENCE)))
-                }),
+                confidence: confidence.map(|it| of_runs.2.map_or(it, |runs| it.hull(runs))),
             },
             values,
             scaled,

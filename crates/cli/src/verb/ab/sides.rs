@@ -9,7 +9,7 @@ use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, fingerprint};
 use nearfar_lab::LabError;
 use nearfar_lab::guest::{Exec, Input, PreparedGuest, Signals, Streams};
-use nearfar_report::ab::{Run, Side, numbers_of};
+use nearfar_report::ab::{Run, Selection, Side, numbers_of};
 use nearfar_runs::{Better, Host, Metric, RunTarget, Values};
 use serde_json::{Value, json};
 
@@ -31,6 +31,10 @@ const MAX_NAME: usize = 64;
 pub struct Sides<'a> {
     pub command: &'a [String],
     pub sides: [(&'a Side, PreparedGuest); 2],
+    /// Checked as soon as both sides have answered: no guest boots for runs that would show nothing.
+    pub selection: &'a Selection,
+    /// The first run of each side.
+    pub first: [Option<Run>; 2],
     /// Why the last sample failed, where its guest did.
     pub failure: Option<Failure>,
 }
@@ -137,7 +141,18 @@ impl Experiment for Sides<'_> {
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Run, BoxError> {
         let side_b = cell.level(SIDE) == Some(&"b".into());
         let (_, prepared) = &self.sides[usize::from(side_b)];
-        self.once(prepared, cancel).map_err(|failure| {
+        let run = self.once(prepared, cancel).and_then(|run| {
+            let is_second = self.first.iter().flatten().count() == 1;
+            self.first[usize::from(side_b)].get_or_insert_with(|| run.clone());
+            match &self.first {
+                [Some(a), Some(b)] if is_second => {
+                    self.selection.check([a, b]).map_err(Failure::input)?;
+                }
+                _ => {}
+            }
+            Ok(run)
+        });
+        run.map_err(|failure| {
             let reason = match &failure {
                 Failure::Input(error) | Failure::Refused(error) => format!("{error:#}"),
                 _ => "the guest ended".to_owned(),
@@ -330,6 +345,8 @@ mod tests {
         let sides = Sides {
             command: &["nearfar".to_owned(), "topo".to_owned()],
             sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
+            selection: &Selection::default(),
+            first: [None, None],
             failure: None,
         };
         assert_eq!(

@@ -160,6 +160,8 @@ impl Latency {
                 Huge::Hugetlb => HugePages::Pool,
                 Huge::Off => HugePages::Off,
             },
+            // A guest under emulation is slow enough to fill its budget, and what disturbs its host is not its own load.
+            is_spread: !emulated,
             cancel: signals::cancel_flag(),
         };
         let parts = self.what.iter().map(|what| what.part()).collect();

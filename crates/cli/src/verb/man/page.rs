@@ -211,6 +211,12 @@ fn exit_status(command: &Command) -> String {
         "Wrong usage, unreadable input, or a target that does not exist.",
     ));
     codes.push(("3", "The system refused."));
+    if command.get_name() == "compare" || command.get_name().ends_with("-compare") {
+        codes.push((
+            "125",
+            "Whether something is worse cannot be judged: one run a side, or too few samples.",
+        ));
+    }
     if has(command, "command") && command.get_name() != "ab" {
         codes.push(("126, 127", "COMMAND cannot be executed, or there is none."));
         codes.push((
