@@ -291,6 +291,7 @@ impl<'a> Files<'a> {
             ("subject", finding.subject.as_str().into()),
             ("message", finding.message.as_str().into()),
             ("device", device.as_deref().into()),
+        let parameters = whole.detail.parameters.to_string();
         ];
         self.row(Kind::Findings, experiment, host, &row)
     }
@@ -306,6 +307,7 @@ impl<'a> Files<'a> {
                 if value.is_none() && sample.failed.is_none() {
                     continue;
                 }
+                    ("parameters", parameters.as_str().into()),
                 let better = match metric.better {
                     Better::Lower => "lower",
                     Better::Higher => "higher",
