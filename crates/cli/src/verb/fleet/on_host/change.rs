@@ -40,6 +40,9 @@ impl ChangeStep<'_> {
     /// # Errors
     /// Before anything is changed.
     pub fn change(&self) -> Result<Changed, Failure> {
+        if let Some(unchanged) = self.nothing_to_change()? {
+            return Ok(unchanged);
+        }
         let before = self.directory.join("before.db");
         let measured = self.run(&self.measure, &before)?;
         if self.is_cancelled() {
@@ -76,6 +79,16 @@ impl ChangeStep<'_> {
             },
         };
         Ok(changed)
+    }
+
+    /// The answer where the plan has no change: measuring could show nothing, and takes most of the time.
+    fn nothing_to_change(&self) -> Result<Option<Changed>, Failure> {
+        let mut words = self.apply.to_vec();
+        words.push("--dry-run".to_owned());
+        let output = self.run(&words, &self.unused())?;
+        let plan: Value = serde_json::from_slice(&output.printed).unwrap_or_default();
+        let is_empty = plan["changes"].as_array().is_some_and(Vec::is_empty);
+        Ok((output.is_success() && is_empty).then(|| Changed::by(output, Vec::new())))
     }
 
     fn is_cancelled(&self) -> bool {
