@@ -197,6 +197,11 @@ fn targets_are_what_prometheus_reads() {
     let run = "fleet run --engine local --hosts root@n1,n2 --results out -- snapshot";
     sandbox.nearfar(run.split(' ')).run().succeeded();
     sandbox
+        ("-- bench io --destroy nvme0n1", "another disk"),
+        (
+            "-- bench io --destroy=nvme0n1 --factor pattern=randwrite",
+            "another disk",
+        ),
         .nearfar("fleet collect out --dataset fleet".split(' '))
         .run()
         .succeeded();

@@ -323,6 +323,14 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
         )));
     }
     if arguments == ["snapshot"] {
+    // A name is another disk on each host.
+    let destroys = |word: &&String| word.split('=').next() == Some("--destroy");
+    if let Some(word) = arguments.iter().find(destroys) {
+        return Err(Failure::Input(anyhow!(
+            "{word} cannot be used with many hosts: the name may be that of another disk there, and what is on it is lost; run bench \
+             io on each host"
+        )));
+    }
         return Ok(());
     }
     parsed(arguments).map(drop)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearfar_fleet::rollout::{Regression, Rollout, RolloutOutcome, worst};
+use nearfar_fleet::rollout::{Regression, Rollout, RolloutOutcome, UNDO_WAIT_S, worst};
 use nearfar_runs::export::Whole;
 use serde_json::Value;
 
@@ -132,7 +132,15 @@ impl ChangeStep<'_> {
 
     /// Undoes what apply made, also where it was killed before it answered: whether the host is as it was.
     fn undo(&self) -> bool {
-        let words = ["rollback", "--label", self.label, "--if-exists"].map(str::to_owned);
+        let words = [
+            "rollback",
+            "--label",
+            self.label,
+            "--if-exists",
+            "--wait",
+            UNDO_WAIT_S,
+        ];
+        let words = words.map(str::to_owned);
         VerbOutput::by(&words, self.directory, &self.unused(), &NOT_CANCELLED)
             .is_ok_and(|output| output.is_success())
     }
