@@ -112,7 +112,7 @@ pub trait Engine {
     /// Takes over the steps that an earlier nearfar started, each with the engine's name for it: those that may still be there.
     ///
     /// # Errors
-    /// The engine cannot be asked: a step that is taken for gone would be started once more beside the one that runs.
+    /// The engine cannot be asked: a step that is taken for gone would be started once more next to the one that runs.
     fn adopt(
         &mut self,
         steps: &BTreeMap<HostName, String>,

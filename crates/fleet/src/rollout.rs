@@ -270,7 +270,7 @@ impl RolloutRequest<'_> {
             "--if-exists",
             "--format",
             "json",
-            // Somebody's nearfar may be changing the host.
+            // Another nearfar may be changing the host.
             "--wait",
             UNDO_WAIT_S,
         ];

@@ -203,3 +203,39 @@ impl<W: Fn(&HostName, Vec<String>) -> Vec<String>> Engine for Processes<W> {
 fn is_no_command(status: ExitStatus) -> bool {
     matches!(status.code(), Some(126 | 127))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::Layout;
+
+    /// A limit of no time: the step is over it whenever it is looked at.
+    #[test]
+    fn a_step_that_hangs_is_ended_at_its_time_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout {
+            folder: directory.path().to_owned(),
+        };
+        for part in [layout.answers(), layout.logs()] {
+            fs::create_dir(part).unwrap();
+        }
+        let steps = StepCommands {
+            layout,
+            command: Vec::new(),
+            step: Vec::new(),
+            arguments: Vec::new(),
+        };
+        let hang = |_: &HostName, _| ["sleep", "1000"].map(str::to_owned).to_vec();
+        let mut engine = Processes::new(steps, hang, Stdio::null, 0);
+        engine.start(&"n1".parse().unwrap()).unwrap();
+        let end = loop {
+            if let Some(end) = engine.ended().unwrap().pop() {
+                break end;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let problem = end.problem.unwrap();
+        assert!(problem.contains("over its time limit"), "{problem}");
+        assert!(!end.is_not_begun);
+    }
+}
