@@ -174,11 +174,34 @@ fn no_other_user_can_write_what_a_run_makes_whatever_the_umask_is() {
     refused.refused(&["new/out", "others may write there", "chmod go-w"]);
 }
 
+/// A host that answers without end, to standard output or standard error.
+#[test]
+fn a_step_that_writes_without_end_is_ended() {
+    for (redirection, says) in [("", "its answer is larger"), (">&2", "standard error")] {
+        let sandbox = Sandbox::new();
+        let script = sandbox.write("endless", format!("#!/bin/sh\nexec yes {redirection}\n"));
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let run = format!(
+            "fleet run --engine local --hosts n1 --results out --command {} --format json -- snapshot",
+            script.display()
+        );
+        let answer: Value = sandbox.nearfar(run.split(' ')).run().exited(3).json();
+        let reason = answer["lost"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains(says), "{reason}");
+        assert!(!sandbox.path("out/hosts/.n1.partial").exists());
+    }
+}
+
 #[test]
 fn what_would_fail_on_every_host_is_refused_here() {
     for (words, says) in [
         ("-- bench latency --nosuch", "--nosuch"),
         ("-- apply --yes", "nearfar fleet apply"),
+        ("-- bench io --destroy nvme0n1", "another disk"),
+        (
+            "-- bench io --destroy=nvme0n1 --factor pattern=randwrite",
+            "another disk",
+        ),
         ("-- adit", "did you mean \"audit\"?"),
     ] {
         let sandbox = Sandbox::new();

@@ -183,6 +183,33 @@ fn a_host_with_nothing_to_change_is_no_canary() {
     assert_eq!(answer["untouched"], json!(["n3"]));
 }
 
+/// The step itself, on this machine: the rule never has a change. The lock of the rollout is made in a directory of its own.
+#[test]
+fn a_host_with_nothing_to_change_is_not_measured() {
+    let script = format!(
+        "mount -t tmpfs none /var/lib && exec '{NEARFAR}' fleet on-host --host n1 --change-label fleet-x --measure '{MEASURE}' \
+         --margin 0.9 -- apply --yes --format json --rule flat-distances"
+    );
+    let step = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .output();
+    let step = match step {
+        Ok(step) if step.stderr.starts_with(b"unshare: ") => None,
+        step => step.ok(),
+    };
+    let Some(step) = step else {
+        return println!("skipped: root: no mount namespace can be made");
+    };
+    assert!(step.status.success(), "{step:?}");
+    let answer = nearfar_fleet::HostResult::read(&step.stdout, "n1").unwrap();
+    assert_eq!(answer.runs, []);
+    let outcome = answer.rollout.map(|rollout| rollout.outcome);
+    assert_eq!(
+        outcome,
+        Some(nearfar_fleet::rollout::RolloutOutcome::NothingToChange)
+    );
+}
+
 #[test]
 fn canaries_leave_a_host_that_follows_them() {
     let hosts = Hosts::new();

@@ -104,7 +104,7 @@ impl fmt::Display for Short<'_> {
 }
 
 /// Every leaf in which two values differ, by its path.
-pub(crate) fn leaves(path: &str, a: &Value, b: &Value, found: &mut Vec<(String, Value, Value)>) {
+pub fn leaves(path: &str, a: &Value, b: &Value, found: &mut Vec<(String, Value, Value)>) {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
             let only_b = b.keys().filter(|key| !a.contains_key(*key));

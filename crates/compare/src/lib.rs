@@ -20,7 +20,7 @@ mod side;
 
 pub use columns::Columns;
 pub use comparison::{Comparison, OneSided, Options, Row, RunWarning, SideSummary, compare};
-pub use difference::{Difference, Kind};
+pub use difference::{Difference, Kind, leaves};
 pub use error::CompareError;
 pub use failed::{Attempts, FailedCell};
 pub use side::{Definitions, Side};

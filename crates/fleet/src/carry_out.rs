@@ -9,7 +9,7 @@ use nearfar_runs::now_s;
 use serde::Serialize;
 
 use crate::engine::{Engine, EngineError, StepEnd};
-use crate::folder::{Event, Folder, FolderError, HostEvent};
+use crate::folder::{Event, Folder, FolderError, HostEvent, outcome_of};
 use crate::hosts::HostName;
 
 #[derive(Debug, thiserror::Error)]
@@ -351,7 +351,8 @@ impl Asking<'_> {
             is_not_begun,
         } = end;
         self.running.remove(&host);
-        if let Some(outcome) = self.folder.outcome(&host) {
+        // All of it, once: what collect could not use is asked for again by --resume.
+        if let Some(outcome) = outcome_of(&self.folder.result(&host)) {
             return (host, outcome);
         }
         let mut reason = problem.unwrap_or_else(|| "its step ended without an answer".to_owned());

@@ -6,7 +6,7 @@
 //! hosts      one row a host        run, host, state, reason, ...
 //! facts      one row a fact        run, host, fact, value, number, unknown
 //! findings   one row a finding     run, host, rule, severity, subject, message, device
-//! samples    one row a value       run, host, stored_run, cell, metric, unit, better, sample, round, started_at, value, ...
+//! samples    one row a value       run, host, stored_run, parameters, cell, metric, unit, better, sample, round, started_at, value, ...
 //! ```
 //!
 //! The date is that of the fleet run, in UTC. A run that is collected again replaces its files, so that it never counts twice.
@@ -18,7 +18,7 @@ mod write;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use read::{HostRow, Loaded, LoadedRun, MetricKey, Selection, load};
+pub use read::{HostRow, Loaded, LoadedRun, MetricKey, Samples, Selection, load};
 pub use write::{Collected, collect};
 
 use crate::folder::FolderError;

@@ -28,10 +28,15 @@ use crate::hosts::HostName;
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum EngineSettings {
     /// Each host's step is a process here: for tests.
-    Local,
+    Local {
+        #[serde(default = "day")]
+        time_limit_minutes: u32,
+    },
     Ssh {
         /// Words between `ssh` and the host.
         options: Vec<String>,
+        #[serde(default = "day")]
+        time_limit_minutes: u32,
     },
     Slurm(SlurmSettings),
 }
@@ -47,6 +52,14 @@ impl EngineSettings {
             other => other.clone(),
         }
     }
+}
+
+/// The time limit of steps that Slurm does not end, in minutes.
+pub const DEFAULT_TIME_LIMIT_MINUTES: u32 = 24 * 60;
+
+/// That of a run that has none.
+fn day() -> u32 {
+    DEFAULT_TIME_LIMIT_MINUTES
 }
 
 /// How jobs are submitted.
@@ -99,7 +112,7 @@ pub trait Engine {
     /// Takes over the steps that an earlier nearfar started, each with the engine's name for it: those that may still be there.
     ///
     /// # Errors
-    /// The engine cannot be asked: a step that is taken for gone would be started once more beside the one that runs.
+    /// The engine cannot be asked: a step that is taken for gone would be started once more next to the one that runs.
     fn adopt(
         &mut self,
         steps: &BTreeMap<HostName, String>,
@@ -139,18 +152,27 @@ pub trait Engine {
 pub fn engine_of(folder: &Folder) -> Box<dyn Engine> {
     let manifest = &folder.manifest;
     match &manifest.engine {
-        EngineSettings::Local => Box::new(Processes::new(
+        EngineSettings::Local { time_limit_minutes } => Box::new(Processes::new(
             StepCommands::of(folder),
             |_, step| step,
             Stdio::null,
+            *time_limit_minutes,
         )),
-        EngineSettings::Ssh { options } => {
+        EngineSettings::Ssh {
+            options,
+            time_limit_minutes,
+        } => {
             let options = options.clone();
             let mut steps = StepCommands::of(folder);
             // Without a terminal sshd sends no signal to what it started.
             steps.step.push("--end-with-input".to_owned());
             let words = move |host: &HostName, step: Vec<String>| ssh(&options, host, &step);
-            Box::new(Processes::new(steps, words, Stdio::piped))
+            Box::new(Processes::new(
+                steps,
+                words,
+                Stdio::piped,
+                *time_limit_minutes,
+            ))
         }
         EngineSettings::Slurm(settings) => Box::new(Slurm::new(
             StepCommands::of(folder),

@@ -31,7 +31,7 @@ pub const SCHEMA: &str = "fleet-run/1";
 const MANIFEST: &str = "fleet-run.json";
 const EVENTS: &str = "events.jsonl";
 /// The most that one file may have, in bytes: an answer is compressed.
-const MAX_FILE_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The longest line of events or of the audit log, in bytes.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 /// Mode of what is made in the folder: every user can read it, this one write it.
@@ -335,7 +335,7 @@ impl Folder {
 
     /// What is known of a host from its answer alone: `None` without one.
     pub(crate) fn outcome(&self, host: &HostName) -> Option<HostEvent> {
-        outcome_of(&self.result(host))
+        outcome_of(&self.brief(host))
     }
 
     /// Removes what a host answered before, so that an old answer is not taken for a new one.
@@ -419,10 +419,10 @@ impl Manifest {
 }
 
 /// What an answer says of its host's step, or that it cannot be read; `None` where there is none.
-pub(crate) fn outcome_of(answer: &Result<Option<HostResult>, FolderError>) -> Option<HostEvent> {
+pub(crate) fn outcome_of<T: OfHost>(answer: &Result<Option<T>, FolderError>) -> Option<HostEvent> {
     match answer {
         Ok(None) => None,
-        Ok(Some(answer)) => Some(match &answer.ended {
+        Ok(Some(answer)) => Some(match answer.ended() {
             Ended::Answered { .. } => HostEvent::Answered,
             Ended::Failed { reason, .. } => HostEvent::Failed {
                 reason: one_line(reason),
@@ -548,7 +548,7 @@ fn read_limited(path: &Path) -> Result<Option<Vec<u8>>, FolderError> {
         .read_to_end(&mut bytes)
         .map_err(&failed)?;
     match bytes.len() as u64 > MAX_FILE_BYTES {
-        true => Err(failed(io::Error::other("it is larger than 256 MiB"))),
+        true => Err(failed(io::Error::other("it is larger than 64 MiB"))),
         false => Ok(Some(bytes)),
     }
 }

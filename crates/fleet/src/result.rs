@@ -23,8 +23,10 @@ use crate::rollout::Rollout;
 
 /// The shape of the JSON.
 pub const SCHEMA: &str = "fleet-result/1";
-/// The most that a result may inflate to, in bytes.
-const MAX_INFLATED: u64 = 256 << 20;
+/// The most that a result may inflate to, in bytes: ten times the machine with 4096 CPUs and its samples.
+const MAX_INFLATED: u64 = 64 << 20;
+/// The most values that the JSON may have. Each takes up to a hundred bytes of memory once it is parsed, and two of the text.
+const MAX_VALUES: usize = 4 << 20;
 
 /// How the verb ended on the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -76,8 +78,10 @@ pub enum ResultError {
     Preceded { place: String, begin: String },
     #[error("{place} is damaged or truncated: {reason}")]
     Damaged { place: String, reason: io::Error },
-    #[error("{place} is larger than 256 MiB without its compression")]
+    #[error("{place} is larger than 64 MiB without its compression")]
     TooLarge { place: String },
+    #[error("{place} has more than {MAX_VALUES} values")]
+    TooManyValues { place: String },
     #[error("{place} is not the answer of a host: it has no checksum in its header")]
     NoChecksum { place: String },
     #[error("{place} is damaged: its content has the SHA-256 {found}, its header says {expected}")]
@@ -113,9 +117,15 @@ impl HostResult {
     /// Writes the compressed file.
     ///
     /// # Errors
-    /// What writing answers.
+    /// What writing answers; also where the result is larger than what is read.
     pub fn write(&self, out: impl Write) -> io::Result<()> {
         let json = serde_json::to_vec(self)?;
+        if json.len() as u64 > MAX_INFLATED || has_too_many_values(&json) {
+            return Err(io::Error::other(format!(
+                "the answer is larger than {} MiB or has more than {MAX_VALUES} values",
+                MAX_INFLATED >> 20
+            )));
+        }
         let sum = hexadecimal(&Sha256::digest(&json));
         let mut encoder = GzBuilder::new()
             .comment(format!("sha256:{sum}"))
@@ -127,7 +137,7 @@ impl HostResult {
     /// Reads the compressed file. `place` is its name in messages.
     ///
     /// # Errors
-    /// It is damaged, larger than 256 MiB, of another schema, or its machine contradicts itself.
+    /// It is damaged, larger than 64 MiB, has too many values, is of another schema, or its machine contradicts itself.
     pub fn read(bytes: &[u8], place: &str) -> Result<Self, ResultError> {
         let result: Self = parsed(bytes, place)?;
         let violations = result.machine.as_ref().map(Machine::check);
@@ -154,26 +164,35 @@ impl Brief {
     /// As [`HostResult::read`], without what the verb printed, machine and runs.
     ///
     /// # Errors
-    /// It is damaged, larger than 256 MiB, or of another schema.
+    /// It is damaged, larger than 64 MiB, has too many values, or is of another schema.
     pub fn read(bytes: &[u8], place: &str) -> Result<Self, ResultError> {
         parsed(bytes, place)
     }
 }
 
-/// What says of which host it is.
+/// What says of which host it is, and how its step ended.
 pub trait OfHost {
     fn host(&self) -> &HostName;
+    fn ended(&self) -> &Ended;
 }
 
 impl OfHost for HostResult {
     fn host(&self) -> &HostName {
         &self.host
     }
+
+    fn ended(&self) -> &Ended {
+        &self.ended
+    }
 }
 
 impl OfHost for Brief {
     fn host(&self) -> &HostName {
         &self.host
+    }
+
+    fn ended(&self) -> &Ended {
+        &self.ended
     }
 }
 
@@ -205,6 +224,9 @@ fn parsed<T: DeserializeOwned>(bytes: &[u8], place: &str) -> Result<T, ResultErr
         return Err(ResultError::TooLarge { place: place() });
     }
     check_sum(decoder.header(), &json, place())?;
+    if has_too_many_values(&json) {
+        return Err(ResultError::TooManyValues { place: place() });
+    }
     let not_a_result = |reason| ResultError::NotAResult {
         place: place(),
         reason,
@@ -217,6 +239,21 @@ fn parsed<T: DeserializeOwned>(bytes: &[u8], place: &str) -> Result<T, ResultErr
             found: schema,
         }),
     }
+}
+
+/// Whether a text has more values than is parsed. Each but the first follows a comma, a colon or a bracket.
+fn has_too_many_values(json: &[u8]) -> bool {
+    let (mut values, mut is_in_string, mut is_escaped) = (0, false, false);
+    for byte in json {
+        match byte {
+            _ if std::mem::take(&mut is_escaped) => {}
+            b'\\' => is_escaped = is_in_string,
+            b'"' => is_in_string = !is_in_string,
+            b',' | b':' | b'[' | b'{' if !is_in_string => values += 1,
+            _ => {}
+        }
+    }
+    values > MAX_VALUES
 }
 
 fn check_sum(
@@ -290,6 +327,43 @@ mod tests {
             assert!(HostResult::read(&damaged, "x").is_err(), "byte {at}");
             assert!(HostResult::read(&bytes[..at], "x").is_err(), "cut at {at}");
         }
+    }
+
+    /// 60 KB compressed, 1 GB once it is parsed.
+    #[test]
+    fn an_answer_of_too_many_values_is_refused_on_both_sides() {
+        let list = |length| HostResult {
+            answer: vec![0; length].into(),
+            ..result()
+        };
+        HostResult::read(&written(&list(MAX_VALUES / 2)), "x").unwrap();
+        let error = list(MAX_VALUES).write(io::sink()).unwrap_err();
+        assert!(error.to_string().contains("values"), "{error}");
+        let json = serde_json::to_vec(&list(MAX_VALUES)).unwrap();
+        let sum = hexadecimal(&Sha256::digest(&json));
+        let mut file = Vec::new();
+        let mut encoder = GzBuilder::new()
+            .comment(format!("sha256:{sum}"))
+            .write(&mut file, Compression::default());
+        encoder.write_all(&json).unwrap();
+        encoder.finish().unwrap();
+        for error in [
+            HostResult::read(&file, "x").unwrap_err(),
+            Brief::read(&file, "x").unwrap_err(),
+        ] {
+            assert!(
+                matches!(error, ResultError::TooManyValues { .. }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        let text = format!("[\"{}\\\"{}\"]", ",".repeat(MAX_VALUES), ":".repeat(9));
+        assert!(!has_too_many_values(text.as_bytes()));
+        let text = format!("[\"\\\\\"{}]", ",0".repeat(MAX_VALUES));
+        assert!(has_too_many_values(text.as_bytes()));
     }
 
     #[test]

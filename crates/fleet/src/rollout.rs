@@ -35,6 +35,9 @@ use crate::step::{Step, change_label};
 /// How long jobs that are not known are waited for before an undo.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
+/// How long the undo on a host waits for the lock of another nearfar, in seconds.
+pub const UNDO_WAIT_S: &str = "60";
+
 /// What became of all hosts.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct RolledOut {
@@ -267,6 +270,9 @@ impl RolloutRequest<'_> {
             "--if-exists",
             "--format",
             "json",
+            // Another nearfar may be changing the host.
+            "--wait",
+            UNDO_WAIT_S,
         ];
         let manifest = Manifest {
             id: new_id(),

@@ -99,6 +99,8 @@ pub struct Group {
     pub deviations: Vec<Deviation>,
     /// Facts without a value that more than half of the hosts have: no host deviates in them.
     pub divided: Vec<Divided>,
+    /// Measurements in which the hosts are two groups, and none deviates.
+    pub split: Vec<Split>,
     /// Facts that are not known of all hosts.
     pub unknown: Vec<UnknownFact>,
     /// What was measured and compared.
@@ -159,6 +161,37 @@ pub enum DeviationKind {
         usual: f64,
         value: f64,
     },
+    /// They have no value in cells that more than half of the hosts measured.
+    NotMeasured {
+        experiment: String,
+        metric: String,
+        /// The cells: `memory_node=1`.
+        cells: String,
+    },
+    /// Samples failed, and more than half of the hosts have none that did.
+    FailedSamples {
+        experiment: String,
+        metric: String,
+        /// Of these hosts together.
+        failed: usize,
+        samples: usize,
+    },
+}
+
+/// Two groups of hosts by a measurement, each of a quarter of the hosts or more: which of them is as it should be is not known.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Split {
+    pub experiment: String,
+    pub metric: String,
+    /// Which cells: `memory_node=1`, or all.
+    pub cells: String,
+    /// The hosts with the smaller values.
+    pub below: Vec<String>,
+    pub above: Vec<String>,
+    /// The values of those above over those of the others; the median over the cells.
+    pub ratio: f64,
+    /// Facts that divide the hosts likewise: possible causes.
+    pub also: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -198,6 +231,20 @@ pub struct Measured {
     pub critical: f64,
     /// Whether hosts scatter with heavier tails than the stated rate of false alarms allows for; seen from some 500 hosts on.
     pub has_heavy_tails: bool,
+    /// The runs that the values are of, the newest first.
+    pub runs: Vec<MeasuredRun>,
+}
+
+/// A run that values are of.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct MeasuredRun {
+    pub run: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Seconds since 1970.
+    pub started_at_s: f64,
+    /// How many of the hosts have their values from it.
+    pub hosts: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -208,9 +255,10 @@ pub struct NotJudged {
 }
 
 impl Survey {
-    /// Whether any host deviates.
+    /// Whether any host deviates, or hosts that should be alike are two groups.
     pub fn has_outlier(&self) -> bool {
-        self.groups.iter().any(|group| !group.deviations.is_empty())
+        let mut groups = self.groups.iter();
+        groups.any(|group| !group.deviations.is_empty() || !group.split.is_empty())
     }
 }
 
@@ -244,12 +292,18 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
             });
             let with_causes: Vec<Deviation> = with_causes.collect();
             deviations.extend(with_causes);
+            let split = compared.split.into_iter().map(|split| {
+                let also = odd_facts::causes_of_split(loaded, &group.hosts, &split);
+                Split { also, ..split }
+            });
+            let split = split.collect();
             deviations.sort_by_key(|it| std::cmp::Reverse(it.hosts.len()));
             Group {
                 common: group.common,
                 hosts: names(loaded, &group.hosts),
                 deviations,
                 divided,
+                split,
                 unknown,
                 measured: compared.measured,
                 not_judged: compared.not_judged,

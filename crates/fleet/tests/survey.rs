@@ -139,7 +139,7 @@ fn hosts_that_deviate_by_different_amounts_are_rows_of_their_own() {
         .iter()
         .map(|it| match it.kind {
             DeviationKind::Metric { ratio, .. } => (it.hosts.clone(), ratio),
-            DeviationKind::Fact { .. } => unreachable!(),
+            _ => unreachable!("they are of metrics"),
         })
         .collect();
     rows.sort_by(|a, b| a.0.cmp(&b.0));
@@ -242,6 +242,7 @@ fn collecting_again_counts_nothing_twice_and_the_newest_answer_counts() {
             .values()
             .next()
             .unwrap()
+            .values
             .values()
             .next()
             .unwrap()[&0]
@@ -275,6 +276,234 @@ fn collecting_again_counts_nothing_twice_and_the_newest_answer_counts() {
         load(&dataset, &none),
         Err(DatasetError::NoRun { .. })
     ));
+}
+
+/// The folder of a later run of eight hosts, all of which answer with their latencies and new firmware; `change` may change an answer.
+fn later_run(
+    path: &std::path::Path,
+    days: f64,
+    change: impl Fn(usize, &mut nearfar_fleet::HostResult),
+) -> Folder {
+    let mut folder = folder(path, (0..8).map(name).collect());
+    folder.manifest.started_at_s += 86_400.0 * days;
+    let mut run = latency_run(&machine());
+    let mut rng = Rng::with_seed(17 + days as u64);
+    for number in 0..8 {
+        let mut machine = machine();
+        machine.origin.firmware = Some(format!("firmware of day {days}"));
+        fill(&mut run, &mut rng, |_, _| 1.0);
+        run.run.uid = format!("{days}-{number}");
+        let mut result = answer(name(number), machine, vec![run.clone()]);
+        change(number, &mut result);
+        put(&folder, &result);
+    }
+    folder
+}
+
+fn slower(result: &mut nearfar_fleet::HostResult, factor: f64) {
+    for sample in result.runs.iter_mut().flat_map(|run| &mut run.taken) {
+        let number = sample.number("latency_ns").unwrap();
+        sample
+            .values
+            .insert("latency_ns".to_owned(), (number * factor).into());
+    }
+}
+
+fn survey_of(runs: &[&Folder]) -> Survey {
+    let dataset = runs[0].path().join("dataset");
+    for run in runs {
+        collect(run, &dataset).unwrap();
+    }
+    survey(
+        &load(&dataset, &Selection::default()).unwrap(),
+        &SurveyOptions::default(),
+    )
+}
+
+fn reasons(survey: &Survey) -> Vec<&str> {
+    let groups = survey.groups.iter();
+    let all = groups.flat_map(|group| &group.not_judged);
+    all.map(|it| it.reason.as_str()).collect()
+}
+
+/// Host 3 was slower a week ago. What its newest answer does not have is not taken from the one before.
+#[test]
+fn a_host_is_not_judged_by_an_older_answer_than_its_newest() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = later_run(&directory.path().join("old"), 0.0, |number, result| {
+        slower(result, if number == 3 { 1.3 } else { 1.0 });
+    });
+    assert_eq!(named(&survey_of(&[&old])), names([3]));
+    type Change = fn(usize, &mut nearfar_fleet::HostResult);
+    let fails: Change = |number, result| {
+        if number == 3 {
+            result.ended = Ended::Failed {
+                exit_code: Some(3),
+                reason: "a sample failed".to_owned(),
+            };
+        }
+    };
+    let has_no_run: Change = |number, result| result.runs.retain(|_| number != 3);
+    let has_no_machine: Change = |number, result| {
+        result.machine = result.machine.take().filter(|_| number != 3);
+    };
+    for (index, change) in [fails, has_no_run, has_no_machine].into_iter().enumerate() {
+        let path = directory.path().join(index.to_string());
+        let newest = later_run(&path, 7.0, change);
+        let dataset = path.join("dataset");
+        collect(&old, &dataset).unwrap();
+        let survey = survey_of(&[&newest]);
+        assert_eq!(named(&survey), BTreeSet::new(), "{index}: {survey:#?}");
+        let (missing, without): (Vec<&str>, &[String]) = (
+            survey.missing.iter().map(|it| it.host.as_str()).collect(),
+            &survey.without_facts,
+        );
+        match index {
+            0 => assert_eq!(missing, ["h00003"]),
+            1 => assert_eq!(reasons(&survey), ["no values of h00003"]),
+            _ => assert_eq!(without, ["h00003"]),
+        }
+        let measured = &survey.groups[0].measured[0];
+        assert_eq!(measured.runs.len(), 1);
+        assert_eq!(measured.runs[0].run, newest.manifest.id);
+    }
+}
+
+#[test]
+fn values_of_other_parameters_are_not_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let with = |bytes: u64, page_kind: &str| serde_json::json!({"buffer_bytes": bytes, "page_kind": page_kind});
+    let old = later_run(&directory.path().join("old"), 0.0, |_, result| {
+        result.runs[0].detail.parameters = with(64, "huge");
+    });
+    let mut again = later_run(&directory.path().join("new"), 1.0, |number, result| {
+        let is_small = number == 3;
+        result.machine.as_mut().unwrap().origin.firmware = Some("firmware of day 0".to_owned());
+        result.runs[0].detail.parameters = match is_small {
+            true => with(64, "base"),
+            false => with(1024, "huge"),
+        };
+        slower(result, 1.3);
+    });
+    // Only two of the hosts were asked again.
+    again.manifest.hosts = vec![name(3), name(4)];
+    let survey = survey_of(&[&old, &again]);
+    assert_eq!(named(&survey), BTreeSet::new());
+    let mut reasons = reasons(&survey);
+    reasons.sort_unstable();
+    let [small, large] = reasons[..] else {
+        panic!("{reasons:?}");
+    };
+    assert!(
+        small.starts_with("h00003: not compared") && small.contains("page_kind"),
+        "{small}"
+    );
+    assert!(
+        large.starts_with("h00004: not compared")
+            && large.contains("buffer_bytes 1024 instead of 64"),
+        "{large}"
+    );
+    let measured = &survey.groups[0].measured;
+    assert_eq!(measured.iter().map(|it| it.hosts).collect::<Vec<_>>(), [6]);
+}
+
+#[test]
+fn a_host_that_lacks_cells_or_samples_of_the_others_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = later_run(&directory.path().join("run"), 0.0, |number, result| {
+        let taken = &mut result.runs[0].taken;
+        let is_on = |sample: &nearfar_runs::Sample, node: i64| {
+            sample.cell.level("memory_node") == Some(&nearfar_runs::Level::Number(node))
+        };
+        match number {
+            4 => taken.retain(|sample| !is_on(sample, 1)),
+            5 => {
+                for sample in taken.iter_mut().filter(|sample| sample.round % 2 == 0) {
+                    sample.values.clear();
+                    sample.failed = Some("no memory".to_owned());
+                }
+            }
+            _ => {}
+        }
+    });
+    let survey = survey_of(&[&run]);
+    let kinds: Vec<(&[String], &DeviationKind)> = survey.groups[0]
+        .deviations
+        .iter()
+        .map(|it| (&it.hosts[..], &it.kind))
+        .collect();
+    let [
+        (lacking, DeviationKind::NotMeasured { cells, .. }),
+        (failing, failed),
+    ] = &kinds[..]
+    else {
+        panic!("{kinds:#?}");
+    };
+    assert_eq!(
+        (*lacking, cells.as_str()),
+        (&["h00004".to_owned()][..], "memory_node=1")
+    );
+    assert_eq!(*failing, ["h00005"]);
+    assert!(
+        matches!(
+            failed,
+            DeviationKind::FailedSamples {
+                failed: 48,
+                samples: 96,
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn two_groups_of_hosts_are_not_all_alike() {
+    for (hosts, slow, factor) in [
+        (40, 20, 1.3),
+        (40, 18, 1.2),
+        (40, 20, 1.05),
+        (40, 16, 1.05),
+        (8, 4, 1.3),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = folder(
+            &directory.path().join("run"),
+            (0..hosts).map(name).collect(),
+        );
+        let mut run = latency_run(&machine());
+        let mut rng = Rng::with_seed(hosts as u64);
+        for number in 0..hosts {
+            let is_slow = number < slow;
+            let mut machine = machine();
+            if is_slow {
+                machine.origin.firmware = Some("2.5".to_owned());
+            }
+            fill(&mut run, &mut rng, |_, memory| match memory {
+                1 if is_slow => factor,
+                _ => 1.0,
+            });
+            put(&folder, &answer(name(number), machine, vec![run.clone()]));
+        }
+        let survey = shown(&folder);
+        let case = format!(
+            "{slow} of {hosts} by {factor}: {:#?}",
+            survey.groups[0].split
+        );
+        assert!(survey.has_outlier(), "{case}");
+        let [split] = &survey.groups[0].split[..] else {
+            panic!("{case}");
+        };
+        assert_eq!(split.cells, "memory_node=1", "{case}");
+        let above: BTreeSet<String> = split.above.iter().cloned().collect();
+        assert_eq!(above, names(0..slow), "{case}");
+        assert!((split.ratio / factor - 1.0).abs() < 0.01, "{case}");
+        assert_eq!(
+            split.also,
+            ["firmware 2.5 above, 2.4 (2026-01-31) below"],
+            "{case}"
+        );
+    }
 }
 
 #[test]

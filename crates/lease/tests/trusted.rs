@@ -126,7 +126,7 @@ fn a_directory_that_others_may_write_is_refused_and_a_sticky_one_only_as_the_las
         (0o1777, true),
         (0o755, true),
         (0o757, false),
-        // The group is this user's own: whoever else is in it is not known here.
+        // The group is this user's own. Which other users are in it is unknown.
         (0o775, false),
     ] {
         mode(&shared, bits);

@@ -23,6 +23,10 @@ const SHOWN_HOSTS: usize = 8;
 const SHOWN_RUNS: usize = 3;
 /// Facts of a group that are not known of all its hosts.
 const SHOWN_UNKNOWN: usize = 8;
+/// Measurements that divide the hosts of a group.
+const SHOWN_SPLITS: usize = 8;
+/// Metrics of a group that are listed.
+const SHOWN_METRICS: usize = 20;
 /// Deviations of a group that a terminal shows.
 const SHOWN_DEVIATIONS: usize = 40;
 /// Hosts without an answer that a terminal shows.
@@ -267,6 +271,7 @@ fn group_section(group: &Group, document: &mut Document) {
     if group.deviations.is_empty() {
         document.paragraph(match group.hosts.len() {
             1 => "not compared: the only host of its group",
+            _ if !group.split.is_empty() => "two groups of hosts: none is named",
             _ => "all alike",
         });
     }
@@ -275,12 +280,29 @@ fn group_section(group: &Group, document: &mut Document) {
 
 /// What was compared, what could not be, and why.
 fn remarks(group: &Group, document: &mut Document) {
-    for it in &group.divided {
+    for it in group.divided.iter().take(SHOWN_UNKNOWN) {
         document.labelled(
             format!("{}: no value has a majority: ", it.fact),
             wording::divided(it),
         );
     }
+    document.more(
+        group.divided.len().saturating_sub(SHOWN_UNKNOWN),
+        " facts without a majority; --format json has all",
+    );
+    for it in group.split.iter().take(SHOWN_SPLITS) {
+        document.warning(format!(
+            "{} {}, {}: {}",
+            it.experiment,
+            it.metric,
+            it.cells,
+            wording::split(it)
+        ));
+    }
+    document.more(
+        group.split.len().saturating_sub(SHOWN_SPLITS),
+        " such divisions; --format json has all",
+    );
     for it in group.unknown.iter().take(SHOWN_UNKNOWN) {
         document.labelled(format!("{} unknown: ", it.fact), wording::unknown(it));
     }
@@ -288,18 +310,26 @@ fn remarks(group: &Group, document: &mut Document) {
         group.unknown.len().saturating_sub(SHOWN_UNKNOWN),
         " unknown facts; --format json has all",
     );
-    for it in &group.measured {
+    for it in group.measured.iter().take(SHOWN_METRICS) {
         document.remark(spread(it));
         if it.has_heavy_tails {
             document.warning(HEAVY_TAILS);
         }
     }
-    for it in &group.not_judged {
+    document.more(
+        group.measured.len().saturating_sub(SHOWN_METRICS),
+        " metrics compared; --format json has all",
+    );
+    for it in group.not_judged.iter().take(SHOWN_METRICS) {
         document.labelled(
             format!("not compared: {} {}: ", it.experiment, it.metric),
             it.reason.as_str(),
         );
     }
+    document.more(
+        group.not_judged.len().saturating_sub(SHOWN_METRICS),
+        " metrics not compared; --format json has all",
+    );
 }
 
 fn title(group: &Group) -> String {

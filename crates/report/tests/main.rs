@@ -4,6 +4,7 @@ mod ab;
 mod changes;
 mod document;
 mod explain;
+mod fleet;
 mod html;
 mod lab;
 #[path = "../../bench/tests/made_up/mod.rs"]

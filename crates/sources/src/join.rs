@@ -81,7 +81,14 @@ pub(crate) fn join(
         second.networks,
         |network| network.name.clone(),
         |known, other| {
-            known.device = known.device.or(other.device);
+            if known.device.is_none()
+                && (known.device_unknown_reason.is_some() || other.device.is_some())
+            {
+                known.device = other.device;
+                known.device_unknown_reason = other.device_unknown_reason;
+            }
+            let immovable = known.immovable_reason.take();
+            known.immovable_reason = immovable.or(other.immovable_reason);
             first_known(&mut known.node, other.node);
         },
     );
@@ -365,7 +372,12 @@ fn interrupt(known: &mut Interrupt, other: Interrupt) {
     if known.name.is_empty() {
         (known.name, known.queue) = (other.name, other.queue);
     }
-    known.device = known.device.or(other.device);
+    if known.device.is_none() && (known.device_unknown_reason.is_some() || other.device.is_some()) {
+        known.device = other.device;
+        known.device_unknown_reason = other.device_unknown_reason;
+    }
+    let immovable = known.immovable_reason.take();
+    known.immovable_reason = immovable.or(other.immovable_reason);
     first_known(&mut known.affinity, other.affinity);
     first_known(&mut known.effective, other.effective);
     first_known(&mut known.managed, other.managed);

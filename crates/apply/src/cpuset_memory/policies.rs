@@ -12,13 +12,14 @@
 //!  another         interleave:0-1   interleave:1    interleave:0
 //! ```
 //!
-//! Since Linux 5.14 `prefer` keeps its node; it is taken for one that does not.
+//! `prefer (many)` keeps its nodes, and `prefer` since Linux 5.14 (mpol_rebind_preferred()).
 
 use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
 use nearfar_machine::{NodeId, NodeSet};
+use nearfar_proc::system::KernelVersion;
 use nearfar_proc::{numa_maps, tasks};
 
 use super::{CpusetMemoryError, MOUNT, list, unread};
@@ -53,9 +54,12 @@ pub(super) fn rebound(
     group: &str,
     nodes: &NodeSet,
 ) -> Result<BTreeSet<Rebound>, CpusetMemoryError> {
+    let release = first_line(system, "/proc/sys/kernel/osrelease");
+    let version = release.and_then(|release| KernelVersion::of_release(&release));
     let mut search = Search {
         system,
         tree,
+        is_prefer_kept: version >= KernelVersion::of_release("5.14"),
         since: Instant::now(),
         found: BTreeSet::new(),
     };
@@ -91,6 +95,7 @@ pub(super) fn described<'a>(
 struct Search<'a> {
     system: &'a dyn System,
     tree: bool,
+    is_prefer_kept: bool,
     since: Instant,
     found: BTreeSet<Rebound>,
 }
@@ -179,7 +184,7 @@ impl Search<'_> {
         });
         for policy in policies {
             let policy = String::from_utf8_lossy(&policy).into_owned();
-            let Some((mode, nodes)) = rewritten(&policy) else {
+            let Some((mode, nodes)) = rewritten(&policy, self.is_prefer_kept) else {
                 continue;
             };
             let after = remapped(&nodes, old, new);
@@ -204,9 +209,12 @@ impl Search<'_> {
 
 /// Mode and nodes of a policy of numa_maps whose nodes are replaced; `None` for one that has none (`default`, `local`) or whose
 /// user's nodes are kept (`bind=static:0`, `interleave=relative:0-1`).
-fn rewritten(policy: &str) -> Option<(&str, NodeSet)> {
+fn rewritten(policy: &str, is_prefer_kept: bool) -> Option<(&str, NodeSet)> {
     let (mode, nodes) = policy.split_once(':')?;
-    let is_kept = mode.contains("static") || mode.contains("relative");
+    let is_kept = mode.contains("static")
+        || mode.contains("relative")
+        || mode.starts_with("prefer (many)")
+        || is_prefer_kept && mode.starts_with("prefer");
     let nodes = NodeSet::parse_list(nodes).ok()?;
     (!is_kept).then_some((mode, nodes))
 }
@@ -251,17 +259,18 @@ mod tests {
             "bind=static:0",
             "bind=static|balancing:0-1",
             "interleave=relative:0",
+            "prefer (many):0-1",
         ] {
-            assert_eq!(rewritten(kept), None, "{kept}");
+            assert_eq!(rewritten(kept, false), None, "{kept}");
         }
+        assert_eq!(rewritten("prefer:1", true), None);
         for policy in [
             "bind:0",
             "bind=balancing:0",
             "prefer:1",
-            "prefer (many):0-1",
             "weighted interleave:0-1",
         ] {
-            assert!(rewritten(policy).is_some(), "{policy}");
+            assert!(rewritten(policy, false).is_some(), "{policy}");
         }
     }
 }

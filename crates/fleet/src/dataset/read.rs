@@ -31,6 +31,8 @@ pub struct HostRow {
     pub emulated: Option<String>,
     label: Option<String>,
     run_started_at: f64,
+    /// What its run measured, or its verb.
+    experiment: String,
 }
 
 /// A fleet run that is in the dataset.
@@ -53,6 +55,28 @@ pub struct MetricKey {
     pub is_lower_better: bool,
     /// Whether its experiment declares it as the one that counts most.
     pub is_primary: bool,
+    /// What decides what a sample is (JSON): values of other parameters are not compared. Empty where the dataset does not have it.
+    pub parameters: String,
+}
+
+impl MetricKey {
+    /// Whether it is the same metric, whatever the parameters are.
+    pub fn is_same_metric(&self, other: &Self) -> bool {
+        let of = |it: &Self| Self {
+            parameters: String::new(),
+            ..it.clone()
+        };
+        of(self) == of(other)
+    }
+}
+
+/// What hosts measured of a metric, by cell (JSON), then by place of the host.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Samples {
+    /// The values of the samples that did not fail.
+    pub values: BTreeMap<String, BTreeMap<usize, Vec<f64>>>,
+    /// How many samples failed, by place of the host.
+    pub failed: BTreeMap<usize, usize>,
 }
 
 /// The newest answers of all hosts.
@@ -64,8 +88,10 @@ pub struct Loaded {
     pub runs: Vec<LoadedRun>,
     /// By fact, then by place in `hosts`.
     pub facts: BTreeMap<String, BTreeMap<usize, Value>>,
-    /// By metric, then by cell (JSON), then by place in `hosts`: the values of the samples that did not fail.
-    pub samples: BTreeMap<MetricKey, BTreeMap<String, BTreeMap<usize, Vec<f64>>>>,
+    pub samples: BTreeMap<MetricKey, Samples>,
+    /// By experiment, then by place in `hosts`: the newest run that asked the host for it, as its place in `runs`. A host has values of
+    /// no other.
+    pub measured_in: BTreeMap<String, BTreeMap<usize, usize>>,
 }
 
 /// Reads the newest answers.
@@ -75,6 +101,8 @@ pub struct Loaded {
 pub fn load(dataset: &Path, selection: &Selection) -> Result<Loaded, DatasetError> {
     let mut rows = hosts(dataset)?;
     let order = choose(&mut rows, dataset, selection)?;
+    let samples = newest_first(files_of(dataset, Kind::Samples)?, &order);
+    let measured_in = measured_in(&rows, &samples, &order);
     let mut newest: BTreeMap<String, HostRow> = BTreeMap::new();
     for row in rows {
         // That a host was not asked says nothing of it.
@@ -96,9 +124,14 @@ pub fn load(dataset: &Path, selection: &Selection) -> Result<Loaded, DatasetErro
         .enumerate()
         .map(|(place, host)| (host.name.clone(), place))
         .collect();
-    facts(dataset, &order, &places, &mut loaded)?;
-    samples(dataset, &order, &places, &mut loaded)?;
+    for (experiment, of_host) in measured_in {
+        let of_host = of_host.into_iter();
+        let of_host = of_host.filter_map(|(host, run)| Some((*places.get(&host)?, run)));
+        loaded.measured_in.insert(experiment, of_host.collect());
+    }
     loaded.runs = order;
+    read_facts(dataset, &places, &mut loaded)?;
+    read_samples(samples, &places, &mut loaded)?;
     Ok(loaded)
 }
 
@@ -136,6 +169,7 @@ fn hosts(dataset: &Path) -> Result<Vec<HostRow>, DatasetError> {
                     emulated: text("emulated"),
                     label: text("label"),
                     run_started_at: group.real("run_started_at", row).unwrap_or_default(),
+                    experiment: file.experiment.clone(),
                 });
             }
         })?;
@@ -176,17 +210,42 @@ fn choose(
     Ok(order)
 }
 
-/// The facts of each host, of the newest run that has any of it.
-fn facts(
-    dataset: &Path,
+/// By experiment and host, the newest run that asked it, as a place in `order`. A run asks all of its hosts for what any of them
+/// measured. That of a host which has no values counts as well: those of an earlier run would be of another state of the host.
+fn measured_in(
+    rows: &[HostRow],
+    samples: &[DatasetFile],
     order: &[LoadedRun],
+) -> BTreeMap<String, HashMap<String, usize>> {
+    let mut hosts: HashMap<&str, Vec<&HostRow>> = HashMap::new();
+    for row in rows.iter().filter(|row| row.state != NOT_ASKED) {
+        hosts.entry(&row.run).or_default().push(row);
+    }
+    let mut newest: BTreeMap<String, HashMap<String, usize>> = BTreeMap::new();
+    for (place, run) in order.iter().enumerate() {
+        let of_run = hosts.get(run.run.as_str()).map_or(&[][..], Vec::as_slice);
+        let measured = samples.iter().filter(|file| file.run == run.run);
+        let measured = measured.map(|file| file.experiment.as_str());
+        let asked = of_run.iter().map(|row| row.experiment.as_str());
+        let experiments: BTreeSet<&str> = measured.chain(asked).collect();
+        for experiment in experiments {
+            let of_experiment = newest.entry(experiment.to_owned()).or_default();
+            of_experiment.extend(of_run.iter().map(|row| (row.name.clone(), place)));
+        }
+    }
+    newest
+}
+
+/// The facts of each host, of the newest run that asked it.
+fn read_facts(
+    dataset: &Path,
     places: &HashMap<String, usize>,
     loaded: &mut Loaded,
 ) -> Result<(), DatasetError> {
     let wanted = ["host", "fact", "value", "number", "is_size", "unknown"];
-    let mut known: BTreeSet<usize> = BTreeSet::new();
-    for file in newest_first(files_of(dataset, Kind::Facts)?, order) {
-        let mut of_file = BTreeSet::new();
+    let mut files = files_of(dataset, Kind::Facts)?;
+    files.retain(|file| loaded.hosts.iter().any(|host| host.run == file.run));
+    for file in files {
         read(&file.path, Kind::Facts, &wanted, |group| {
             for row in 0..group.count() {
                 let text = |name| group.text(name, row);
@@ -194,10 +253,9 @@ fn facts(
                 let (Some(place), Some(fact)) = (place, text("fact")) else {
                     continue;
                 };
-                if known.contains(&place) {
+                if loaded.hosts[place].run != file.run {
                     continue;
                 }
-                of_file.insert(place);
                 let number = group.real("number", row);
                 let value = match (text("value"), number, group.whole("is_size", row)) {
                     (Some(text), _, _) => Value::Text(text.to_owned()),
@@ -214,21 +272,20 @@ fn facts(
                 of_fact.insert(place, value);
             }
         })?;
-        known.append(&mut of_file);
     }
     Ok(())
 }
 
-/// The samples of each host and experiment, of the newest run that has any.
-fn samples(
-    dataset: &Path,
-    order: &[LoadedRun],
+/// The samples of each host and experiment, of the newest run that asked the host for it.
+fn read_samples(
+    files: Vec<DatasetFile>,
     places: &HashMap<String, usize>,
     loaded: &mut Loaded,
 ) -> Result<(), DatasetError> {
     let wanted = [
         "host",
         "stored_run",
+        "parameters",
         "cell",
         "metric",
         "unit",
@@ -236,9 +293,17 @@ fn samples(
         "is_primary",
         "started_at",
         "value",
+        "failed",
     ];
-    let mut known: BTreeSet<(usize, String)> = BTreeSet::new();
-    for file in newest_first(files_of(dataset, Kind::Samples)?, order) {
+    for file in files {
+        let run = loaded.runs.iter().position(|run| run.run == file.run);
+        let of_experiment = loaded.measured_in.get(&file.experiment);
+        let of_experiment = of_experiment.into_iter().flatten();
+        let newest = of_experiment.filter(|(_, newest)| Some(**newest) == run);
+        let newest: BTreeSet<usize> = newest.map(|(place, _)| *place).collect();
+        if newest.is_empty() {
+            continue;
+        }
         let mut of_file = FileSamples {
             experiment: file.experiment.clone(),
             runs: HashMap::new(),
@@ -248,16 +313,11 @@ fn samples(
             for row in 0..group.count() {
                 let place = group.text("host", row);
                 let place = place.and_then(|host| places.get(host).copied());
-                let (Some(place), Some(value)) = (place, group.real("value", row)) else {
-                    continue;
-                };
-                if !known.contains(&(place, file.experiment.clone())) {
-                    of_file.add(loaded, place, value, &group, row);
+                if let Some(place) = place.filter(|place| newest.contains(place)) {
+                    of_file.add(loaded, place, &group, row);
                 }
             }
         })?;
-        let of_experiment = of_file.runs.into_keys();
-        known.extend(of_experiment.map(|place| (place, file.experiment.clone())));
     }
     Ok(())
 }
@@ -274,7 +334,7 @@ struct FileSamples {
 
 impl FileSamples {
     /// Adds a row, if it is of the newest run of its host so far.
-    fn add(&mut self, loaded: &mut Loaded, place: usize, value: f64, group: &Rows, row: usize) {
+    fn add(&mut self, loaded: &mut Loaded, place: usize, group: &Rows, row: usize) {
         let text = |name| group.text(name, row).unwrap_or_default();
         let (run, started_at) = (text("stored_run"), group.real("started_at", row));
         let started_at = started_at.unwrap_or_default();
@@ -289,7 +349,10 @@ impl FileSamples {
             }
         }
         let is_last = |(key, cell): &(MetricKey, String)| {
-            key.metric == text("metric") && key.unit == text("unit") && cell == text("cell")
+            key.metric == text("metric")
+                && key.unit == text("unit")
+                && cell == text("cell")
+                && key.parameters == text("parameters")
         };
         if !self.last.as_ref().is_some_and(is_last) {
             let key = MetricKey {
@@ -298,6 +361,7 @@ impl FileSamples {
                 unit: text("unit").to_owned(),
                 is_lower_better: text("better") != "higher",
                 is_primary: group.whole("is_primary", row) == Some(1),
+                parameters: text("parameters").to_owned(),
             };
             self.last = Some((key, text("cell").to_owned()));
         }
@@ -308,9 +372,14 @@ impl FileSamples {
             Some(of_metric) => of_metric,
             None => loaded.samples.entry(key.clone()).or_default(),
         };
-        let of_cell = match of_metric.get_mut(cell) {
+        let Some(value) = group.real("value", row) else {
+            let is_failed = group.text("failed", row).is_some();
+            *of_metric.failed.entry(place).or_default() += usize::from(is_failed);
+            return;
+        };
+        let of_cell = match of_metric.values.get_mut(cell) {
             Some(of_cell) => of_cell,
-            None => of_metric.entry(cell.clone()).or_default(),
+            None => of_metric.values.entry(cell.clone()).or_default(),
         };
         of_cell.entry(place).or_default().push(value);
     }
@@ -318,8 +387,9 @@ impl FileSamples {
     /// Removes what was read of a host of this experiment.
     fn forget(&self, loaded: &mut Loaded, place: usize) {
         let all = loaded.samples.iter_mut();
-        for (_, cells) in all.filter(|(key, _)| key.experiment == self.experiment) {
-            for hosts in cells.values_mut() {
+        for (_, samples) in all.filter(|(key, _)| key.experiment == self.experiment) {
+            samples.failed.remove(&place);
+            for hosts in samples.values.values_mut() {
                 hosts.remove(&place);
             }
         }

@@ -66,6 +66,7 @@ impl Kind {
                 ("run", Text),
                 ("host", Text),
                 ("stored_run", Text),
+                ("parameters", Text),
                 ("cell", Text),
                 ("metric", Text),
                 ("unit", Text),

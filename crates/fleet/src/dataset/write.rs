@@ -20,8 +20,6 @@ use crate::folder::{Folder, HostEvent, Manifest, outcome_of};
 use crate::hosts::HostName;
 use crate::result::{Ended, HostResult};
 
-/// Answers that are read before their rows are written: what is in memory at the same time.
-const HOSTS_AT_ONCE: usize = 128;
 /// Rows of a group of the file.
 const ROWS_A_GROUP: usize = 1 << 16;
 /// Experiments of an answer: each is an open file.
@@ -48,7 +46,9 @@ pub fn collect(folder: &Folder, dataset: &Path) -> Result<Collected, DatasetErro
     let mut summary = Summary::default();
     let mut files = Files::new(dataset, manifest);
     let experiment = experiment_of(&manifest.arguments);
-    for hosts in manifest.hosts.chunks(HOSTS_AT_ONCE) {
+    // As many answers are in memory at the same time.
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    for hosts in manifest.hosts.chunks(at_once) {
         for read in read_all(folder, hosts) {
             let event = events.with_answer(&read.host, read.outcome.clone());
             summary.add(&read.host, event);
@@ -148,22 +148,16 @@ impl Read {
     }
 }
 
-/// The answers of these hosts, in their order, read on all CPUs.
+/// The answers of these hosts, in their order, each read by a thread.
 fn read_all(folder: &Folder, hosts: &[HostName]) -> Vec<Read> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let part = hosts.len().div_ceil(threads).max(1);
-    let read = |host: &HostName| Read::of(folder, host);
     thread::scope(|scope| {
-        let read = &read;
-        let parts: Vec<_> = hosts
-            .chunks(part)
-            .map(|part| scope.spawn(move || part.iter().map(read).collect::<Vec<_>>()))
-            .collect();
-        let joined = parts.into_iter().map(|part| match part.join() {
+        let read = |host| scope.spawn(move || Read::of(folder, host));
+        let all: Vec<_> = hosts.iter().map(read).collect();
+        let joined = all.into_iter().map(|one| match one.join() {
             Ok(read) => read,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        joined.flatten().collect()
+        joined.collect()
     })
 }
 
@@ -297,6 +291,7 @@ impl<'a> Files<'a> {
 
     fn samples(&mut self, host: &HostName, whole: &Whole) -> Result<(), DatasetError> {
         let experiment = in_a_path(&whole.run.experiment);
+        let parameters = whole.detail.parameters.to_string();
         for sample in &whole.taken {
             let cell = serde_json::to_string(&sample.cell).unwrap_or_default();
             let warnings = sample.warnings.join("; ");
@@ -312,6 +307,7 @@ impl<'a> Files<'a> {
                 };
                 let row = [
                     ("stored_run", whole.run.uid.as_str().into()),
+                    ("parameters", parameters.as_str().into()),
                     ("cell", cell.as_str().into()),
                     ("metric", metric.name.as_str().into()),
                     ("unit", metric.unit.as_str().into()),

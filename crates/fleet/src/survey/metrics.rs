@@ -2,24 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nearfar_compare::leaves;
 use nearfar_runs::Cell;
 use nearfar_statistics::outliers::{
-    self, Location, Outliers, Reference, Thresholds, Values, common_shift, outliers_with,
+    self, Location, Outliers, Reference, Thresholds, Values, common_shift, outliers_with, split,
 };
 
 use super::groups::HostGroup;
 use super::pattern::pattern;
-use super::{Deviation, DeviationKind, Measured, NotJudged, SurveyOptions, names};
+use super::{
+    Deviation, DeviationKind, Measured, MeasuredRun, NotJudged, Split, SurveyOptions, names,
+};
 use crate::dataset::{Loaded, MetricKey};
 use crate::hosts::some_of;
 
 /// Names of hosts in a line.
 const MAX_NAMES: usize = 8;
+/// Parameters that are named.
+const MAX_PARAMETERS: usize = 4;
+/// A host with a smaller share of failed samples is not named for them.
+const MIN_FAILED_SHARE: f64 = 0.1;
 
 /// What was found of a group.
 #[derive(Default)]
 pub(super) struct Compared {
     pub deviations: Vec<Deviation>,
+    pub split: Vec<Split>,
     pub measured: Vec<Measured>,
     pub not_judged: Vec<NotJudged>,
 }
@@ -81,38 +89,73 @@ pub(super) fn compare(
     let mut compared = Compared::default();
     for metric in metrics {
         let GroupMetric { key, matrix } = metric;
+        let alike = metrics.iter().filter(|other| other.key.is_same_metric(key));
+        let alike: Vec<&GroupMetric<'_>> = alike.collect();
+        let most = alike.iter().max_by_key(|it| it.matrix.hosts.len());
+        let other_parameters = most
+            .filter(|most| most.key != *key)
+            .map(|most| measured_otherwise(loaded, metric, most.key));
+        let is_usual = other_parameters.is_none();
         let reasons = [
             matrix.too_few(options.min_samples),
-            unmeasured(loaded, group, matrix),
+            is_usual
+                .then(|| unmeasured(loaded, group, &alike))
+                .flatten(),
+            other_parameters,
         ];
         let reasons = reasons.into_iter().flatten();
         compared
             .not_judged
             .extend(reasons.map(|reason| metric.not_judged(reason)));
+        compared.deviations.extend(matrix.not_measured(loaded, key));
         match outliers_with(&matrix.values, rate, thresholds) {
             Ok(found) => {
-                compared.measured.push(matrix.summary(key, &found));
+                compared.measured.push(matrix.summary(loaded, key, &found));
                 compared
                     .deviations
                     .extend(matrix.deviations(loaded, key, &found, options));
+                compared
+                    .split
+                    .extend(matrix.splits(loaded, key, &found, options));
             }
-            Err(reason) => compared
+            Err(reason) if is_usual => compared
                 .not_judged
                 .push(metric.not_judged(reason.to_string())),
+            // That they are not compared with the others is said.
+            Err(_) => {}
         }
     }
     compared
 }
 
 /// Hosts of the group that have no value of a metric that others have: all their samples failed, or they were not asked.
-fn unmeasured(loaded: &Loaded, group: &HostGroup, matrix: &Matrix) -> Option<String> {
-    let measured: BTreeSet<usize> = matrix.hosts.iter().copied().collect();
+fn unmeasured(loaded: &Loaded, group: &HostGroup, alike: &[&GroupMetric<'_>]) -> Option<String> {
+    let measured = alike.iter().flat_map(|it| it.matrix.hosts.iter().copied());
+    let measured: BTreeSet<usize> = measured.collect();
     let without = group.hosts.iter().filter(|host| !measured.contains(host));
     let without: Vec<usize> = without.copied().collect();
     (!without.is_empty()).then(|| {
         let names = some_of(&names(loaded, &without), MAX_NAMES);
         format!("no values of {names}")
     })
+}
+
+/// Says of hosts that they measured with other parameters than most hosts.
+fn measured_otherwise(loaded: &Loaded, metric: &GroupMetric<'_>, usual: &MetricKey) -> String {
+    let parsed = |text: &str| serde_json::from_str(text).unwrap_or_default();
+    let mut found = Vec::new();
+    let (usual, own) = (parsed(&usual.parameters), parsed(&metric.key.parameters));
+    leaves("", &usual, &own, &mut found);
+    let parameters: Vec<String> = found
+        .iter()
+        .map(|(name, usual, own)| format!("{name} {own} instead of {usual}"))
+        .collect();
+    let parameters = match own.is_null() || usual.is_null() {
+        true => "the dataset has none".to_owned(),
+        false => some_of(&parameters, MAX_PARAMETERS),
+    };
+    let hosts = some_of(&names(loaded, &metric.matrix.hosts), MAX_NAMES);
+    format!("{hosts}: not compared with the others, because of other parameters ({parameters})")
 }
 
 /// The values of a metric of a group.
@@ -123,6 +166,10 @@ struct Matrix {
     values: Values,
     /// Hosts with too few samples in some cell.
     with_too_few: usize,
+    /// The cells without a value that more than half of the hosts have, by place in `hosts`.
+    missing: Vec<Vec<usize>>,
+    /// Samples that failed and all, by place in `hosts`.
+    samples: Vec<(usize, usize)>,
 }
 
 impl Matrix {
@@ -132,12 +179,12 @@ impl Matrix {
         let cell = |text: &str| -> Cell {
             serde_json::from_str(text).unwrap_or_else(|_| Cell::new().with("cell", text))
         };
-        let is_measured = |host: &&usize| of_metric.values().any(|hosts| hosts.contains_key(host));
+        let rows: Vec<&BTreeMap<usize, Vec<f64>>> = of_metric.values.values().collect();
+        let is_measured = |host: &&usize| rows.iter().any(|hosts| hosts.contains_key(host));
         let hosts: Vec<usize> = group.hosts.iter().filter(is_measured).copied().collect();
         if hosts.is_empty() {
             return None;
         }
-        let rows: Vec<&BTreeMap<usize, Vec<f64>>> = of_metric.values().collect();
         let values = Values::from_fn(rows.len(), hosts.len(), |row, column| {
             let location = Location::of(rows[row].get(&hosts[column])?)?;
             Some(location).filter(|it| it.samples >= min_samples)
@@ -147,9 +194,27 @@ impl Matrix {
             rows.any(|(row, hosts)| hosts.contains_key(host) && values.get(row, *column).is_none())
         };
         let with_too_few = hosts.iter().enumerate().filter(has_too_few).count();
+        let measured = |row: &&BTreeMap<usize, Vec<f64>>| {
+            hosts.iter().filter(|host| row.contains_key(host)).count()
+        };
+        let is_usual: Vec<bool> = rows
+            .iter()
+            .map(|row| 2 * measured(row) > hosts.len())
+            .collect();
+        let missing = hosts.iter().map(|host| {
+            let lacks = |&row: &usize| is_usual[row] && !rows[row].contains_key(host);
+            (0..rows.len()).filter(lacks).collect()
+        });
+        let samples = hosts.iter().map(|host| {
+            let failed = of_metric.failed.get(host).copied().unwrap_or_default();
+            let of_host = rows.iter().filter_map(|row| row.get(host));
+            (failed, failed + of_host.map(Vec::len).sum::<usize>())
+        });
         Some(Self {
-            cells: of_metric.keys().map(|text| cell(text)).collect(),
+            cells: of_metric.values.keys().map(|text| cell(text)).collect(),
             with_too_few,
+            missing: missing.collect(),
+            samples: samples.collect(),
             hosts,
             values,
         })
@@ -166,7 +231,109 @@ impl Matrix {
         })
     }
 
-    fn summary(&self, key: &MetricKey, found: &Outliers) -> Measured {
+    /// Hosts that lack values which most hosts have: cells that they did not measure, and samples that failed.
+    fn not_measured(&self, loaded: &Loaded, key: &MetricKey) -> Vec<Deviation> {
+        let mut alike: BTreeMap<&[usize], Vec<usize>> = BTreeMap::new();
+        for (missing, &host) in self.missing.iter().zip(&self.hosts) {
+            if !missing.is_empty() {
+                alike.entry(missing).or_default().push(host);
+            }
+        }
+        let deviation = |hosts: &[usize], kind| Deviation {
+            hosts: names(loaded, hosts),
+            kind,
+            also: Vec::new(),
+        };
+        let (experiment, metric) = (key.experiment.clone(), key.metric.clone());
+        let mut deviations: Vec<Deviation> = alike
+            .into_iter()
+            .map(|(missing, hosts)| {
+                let kind = DeviationKind::NotMeasured {
+                    experiment: experiment.clone(),
+                    metric: metric.clone(),
+                    cells: pattern(&self.cells, missing),
+                };
+                deviation(&hosts, kind)
+            })
+            .collect();
+        let without = self.samples.iter().filter(|(failed, _)| *failed == 0);
+        if 2 * without.count() > self.hosts.len() {
+            let is_many = |(failed, all): (usize, usize)| {
+                failed > 0 && failed as f64 >= MIN_FAILED_SHARE * all as f64
+            };
+            let places = (0..self.hosts.len()).filter(|&it| is_many(self.samples[it]));
+            deviations.extend(places.map(|place| {
+                let (failed, samples) = self.samples[place];
+                let kind = DeviationKind::FailedSamples {
+                    experiment: experiment.clone(),
+                    metric: metric.clone(),
+                    failed,
+                    samples,
+                };
+                deviation(&[self.hosts[place]], kind)
+            }));
+        }
+        deviations
+    }
+
+    /// Cells in which the hosts are the same two groups, together.
+    fn splits(
+        &self,
+        loaded: &Loaded,
+        key: &MetricKey,
+        found: &Outliers,
+        options: &SurveyOptions,
+    ) -> Vec<Split> {
+        let mut alike: BTreeMap<(Vec<usize>, Vec<usize>), Vec<(usize, f64)>> = BTreeMap::new();
+        for cell in 0..self.cells.len() {
+            let split = split(&self.values, found, cell);
+            let split = split.filter(|it| it.ratio >= 1.0 + options.min_effect);
+            let Some(split) = split else { continue };
+            let groups = (split.below, split.above);
+            alike.entry(groups).or_default().push((cell, split.ratio));
+        }
+        let of_places = |places: &[usize]| {
+            let places: Vec<usize> = places.iter().map(|&place| self.hosts[place]).collect();
+            names(loaded, &places)
+        };
+        let split = |((below, above), mut cells): ((Vec<usize>, Vec<usize>), Vec<(usize, f64)>)| {
+            let places: Vec<usize> = cells.iter().map(|(cell, _)| *cell).collect();
+            cells.sort_by(|a, b| a.1.total_cmp(&b.1));
+            Split {
+                experiment: key.experiment.clone(),
+                metric: key.metric.clone(),
+                cells: pattern(&self.cells, &places),
+                below: of_places(&below),
+                above: of_places(&above),
+                ratio: cells[cells.len() / 2].1,
+                also: Vec::new(),
+            }
+        };
+        alike.into_iter().map(split).collect()
+    }
+
+    /// The runs that the values are of, the newest first.
+    fn runs(&self, loaded: &Loaded, key: &MetricKey) -> Vec<MeasuredRun> {
+        let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
+        let of_experiment = loaded.measured_in.get(&key.experiment);
+        for host in &self.hosts {
+            if let Some(run) = of_experiment.and_then(|it| it.get(host)) {
+                *runs.entry(*run).or_default() += 1;
+            }
+        }
+        let of = |(run, hosts): (usize, usize)| {
+            let run = &loaded.runs[run];
+            MeasuredRun {
+                run: run.run.clone(),
+                label: run.label.clone(),
+                started_at_s: run.started_at,
+                hosts,
+            }
+        };
+        runs.into_iter().rev().map(of).collect()
+    }
+
+    fn summary(&self, loaded: &Loaded, key: &MetricKey, found: &Outliers) -> Measured {
         let mut scales: Vec<f64> = found
             .references
             .iter()
@@ -187,6 +354,7 @@ impl Matrix {
                 .iter()
                 .flatten()
                 .any(Reference::has_heavy_tails),
+            runs: self.runs(loaded, key),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::{HostGroup, sizes, text};
-use super::{Deviation, DeviationKind, Divided, UnknownFact, ValueCount, names};
+use super::{Deviation, DeviationKind, Divided, Split, UnknownFact, ValueCount, names};
 use crate::dataset::Loaded;
 use crate::facts::{Value, matrix_difference};
 
@@ -138,7 +138,30 @@ pub(super) fn causes(deviation: &Deviation, of_facts: &[Deviation]) -> Vec<Strin
             DeviationKind::Fact {
                 fact, usual, value, ..
             } => Some(format!("{fact} {value} instead of {usual}")),
-            DeviationKind::Metric { .. } => None,
+            _ => None,
         })
         .collect()
+}
+
+/// The facts that most hosts of one part of a split have, and most of the other part have otherwise: `kernel 6.8.0 above, 6.12.1 below`.
+pub(super) fn causes_of_split(loaded: &Loaded, group: &[usize], split: &Split) -> Vec<String> {
+    let names: BTreeMap<&str, usize> = group
+        .iter()
+        .map(|&place| (loaded.hosts[place].name.as_str(), place))
+        .collect();
+    let most = |of_fact: &BTreeMap<usize, Value>, part: &[String]| {
+        let places = part.iter().filter_map(|host| names.get(host.as_str()));
+        let known: Vec<(usize, &Value)> = places
+            .filter_map(|place| Some((*place, of_fact.get(place)?)))
+            .filter(|(_, value)| !matches!(value, Value::Unknown(_)))
+            .collect();
+        let by_value = by_value(&known).into_iter();
+        let (value, hosts) = by_value.max_by_key(|(_, hosts)| hosts.len())?;
+        (hosts.len() as f64 >= SAME_HOSTS * part.len() as f64).then_some(value)
+    };
+    let causes = loaded.facts.iter().filter_map(|(fact, of_fact)| {
+        let (below, above) = (most(of_fact, &split.below)?, most(of_fact, &split.above)?);
+        (below != above).then(|| format!("{fact} {above} above, {below} below"))
+    });
+    causes.collect()
 }

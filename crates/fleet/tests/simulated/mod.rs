@@ -197,7 +197,9 @@ pub fn folder(path: &Path, hosts: Vec<HostName>) -> Folder {
         started_at_s: 1.8e9,
         by: "tester@here".to_owned(),
         nearfar: "0.1.0".to_owned(),
-        engine: EngineSettings::Local,
+        engine: EngineSettings::Local {
+            time_limit_minutes: 30,
+        },
         command: vec!["nearfar".to_owned()],
         step: nearfar_fleet::Step::Verb,
         arguments: vec!["bench".to_owned(), "latency".to_owned()],

@@ -70,6 +70,10 @@ impl Degree {
             }
             DeviationKind::Metric { .. } => Self::Better,
             DeviationKind::Fact { .. } => Self::Different,
+            // Nothing is measured of it, which is worse than slow.
+            DeviationKind::NotMeasured { .. } | DeviationKind::FailedSamples { .. } => {
+                Self::Slowest
+            }
         }
     }
 
@@ -93,7 +97,7 @@ impl Degree {
             Self::Different => "another fact",
             Self::Slow => "worse by less than 10 %",
             Self::Slower => "worse by 10 % or more",
-            Self::Slowest => "worse by 25 % or more",
+            Self::Slowest => "worse by 25 % or more, or values are missing",
         }
     }
 }

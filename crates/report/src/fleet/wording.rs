@@ -3,7 +3,8 @@
 use nearfar_fleet::dataset::run_name;
 use nearfar_fleet::some_of;
 use nearfar_fleet::survey::{
-    Deviation, DeviationKind, Divided, Measured, SurveyedRun, UnknownFact, ValueCount,
+    Deviation, DeviationKind, Divided, Measured, MeasuredRun, Split, SurveyedRun, UnknownFact,
+    ValueCount,
 };
 
 use crate::amount::{count, decimals, figure, moment, scaled};
@@ -29,6 +30,23 @@ pub(super) fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
             (Text::from(fact), Text::from(how))
         }
         DeviationKind::Metric { .. } => metric(deviation),
+        DeviationKind::NotMeasured { metric, cells, .. } => (
+            Text::from(format!("{metric}, {cells}")),
+            Text::new(Role::Warning, "no value").then(Role::Plain, ": most hosts have one"),
+        ),
+        DeviationKind::FailedSamples {
+            metric,
+            failed,
+            samples,
+            ..
+        } => (
+            Text::from(metric),
+            Text::new(
+                Role::Warning,
+                format!("{failed} of {samples} samples failed"),
+            )
+            .then(Role::Plain, ": of most hosts none"),
+        ),
     };
     let of = match deviation.hosts.len() {
         1 => String::new(),
@@ -115,6 +133,24 @@ pub(super) fn divided(divided: &Divided) -> String {
         .join(", ")
 }
 
+/// `+30 % on 20 hosts (n1, n2, ...) over 20 others (n3, ...): which are as they should be is unknown`.
+pub(super) fn split(split: &Split) -> String {
+    let hosts = |hosts: &[String]| {
+        let names = some_of(hosts, super::SHOWN_HOSTS);
+        format!("{} ({names})", count(hosts.len(), "host"))
+    };
+    let also = match split.also.is_empty() {
+        true => String::new(),
+        false => format!("; possible cause: {}", split.also.join(", ")),
+    };
+    format!(
+        "{:+.1} % on {} over {}: which of them are as they should be is unknown{also}",
+        100.0 * (split.ratio - 1.0),
+        hosts(&split.above),
+        hosts(&split.below),
+    )
+}
+
 /// The hosts of which a fact is not known, and why.
 pub(super) fn unknown(unknown: &UnknownFact) -> String {
     let hosts = some_of(&unknown.hosts, super::SHOWN_HOSTS);
@@ -140,8 +176,21 @@ pub(super) fn spread(measured: &Measured) -> String {
         1 => "1 cell".to_owned(),
         number => format!("{number} cells"),
     };
+    let of = |it: &MeasuredRun| {
+        let name = run_name(it.label.as_deref(), &it.run);
+        let at = moment(it.started_at_s as u64);
+        format!("{} from run {name} of {at}", count(it.hosts, "host"))
+    };
+    // Values of different days: the machine, its firmware or its load can have changed between.
+    let runs = match measured.runs.len() {
+        0 | 1 => String::new(),
+        _ => {
+            let runs: Vec<String> = measured.runs.iter().map(of).collect();
+            format!("; {}", some_of(&runs, super::SHOWN_RUNS))
+        }
+    };
     format!(
-        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (one standard deviation); threshold: {:.1} standard deviations",
+        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (one standard deviation); threshold: {:.1} standard deviations{runs}",
         measured.experiment,
         measured.metric,
         measured.hosts,

@@ -27,7 +27,7 @@ use crate::signals;
 /// For what is not ended before it ends itself.
 static NOT_CANCELLED: AtomicBool = AtomicBool::new(false);
 /// The most that a verb may print, in bytes.
-const MAX_PRINTED: u64 = 256 << 20;
+const MAX_PRINTED: u64 = 32 << 20;
 /// What is kept of its messages, in bytes from the end.
 const MAX_MESSAGE: usize = 2000;
 

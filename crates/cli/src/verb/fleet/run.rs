@@ -9,7 +9,8 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser as _, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearfar_fleet::engine::{
-    EngineSettings, SlurmSettings, check_options, engine_of, hosts_of_partition,
+    DEFAULT_TIME_LIMIT_MINUTES, EngineSettings, SlurmSettings, check_options, engine_of,
+    hosts_of_partition,
 };
 use nearfar_fleet::{
     Folder, HostEvent, HostName, Manifest, OnCancel, SCHEMA, Step, Summary, carry_out, new_id,
@@ -89,9 +90,9 @@ pub struct OnHosts {
     /// Ask this many hosts at the same time, at most
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     at_once: u32,
-    /// Slurm: end a job after this many minutes
-    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_080))]
-    time_limit: u32,
+    /// End a host's step after this many minutes [default: 30 with Slurm, else 1440]
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u32).range(1..=10_080))]
+    time_limit: Option<u32>,
     /// Slurm: whether a job has its node for itself [default: if the verb measures]
     #[arg(long, value_name = "YES|NO")]
     exclusive: Option<YesNo>,
@@ -322,6 +323,14 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
             "{word} cannot be used with many hosts: each reads itself, and its answer and runs come back in its file"
         )));
     }
+    // A name is another disk on each host.
+    let destroys = |word: &&String| word.split('=').next() == Some("--destroy");
+    if let Some(word) = arguments.iter().find(destroys) {
+        return Err(Failure::Input(anyhow!(
+            "{word} cannot be used with many hosts: the name may be that of another disk there, and what is on it is lost; run bench \
+             io on each host"
+        )));
+    }
     if arguments == ["snapshot"] {
         return Ok(());
     }
@@ -408,6 +417,7 @@ impl OnHosts {
             )));
         }
         let options = self.engine_options.clone();
+        let time_limit_minutes = self.time_limit.unwrap_or(DEFAULT_TIME_LIMIT_MINUTES);
         Ok(match self.engine {
             Some(Engine::Slurm) => {
                 if let Some(word) = check_options(&options) {
@@ -420,17 +430,22 @@ impl OnHosts {
                     is_exclusive: self
                         .exclusive
                         .map_or(is_measuring, |answer| answer == YesNo::Yes),
-                    time_limit_minutes: self.time_limit,
+                    time_limit_minutes: self.time_limit.unwrap_or(30),
                     options,
                 })
             }
-            Some(Engine::Ssh) => EngineSettings::Ssh { options },
+            Some(Engine::Ssh) => EngineSettings::Ssh {
+                options,
+                time_limit_minutes,
+            },
             None => {
                 return Err(Failure::Input(anyhow!(
                     "which engine? --engine slurm or --engine ssh runs the verb on the hosts"
                 )));
             }
-            Some(Engine::Local) if options.is_empty() => EngineSettings::Local,
+            Some(Engine::Local) if options.is_empty() => {
+                EngineSettings::Local { time_limit_minutes }
+            }
             Some(Engine::Local) => {
                 return Err(Failure::Input(anyhow!(
                     "--engine-option is for --engine slurm and ssh"

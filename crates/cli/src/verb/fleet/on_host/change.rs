@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearfar_fleet::rollout::{Regression, Rollout, RolloutOutcome, worst};
+use nearfar_fleet::rollout::{Regression, Rollout, RolloutOutcome, UNDO_WAIT_S, worst};
 use nearfar_runs::export::Whole;
 use serde_json::Value;
 
@@ -40,6 +40,9 @@ impl ChangeStep<'_> {
     /// # Errors
     /// Before anything is changed.
     pub fn change(&self) -> Result<Changed, Failure> {
+        if let Some(unchanged) = self.nothing_to_change()? {
+            return Ok(unchanged);
+        }
         let before = self.directory.join("before.db");
         let measured = self.run(&self.measure, &before)?;
         if self.is_cancelled() {
@@ -76,6 +79,16 @@ impl ChangeStep<'_> {
             },
         };
         Ok(changed)
+    }
+
+    /// The answer where the plan has no change: measuring could show nothing, and takes most of the time.
+    fn nothing_to_change(&self) -> Result<Option<Changed>, Failure> {
+        let mut words = self.apply.to_vec();
+        words.push("--dry-run".to_owned());
+        let output = self.run(&words, &self.unused())?;
+        let plan: Value = serde_json::from_slice(&output.printed).unwrap_or_default();
+        let is_empty = plan["changes"].as_array().is_some_and(Vec::is_empty);
+        Ok((output.is_success() && is_empty).then(|| Changed::by(output, Vec::new())))
     }
 
     fn is_cancelled(&self) -> bool {
@@ -119,7 +132,15 @@ impl ChangeStep<'_> {
 
     /// Undoes what apply made, also where it was killed before it answered: whether the host is as it was.
     fn undo(&self) -> bool {
-        let words = ["rollback", "--label", self.label, "--if-exists"].map(str::to_owned);
+        let words = [
+            "rollback",
+            "--label",
+            self.label,
+            "--if-exists",
+            "--wait",
+            UNDO_WAIT_S,
+        ];
+        let words = words.map(str::to_owned);
         VerbOutput::by(&words, self.directory, &self.unused(), &NOT_CANCELLED)
             .is_ok_and(|output| output.is_success())
     }
