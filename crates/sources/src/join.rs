@@ -81,14 +81,7 @@ pub(crate) fn join(
         second.networks,
         |network| network.name.clone(),
         |known, other| {
-            if known.device.is_none()
-                && (known.device_unknown_reason.is_some() || other.device.is_some())
-            {
-                known.device = other.device;
-                known.device_unknown_reason = other.device_unknown_reason;
-            }
-            let immovable = known.immovable_reason.take();
-            known.immovable_reason = immovable.or(other.immovable_reason);
+            known.device = known.device.or(other.device);
             first_known(&mut known.node, other.node);
         },
     );
