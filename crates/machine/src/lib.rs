@@ -43,7 +43,7 @@ mod warning;
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
 pub use device_use::{TaskFiles, UseKind, UsedFiles};
 pub use disk::Disk;
-pub use distance::{DistanceError, DistanceOrigin, Distances};
+pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
     Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, NodeLimits,
     NodeLimitsError, NodeLimitsFault, PairDelay,

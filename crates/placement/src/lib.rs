@@ -11,6 +11,7 @@
 
 pub mod audit;
 pub mod change;
+mod fallback;
 pub mod locality;
 mod near;
 pub mod order;

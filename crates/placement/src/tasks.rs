@@ -24,7 +24,7 @@ use nearfar_machine::{
 };
 use serde::Serialize;
 
-use crate::order;
+use crate::fallback::MemoryHomes;
 
 /// Distances below this are reserved, and this one stands for "no way" (ACPI specification, SLIT).
 const LOCAL_DISTANCE: u32 = 10;
@@ -208,6 +208,7 @@ impl<'a> Nodes<'a> {
         let with_cpus = machine
             .online_nodes()
             .filter(|node| node.has_cpus() != Some(false));
+        let homes = MemoryHomes::of(machine);
         Self {
             machine,
             of_cpu: machine
@@ -216,7 +217,7 @@ impl<'a> Nodes<'a> {
                 .filter_map(|cpu| Some((cpu.id, cpu.node?)))
                 .collect(),
             home: with_cpus
-                .map(|node| (node.id, order::memory_home(machine, node.id)))
+                .map(|node| (node.id, homes.home(node.id)))
                 .collect(),
         }
     }

@@ -459,7 +459,7 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
       /sys/devices/system/node/node2/cpulist = empty
     fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.
       /sys/devices/system/node/node3/cpulist = empty
-    fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 0.
+    fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 3.
       /sys/devices/system/node/node1/meminfo = MemTotal 0 kB
     fact node-without-memory | node 2: It has no memory.
       /sys/devices/system/node/node2/meminfo = MemTotal 0 kB

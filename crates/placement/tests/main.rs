@@ -3,6 +3,7 @@
 mod audit_devices;
 mod audit_system;
 mod common;
+mod fallback;
 mod kernel_spread;
 mod locality;
 mod nvme_replica;
