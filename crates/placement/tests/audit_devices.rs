@@ -266,6 +266,7 @@ fn a_device_without_a_node() {
     notice device-without-node | 0000:a0:00.0 (nouveau): The kernel has no node for this device, and its node is unknown.
       /sys/bus/pci/devices/0000:a0:00.0/numa_node = -1
       advice Not placed: the kernel says none (-1); its host bridge is unknown; no other device on root bus 0000:a0 has a node.
+    not checked no-card-on-node: 0000:a0:00.0 (nouveau): its node is unknown
     "#);
 }
 

@@ -43,7 +43,7 @@ impl PageAlloc<'_> {
             }
             let mut val = self.node_distance(node, n);
             val += i64::from(n < node);
-            if self.masks && !self.machine.nodes[n as usize].cpus.is_empty() {
+            if self.masks && self.machine.nodes[n as usize].has_cpus() == Some(true) {
                 val += 1;
             }
             val *= 1 << 20;
@@ -144,7 +144,7 @@ fn any_nodes() -> impl Strategy<Value = Machine> {
             if !memory {
                 node.memory = Known::Yes(Memory::of(0));
             } else if !cpus {
-                node.cpus = CpuSet::new();
+                node.cpus = Known::Yes(CpuSet::new());
             }
         }
         machine

@@ -7,6 +7,7 @@ use super::site::{Site, node_file};
 use super::{Finding, Severity};
 use crate::change::Change;
 use crate::locality::{EffectiveNode, How};
+use crate::pairs::is_console;
 
 const WITHOUT: &str = "device-without-node";
 const OFFLINE: &str = "firmware-node-offline";
@@ -48,18 +49,14 @@ fn is_made_for_data(device: &PciDevice) -> bool {
     const ACCELERATOR: u32 = 0x12;
     /// Copy engines, of class "system peripheral", and devices that a guest or a program has.
     const DRIVERS: [&str; 4] = ["ioatdma", "idxd", "ptdma", "vfio-pci"];
-    /// Of the screens of management controllers and guests.
-    const CONSOLES: [&str; 5] = ["ast", "mgag200", "hibmc-drm", "bochs-drm", "cirrus"];
-    let is = |drivers: &[&str]| {
-        device
-            .driver
-            .as_deref()
-            .is_some_and(|it| drivers.contains(&it))
-    };
+    let driver = device.driver.as_deref();
     match device.class >> 16 {
-        DISPLAY => !is(&CONSOLES),
+        DISPLAY => !is_console(device),
         STORAGE | NETWORK | PROCESSOR | ENCRYPTION | ACCELERATOR => true,
-        _ => matches!(device.kind(), FIBRE_CHANNEL | INFINIBAND) || is(&DRIVERS),
+        _ => {
+            matches!(device.kind(), FIBRE_CHANNEL | INFINIBAND)
+                || driver.is_some_and(|driver| DRIVERS.contains(&driver))
+        }
     }
 }
 

@@ -63,7 +63,9 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
                 ledger.checked(&[NO_MEMORY]);
                 let homes = site.homes.candidates(node.id);
                 let message = match homes.len() {
-                    _ if homes.is_empty() || node.has_cpus() != Some(true) => "It has no memory.".to_owned(),
+                    _ if homes.is_empty() || node.has_cpus() != Some(true) => {
+                        "It has no memory.".to_owned()
+                    }
                     1 => {
                         format!("It has no memory: what its CPUs allocate comes from node {homes}.")
                     }
