@@ -52,7 +52,7 @@ fn check(name: &str, machine: &Machine) {
         );
     }
     // What is printed has these figures and no others.
-    let text = nearfar_report::audit::document(&found).to_text(&Style {
+    let text = nearfar_report::audit::document(machine, &found, false).to_text(&Style {
         colour: false,
         width: 10_000,
     });
@@ -90,4 +90,100 @@ fn the_figures_of_every_recording_add_up() {
     }
     let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mails/case-1.txt");
     check("mail", &read(&Request::source(here, Want::all())).unwrap());
+}
+
+fn run(arguments: &[&str]) -> (String, Option<i32>) {
+    let answer = crate::harness::nearfar(arguments).run();
+    (answer.text() + &answer.errors(), answer.status.code())
+}
+
+#[test]
+fn the_queues_of_a_card_are_one_line_and_all_shows_each() {
+    let (text, code) = run(&["audit", "--source", "kunpeng"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.lines().count() <= 40, "{text}");
+    assert!(text.contains("24 queues of "), "{text}");
+    assert!(
+        text.contains("and 23 more: nearfar plan --rule interrupt-far"),
+        "{text}"
+    );
+    let (all, _) = run(&["audit", "--source", "kunpeng", "--all"]);
+    let each = |text: &str| text.matches("It is served by CPU").count();
+    assert_eq!((each(&text), each(&all)), (1, 24), "{all}");
+    assert!(!all.contains("and 23 more"), "{all}");
+}
+
+#[test]
+fn a_rule_and_a_device_narrow_what_is_reported() {
+    let found = |options: &[&str]| {
+        let words = [
+            &["audit", "--source", "kunpeng", "--format", "json"],
+            options,
+        ]
+        .concat();
+        let (text, code) = run(&words);
+        assert_eq!(code, Some(0), "{text}");
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let findings = answer["findings"].as_array().unwrap().clone();
+        let rules = answer["rules"].as_array().unwrap().len();
+        (findings, rules)
+    };
+    let (all, rules) = found(&[]);
+    assert_eq!(rules, RULES.len());
+    let (far, rules) = found(&["--rule", "interrupt-far"]);
+    assert_eq!(rules, 1);
+    assert!(
+        !far.is_empty()
+            && far.len() <= all.len()
+            && far.iter().all(|it| it["rule"] == "interrupt-far")
+    );
+    let device = far[0]["device"].as_str().unwrap().to_owned();
+    let (of_device, _) = found(&["--rule", "interrupt-far", "--device", &device]);
+    assert_eq!(of_device, far);
+    let (text, code) = run(&["audit", "--source", "kunpeng", "--rule", "interupt-far"]);
+    assert!(
+        code == Some(2) && text.contains("there is no audit rule \"interupt-far\""),
+        "{text}"
+    );
+    let (text, code) = run(&["audit", "--source", "kunpeng", "--device", "eth77"]);
+    assert!(
+        code == Some(2) && text.contains("there is no device \"eth77\""),
+        "{text}"
+    );
+    // What is asked for decides over the exit code, too.
+    let fails = |rule| {
+        run(&[
+            "audit",
+            "--source",
+            "kunpeng",
+            "--rule",
+            rule,
+            "--fail-on",
+            "notice",
+        ])
+        .1
+    };
+    assert_eq!(
+        (fails("interrupt-far"), fails("flat-distances")),
+        (Some(1), Some(0))
+    );
+}
+
+#[test]
+fn each_gpu_and_disk_has_its_nearest_card() {
+    let (text, code) = run(&["topo", "--source", "kunpeng", "--pairs"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("Nearest network cards"), "{text}");
+    let (text, code) = run(&["topo", "--source", "kunpeng", "--pairs", "--format", "json"]);
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&answer["schema"], code),
+        (&"pairs/1".into(), Some(0)),
+        "{text}"
+    );
+    let (text, code) = run(&["topo", "--source", "kunpeng", "--pairs", "--format", "svg"]);
+    assert!(
+        code == Some(2) && text.contains("--pairs is a table or JSON"),
+        "{text}"
+    );
 }

@@ -67,10 +67,11 @@ fn a_spread_from_the_published_machine_is_nearest_first() {
 fn every_answer_has_a_json_form_in_its_envelope() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
-    let verbs: [(&str, &[&str]); 12] = [
+    let verbs: [(&str, &[&str]); 13] = [
         ("tasks/1", &["tasks"]),
         ("task-groups/1", &["tasks", "--groups"]),
         ("topo/1", &["topo", "--root", &root]),
+        ("pairs/1", &["topo", "--pairs", "--root", &root]),
         ("audit/1", &["audit", "--root", &root]),
         ("plan/1", &["plan", "--root", &root]),
         ("history/1", &["history", "--root", &root]),
@@ -159,6 +160,9 @@ fn every_key_of_the_json_forms_is_documented() {
     let top = ["top", "--batch", "--count", "1", "--seconds", "0.1"];
     answers.push(json(&[&top[..], &["--format", "json"]].concat()));
     answers.push(json(&["topo", "--pid", &own, "--format", "json"]));
+    answers.push(json(&[
+        "topo", "--pairs", "--source", "kunpeng", "--format", "json",
+    ]));
     answers.push(json(&["explain", "--format", "json"]));
     answers.push(json(&["explain", "interrupt-far", "--format", "json"]));
     let keys = keys::documented(&answers);

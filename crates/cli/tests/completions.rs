@@ -54,10 +54,11 @@ fn rules_machines_and_series_are_offered() {
         &["explain", ""][..],
         &["plan", "--rule", ""],
         &["apply", "--rule", ""],
+        &["audit", "--rule", ""],
     ] {
         let rules = offered(words, home.path());
         assert!(
-            rules.len() == 18 && rules.contains(&"interrupt-far".to_owned()),
+            rules.len() == 21 && rules.contains(&"interrupt-far".to_owned()),
             "{words:?}: {rules:?}"
         );
     }

@@ -103,6 +103,26 @@ fn groups_and_nodes_that_do_not_exist_are_wrong_usage() {
             "--format systemd",
         ),
         (
+            "plan --bind-unit redis.service --format systemd",
+            "--interleave",
+        ),
+        (
+            "plan --bind-unit redis.service --interleave 0,9 --format systemd",
+            "there is no node 9",
+        ),
+        (
+            "plan --bind-unit redis.service --interleave none --format systemd",
+            "a list of nodes such as 0,2-3, or all",
+        ),
+        (
+            "plan --bind-unit redis.service --to-node 1 --interleave all --format systemd",
+            "cannot be used with",
+        ),
+        (
+            "apply --bind-unit redis.service --interleave all",
+            "systemd sets its policy when it starts it",
+        ),
+        (
             "apply --bind-unit redis.service --to-node 1",
             "systemd sets its policy when it starts it",
         ),
@@ -122,6 +142,10 @@ fn a_drop_in_is_one_that_systemd_takes() {
     )
     .unwrap();
     for (policy, expected) in [
+        (
+            "--interleave 0,2",
+            "\nNUMAPolicy=interleave\nNUMAMask=0,2\n",
+        ),
         ("bind", "\nNUMAPolicy=bind\nNUMAMask=2\n"),
         ("preferred", "\nNUMAPolicy=preferred\nNUMAMask=2\n"),
         (
@@ -129,9 +153,11 @@ fn a_drop_in_is_one_that_systemd_takes() {
             "\nNUMAPolicy=local\n# The CPUs of node 2.\nCPUAffinity=4-5\n",
         ),
     ] {
-        let words = format!(
-            "plan --bind-unit redis.service --to-node 2 --policy {policy} --format systemd"
-        );
+        let how = match policy.starts_with("--") {
+            true => policy.to_owned(),
+            false => format!("--to-node 2 --policy {policy}"),
+        };
+        let words = format!("plan --bind-unit redis.service {how} --format systemd");
         let text = run(&root, &words).succeeded().text();
         assert!(text.contains(expected), "{text}");
         assert!(

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Distance, NodeId};
+use crate::set::NodeSet;
 
 /// Where a distance matrix comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -37,6 +38,15 @@ struct Raw {
     origin: DistanceOrigin,
     nodes: Vec<NodeId>,
     matrix: Vec<Vec<Option<Distance>>>,
+}
+
+/// What a table says that has one distance between all nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flat {
+    /// Between different nodes.
+    pub distance: Distance,
+    /// Whether it is also that of each node from itself.
+    pub with_local: bool,
 }
 
 /// A matrix whose shape does not fit its nodes.
@@ -158,13 +168,26 @@ impl Distances {
         self.rows.iter().all(Option::is_some)
     }
 
-    /// Whether there is more than one node and every entry is the same.
-    pub fn is_flat(&self) -> bool {
-        self.nodes.len() > 1
-            && self
-                .rows
-                .first()
-                .is_some_and(|&first| self.rows.iter().all(|&entry| entry == first))
+    /// Whether the table says nothing of which of these nodes are nearer to each other: every entry between them is the same,
+    /// and either there are more than two of them or a node is as far from itself. A hole is no statement: a table with
+    /// one is not flat.
+    pub fn flat(&self, nodes: &NodeSet) -> Option<Flat> {
+        let between = self
+            .entries()
+            .filter(|(from, to, _)| from != to)
+            .filter(|&(from, to, _)| nodes.contains(from) && nodes.contains(to));
+        let mut between = between.map(|(.., distance)| distance);
+        let distance = between.next()??;
+        let with_local = nodes
+            .iter()
+            .all(|node| self.get(node, node) == Some(distance));
+        let is_flat = nodes.iter().all(|node| self.position(node).is_some())
+            && between.all(|other| other == Some(distance))
+            && (with_local || nodes.len() > 2);
+        is_flat.then_some(Flat {
+            distance,
+            with_local,
+        })
     }
 
     fn position(&self, node: NodeId) -> Option<usize> {

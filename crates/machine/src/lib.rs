@@ -33,6 +33,7 @@ mod numa_balancing;
 mod nvme;
 mod origin;
 mod os_device;
+mod page_cache;
 mod pci;
 mod queue;
 mod set;
@@ -44,7 +45,7 @@ mod warning;
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
 pub use device_use::{TaskFiles, UseKind, UsedFiles};
 pub use disk::Disk;
-pub use distance::{DistanceError, DistanceOrigin, Distances};
+pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
     Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, NodeLimits,
     NodeLimitsError, NodeLimitsFault, PairDelay,
@@ -60,6 +61,7 @@ pub use numa_balancing::NumaBalancing;
 pub use nvme::{AnaState, IoPolicy, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem};
 pub use origin::{Origin, SourceKind};
 pub use os_device::{OsDevice, OsDeviceKind};
+pub use page_cache::PageCache;
 pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
 pub use queue::queue_of;
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};

@@ -80,6 +80,9 @@ pub struct Memory {
     /// What was free when the source looked, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
+    /// What the kernel could free without swap at that time, in bytes: file pages on its lists and reclaimable slab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaimable_bytes: Option<u64>,
     /// Pools of huge pages, by ascending page size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub huge_pages: Vec<HugePages>,
@@ -91,6 +94,7 @@ impl Memory {
         Self {
             total_bytes,
             free_bytes: None,
+            reclaimable_bytes: None,
             huge_pages: Vec::new(),
         }
     }

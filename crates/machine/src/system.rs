@@ -17,6 +17,13 @@ pub struct Settings {
     pub governor: Known<String>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub transparent_huge_pages: Known<String>,
+    /// `vm.zone_reclaim_mode`: 1 reclaims on a node before others are used, 2 also by writing pages out, 4 by swapping.
+    #[serde(default = "left_out")]
+    pub zone_reclaim_mode: Known<u32>,
+}
+
+fn left_out<T>() -> Known<T> {
+    Known::no("not in this snapshot")
 }
 
 impl Settings {
@@ -28,6 +35,7 @@ impl Settings {
             default_interrupt_affinity: Known::no(because()),
             governor: Known::no(because()),
             transparent_huge_pages: Known::no(because()),
+            zone_reclaim_mode: Known::no(because()),
         }
     }
 }

@@ -8,6 +8,8 @@
 //!              ├─ steering     XPS and RPS, judged against the interrupts as they will be
 //!              ├─ nvme         policy and missing nodes
 //!              ├─ tasks        memory elsewhere, cpusets, automatic NUMA balancing
+//!              ├─ memory       nodes nearly full, huge pages elsewhere
+//!              ├─ pairs        network cards of GPUs and disks
 //!              └─ system       nodes, distances, other writers, contradictions in the input
 //! ```
 //!
@@ -19,7 +21,9 @@ mod devices;
 mod finding;
 mod interrupts;
 mod ledger;
+mod memory;
 mod nvme;
+mod pairs;
 mod rules;
 mod site;
 mod steering;
@@ -124,6 +128,8 @@ pub fn audit(machine: &Machine, options: &AuditOptions) -> Audit {
     steering::check(&site, &after, &mut ledger);
     nvme::check(&site, &mut ledger);
     tasks::check(&site, options, &mut ledger);
+    memory::check(&site, &mut ledger);
+    pairs::check(&site, &mut ledger);
     system::check(&site, &mut ledger);
     // Without any node listed nothing is known; that the rules say themselves.
     if machine.online_nodes().count() == 1 {

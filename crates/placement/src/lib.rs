@@ -11,11 +11,14 @@
 
 pub mod audit;
 pub mod change;
+mod fallback;
 pub mod locality;
 mod near;
 pub mod order;
+pub mod pairs;
 pub mod path;
 pub mod plan;
+mod reason;
 pub mod spread;
 pub mod tasks;
 

@@ -29,19 +29,3 @@ pub fn nearest_online(machine: &Machine, from: NodeId) -> Option<(NodeId, Distan
     let (node, distance) = nodes_by_distance(machine, from).into_iter().next()?;
     Some((node, distance?))
 }
-
-/// The node that a CPU of this node gets its memory from: itself, or the nearest that has memory.
-pub fn memory_home(machine: &Machine, node: NodeId) -> NodeId {
-    let without = |node: NodeId| {
-        machine
-            .node(node)
-            .is_some_and(|node| node.has_memory() == Some(false))
-    };
-    if !without(node) {
-        return node;
-    }
-    let nearest = nodes_by_distance(machine, node)
-        .into_iter()
-        .find(|&(node, _)| !without(node));
-    nearest.map_or(node, |(node, _)| node)
-}

@@ -24,6 +24,7 @@ use nearfar_machine::{
 use crate::audit::{Audit, Finding, rule};
 use crate::change::{Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned};
 use crate::near;
+pub use choice::narrow;
 use choice::{subsystem, subsystem_of, takes};
 
 const NVME: &str = "nvme-far-path";

@@ -24,7 +24,8 @@ use nearfar_machine::{
 };
 use serde::Serialize;
 
-use crate::order;
+use crate::fallback::MemoryHomes;
+use crate::reason::without_numbers;
 
 /// Distances below this are reserved, and this one stands for "no way" (ACPI specification, SLIT).
 const LOCAL_DISTANCE: u32 = 10;
@@ -175,7 +176,7 @@ fn unknown(tasks: &[TaskPlacement]) -> Vec<UnknownMemory> {
 fn counted<'a>(all: impl Iterator<Item = &'a str>) -> Vec<UnknownMemory> {
     let mut reasons = BTreeMap::new();
     for reason in all {
-        *reasons.entry(without_number(reason)).or_insert(0) += 1;
+        *reasons.entry(without_numbers(reason)).or_insert(0) += 1;
     }
     let unknown = reasons
         .into_iter()
@@ -184,15 +185,6 @@ fn counted<'a>(all: impl Iterator<Item = &'a str>) -> Vec<UnknownMemory> {
             tasks,
         });
     unknown.collect()
-}
-
-/// `/proc/PID/numa_maps: permission denied` of whichever process.
-fn without_number(reason: &str) -> String {
-    let words = reason.split('/').map(|word| match word.parse::<u32>() {
-        Ok(_) => "PID",
-        Err(_) => word,
-    });
-    words.collect::<Vec<_>>().join("/")
 }
 
 /// What judging each task needs of the machine, looked up once.
@@ -208,6 +200,7 @@ impl<'a> Nodes<'a> {
         let with_cpus = machine
             .online_nodes()
             .filter(|node| node.has_cpus() != Some(false));
+        let homes = MemoryHomes::of(machine);
         Self {
             machine,
             of_cpu: machine
@@ -216,7 +209,7 @@ impl<'a> Nodes<'a> {
                 .filter_map(|cpu| Some((cpu.id, cpu.node?)))
                 .collect(),
             home: with_cpus
-                .map(|node| (node.id, order::memory_home(machine, node.id)))
+                .map(|node| (node.id, homes.home(node.id)))
                 .collect(),
         }
     }

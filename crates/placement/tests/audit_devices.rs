@@ -266,6 +266,7 @@ fn a_device_without_a_node() {
     notice device-without-node | 0000:a0:00.0 (nouveau): The kernel has no node for this device, and its node is unknown.
       /sys/bus/pci/devices/0000:a0:00.0/numa_node = -1
       advice Not placed: the kernel says none (-1); its host bridge is unknown; no other device on root bus 0000:a0 has a node.
+    not checked no-card-on-node: 0000:a0:00.0 (nouveau): its node is unknown
     "#);
 }
 
@@ -544,4 +545,57 @@ fn a_function_of_unknown_class_may_move_data() {
         .iter()
         .find(|it| it.rule == "device-without-node");
     assert!(said.unwrap().because.contains("its class is unknown"));
+}
+
+#[test]
+fn a_device_without_node_is_a_finding_if_it_moves_data() {
+    let found = |class: u32, driver: &str, change: &dyn Fn(&mut Machine)| {
+        let mut machine = two_nodes();
+        add_function(&mut machine, function("0000:7f:00.0", class, driver, None));
+        change(&mut machine);
+        let found = audit(&machine, &AuditOptions::default()).findings;
+        found.iter().any(|it| it.rule == "device-without-node")
+    };
+    let as_it_is = |_: &mut Machine| {};
+    for (class, driver) in [
+        (0x01_0802, "nvme"),
+        (0x01_0700, "mpt3sas"),
+        (0x02_0000, "ixgbe"),
+        (0x02_8000, "iwlwifi"),
+        (0x03_0200, "nvidia"),
+        (0x0b_4000, "qat_4xxx"),
+        (0x0c_0400, "qla2xxx"),
+        (0x0c_0600, "mlx4_core"),
+        (0x08_8000, "idxd"),
+        (0x00_ff00, "vfio-pci"),
+        (0x12_0000, "habanalabs"),
+    ] {
+        assert!(found(class, driver, &as_it_is), "{class:06x} {driver}");
+    }
+    for (class, driver) in [
+        (0x11_0100, "hswep_uncore"),
+        (0x08_8000, "skx_uncore"),
+        (0x06_0000, "skx_edac"),
+        (0x08_8000, "sbridge_edac"),
+        (0x0c_0320, "ehci-pci"),
+        (0x0c_0330, "xhci_hcd"),
+        (0x0c_0500, "i801_smbus"),
+        (0x07_8000, "virtio-pci"),
+        (0x00_ff00, "virtio-pci"),
+        (0x03_0000, "ast"),
+    ] {
+        assert!(!found(class, driver, &as_it_is), "{class:06x} {driver}");
+    }
+    // A controller without a disk, where the disks are known.
+    let with_disk_of = |address: &'static str| {
+        move |machine: &mut Machine| {
+            machine.disks = vec![nearfar_machine::Disk {
+                name: "sda".to_owned(),
+                device: pci(address),
+            }];
+        }
+    };
+    assert!(found(0x01_0601, "ahci", &as_it_is), "disks are unknown");
+    assert!(found(0x01_0601, "ahci", &with_disk_of("0000:7f:00.0")));
+    assert!(!found(0x01_0601, "ahci", &with_disk_of("0000:10:00.0")));
 }

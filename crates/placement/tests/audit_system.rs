@@ -459,7 +459,7 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
       /sys/devices/system/node/node2/cpulist = empty
     fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.
       /sys/devices/system/node/node3/cpulist = empty
-    fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 0.
+    fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 3.
       /sys/devices/system/node/node1/meminfo = MemTotal 0 kB
     fact node-without-memory | node 2: It has no memory.
       /sys/devices/system/node/node2/meminfo = MemTotal 0 kB
@@ -568,6 +568,7 @@ fn json_of_an_audit_has_the_documented_keys() {
         "rps-mismatch",
         "nvme-far-path",
         "cpuset-disjoint",
+        "node-nearly-full",
         "flat-distances",
         "node-without-cpus",
         "node-without-memory",
@@ -659,6 +660,24 @@ fn json_of_an_audit_has_the_documented_keys() {
           "in_part": false
         },
         {
+          "rule": "node-nearly-full",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "huge-pages-elsewhere",
+          "state": "not-applicable",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "no-card-on-node",
+          "state": "not-applicable",
+          "findings": 0,
+          "in_part": false
+        },
+        {
           "rule": "flat-distances",
           "state": "nothing-found",
           "findings": 0,
@@ -742,4 +761,29 @@ fn where_the_nodes_are_unknown_no_device_lacks_one() {
     skipped("device-without-node");
     skipped("node-without-cpus");
     skipped("node-without-memory");
+}
+
+#[test]
+fn a_reason_that_repeats_for_many_tasks_is_one_line() {
+    let mut machine = two_nodes();
+    for pid in [3521, 5087, 6000] {
+        let mut task = Task::new(pid, "sleep");
+        task.memory = Known::no(format!("/proc/{pid}/numa_maps: permission denied"));
+        list(&mut machine.tasks).push(task);
+    }
+    let because = |machine: &Machine| {
+        let found = audit(machine, &AuditOptions::default());
+        let of_rule = found.not_checked.into_iter();
+        let of_rule = of_rule.filter(|not| not.rule == "task-memory-far");
+        of_rule.map(|not| not.because).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        because(&machine),
+        ["task 3521 (sleep) and 2 more: /proc/PID/numa_maps: permission denied"]
+    );
+    list(&mut machine.tasks).truncate(1);
+    assert_eq!(
+        because(&machine),
+        ["task 3521 (sleep): /proc/3521/numa_maps: permission denied"]
+    );
 }

@@ -1,8 +1,10 @@
 //! The integration tests of this crate, in one program: each file here is a module.
 
 mod audit_devices;
+mod audit_memory;
 mod audit_system;
 mod common;
+mod fallback;
 mod kernel_spread;
 mod locality;
 mod nvme_replica;

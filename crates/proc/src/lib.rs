@@ -11,6 +11,7 @@
 //!  /proc/PID/maps, smaps     maps                -
 //!  /proc/PID/numa_maps       numa_maps           resident
 //!  /proc/PID/pagemap          pagemap::PageEntry  pagemap::Pagemap
+//!  mincore(2)                -                   page_cache::of_file
 //!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process, of_process
 //!  /proc/PID/fd              -                   open_files
 //!  /proc/interrupts          cpu_counts::parse   cpu_counts::interrupts
@@ -49,6 +50,7 @@ pub mod numa_maps;
 pub mod numastat;
 pub mod open_files;
 mod open_process;
+pub mod page_cache;
 pub mod pagemap;
 pub mod resident;
 pub mod rooted;

@@ -2,22 +2,29 @@
 
 use std::collections::BTreeMap;
 
+use nearfar_machine::Machine;
 use nearfar_placement::audit::{Audit, Finding, Severity, State};
 
 use crate::amount::count;
 use crate::change;
 use crate::document::{Document, Text};
+use crate::fold::{Fold, Folder};
 use crate::style::Role::{self, Dim, Heading, Local, Middling};
 
-/// Most findings of one rule that are written out.
-const MAX_OF_A_RULE: usize = 12;
+/// Most lines of one rule.
+const MAX_LINES: usize = 12;
+/// Lines of a rule with more of them than this have no evidence.
+const MAX_WITH_EVIDENCE: usize = 2;
 
 /// Findings by severity and rule, each with evidence, what it costs and what would fix it; then what was not
-/// checked, and why.
-pub fn document(audit: &Audit) -> Document {
+/// checked, and why. Findings that say the same of many queues or devices are one line, unless all are wanted.
+pub fn document(machine: &Machine, audit: &Audit, is_all: bool) -> Document {
     let mut out = Document::titled("Findings", found(audit));
     out.remark(rules(audit));
-    groups(audit).iter().for_each(|group| rule(group, &mut out));
+    let folder = (!is_all).then(|| Folder::of(machine));
+    for group in &groups(audit) {
+        rule(group, folder.as_ref(), &mut out);
+    }
     not_checked(audit, &mut out);
     out
 }
@@ -128,7 +135,7 @@ pub(crate) fn role(severity: Severity) -> Role {
     }
 }
 
-fn rule(group: &Group<'_>, out: &mut Document) {
+fn rule(group: &Group<'_>, folder: Option<&Folder<'_>>, out: &mut Document) {
     let docs = group.findings.first().map_or("", |finding| &finding.docs);
     let number = count(group.findings.len(), "finding");
     let title = role(group.severity).text(format!("{}  ", group.severity));
@@ -138,38 +145,91 @@ fn rule(group: &Group<'_>, out: &mut Document) {
         title,
         Heading.text(format!("{}  {number}  {docs}", group.rule)),
     );
-    for finding in group.findings.iter().take(MAX_OF_A_RULE) {
-        one(finding, out);
+    let Some(folder) = folder else {
+        for finding in &group.findings {
+            out.paragraph(format!("{}: {}", finding.subject, finding.message));
+            evidence(finding, out);
+            distance(finding, out);
+            fix(finding, 0, out);
+            advice(finding, out);
+        }
+        return;
+    };
+    let folds = folder.fold(&group.findings);
+    let has_evidence = folds.len() <= MAX_WITH_EVIDENCE;
+    let mut advised = None;
+    for fold in folds.iter().take(MAX_LINES) {
+        line(fold, has_evidence, out);
+        let first = fold.findings[0];
+        // The same advice once.
+        if first.advice != advised {
+            advice(first, out);
+            advised.clone_from(&first.advice);
+        }
     }
-    let hidden = group.findings.len().saturating_sub(MAX_OF_A_RULE);
-    out.more(hidden, " of this rule; --format json has all of them");
+    let shown = folds.iter().take(MAX_LINES).map(|fold| fold.findings.len());
+    let hidden = group.findings.len() - shown.sum::<usize>();
+    out.more(hidden, " of this rule; --all has them");
 }
 
-fn one(finding: &Finding, out: &mut Document) {
-    out.paragraph(format!("{}: {}", finding.subject, finding.message));
-    let mut detail = |label: &str, text: Text| {
-        out.indented(6, Dim.text(format!("{label:<10}")), text);
-    };
-    for evidence in &finding.evidence {
-        detail(
-            "evidence",
-            Dim.text(format!("{} = {}", evidence.file, evidence.value)),
-        );
+/// The findings that say the same: what they are about, one of them, what would fix it.
+fn line(fold: &Fold<'_>, has_evidence: bool, out: &mut Document) {
+    let (first, others) = (fold.findings[0], fold.findings.len() - 1);
+    match fold.is_one_message() {
+        true => out.paragraph(format!("{}: {}", fold.line, first.message)),
+        false => {
+            out.paragraph(format!("{}.", fold.line));
+            detail(
+                "first",
+                format!("{}: {}", first.subject, first.message),
+                out,
+            );
+        }
     }
+    if has_evidence {
+        evidence(first, out);
+    }
+    distance(first, out);
+    fix(first, others, out);
+}
+
+fn detail(label: &str, text: impl Into<Text>, out: &mut Document) {
+    out.indented(6, Dim.text(format!("{label:<10}")), text);
+}
+
+fn evidence(finding: &Finding, out: &mut Document) {
+    for evidence in &finding.evidence {
+        let text = format!("{} = {}", evidence.file, evidence.value);
+        detail("evidence", Dim.text(text), out);
+    }
+}
+
+fn distance(finding: &Finding, out: &mut Document) {
     let distance = change::distance(finding.cost);
     if !distance.is_empty() {
-        detail("distance", Middling.text(distance));
+        detail("distance", Middling.text(distance), out);
     }
+}
+
+/// The fix of a finding, and how many others have one like it.
+fn fix(finding: &Finding, others: usize, out: &mut Document) {
     if let Some(fix) = &finding.fix {
+        let more = match others {
+            0 => String::new(),
+            _ => format!(", and {others} more: nearfar plan --rule {}", finding.rule),
+        };
         let text = format!("{} = {}", change::subject(fix), change::value(fix));
-        detail("fix", Local.text(text));
+        detail("fix", Local.text(text).then(Dim, more), out);
     }
     let remedy = finding.remedy.as_ref();
     if let Some(estimate) = remedy.and_then(|remedy| remedy.estimate.as_ref()) {
-        detail("estimate", estimate.to_string().into());
+        detail("estimate", estimate.to_string(), out);
     }
+}
+
+fn advice(finding: &Finding, out: &mut Document) {
     if let Some(advice) = &finding.advice {
-        detail("advice", advice.into());
+        detail("advice", advice, out);
     }
 }
 

@@ -1,8 +1,10 @@
-//! Findings of one rule that say the same of many queues, as one line.
+//! Findings of one rule that say the same of many queues or devices, as one line.
 //!
 //! ```text
 //! interrupt 45 (eth0-0), 46 (eth0-1), ... 68 (eth0-23)
 //!    -> 24 queues of eth0 (interrupts 45-68) on node 1, device on node 0
+//! 0000:20:00.0 (nvme), 0000:21:00.0 (nvme), ... with one message
+//!    -> 0000:20:00.0 (nvme), 0000:21:00.0 (nvme) and 4 more
 //! ```
 
 use std::collections::BTreeMap;
@@ -22,6 +24,15 @@ pub(crate) struct Fold<'a> {
     pub(crate) findings: Vec<&'a Finding>,
 }
 
+impl Fold<'_> {
+    /// Whether one message says it all.
+    pub(crate) fn is_one_message(&self) -> bool {
+        self.findings
+            .iter()
+            .all(|it| it.message == self.findings[0].message)
+    }
+}
+
 /// What folding has to look up, once for all rules.
 pub(crate) struct Folder<'a> {
     machine: &'a Machine,
@@ -32,7 +43,7 @@ pub(crate) struct Folder<'a> {
 
 /// What the findings of a line have in common.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum Key<'a> {
     Interrupts {
         device: PciAddress,
         nodes: Vec<NodeId>,
@@ -43,9 +54,12 @@ enum Key {
     Receive {
         interface: String,
     },
-    /// Like no other.
-    Alone(usize),
+    /// The same words.
+    Message(&'a str),
 }
+
+/// Most subjects of one message that a line names.
+const MAX_SUBJECTS: usize = 2;
 
 impl<'a> Folder<'a> {
     pub(crate) fn of(machine: &'a Machine) -> Self {
@@ -64,22 +78,20 @@ impl<'a> Folder<'a> {
     pub(crate) fn fold(&self, findings: &[&'a Finding]) -> Vec<Fold<'a>> {
         let figure = |distance: Option<Distance>| distance.map_or(0, |distance| distance.0);
         let mut places: BTreeMap<_, usize> = BTreeMap::new();
-        let mut folds: Vec<(Key, Fold<'a>)> = Vec::new();
-        for (index, &finding) in findings.iter().enumerate() {
+        let mut folds: Vec<(Key<'a>, Fold<'a>)> = Vec::new();
+        for &finding in findings {
             let cost = finding
                 .cost
                 .map(|cost| (figure(cost.now), figure(cost.after)));
-            let place = *places
-                .entry((self.key(finding, index), cost))
-                .or_insert_with(|| {
-                    let fold = Fold {
-                        line: String::new(),
-                        cost: finding.cost,
-                        findings: Vec::new(),
-                    };
-                    folds.push((self.key(finding, index), fold));
-                    folds.len() - 1
-                });
+            let place = *places.entry((self.key(finding), cost)).or_insert_with(|| {
+                let fold = Fold {
+                    line: String::new(),
+                    cost: finding.cost,
+                    findings: Vec::new(),
+                };
+                folds.push((self.key(finding), fold));
+                folds.len() - 1
+            });
             folds[place].1.findings.push(finding);
         }
         let named = folds.into_iter().map(|(key, fold)| Fold {
@@ -89,22 +101,20 @@ impl<'a> Folder<'a> {
         named.collect()
     }
 
-    fn key(&self, finding: &Finding, index: usize) -> Key {
-        match &finding.fix {
-            Some(Change::InterruptAffinity { irq, .. }) => {
-                self.interrupt_key(*irq).unwrap_or(Key::Alone(index))
-            }
-            Some(Change::Xps { interface, .. }) => Key::Transmit {
+    fn key(&self, finding: &'a Finding) -> Key<'a> {
+        let key = match &finding.fix {
+            Some(Change::Xps { interface, .. }) => Some(Key::Transmit {
                 interface: interface.clone(),
-            },
-            Some(Change::Rps { interface, .. }) => Key::Receive {
+            }),
+            Some(Change::Rps { interface, .. }) => Some(Key::Receive {
                 interface: interface.clone(),
-            },
-            _ => Key::Alone(index),
-        }
+            }),
+            _ => interrupt(finding).and_then(|irq| self.interrupt_key(irq)),
+        };
+        key.unwrap_or(Key::Message(&finding.message))
     }
 
-    fn interrupt_key(&self, irq: Irq) -> Option<Key> {
+    fn interrupt_key(&self, irq: Irq) -> Option<Key<'a>> {
         let served = served(self.machine, &self.localities, self.interrupts.get(&irq)?)?;
         Some(Key::Interrupts {
             device: served.device,
@@ -112,7 +122,7 @@ impl<'a> Folder<'a> {
         })
     }
 
-    fn line(&self, key: &Key, findings: &[&Finding]) -> String {
+    fn line(&self, key: &Key<'_>, findings: &[&Finding]) -> String {
         let numbers = ranges(findings.iter().filter_map(|finding| number(finding)));
         let all = |noun: &str| count(findings.len(), noun);
         match key {
@@ -132,7 +142,14 @@ impl<'a> Folder<'a> {
             Key::Receive { interface } => {
                 format!("{} of {interface} ({numbers})", all("receive queue"))
             }
-            Key::Alone(_) => String::new(),
+            Key::Message(_) => {
+                let subjects = findings.iter().take(MAX_SUBJECTS);
+                let subjects: Vec<&str> = subjects.map(|it| it.subject.as_str()).collect();
+                match findings.len() - subjects.len() {
+                    0 => subjects.join(" and "),
+                    more => format!("{} and {more} more", subjects.join(", ")),
+                }
+            }
         }
     }
 
@@ -156,8 +173,16 @@ impl<'a> Folder<'a> {
 /// The number of the interrupt or queue that a finding is about.
 fn number(finding: &Finding) -> Option<u32> {
     match &finding.fix {
-        Some(Change::InterruptAffinity { irq, .. }) => Some(irq.0),
         Some(Change::Xps { queue, .. } | Change::Rps { queue, .. }) => Some(*queue),
-        _ => None,
+        _ => interrupt(finding).map(|irq| irq.0),
     }
+}
+
+/// The interrupt that a finding is about: of its fix, or the one in "interrupt 42 (nvme0q3)".
+fn interrupt(finding: &Finding) -> Option<Irq> {
+    if let Some(Change::InterruptAffinity { irq, .. }) = &finding.fix {
+        return Some(*irq);
+    }
+    let number = finding.subject.strip_prefix("interrupt ")?;
+    number.split(' ').next()?.parse().ok().map(Irq)
 }

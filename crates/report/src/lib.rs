@@ -29,6 +29,7 @@ pub mod kernels;
 mod kinds;
 pub mod latency;
 pub mod outcome;
+pub mod pairs;
 pub mod path;
 pub mod plan;
 pub mod prefer;

@@ -1,6 +1,6 @@
 //! Which tasks have memory on other nodes than they run on.
 
-use nearfar_machine::{Known, NodeId, UseKind, UsedFiles};
+use nearfar_machine::{Known, NodeId, PageCache, UseKind, UsedFiles};
 use nearfar_placement::tasks::{
     Action, GroupPlacement, Holder, HolderKind, Placement, Remedy, Remote, TaskPlacement, Tasks,
     ThreadPlacement,
@@ -37,6 +37,26 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
     }
     finish(&mut out, table, tasks, shown.len(), tasks.tasks.len());
     remedies(&mut out, shown);
+    out
+}
+
+/// What of a file is in the page cache, by node.
+pub fn page_cache(file: &str, cache: &PageCache) -> Document {
+    let cached = format!(
+        "{} of {} cached",
+        bytes(cache.cached_bytes()),
+        bytes(cache.file_bytes)
+    );
+    let mut out = Document::titled(format!("Page cache of {file}"), cached);
+    let mut table = Table::of([">node", ">cached", ">share"]);
+    for on in &cache.nodes {
+        let share = 100.0 * on.bytes as f64 / cache.cached_bytes() as f64;
+        table.row(cells![on.node, bytes(on.bytes), format!("{share:.0} %")]);
+    }
+    out.table(table);
+    if cache.unknown_bytes > 0 {
+        out.remark(format!("node unknown: {}", bytes(cache.unknown_bytes)));
+    }
     out
 }
 

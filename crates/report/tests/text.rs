@@ -19,7 +19,8 @@ fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
     vec![
         topo::document(machine).to_text(style),
         latency::survey(&samples::surveys::survey(machine), machine, false).to_text(style),
-        audit::document(&checkup.audit).to_text(style),
+        audit::document(machine, &checkup.audit, false).to_text(style),
+        audit::document(machine, &checkup.audit, true).to_text(style),
         checkup::screen(&checkup, style.width).to_text(style),
     ]
 }
@@ -53,7 +54,29 @@ fn checkups_of_machines_of_several_shapes() {
 
 #[test]
 fn an_audit_names_evidence_cost_and_fix() {
-    insta::assert_snapshot!(audit::document(&samples::findings::audit(2)).to_text(&PLAIN));
+    let (_, machine) = samples::all().remove(0);
+    let audit = samples::findings::audit(2);
+    insta::assert_snapshot!(audit::document(&machine, &audit, true).to_text(&PLAIN));
+}
+
+#[test]
+fn findings_that_say_the_same_are_one_line_as_on_the_page() {
+    let checkup = samples::checkup(samples::two_sockets(), 8);
+    let text = |is_all| {
+        let document = audit::document(&checkup.machine, &checkup.audit, is_all);
+        document.to_text(&PLAIN)
+    };
+    let folded = text(false);
+    for says in [
+        "8 queues of ens5f0 (interrupts 40-47) on node 1, device on node 0.",
+        "first     interrupt 40 (ens5f0-0): is served by CPU 16",
+        "and 7 more: nearfar plan --rule interrupt-far",
+    ] {
+        assert!(folded.contains(says), "{folded}");
+    }
+    assert!(!folded.contains("interrupt 41"), "{folded}");
+    let all = text(true);
+    assert_eq!(all.matches("is served by CPU").count(), 8, "{all}");
 }
 
 #[test]

@@ -188,3 +188,23 @@ fn a_cpu_of_which_no_state_was_gathered_is_neither_online_nor_offline() {
     let (machine, _) = read("sys/devices/system/cpu/present: 0-1\n");
     assert!(machine.cpus.iter().all(|cpu| cpu.online.get().is_none()));
 }
+
+#[test]
+fn what_a_node_could_free_and_how_it_reclaims_is_read() {
+    let text = small_trees::named("two-nodes");
+    let (machine, _) = read(&text);
+    let reclaimable = |machine: &Machine| {
+        let memory = machine.nodes[0].memory.get();
+        memory.and_then(|memory| memory.reclaimable_bytes)
+    };
+    assert_eq!(reclaimable(&machine), None, "no lists of file pages");
+    assert_eq!(machine.settings.zone_reclaim_mode.get(), None);
+    let text = text
+        + "sys/devices/system/node/node0/meminfo: Node 0 MemTotal: 1000000 kB\\nNode 0 MemFree: 1000 kB\\n\
+           Node 0 Active(file): 300 kB\\nNode 0 Inactive(file): 40 kB\\nNode 0 Shmem: 9000 kB\\n\
+           Node 0 SReclaimable: 2 kB\n\
+           proc/sys/vm/zone_reclaim_mode: 1\n";
+    let (machine, _) = read(&text);
+    assert_eq!(reclaimable(&machine), Some(342 << 10));
+    assert_eq!(machine.settings.zone_reclaim_mode, Known::Yes(1));
+}

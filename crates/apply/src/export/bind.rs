@@ -35,13 +35,16 @@ pub enum UnitPolicy {
     Preferred,
     /// From the node that a task runs on; its CPUs are those of the node.
     Local,
+    /// From the nodes in turn, page by page; the CPUs stay as they are.
+    Interleave,
 }
 
 /// Which unit is to be on which node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitBinding {
     pub unit: String,
-    pub node: NodeId,
+    /// One, or for [`UnitPolicy::Interleave`] those that take turns.
+    pub nodes: NodeSet,
     pub policy: UnitPolicy,
 }
 
@@ -76,16 +79,18 @@ pub fn unit_drop_in(
     let system = system.as_ref().map(|it| it as &dyn System);
     let found = found(machine, system, &binding.unit)?;
     let known = nodes_with_memory(machine);
-    let node = binding.node;
-    if !known.contains(node) {
+    if let Some(node) = binding.nodes.difference(&known).first() {
         return Err(UnitBindingError::NoNode { node, known }.into());
     }
+    let is_near = |node| binding.nodes.contains(node);
     let cpus = machine
         .cpus
         .iter()
-        .filter(|cpu| cpu.is_online() && cpu.node == Some(node));
+        .filter(|cpu| cpu.is_online() && cpu.node.is_some_and(is_near));
     let cpus: CpuSet = cpus.map(|cpu| cpu.id).collect();
-    if cpus.is_empty() && binding.policy == UnitPolicy::Local {
+    if let (true, UnitPolicy::Local, Some(node)) =
+        (cpus.is_empty(), binding.policy, binding.nodes.first())
+    {
         return Err(UnitBindingError::NoCpus(node).into());
     }
     Ok(heading(machine, binding, &found) + &section(binding, &cpus))
@@ -156,7 +161,7 @@ fn first_file(system: &dyn System, name: &str) -> Option<String> {
 }
 
 fn heading(machine: &Machine, binding: &UnitBinding, found: &str) -> String {
-    let UnitBinding { unit, node, .. } = binding;
+    let UnitBinding { unit, nodes, .. } = binding;
     let (host, found) = (super::host(machine.origin.host.as_deref()), comment(found));
     let directory = format!("/etc/systemd/system/{unit}.d");
     // Of what the name of a unit can have, a shell takes only the backslash for something else.
@@ -164,23 +169,43 @@ fn heading(machine: &Machine, binding: &UnitBinding, found: &str) -> String {
         true => format!("'{unit}'"),
         false => unit.clone(),
     };
+    let (on, now) = match binding.policy {
+        UnitPolicy::Interleave => (
+            format!("with memory of nodes {nodes} in turn"),
+            "The memory that it has\n# already stays where it is.\n".to_owned(),
+        ),
+        _ => (
+            format!("on node {nodes}"),
+            format!(
+                "While the unit runs, as root:\n\
+                 #     nearfar apply --cpuset-mems {unit}={nodes}\n\
+                 #     nearfar apply --group-memory {unit} --to-node {nodes}\n"
+            ),
+        ),
+    };
     format!(
-        "# {unit} on node {node}, for {host}\n\
+        "# {unit} {on}, for {host}\n\
          # Written by nearfar {version}; see docs/plan.md. The unit:\n\
          # {found}.\n\
          #\n\
          # Install: save as {directory}/50-nearfar-numa.conf, then\n\
          #     systemctl daemon-reload && systemctl restart {unit}\n\
          # Remove: delete that file, then the same two commands.\n\
-         # systemd sets the policy when it starts the unit. While the unit runs, as root:\n\
-         #     nearfar apply --cpuset-mems {unit}={node}\n\
-         #     nearfar apply --group-memory {unit} --to-node {node}\n\n",
+         # systemd sets the policy when it starts the unit. {now}\n",
         version = env!("CARGO_PKG_VERSION"),
     )
 }
 
 fn section(binding: &UnitBinding, cpus: &CpuSet) -> String {
-    let node = binding.node;
+    let node = &binding.nodes;
+    if binding.policy == UnitPolicy::Interleave {
+        return format!(
+            "[Service]\n# Memory of these nodes in turn, page by page, from whichever has some left; CPUs as before.\n\
+             NUMAPolicy=interleave\nNUMAMask={node}\n\
+             # A program can choose another policy. This it cannot exceed (systemd.resource-control(5)):\n\
+             # AllowedMemoryNodes={node}\n"
+        );
+    }
     let policy = match binding.policy {
         UnitPolicy::Bind => format!(
             "# Memory of node {node} only. Where it has none left, the kernel kills a process of the unit although other nodes\n\
@@ -190,7 +215,7 @@ fn section(binding: &UnitBinding, cpus: &CpuSet) -> String {
         UnitPolicy::Preferred => format!(
             "# Memory of node {node}; of other nodes where it has none left.\nNUMAPolicy=preferred\nNUMAMask={node}\n"
         ),
-        UnitPolicy::Local => {
+        UnitPolicy::Local | UnitPolicy::Interleave => {
             "# Memory of the node that a task runs on; of other nodes where it has none left.\nNUMAPolicy=local\n".to_owned()
         }
     };

@@ -82,10 +82,18 @@ impl Apply {
     /// Reads or makes the plan, carries it out, prints what came of it.
     pub fn run(self, colour: Colour) -> Outcome {
         if let Some((unit, node)) = self.choice.unit() {
+            let how = match node {
+                Some(node) => format!(
+                    "`nearfar plan --bind-unit {unit} --to-node {node} --format systemd` prints the drop-in, and --cpuset-mems \
+                     {unit}={node} and --group-memory {unit} --to-node {node} are for a unit that runs"
+                ),
+                None => {
+                    "`nearfar plan` with the same options and --format systemd prints the drop-in"
+                        .to_owned()
+                }
+            };
             return Err(Failure::Input(anyhow!(
-                "cannot bind unit {unit} now: systemd sets its policy when it starts it; `nearfar plan --bind-unit {unit} \
-                 --to-node {node} --format systemd` prints the drop-in, and --cpuset-mems {unit}={node} and --group-memory \
-                 {unit} --to-node {node} are for a unit that runs"
+                "cannot bind unit {unit} now: systemd sets its policy when it starts it; {how}"
             )));
         }
         let (plan, origin) = match &self.file {

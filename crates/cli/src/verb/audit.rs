@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use nearfar_placement::audit::{self, Severity};
+use nearfar_placement::plan::{self, PlanOptions};
 use nearfar_sources::{TaskScope, Want};
 
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
@@ -14,6 +15,7 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar audit\n  nearfar audit --fail-on warning && echo all near\n  \
+                             nearfar audit --rule interrupt-far --device eth0 --all\n  \
                              nearfar audit --source customer.nearfar --format json"
 )]
 pub struct Audit {
@@ -23,6 +25,15 @@ pub struct Audit {
     tasks: TaskArgs,
     #[command(flatten)]
     format: FormatArgs,
+    /// Report only what this rule finds (may be repeated)
+    #[arg(long = "rule", value_name = "RULE")]
+    rules: Vec<String>,
+    /// Report only what is found about this device: a PCI address, eth0, vda, nvme0 (may be repeated)
+    #[arg(long = "device", value_name = "DEVICE")]
+    devices: Vec<String>,
+    /// Show each finding with its evidence, also those that say the same of many queues or devices
+    #[arg(long)]
+    all: bool,
     /// Exit with 1 when there is a finding of this severity or a higher one
     #[arg(long, value_enum, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
@@ -60,13 +71,25 @@ pub fn wanted(tasks: TaskScope) -> Want {
 }
 
 impl Audit {
+    /// Fails for a rule that does not exist; the machine need not be known.
+    pub fn check_rules(&self) -> Outcome {
+        plan::check_rules(&self.rules).map_err(Failure::input)
+    }
+
     /// Reads, audits, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let machine = self.source.read(wanted(self.tasks.scope()))?;
+        let options = PlanOptions {
+            rules: (!self.rules.is_empty()).then_some(self.rules),
+            devices: super::plan::devices(&machine, &self.devices)?,
+            ..PlanOptions::default()
+        };
+        options.check(&machine).map_err(Failure::input)?;
         let audit = audit::audit(&machine, &audit::AuditOptions::default());
+        let audit = plan::narrow(&machine, audit, &options);
         output::print(&match self.format.format {
             Format::Table => {
-                let mut document = nearfar_report::audit::document(&audit);
+                let mut document = nearfar_report::audit::document(&machine, &audit, self.all);
                 document.emulated(machine.origin.emulation.as_ref());
                 document.to_text(&output::style(colour))
             }

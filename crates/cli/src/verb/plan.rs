@@ -111,9 +111,9 @@ impl ChoiceArgs {
         }
     }
 
-    /// The unit that is to be bound, and its node.
-    pub fn unit(&self) -> Option<(&str, u32)> {
-        Some((self.group.unit()?, self.memory.to_node?))
+    /// The unit that is to be bound, and its node, where it is one.
+    pub fn unit(&self) -> Option<(&str, Option<u32>)> {
+        Some((self.group.unit()?, self.memory.to_node))
     }
 
     fn task_scope(&self) -> TaskScope {
@@ -142,9 +142,7 @@ impl ChoiceArgs {
         let options = PlanOptions {
             device_node_override: self.override_device_node,
             rules: (!self.rules.is_empty()).then(|| self.rules.clone()),
-            devices: (!self.devices.is_empty())
-                .then(|| functions(machine, &self.devices))
-                .transpose()?,
+            devices: devices(machine, &self.devices)?,
             not_devices: functions(machine, &self.not_devices)?,
             iopolicy: self.iopolicy.as_deref().map(IoPolicy::from),
         };
@@ -157,6 +155,13 @@ impl ChoiceArgs {
         nearfar_apply::check_cpusets(&mut plan, target).map_err(super::apply::by_who_has_to_act)?;
         Ok(plan)
     }
+}
+
+/// The PCI functions that options name; `None` where no device is named.
+pub fn devices(machine: &Machine, names: &[String]) -> Result<Option<Vec<PciAddress>>, Failure> {
+    (!names.is_empty())
+        .then(|| functions(machine, names))
+        .transpose()
 }
 
 /// The PCI functions behind the names of devices. An address that the machine does not have is left to

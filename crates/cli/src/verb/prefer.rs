@@ -82,6 +82,8 @@ enum MemoryArg {
     Preferred,
     /// Allocated on the node only (only for COMMAND)
     Bind,
+    /// Allocated on every node in turn, page by page: for what all of the machine uses alike (only for COMMAND)
+    Interleave,
     /// Moved to the node when the task runs there again
     Follow,
 }
@@ -180,11 +182,12 @@ impl Prefer {
         let policy = match self.memory {
             Some(MemoryArg::Preferred) => MemoryPolicy::Preferred,
             Some(MemoryArg::Bind) => MemoryPolicy::Bind,
+            Some(MemoryArg::Interleave) => MemoryPolicy::Interleave,
             _ => return Ok(None),
         };
         if self.command.is_empty() {
             return Err(Failure::input(anyhow!(
-                "--memory preferred and bind are for COMMAND: only a process itself can set its memory policy \
+                "--memory preferred, bind and interleave are for COMMAND: only a process itself can set its memory policy \
                  (set_mempolicy(2)). For one that runs already use --memory follow, which moves its pages"
             )));
         }

@@ -2,6 +2,7 @@
 
 mod device_users;
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -25,7 +26,7 @@ const SCHEMA: &str = "tasks/1";
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar tasks\n  nearfar tasks --seconds 5 --groups\n  \
-                             nearfar tasks --name postgres --threads\n  nearfar tasks --device nvme0\n  nearfar tasks --source server.nearfar"
+                             nearfar tasks --name postgres --threads\n  nearfar tasks --device nvme0\n  nearfar tasks --file /var/lib/db/table.ibd\n  nearfar tasks --source server.nearfar"
 )]
 pub struct Tasks {
     #[command(flatten)]
@@ -35,6 +36,9 @@ pub struct Tasks {
     /// Show the tasks that have this device open or use files on it, those far from it first: nvme0, nvme0n1, sda, a PCI address
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
+    /// Show on which nodes the page cache has what of this file instead of tasks; its owner or who may write it can see that
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["source", "root", "device", "seconds", "threads", "cgroups"])]
+    file: Option<PathBuf>,
     /// Count CPU time for this long instead of since each task started
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
@@ -64,9 +68,34 @@ struct Groups<'a> {
     unknown: &'a [tasks::UnknownMemory],
 }
 
+/// The page cache of a file.
+fn page_cache(file: &Path, format: Format, colour: Colour) -> Outcome {
+    let cache = nearfar_proc::page_cache::of_file(file).map_err(|error| {
+        let because = match rustix::io::Errno::from_io_error(&error) {
+            // The kernel shows others nothing of it.
+            Some(rustix::io::Errno::PERM) => {
+                "only its owner and who may write it can see what of it is cached".to_owned()
+            }
+            _ => nearfar_proc::error_text(&error),
+        };
+        Failure::Input(anyhow::anyhow!(
+            "cannot read the page cache of {}: {because}",
+            file.display()
+        ))
+    })?;
+    output::print(&match format {
+        Format::Table => nearfar_report::tasks::page_cache(&file.display().to_string(), &cache)
+            .to_text(&output::style(colour)),
+        Format::Json => output::json("page-cache/1", None, &cache)?,
+    })
+}
+
 impl Tasks {
     /// Reads, judges, prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        if let Some(file) = &self.file {
+            return page_cache(file, self.format.format, colour);
+        }
         let device = self.device.as_deref();
         if let Some(device) = device.filter(|_| !self.is_here()) {
             return Err(device_users::not_here(device));

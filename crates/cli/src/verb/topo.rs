@@ -1,17 +1,19 @@
 //! `nearfar topo`: shows the machine.
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
+use nearfar_placement::pairs;
 use nearfar_sources::{TaskScope, Want, hwloc_xml, snapshot};
 
 use crate::args::{Colour, SourceArgs, TaskArgs};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 
 /// Show nodes, distances, CPUs, caches and devices
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar topo\n  nearfar topo --source kunpeng --format svg > kunpeng.svg\n  \
-                             nearfar topo --source mail.txt\n  nearfar topo --fake 2U --format hwloc-xml | lstopo --if xml -i -"
+                             nearfar topo --source mail.txt\n  nearfar topo --pairs\n  nearfar topo --fake 2U --format hwloc-xml | lstopo --if xml -i -"
 )]
 pub struct Topo {
     #[command(flatten)]
@@ -21,6 +23,10 @@ pub struct Topo {
     /// How the machine is shown
     #[arg(long, value_enum, default_value_t = TopoFormat::Table, value_name = "FORMAT")]
     format: TopoFormat,
+    /// Show which network card is nearest to which GPU and disk, and what they share: a PCI bridge, the host bridge or the
+    /// node (as a table or JSON)
+    #[arg(long)]
+    pairs: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -52,7 +58,23 @@ impl Topo {
                 want.tasks = TaskScope::None;
             }
         }
+        if self.pairs && !matches!(self.format, TopoFormat::Table | TopoFormat::Json) {
+            return Err(Failure::Input(anyhow!(
+                "--pairs is a table or JSON: leave --format out, or add --format json"
+            )));
+        }
         let machine = self.source.read(want)?;
+        if self.pairs {
+            let pairs = pairs::nearest_cards(&machine);
+            return output::print(&match self.format {
+                TopoFormat::Json => {
+                    let answer = serde_json::json!({ "pairs": pairs });
+                    output::json("pairs/1", Some(&machine.origin), &answer)?
+                }
+                _ => nearfar_report::pairs::document(&machine, &pairs)
+                    .to_text(&output::style(colour)),
+            });
+        }
         output::print(&match self.format {
             TopoFormat::Table => {
                 nearfar_report::topo::document(&machine).to_text(&output::style(colour))

@@ -7,6 +7,7 @@ use super::site::{Site, node_file};
 use super::{Finding, Severity};
 use crate::change::Change;
 use crate::locality::{EffectiveNode, How};
+use crate::pairs::is_console;
 
 const WITHOUT: &str = "device-without-node";
 const OFFLINE: &str = "firmware-node-offline";
@@ -38,14 +39,43 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
 /// Whether a device is in use or made to move data in bulk. Bridges move none of their own, and the many functions of
 /// a processor's uncore without a driver are of no interest.
 fn matters(device: &PciDevice) -> bool {
+    !device.is_bridge()
+        && (is_made_for_data(device) || device.driver.is_some() || !device.is_identified())
+}
+
+/// Whether its class or its driver is one that moves data in bulk.
+fn is_made_for_data(device: &PciDevice) -> bool {
     const STORAGE: u32 = 0x01;
     const NETWORK: u32 = 0x02;
     const DISPLAY: u32 = 0x03;
     const PROCESSOR: u32 = 0x0b;
+    const FIBRE_CHANNEL: u32 = 0x0c04;
+    const INFINIBAND: u32 = 0x0c06;
+    const ENCRYPTION: u32 = 0x10;
     const ACCELERATOR: u32 = 0x12;
-    let base = device.class >> 16;
-    let bulk = matches!(base, STORAGE | NETWORK | DISPLAY | PROCESSOR | ACCELERATOR);
-    !device.is_bridge() && (bulk || device.driver.is_some() || !device.is_identified())
+    /// Copy engines, of class "system peripheral", and devices that a guest or a program has.
+    const DRIVERS: [&str; 4] = ["ioatdma", "idxd", "ptdma", "vfio-pci"];
+    let driver = device.driver.as_deref();
+    match device.class >> 16 {
+        DISPLAY => !is_console(device),
+        STORAGE | NETWORK | PROCESSOR | ENCRYPTION | ACCELERATOR => true,
+        _ => {
+            matches!(device.kind(), FIBRE_CHANNEL | INFINIBAND)
+                || driver.is_some_and(|driver| DRIVERS.contains(&driver))
+        }
+    }
+}
+
+/// Whether it is a storage controller without a disk, on a machine whose disks are known: a chipset's or QEMU's AHCI, or the
+/// virtio-fs of a guest.
+fn has_no_disk(site: &Site<'_>, device: &PciDevice) -> bool {
+    const NVM: u32 = 0x0108;
+    let machine = site.machine;
+    let disks_known = !machine.disks.is_empty() || machine.origin.emulation.is_some();
+    device.class >> 16 == 0x01
+        && device.kind() != NVM
+        && disks_known
+        && machine.names_on(device.address).is_empty()
 }
 
 fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut Ledger) {
@@ -57,7 +87,13 @@ fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut
     }
     match (node, told) {
         (None, Some(told)) if !online(told.node) => ledger.add(offline(site, device, told)),
-        (None, _) if site.has_several_nodes() => ledger.add(without(site, device)),
+        (None, _)
+            if site.has_several_nodes()
+                && is_made_for_data(device)
+                && !has_no_disk(site, device) =>
+        {
+            ledger.add(without(site, device));
+        }
         (Some(node), Some(told)) if node != told.node && online(told.node) => {
             ledger.add(differs(device, node, told))
         }

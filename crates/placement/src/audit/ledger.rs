@@ -6,6 +6,7 @@ use nearfar_machine::Known;
 
 use super::rules::RULES;
 use super::{Audit, Finding, NotChecked, RuleState, State};
+use crate::reason::without_numbers;
 
 /// Collects findings; the same reason for many things is one entry that counts them.
 #[derive(Default)]
@@ -18,7 +19,8 @@ pub(super) struct Ledger {
 
 #[derive(Default)]
 struct Things {
-    first: Option<String>,
+    /// The first with its own reason, which may have a number in it that the reason of all leaves open.
+    first: Option<(String, String)>,
     more: usize,
 }
 
@@ -43,7 +45,7 @@ impl Ledger {
             .or_default();
     }
 
-    /// A rule could not be checked for one thing.
+    /// A rule could not be checked for one thing. Reasons that differ in the thing's number only are one.
     pub fn skip_thing(
         &mut self,
         rule: &'static str,
@@ -52,10 +54,10 @@ impl Ledger {
     ) {
         let things = self
             .skipped
-            .entry((position(rule), because.to_owned()))
+            .entry((position(rule), without_numbers(because)))
             .or_default();
         match things.first {
-            None => things.first = Some(thing()),
+            None => things.first = Some((thing(), because.to_owned())),
             Some(_) => things.more += 1,
         }
     }
@@ -98,8 +100,8 @@ impl Ledger {
             rule: RULES.get(rule).map_or("", |rule| rule.id),
             because: match (things.first, things.more) {
                 (None, _) => because,
-                (Some(first), 0) => format!("{first}: {because}"),
-                (Some(first), more) => format!("{first} and {more} more: {because}"),
+                (Some((first, because)), 0) => format!("{first}: {because}"),
+                (Some((first, _)), more) => format!("{first} and {more} more: {because}"),
             },
         });
         let not_checked = not_checked.collect();

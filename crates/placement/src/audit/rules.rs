@@ -22,6 +22,9 @@ pub(super) const AMONG_NODES: &[&str] = &[
     "flat-distances",
     "task-memory-far",
     "cpuset-disjoint",
+    "node-nearly-full",
+    "huge-pages-elsewhere",
+    "no-card-on-node",
 ];
 
 /// Every rule, in the order in which findings of one severity are listed.
@@ -117,6 +120,26 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Notice,
         explanation: "Balancing is off while large tasks are unbound and move between nodes, or on while large memory is pinned, which it \
                       keeps unmapping and cannot move.",
+    },
+    Rule {
+        id: "node-nearly-full",
+        title: "node nearly full while another is nearly empty",
+        severity: Severity::Notice,
+        explanation: "Less than 5 % of a node's memory is free while another node has at least 25 % free: allocations go to \
+                      other nodes, or reclaim, swap and fail although there is memory.",
+    },
+    Rule {
+        id: "huge-pages-elsewhere",
+        title: "huge pages on other nodes than needed",
+        severity: Severity::Notice,
+        explanation: "A network card, a device that a program or guest has, or a task with huge pages is on a node without huge \
+                      pages while another node has some.",
+    },
+    Rule {
+        id: "no-card-on-node",
+        title: "GPU without a network card on its node",
+        severity: Severity::Notice,
+        explanation: "What goes from a GPU to the network crosses nodes: every network card is on another node.",
     },
     Rule {
         id: "flat-distances",

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use nearfar_machine::{CpuId, CpuSet, Distance, Interrupt, Machine, NodeId, NodeSet, PciAddress};
 
 use super::AuditOptions;
+use crate::fallback::MemoryHomes;
 use crate::locality::{EffectiveNode, Localities};
 use crate::near::{self, Ring};
-use crate::order;
 
 pub(super) struct Site<'a> {
     pub machine: &'a Machine,
@@ -25,6 +25,7 @@ pub(super) struct Site<'a> {
     /// Why a CPU may be on a node that does not list it: then what is near to a node is unknown.
     pub cpu_nodes_unknown: Option<String>,
     pub localities: Localities<'a>,
+    pub homes: MemoryHomes,
     /// Interrupts of each device, in the order of their numbers.
     pub by_device: BTreeMap<PciAddress, Vec<&'a Interrupt>>,
     /// Whether some CPU is in several nodes, as with fake ones.
@@ -60,6 +61,7 @@ impl<'a> Site<'a> {
             devices_unknown: devices_unknown(machine),
             cpu_nodes_unknown: machine.cpu_nodes_unknown_reason(),
             localities: Localities::new(machine),
+            homes: MemoryHomes::of(machine),
             by_device,
             shared: in_nodes > with_node,
             rings: RefCell::default(),
@@ -115,7 +117,7 @@ impl<'a> Site<'a> {
 
     /// The node a CPU of this node gets its memory from: itself, or the nearest that has memory.
     pub fn memory_home(&self, node: NodeId) -> NodeId {
-        order::memory_home(self.machine, node)
+        self.homes.home(node)
     }
 
     pub fn locality(&self, device: PciAddress) -> EffectiveNode {

@@ -1,6 +1,6 @@
 //! Nodes and distances as a whole, other writers, and what the source found wrong with its input.
 
-use nearfar_machine::{Node, Writer, WriterKind};
+use nearfar_machine::{Node, NodeSet, Writer, WriterKind};
 
 use super::ledger::Ledger;
 use super::site::Site;
@@ -61,12 +61,22 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
             Some(true) => ledger.checked(&[NO_MEMORY]),
             Some(false) => {
                 ledger.checked(&[NO_MEMORY]);
-                let home = site.memory_home(node.id);
-                let message = match home == node.id || node.has_cpus() != Some(true) {
-                    true => "It has no memory.".to_owned(),
-                    false => {
-                        format!("It has no memory: what its CPUs allocate comes from node {home}.")
+                let homes = site.homes.candidates(node.id);
+                let message = match homes.len() {
+                    _ if homes.is_empty() || node.has_cpus() != Some(true) => {
+                        "It has no memory.".to_owned()
                     }
+                    1 => {
+                        format!("It has no memory: what its CPUs allocate comes from node {homes}.")
+                    }
+                    _ => format!(
+                        "It has no memory: what its CPUs allocate comes from node {}, {}.",
+                        any_of(&homes),
+                        match site.machine.distances.unknown_reason() {
+                            None => "by the kernel's version: they are equally near",
+                            Some(_) => "whichever is nearest: the distances are unknown",
+                        }
+                    ),
                 };
                 ledger.add(Finding::new(NO_MEMORY, subject(), message).evidence(
                     format!("/sys/devices/system/node/node{}/meminfo", node.id),
@@ -75,6 +85,12 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
             }
         }
     }
+}
+
+/// Node numbers as alternatives: `1 or 2`.
+fn any_of(nodes: &NodeSet) -> String {
+    let numbers: Vec<String> = nodes.iter().map(|node| node.to_string()).collect();
+    numbers.join(" or ")
 }
 
 fn without_cpus(node: &Node) -> Finding {
@@ -102,33 +118,38 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
     };
     let online: Vec<&Node> = site.machine.online_nodes().collect();
     let [first, _, ..] = online[..] else { return };
-    // A hole is no statement; only a table that says one thing everywhere is flat.
-    let one = table.get(first.id, first.id);
-    let same = |from: &&Node| {
-        table.row(from.id).all(|(to, distance)| {
-            site.machine.node(to).is_none_or(|to| !to.online) || distance == one
-        })
-    };
-    let Some(one) = one.filter(|_| online.iter().all(same)) else {
+    let online_set = site.machine.online_node_set();
+    let Some(flat) = table.flat(&online_set) else {
         return;
     };
     let real = |node: &&Node| node.fake_of.unwrap_or(node.id);
     let fakes = online.iter().all(|node| real(node) == real(&first));
+    let themselves = if flat.with_local {
+        " and from themselves"
+    } else {
+        ""
+    };
     let message = format!(
-        "All {} nodes are at distance {one} from each other and from themselves.",
-        online.len()
+        "All {} nodes are at distance {} from each other{themselves}.",
+        online.len(),
+        flat.distance
     );
     let finding = Finding::new(FLAT, "node distances", message).evidence(
         format!("/sys/devices/system/node/node{}/distance", first.id),
         row(site, first),
     );
-    ledger.add(if fakes {
-        finding.severity(Severity::Fact).advice("They are fakes of one real node, so that is right.")
-    } else {
-        finding.advice(
+    ledger.add(match (fakes, flat.with_local) {
+        (true, _) => finding
+            .severity(Severity::Fact)
+            .advice("They are fakes of one real node, so that is right."),
+        (false, true) => finding.advice(
             "This table does not show what is near and what is far. Measure latency between the nodes; the \
              firmware's SLIT is where it would be fixed.",
-        )
+        ),
+        (false, false) => finding.severity(Severity::Fact).advice(
+            "That is right where each node has a link to every other. In a guest, and on larger machines, it often hides which \
+             of them are nearer: measure latency between the nodes.",
+        ),
     });
 }
 

@@ -105,14 +105,14 @@ pub(crate) fn deleting_is_usable(origin: &Origin) -> bool {
 
 /// The numbers at the start of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Version {
-    series: Series,
+pub(crate) struct Version {
+    pub(crate) series: Series,
     patch: u32,
 }
 
 impl Version {
     /// `6.1.90`, `6.1.0-21-amd64`, `6.9-rc1`, `5.14.0-503.el9.x86_64`.
-    fn parse(release: &str) -> Option<Self> {
+    pub(crate) fn parse(release: &str) -> Option<Self> {
         let numbers = release
             .split(|c: char| !c.is_ascii_digit() && c != '.')
             .next()?;

@@ -3,7 +3,7 @@
 use nearfar_machine::{Machine, NvmeSubsystem, PciAddress};
 
 use super::{NVME, PlanOptions, WRITER};
-use crate::audit::Finding;
+use crate::audit::{Audit, Finding, State};
 
 /// Whether the options take a finding up.
 pub(super) fn takes(machine: &Machine, options: &PlanOptions, finding: &Finding) -> bool {
@@ -15,6 +15,24 @@ pub(super) fn takes(machine: &Machine, options: &PlanOptions, finding: &Finding)
         .as_deref()
         .is_none_or(|only| listed(only) || finding.rule == WRITER);
     options.wants_rule(finding.rule) && chosen && !listed(&options.not_devices)
+}
+
+/// The part of an audit that the options name: their rules, and what is found about their devices.
+pub fn narrow(machine: &Machine, mut audit: Audit, options: &PlanOptions) -> Audit {
+    audit
+        .findings
+        .retain(|finding| takes(machine, options, finding));
+    audit.not_checked.retain(|not| options.wants_rule(not.rule));
+    audit.checked.retain(|rule| options.wants_rule(rule));
+    audit.rules.retain(|state| options.wants_rule(state.rule));
+    for state in &mut audit.rules {
+        let of_rule = audit.findings.iter().filter(|it| it.rule == state.rule);
+        state.findings = of_rule.count();
+        if state.state == State::Found && state.findings == 0 {
+            state.state = State::NothingFound;
+        }
+    }
+    audit
 }
 
 /// The PCI functions a finding is about: one, or every controller of a subsystem.

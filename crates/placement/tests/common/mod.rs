@@ -33,7 +33,7 @@ pub fn table(origin: DistanceOrigin, nodes: &[u32], rows: &[&[u32]]) -> Distance
 }
 
 /// A machine whose node N has the CPUs `cpus[N]` ("" for none), distances as the kernel gives them, 64 GiB of
-/// memory a node, and everything else known to be empty.
+/// memory a node, half of it free, and everything else known to be empty.
 pub fn machine(cpus: &[&str], distances: &[&[u32]]) -> Machine {
     let mut machine = Machine::empty(
         Origin::new(SourceKind::Description, "test"),
@@ -46,7 +46,10 @@ pub fn machine(cpus: &[&str], distances: &[&[u32]]) -> Machine {
         .map(|(&id, cpus)| Node::new(NodeId(id), set(cpus)))
         .collect();
     for node in &mut machine.nodes {
-        node.memory = Known::Yes(Memory::of(64 << 30));
+        node.memory = Known::Yes(Memory {
+            free_bytes: Some(32 << 30),
+            ..Memory::of(64 << 30)
+        });
     }
     machine.distances = Known::Yes(table(DistanceOrigin::Kernel, &ids, distances));
     let all = machine

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nearfar_machine::{NodeId, NodeSet};
+use nearfar_machine::{Machine, NodeId, NodeSet};
 use nearfar_proc::{TaskId, tasks};
 
 pub(super) use pages::Counts;
@@ -25,15 +25,28 @@ pub enum MemoryPolicy {
     Preferred,
     /// Of this node only.
     Bind,
+    /// Of every node with memory in turn, page by page.
+    Interleave,
 }
 
 impl MemoryPolicy {
+    /// The nodes it is for, where a task prefers this one. The kernel takes of them those that the cpuset allows.
+    pub(super) fn nodes(self, node: NodeId, machine: &Machine) -> NodeSet {
+        let with_memory = machine.online_nodes();
+        let with_memory = with_memory.filter(|node| node.has_memory() != Some(false));
+        match self {
+            Self::Preferred | Self::Bind => NodeSet::single(node),
+            Self::Interleave => with_memory.map(|node| node.id).collect(),
+        }
+    }
+
     /// Gives the calling thread this policy. `words` are of [`words`]; calls nothing but the kernel, so that it may stand
     /// between fork and exec.
     pub(super) fn set(self, words: &[libc::c_ulong]) -> io::Result<()> {
         let mode = match self {
             Self::Preferred => libc::MPOL_PREFERRED,
             Self::Bind => libc::MPOL_BIND,
+            Self::Interleave => libc::MPOL_INTERLEAVE,
         };
         // SAFETY: the kernel reads as many bits as the argument says, which the slice has; it takes one bit less than that
         // (get_nodes in mm/mempolicy.c).

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 
-use nearfar_machine::{Machine, NodeId, NodeSet};
+use nearfar_machine::{Machine, NodeId};
 use nearfar_proc::{affinity, tasks};
 
 use super::threads::ThreadMasks;
@@ -43,7 +43,8 @@ impl Keeper {
         kept.note(group, &[(process, me)])?;
         let narrow = kept.masks.groups[group].narrow.clone();
         let confine = affinity::Confinement::to(&narrow);
-        let nodes = memory::words(&NodeSet::single(node));
+        let nodes = policy.map(|policy| policy.nodes(node, machine));
+        let nodes = memory::words(&nodes.unwrap_or_default());
         // SAFETY: between fork and exec only system calls are made, on memory that was prepared before.
         unsafe {
             command.pre_exec(move || {

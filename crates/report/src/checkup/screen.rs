@@ -21,7 +21,7 @@ const MAX_NODES: usize = 8;
 /// Most rules of which findings are named.
 const MAX_RULES: usize = 9;
 /// Most reasons for which something was not checked.
-const MAX_REASONS: usize = 3;
+const MAX_REASONS: usize = 4;
 /// Most warnings shown, about the input and about the measurement each; one where the screen is full.
 const MAX_WARNINGS: usize = 2;
 

@@ -55,8 +55,13 @@ pub(crate) fn remark(table: &Distances) -> String {
         DistanceOrigin::Described => "as described",
         DistanceOrigin::Fake => "of fake nodes, inherited from the real ones",
     }];
-    if table.is_flat() {
-        remarks.push("all the same: the firmware tells nothing");
+    let nodes: NodeSet = table.nodes().iter().copied().collect();
+    match table.flat(&nodes) {
+        Some(flat) if flat.with_local => {
+            remarks.push("all the same: they do not show which nodes are near");
+        }
+        Some(_) => remarks.push("the same between all nodes"),
+        None => {}
     }
     if !table.is_symmetric() {
         remarks.push("not symmetric: row is where the CPU is");

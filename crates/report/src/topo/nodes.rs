@@ -104,8 +104,13 @@ fn remarks(node: &Node) -> Vec<String> {
         .into_iter()
         .flat_map(|memory| &memory.huge_pages);
     let pools = pools.filter(|pool| pool.total > 0);
-    remarks.extend(
-        pools.map(|pool| format!("{} huge pages of {}", pool.total, bytes(pool.page_bytes))),
-    );
+    remarks.extend(pools.map(|pool| {
+        let free = or(pool.free.map(|free| format!(", {free} free")), "");
+        format!(
+            "{} huge pages of {}{free}",
+            pool.total,
+            bytes(pool.page_bytes)
+        )
+    }));
     remarks
 }

@@ -20,6 +20,7 @@ const MOST_PAGE_SIZES: usize = 16;
 struct MemInfo {
     total: Option<u64>,
     free: Option<u64>,
+    reclaimable: Option<u64>,
     huge_total: Option<u64>,
     huge_free: Option<u64>,
     huge_size: Option<u64>,
@@ -99,6 +100,7 @@ fn known(info: MemInfo, huge_pages: Vec<HugePages>, place: &str, notes: &Notes) 
     Known::Yes(Memory {
         total_bytes,
         free_bytes,
+        reclaimable_bytes: info.reclaimable.filter(|&bytes| bytes <= total_bytes),
         huge_pages,
     })
 }
@@ -130,11 +132,19 @@ fn huge_page_size(tree: &Tree) -> Option<u64> {
     tree.with_bytes("proc/meminfo", parse).ok()?.huge_size
 }
 
+/// File pages on the kernel's lists, which tmpfs is not on, and reclaimable slab.
+fn reclaimable(content: &[u8]) -> Option<u64> {
+    let bytes = |name| meminfo::bytes(content, name);
+    let files = bytes("Active(file)")?.checked_add(bytes("Inactive(file)")?)?;
+    files.checked_add(bytes("SReclaimable").unwrap_or(0))
+}
+
 fn parse(content: &[u8]) -> MemInfo {
     let bytes = |name| meminfo::bytes(content, name);
     MemInfo {
         total: bytes("MemTotal"),
         free: bytes("MemFree"),
+        reclaimable: reclaimable(content),
         huge_total: meminfo::count(content, "HugePages_Total"),
         huge_free: meminfo::count(content, "HugePages_Free"),
         huge_size: bytes("Hugepagesize"),

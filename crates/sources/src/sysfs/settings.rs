@@ -38,6 +38,13 @@ pub(crate) fn read(tree: &Tree, notes: &Notes) -> Settings {
             "enabled",
             chosen,
         ),
+        zone_reclaim_mode: file(
+            tree,
+            notes,
+            "proc/sys/vm",
+            "zone_reclaim_mode",
+            value::natural32,
+        ),
     }
 }
 

@@ -363,6 +363,7 @@ pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
     })?;
     match &parsed.verb {
         Verb::Apply(apply) => apply.check_rules()?,
+        Verb::Audit(audit) => audit.check_rules()?,
         Verb::Plan(plan) => plan.check_rules()?,
         _ => {}
     }

@@ -1,0 +1,137 @@
+//! Which network card is nearest to which GPU or disk.
+//!
+//! ```text
+//! 0000:40 ─┬─ 40:01.0 ─┬─ 41:00.0 GPU       bridge      one PCI bridge above both: traffic need not leave it
+//!          │           └─ 42:00.0 card
+//!          └─ 40:02.0 ─── 43:00.0 card      root bus    one host bridge
+//! 0000:60 ──── 60:01.0 ── 61:00.0 card      node        then by distance
+//! ```
+
+use nearfar_machine::{Distance, Machine, PciAddress, PciDevice};
+use serde::Serialize;
+
+use crate::locality::Localities;
+
+/// What two functions have in common, nearest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Common {
+    /// A PCI bridge or switch.
+    Bridge,
+    /// The host bridge.
+    RootBus,
+    Node,
+    /// Neither: they are on different nodes.
+    Nothing,
+    /// The node of one of them is unknown.
+    Unknown,
+}
+
+/// A GPU or disk with its nearest network cards.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Nearest {
+    pub device: PciAddress,
+    /// Equally near, by address; empty where there is no card.
+    pub cards: Vec<PciAddress>,
+    pub common: Common,
+    /// The lowest bridge above both, for [`Common::Bridge`].
+    pub bridge: Option<PciAddress>,
+    /// From the device's node to the cards'.
+    pub distance: Option<Distance>,
+}
+
+/// Whether it is a network card: an Ethernet, InfiniBand or other network controller.
+pub fn is_card(device: &PciDevice) -> bool {
+    device.class >> 16 == 0x02 || device.kind() == 0x0c06
+}
+
+/// Whether it is a GPU or another accelerator; the screen of a management controller is not.
+pub fn is_gpu(device: &PciDevice) -> bool {
+    match device.class >> 16 {
+        0x03 => !is_console(device),
+        0x12 => true,
+        _ => device.kind() == 0x0b40,
+    }
+}
+
+/// Whether it is the screen of a management controller or guest.
+pub(crate) fn is_console(device: &PciDevice) -> bool {
+    const CONSOLES: [&str; 5] = ["ast", "mgag200", "hibmc-drm", "bochs-drm", "cirrus"];
+    let driver = device.driver.as_deref();
+    driver.is_some_and(|driver| CONSOLES.contains(&driver))
+}
+
+/// Whether it is an NVMe controller, or another storage controller with disks.
+pub fn is_disk(machine: &Machine, device: &PciDevice) -> bool {
+    device.kind() == 0x0108
+        || (device.class >> 16 == 0x01 && !machine.names_on(device.address).is_empty())
+}
+
+/// Every GPU and disk, by address, with its nearest network cards.
+pub fn nearest_cards(machine: &Machine) -> Vec<Nearest> {
+    let localities = Localities::new(machine);
+    let all = || machine.pci.get().into_iter().flatten();
+    let cards: Vec<&PciDevice> = all().filter(|device| is_card(device)).collect();
+    let devices = all().filter(|device| is_gpu(device) || is_disk(machine, device));
+    let nearest = |device: &PciDevice| {
+        let ranked = cards
+            .iter()
+            .map(|card| (rank(machine, &localities, device, card), card));
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_by_key(|((common, hops, distance, _), card)| {
+            (*common, *hops, distance.is_none(), *distance, card.address)
+        });
+        let Some(&((common, hops, distance, bridge), _)) = ranked.first() else {
+            return Nearest {
+                device: device.address,
+                cards: Vec::new(),
+                common: Common::Unknown,
+                bridge: None,
+                distance: None,
+            };
+        };
+        let as_near = ranked
+            .iter()
+            .take_while(|((common_, hops_, distance_, _), _)| {
+                (*common_, *hops_, *distance_) == (common, hops, distance)
+            });
+        Nearest {
+            device: device.address,
+            cards: as_near.map(|(_, card)| card.address).collect(),
+            common,
+            bridge,
+            distance,
+        }
+    };
+    devices.map(nearest).collect()
+}
+
+/// What they have in common, the bridges between them, the distance of their nodes, the lowest bridge above both.
+type Rank = (Common, usize, Option<Distance>, Option<PciAddress>);
+
+fn rank(machine: &Machine, localities: &Localities<'_>, a: &PciDevice, b: &PciDevice) -> Rank {
+    let (node_a, node_b) = (localities.of(a.address).node, localities.of(b.address).node);
+    let distance = node_a.zip(node_b).and_then(|(a, b)| machine.distance(a, b));
+    let (above_a, above_b) = (bridges(machine, a), bridges(machine, b));
+    let shared = above_a.iter().enumerate().find_map(|(hops, bridge)| {
+        let other = above_b.iter().position(|it| it == bridge)?;
+        Some((hops + other, *bridge))
+    });
+    match (shared, node_a, node_b) {
+        (Some((hops, bridge)), ..) => (Common::Bridge, hops, distance, Some(bridge)),
+        _ if a.root == b.root => (Common::RootBus, 0, distance, None),
+        (_, Some(a), Some(b)) if a == b => (Common::Node, 0, distance, None),
+        (_, Some(_), Some(_)) => (Common::Nothing, 0, distance, None),
+        _ => (Common::Unknown, 0, None, None),
+    }
+}
+
+/// The bridges above a function, lowest first.
+fn bridges(machine: &Machine, device: &PciDevice) -> Vec<PciAddress> {
+    // Input that has a bridge above itself ends here; PCI has 256 buses in a domain.
+    const MAX_DEPTH: usize = 256;
+    let above = |address: &PciAddress| machine.pci_device(*address)?.parent;
+    std::iter::successors(device.parent, above)
+        .take(MAX_DEPTH)
+        .collect()
+}
