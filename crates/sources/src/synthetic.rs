@@ -9,6 +9,9 @@
 //! distance:21                       the same distance from each node to each other one
 //! ```
 //!
+//! What `lstopo --of synthetic` prints is one, too: `Package:2 [NUMANode(memory=33554432000)] L3Cache:1(size=20971520)
+//! Core:8 PU:2(indexes=2*16:1*2)` has a node in each package, and CPUs numbered by the kernel.
+//!
 //! Levels are those of hwloc's synthetic topologies (`package`, `die`, `cluster`, `group`, `node`, caches, `core`,
 //! `pu`) and count likewise: children of each parent. CPUs are numbered in order, so SMT siblings stand side by side.
 
@@ -23,7 +26,7 @@ use crate::error::TextError;
 use crate::limits::MOST_NODES;
 use crate::value::ValueError;
 pub(crate) use grammar::resembles;
-use grammar::{Distant, Kind, Level, Spec};
+use grammar::{Distant, Indexes, Kind, Level, Spec};
 
 const BECAUSE: &str = "a synthetic string has only nodes, CPUs, caches, memory and distances";
 
@@ -61,14 +64,26 @@ pub fn parse(text: &str) -> Result<Machine, TextError> {
     }
     let mut machine = Machine::empty(Origin::new(SourceKind::Synthetic, text.trim()), BECAUSE);
     let (cpus, nodes) = (cpus as u32, nodes as u32);
+    let numbers = |indexes: &Option<Indexes>, count, most| match indexes {
+        Some(indexes) => indexes
+            .numbers(count, most)
+            .map_err(|problem| wrong(problem.to_string(), "leave the indexes out")),
+        None => Ok((0..count).collect()),
+    };
+    let order = Order {
+        cpus: numbers(&spec.cpu_indexes, cpus, MAX_NUMBER + 1)?,
+        nodes: numbers(&spec.node_indexes, nodes, MOST_NODES as u32)?,
+    };
     machine.nodes = (0..nodes)
-        .map(|node| build_node(node, cpus / nodes, &spec))
+        .map(|node| build_node(node, cpus / nodes, &spec, &order))
         .collect();
+    machine.nodes.sort_by_key(|node| node.id);
     machine.cpus = (0..cpus)
-        .map(|cpu| build_cpu(cpu, cpus, nodes, &spec.levels))
+        .map(|cpu| build_cpu(cpu, &spec.levels, &order))
         .collect();
-    machine.cpu_states = CpuStates::online_only(span(0, cpus), BECAUSE);
-    machine.caches = caches(&spec.levels, cpus);
+    machine.cpus.sort_by_key(|cpu| cpu.id);
+    machine.cpu_states = CpuStates::online_only(order.span(0, cpus), BECAUSE);
+    machine.caches = caches(&spec.levels, cpus, &order);
     machine.distances = match &spec.distances {
         Some(distant) => Known::Yes(matrix(distant, nodes).map_err(|problem| {
             wrong(
@@ -81,13 +96,27 @@ pub fn parse(text: &str) -> Result<Machine, TextError> {
     Ok(machine)
 }
 
-/// `count` CPUs from `first` on.
-fn span(first: u32, count: u32) -> CpuSet {
-    CpuSet::range(CpuId(first), CpuId(first + count.max(1) - 1))
+/// The kernel's numbers of CPUs and nodes, in the order of the string.
+struct Order {
+    cpus: Vec<u32>,
+    nodes: Vec<u32>,
 }
 
-fn build_node(node: u32, cpus: u32, spec: &Spec) -> Node {
-    let mut built = Node::new(NodeId(node), span(node * cpus, cpus));
+impl Order {
+    /// `count` CPUs from place `first` on.
+    fn span(&self, first: u32, count: u32) -> CpuSet {
+        let (first, count) = (first as usize, count.max(1) as usize);
+        self.cpus[first..first + count]
+            .iter()
+            .copied()
+            .map(CpuId)
+            .collect()
+    }
+}
+
+fn build_node(node: u32, cpus: u32, spec: &Spec, order: &Order) -> Node {
+    let id = NodeId(order.nodes[node as usize]);
+    let mut built = Node::new(id, order.span(node * cpus, cpus));
     built.memory = match spec.memory {
         Some(bytes) => Known::Yes(Memory::of(bytes)),
         None => Known::no("the synthetic string gives no memory; add memory:64G"),
@@ -103,10 +132,16 @@ fn part(levels: &[Level], kind: Kind, cpus: u32, cpu: u32) -> Option<(u32, u32)>
     Some((cpu / size, size))
 }
 
-fn build_cpu(cpu: u32, cpus: u32, nodes: u32, levels: &[Level]) -> Cpu {
-    let leader = |kind| part(levels, kind, cpus, cpu).map(|(index, size)| CpuId(index * size));
-    let mut built = Cpu::new(CpuId(cpu), Some(NodeId(cpu / (cpus / nodes))));
-    built.core = leader(Kind::Core).or(Some(CpuId(cpu)));
+fn build_cpu(cpu: u32, levels: &[Level], order: &Order) -> Cpu {
+    let (cpus, nodes) = (order.cpus.len() as u32, order.nodes.len() as u32);
+    let leader = |kind| {
+        let (index, size) = part(levels, kind, cpus, cpu)?;
+        order.span(index * size, size).first()
+    };
+    let id = CpuId(order.cpus[cpu as usize]);
+    let node = order.nodes[(cpu / (cpus / nodes)) as usize];
+    let mut built = Cpu::new(id, Some(NodeId(node)));
+    built.core = leader(Kind::Core).or(Some(id));
     built.kernel_core_id = part(levels, Kind::Core, cpus, cpu).map(|(index, _)| index.into());
     built.cluster = leader(Kind::Cluster);
     built.die = leader(Kind::Die);
@@ -114,7 +149,7 @@ fn build_cpu(cpu: u32, cpus: u32, nodes: u32, levels: &[Level]) -> Cpu {
     built
 }
 
-fn caches(levels: &[Level], cpus: u32) -> Vec<Cache> {
+fn caches(levels: &[Level], cpus: u32, order: &Order) -> Vec<Cache> {
     let mut caches = Vec::new();
     for (at, level) in levels.iter().enumerate() {
         let Kind::Cache(depth, kind) = level.kind else {
@@ -129,7 +164,7 @@ fn caches(levels: &[Level], cpus: u32) -> Vec<Cache> {
         caches.extend((0..objects).map(|index| Cache {
             level: depth,
             kind,
-            cpus: span(index * size, size),
+            cpus: order.span(index * size, size),
             size_bytes: size_bytes.clone(),
             line_bytes: None,
             ways: None,

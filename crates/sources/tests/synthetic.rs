@@ -119,6 +119,60 @@ fn a_fault_is_named_with_the_word() {
     }
 }
 
+#[test]
+fn what_lstopo_prints_as_a_synthetic_string_is_one() {
+    let machine = synthetic::parse(
+        "Package:2 [NUMANode(memory=33554432000)] L3Cache:1(size=20971520) L2Cache:2(size=262144) L1dCache:1(size=32768) \
+         L1iCache:1(size=32768) Core:1 PU:2(indexes=2*4:1*2)",
+    )
+    .unwrap();
+    assert_eq!(machine.check(), Vec::<String>::new());
+    let cpus: Vec<_> = machine
+        .nodes
+        .iter()
+        .map(|node| node.known_cpus().to_string())
+        .collect();
+    assert_eq!(cpus, ["0-1,4-5", "2-3,6-7"]);
+    assert_eq!(machine.nodes[1].total_bytes(), Some(33554432000));
+    assert_eq!(
+        machine.siblings(nearfar_machine::CpuId(1)).to_string(),
+        "1,5"
+    );
+    assert_eq!(
+        machine
+            .caches
+            .iter()
+            .filter(|cache| cache.level == 3)
+            .count(),
+        2
+    );
+    // The last loop may be left out, and nodes may have numbers too.
+    let short = synthetic::parse("[NUMANode(memory=1GB)] Core:4 PU:2(indexes=2*4)").unwrap();
+    assert_eq!(short.nodes.len(), 1);
+    assert_eq!(short.siblings(nearfar_machine::CpuId(3)).to_string(), "3,7");
+    let turned = synthetic::parse("node:2(indexes=1,0) pu:2").unwrap();
+    let cpus: Vec<_> = turned
+        .nodes
+        .iter()
+        .map(|node| node.known_cpus().to_string())
+        .collect();
+    assert_eq!(cpus, ["2-3", "0-1"]);
+    for wrong in [
+        "node:2 pu:2(indexes=0,1,2)",
+        "pu:4(indexes=0,1,1,2)",
+        "pu:4(indexes=x)",
+        "pu:4(indexes=2*4294967295:7*4294967295)",
+    ] {
+        assert!(
+            synthetic::parse(wrong)
+                .unwrap_err()
+                .to_string()
+                .contains("indexes"),
+            "{wrong}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn no_text_panics(text in "[a-z0-9:,;()= -]{0,60}") {

@@ -14,6 +14,58 @@ pub(super) struct Spec {
     pub levels: Vec<Level>,
     pub memory: Option<u64>,
     pub distances: Option<Distant>,
+    /// The kernel's numbers of nodes and of CPUs in the order of the string, where it gives them.
+    pub node_indexes: Option<Indexes>,
+    pub cpu_indexes: Option<Indexes>,
+}
+
+/// `indexes=` of hwloc.
+pub(super) enum Indexes {
+    /// `0,2,1,3`
+    List(Vec<u32>),
+    /// `2*16:1*2`: loops as steps and counts, the first one counting by one.
+    Loops(Vec<(u32, u32)>),
+}
+
+impl Indexes {
+    /// The numbers of so many objects: each once, and below `most`.
+    pub(super) fn numbers(&self, count: u32, most: u32) -> Result<Vec<u32>, ValueError> {
+        let numbers: Vec<u32> = match self {
+            Self::List(list) => list.clone(),
+            // hwloc_synthetic_process_indexes() in hwloc/topology-synthetic.c.
+            Self::Loops(loops) => {
+                let product = loops.iter().fold(1u64, |product, (_, count)| {
+                    product.saturating_mul((*count).into())
+                });
+                let rest = u32::try_from(u64::from(count) / product).unwrap_or(0);
+                let is_missing = u64::from(rest) * product == u64::from(count) && rest > 1;
+                let last = is_missing.then_some((1, rest));
+                let of = |at: u32| {
+                    let mut weight = 1u64;
+                    let mut number = 0u64;
+                    for &(step, count) in loops.iter().chain(&last) {
+                        let digit = u64::from(at / step % count);
+                        number = number.saturating_add(digit.saturating_mul(weight));
+                        weight = weight.saturating_mul(count.into());
+                    }
+                    u32::try_from(number).unwrap_or(u32::MAX)
+                };
+                (0..count).map(of).collect()
+            }
+        };
+        let mut each = numbers.clone();
+        each.sort_unstable();
+        each.dedup();
+        match each.len() == count as usize
+            && numbers.len() == each.len()
+            && each.last() < Some(&most)
+        {
+            true => Ok(numbers),
+            false => Err(ValueError::Contradiction(format!(
+                "its indexes are not {count} different numbers below {most}"
+            ))),
+        }
+    }
 }
 
 /// One level: how many objects of a kind each object of the level before holds.
@@ -53,8 +105,10 @@ pub(super) fn place(text: &str) -> String {
 pub(crate) fn resembles(text: &str) -> bool {
     let mut words = text.split_whitespace().peekable();
     let known = |word: &&str| {
-        word.split_once(':')
-            .is_some_and(|(name, _)| kind(&name.to_ascii_lowercase()).is_some())
+        let name = word.split_once(':').map(|(name, _)| name);
+        let attached = || word.strip_prefix('[')?.split(['(', ']']).next();
+        name.or_else(attached)
+            .is_some_and(|name| kind(&name.to_ascii_lowercase()).is_some())
     };
     words.peek().is_some() && words.any(|word| known(&word))
 }
@@ -64,9 +118,20 @@ pub(super) fn parse(text: &str) -> Result<Spec, TextError> {
     let fail = |error: ValueError| TextError::new(&place(text), None, error.to_string(), EXAMPLE);
     let mut spec = Spec::default();
     for word in split(text) {
-        let (name, value) = word
-            .split_once(':')
-            .ok_or_else(|| fail(ValueError::malformed(&word, "a word with a colon")))?;
+        // hwloc attaches the node of each object of the level before in brackets.
+        let attached = word
+            .strip_prefix('[')
+            .and_then(|word| word.strip_suffix(']'));
+        let attached = attached.map(|word| {
+            let end = word.find('(').unwrap_or(word.len());
+            (&word[..end], format!("1{}", &word[end..]))
+        });
+        let (name, value) = match &attached {
+            Some((name, value)) => (*name, value.as_str()),
+            None => word
+                .split_once(':')
+                .ok_or_else(|| fail(ValueError::malformed(&word, "a word with a colon")))?,
+        };
         let name = name.to_ascii_lowercase();
         match name.as_str() {
             "memory" | "mem" => spec.memory = Some(memory(value).map_err(fail)?),
@@ -74,8 +139,7 @@ pub(super) fn parse(text: &str) -> Result<Spec, TextError> {
             _ => {
                 let kind =
                     kind(&name).ok_or_else(|| fail(ValueError::malformed(&name, "a level")))?;
-                let (level, memory) = level(kind, value).map_err(fail)?;
-                spec.memory = spec.memory.or(memory);
+                let level = level(kind, value, &mut spec).map_err(fail)?;
                 spec.levels.push(level);
             }
         }
@@ -90,8 +154,8 @@ fn split(text: &str) -> Vec<String> {
     let mut depth = 0usize;
     for c in text.chars() {
         match c {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
         match words.last_mut() {
@@ -131,8 +195,8 @@ fn cache(name: &str) -> Option<Kind> {
     Some(Kind::Cache(level, kind))
 }
 
-/// `4`, `1(size=32M)`, `2(memory=16G)`.
-fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), ValueError> {
+/// `4`, `1(size=32M)`, `2(memory=16G)`, `2(indexes=2*16:1*2)`.
+fn level(kind: Kind, value: &str, spec: &mut Spec) -> Result<Level, ValueError> {
     let (count, attributes) = match value.split_once('(') {
         Some((count, rest)) => (
             count,
@@ -147,11 +211,17 @@ fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), ValueError> {
         .ok()
         .filter(|&count| count > 0)
         .ok_or_else(not_a_count)?;
-    let (mut bytes, mut held) = (None, None);
+    let mut bytes = None;
     for attribute in attributes.split_whitespace() {
         match (attribute.split_once('='), kind) {
             (Some(("size", size)), Kind::Cache(..)) => bytes = Some(memory(size)?),
-            (Some(("memory", size)), Kind::Node) => held = Some(memory(size)?),
+            (Some(("memory", size)), Kind::Node) => {
+                spec.memory = spec.memory.or(Some(memory(size)?))
+            }
+            (Some(("indexes", list)), Kind::Node) => spec.node_indexes = Some(indexes(list)?),
+            (Some(("indexes", list)), Kind::Pu) => spec.cpu_indexes = Some(indexes(list)?),
+            // The numbers of cores and packages, which decide nothing.
+            (Some(("indexes", _)), _) => {}
             _ => {
                 return Err(ValueError::malformed(
                     attribute,
@@ -160,7 +230,26 @@ fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), ValueError> {
             }
         }
     }
-    Ok((Level { kind, count, bytes }, held))
+    Ok(Level { kind, count, bytes })
+}
+
+/// `0,2,1,3` or `2*16:1*2`.
+fn indexes(text: &str) -> Result<Indexes, ValueError> {
+    let malformed = || ValueError::malformed(text, "indexes such as 0,2,1,3 or 2*16:1*2");
+    if text.contains('*') {
+        let one = |part: &str| {
+            let (step, count) = part.split_once('*')?;
+            let numbers = (step.parse().ok()?, count.parse().ok()?);
+            (numbers.0 > 0 && numbers.1 > 0).then_some(numbers)
+        };
+        let loops = text.split(':').map(one).collect::<Option<Vec<_>>>();
+        return loops.map(Indexes::Loops).ok_or_else(malformed);
+    }
+    let list = text
+        .split(',')
+        .map(|number| number.parse().ok())
+        .collect::<Option<Vec<_>>>();
+    list.map(Indexes::List).ok_or_else(malformed)
 }
 
 fn memory(value: &str) -> Result<u64, ValueError> {
