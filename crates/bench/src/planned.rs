@@ -81,7 +81,7 @@ mod tests {
     fn gallery(name: &str) -> Machine {
         let want = nearfar_sources::Want::audit();
         let request = nearfar_sources::Request {
-            source: Some(name.to_owned()),
+            sources: vec![name.to_owned()],
             ..nearfar_sources::Request::live(want)
         };
         nearfar_sources::read(&request).unwrap()

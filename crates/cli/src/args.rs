@@ -44,11 +44,11 @@ pub struct FormatArgs {
 /// Where the machine's description comes from.
 #[derive(Args, Clone)]
 pub struct SourceArgs {
-    /// A file, recognised by its content (snapshot, JSON of `topo`, hwloc XML, `numactl -H` text, description), "-" for
-    /// standard input, a name from `nearfar lab machines`, or a synthetic string such as "node:4 core:12 pu:2
-    /// distance:10,16,32,33" [default: the running system]
+    /// A file, recognised by its content (snapshot, JSON of `topo`, hwloc XML, text of `numactl -H`, lscpu and others,
+    /// description), "-" for standard input, a name from `nearfar lab machines`, or a synthetic string such as "node:4
+    /// core:12 pu:2 distance:10,16,32,33"; several describe one machine together [default: the running system]
     #[arg(long, value_name = "SOURCE", conflicts_with = "root")]
-    pub source: Option<String>,
+    pub source: Vec<String>,
     /// Read /sys and /proc below this directory instead of below /
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
@@ -61,15 +61,13 @@ pub struct SourceArgs {
 impl SourceArgs {
     /// The arguments, as another verb takes them for the same machine.
     pub fn words(&self) -> Vec<OsString> {
-        let word =
-            |name: &str, value: Option<OsString>| value.map(|value| [OsString::from(name), value]);
         let Self { source, root, fake } = self.clone();
-        let all = [
-            word("--source", source.map(Into::into)),
-            word("--root", root.map(Into::into)),
-            word("--fake", fake.map(Into::into)),
-        ];
-        all.into_iter().flatten().flatten().collect()
+        let source = source.into_iter().map(|source| ("--source", source.into()));
+        let root = root.map(|root| ("--root", root.into()));
+        let fake = fake.map(|fake| ("--fake", fake.into()));
+        let all = source.chain(root).chain(fake);
+        all.flat_map(|(name, value): (&str, OsString)| [name.into(), value])
+            .collect()
     }
 
     /// Reads what is wanted of the machine. Fails where it has not every process that is asked for by number.
@@ -77,7 +75,7 @@ impl SourceArgs {
         let Self { source, root, fake } = self.clone();
         let scope = want.tasks.clone();
         let request = Request {
-            source,
+            sources: source,
             root,
             fake,
             want,

@@ -1,5 +1,7 @@
 //! CPUs and the caches they share.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CpuId, NodeId};
@@ -119,13 +121,15 @@ pub struct CpuStates {
 
 impl CpuStates {
     /// These CPUs online, nothing else known, with the reason why.
-    pub fn online_only(online: CpuSet, because: &'static str) -> Self {
+    pub fn online_only(online: CpuSet, because: impl Into<Cow<'static, str>>) -> Self {
+        let because = because.into();
+        let because = || because.clone();
         Self {
-            possible: Known::no(because),
+            possible: Known::no(because()),
             online,
-            isolated: Known::no(because),
-            nohz_full: Known::no(because),
-            allowed: Known::no(because),
+            isolated: Known::no(because()),
+            nohz_full: Known::no(because()),
+            allowed: Known::no(because()),
         }
     }
 

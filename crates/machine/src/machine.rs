@@ -1,5 +1,7 @@
 //! The machine as a whole, and the questions about it that need no judgement.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::{Cache, Cpu, CpuStates};
@@ -65,26 +67,28 @@ pub struct Machine {
 
 impl Machine {
     /// A machine without anything, every part unknown for the given reason. Sources fill in what they see.
-    pub fn empty(origin: Origin, because: &'static str) -> Self {
+    pub fn empty(origin: Origin, because: impl Into<Cow<'static, str>>) -> Self {
+        let because = because.into();
+        let because = || because.clone();
         Self {
             origin,
             nodes: Vec::new(),
-            possible_nodes: Known::no(because),
-            distances: Known::no(because),
-            firmware_distances: Known::no(because),
+            possible_nodes: Known::no(because()),
+            distances: Known::no(because()),
+            firmware_distances: Known::no(because()),
             cpus: Vec::new(),
-            cpu_states: CpuStates::online_only(CpuSet::new(), because),
+            cpu_states: CpuStates::online_only(CpuSet::new(), because()),
             caches: Vec::new(),
-            pci: Known::no(because),
-            host_bridges: Known::no(because),
-            interrupts: Known::no(because),
-            networks: Known::no(because),
+            pci: Known::no(because()),
+            host_bridges: Known::no(because()),
+            interrupts: Known::no(because()),
+            networks: Known::no(because()),
             disks: Vec::new(),
-            nvme: Known::no(because),
-            tasks: Known::no(because),
-            cpusets: Known::no(because),
-            settings: Settings::unknown(because),
-            writers: Known::no(because),
+            nvme: Known::no(because()),
+            tasks: Known::no(because()),
+            cpusets: Known::no(because()),
+            settings: Settings::unknown(because()),
+            writers: Known::no(because()),
             warnings: Vec::new(),
         }
     }

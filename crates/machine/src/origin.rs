@@ -77,9 +77,13 @@ pub enum SourceKind {
     HwlocXml,
     /// The text that `numactl -H` prints.
     NumactlText,
+    /// Text that other programs print, such as `lscpu`, or several together.
+    Text,
     Description,
     /// A synthetic string.
     Synthetic,
+    /// Sources of several kinds that describe one machine together.
+    Joined,
 }
 
 impl std::fmt::Display for SourceKind {
@@ -90,8 +94,10 @@ impl std::fmt::Display for SourceKind {
             Self::Snapshot => "snapshot",
             Self::HwlocXml => "hwloc XML",
             Self::NumactlText => "numactl -H text",
+            Self::Text => "text",
             Self::Description => "description file",
             Self::Synthetic => "synthetic string",
+            Self::Joined => "sources",
         })
     }
 }

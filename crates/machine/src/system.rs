@@ -1,5 +1,7 @@
 //! Settings of the system that decide over locality, and programs that write the same files nearfar does.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::known::Known;
@@ -18,12 +20,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn unknown(because: &'static str) -> Self {
+    pub fn unknown(because: impl Into<Cow<'static, str>>) -> Self {
+        let because = because.into();
+        let because = || because.clone();
         Self {
-            numa_balancing: Known::no(because),
-            default_interrupt_affinity: Known::no(because),
-            governor: Known::no(because),
-            transparent_huge_pages: Known::no(because),
+            numa_balancing: Known::no(because()),
+            default_interrupt_affinity: Known::no(because()),
+            governor: Known::no(because()),
+            transparent_huge_pages: Known::no(because()),
         }
     }
 }

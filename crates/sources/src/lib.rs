@@ -5,18 +5,19 @@
 //! live system, --root DIR ──► sysfs ─────────┐
 //! file, stdin ──► what is it? ─► snapshot    │
 //!                             ─► hwloc_xml   ├──► Machine ──► fake ──► Machine with fake nodes
-//!                             ─► numactl     │
+//!                             ─► text        │
 //!                             ─► description │
 //! gallery name ───────────────► description  │
 //! "node:2 core:4" ────────────► synthetic ───┘
 //! ```
 //!
-//! [`read`] is the way in. A source that contradicts itself is read as far as it goes; the contradiction travels with
+//! [`read`] is the way in; several sources of one machine are joined. A source that contradicts itself is read as far as it goes; the contradiction travels with
 //! the machine as a warning. Nothing in here decides anything, prints anything or writes to the system.
 
 mod device_files;
 mod error;
 mod gallery;
+mod join;
 mod limits;
 mod parallel;
 mod recognise;
@@ -28,10 +29,10 @@ mod warnings;
 pub mod description;
 pub mod fake;
 pub mod hwloc_xml;
-pub mod numactl;
 pub mod snapshot;
 pub mod synthetic;
 pub mod sysfs;
+pub mod text;
 pub mod tree;
 
 pub use device_files::{DeviceNumbers, device_numbers};

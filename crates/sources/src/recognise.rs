@@ -1,15 +1,16 @@
 //! Recognises a file by its content. Names and extensions are not used: people send `topo.txt`.
 
 use crate::error::SourceError;
-use crate::{numactl, snapshot};
+use crate::snapshot;
 
 /// What nearfar reads from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Snapshot,
     HwlocXml,
-    Numactl,
     Description,
+    /// Whatever else: what programs printed may begin anywhere in it.
+    Text,
 }
 
 /// Bytes of a file that are enough to recognise it.
@@ -17,8 +18,8 @@ pub(crate) const HEAD: usize = 64 << 10;
 
 const EXTRACT: &str = "extract it and give the directory that holds sys and proc with --root";
 const DECOMPRESS: &str = "decompress it first";
-const WANTED: &str = "a snapshot, the JSON of nearfar topo, hwloc XML (lstopo topology.xml), the output of numactl -H or a description file \
-     (TOML) is wanted";
+const WANTED: &str = "a snapshot, the JSON of nearfar topo, hwloc XML (lstopo topology.xml), text that numactl -H, lscpu or the like \
+     printed, or a description file (TOML) is wanted";
 
 /// What stands at the beginning of files that are nothing for nearfar, and what to do about them.
 const FOREIGN: &[(&[u8], &str, &str)] = &[
@@ -64,19 +65,55 @@ pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
     if text.is_empty() {
         return unknown("it is empty", WANTED);
     }
-    if text.starts_with('{') {
+    if text.starts_with('{')
+        && ["\"nearfar_snapshot\"", "\"schema\""]
+            .iter()
+            .any(|key| text.contains(key))
+    {
         return Ok(Kind::Snapshot);
     }
-    if text.starts_with("<?xml") || text.starts_with("<!") || text.starts_with("<topology") {
+    if is_xml(text) && text.contains("<topology") {
         return Ok(Kind::HwlocXml);
     }
-    if numactl::resembles(text) {
-        return Ok(Kind::Numactl);
+    if text.lines().any(is_table_of_toml) {
+        return Ok(Kind::Description);
+    }
+    Ok(Kind::Text)
+}
+
+/// What a text was meant to be in which no program's output was found.
+pub(crate) fn without_output(head: &[u8], place: &str) -> Result<Kind, SourceError> {
+    let text = String::from_utf8_lossy(head);
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let json = text.strip_prefix('{').map(str::trim_start);
+    if json.is_some_and(|json| json.starts_with(['"', '}'])) {
+        return Ok(Kind::Snapshot);
+    }
+    if is_xml(text) {
+        return Ok(Kind::HwlocXml);
     }
     if text.lines().any(is_toml) {
         return Ok(Kind::Description);
     }
-    unknown("it is text without a line that nearfar knows", WANTED)
+    Err(SourceError::NotRecognised {
+        place: place.to_owned(),
+        looks_like: "it is text without a line that nearfar knows".to_owned(),
+        next: WANTED,
+    })
+}
+
+fn is_xml(text: &str) -> bool {
+    ["<?xml", "<!", "<topology"]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
+/// `[[node]]`
+fn is_table_of_toml(line: &str) -> bool {
+    let name = line
+        .strip_prefix("[[")
+        .and_then(|line| line.split_once("]]"));
+    name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
 }
 
 /// The beginning of the content, seen through gzip.

@@ -13,22 +13,20 @@ use crate::recognise::{self, Kind};
 use crate::tree::Tree;
 use crate::want::Want;
 use crate::warnings::excerpt;
-use crate::{description, gallery, hwloc_xml, numactl, snapshot, synthetic, sysfs};
+use crate::{description, gallery, hwloc_xml, join, snapshot, synthetic, sysfs, text};
 
 /// The most that is read of a file or stream, in bytes.
 const LARGEST: u64 = 1 << 30;
-/// The same for pasted text: the distances between all the nodes that a kernel can have take less.
-const LARGEST_PASTED: usize = 4 << 20;
-/// The same for hwloc's XML: 65536 CPUs, more than any kernel has, take 45 MB.
-const LARGEST_XML: usize = 64 << 20;
+/// The same for hwloc's XML and for text: 65536 CPUs, more than any kernel has, take 45 MB of XML.
+const LARGEST_TEXT: usize = 64 << 20;
 /// The same for descriptions, which people write.
 const LARGEST_DESCRIPTION: usize = 2 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// A file, `-` for standard input, a directory, a name in the gallery, or a synthetic string; `None` for the live
-    /// system. A file of that name comes before the gallery.
-    pub source: Option<String>,
+    /// Each a file, `-` for standard input, a directory, a name in the gallery, or a synthetic string; none for the live
+    /// system. A file of that name comes before the gallery. Several describe one machine together.
+    pub sources: Vec<String>,
     /// A directory that holds `sys` and `proc`, instead of a source.
     pub root: Option<PathBuf>,
     /// Fake nodes to lay over whatever is read, see [`fake`](crate::fake).
@@ -41,7 +39,7 @@ impl Request {
     /// The live system, and everything of it that is wanted.
     pub fn live(want: Want) -> Self {
         Self {
-            source: None,
+            sources: Vec::new(),
             root: None,
             fake: None,
             want,
@@ -51,7 +49,7 @@ impl Request {
     /// A source by name.
     pub fn source(source: impl Into<String>, want: Want) -> Self {
         Self {
-            source: Some(source.into()),
+            sources: vec![source.into()],
             ..Self::live(want)
         }
     }
@@ -64,8 +62,8 @@ impl Request {
 pub fn read(request: &Request) -> Result<Machine, SourceError> {
     // A layout that is wrong in itself is an error before anything is read.
     let fake = request.fake.as_deref().map(str::parse).transpose()?;
-    let mut machine = match (&request.root, request.source.as_deref()) {
-        (Some(root), Some(source)) => {
+    let mut machine = match (&request.root, request.sources.split_first()) {
+        (Some(root), Some((source, _))) => {
             let (root, source_name) = (root.display().to_string(), excerpt(source));
             return Err(SourceError::TwoMachines { root, source_name });
         }
@@ -73,7 +71,15 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
         (Some(root), None) if root == Path::new("/") => sysfs::read(&Tree::live()?, &request.want)?,
         (Some(root), None) => sysfs::read(&Tree::at(root)?, &request.want)?,
         (None, None) => sysfs::read(&Tree::live()?, &request.want)?,
-        (None, Some(source)) => named(source, &request.want)?,
+        (None, Some((first, others))) => {
+            let mut joined = named(first, &request.want)?;
+            for other in others {
+                let next = named(other, &request.want)?;
+                let names = [joined.origin.place.clone(), next.origin.place.clone()];
+                joined = join::join(joined, next, &names[0], &names[1]);
+            }
+            joined
+        }
     };
     if request.want.names {
         sysfs::pci_ids::add_names(&mut machine);
@@ -94,13 +100,12 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
         return Ok(snapshot::read(bytes, place)?);
     }
     let inflated = snapshot::is_gzip(bytes)
-        .then(|| snapshot::inflate(bytes, place, LARGEST_XML as u64))
+        .then(|| snapshot::inflate(bytes, place, LARGEST_TEXT as u64))
         .transpose()?;
     let bytes = inflated.as_deref().unwrap_or(bytes);
     let limit = match kind {
-        Kind::Numactl => LARGEST_PASTED,
         Kind::Description => LARGEST_DESCRIPTION,
-        Kind::HwlocXml | Kind::Snapshot => LARGEST_XML,
+        Kind::HwlocXml | Kind::Snapshot | Kind::Text => LARGEST_TEXT,
     };
     if bytes.len() > limit {
         let limit_mib = limit as u64 >> 20;
@@ -110,11 +115,21 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
             limit_mib,
         });
     }
+    let kind = match kind {
+        Kind::Text => {
+            // Mails come in all encodings; what matters in them is ASCII.
+            let parts = text::Parts::of(&String::from_utf8_lossy(bytes));
+            if !parts.is_empty() {
+                return parts.read(place);
+            }
+            recognise::without_output(&recognise::head(bytes), place)?
+        }
+        kind => kind,
+    };
     Ok(match kind {
-        // Mails come in all encodings; what matters in them is ASCII.
-        Kind::Numactl => numactl::parse(&String::from_utf8_lossy(bytes), place)?,
+        Kind::Snapshot => snapshot::read(bytes, place)?,
         Kind::Description => description::parse(utf8(bytes, place)?, place)?,
-        Kind::HwlocXml | Kind::Snapshot => hwloc_xml::parse(utf8(bytes, place)?, place)?,
+        Kind::HwlocXml | Kind::Text => hwloc_xml::parse(utf8(bytes, place)?, place)?,
     })
 }
 
@@ -188,9 +203,13 @@ fn stream(mut stream: impl Read, place: &str) -> Result<Machine, SourceError> {
         .take(recognise::HEAD as u64)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
-    recognise::kind(&recognise::head(&bytes), place)?;
+    let kind = recognise::kind(&recognise::head(&bytes), place)?;
+    let most = match kind {
+        Kind::Text if !snapshot::is_gzip(&bytes) => LARGEST_TEXT as u64,
+        _ => LARGEST,
+    };
     stream
-        .take(LARGEST + 1 - bytes.len() as u64)
+        .take(most + 1 - bytes.len() as u64)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST {

@@ -19,7 +19,7 @@ mod devices;
 mod disks;
 mod distances;
 mod firmware;
-mod interrupts;
+pub(crate) mod interrupts;
 mod memory;
 mod networks;
 mod nodes;

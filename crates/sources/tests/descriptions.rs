@@ -186,7 +186,7 @@ fn the_cases_have_the_shape_that_was_published() {
 
     let kunpeng = named("kunpeng");
     let mail = include_str!("fixtures/kunpeng-numactl.txt");
-    let mail = nearfar_sources::numactl::parse(mail, "mail").unwrap();
+    let mail = nearfar_sources::text::parse(mail, "mail").unwrap();
     assert_eq!(kept(&kunpeng).distances, kept(&mail).distances);
     assert_eq!(
         kunpeng

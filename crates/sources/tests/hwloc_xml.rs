@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::any_machine::any_machine;
 use nearfar_machine::{CacheKind, CpuId, CpuSet, Distance, Known, Machine, NodeId, PciAddress};
-use nearfar_sources::{hwloc_xml, numactl, synthetic};
+use nearfar_sources::{hwloc_xml, synthetic, text};
 use proptest::prelude::*;
 
 fn read(text: &str) -> Machine {
@@ -167,7 +167,7 @@ proptest! {
 
 #[test]
 fn lstopo_shows_machines_of_several_shapes() {
-    let kunpeng = numactl::parse(include_str!("fixtures/kunpeng-numactl.txt"), "kunpeng").unwrap();
+    let kunpeng = text::parse(include_str!("fixtures/kunpeng-numactl.txt"), "kunpeng").unwrap();
     let mut machines = vec![kunpeng];
     for text in [
         "package:2 node:2 l3:1(size=32M) core:4 pu:2 memory:16G distance:10,12,20,22",

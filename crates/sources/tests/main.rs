@@ -16,5 +16,6 @@ mod requests;
 mod small_trees;
 mod snapshots;
 mod synthetic;
+mod text;
 mod trees;
 mod trees_hostile;

@@ -1,13 +1,13 @@
 //! What people paste into mails when they are asked for `numactl -H`.
 
 use nearfar_machine::{CpuId, Distance, Machine, NodeId};
-use nearfar_sources::numactl;
+use nearfar_sources::text;
 use proptest::prelude::*;
 
 const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
 
 fn read(text: &str) -> Machine {
-    let machine = numactl::parse(text, "mail").unwrap();
+    let machine = text::parse(text, "mail").unwrap();
     assert_eq!(machine.check(), Vec::<String>::new());
     machine
 }
@@ -153,6 +153,163 @@ fn what_is_missing_is_not_known() {
     assert_eq!(machine.cpus[0].core, None);
 }
 
+/// `lines` with something before each, which gets the number of the line.
+fn prefixed(prefix: impl Fn(usize) -> String) -> String {
+    let lines = KUNPENG.lines().enumerate();
+    lines
+        .map(|(at, line)| format!("{}{line}\n", prefix(at)))
+        .collect()
+}
+
+#[test]
+fn a_prefix_that_all_lines_share_does_not_matter() {
+    let machine = read(KUNPENG);
+    let fixed = [
+        "#",
+        "# ",
+        "+",
+        "-",
+        "// ",
+        " * ",
+        "; ",
+        "node001: ",
+        "kernel-tests | ",
+        "\u{1b}[32m+\u{1b}[0m",
+        "&gt; &gt; ",
+        "| ",
+        "2020-01-02 03:04:05\t ",
+        "[stdout] ",
+        "TASK 7 -> ",
+        "    \"",
+    ];
+    for prefix in fixed {
+        assert!(
+            same(&read(&prefixed(|_| prefix.to_owned())), &machine),
+            "{prefix:?}"
+        );
+    }
+    let changing: [fn(usize) -> String; 8] = [
+        |at| format!("{at}:"),
+        |at| format!("{at:>6}\t"),
+        |at| format!("12:03:{:02}.{:03} ", at, 7 * at),
+        |at| format!("[{:>12}.{:06}] ", at * 50, at),
+        |at| format!("Jan  2 03:04:{at:02} host run[{}]: ", 99 + at),
+        |at| format!("web_1  | 2024-01-02T03:04:{at:02}.5Z "),
+        |at| format!("bug.txt-{at}-"),
+        |at| format!("+{at} "),
+    ];
+    for (at, prefix) in changing.iter().enumerate() {
+        assert!(
+            same(&read(&prefixed(prefix)), &machine),
+            "{at}: {}",
+            prefixed(prefix)
+        );
+    }
+}
+
+#[test]
+fn markup_around_the_lines_does_not_matter() {
+    let machine = read(KUNPENG);
+    let each = |line: fn(&str) -> String| KUNPENG.lines().map(line).collect::<String>();
+    for variant in [
+        format!("<pre><code>{KUNPENG}</code></pre>"),
+        format!("{{code}}\n{KUNPENG}{{code}}\n"),
+        format!("{{noformat:title=a}}{KUNPENG}{{noformat}}"),
+        format!("```console\n{KUNPENG}```\n"),
+        each(|line| format!("`{line}`  \n")),
+        each(|line| format!("{line}<br/>\n")),
+        each(|line| format!("<p>{}</p>", line.replace(' ', "&nbsp;"))),
+        each(|line| format!("<span class=\"c\">{line}</span>\n")),
+        each(|line| format!("| {line} |\n")),
+        each(|line| format!("        \"{line}\",\n")),
+        each(|line| format!("\u{1b}[1;32m{line}\u{1b}[0m\u{1b}[K\n")),
+        format!(
+            "{{\"stdout\": \"{}\", \"rc\": 0}}\n",
+            KUNPENG.replace('\n', "\\n")
+        ),
+        each(|line| {
+            format!(
+                "{{\"log\":\"{line}\\n\",\"stream\":\"stdout\",\"time\":\"2024-01-02T03:04:05.0Z\"}}\n"
+            )
+        }),
+    ] {
+        assert!(same(&read(&variant), &machine), "{variant}");
+    }
+}
+
+#[test]
+fn lines_of_other_containers_between_them_do_not_matter() {
+    let machine = read(KUNPENG);
+    let lines = KUNPENG.lines();
+    let mixed: String = lines
+        .map(|line| format!("a_1  | {line}\nb_1  |   0:  99  99  99  99\n"))
+        .collect();
+    assert!(same(&read(&mixed), &machine), "{mixed}");
+}
+
+#[test]
+fn a_table_of_distances_alone_has_nodes_of_which_nothing_else_is_known() {
+    let rows = "node     0    1\n   0:   10   20\n   1:   21   10\n";
+    for text in [
+        rows.to_owned(),
+        format!("$ numactl -H\nnode distances:\n{rows}$ echo\n"),
+        rows.lines()
+            .map(|line| format!("12:00:01 host: {line}\n"))
+            .collect(),
+    ] {
+        let machine = read(&text);
+        assert_eq!(
+            (distance(&machine, 0, 1), distance(&machine, 1, 0)),
+            (Some(20), Some(21)),
+            "{text}"
+        );
+        assert_eq!(machine.nodes.len(), 2);
+        assert!(
+            machine
+                .nodes
+                .iter()
+                .all(|node| node.has_cpus().is_none() && node.has_memory().is_none())
+        );
+    }
+}
+
+#[test]
+fn a_node_without_a_line_of_cpus_has_unknown_cpus() {
+    let machine = read(
+        "available: 2 nodes (0-1)\nnode 0 size: 4031 MB\nnode 1 cpus:\nnode 1 size: 4040 MB\nnode distances:\n\
+         node   0   1   2\n  0:  10  20  20\n  1:  20  10  20\n  2:  20  20  10\n",
+    );
+    let has_cpus: Vec<_> = machine.nodes.iter().map(|node| node.has_cpus()).collect();
+    assert_eq!(has_cpus, [None, Some(false), None]);
+    let reason = machine.nodes[0].cpus.unknown_reason().unwrap();
+    assert!(
+        reason.contains("no line with the CPUs of node 0"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn the_count_that_cpu_compress_adds_is_no_cpu() {
+    let text = |count| {
+        format!(
+            "available: 2 nodes (0-1)\nnode 0 cpus: 0-3, 8-11 ({count})\nnode 0 size: 1 MB\nnode 1 cpus: (0)\nnode 1 size: 1 MB\n"
+        )
+    };
+    let machine = read(&text(8));
+    assert_eq!(
+        (cpus(&machine, 0), cpus(&machine, 1)),
+        ("0-3,8-11".into(), String::new())
+    );
+    assert_eq!(machine.node(NodeId(1)).unwrap().has_cpus(), Some(false));
+    assert_eq!(machine.warnings, []);
+    let machine = read(&text(9));
+    assert!(
+        machine.warnings[0].message.contains("counts 9"),
+        "{:?}",
+        machine.warnings
+    );
+}
+
 #[test]
 fn units_other_than_mb_are_read() {
     for (text, bytes) in [
@@ -225,14 +382,14 @@ fn fake_nodes_share_their_cpus() {
 
 #[test]
 fn a_text_without_nodes_says_what_to_do() {
-    let error = numactl::parse("No NUMA available on this system\n", "mail")
+    let error = text::parse("No NUMA available on this system\n", "mail")
         .unwrap_err()
         .to_string();
     assert!(
         error.contains("no NUMA support") && error.contains("snapshot"),
         "{error}"
     );
-    let error = numactl::parse("Hello,\nnothing here\n", "mail")
+    let error = text::parse("Hello,\nnothing here\n", "mail")
         .unwrap_err()
         .to_string();
     assert!(error.contains("numactl -H"), "{error}");
@@ -246,7 +403,7 @@ fn numbers_no_machine_has_are_left_out() {
     let many: String = (0..5000)
         .map(|node| format!("node {node} cpus: {node}\n"))
         .collect();
-    assert!(numactl::parse(&many, "mail").is_err());
+    assert!(text::parse(&many, "mail").is_err());
     let noisy: String = (0..5000).map(|_| "node 0 cpus: x\n").collect();
     assert!(read(&noisy).warnings.len() < 100);
 }
@@ -254,7 +411,7 @@ fn numbers_no_machine_has_are_left_out() {
 proptest! {
     #[test]
     fn no_text_panics(text in "(?s).{0,200}") {
-        let _ = numactl::parse(&text, "mail");
+        let _ = text::parse(&text, "mail");
     }
 
     #[test]
@@ -262,7 +419,7 @@ proptest! {
         Just("node"), Just("available:"), Just("nodes"), Just("(0-"), Just("3)"), Just("cpus:"), Just("size:"), Just("free:"),
         Just("distances:"), Just("0:"), Just("1:"), Just("0"), Just("1"), Just("10"), Just("MB"), Just("\n"), Just("> "),
         Just("=\n"), Just("70000"), Just("-"), Just("0-5"), Just("9999999999999999999999:")], 0..60)) {
-        if let Ok(machine) = numactl::parse(&words.join(" "), "mail") {
+        if let Ok(machine) = text::parse(&words.join(" "), "mail") {
             prop_assert_eq!(machine.check(), Vec::<String>::new());
         }
     }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use nearfar_machine::{Machine, SourceKind};
 use nearfar_sources::{
-    Request, SourceError, Want, gallery, hwloc_xml, numactl, read, read_bytes, snapshot,
+    Request, SourceError, Want, gallery, hwloc_xml, read, read_bytes, snapshot, text,
 };
 use proptest::prelude::*;
 
 const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
 
 fn kunpeng() -> Machine {
-    numactl::parse(KUNPENG, "kunpeng").unwrap()
+    text::parse(KUNPENG, "kunpeng").unwrap()
 }
 
 fn from(source: &Path) -> Result<Machine, SourceError> {
@@ -76,7 +76,7 @@ fn what_is_no_source_says_what_it_is_and_what_to_do() {
         (b"<html>".to_vec(), "is text without"),
         (b"<?xml version=\"1.0\"?><html/>".to_vec(), "<html>"),
         (b"[[node]]\ncpus = 1 # \xff\n".to_vec(), "line 2"),
-        (gzip(KUNPENG.as_bytes())[..60].to_vec(), "cannot recognise"),
+        (gzip(KUNPENG.as_bytes())[..60].to_vec(), "truncated"),
     ] {
         let error = error_of(&content);
         assert!(

@@ -6,7 +6,7 @@ use crate::any_machine::any_machine;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nearfar_machine::Machine;
-use nearfar_sources::{numactl, snapshot};
+use nearfar_sources::{snapshot, text};
 use proptest::prelude::*;
 
 fn written(machine: &Machine) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
 }
 
 fn kunpeng() -> Machine {
-    numactl::parse(include_str!("fixtures/kunpeng-numactl.txt"), "kunpeng").unwrap()
+    text::parse(include_str!("fixtures/kunpeng-numactl.txt"), "kunpeng").unwrap()
 }
 
 fn error(bytes: &[u8]) -> String {

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_controller_that_was_bound_again_takes_its_paths_along() {
         let request = nearfar_sources::Request {
-            source: Some("x86-case1".to_owned()),
+            sources: vec!["x86-case1".to_owned()],
             ..nearfar_sources::Request::live(nearfar_sources::Want::audit())
         };
         let machine = nearfar_sources::read(&request).unwrap();

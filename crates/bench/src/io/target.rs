@@ -332,7 +332,7 @@ mod tests {
 
     fn gallery(name: &str) -> Machine {
         let request = nearfar_sources::Request {
-            source: Some(name.to_owned()),
+            sources: vec![name.to_owned()],
             ..nearfar_sources::Request::live(nearfar_sources::Want::audit())
         };
         nearfar_sources::read(&request).unwrap()

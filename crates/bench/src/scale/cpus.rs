@@ -99,7 +99,7 @@ mod tests {
 
     fn two_nodes() -> Machine {
         let request = nearfar_sources::Request {
-            source: Some("two-node".to_owned()),
+            sources: vec!["two-node".to_owned()],
             ..nearfar_sources::Request::live(nearfar_sources::Want::topology())
         };
         nearfar_sources::read(&request).unwrap()

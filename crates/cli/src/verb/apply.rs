@@ -165,7 +165,7 @@ impl Apply {
 
     fn make_plan(&self) -> Result<(Plan, Origin), Failure> {
         let source = SourceArgs {
-            source: None,
+            source: Vec::new(),
             root: self.target.root.clone(),
             fake: None,
         };

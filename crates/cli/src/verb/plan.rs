@@ -190,10 +190,10 @@ impl Plan {
                 "--bind-unit prints a drop-in of systemd and has no other format: add --format systemd"
             )));
         }
-        let target = match (&self.source.source, &self.source.root) {
-            (Some(_), _) => None,
-            (None, Some(root)) => Some(Target::tree(root.clone(), None)),
-            (None, None) => Some(Target::live(None)),
+        let target = match (self.source.source.is_empty(), &self.source.root) {
+            (false, _) => None,
+            (true, Some(root)) => Some(Target::tree(root.clone(), None)),
+            (true, None) => Some(Target::live(None)),
         };
         let (want, target) = (self.choice.want(), target.as_ref());
         let machine = self.source.read(want)?;

@@ -119,7 +119,7 @@ impl Prefer {
             ..Want::topology()
         };
         let machine = nearfar_sources::read(&Request {
-            source: None,
+            sources: Vec::new(),
             root: None,
             fake: None,
             want,

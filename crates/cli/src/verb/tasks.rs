@@ -162,7 +162,7 @@ impl Tasks {
     }
 
     fn is_here(&self) -> bool {
-        self.source.source.is_none() && self.source.root.is_none()
+        self.source.source.is_empty() && self.source.root.is_none()
     }
 
     /// Whether this process is among the tasks without having been asked for.

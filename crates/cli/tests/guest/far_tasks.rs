@@ -88,7 +88,7 @@ impl Holder {
     /// As `nearfar tasks` reads it.
     fn sampled(&self) -> Task {
         let request = Request {
-            source: None,
+            sources: Vec::new(),
             root: None,
             fake: None,
             want: Want {
@@ -125,7 +125,7 @@ fn cpus_of_node_0() -> CpuSet {
     assert!(guests::is_inside(), "this part has two nodes in a guest");
     let want = Want::placement();
     let request = Request {
-        source: None,
+        sources: Vec::new(),
         root: None,
         fake: None,
         want,

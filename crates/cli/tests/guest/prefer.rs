@@ -24,7 +24,7 @@ pub const SCALE: [&str; 2] = ["--scale", "cpus=2,memory=512M"];
 
 pub fn machine() -> Machine {
     nearfar_sources::read(&Request {
-        source: None,
+        sources: Vec::new(),
         root: None,
         fake: None,
         want: Want::topology(),

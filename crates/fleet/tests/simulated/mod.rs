@@ -79,7 +79,7 @@ pub fn name(number: usize) -> HostName {
 /// A machine of four nodes, as a host of a rack.
 pub fn machine() -> Machine {
     let request = Request {
-        source: Some("kunpeng".to_owned()),
+        sources: vec!["kunpeng".to_owned()],
         root: None,
         fake: None,
         want: Want::all(),

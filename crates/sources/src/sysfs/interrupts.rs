@@ -29,7 +29,8 @@ use crate::value;
 use crate::want::Want;
 use managed::Habits;
 use owner::Owners;
-use table::{Source, Table};
+use table::Source;
+pub(crate) use table::{Line as TableLine, Table};
 
 const PROC: &str = "proc/irq";
 /// The kernel numbers interrupts from 0 without end, but keeps them below this many (`IRQ_BITMAP_BITS`).
@@ -97,7 +98,10 @@ impl Reader<'_> {
     fn read(&self, number: u32) -> Interrupt {
         let name = self.name(number);
         let source = self.source(number);
-        let immovable_reason = self.immovable_reason(number, name.as_deref(), source.as_ref());
+        let immovable_reason = {
+            let is_fixed = self.habits.is_fixed(number);
+            immovable_reason(name.as_deref(), source.as_ref(), is_fixed)
+        };
         let name = name.unwrap_or_default();
         let table = || self.tree.display(table::FILE);
         let owner = self
@@ -178,36 +182,6 @@ impl Reader<'_> {
         })
     }
 
-    /// Why nobody can or need place it. What serves each CPU and what keeps the time has IRQF_PERCPU or IRQF_NOBALANCING,
-    /// so the kernel refuses a new affinity (irq_can_set_affinity_usr() in kernel/irq/manage.c).
-    fn immovable_reason(
-        &self,
-        number: u32,
-        name: Option<&str>,
-        source: Option<&Source>,
-    ) -> Option<String> {
-        /// Interrupts 0 to 31 of arm's controller are private to each CPU (GIC architecture specification, INTIDs).
-        const PRIVATE: u64 = 32;
-        /// Controllers of which each CPU has one: RISC-V, Xen's timers and IPIs, powerpc's IPIs, LoongArch.
-        const OF_EACH_CPU: [&str; 4] = ["RISC-V INTC", "xen-percpu", "XIVE-IPI", "CPUINTC"];
-        let of_each_cpu = |source: &Source| {
-            let is_private = source.chip.starts_with("GIC")
-                && source.number.is_some_and(|number| number < PRIVATE);
-            is_private || OF_EACH_CPU.contains(&source.chip.as_str())
-        };
-        let is_timer = matches!(name, Some("timer" | "arch_timer" | "riscv-timer"))
-            || source.is_some_and(|source| source.chip.contains("HPET"));
-        if name == Some("") {
-            Some("no handler serves it".to_owned())
-        } else if source.is_some_and(of_each_cpu) {
-            Some("each CPU has its own".to_owned())
-        } else if is_timer || self.habits.is_fixed(number) {
-            Some("the kernel lets nobody move it (IRQF_NOBALANCING)".to_owned())
-        } else {
-            None
-        }
-    }
-
     fn count(&self, number: u32) -> Known<u64> {
         if !self.counts {
             return Known::no("not asked for");
@@ -225,6 +199,35 @@ impl Reader<'_> {
             self.notes,
             sum,
         )
+    }
+}
+
+/// Why nobody can or need place it. What serves each CPU and what keeps the time has IRQF_PERCPU or IRQF_NOBALANCING,
+/// so the kernel refuses a new affinity (irq_can_set_affinity_usr() in kernel/irq/manage.c).
+pub(crate) fn immovable_reason(
+    name: Option<&str>,
+    source: Option<&Source>,
+    is_fixed: bool,
+) -> Option<String> {
+    /// Interrupts 0 to 31 of arm's controller are private to each CPU (GIC architecture specification, INTIDs).
+    const PRIVATE: u64 = 32;
+    /// Controllers of which each CPU has one: RISC-V, Xen's timers and IPIs, powerpc's IPIs, LoongArch.
+    const OF_EACH_CPU: [&str; 4] = ["RISC-V INTC", "xen-percpu", "XIVE-IPI", "CPUINTC"];
+    let of_each_cpu = |source: &Source| {
+        let is_private =
+            source.chip.starts_with("GIC") && source.number.is_some_and(|number| number < PRIVATE);
+        is_private || OF_EACH_CPU.contains(&source.chip.as_str())
+    };
+    let is_timer = matches!(name, Some("timer" | "arch_timer" | "riscv-timer"))
+        || source.is_some_and(|source| source.chip.contains("HPET"));
+    if name == Some("") {
+        Some("no handler serves it".to_owned())
+    } else if source.is_some_and(of_each_cpu) {
+        Some("each CPU has its own".to_owned())
+    } else if is_timer || is_fixed {
+        Some("the kernel lets nobody move it (IRQF_NOBALANCING)".to_owned())
+    } else {
+        None
     }
 }
 

@@ -120,22 +120,13 @@ impl<'a> Owners<'a> {
         self.messages.contains_key(&number)
     }
 
-    /// The function that the kernel prints: in the controller's name since Linux 6.2 (`PCI-MSIX-0000:81:00.0`,
-    /// `ITS-PCI-MSI-...`; drivers/pci/msi/irqdomain.c), before in the number, which is index | bus:device.function << 11 |
-    /// domain << 27 (pci_msi_domain_calc_hwirq() there).
+    /// The function that the kernel prints, as far as its number can be only one of the functions there are.
     fn by_source(&self, source: &Source) -> Option<PciAddress> {
-        let named = source.chip.rsplit_once('-');
-        if let Some(address) = named.and_then(|(_, address)| address.parse().ok()) {
-            return Some(address);
+        if let Some(named) = source.named() {
+            return Some(named);
         }
-        let number = source.number.filter(|_| is_pci_message(&source.chip))?;
-        let domain = u32::try_from(number >> 27).ok()?;
-        let at = PciAddress {
-            domain,
-            bus: (number >> 19) as u8,
-            device: (number >> 14 & 31) as u8,
-            function: (number >> 11 & 7) as u8,
-        };
+        let at = source.function()?;
+        let domain = at.domain;
         if self.functions.is_empty() {
             return Some(at);
         }
@@ -168,6 +159,29 @@ impl<'a> Owners<'a> {
         // `eth0-TxRx-3`, `i40e-eth0-TxRx-3`, `eth0`: only where one interface is meant.
         let mut named = name.split('-').filter_map(|part| self.interfaces.get(part));
         named.next().copied().filter(|_| named.next().is_none())
+    }
+}
+
+impl Source {
+    fn named(&self) -> Option<PciAddress> {
+        let (_, address) = self.chip.rsplit_once('-')?;
+        address.parse().ok()
+    }
+
+    /// The function that the kernel prints: in the controller's name since Linux 6.2 (`PCI-MSIX-0000:81:00.0`,
+    /// `ITS-PCI-MSI-...`; drivers/pci/msi/irqdomain.c), before in the number, which is index | bus:device.function << 11 |
+    /// domain << 27 (pci_msi_domain_calc_hwirq() there).
+    pub(crate) fn function(&self) -> Option<PciAddress> {
+        if let Some(named) = self.named() {
+            return Some(named);
+        }
+        let number = self.number.filter(|_| is_pci_message(&self.chip))?;
+        Some(PciAddress {
+            domain: u32::try_from(number >> 27).ok()?,
+            bus: (number >> 19) as u8,
+            device: (number >> 14 & 31) as u8,
+            function: (number >> 11 & 7) as u8,
+        })
     }
 }
 

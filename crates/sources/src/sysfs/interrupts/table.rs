@@ -23,16 +23,16 @@ const BUFFER: usize = 256 << 10;
 const MOST_LINES: usize = 262_144;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// On all CPUs together.
-    pub(super) count: u64,
-    pub(super) source: Source,
-    pub(super) name: String,
+    pub(crate) count: u64,
+    pub(crate) source: Source,
+    pub(crate) name: String,
 }
 
 /// Where an interrupt comes from: what the kernel prints between the counts and the handlers.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// The controller: `IR-PCI-MSIX-0000:81:00.0`, `ITS-MSI`, `IO-APIC`, `Hyper-V PCIe MSI`.
     pub(super) chip: String,
     /// Its number there.
@@ -40,7 +40,7 @@ pub(super) struct Source {
 }
 
 /// The lines of numbered interrupts.
-pub(super) struct Table {
+pub(crate) struct Table {
     pub(super) lines: HashMap<u32, Line>,
 }
 
@@ -65,7 +65,12 @@ impl Table {
         self.lines.get(&number)
     }
 
-    fn parse(mut text: impl BufRead) -> io::Result<Self> {
+    /// In no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Line)> {
+        self.lines.iter().map(|(&number, line)| (number, line))
+    }
+
+    pub(crate) fn parse(mut text: impl BufRead) -> io::Result<Self> {
         let mut lines = HashMap::new();
         let mut line = Vec::new();
         let mut cpus = None;

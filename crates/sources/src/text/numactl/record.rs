@@ -4,9 +4,16 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{CpuId, CpuSet, Distance, MAX_NUMBER, NodeId, NodeSet};
 
-use super::words::Word;
 use crate::warnings::{Warnings, excerpt};
 use nearfar_machine::size;
+
+pub(super) struct Word<'a> {
+    pub text: &'a str,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Whether it is the first of its line.
+    pub first: bool,
+}
 
 #[derive(Default)]
 pub(super) struct Record {
@@ -36,13 +43,6 @@ pub(super) struct NodeLines {
     pub free: Option<u64>,
 }
 
-/// Whether three words begin something that only numactl prints.
-pub(super) fn is_start(three: &[Word<'_>]) -> bool {
-    let [a, b, c] = three else { return false };
-    (a.text == "available:" && number(b.text).is_some() && c.text.starts_with("node"))
-        || (a.text == "node" && number(b.text).is_some() && field(c.text).is_some())
-}
-
 #[derive(Clone, Copy, PartialEq)]
 enum Field {
     Cpus,
@@ -64,6 +64,11 @@ fn number(word: &str) -> Option<u64> {
     let digits = word.strip_suffix(',').unwrap_or(word);
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// A number in parentheses.
+fn count(word: &str) -> Option<u64> {
+    number(word.strip_prefix('(')?.strip_suffix(')')?)
 }
 
 /// The label of a row of distances, `3:`.
@@ -102,7 +107,16 @@ impl<'a, 'd> Reader<'a, 'd> {
                     }
                     self.header();
                 }
-                ("node", Some("distances:")) => self.table(),
+                ("node", Some("distances:")) => {
+                    self.at += 2;
+                    self.table(word.line);
+                }
+                // The line of columns where the heading was not copied.
+                ("node", Some(id))
+                    if !in_table && word.first && number(id).is_some() && self.is_table() =>
+                {
+                    self.table(word.line);
+                }
                 ("node", Some(id)) if number(id).is_some() => {
                     match rest.get(2).and_then(|word| field(word.text)) {
                         Some(field) => self.node(field),
@@ -142,8 +156,13 @@ impl<'a, 'd> Reader<'a, 'd> {
             const LONGEST: usize = 256;
             for word in self.words[self.at..].iter().take(LONGEST) {
                 self.at += 1;
-                list.push_str(word.text);
-                if word.text.ends_with(')') {
+                let (listed, end) = match word.text.split_once(')') {
+                    Some((listed, _)) => (listed, true),
+                    None => (word.text, false),
+                };
+                list.push_str(listed);
+                if end {
+                    list.push(')');
                     break;
                 }
             }
@@ -235,6 +254,17 @@ impl<'a, 'd> Reader<'a, 'd> {
                 && word.text.starts_with(|c: char| c.is_ascii_digit())
             {
                 cpus = cpus.union(&range);
+            } else if let Some(count) = count(word.text) {
+                // `--cpu-compress` adds how many there are: `0-31, 64-95 (64)`, `(0)`.
+                self.at += 1;
+                if count != cpus.len() as u64 {
+                    let message = format!(
+                        "the line lists {} CPUs ({cpus}) and counts {count}; the list was taken",
+                        cpus.len()
+                    );
+                    self.warnings.note_line(word.line, message);
+                }
+                break;
             } else {
                 if word.line == line && !matches!(word.text, "node" | "available:") {
                     let message = format!(
@@ -300,10 +330,17 @@ impl<'a, 'd> Reader<'a, 'd> {
         bytes
     }
 
-    /// `node distances:` and the line with the columns, which may be folded.
-    fn table(&mut self) {
-        let line = self.word(0).map_or(0, |word| word.line);
-        self.at += 2;
+    /// Whether numbers, and then the label of a row, follow the word "node".
+    fn is_table(&self) -> bool {
+        let behind = self.words[self.at + 1..].iter();
+        let mut behind = behind.skip_while(|word| number(word.text).is_some() && !word.first);
+        behind
+            .next()
+            .is_some_and(|word| word.first && label(word.text).is_some())
+    }
+
+    /// The line with the columns, which may be folded.
+    fn table(&mut self, line: usize) {
         if self.word(0).is_none_or(|word| word.text != "node") || !self.record.columns.is_empty() {
             let message = "no line with the columns (\"node 0 1\") follows, or there are two tables of distances";
             self.warnings.note_line(line, message);

@@ -1,28 +1,25 @@
 //! From what the lines say to a machine: the contradictions between header, node lines and distance table are named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, CpuStates, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId,
-    NodeSet, Origin, SourceKind,
+    Cpu, CpuId, CpuSet, DistanceOrigin, Distances, Known, Memory, Node, NodeId, NodeSet,
 };
 
-use super::record::Record;
+use super::record::{NodeLines, Record};
+use crate::text::Reading;
 use crate::warnings::Warnings;
 
-const NO_CPUS_LINE: &str = "the text has no line with them";
-const BECAUSE: &str = "numactl -H text has only nodes, their CPUs, memory and distances";
-
-pub(super) fn machine(record: Record, place: &str, mut warnings: Warnings) -> Machine {
-    check_header(&record, &mut warnings);
-    let mut machine = Machine::empty(Origin::new(SourceKind::NumactlText, place), BECAUSE);
-    machine.nodes = nodes(&record, &mut warnings);
-    machine.cpus = cpus(&machine.nodes, &mut warnings);
-    let online: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
-    machine.cpu_states = CpuStates::online_only(online, BECAUSE);
-    machine.distances = distances(&record, &machine.nodes, &mut warnings);
-    machine.warnings = warnings.finish();
-    machine
+pub(super) fn fill(mut record: Record, reading: &mut Reading) {
+    let Reading {
+        machine, warnings, ..
+    } = reading;
+    check_header(&record, warnings);
+    check_free(&mut record, warnings);
+    machine.nodes = nodes(&record);
+    machine.cpus = cpus(&machine.nodes, warnings);
+    machine.cpu_states.online = machine.cpus.iter().map(|cpu| cpu.id).collect();
+    machine.distances = distances(&record, &machine.nodes, warnings);
 }
 
 /// The header counts and lists nodes; both may differ from the nodes that have lines.
@@ -31,7 +28,12 @@ fn check_header(record: &Record, warnings: &mut Warnings) {
         warnings.note("the line \"available: N nodes\" is missing: the text may be incomplete");
         return;
     };
-    let described: NodeSet = record.nodes.keys().copied().collect();
+    let described: NodeSet = record
+        .nodes
+        .keys()
+        .chain(&record.columns)
+        .copied()
+        .collect();
     let count_fits = header.count == described.len() as u64;
     let list_fits = header
         .listed
@@ -47,38 +49,40 @@ fn check_header(record: &Record, warnings: &mut Warnings) {
     }
 }
 
-fn nodes(record: &Record, warnings: &mut Warnings) -> Vec<Node> {
-    let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
-    for (&id, lines) in &record.nodes {
-        let cpus = Known::from_option(lines.cpus.clone(), || NO_CPUS_LINE);
+fn nodes(record: &Record) -> Vec<Node> {
+    let in_table = record.columns.iter().chain(record.rows.keys());
+    let ids: BTreeSet<NodeId> = record.nodes.keys().chain(in_table).copied().collect();
+    let no_lines = NodeLines::default();
+    let node = |id: NodeId| {
+        let lines = record.nodes.get(&id).unwrap_or(&no_lines);
+        let cpus = Known::from_option(lines.cpus.clone(), || {
+            format!("the text has no line with the CPUs of node {id}")
+        });
         let mut node = Node::new(id, cpus);
         node.memory = match lines.size {
             Some(total) => Known::Yes(Memory {
-                free_bytes: free(id, total, lines.free, warnings),
+                free_bytes: lines.free,
                 ..Memory::of(total)
             }),
             None => Known::no(format!("the text has no size for node {id}")),
         };
-        nodes.insert(id, node);
-    }
-    for &id in &record.columns {
-        nodes.entry(id).or_insert_with(|| {
-            let mut node = Node::new(id, Known::no(NO_CPUS_LINE));
-            node.memory = Known::no(format!("the text has no size for node {id}"));
-            node
-        });
-    }
-    nodes.into_values().collect()
+        node
+    };
+    ids.into_iter().map(node).collect()
 }
 
-fn free(id: NodeId, total: u64, free: Option<u64>, warnings: &mut Warnings) -> Option<u64> {
-    if let Some(free) = free.filter(|&free| free > total) {
-        warnings.note(format!(
-            "node {id} has {free} bytes free of {total}; what is free was left out"
-        ));
-        return None;
+/// Less can be free than there is.
+fn check_free(record: &mut Record, warnings: &mut Warnings) {
+    for (id, lines) in &mut record.nodes {
+        if let (Some(total), Some(free)) = (lines.size, lines.free)
+            && free > total
+        {
+            warnings.note(format!(
+                "node {id} has {free} bytes free of {total}; what is free was left out"
+            ));
+            lines.free = None;
+        }
     }
-    free
 }
 
 fn cpus(nodes: &[Node], warnings: &mut Warnings) -> Vec<Cpu> {

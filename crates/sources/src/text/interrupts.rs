@@ -1,0 +1,64 @@
+//! `/proc/interrupts`: names, counts, and the CPUs that are online. Where an interrupt may go is in other files.
+
+use nearfar_machine::{Cpu, CpuId, Interrupt, Irq, Known, MAX_NUMBER, queue_of};
+
+use super::printed::Line;
+use super::{Kind, Reading, Start, ends_in_digit};
+use crate::sysfs::interrupts::{Table, immovable_reason};
+
+pub(super) const KIND: Kind = Kind {
+    name: "/proc/interrupts",
+    has: "interrupts and online CPUs",
+    starts: &[Start::before(
+        &["CPU"],
+        r"(?:^|\W)(CPU\d+(?:\s+CPU\d+)*)\s*$",
+        r"^\s*\w+:\s+\d+(?:\s|$)",
+    )
+    .if_likely(ends_in_digit)],
+    goes_on: r"^\s*\w+:\s+\d+(?:\s|$)",
+    read,
+};
+
+fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+    let is_head = |line: &&Line| line.text.trim_start().starts_with("CPU");
+    let Some(head) = lines.first().filter(is_head) else {
+        return Err("the line with the CPUs is missing".to_owned());
+    };
+    let own = lines.iter().skip(1).take_while(|line| !is_head(line));
+    let mut text = String::new();
+    for line in std::iter::once(head).chain(own) {
+        text.push_str(&line.text);
+        text.push('\n');
+    }
+    if let Some(second) = lines.iter().skip(1).find(is_head) {
+        let message = "a second table of interrupts begins here; only the first one was read";
+        reading.warnings.note_line(second.number, message);
+    }
+    let table = Table::parse(text.as_bytes()).map_err(|error| error.to_string())?;
+    let cpus = head
+        .text
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("CPU")?.parse().ok());
+    let mut cpus: Vec<CpuId> = cpus.filter(|&cpu| cpu <= MAX_NUMBER).map(CpuId).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    reading.machine.cpus = cpus.into_iter().map(|cpu| Cpu::new(cpu, None)).collect();
+    let unknown = || reading.because.clone();
+    let interrupt = |(number, line): (u32, &crate::sysfs::interrupts::TableLine)| Interrupt {
+        irq: Irq(number),
+        device: line.source.function(),
+        device_unknown_reason: None,
+        immovable_reason: immovable_reason(Some(&line.name), Some(&line.source), false),
+        queue: queue_of(&line.name),
+        affinity: Known::no(unknown()),
+        effective: Known::no(unknown()),
+        managed: Known::no(unknown()),
+        node: Known::no(unknown()),
+        count: Known::Yes(line.count),
+        name: line.name.clone(),
+    };
+    let mut interrupts: Vec<_> = table.iter().map(interrupt).collect();
+    interrupts.sort_by_key(|interrupt| interrupt.irq);
+    reading.machine.interrupts = Known::Yes(interrupts);
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! `lscpu` of util-linux: its summary, and its tables of CPUs (`-e`, `-p`). What `-J` prints is the same in JSON.
+//!
+//! ```text
+//! On-line CPU(s) list:             0-159          summary; a node's CPUs are those that are online
+//! NUMA node0 CPU(s):               0-39,80-119
+//! CPU NODE SOCKET CORE L1d:L1i:L2:L3 ONLINE       -e; "-" where lscpu does not know
+//!   0    0      0    0 0:0:0:0          yes
+//! # CPU,Core,Socket,Node,,L1d,L1i,L2,L3           -p
+//! 0,0,0,0,,0,0,0,0
+//! ```
+//!
+//! The numbers of cores, sockets and caches are lscpu's own, counted from 0 over the machine.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::{
+    Cache, CacheKind, Cpu, CpuId, CpuSet, Id, IdSet, Known, MAX_NUMBER, Machine, NodeId,
+};
+
+use serde_json::Value;
+
+use super::printed::{Line, expression};
+use super::{Kind, Reading, Start};
+use crate::error::TextError;
+use crate::warnings::excerpt;
+
+const FIELD: &str = r"(?:^|\W)((?:CPU\(s\)|On-line CPU\(s\) (?:list|mask)|Off-line CPU\(s\) (?:list|mask)|Thread\(s\) per core|Core\(s\) per \w+|Socket\(s\)|NUMA node\(s\)|NUMA node\d+ CPU\(s\)):)(?:\s|$)";
+
+pub(super) const SUMMARY: Kind = Kind {
+    name: "lscpu",
+    has: "CPUs and the nodes that they are on",
+    starts: &[
+        Start::before(
+            &["Architecture:"],
+            r"(?:^|\W)(Architecture:)\s",
+            r"^\s*(?:CPU op-mode|Byte Order|CPU\(s\)|Address sizes)",
+        ),
+        Start::new(&["CPU(s)", "(s) per ", "Socket(s):", "NUMA node"], FIELD),
+    ],
+    goes_on: r"^[A-Z][\w ()-]*:\s",
+    read: read_summary,
+};
+
+pub(super) const TABLE: Kind = Kind {
+    name: "lscpu -e",
+    has: "CPUs, the nodes that they are on, cores, packages and which CPUs share a cache",
+    starts: &[
+        Start::before(
+            &["CPU"],
+            r"(?:^|\W)(CPU\s+(?:[A-Z0-9:a-z]+\s+)*(?:NODE|SOCKET|CORE)\b.*)$",
+            r"^\s*\d+\s",
+        )
+        .if_likely(|line| {
+            ["NODE", "SOCKET", "CORE"]
+                .iter()
+                .any(|column| line.contains(column))
+        }),
+        Start::before(&["CPU,"], r"(#?\s*CPU,\w[\w,]*)\s*$", r"^\d+,"),
+    ],
+    goes_on: r"^\s*\d+(?:\s+(?:-|\d)|,)",
+    read: read_table,
+};
+
+/// The fields of a summary, the first of each name.
+fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+    let mut fields: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for line in lines {
+        if let Some((name, value)) = line.text.split_once(':') {
+            let name = name.trim();
+            let before = *fields.entry(name).or_insert((line.number, value.trim()));
+            if before.1 != value.trim() && (name.starts_with("NUMA") || name.contains("CPU(s)")) {
+                let message = format!(
+                    "{:?} is {:?} here and {:?} in line {}; the first was taken",
+                    excerpt(name),
+                    excerpt(value.trim()),
+                    excerpt(before.1),
+                    before.0
+                );
+                reading.warnings.note_line(line.number, message);
+            }
+        }
+    }
+    let number = |name: &str| {
+        fields
+            .get(name)
+            .and_then(|(_, value)| value.parse::<usize>().ok())
+    };
+    let text = |name: &str| {
+        let found = fields.get(name).map(|(_, value)| (*value).to_owned());
+        found.filter(|value| !value.is_empty() && value != "-")
+    };
+    let mut nodes: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
+    for (name, (line, value)) in &fields {
+        let id = name
+            .strip_prefix("NUMA node")
+            .and_then(|name| name.strip_suffix(" CPU(s)"));
+        let Some(id) = id
+            .and_then(|id| id.parse::<u32>().ok())
+            .filter(|&id| id <= MAX_NUMBER)
+        else {
+            continue;
+        };
+        match set(value) {
+            Some(cpus) => drop(nodes.insert(NodeId(id), cpus)),
+            None => reading
+                .warnings
+                .note_line(*line, format!("{:?} is not a list of CPUs", excerpt(value))),
+        }
+    }
+    let listed = |name: &str| fields.get(name).and_then(|(_, value)| set::<CpuId>(value));
+    let online = listed("On-line CPU(s) list");
+    let offline = listed("Off-line CPU(s) list").unwrap_or_default();
+    if online.is_none() && nodes.is_empty() {
+        return Err("lscpu's lines with the CPUs (\"On-line CPU(s) list\", \"NUMA node0 CPU(s)\") are missing".to_owned());
+    }
+    let on_nodes = nodes
+        .values()
+        .fold(CpuSet::new(), |all, cpus| all.union(cpus));
+    let online = online.unwrap_or_else(|| on_nodes.clone());
+    let stray = on_nodes.difference(&online).difference(&offline);
+    if !stray.is_empty() {
+        reading.warnings.note(format!(
+            "lscpu: CPUs {stray} are on a node and not in the list of online CPUs ({online})"
+        ));
+    }
+    let counted = [
+        (
+            "CPU(s)",
+            online.len() + offline.len(),
+            "CPUs",
+            online.to_string(),
+        ),
+        (
+            "NUMA node(s)",
+            nodes.len(),
+            "nodes",
+            nodes
+                .keys()
+                .copied()
+                .collect::<nearfar_machine::NodeSet>()
+                .to_string(),
+        ),
+    ];
+    for (name, found, what, list) in counted {
+        if let Some(said) = number(name).filter(|&said| said != found && found > 0) {
+            reading.warnings.note_line(
+                fields[name].0,
+                format!("lscpu says {said} {what}, and its lines list {found} ({list}); the lists were taken"),
+            );
+        }
+    }
+    let nodes = nodes
+        .into_iter()
+        .map(|(id, cpus)| reading.node(id, Known::Yes(cpus)));
+    let nodes = nodes.collect();
+    let machine = &mut reading.machine;
+    machine.nodes = nodes;
+    if let Some(architecture) = text("Architecture") {
+        machine.origin.architecture = Known::Yes(architecture);
+    }
+    machine.origin.cpu_model = text("Model name").or_else(|| text("BIOS Model name"));
+    let one_thread = number("Thread(s) per core") == Some(1);
+    let one_package = number("Socket(s)") == Some(1);
+    let first = online.first();
+    for id in online.union(&offline).union(&on_nodes).iter() {
+        let mut cpu = Cpu::new(id, None);
+        if offline.contains(id) {
+            cpu.online = Known::Yes(false);
+        } else {
+            cpu.core = one_thread.then_some(id);
+            cpu.package_leader = first.filter(|&first| one_package && first <= id);
+        }
+        machine.cpus.push(cpu);
+    }
+    Ok(())
+}
+
+/// A list (`0-3,8`) or a mask (`0xff`).
+fn set<T: Id>(value: &str) -> Option<IdSet<T>> {
+    match value {
+        "-" => Some(IdSet::new()),
+        _ => match value.strip_prefix("0x") {
+            Some(mask) => IdSet::parse_mask(mask).ok(),
+            None => IdSet::parse_list(value).ok(),
+        },
+    }
+}
+
+/// One row of a table, by the names of its columns in capitals.
+struct Row<'a> {
+    line: usize,
+    cells: Vec<(&'a str, &'a str)>,
+}
+
+impl Row<'_> {
+    fn number(&self, column: &str) -> Option<u32> {
+        let (_, cell) = self
+            .cells
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(column))?;
+        cell.parse().ok().filter(|&number| number <= MAX_NUMBER)
+    }
+}
+
+fn read_table(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+    let row = expression(r"^\s*\d+\s*(?:[\s,]|$)");
+    let mut columns: Vec<&str> = Vec::new();
+    let mut separator = ' ';
+    let mut rows: BTreeMap<CpuId, Row<'_>> = BTreeMap::new();
+    for line in lines {
+        let text = line.text.trim().trim_start_matches('#').trim_start();
+        if text.starts_with("CPU") {
+            separator = if text.starts_with("CPU,") { ',' } else { ' ' };
+            columns = cells(text, separator);
+            continue;
+        }
+        if columns.is_empty() || !row.is_match(text) {
+            continue;
+        }
+        let read = Row {
+            line: line.number,
+            cells: columns
+                .iter()
+                .copied()
+                .zip(cells(text, separator))
+                .flat_map(caches_apart)
+                .collect(),
+        };
+        let Some(cpu) = read.number("CPU").map(CpuId) else {
+            continue;
+        };
+        if let Some(before) = rows.get(&cpu) {
+            let differs = |column: &&&str| {
+                let numbers = before.number(column).zip(read.number(column));
+                numbers.is_some_and(|(before, now)| before != now)
+            };
+            if let Some(column) = ["NODE", "SOCKET", "CORE"].iter().find(differs) {
+                let message = format!(
+                    "CPU {cpu} has another {column} than in line {}; that one was taken",
+                    before.line
+                );
+                reading.warnings.note_line(line.number, message);
+            }
+            continue;
+        }
+        rows.insert(cpu, read);
+    }
+    if rows.is_empty() {
+        return Err("lscpu's table has no row of a CPU".to_owned());
+    }
+    fill(&rows, reading);
+    Ok(())
+}
+
+fn cells(text: &str, separator: char) -> Vec<&str> {
+    match separator {
+        ',' => text.split(',').map(str::trim).collect(),
+        _ => text.split_whitespace().collect(),
+    }
+}
+
+/// The column `L1d:L1i:L2:L3` is four.
+fn caches_apart<'a>((column, cell): (&'a str, &'a str)) -> Vec<(&'a str, &'a str)> {
+    match column.contains(':') {
+        true => column.split(':').zip(cell.split(':')).collect(),
+        false => vec![(column, cell)],
+    }
+}
+
+fn fill(rows: &BTreeMap<CpuId, Row<'_>>, reading: &mut Reading) {
+    let machine = &mut reading.machine;
+    let mut leaders: BTreeMap<(&str, u32, u32), CpuId> = BTreeMap::new();
+    let mut caches: BTreeMap<(u32, CacheKind, u32), CpuSet> = BTreeMap::new();
+    let mut nodes: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
+    for (&id, row) in rows {
+        let mut cpu = Cpu::new(id, None);
+        let state = row
+            .cells
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case("ONLINE"));
+        // Translated, but it is "no" or a dash only where the row says nothing else either.
+        let is_offline = state.is_some_and(|(_, state)| matches!(*state, "no" | "N" | "false"))
+            || (row.number("CORE").is_none() && row.number("NODE").is_none() && state.is_some());
+        cpu.online = Known::Yes(!is_offline);
+        let socket = row.number("SOCKET");
+        let mut leader = |what, number: Option<u32>| {
+            let key = (what, socket.unwrap_or(0), number?);
+            Some(*leaders.entry(key).or_insert(id))
+        };
+        cpu.package_leader = leader("socket", socket);
+        cpu.core = leader("core", row.number("CORE"));
+        cpu.cluster = leader("cluster", row.number("CLUSTER"));
+        cpu.package = socket.map(i64::from);
+        if let Some(node) = row.number("NODE") {
+            nodes.entry(NodeId(node)).or_default().insert(id);
+        }
+        for (name, _) in &row.cells {
+            if let (Some((level, kind)), Some(number)) = (cache_kind(name), row.number(name)) {
+                caches.entry((level, kind, number)).or_default().insert(id);
+            }
+        }
+        machine.cpus.push(cpu);
+    }
+    machine.caches = caches
+        .into_iter()
+        .map(|((level, kind, _), cpus)| Cache {
+            level,
+            kind,
+            cpus,
+            size_bytes: Known::no("the table has no sizes of caches"),
+            line_bytes: None,
+            ways: None,
+        })
+        .collect();
+    machine
+        .caches
+        .sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind));
+    let nodes = nodes
+        .into_iter()
+        .map(|(id, cpus)| reading.node(id, Known::Yes(cpus)));
+    reading.machine.nodes = nodes.collect();
+}
+
+/// `L1d`, `L1i`, `L2`.
+fn cache_kind(column: &str) -> Option<(u32, CacheKind)> {
+    let name = column.strip_prefix(['L', 'l'])?;
+    let (level, letter) = name.split_at_checked(1)?;
+    let kind = match letter.to_ascii_lowercase().as_str() {
+        "" => CacheKind::Unified,
+        "d" => CacheKind::Data,
+        "i" => CacheKind::Instruction,
+        _ => return None,
+    };
+    Some((level.parse().ok()?, kind))
+}
+
+/// Reads the JSON of `lscpu -J`: fields and data, some of them below others.
+///
+/// # Errors
+/// As for the text.
+pub(super) fn parse_summary(text: &str, place: &str) -> Result<Machine, TextError> {
+    fn fields(value: &Value, lines: &mut Vec<Line>) {
+        for item in value.as_array().into_iter().flatten() {
+            let text = |key: &str| item[key].as_str().unwrap_or_default();
+            lines.push(Line {
+                number: lines.len() + 1,
+                text: format!("{}: {}", text("field").trim_end_matches(':'), text("data")),
+            });
+            fields(&item["children"], lines);
+        }
+    }
+    let mut lines = Vec::new();
+    fields(&json(text, place)?["lscpu"], &mut lines);
+    super::read_alone(&SUMMARY, &lines, place)
+}
+
+/// Reads the JSON of `lscpu -e -J`: an object for each CPU.
+///
+/// # Errors
+/// As for the text.
+pub(super) fn parse_table(text: &str, place: &str) -> Result<Machine, TextError> {
+    let value = json(text, place)?;
+    let rows = value["cpus"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut columns: Vec<String> = match rows.first() {
+        Some(Value::Object(row)) => row.keys().cloned().collect(),
+        _ => Vec::new(),
+    };
+    columns.sort_by_key(|column| column != "cpu");
+    let head = columns.join(" ").to_uppercase();
+    let cell = |row: &Value, column: &String| match &row[column] {
+        Value::String(text) if !text.is_empty() => text.replace(' ', ""),
+        Value::Null | Value::String(_) => "-".to_owned(),
+        other => other.to_string(),
+    };
+    let row = |row| {
+        columns
+            .iter()
+            .map(|column| cell(row, column))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let texts = std::iter::once(head).chain(rows.iter().map(row));
+    let lines: Vec<Line> = (1..)
+        .zip(texts)
+        .map(|(number, text)| Line { number, text })
+        .collect();
+    super::read_alone(&TABLE, &lines, place)
+}
+
+fn json(text: &str, place: &str) -> Result<Value, TextError> {
+    let wrong = |error: serde_json::Error| {
+        TextError::new(
+            place,
+            Some(error.line()),
+            error.to_string(),
+            "copy all of it",
+        )
+    };
+    serde_json::from_str(text).map_err(wrong)
+}

@@ -1,0 +1,188 @@
+//! What `lstopo` and `hwloc-ls` print on a terminal.
+//!
+//! ```text
+//! Machine (126GB total)
+//!   Package L#0
+//!     NUMANode L#0 (P#0 63GB)                         hwloc 2: next to the CPUs that are near it
+//!     L3 L#0 (20MB) + L2 L#0 (256KB) + Core L#0       several objects in a line, each in the one before
+//!       PU L#0 (P#0)
+//!       PU L#1 (P#16)
+//!   NUMANode L#1 (P#1 63GB) + Socket L#1              hwloc 1: around its CPUs
+//! ```
+//!
+//! Indentation says what is in what. Sizes are rounded, so those of memory are not taken. With `-l` the kernel's numbers
+//! (`P#`) are missing, and nothing can be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, CpuSet, Known, MAX_NUMBER, NodeId, size};
+
+use super::printed::{Line, expression};
+use super::{Kind, Reading, Start};
+
+pub(super) const KIND: Kind = Kind {
+    name: "lstopo",
+    has: "nodes, their CPUs, cores, packages and caches",
+    starts: &[Start::before(
+        &["Machine"],
+        r"(?:^|\W)(Machine(?: L#\d+)?(?: P#\d+)? \(.*\).*)$",
+        r"^\s*\w+(?:\(\w+\))? (?:[LP]#|.*\()",
+    )],
+    goes_on: r"[LP]#\d|^\s*(?:PCI|HostBridge|Net|Block|OpenFabrics|GPU|CoProc|Misc|\[)",
+    read,
+};
+
+/// Deeper than any machine, in lines, and in objects of a line.
+const DEEPEST: usize = 64;
+const LONGEST_CHAIN: usize = 16;
+/// More than the largest machine has CPUs, cores, caches and devices together.
+const MOST_OBJECTS: usize = 400_000;
+
+struct Object {
+    kind: String,
+    parent: Option<usize>,
+    number: Option<u32>,
+    /// What the parentheses say.
+    about: String,
+    cpus: CpuSet,
+}
+
+fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+    let objects = objects(lines);
+    let is = |name: &'static str| objects.iter().filter(move |object| object.kind == name);
+    if is("PU").all(|pu| pu.cpus.is_empty()) {
+        return Err(
+            "lstopo's lines with the kernel's numbers of CPUs (\"PU L#0 (P#0)\") are missing"
+                .to_owned(),
+        );
+    }
+    let mut cpus: BTreeMap<CpuId, Cpu> = BTreeMap::new();
+    for pu in is("PU") {
+        let Some(id) = pu.cpus.first() else { continue };
+        let mut cpu = Cpu::new(id, None);
+        let mut above = pu.parent;
+        while let Some(object) = above.and_then(|at| objects.get(at)) {
+            let leader = object.cpus.first();
+            match object.kind.as_str() {
+                "Core" => cpu.core = leader,
+                "Die" => cpu.die = leader,
+                "Package" | "Socket" => {
+                    (cpu.package_leader, cpu.package) = (leader, object.number.map(i64::from));
+                }
+                _ => {}
+            }
+            above = object.parent;
+        }
+        cpus.insert(id, cpu);
+    }
+    let mut nodes: BTreeMap<NodeId, nearfar_machine::Node> = BTreeMap::new();
+    let mut with_memory: BTreeSet<Option<usize>> = BTreeSet::new();
+    for object in is("NUMANode") {
+        let Some(id) = object.number.map(NodeId) else {
+            continue;
+        };
+        let is_second = object.cpus.is_empty() && with_memory.contains(&object.parent);
+        let near = object
+            .parent
+            .map(|at| objects[at].cpus.clone())
+            .unwrap_or_default();
+        let cpus = match (object.cpus.is_empty(), is_second) {
+            (false, _) => Known::Yes(object.cpus.clone()),
+            (true, false) => Known::Yes(near),
+            (true, true) => Known::no(format!(
+                "lstopo shows it near CPUs {near}, which are another node's, and not whether it has CPUs"
+            )),
+        };
+        with_memory.insert(object.parent);
+        let mut node = reading.node(id, cpus);
+        let size = object.about.split_whitespace().last().unwrap_or_default();
+        node.memory = Known::no(match size.starts_with(|c: char| c.is_ascii_digit()) {
+            true => format!("lstopo prints {size}, rounded"),
+            false => "lstopo prints no size".to_owned(),
+        });
+        nodes.entry(id).or_insert(node);
+    }
+    let machine = &mut reading.machine;
+    machine.cpus = cpus.into_values().collect();
+    machine.nodes = nodes.into_values().collect();
+    let cache = |object: &Object| {
+        let (level, kind) = cache_kind(&object.kind)?;
+        Some(Cache {
+            level,
+            kind,
+            cpus: Some(object.cpus.clone()).filter(|cpus| !cpus.is_empty())?,
+            size_bytes: Known::from_option(
+                size::parse(&object.about, 1),
+                || "lstopo prints no size",
+            ),
+            line_bytes: None,
+            ways: None,
+        })
+    };
+    machine.caches = objects.iter().filter_map(cache).collect();
+    machine
+        .caches
+        .sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind));
+    Ok(())
+}
+
+/// The objects of the first machine; a parent comes before its children and has the CPUs of all of them.
+fn objects(lines: &[Line]) -> Vec<Object> {
+    let object =
+        expression(r"^(\w+)(?:\(\w+\))?(?: L#\d+)?(?: P#(\d+))?(?: \((?:P#(\d+)\s*)?([^)]*)\))?");
+    let mut objects: Vec<Object> = Vec::new();
+    // Indentation and last object of the lines that are open.
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    for line in lines {
+        let indent = line.text.len() - line.text.trim_start().len();
+        if (line.text.starts_with("Machine") && !objects.is_empty()) || objects.len() > MOST_OBJECTS
+        {
+            break;
+        }
+        open.retain(|&(column, _)| column < indent);
+        let mut parent = open.last().map(|&(_, at)| at);
+        for part in line.text.trim().split(" + ").take(LONGEST_CHAIN) {
+            let Some(found) = object.captures(part) else {
+                break;
+            };
+            let text = |group| found.get(group).map_or("", |found| found.as_str());
+            let number = [text(2), text(3)]
+                .concat()
+                .parse()
+                .ok()
+                .filter(|&number| number <= MAX_NUMBER);
+            objects.push(Object {
+                kind: text(1).to_owned(),
+                parent,
+                number,
+                about: text(4).to_owned(),
+                cpus: CpuSet::new(),
+            });
+            let at = objects.len() - 1;
+            if let Some(cpu) = number.filter(|_| text(1) == "PU").map(CpuId) {
+                let mut above = Some(at);
+                while let Some(at) = above {
+                    objects[at].cpus.insert(cpu);
+                    above = objects[at].parent;
+                }
+            }
+            parent = Some(at);
+        }
+        if let Some(last) = parent.filter(|_| open.len() < DEEPEST) {
+            open.push((indent, last));
+        }
+    }
+    objects
+}
+
+/// `L3`, `L1d`
+fn cache_kind(name: &str) -> Option<(u32, CacheKind)> {
+    let (level, letter) = name.strip_prefix('L')?.split_at_checked(1)?;
+    let level = level.parse().ok()?;
+    match letter {
+        "" => Some((level, CacheKind::Unified)),
+        "d" => Some((level, CacheKind::Data)),
+        "i" => Some((level, CacheKind::Instruction)),
+        _ => None,
+    }
+}

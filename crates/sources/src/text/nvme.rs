@@ -1,0 +1,162 @@
+//! `nvme list-subsys` of nvme-cli, as text and as JSON (`-o json`).
+//!
+//! ```text
+//! nvme-subsys0 - NQN=nqn.2014.08.org.nvmexpress:1344
+//!                hostnqn=nqn.2014-08.org.nvmexpress:uuid:...
+//!                iopolicy=numa                                   since version 2.5
+//! \
+//!  +- nvme0 pcie 0000:21:00.0 live optimized                     ANA state where a namespace was named
+//!  +- nvme1 tcp traddr=10.0.0.1,trsvcid=4420 live
+//! ```
+
+use nearfar_machine::{
+    IoPolicy, Known, Machine, NvmeController, NvmeSubsystem, Origin, PciAddress, SourceKind,
+};
+use serde_json::Value;
+
+use super::printed::Line;
+use super::{Kind, Reading, Start};
+use crate::error::TextError;
+
+pub(super) const KIND: Kind = Kind {
+    name: "nvme list-subsys",
+    has: "NVMe subsystems and their controllers",
+    starts: &[
+        Start::new(&["nvme-subsys"], r"(?:^|\W)(nvme-subsys\d+\s+-\s+NQN=)"),
+        Start::new(&["+- nvme"], r"(\+- nvme\d+\s)"),
+    ],
+    goes_on: r"^\s*(?:\\|hostnqn=|iopolicy=|type=|model=|serial=|firmware=)",
+    read,
+};
+
+fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+    let because = reading.because.clone();
+    let mut subsystems: Vec<NvmeSubsystem> = Vec::new();
+    for line in lines {
+        let text = line.text.trim();
+        if let Some((name, nqn)) = text.split_once(" - NQN=") {
+            subsystems.push(subsystem(name.trim(), nqn, Known::no(because.clone())));
+            continue;
+        }
+        let Some(subsystem) = subsystems.last_mut() else {
+            continue;
+        };
+        if let Some(policy) = text.strip_prefix("iopolicy=") {
+            subsystem.iopolicy = Known::Yes(IoPolicy::from(policy));
+        } else if let Some(model) = text.strip_prefix("model=") {
+            subsystem.model = Some(model.trim().to_owned());
+        } else if let Some(path) = text.strip_prefix("+- ") {
+            let words: Vec<&str> = path.split_whitespace().collect();
+            if let [name, transport, address, ref rest @ ..] = words[..] {
+                // Older versions print the parts of a fabric's address as words.
+                let state = rest.iter().find(|word| !word.contains('='));
+                let state = state.map(|state| (*state).to_owned());
+                subsystem
+                    .controllers
+                    .push(controller(name, transport, address, state, &because));
+            }
+        }
+    }
+    if subsystems.is_empty() {
+        return Err("no line of a subsystem (\"nvme-subsys0 - NQN=...\") in it".to_owned());
+    }
+    reading.machine.nvme = Known::Yes(in_order(subsystems));
+    Ok(())
+}
+
+fn subsystem(name: &str, nqn: &str, iopolicy: Known<IoPolicy>) -> NvmeSubsystem {
+    NvmeSubsystem {
+        name: name.to_owned(),
+        nqn: Some(nqn.trim().to_owned()).filter(|nqn| !nqn.is_empty()),
+        model: None,
+        iopolicy,
+        controllers: Vec::new(),
+        namespaces: Vec::new(),
+    }
+}
+
+fn controller(
+    name: &str,
+    transport: &str,
+    address: &str,
+    state: Option<String>,
+    because: &str,
+) -> NvmeController {
+    let address = address.strip_prefix("address=").unwrap_or(address);
+    NvmeController {
+        name: name.to_owned(),
+        state: Known::from_option(state, || because.to_owned()),
+        transport: Known::Yes(transport.to_owned()),
+        device: address
+            .parse::<PciAddress>()
+            .ok()
+            .filter(|_| transport == "pcie"),
+        node: Known::no(because.to_owned()),
+        queues: Known::no(because.to_owned()),
+    }
+}
+
+/// By name, each once.
+fn in_order(mut subsystems: Vec<NvmeSubsystem>) -> Vec<NvmeSubsystem> {
+    subsystems.sort_by(|a, b| a.name.cmp(&b.name));
+    subsystems.dedup_by(|a, b| a.name == b.name);
+    for subsystem in &mut subsystems {
+        subsystem.controllers.sort_by(|a, b| a.name.cmp(&b.name));
+        subsystem.controllers.dedup_by(|a, b| a.name == b.name);
+    }
+    subsystems
+}
+
+/// Reads the JSON of any version: subsystems with their paths, or (before 2.0) the paths in an object behind each.
+///
+/// # Errors
+/// When it is no JSON, or names no subsystem.
+pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
+    let wrong = |problem: String| {
+        TextError::new(
+            place,
+            None,
+            problem,
+            "write it again: nvme list-subsys -o json",
+        )
+    };
+    let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let because = std::borrow::Cow::from(format!("{} text has only {}", KIND.name, KIND.has));
+    let mut subsystems: Vec<NvmeSubsystem> = Vec::new();
+    let text_of =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    for item in value["Subsystems"].as_array().into_iter().flatten() {
+        if let Some(name) = text_of(item, "Name") {
+            let policy = text_of(item, "IOPolicy").map(|policy| IoPolicy::from(policy.as_str()));
+            let policy = Known::from_option(policy, || because.clone());
+            subsystems.push(subsystem(
+                &name,
+                &text_of(item, "NQN").unwrap_or_default(),
+                policy,
+            ));
+        }
+        let Some(last) = subsystems.last_mut() else {
+            continue;
+        };
+        for path in item["Paths"].as_array().into_iter().flatten() {
+            let Some(name) = text_of(path, "Name") else {
+                continue;
+            };
+            let transport = text_of(path, "Transport").unwrap_or_default();
+            let address = text_of(path, "Address").unwrap_or_default();
+            last.controllers.push(controller(
+                &name,
+                &transport,
+                address.trim(),
+                text_of(path, "State"),
+                &because,
+            ));
+        }
+    }
+    if subsystems.is_empty() {
+        return Err(wrong("no subsystem in it".to_owned()));
+    }
+    let mut machine = Machine::empty(Origin::new(SourceKind::Text, place), because);
+    machine.nvme = Known::Yes(in_order(subsystems));
+    Ok(machine)
+}
