@@ -211,7 +211,7 @@ impl Joining<'_> {
         if memory.total_bytes.abs_diff(other.total_bytes) > ROUNDING {
             let what = format!("memory of {node}");
             self.contradiction(&what, size(memory.total_bytes), size(other.total_bytes));
-        } else if memory.total_bytes % ROUNDING == 0 {
+        } else if memory.total_bytes.is_multiple_of(ROUNDING) {
             memory.total_bytes = other.total_bytes;
         }
         let free = memory.free_bytes.or(other.free_bytes);
@@ -364,13 +364,13 @@ fn union<T, K: Ord>(
 fn interrupt(known: &mut Interrupt, other: Interrupt) {
     if known.name.is_empty() {
         (known.name, known.queue) = (other.name, other.queue);
-    }
-    if known.device.is_none() && (known.device_unknown_reason.is_some() || other.device.is_some()) {
-        known.device = other.device;
         known.device_unknown_reason = other.device_unknown_reason;
+        known.immovable_reason = other.immovable_reason;
     }
-    let immovable = known.immovable_reason.take();
-    known.immovable_reason = immovable.or(other.immovable_reason);
+    known.device = known.device.or(other.device);
+    if known.device.is_some() {
+        known.device_unknown_reason = None;
+    }
     first_known(&mut known.affinity, other.affinity);
     first_known(&mut known.effective, other.effective);
     first_known(&mut known.managed, other.managed);

@@ -53,8 +53,8 @@ struct Kind {
 
 /// A line that only this program prints.
 struct Start {
-    /// In every such line; most lines are sorted out by it.
-    word: &'static str,
+    /// One of them is in every such line; most lines are sorted out by that.
+    words: &'static [&'static str],
     /// The line's own text is its first group; what stands before is the prefix.
     line: &'static str,
     /// Whether it is worth a look with the expression: another sign, where the word is common.
@@ -64,9 +64,9 @@ struct Start {
 }
 
 impl Start {
-    const fn new(word: &'static str, line: &'static str) -> Self {
+    const fn new(words: &'static [&'static str], line: &'static str) -> Self {
         Self {
-            word,
+            words,
             line,
             likely: |_| true,
             next: None,
@@ -77,10 +77,14 @@ impl Start {
         Self { likely, ..self }
     }
 
-    const fn before(word: &'static str, line: &'static str, next: &'static str) -> Self {
+    const fn before(
+        words: &'static [&'static str],
+        line: &'static str,
+        next: &'static str,
+    ) -> Self {
         Self {
             next: Some(next),
-            ..Self::new(word, line)
+            ..Self::new(words, line)
         }
     }
 }

@@ -112,7 +112,7 @@ nvme-subsys0 - NQN=nqn.2014.08.org.nvmexpress:1344
  +- nvme0 pcie address=0000:11:00.0 live optimized
 nvme-subsys1 - NQN=nqn.x
 \\
- +- nvme2 tcp traddr=10.0.0.1,trsvcid=4420 connecting
+ +- nvme2 tcp traddr=10.0.0.1 trsvcid=4420 connecting
 ";
 const SUBSYS_JSON: &str = r#"[ { "HostNQN": "nqn.h", "Subsystems": [
   { "Name": "nvme-subsys0", "NQN": "nqn.2014", "IOPolicy": "numa",
@@ -364,6 +364,19 @@ fn interrupts_and_their_affinities_are_joined() {
         ]
     );
     assert_eq!(interrupts[1].node.get(), Some(&Some(NodeId(0))));
+    let devices: Vec<_> = interrupts
+        .iter()
+        .map(|interrupt| interrupt.device.map(|device| device.to_string()))
+        .collect();
+    assert_eq!(
+        devices,
+        [
+            None,
+            Some("0000:03:00.0".to_owned()),
+            Some("0000:02:00.0".to_owned())
+        ]
+    );
+    assert!(interrupts[0].immovable_reason.is_some() && interrupts[1].immovable_reason.is_none());
     assert_eq!(machine.cpu_states.online.to_string(), "0-2");
     assert!(machine.nodes.is_empty());
     assert_eq!(messages(&machine), "");

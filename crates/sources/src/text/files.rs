@@ -27,8 +27,8 @@ pub(super) const KIND: Kind = Kind {
     name: "files of /sys and /proc",
     has: "the files that are in it",
     starts: &[
-        Start::new("/proc/irq/", PATH),
-        Start::new("/sys/devices/system/", PATH),
+        Start::new(&["/proc/irq/"], PATH),
+        Start::new(&["/sys/devices/system/"], PATH),
     ],
     goes_on: r"^[0-9a-f][0-9a-f, -]*$",
     read,

@@ -10,7 +10,7 @@ pub(super) const KIND: Kind = Kind {
     name: "/proc/interrupts",
     has: "interrupts and online CPUs",
     starts: &[Start::before(
-        "CPU",
+        &["CPU"],
         r"(?:^|\W)(CPU\d+(?:\s+CPU\d+)*)\s*$",
         r"^\s*\w+:\s+\d+(?:\s|$)",
     )

@@ -31,14 +31,11 @@ pub(super) const SUMMARY: Kind = Kind {
     has: "CPUs and the nodes that they are on",
     starts: &[
         Start::before(
-            "Architecture:",
+            &["Architecture:"],
             r"(?:^|\W)(Architecture:)\s",
             r"^\s*(?:CPU op-mode|Byte Order|CPU\(s\)|Address sizes)",
         ),
-        Start::new("CPU(s)", FIELD),
-        Start::new("(s) per ", FIELD),
-        Start::new("Socket(s):", FIELD),
-        Start::new("NUMA node", FIELD),
+        Start::new(&["CPU(s)", "(s) per ", "Socket(s):", "NUMA node"], FIELD),
     ],
     goes_on: r"^[A-Z][\w ()-]*:\s",
     read: read_summary,
@@ -49,7 +46,7 @@ pub(super) const TABLE: Kind = Kind {
     has: "CPUs, the nodes that they are on, cores, packages and which CPUs share a cache",
     starts: &[
         Start::before(
-            "CPU",
+            &["CPU"],
             r"(?:^|\W)(CPU\s+(?:[A-Z0-9:a-z]+\s+)*(?:NODE|SOCKET|CORE)\b.*)$",
             r"^\s*\d+\s",
         )
@@ -58,7 +55,7 @@ pub(super) const TABLE: Kind = Kind {
                 .iter()
                 .any(|column| line.contains(column))
         }),
-        Start::before("CPU,", r"(#?\s*CPU,\w[\w,]*)\s*$", r"^\d+,"),
+        Start::before(&["CPU,"], r"(#?\s*CPU,\w[\w,]*)\s*$", r"^\d+,"),
     ],
     goes_on: r"^\s*\d+(?:\s+(?:-|\d)|,)",
     read: read_table,
@@ -233,9 +230,13 @@ fn read_table(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             continue;
         };
         if let Some(before) = rows.get(&cpu) {
-            if before.cells != read.cells {
+            let differs = |column: &&&str| {
+                let numbers = before.number(column).zip(read.number(column));
+                numbers.is_some_and(|(before, now)| before != now)
+            };
+            if let Some(column) = ["NODE", "SOCKET", "CORE"].iter().find(differs) {
                 let message = format!(
-                    "CPU {cpu} has another row in line {}; that one was taken",
+                    "CPU {cpu} has another {column} than in line {}; that one was taken",
                     before.line
                 );
                 reading.warnings.note_line(line.number, message);

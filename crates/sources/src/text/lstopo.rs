@@ -24,7 +24,7 @@ pub(super) const KIND: Kind = Kind {
     name: "lstopo",
     has: "nodes, their CPUs, cores, packages and caches",
     starts: &[Start::before(
-        "Machine",
+        &["Machine"],
         r"(?:^|\W)(Machine(?: L#\d+)?(?: P#\d+)? \(.*\).*)$",
         r"^\s*\w+(?:\(\w+\))? (?:[LP]#|.*\()",
     )],

@@ -21,9 +21,9 @@ pub(super) const NUMASTAT: Kind = Kind {
     name: "numastat -m",
     has: "nodes and their memory",
     starts: &[
-        Start::new("Per-node", r"(?:^|\W)(Per-node system memory usage)"),
+        Start::new(&["Per-node"], r"(?:^|\W)(Per-node system memory usage)"),
         Start::before(
-            "Node",
+            &["Node"],
             r"(?:^|\W)((?:Node\s+\d+\s+)*(?:Node\s+\d+|Total))\s*$",
             r"^[\s-]{6,}$",
         )
@@ -37,8 +37,8 @@ pub(super) const MEMINFO: Kind = Kind {
     name: "meminfo of nodes",
     has: "nodes and their memory",
     starts: &[
-        Start::new("MemTotal:", r"(?:^|\W)(Node\s+\d+\s+MemTotal:)"),
-        Start::new("MemFree:", r"(?:^|\W)(Node\s+\d+\s+MemFree:)"),
+        Start::new(&["MemTotal:"], r"(?:^|\W)(Node\s+\d+\s+MemTotal:)"),
+        Start::new(&["MemFree:"], r"(?:^|\W)(Node\s+\d+\s+MemFree:)"),
     ],
     goes_on: r"^Node\s+\d+\s+\w+",
     read: read_meminfo,
@@ -48,7 +48,7 @@ pub(super) const ZONEINFO: Kind = Kind {
     name: "/proc/zoneinfo",
     has: "nodes and how many pages they have, of unknown size",
     starts: &[Start::new(
-        "zone",
+        &["zone"],
         r"(?:^|\W)(Node\s+\d+,\s+zone\s+\w+)\s*$",
     )],
     goes_on: r"^\s*(?:pages|\w+)\s*:?\s+[\d(]|^\s*(?:per-node stats|pagesets)",

@@ -18,8 +18,8 @@ pub(super) const KIND: Kind = Kind {
     name: "mlc",
     has: "the numbers of nodes",
     starts: &[
-        Start::new("Latency Checker", r"(Intel\(R\) Memory Latency Checker)"),
-        Start::new("Numa node", r"(?:^|\W)(Numa node(?:\s+\d+)+)\s*$"),
+        Start::new(&["Latency Checker"], r"(Intel\(R\) Memory Latency Checker)"),
+        Start::new(&["Numa node"], r"(?:^|\W)(Numa node(?:\s+\d+)+)\s*$"),
     ],
     goes_on: r"^\s*\d+(?:\s+[\d.]+)+\s*$",
     read,

@@ -31,19 +31,17 @@ pub(super) const KIND: Kind = Kind {
     name: NAME,
     has: "nodes, their CPUs, memory and distances",
     starts: &[
-        Start::new("available:", r"(?:^|\W)(available:\s+\d+,?\s+node)"),
-        Start::new("cpus:", NODE),
-        Start::new("size:", NODE),
-        Start::new("free:", NODE),
-        Start::new("distances:", r"(?:^|\W)(node\s+distances:)"),
+        Start::new(&["available:"], r"(?:^|\W)(available:\s+\d+,?\s+node)"),
+        Start::new(&["cpus:", "size:", "free:"], NODE),
+        Start::new(&["distances:"], r"(?:^|\W)(node\s+distances:)"),
         // A table alone.
         Start::before(
-            "node",
+            &["node"],
             r"(?:^|\W)(node(?:\s+\d+)+)\s*$",
             r"^\s*\d+:(?:\s+(?:\d+|-))+\s*$",
         )
         .if_likely(ends_in_digit),
-        Start::new("No NUMA", r"(No NUMA (?:support )?available)"),
+        Start::new(&["No NUMA"], r"(No NUMA (?:support )?available)"),
     ],
     goes_on: r"^[\d\s,:-]+$",
     read,

@@ -23,7 +23,7 @@ pub(super) const KIND: Kind = Kind {
     name: "nvidia-smi topo -m",
     has: "the nodes of GPUs and their CPUs",
     starts: &[Start::new(
-        "Affinity",
+        &["Affinity"],
         r"(?:^|\W)(GPU\d+\s.*CPU\s+Affinity.*)$",
     )],
     goes_on: r"^\s*(?:(?:GPU|NIC)\d+|mlx\d_\w+)[\s:]",

@@ -22,8 +22,8 @@ pub(super) const KIND: Kind = Kind {
     name: "nvme list-subsys",
     has: "NVMe subsystems and their controllers",
     starts: &[
-        Start::new("nvme-subsys", r"(?:^|\W)(nvme-subsys\d+\s+-\s+NQN=)"),
-        Start::new("+- nvme", r"(\+- nvme\d+\s)"),
+        Start::new(&["nvme-subsys"], r"(?:^|\W)(nvme-subsys\d+\s+-\s+NQN=)"),
+        Start::new(&["+- nvme"], r"(\+- nvme\d+\s)"),
     ],
     goes_on: r"^\s*(?:\\|hostnqn=|iopolicy=|type=|model=|serial=|firmware=)",
     read,
@@ -48,7 +48,9 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         } else if let Some(path) = text.strip_prefix("+- ") {
             let words: Vec<&str> = path.split_whitespace().collect();
             if let [name, transport, address, ref rest @ ..] = words[..] {
-                let state = rest.first().map(|state| (*state).to_owned());
+                // Older versions print the parts of a fabric's address as words.
+                let state = rest.iter().find(|word| !word.contains('='));
+                let state = state.map(|state| (*state).to_owned());
                 subsystem
                     .controllers
                     .push(controller(name, transport, address, state, &because));
@@ -78,19 +80,19 @@ fn controller(
     transport: &str,
     address: &str,
     state: Option<String>,
-    because: &std::borrow::Cow<'static, str>,
+    because: &str,
 ) -> NvmeController {
     let address = address.strip_prefix("address=").unwrap_or(address);
     NvmeController {
         name: name.to_owned(),
-        state: Known::from_option(state, || because.clone()),
+        state: Known::from_option(state, || because.to_owned()),
         transport: Known::Yes(transport.to_owned()),
         device: address
             .parse::<PciAddress>()
             .ok()
             .filter(|_| transport == "pcie"),
-        node: Known::no(because.clone()),
-        queues: Known::no(because.clone()),
+        node: Known::no(because.to_owned()),
+        queues: Known::no(because.to_owned()),
     }
 }
 

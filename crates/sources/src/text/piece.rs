@@ -106,7 +106,7 @@ impl Expressions {
     /// Where a line's own text begins, if it is one of this kind.
     fn start(&self, line: &str, following: &mut Lines<'_>) -> Option<usize> {
         self.starts.iter().find_map(|(start, expression, next)| {
-            if !line.contains(start.word) || !(start.likely)(line) {
+            if !start.words.iter().any(|word| line.contains(word)) || !(start.likely)(line) {
                 return None;
             }
             let at = expression.captures(line)?.get(1)?.start();
@@ -133,7 +133,7 @@ impl<'a> Words<'a> {
         let mut words: Vec<&'static str> = KINDS
             .iter()
             .flat_map(|kind| kind.starts)
-            .map(|start| start.word)
+            .flat_map(|start| start.words.iter().copied())
             .collect();
         words.sort_unstable();
         words.dedup();

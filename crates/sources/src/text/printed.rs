@@ -87,7 +87,7 @@ impl<'a> Lines<'a> {
         let Some(mut line) = self.physical().map(str::to_owned) else {
             return false;
         };
-        while line.ends_with('=') && line.trim_matches('=') != "" {
+        while line.ends_with('=') && !line.trim_matches('=').is_empty() {
             line.pop();
             match self.physical() {
                 Some(rest) => line.push_str(unfolded(rest)),
