@@ -135,7 +135,9 @@ impl<'a> Join<'a> {
 
 /// The values of each run that has any: those of a block, which one disturbance changes together, as their median.
 fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
-    let mut runs: BTreeMap<usize, Vec<(Option<u32>, Vec<f64>)>> = BTreeMap::new();
+    /// The number of a block, if there are any, with its values.
+    type Block = (Option<u32>, Vec<f64>);
+    let mut runs: BTreeMap<usize, Vec<Block>> = BTreeMap::new();
     for (sample, value) in side {
         let blocks = runs.entry(sample.run).or_default();
         match blocks.last_mut() {

@@ -170,12 +170,6 @@ pub(crate) fn make<'a>(
         [] => Cell::all(&factors),
         cells => cells.to_vec(),
     };
-    if context.is_measured_here
-        && arguments.levels(TASKS).is_empty()
-        && arguments.named_cells().is_empty()
-    {
-        check_law(allowed.len(), is_full)?;
-    }
     let seconds = parameters.seconds + parameters.warm_up + parameters.trace_seconds;
     let experiment = ScaleExperiment {
         machine,
@@ -216,6 +210,9 @@ pub(crate) fn make<'a>(
         };
         let checked = experiment.cells.iter().try_for_each(fits);
         checked.map_err(|error| arguments.wrong("memory-size", error.to_string()))?;
+        if arguments.levels(TASKS).is_empty() && arguments.named_cells().is_empty() {
+            check_law(experiment.allowed.len(), is_full)?;
+        }
         if machine.online_nodes().count() < 2 {
             notes.push(ONE_NODE.to_owned());
         }

@@ -29,8 +29,8 @@ use crate::verb::lab::guest_args::{GuestArgs, failure};
                        JSON, line by line otherwise.\n\nExamples:\n  \
                        nearfar ab --a kernel=6.1 --b kernel=6.12 --machine powerpc-case1 -- nearfar topo\n  \
                        nearfar ab --a append=numa_balancing=disable --b append=numa_balancing=enable --runs 5 -- ./job\n  \
-                       nearfar ab --a delay=off --b delay=auto --value 'latency.pairs[*].median_ns' -- nearfar bench \
-                       latency --what latency --format json"
+                       nearfar ab --a delay=off --b delay=auto --value 'latency.pairs[*].median_ns' \\\n      \
+                       -- nearfar bench latency --what latency --format json"
 )]
 pub struct Ab {
     /// What side A has: machine=, kernel=, append=, delay=, arch= or scale= (may be repeated)

@@ -371,7 +371,7 @@ mod tests {
         let error = check(&["other", "pairs[*].median_ns"]).unwrap_err();
         let text = error.to_string();
         let listed =
-            "there are: latency.pairs[*].median_ns, tool.name, latency.pairs[*].from, other";
+            "there are: latency.pairs[*].median_ns, latency.pairs[*].from, tool.name, other";
         assert!(
             text.starts_with("--value pairs[*].median_ns matches no value")
                 && text.ends_with(listed),
