@@ -31,7 +31,8 @@ use run::Carrying;
 pub struct ApplyOptions {
     /// All or nothing: a change that cannot be made undoes those made before it.
     pub atomic: bool,
-    /// Overwrites values that have changed since the plan was made, and goes on top of an interrupted change set.
+    /// Overwrites values that have changed since the plan was made, goes on top of an interrupted change set, and changes nodes of a
+    /// control group although memory policies are lost.
     pub force: bool,
     /// How long to wait for another nearfar to end; `None` refuses at once.
     pub wait: Option<Duration>,

@@ -42,7 +42,8 @@ pub struct Apply {
     /// Undo everything when one change cannot be made
     #[arg(long)]
     atomic: bool,
-    /// Overwrite values that changed since the plan was made, and go on top of an interrupted change set
+    /// Overwrite values that changed since the plan was made, go on top of an interrupted change set, and change the nodes of a
+    /// control group (--cpuset-mems) although memory policies of its tasks are lost
     #[arg(long)]
     force: bool,
     /// Move memory at this rate at most, in MB/s (10^6 bytes) [default: as fast as the kernel can]. The slower, the less

@@ -23,6 +23,9 @@ const MAX_PARAMETERS: usize = 4;
 /// A host with a smaller share of failed samples is not named for them.
 const MIN_FAILED_SHARE: f64 = 0.1;
 
+/// The hosts of both groups, by their places in a matrix: those below and those above.
+type TwoGroups = (Vec<usize>, Vec<usize>);
+
 /// What was found of a group.
 #[derive(Default)]
 pub(super) struct Compared {
@@ -284,7 +287,7 @@ impl Matrix {
         found: &Outliers,
         options: &SurveyOptions,
     ) -> Vec<Split> {
-        let mut alike: BTreeMap<(Vec<usize>, Vec<usize>), Vec<(usize, f64)>> = BTreeMap::new();
+        let mut alike: BTreeMap<TwoGroups, Vec<(usize, f64)>> = BTreeMap::new();
         for cell in 0..self.cells.len() {
             let split = split(&self.values, found, cell);
             let split = split.filter(|it| it.ratio >= 1.0 + options.min_effect);
@@ -296,7 +299,7 @@ impl Matrix {
             let places: Vec<usize> = places.iter().map(|&place| self.hosts[place]).collect();
             names(loaded, &places)
         };
-        let split = |((below, above), mut cells): ((Vec<usize>, Vec<usize>), Vec<(usize, f64)>)| {
+        let split = |((below, above), mut cells): (TwoGroups, Vec<(usize, f64)>)| {
             let places: Vec<usize> = cells.iter().map(|(cell, _)| *cell).collect();
             cells.sort_by(|a, b| a.1.total_cmp(&b.1));
             Split {
