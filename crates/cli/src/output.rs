@@ -3,7 +3,8 @@
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use nearfar_machine::Origin;
 use nearfar_report::Style;
 use serde::Serialize;
@@ -13,8 +14,6 @@ use crate::failure::{Failure, Outcome};
 
 /// Lines that are longer are hard to follow with the eye.
 const MAX_COLUMNS: usize = 200;
-/// Files of one name that are kept in one directory.
-const MAX_UNUSED: u32 = 999;
 
 /// Prints text to standard output. A reader that has gone away (`| head`) ends the command quietly.
 pub fn print(text: &str) -> Outcome {
@@ -25,10 +24,7 @@ pub fn print(text: &str) -> Outcome {
             true => out.flush(),
             false => out.write_all(b"\n").and_then(|()| out.flush()),
         });
-    written.map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Failure::OutputClosed,
-        _ => Failure::Refused(anyhow::Error::new(error).context("cannot write to standard output")),
-    })
+    written.map_err(of_standard)
 }
 
 /// Says something on standard error, without an end of the line. It may be a pipe without a reader; std's and
@@ -131,9 +127,45 @@ fn width(to_terminal: bool) -> usize {
         })
 }
 
+/// A file next to an answer on standard output, so never "-".
+pub fn named_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match is_standard(&path) {
+        true => Err("standard output has the answer already: name a file"),
+        false => Ok(path),
+    })
+}
+
+/// Whether a path stands for standard output.
+fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Prints bytes to standard output; what is not text, to no terminal.
+pub fn print_bytes(bytes: &[u8]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() && std::str::from_utf8(bytes).is_err() {
+        return Err(Failure::Input(anyhow!(
+            "this is not text for a terminal: name a file with -o FILE"
+        )));
+    }
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(of_standard)
+}
+
+/// What became of standard output.
+fn of_standard(error: std::io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Refused(anyhow::Error::new(error).context("cannot write to standard output")),
+    }
+}
+
 /// Writes a file in the directory of its final name and renames it, so that no half-written one is ever seen. A path that
-/// is not a regular file (`/dev/stdout`, a pipe) is written directly.
+/// is not a regular file (`/dev/stdout`, a pipe) is written directly; "-" is standard output.
 pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
+    if is_standard(path) {
+        return print_bytes(content);
+    }
     let written = if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         std::fs::write(path, content)
     } else {
@@ -153,20 +185,13 @@ pub fn can_write(path: &Path) -> Outcome {
 /// gone when it returns, so that no kill leaves anything.
 pub fn has_room(path: &Path, bytes: u64) -> Outcome {
     let tried = match std::fs::metadata(path) {
+        _ if is_standard(path) => return Ok(()),
         Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(there) if !there.is_file() => {
             rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(std::io::Error::from)
         }
-        _ => return room_next_to(path, bytes),
+        _ => temporary_next_to(path).and_then(|file| allocate(file.as_file(), bytes)),
     };
-    tried
-        .with_context(|| format!("cannot write {}", path.display()))
-        .map_err(Failure::refused)
-}
-
-/// The same for a file that gets another name where that one is taken.
-pub fn room_next_to(path: &Path, bytes: u64) -> Outcome {
-    let tried = temporary_next_to(path).and_then(|file| allocate(file.as_file(), bytes));
     tried
         .with_context(|| format!("cannot write {}", path.display()))
         .map_err(Failure::refused)
@@ -182,32 +207,6 @@ fn allocate(file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
         _ => Ok(()),
     }
-}
-
-/// Writes a file without a requested name as the first of `checkup.html`, `checkup-2.html` ... that is not there, and says
-/// which. What is there, be it a link, is never replaced.
-pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathBuf, Failure> {
-    let name = |number: u32| match number {
-        1 => PathBuf::from(format!("{stem}.{extension}")),
-        _ => PathBuf::from(format!("{stem}-{number}.{extension}")),
-    };
-    let refused = |error| {
-        Failure::Refused(
-            anyhow::Error::new(error).context(format!("cannot write {}", name(1).display())),
-        )
-    };
-    let mut file = temporary_next_to(&name(1)).map_err(refused)?;
-    file.write_all(content)
-        .and_then(|()| file.as_file().sync_all())
-        .map_err(refused)?;
-    for number in 1..=MAX_UNUSED {
-        match file.persist_noclobber(name(number)) {
-            Ok(_) => return Ok(name(number)),
-            Err(taken) if taken.error.kind() == ErrorKind::AlreadyExists => file = taken.file,
-            Err(other) => return Err(refused(other.error)),
-        }
-    }
-    Err(refused(ErrorKind::AlreadyExists.into()))
 }
 
 /// Writes an answer that took long to get; where the file cannot be had any more, it is on standard error.

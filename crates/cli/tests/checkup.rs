@@ -247,33 +247,114 @@ fn a_full_disk_is_noticed_before_anything_is_measured() {
 }
 
 #[test]
-fn a_page_that_was_not_asked_for_replaces_nothing() {
+fn no_file_is_written_that_was_not_asked_for() {
     let sandbox = Sandbox::new();
-    let at = |name: &str| sandbox.path(name);
-    sandbox.write("nearfar-checkup.html", "mine");
-    std::os::unix::fs::symlink("nowhere/page.html", at("nearfar-checkup-2.html")).unwrap();
-    std::fs::create_dir(at("nearfar-checkup-3.html")).unwrap();
-    let answer = checkup(&sandbox, &["--source", "two-node"]).succeeded();
-    let end = "The whole of it as a page: nearfar-checkup-4.html\n";
-    assert!(answer.text().ends_with(end), "{answer}");
-    let kept = std::fs::read_to_string(at("nearfar-checkup.html")).unwrap();
-    assert_eq!(kept, "mine");
-    assert!(at("nearfar-checkup-2.html").is_symlink() && at("nearfar-checkup-3.html").is_dir());
-    assert_eq!(names(&sandbox).len(), 4);
-    // A directory that takes no file is no reason to fail: /proc is one for root, too.
+    let screen = checkup(&sandbox, &["--source", "two-node"]).succeeded();
+    let end = "\n\n--html FILE writes all of it as a page.\n";
+    assert!(screen.text().ends_with(end), "{screen}");
+    let json = checkup(&sandbox, &["--source", "two-node", "--format", "json"]).succeeded();
+    assert!(json.errors().is_empty(), "{json}");
+    assert_eq!(names(&sandbox), Vec::<String>::new());
+    // Where no file can be written, for root neither, that changes nothing.
     let answer = sandbox
         .nearfar(["checkup", "--source", "two-node"])
         .configure(|command| {
             command.current_dir("/proc");
         })
         .run()
-        .succeeded()
-        .says(&["no page: ", "--html FILE"]);
+        .succeeded();
+    assert_eq!(
+        (answer.text(), answer.errors().as_str()),
+        (screen.text(), "")
+    );
+}
+
+#[test]
+fn a_minus_is_standard_output_or_refused_and_never_a_file() {
+    let sandbox = Sandbox::new();
+    let run = |words: &[&str]| sandbox.nearfar(words).run();
+    let taken = run(&["snapshot", "--source", "two-node", "-o", "-"]).succeeded();
+    run(&["snapshot", "--source", "two-node", "-o", "file"]).succeeded();
+    assert!(!taken.stdout.is_empty());
+    assert_eq!(taken.stdout, std::fs::read(sandbox.path("file")).unwrap());
+    run(&["bench", "mock", "--samples", "1"]).succeeded();
+    let exported = run(&["runs", "export", "last", "-o", "-"]).succeeded();
+    assert_eq!(
+        exported.stdout,
+        run(&["runs", "export", "last"]).succeeded().stdout
+    );
+    for words in [
+        "checkup --source two-node --html -",
+        "case 1 --html -",
+        "runs show last --html -",
+        "runs show last --svg -",
+        "fleet show data --html -",
+        "lab run --machine two-node --status - -- true",
+        "lab run --machine two-node --delay auto --counts - -- true",
+    ] {
+        run(&words.split(' ').collect::<Vec<_>>()).refused(&["standard output", "name a file"]);
+    }
+    assert_eq!(names(&sandbox), ["file"]);
+}
+
+#[test]
+fn what_is_known_comes_before_the_measurement_and_is_kept_by_ctrl_c() {
+    let sandbox = Sandbox::new();
+    let mut running = sandbox
+        .nearfar([
+            "checkup",
+            "--no-store",
+            "--probe",
+            "3600",
+            "--html",
+            "page.html",
+        ])
+        .start();
+    running.stdout.wait_for("Findings");
+    let answer = running.end_by(rustix::process::Signal::INT).exited(3);
     let screen = answer.text();
+    assert!(screen.contains("\nLatency  not measured: "), "{answer}");
+    assert!(screen.contains("\nNext\n"), "{answer}");
+    let page = std::fs::read_to_string(sandbox.path("page.html")).unwrap();
+    assert!(page.contains("</html>"));
+}
+
+#[test]
+fn sentences_are_whole_while_there_is_room() {
+    for entry in nearfar_sources::gallery() {
+        let answer = checkup(&Sandbox::new(), &["--source", entry.name]).succeeded();
+        let screen = answer.text();
+        assert!(!screen.contains("..."), "{answer}");
+        assert!(screen.lines().count() <= 48, "{answer}");
+        assert!(!screen.contains("not measured"), "{answer}");
+    }
+}
+
+#[test]
+fn hints_on_the_screen_name_the_machine_that_was_asked_for() {
+    let answer = checkup(&Sandbox::new(), &["--source", "sixteen-node-ring"]).succeeded();
+    let screen = answer.text();
+    let topo = "nearfar topo --source sixteen-node-ring";
     assert!(
-        screen.contains("2 nodes") && !screen.contains("as a page"),
+        screen.contains(&format!("the whole matrix: {topo}\n")),
         "{answer}"
     );
+    assert_eq!(
+        screen.matches("nearfar topo").count(),
+        screen.matches(topo).count()
+    );
+}
+
+#[test]
+fn on_one_node_caches_are_what_can_be_far() {
+    let epyc = "package:1 node:1 l3:8(size=32M) core:8 pu:2 memory:64G";
+    let answer = checkup(&Sandbox::new(), &["--source", epyc]).succeeded();
+    let screen = answer.text();
+    assert!(screen.contains("8 L3 caches"), "{answer}");
+    for words in [epyc, "powerpc-case1"] {
+        let answer = checkup(&Sandbox::new(), &["--source", words]).succeeded();
+        assert!(!answer.text().contains("nothing can be far"), "{answer}");
+    }
 }
 
 #[test]

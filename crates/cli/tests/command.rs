@@ -94,7 +94,7 @@ fn every_answer_has_a_json_form_in_its_envelope() {
         ("machines/1", &["lab", "machines"]),
         ("explain/1", &["explain", "nvme-far-path"]),
         ("explain-rules/1", &["explain"]),
-        ("checkup/1", &["checkup", "--root", &root, "--no-html"]),
+        ("checkup/1", &["checkup", "--root", &root]),
     ];
     for (schema, arguments) in verbs {
         let answer = json(&[arguments, &["--format", "json"]].concat());

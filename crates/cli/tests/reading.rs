@@ -178,7 +178,7 @@ fn verbs_that_read_create_nothing() {
         &["topo"],
         &["audit"],
         &["plan"],
-        &["checkup", "--no-html", "--probe", "1"],
+        &["checkup", "--probe", "1"],
         &["spread", "--node", "0", "--count", "2"],
         &[
             "path",

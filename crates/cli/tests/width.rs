@@ -21,7 +21,7 @@ fn verbs(root: &str) -> Vec<Vec<String>> {
         "topo --root",
         "audit --root",
         "plan --root",
-        "checkup --no-html --root",
+        "checkup --root",
         "history --root",
         "spread --count 40 --node 2 --root",
     ];

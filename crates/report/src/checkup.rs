@@ -1,6 +1,7 @@
 //! The checkup: topology, audit and a first measurement, on one screen and on one page.
 
 mod next;
+mod one_node;
 mod page;
 mod screen;
 
@@ -11,7 +12,7 @@ use nearfar_placement::audit::Audit;
 use serde::Serialize;
 
 pub use page::page;
-pub use screen::screen;
+pub use screen::{found, measured, screen};
 
 /// What a checkup found; serialised, it is what `nearfar checkup --format json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -43,9 +44,9 @@ pub struct Made {
 }
 
 impl Checkup {
-    /// Whether the machine has a single node, on which nothing can be far.
+    /// Whether a single node is online.
     pub(crate) fn is_one_node(&self) -> bool {
-        self.machine.online_nodes().count() <= 1
+        self.machine.online_nodes().count() == 1
     }
 
     /// Why unbound tasks were not probed, where the reason is not that nothing was measured at all.

@@ -70,7 +70,7 @@ pub(crate) fn with_quartiles(pair: &LatencyPair) -> String {
     format!("{} ±{}", nanoseconds(pair.median_ns), nanoseconds(spread))
 }
 
-/// Heat over the medians: the least has the colour of distance 10, twice that the colour of 20.
+/// Heat over the medians: from the least to the most, twice the least at least.
 pub(crate) fn scale(matrix: &LatencyMatrix) -> Scale {
-    Scale::relative(matrix.pairs.iter().map(|pair| pair.median_ns))
+    Scale::over(matrix.pairs.iter().map(|pair| pair.median_ns))
 }

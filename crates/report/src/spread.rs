@@ -6,8 +6,9 @@ use nearfar_machine::{CpuSet, NodeId};
 use nearfar_placement::spread::Slot;
 
 use crate::amount::or;
-use crate::document::{Document, Scale, Table, cells};
+use crate::document::{Document, Table, cells};
 use crate::style::Role::{Dim, Heading, Plain, Subject};
+use crate::topo::distances;
 
 /// One line a queue: its number and its CPU. Stable, made to be read by programs.
 pub fn list(slots: &[Slot]) -> String {
@@ -33,11 +34,10 @@ fn lines(slots: &[Slot], value: impl Fn(&Slot) -> String) -> String {
 /// from which the order was made ([`nearfar_placement::spread::start`]).
 pub fn document(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>) -> Document {
     let mut table = Table::of(["queues", "CPUs", ">count", ">node", ">distance"]).indent(0);
+    let scale = distances::over(slots.iter().filter_map(|slot| slot.distance));
     for run in slots.chunk_by(is_next) {
         let (first, length) = (run[0], run.len());
-        let role = first
-            .distance
-            .map_or(Plain, |it| Scale::DISTANCES.role(it.0.into()));
+        let role = first.distance.map_or(Plain, |it| scale.role(it.0.into()));
         table.row(cells![
             range(first.queue, length),
             Subject.text(range(first.cpu.0 as usize, length)),

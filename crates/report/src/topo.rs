@@ -19,7 +19,7 @@ use crate::summary::{self, Summary};
 pub(crate) use devices::{node_of, notable, place as device_place};
 pub use dot::dot;
 pub use svg::svg;
-pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, legend, text, ticks};
+pub(crate) use svg::{at, blocks, box_columns, cards, legend, text, theme, ticks};
 
 /// Most warnings shown; a damaged file can have one a line.
 const MAX_WARNINGS: usize = 30;

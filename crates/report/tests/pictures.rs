@@ -1,5 +1,6 @@
 //! Pictures and pages: well formed, escaped and small.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::html;
@@ -7,7 +8,7 @@ use crate::html::as_xml;
 use crate::random;
 use crate::samples;
 use nearfar_machine::{Known, Machine};
-use nearfar_report::{checkup, topo};
+use nearfar_report::{checkup, latency, topo};
 use proptest::prelude::*;
 
 /// The names of all elements, or what is wrong with the document.
@@ -38,6 +39,65 @@ fn pictures_of_all_samples_are_well_formed_and_run_nothing() {
                 || svg.matches("http").count() == svg.matches("http://www.w3.org/2000/svg").count()
         );
     }
+}
+
+/// librsvg and what uses it know no `var()` and no media queries, other viewers no style sheets: what has no colour is black.
+#[test]
+fn pictures_have_their_colours_without_a_style_sheet() {
+    let maps = |machine: &Machine| {
+        latency::survey(&samples::surveys::survey(machine), machine, false).to_svg()
+    };
+    let pictures = samples::all()
+        .into_iter()
+        .flat_map(|(name, machine)| [(name, topo::svg(&machine)), (name, maps(&machine))]);
+    for (name, svg) in pictures {
+        assert!(!svg.contains("var("), "{name}");
+        for element in html::elements(&svg).unwrap() {
+            if !["rect", "path", "circle", "line", "text"].contains(&element.name.as_str()) {
+                continue;
+            }
+            let painted = element.get("fill").or(element.get("stroke"));
+            assert!(painted.is_some(), "{name}: {element:?}");
+            let is_text = element.name == "text";
+            assert!(
+                !is_text || element.get("stroke").is_none(),
+                "{name}: {element:?}"
+            );
+        }
+    }
+    let svg = topo::svg(&samples::laptop());
+    assert!(svg.contains("<rect class=\"paper\" width=\"960\" height=\""));
+    assert!(svg.contains(" fill=\"#fff\"></rect>"));
+    let dark = "@media (prefers-color-scheme:dark){.nearfar-map{font-family:";
+    assert!(svg.contains(dark) && svg.contains(".nearfar-map .paper{fill:#11161c}"));
+}
+
+#[test]
+fn distances_of_a_machine_have_different_colours() {
+    let rows = [
+        [10, 16, 22, 42],
+        [16, 10, 32, 22],
+        [22, 32, 10, 16],
+        [42, 22, 16, 10],
+    ];
+    let machine = samples::machine("far", 4, 2, 2, |a, b| rows[a as usize][b as usize]);
+    let elements = html::elements(&topo::svg(&machine)).unwrap();
+    let cells = elements.windows(2).filter(|pair| pair[0].name == "rect");
+    let cells = cells.filter(|pair| pair[0].get("class").is_some_and(|it| it.starts_with('h')));
+    let colours: BTreeMap<&str, &str> = cells
+        .filter(|pair| {
+            pair[1]
+                .get("class")
+                .is_some_and(|it| it.contains("middle "))
+        })
+        .map(|pair| (pair[1].text.as_str(), pair[0].get("fill").unwrap()))
+        .collect();
+    assert_eq!(
+        colours.keys().copied().collect::<Vec<_>>(),
+        ["10", "16", "22", "32", "42"]
+    );
+    let different: BTreeSet<&str> = colours.into_values().collect();
+    assert_eq!(different.len(), 5);
 }
 
 #[test]
@@ -137,7 +197,7 @@ fn a_page_says_what_unbound_tasks_cost_with_its_interval_and_under_which_load() 
 #[test]
 fn one_node_is_said_plainly() {
     let page = checkup::page(&samples::checkup(samples::laptop(), 0)).to_html();
-    assert!(page.contains("one node") && page.contains("nearfar lab"));
+    assert!(page.contains("One node. Every CPU has the same distance"));
 }
 
 #[test]

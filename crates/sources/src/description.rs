@@ -28,6 +28,7 @@ mod build;
 mod devices;
 mod fault;
 mod file;
+mod tasks;
 
 use nearfar_machine::Machine;
 

@@ -18,6 +18,7 @@ const MACHINES: &[(&str, &str)] = machines![
     "asymmetric",
     "cards-back-to-back",
     "cxl-memory-only",
+    "database-host",
     "eight-node-ring",
     "fake-nodes",
     "five-nodes",

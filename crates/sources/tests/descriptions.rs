@@ -3,7 +3,7 @@
 use crate::any_machine::any_machine;
 use crate::rendered_description;
 use nearfar_machine::{
-    CpuId, Distance, DistanceOrigin, Distances, Known, Machine, NodeId, RootBus,
+    CpuId, Distance, DistanceOrigin, Distances, Known, Machine, NodeBytes, NodeId, RootBus,
 };
 use nearfar_sources::{Request, Want, description, gallery, gallery_text, read, synthetic};
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn kept(machine: &Machine) -> Machine {
 #[test]
 fn every_machine_of_the_gallery_reads_and_says_where_it_comes_from() {
     let entries = gallery();
-    assert_eq!(entries.len(), 15);
+    assert_eq!(entries.len(), 16);
     for entry in &entries {
         let machine = named(entry.name);
         assert_eq!(machine.check(), Vec::<String>::new(), "{}", entry.name);
@@ -231,8 +231,88 @@ fn the_cases_have_the_shape_that_was_published() {
 }
 
 #[test]
+fn tasks_and_cpusets_are_as_described() {
+    let host = named("database-host");
+    let tasks = host.tasks.get().unwrap();
+    let named = |name: &str| tasks.iter().find(|task| task.name == name).unwrap();
+    let redis = named("redis-server");
+    assert_eq!(redis.allowed_cpus.get().unwrap().to_string(), "0-7");
+    assert_eq!(redis.allowed_nodes.get().unwrap().to_string(), "1");
+    assert_eq!(redis.policies.get().unwrap()[0].policy, "bind:1");
+    assert_eq!(redis.last_cpu, Known::Yes(CpuId(3)));
+    let guest = named("qemu-kvm");
+    let on = |node, bytes| NodeBytes {
+        node: NodeId(node),
+        bytes,
+    };
+    assert_eq!(
+        guest.memory.get().unwrap()[..],
+        [on(0, 64 << 30), on(1, 1 << 30)]
+    );
+    assert_eq!(guest.resident.get().unwrap().pinned, 64 << 30);
+    assert_eq!(guest.cpu_ms, Known::Yes(8 * 7_400_000));
+    // What is not given is all, or unknown.
+    assert_eq!(guest.allowed_cpus.get(), Some(&host.cpu_states.online));
+    assert!(guest.start.unknown_reason().is_some());
+    let cpuset = &host.cpusets.get().unwrap()[0];
+    assert_eq!(cpuset.path, "/system.slice/redis.service");
+    assert_eq!(
+        host.nodes[0].memory.get().unwrap().free_bytes,
+        Some(31 << 30)
+    );
+    // Without any, they are unknown and not none.
+    let other = parse("[[node]]\ncpus = 1\n");
+    assert!(other.tasks.get().is_none() && other.cpusets.get().is_none());
+}
+
+#[test]
 fn faults_are_named_with_line_and_key() {
+    const NODE: &str = "[[node]]\ncpus = 2\nmemory = \"1G\"\n";
+    for (task, words) in [
+        (
+            "pid = 0\nname = \"a\"",
+            "pid: a process has a number from 1",
+        ),
+        (
+            "pid = 1\nname = \"a\"\ncpus = \"5\"",
+            "cpus: CPU 5 is in no node",
+        ),
+        (
+            "pid = 1\nname = \"a\"\nnodes = \"3\"",
+            "nodes: node 3 is not described",
+        ),
+        (
+            "pid = 1\nname = \"a\"\nmemory = { 1 = \"1M\" }",
+            "memory: node 1 is not described",
+        ),
+        (
+            "pid = 1\nname = \"a\"\npinned = \"1M\"",
+            "pinned: not a size, or more",
+        ),
+        (
+            "pid = 1\nname = \"a\"\ncpu_seconds = { \"2\" = 1 }",
+            "cpu_seconds: CPU 2 is in no",
+        ),
+    ] {
+        let text = format!("{NODE}[[task]]\n{task}\n");
+        let error = description::parse(&text, "file").unwrap_err().to_string();
+        let line = text.lines().count();
+        let line = if task.starts_with("pid = 0") {
+            line - 1
+        } else {
+            line
+        };
+        assert!(
+            error.contains(words) && error.contains(&format!("line {line}")),
+            "{error}"
+        );
+    }
     for (text, line, words) in [
+        (
+            "[[node]]\nmemory = \"1G\"\nfree = \"2G\"\n",
+            "line 3",
+            "free: not a size, or more than its `memory`",
+        ),
         (
             "[[node]]\ncpus = 1\ncolour = 3\n",
             "line 3",

@@ -108,8 +108,8 @@ fn asked(arguments: &Arguments) -> Result<Asked, RunError> {
         (Some(asked), None) => Ok(asked),
         (None, _) => Err(RunError::Target(
             "what to measure is missing: --device NAME, --file FILE-OR-DIRECTORY or --null NODE\na machine without a \
-             device to spare has --null 0 (as root) and --file with a directory; both only read and write what nearfar \
-             makes"
+             device to spare has --file with a directory, and --null 0 for root where the kernel has null_blk; both only read \
+             and write what nearfar makes"
                 .into(),
         )),
         _ => Err(RunError::Target(

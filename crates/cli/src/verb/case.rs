@@ -65,7 +65,7 @@ pub struct Case {
     #[arg(long)]
     show_command: bool,
     /// Write the run also as a page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::named_file())]
     html: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,

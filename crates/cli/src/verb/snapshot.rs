@@ -15,14 +15,15 @@ use crate::output;
 /// runs and has its memory. Leave even that out with --no-tasks.
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar snapshot -o this-server.nearfar\n  nearfar snapshot --no-tasks -o this-server.nearfar"
+    after_long_help = "Examples:\n  nearfar snapshot -o this-server.nearfar\n  nearfar snapshot --no-tasks -o this-server.nearfar\n  \
+                             ssh host nearfar snapshot -o - | nearfar audit --source -"
 )]
 pub struct Snapshot {
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
     tasks: TaskArgs,
-    /// Where to write it; an existing file is replaced
+    /// Where to write it; an existing file is replaced, "-" is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }

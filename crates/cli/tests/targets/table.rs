@@ -35,7 +35,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         ["checkup", "pid"],
-        "checkup --probe 0 --no-html --pid 99999999",
+        "checkup --probe 0 --pid 99999999",
         &["process 99999999"],
     ),
     target(

@@ -1,7 +1,12 @@
 //! What to do after a checkup: commands that can be pasted as they are.
 
-use super::Checkup;
+use nearfar_machine::SourceKind;
+
+use super::{Checkup, one_node};
 use crate::unbound;
+
+/// The machine of the gallery that has tasks, interrupts and disks that are far.
+const EXAMPLE: &str = "database-host";
 
 /// A command and what it is for.
 pub(crate) struct Step {
@@ -35,8 +40,41 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             does,
         });
     }
+    let machine = &checkup.machine;
+    let is_live = machine.origin.kind == SourceKind::Live;
+    if is_live && checkup.is_one_node() && one_node::caches(machine).len() > 1 {
+        steps.push(step(
+            "nearfar bench latency --what transfer",
+            "the time of a cache line from CPU to CPU, behind one cache and behind two",
+        ));
+    }
     steps.push(step("nearfar topo", "the whole machine"));
+    if is_live && checkup.is_one_node() {
+        steps.extend(elsewhere());
+    }
     steps
+}
+
+/// What there is to see on machines with several nodes, on one that has a single one.
+fn elsewhere() -> [Step; 3] {
+    let example = |verb: &str, does| Step {
+        command: format!("nearfar {verb} --source {EXAMPLE}"),
+        does,
+    };
+    [
+        example(
+            "tasks",
+            "on a described machine of two nodes: tasks far from their memory",
+        ),
+        example(
+            "plan",
+            "and what would bring interrupts, queues and I/O near",
+        ),
+        Step {
+            command: "nearfar lab run --machine two-node -- nearfar checkup --probe 0".to_owned(),
+            does: "boots a guest of two nodes and checks it",
+        },
+    ]
 }
 
 /// A command for the machine of this checkup: `nearfar plan --source 'customer 3.nearfar'`.

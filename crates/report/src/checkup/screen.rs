@@ -1,20 +1,26 @@
-//! One screen: what the machine is, what is far on it, what to do next. At most some 45 lines of 100 columns.
+//! One screen: what the machine is, what is far on it, then what was measured, what to do next.
+//!
+//! ```text
+//!  found      machine, nodes, distances or caches, findings, not checked, warnings      before anything is measured
+//!  measured   latency, unbound tasks, warnings, next steps                             afterwards, or after Ctrl-C
+//! ```
 
-use nearfar_bench::latency::LatencyMatrix;
-use nearfar_machine::{Machine, NodeId};
+use nearfar_machine::{Machine, NodeId, SourceKind};
 use nearfar_placement::audit::State;
 
 use super::Checkup;
-use super::next::steps;
-use crate::amount::{count, nanoseconds, or};
+use super::next::{on_this_machine, steps};
+use super::one_node;
+use crate::amount::{count, or};
 use crate::audit;
-use crate::document::{Align, Document, Scale, Table, cells};
+use crate::document::{Align, Document, Table, Text, cells};
 use crate::kinds::kinds;
 use crate::latency;
 use crate::style::Role::{Dim, Heading, Subject};
-use crate::topo;
+use crate::style::Style;
+use crate::topo::{self, distances};
 use crate::unbound;
-use crate::wrapping::cut;
+use crate::wrapping::{cut, wrap};
 
 /// Most nodes that have a line or a column of their own.
 const MAX_NODES: usize = 8;
@@ -22,32 +28,66 @@ const MAX_NODES: usize = 8;
 const MAX_RULES: usize = 9;
 /// Most reasons for which something was not checked.
 const MAX_REASONS: usize = 4;
-/// Most warnings shown, about the input and about the measurement each; one where the screen is full.
+/// Most warnings about the input.
 const MAX_WARNINGS: usize = 2;
+/// Lines that what is found takes, if sentences have to be shortened for it: the other third of some 50 lines is for
+/// what is measured.
+const LINES: usize = 30;
 
 /// The checkup on one screen of so many columns.
 pub fn screen(checkup: &Checkup, columns: usize) -> Document {
+    let mut out = found(checkup, columns);
+    out.append(measured(checkup));
+    out
+}
+
+/// What is known before anything is measured.
+pub fn found(checkup: &Checkup, columns: usize) -> Document {
     let mut out = topo::head(&checkup.machine);
-    nodes(&checkup.machine, &mut out);
+    nodes(checkup, &mut out);
     match checkup.is_one_node() {
-        true => one_node(checkup, &mut out),
+        true => {
+            let topo = on_this_machine(checkup, "nearfar topo");
+            one_node::section(&checkup.machine, &topo, &mut out);
+        }
         false => distances(checkup, &mut out),
     }
+    let others = [not_checked(checkup, columns), warnings(checkup, columns)];
+    let height = |part: &Document| {
+        let plain = Style {
+            colour: false,
+            width: columns,
+        };
+        part.to_text(&plain).lines().count()
+    };
+    let taken = height(&out) + others.iter().map(height).sum::<usize>();
+    findings(checkup, columns, LINES.saturating_sub(taken), &mut out);
+    others.into_iter().for_each(|part| out.append(part));
+    out
+}
+
+/// What was measured, and what to do next.
+pub fn measured(checkup: &Checkup) -> Document {
+    let mut out = Document::new();
+    latencies(checkup, &mut out);
     unbound_tasks(checkup, &mut out);
-    findings(checkup, columns, &mut out);
-    not_checked(checkup, columns, &mut out);
-    warnings(checkup, columns, &mut out);
+    let of_probe = checkup.probe.get().into_iter();
+    let of_probe = of_probe.flat_map(|matrix| &matrix.warnings);
+    let of_probe = of_probe.map(ToString::to_string);
+    let unbound = checkup.unbound.get().into_iter();
+    let unbound = unbound.flat_map(unbound::warnings);
+    let all: Vec<String> = of_probe.chain(unbound).collect();
+    if !all.is_empty() {
+        out.heading("Warnings", "about what was measured");
+        all.into_iter().for_each(|text| out.warning(text));
+    }
     next(checkup, &mut out);
     out
 }
 
-/// Whether nodes and their matrix alone take most of a screen.
-fn is_tall(checkup: &Checkup) -> bool {
-    checkup.machine.nodes.len() > 4
-}
-
-/// A line a node, or a line a kind of node where there are many.
-fn nodes(machine: &Machine, out: &mut Document) {
+/// A line for each node, or for each kind of node where there are many.
+fn nodes(checkup: &Checkup, out: &mut Document) {
+    let machine = &checkup.machine;
     let kinds = kinds(machine.nodes.iter(), machine.nodes.len() <= MAX_NODES);
     let mut table = Table::of(["node", "state", ">CPUs", "", ">memory"]);
     for (kind, ids) in kinds.iter().take(MAX_NODES) {
@@ -72,76 +112,81 @@ fn nodes(machine: &Machine, out: &mut Document) {
     out.gap();
     out.table(table);
     let hidden = kinds.len().saturating_sub(MAX_NODES);
-    out.more(hidden, " kinds of nodes; nearfar topo has them");
+    let topo = on_this_machine(checkup, "nearfar topo");
+    out.more(hidden, &format!(" kinds of nodes: {topo}"));
 }
 
-/// Distances and latencies: one matrix with both for few nodes, the extremes for many.
+/// The distances of few nodes, the extremes of many.
 fn distances(checkup: &Checkup, out: &mut Document) {
     let machine = &checkup.machine;
-    let probe = checkup.probe.get();
-    let remark = match probe {
-        Some(matrix) => {
-            let label = latency::label(matrix.emulation.as_ref());
-            format!("then ns a load, {label}")
-        }
-        None => not_measured(checkup),
+    let Some(table) = machine.distances.get() else {
+        let reason = machine
+            .distances
+            .unknown_reason()
+            .unwrap_or("no reason given");
+        return out.heading("Distances", format!("unknown: {reason}"));
     };
-    out.heading("Distances", remark);
-    match machine.online_nodes().count() <= MAX_NODES {
-        true => out.table(matrix(machine, probe)),
-        false => extremes(machine, probe, out),
+    let scale = distances::scale(machine);
+    out.heading("Distances", distances::remark(table));
+    if machine.online_nodes().count() <= MAX_NODES {
+        return out.table(matrix(machine, |from, to| {
+            let distance = machine.distance(from, to);
+            let role = distance.map_or(Dim, |it| scale.role(it.0.into()));
+            role.text(or(distance, "-"))
+        }));
     }
+    let known = table.entries();
+    let known = known.filter_map(|(from, to, distance)| Some((distance?.0.into(), from, to)));
+    extremes("distance", known, "", out);
+    let topo = on_this_machine(checkup, "nearfar topo");
+    out.remark(format!("the whole matrix: {topo}"));
 }
 
-fn not_measured(checkup: &Checkup) -> String {
-    let reason = checkup.probe.unknown_reason();
-    format!("not measured: {}", reason.unwrap_or("no reason given"))
+/// The latencies between few nodes, the extremes of many; nothing where there is no memory to measure.
+fn latencies(checkup: &Checkup, out: &mut Document) {
+    let machine = &checkup.machine;
+    let Some(found) = checkup.probe.get() else {
+        if machine.origin.kind == SourceKind::Live {
+            let reason = checkup.probe.unknown_reason();
+            out.heading(
+                "Latency",
+                format!("not measured: {}", reason.unwrap_or("no reason given")),
+            );
+        }
+        return;
+    };
+    let label = latency::label(found.emulation.as_ref());
+    out.heading("Latency", format!("ns per load, {label}"));
+    if let ([only], true) = (&found.pairs[..], checkup.is_one_node()) {
+        let text = latency::too_few([only]);
+        let text = text.unwrap_or_else(|| format!("{} ns", latency::with_quartiles(only)));
+        return out.paragraph(format!("local memory: {text}"));
+    }
+    if found.pairs.is_empty() {
+        return out.paragraph("nothing could be measured");
+    }
+    if machine.online_nodes().count() > MAX_NODES / 2 {
+        let pairs = found.pairs.iter();
+        let known = pairs.map(|pair| (pair.median_ns, pair.cpu_node, pair.memory_node));
+        extremes("latency", known, " ns", out);
+        return out.remark("each pair: nearfar bench latency, or the page of --html FILE");
+    }
+    let scale = latency::scale(found);
+    out.table(matrix(machine, |from, to| match found.pair(from, to) {
+        Some(pair) => {
+            let role = scale.role(pair.median_ns);
+            role.text(latency::with_quartiles(pair))
+        }
+        None => Dim.text("-"),
+    }));
 }
 
-fn one_node(checkup: &Checkup, out: &mut Document) {
-    out.heading("One node", "");
-    out.paragraph(
-        "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
-         machines with far memory as guests.",
-    );
-    out.paragraph(
-        match checkup
-            .probe
-            .get()
-            .map(|matrix| (matrix.pairs.first(), matrix))
-        {
-            Some((Some(pair), matrix)) => {
-                let label = latency::label(matrix.emulation.as_ref());
-                match latency::too_few([pair]) {
-                    Some(too_few) => format!("latency of local memory: {too_few} ({label})"),
-                    None => {
-                        let pair = latency::with_quartiles(pair);
-                        format!("local memory answers in {pair} ns ({label})")
-                    }
-                }
-            }
-            Some((None, _)) => "nothing could be measured".to_owned(),
-            None => not_measured(checkup),
-        },
-    );
-}
-
-fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>) -> Table {
+/// A row and a column for each node that is online.
+fn matrix(machine: &Machine, cell: impl Fn(NodeId, NodeId) -> Text) -> Table {
     let ids: Vec<NodeId> = machine.online_nodes().map(|node| node.id).collect();
     let mut columns = vec![("node".to_owned(), Align::Right)];
     columns.extend(ids.iter().map(|id| (id.to_string(), Align::Right)));
     let mut table = Table::new(&columns);
-    let with_spread = ids.len() <= 4;
-    let cell = |from: NodeId, to: NodeId| {
-        let distance = machine.distance(from, to);
-        let measured = probe.and_then(|matrix| matrix.pair(from, to));
-        let figure = measured.map(|pair| match with_spread {
-            true => format!("  {} ns", latency::with_quartiles(pair)),
-            false => format!(" {}ns", nanoseconds(pair.median_ns)),
-        });
-        let role = distance.map_or(Dim, |it| Scale::DISTANCES.role(it.0.into()));
-        role.text(or(distance, "-") + &figure.unwrap_or_default())
-    };
     for &from in &ids {
         let cells = ids.iter().map(|&to| cell(from, to));
         table.row([Heading.text(from)].into_iter().chain(cells));
@@ -149,21 +194,8 @@ fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>) -> Table {
     table
 }
 
-/// The nearest and the farthest pair of different nodes, by distance and by measurement.
-fn extremes(machine: &Machine, probe: Option<&LatencyMatrix>, out: &mut Document) {
-    let distances = machine.distances.get().into_iter();
-    let distances = distances.flat_map(|table| table.entries());
-    let known = distances.filter_map(|(from, to, distance)| Some((distance?.0.into(), from, to)));
-    extreme_line("distance", known, "", out);
-    if let Some(matrix) = probe {
-        let pairs = matrix.pairs.iter();
-        let known = pairs.map(|pair| (pair.median_ns, pair.cpu_node, pair.memory_node));
-        extreme_line("latency", known, " ns", out);
-    }
-    out.remark("the whole matrix: nearfar topo");
-}
-
-fn extreme_line(
+/// The nearest and the farthest pair of different nodes.
+fn extremes(
     label: &str,
     pairs: impl Iterator<Item = (f64, NodeId, NodeId)>,
     unit: &str,
@@ -200,37 +232,53 @@ fn unbound_tasks(checkup: &Checkup, out: &mut Document) {
     }
 }
 
-fn findings(checkup: &Checkup, columns: usize, out: &mut Document) {
+fn findings(checkup: &Checkup, columns: usize, lines: usize, out: &mut Document) {
     out.heading("Findings", audit::counts(&checkup.audit));
     let groups = audit::groups(&checkup.audit);
     let shown = &groups[..groups.len().min(MAX_RULES)];
     let widest = shown.iter().map(|group| group.rule.len()).max();
-    // Few findings have room to say more.
-    let lines = if groups.len() <= 4 && !is_tall(checkup) {
-        2
-    } else {
-        1
-    };
-    let room = columns.saturating_sub(widest.unwrap_or(0) + 22) * lines;
+    let room = columns.saturating_sub(widest.unwrap_or(0) + 22).max(20);
+    let first = shown.iter().filter_map(|group| group.findings.first());
+    let texts = first.map(|finding| format!("{}: {}", finding.subject, finding.message));
+    let texts: Vec<String> = texts.collect();
+    let most = most_lines(&texts, room, lines.saturating_sub(2));
     let mut table = Table::of(["", ">", "", ""]);
-    for group in shown {
-        let first = group.findings.first();
-        let text = first.map(|finding| format!("{}: {}", finding.subject, finding.message));
+    for (group, text) in shown.iter().zip(&texts) {
         table.row(cells![
             audit::role(group.severity).text(group.severity),
             group.findings.len(),
             Heading.text(group.rule),
-            cut(&text.unwrap_or_default(), room.max(20)),
+            shortened(text, room, most),
         ]);
     }
     out.table(table);
     out.more(groups.len() - shown.len(), " rules with findings");
 }
 
-fn not_checked(checkup: &Checkup, columns: usize, out: &mut Document) {
+/// How many lines each of these texts may have, so that all have so many together; one at least.
+fn most_lines(texts: &[String], room: usize, lines: usize) -> usize {
+    let heights: Vec<usize> = texts.iter().map(|text| wrap(text, room).len()).collect();
+    let tallest = heights.iter().copied().max().unwrap_or(1);
+    let fits = |most: &usize| heights.iter().map(|it| it.min(most)).sum::<usize>() <= lines;
+    (1..=tallest).rev().find(fits).unwrap_or(1)
+}
+
+/// The sentences of a text that fit into so many lines; where not even the first does, its begin.
+fn shortened(text: &str, room: usize, lines: usize) -> String {
+    let fits = |text: &str| wrap(text, room).len() <= lines;
+    if fits(text) {
+        return text.to_owned();
+    }
+    let ends = text.match_indices(". ").map(|(at, _)| &text[..=at]);
+    let whole = ends.filter(|begin| fits(begin)).last();
+    whole.map_or_else(|| cut(text, room * lines), str::to_owned)
+}
+
+fn not_checked(checkup: &Checkup, columns: usize) -> Document {
+    let mut out = Document::new();
     let reasons = audit::reasons(&checkup.audit);
     if reasons.is_empty() {
-        return;
+        return out;
     }
     let not_at_all = count(checkup.audit.number(State::NotChecked), "rule");
     out.heading(
@@ -240,52 +288,38 @@ fn not_checked(checkup: &Checkup, columns: usize, out: &mut Document) {
             in_part => format!("{not_at_all}, {in_part} in part"),
         },
     );
-    for (reason, rules) in reasons.iter().take(MAX_REASONS) {
-        let rules = match rules.as_slice() {
-            [rule] => (*rule).to_owned(),
-            rules => format!("{} and {} more", rules[0], rules.len() - 1),
-        };
-        out.remark(cut(
-            &format!("{rules}: {reason}"),
-            columns.saturating_sub(2),
-        ));
+    let shown = reasons.iter().take(MAX_REASONS);
+    let texts = shown.map(|(reason, rules)| match rules.as_slice() {
+        [rule] => format!("{rule}: {reason}"),
+        rules => format!("{} and {} more: {reason}", rules[0], rules.len() - 1),
+    });
+    for text in texts {
+        out.remark(shortened(&text, columns.saturating_sub(2), 2));
     }
     let hidden = reasons.len().saturating_sub(MAX_REASONS);
-    out.more(hidden, " reasons; nearfar audit has them");
+    let audit = on_this_machine(checkup, "nearfar audit");
+    out.more(hidden, &format!(" reasons: {audit}"));
+    out
 }
 
-fn warnings(checkup: &Checkup, columns: usize, out: &mut Document) {
-    let of_input: Vec<String> = checkup
-        .machine
-        .warnings
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    let of_probe = checkup.probe.get().into_iter();
-    let of_probe = of_probe
-        .flat_map(|matrix| &matrix.warnings)
-        .map(ToString::to_string);
-    let unbound = checkup
-        .unbound
-        .get()
-        .into_iter()
-        .flat_map(unbound::warnings);
-    let of_probe: Vec<String> = of_probe.chain(unbound).collect();
-    if of_input.is_empty() && of_probe.is_empty() {
-        return;
+/// What was wrong with the input.
+fn warnings(checkup: &Checkup, columns: usize) -> Document {
+    let mut out = Document::new();
+    let all = &checkup.machine.warnings;
+    if all.is_empty() {
+        return out;
     }
-    out.heading("Warnings", "");
-    let room = columns.saturating_sub(4);
-    let (most, room) = match is_tall(checkup) {
-        true => (1, room),
-        false => (MAX_WARNINGS, (room * 2).saturating_sub(12)),
-    };
-    for all in [of_probe, of_input] {
-        for text in all.iter().take(most) {
-            out.warning(cut(text, room));
-        }
-        out.more(all.len().saturating_sub(most), "; the page has them");
+    out.heading("Warnings", "about the input");
+    for warning in all.iter().take(MAX_WARNINGS) {
+        out.warning(shortened(
+            &warning.to_string(),
+            columns.saturating_sub(4),
+            2,
+        ));
     }
+    let topo = on_this_machine(checkup, "nearfar topo");
+    out.more(all.len().saturating_sub(MAX_WARNINGS), &format!(": {topo}"));
+    out
 }
 
 fn next(checkup: &Checkup, out: &mut Document) {

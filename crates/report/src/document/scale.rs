@@ -1,17 +1,16 @@
 //! How far a figure is, in ten steps.
 //!
 //! ```text
-//!  distance      10    12    14    16    18    20 and more    the same in every table, on every page
-//!  times         1.0   1.2   1.4   1.6   1.8   2.0 and more   latencies: of the least of the table
+//!  linear        10    17    24    31    38    42            distances of a machine whose farthest is 42
 //!                ├──┬──┬──┬──┬──┬──┬──┬──┬──┤
 //!  step          0  1  2  3  4  5  6  7  8  9
 //!                ├──┬──┬──┬──┬──┬──┬──┬──┬──┤
-//!  logarithmic   90    180    350   700   1400  2800          other figures: over the table
+//!  logarithmic   90    180    350   700   1400  2800         hand-overs of a cache line
 //! ```
 //!
-//! A colour of a distance has one meaning: two pages can be compared. Of figures that have no fixed unit, such as the time a
-//! cache line takes between CPUs, the scale is over the table, linear or logarithmic, whichever gives more of them a colour of
-//! their own; its ends are in the legend.
+//! A scale is over its table (over all distances of a machine), linear or logarithmic, whichever gives more figures a colour of
+//! their own; its ends are in the legend. Twice the nearest is the least that the hottest step stands for: a colour then tells
+//! 22 from 42, and 12 stays green where nothing is farther.
 
 use std::collections::BTreeSet;
 
@@ -84,27 +83,6 @@ impl Scale {
         }
     }
 
-    /// The scale of every distance: ACPI's SLIT defines 10 as local and 20 as twice as far; what is farther has the colour of
-    /// 20. 255, "cannot be reached", is no distance and has no step.
-    pub const DISTANCES: Self = Self {
-        nearest: 10.0,
-        top: 20.0,
-        spacing: Spacing::Linear,
-    };
-
-    /// The scale of distances for figures of which the least stands for 10, such as latencies.
-    pub fn relative(figures: impl IntoIterator<Item = f64>) -> Self {
-        let positive = figures
-            .into_iter()
-            .filter(|figure| figure.is_finite() && *figure > 0.0);
-        let nearest = positive.fold(f64::INFINITY, f64::min);
-        Self {
-            nearest,
-            top: 2.0 * nearest,
-            spacing: Spacing::Linear,
-        }
-    }
-
     /// The step of one figure.
     pub(crate) fn step(&self, figure: f64) -> u8 {
         if !figure.is_finite() || !self.is_hot() {
@@ -115,11 +93,6 @@ impl Scale {
             Spacing::Logarithmic => (figure / self.nearest).ln() / (self.top / self.nearest).ln(),
         };
         (share.clamp(0.0, 1.0) * f64::from(HOTTEST)).round() as u8
-    }
-
-    /// Whether a figure is beyond the hottest step's.
-    pub(crate) fn is_beyond(&self, figure: f64) -> bool {
-        figure.is_finite() && figure > self.top
     }
 
     /// The figure in the middle of a step: what the legend writes below it.
@@ -185,25 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_has_the_same_step_everywhere() {
-        let steps = [1, 10, 11, 12, 16, 19, 20, 21, 33, 254]
-            .map(|distance| Scale::DISTANCES.step(f64::from(distance)));
-        assert_eq!(
-            steps,
-            [0, 0, 1, 2, 5, 8, HOTTEST, HOTTEST, HOTTEST, HOTTEST]
-        );
-        let roles = [10.0, 12.0, 15.0, 25.0].map(|distance| Scale::DISTANCES.role(distance));
+    fn roles_follow_the_steps() {
+        let scale = Scale::over([10.0, 16.0, 22.0, 32.0, 42.0]);
+        let roles = [10.0, 16.0, 32.0, 42.0].map(|distance| scale.role(distance));
         assert_eq!(roles, [Role::Local, Role::Near, Role::Middling, Role::Far]);
-    }
-
-    #[test]
-    fn latencies_are_relative_to_the_least() {
-        let scale = Scale::relative([104.0, 90.0, 0.0, f64::NAN, 300.0]);
-        assert_eq!(
-            [90.0, 108.0, 144.0, 180.0, 300.0].map(|ns| scale.step(ns)),
-            [0, 2, 5, HOTTEST, HOTTEST]
-        );
-        assert_eq!(Scale::relative([f64::NAN]).step(5.0), 0);
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn relative(matrix: &LatencyMatrix) -> Option<HeatMap> {
         Some(((pair.cpu_node, pair.memory_node), cell))
     };
     let cells: Vec<(Pair, HeatCell)> = matrix.pairs.iter().filter_map(cell).collect();
-    let scale = Scale::relative(cells.iter().map(|(_, cell)| cell.heat));
+    let scale = Scale::over(cells.iter().map(|(_, cell)| cell.heat));
     let remark = "times the nearest of the row: measured/what the distances say";
     let map = by_node(
         cells.into_iter(),

@@ -13,10 +13,11 @@ const MAX_MAP_NODES: usize = 20;
 
 /// The section on distances: the kernel's table, and the firmware's where it says something else.
 pub(super) fn section(machine: &Machine, out: &mut Document) {
+    let scale = scale(machine);
     for (title, table) in tables(machine) {
         match table.nodes().len() <= MAX_MAP_NODES {
-            true => out.heat_map(map(table, title)),
-            false => list(table, title, out),
+            true => out.heat_map(map(table, title, scale)),
+            false => list(table, title, scale, out),
         }
     }
 }
@@ -31,6 +32,17 @@ pub(crate) fn tables(machine: &Machine) -> impl Iterator<Item = (&'static str, &
     kernel
         .into_iter()
         .chain(firmware.map(|table| ("Distances the firmware gives", table)))
+}
+
+/// The colours of all distances of a machine: from 10, which ACPI's SLIT defines as local, to its farthest, 20 at least.
+pub(crate) fn scale(machine: &Machine) -> Scale {
+    over(tables(machine).flat_map(|(_, table)| table.entries().filter_map(|(.., it)| it)))
+}
+
+/// The colours of these distances; 255, "cannot be reached", is none.
+pub(crate) fn over(distances: impl Iterator<Item = Distance>) -> Scale {
+    let reached = distances.filter(|&it| it != Distance::UNREACHABLE);
+    Scale::over(std::iter::once(10.0).chain(reached.map(|it| it.0.into())))
 }
 
 fn is_same(table: &Distances, other: &Distances) -> bool {
@@ -73,7 +85,7 @@ pub(crate) fn remark(table: &Distances) -> String {
 }
 
 /// A row and a column a node.
-pub(crate) fn map(table: &Distances, title: &str) -> HeatMap {
+pub(crate) fn map(table: &Distances, title: &str, scale: Scale) -> HeatMap {
     let row = |&from| table.row(from).map(|(_, distance)| distance.map(cell));
     HeatMap {
         title: title.to_owned(),
@@ -86,7 +98,7 @@ pub(crate) fn map(table: &Distances, title: &str) -> HeatMap {
             .iter()
             .map(|from| row(from).collect())
             .collect(),
-        ..HeatMap::of(Scale::DISTANCES, in_distance)
+        ..HeatMap::of(scale, in_distance)
     }
 }
 
@@ -106,7 +118,7 @@ pub(crate) fn cell(distance: Distance) -> HeatCell {
 }
 
 /// A line a node and distance: `10: 0`, `16: 1,3`, `32: 2,4-7`; unknown distances last.
-fn list(table: &Distances, title: &str, out: &mut Document) {
+fn list(table: &Distances, title: &str, scale: Scale, out: &mut Document) {
     out.heading(title, remark(table));
     for &from in table.nodes() {
         let mut groups: BTreeMap<(bool, Option<Distance>), NodeSet> = BTreeMap::new();
@@ -116,7 +128,7 @@ fn list(table: &Distances, title: &str, out: &mut Document) {
         }
         let mut first = format!("{from:>4}  ");
         for ((_, distance), nodes) in groups {
-            let role = distance.map_or(Role::Dim, |it| Scale::DISTANCES.role(it.0.into()));
+            let role = distance.map_or(Role::Dim, |it| scale.role(it.0.into()));
             let distance = format!("{first}{:>4}: ", or(distance, "-"));
             out.labelled(role.text(distance), nodes);
             first = " ".repeat(6);

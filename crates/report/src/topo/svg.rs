@@ -17,6 +17,7 @@ mod cores;
 pub(crate) mod legend;
 mod links;
 mod matrix;
+pub(crate) mod theme;
 
 use maud::{Markup, PreEscaped, html};
 use nearfar_machine::{Machine, PciDevice};
@@ -32,10 +33,7 @@ const WIDTH: i32 = 960;
 /// Space around everything.
 const MARGIN: i32 = 16;
 
-/// Colours and type, for light and dark surroundings.
-pub(crate) const THEME: &str = include_str!("svg/theme.css");
-
-pub(crate) use boxes::cards;
+pub(crate) use boxes::{box_columns, cards};
 pub(crate) use matrix::ticks;
 
 /// How much of a node is drawn.
@@ -92,12 +90,12 @@ pub fn svg(machine: &Machine) -> String {
         svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
             title { (clean(&caption)) }
             desc { (describe(machine)) }
-            style { (PreEscaped(THEME)) }
+            style { (PreEscaped(theme::style())) }
             rect class="paper" width=(WIDTH) height=(height) {}
             @for part in &placed { (part) }
         }
     };
-    drawing.into_string()
+    theme::with_attributes(&drawing.into_string())
 }
 
 /// What the picture shows, for those who do not see it.
@@ -123,7 +121,7 @@ fn head(machine: &Machine) -> Drawn {
     let room = WIDTH - 2 * MARGIN;
     let markup = html! {
         (text("name", 0, 18, room, 18, &summary::name(machine)))
-        (text("line", 0, 37, room, 12, &Summary::of(machine).line()))
+        (text("summary", 0, 37, room, 12, &Summary::of(machine).line()))
         (text("dim", 0, 53, room, 11, &about))
     };
     Drawn { markup, height: 58 }

@@ -8,14 +8,14 @@ use nearfar_machine::{
 };
 use toml::Spanned;
 
-use super::devices;
 use super::fault::Faults;
 use super::file::{CacheEntry, CpuCount, Description, Each, Entry, NodeEntry, Siblings};
+use super::{devices, tasks};
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
 use nearfar_machine::size;
 
-const BECAUSE: &str = "a description file does not say";
+pub(super) const BECAUSE: &str = "a description file does not say";
 
 pub(super) fn machine(file: &Description, faults: &Faults<'_>) -> Result<Machine, TextError> {
     let mut machine = Machine::empty(origin(file, faults), BECAUSE);
@@ -35,6 +35,7 @@ pub(super) fn machine(file: &Description, faults: &Faults<'_>) -> Result<Machine
         machine.settings.numa_balancing = Known::Yes(balancing);
     }
     devices::add(file, &mut machine, faults)?;
+    tasks::add(file, &mut machine, faults)?;
     match machine.check().into_iter().next() {
         Some(violation) => Err(faults.whole(violation)),
         None => Ok(machine),
@@ -119,7 +120,10 @@ fn node(
     node.tier = entry.tier;
     node.memory = match &entry.memory {
         Some(text) => match size::parse(text.get_ref(), 1) {
-            Some(bytes) => Known::Yes(Memory::of(bytes)),
+            Some(bytes) => Known::Yes(Memory {
+                free_bytes: free(entry, bytes, faults)?,
+                ..Memory::of(bytes)
+            }),
             None => {
                 return Err(faults.at(text, "memory", "not a size such as \"512M\" or \"16G\""));
             }
@@ -153,8 +157,18 @@ fn node(
     Ok(node)
 }
 
+/// How much of a node's memory is free.
+fn free(entry: &NodeEntry, total: u64, faults: &Faults<'_>) -> Result<Option<u64>, TextError> {
+    let Some(text) = &entry.free else {
+        return Ok(None);
+    };
+    let bytes = size::parse(text.get_ref(), 1).filter(|bytes| *bytes <= total);
+    let fault = || faults.at(text, "free", "not a size, or more than its `memory`");
+    bytes.map(Some).ok_or_else(fault)
+}
+
 /// A list of CPUs, all of which some node has.
-fn listed(
+pub(super) fn listed(
     spanned: &Spanned<String>,
     key: &str,
     machine: &Machine,

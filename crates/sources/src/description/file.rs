@@ -41,6 +41,10 @@ pub(super) struct Description {
     pub nic: Vec<Spanned<NicEntry>>,
     #[serde(default)]
     pub nvme: Vec<Spanned<NvmeEntry>>,
+    #[serde(default)]
+    pub task: Vec<Spanned<TaskEntry>>,
+    #[serde(default)]
+    pub cpuset: Vec<Spanned<CpusetEntry>>,
 }
 
 /// One distance, or "-" for a hole.
@@ -90,6 +94,8 @@ pub(super) struct NodeEntry {
     pub cpus: Option<Spanned<CpuCount>>,
     /// Unknown if left out.
     pub memory: Option<Spanned<String>>,
+    /// Of its memory; unknown if left out.
+    pub free: Option<Spanned<String>>,
     pub online: Option<bool>,
     pub package: Option<i64>,
     #[serde(default)]
@@ -239,4 +245,37 @@ pub(super) struct ControllerEntry {
     /// "optimized", when left out.
     pub ana: Option<String>,
     pub queues: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TaskEntry {
+    pub pid: Spanned<i32>,
+    pub name: String,
+    pub user: Option<u32>,
+    /// From the root of the hierarchy: "/system.slice/redis.service".
+    pub group: Option<String>,
+    /// CPUs it may run on; all, when left out.
+    pub cpus: Option<Spanned<String>>,
+    /// Nodes its memory may come from; all, when left out.
+    pub nodes: Option<Spanned<String>>,
+    /// Node to size.
+    #[serde(default)]
+    pub memory: BTreeMap<String, Spanned<String>>,
+    /// How much of it is pinned; nothing, when left out.
+    pub pinned: Option<Spanned<String>>,
+    /// Of all its memory, as numa_maps writes it; "default", when left out.
+    pub policy: Option<String>,
+    /// CPU list to seconds, the same on each of these CPUs.
+    #[serde(default)]
+    pub cpu_seconds: BTreeMap<String, Spanned<u32>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CpusetEntry {
+    /// From the root of the hierarchy.
+    pub path: String,
+    pub cpus: Spanned<String>,
+    pub nodes: Spanned<String>,
 }

@@ -231,6 +231,8 @@ fn node(node: &Node, packages: Option<&BTreeMap<NodeId, i64>>, out: &mut String)
         "memory",
         node.total_bytes().map(|bytes| quoted(size::render(bytes))),
     )?;
+    let free = node.memory.get().and_then(|memory| memory.free_bytes);
+    line(out, "free", free.map(|bytes| quoted(size::render(bytes))))?;
     line(out, "online", (!node.online).then_some(false))?;
     line(
         out,

@@ -47,7 +47,7 @@ pub struct Show {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
     min_samples: u32,
     /// Also write a page to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::named_file())]
     html: Option<PathBuf>,
     /// Exit with 1 if a host deviates
     #[arg(long, value_enum, value_name = "STATE")]

@@ -31,10 +31,10 @@ pub struct Run {
     #[command(flatten)]
     guest: GuestArgs,
     /// Write what the delay plugin counted to this file, each second and at the end
-    #[arg(long, value_name = "FILE", requires = "delay")]
+    #[arg(long, value_name = "FILE", value_parser = output::named_file(), requires = "delay")]
     counts: Option<PathBuf>,
     /// Write how the guest started and ended to this file, as JSON for programs
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::named_file())]
     status: Option<PathBuf>,
     /// Print QEMU's command line for a guest that boots (as with --cold) instead of running it
     #[arg(long)]

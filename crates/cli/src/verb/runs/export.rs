@@ -1,10 +1,8 @@
 //! `nearfar runs export`.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use nearfar_runs::export::{SCHEMA, Table, Whole, write_csv, write_parquet};
 use serde::Serialize;
@@ -89,24 +87,7 @@ impl Export {
         }
         match &self.output {
             Some(path) => output::write_file(path, &bytes),
-            None if self.format == Kind::Parquet => to_pipe(&bytes),
-            None => output::print(&String::from_utf8_lossy(&bytes)),
+            None => output::print_bytes(&bytes),
         }
-    }
-}
-
-/// Bytes that no terminal should see.
-fn to_pipe(bytes: &[u8]) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    if out.is_terminal() {
-        return Err(Failure::Input(anyhow!(
-            "Parquet is not for a terminal: name a file with -o FILE"
-        )));
-    }
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
-        written => written
-            .context("cannot write to standard output")
-            .map_err(Failure::refused),
     }
 }

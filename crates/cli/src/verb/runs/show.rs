@@ -29,10 +29,10 @@ pub struct Show {
     #[command(flatten)]
     store: StoreArgs,
     /// Write the run also as a page: heat maps of its metrics, every sample, run times against time
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::named_file())]
     html: Option<PathBuf>,
     /// Write the charts of its primary metric and of its experiment as one picture (SVG)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::named_file())]
     svg: Option<PathBuf>,
     /// Compare the order of the run's cells with that of published figures, where its experiment reads such a file: CSV, for bench tags
     /// with the columns scenario, variant, kiops and, if known, sys_percent; for bench scale processes, one_node, two_nodes, ...

@@ -24,11 +24,7 @@ const MAX_OPEN: usize = 3;
 pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     let audit = &checkup.audit;
     let (groups, folder) = (groups(audit), Folder::of(&checkup.machine));
-    let title = match checkup.is_one_node() {
-        true => "Findings",
-        false => "What is far",
-    };
-    out.section("findings", format!("{title} ({})", audit.findings.len()));
+    out.section("findings", format!("Findings ({})", audit.findings.len()));
     if groups.is_empty() {
         out.boxed(format!("No findings. {}.", rules(audit)));
     }
@@ -50,15 +46,16 @@ fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Document {
     let is_open = number <= MAX_OPEN && group.severity > Severity::Fact;
     let folds = folder.fold(&group.findings);
     for fold in folds.iter().take(MAX_LINES) {
-        out.details(line(fold), is_open, below(fold));
+        out.details(line(fold), is_open, below(checkup, fold));
     }
     if folds.len() > MAX_LINES {
         let left_out = folds.iter().skip(MAX_LINES);
-        more(left_out.map(|fold| fold.findings.len()).sum(), &mut out);
+        let left_out = left_out.map(|fold| fold.findings.len()).sum();
+        more(checkup, left_out, &mut out);
     }
-    let docs = group.findings.first().map_or("", |finding| &finding.docs);
     let explanation = rule.map_or("", |rule| rule.explanation);
-    out.remark(format!("{explanation} {docs}").trim());
+    let text = Text::new(Role::Dim, format!("{explanation} "));
+    out.paragraph(text.then(Role::Code, format!("nearfar explain {}", group.rule)));
     if group.findings.iter().any(|finding| finding.fix.is_some()) {
         out.remark("The changes:");
         let plan = format!("nearfar plan --rule {}", group.rule);
@@ -79,7 +76,7 @@ fn line(fold: &Fold<'_>) -> Text {
 }
 
 /// The findings below a line.
-fn below(fold: &Fold<'_>) -> Document {
+fn below(checkup: &Checkup, fold: &Fold<'_>) -> Document {
     let mut out = Document::new();
     let number = fold.findings.len();
     for finding in fold.findings.iter().take(MAX_OF_A_LINE) {
@@ -89,14 +86,15 @@ fn below(fold: &Fold<'_>) -> Document {
         one(finding, &mut out);
     }
     if number > MAX_OF_A_LINE {
-        more(number - MAX_OF_A_LINE, &mut out);
+        more(checkup, number - MAX_OF_A_LINE, &mut out);
     }
     out
 }
 
-fn more(number: usize, out: &mut Document) {
+fn more(checkup: &Checkup, number: usize, out: &mut Document) {
     let text = Text::new(Role::Dim, format!("and {number} more; "));
-    let text = text.then(Role::Code, "nearfar audit --format json");
+    let audit = on_this_machine(checkup, "nearfar audit --format json");
+    let text = text.then(Role::Code, audit);
     out.paragraph(text.then(Role::Dim, " has all of them"));
 }
 

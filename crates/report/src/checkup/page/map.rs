@@ -1,17 +1,17 @@
-//! The machine as pictures: one a node, as many side by side as fit.
+//! The machine as pictures: one for each node, in rows of equal length where they fit.
 
 use std::collections::BTreeSet;
 
 use maud::html;
 use nearfar_machine::{Machine, Node, NodeId, NodeSet};
 
+use super::super::one_node;
 use super::Checkup;
 use crate::amount::{count, or};
-use crate::document::{Document, Table, Text, cells};
+use crate::document::{Document, Table, cells};
 use crate::kinds::kinds;
-use crate::style::Role;
 use crate::topo::marks::Marks;
-use crate::topo::{cards, legend, node_of, notable};
+use crate::topo::{box_columns, cards, legend, node_of, notable};
 
 /// More kinds of other nodes than this are folded.
 const MAX_OPEN_KINDS: usize = 12;
@@ -25,23 +25,17 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     let machine = &checkup.machine;
     let marks = Marks::of(machine, Some(&checkup.audit));
     let drawn = drawn(machine, &marks);
-    let size = if drawn.len() > 16 {
-        "nodes small"
-    } else {
-        "nodes"
-    };
     out.section("machine", "The machine");
     if checkup.is_one_node() {
-        let text = "This machine has one node: every CPU has the same distance to all of the memory, so nothing can be far. ";
-        let text = Text::from(text).then(Role::Code, "nearfar lab");
-        out.boxed(text.then(Role::Plain, " boots machines with far memory as guests."));
+        let caches = one_node::caches(machine);
+        out.boxed(format!("One node. {}", one_node::about(machine, &caches)));
     }
     let cards = cards(machine, &marks, drawn.iter().copied());
     // Not every device has room in the picture of its node.
     if cards.iter().any(|card| card.0.contains(FLAGGED)) {
-        out.remark("!3 before a device: there are 3 findings about it.");
+        out.remark("! before a device: the number of findings about it.");
     }
-    out.picture(html! { ul class=(size) { @for card in cards { li { (card) } } } });
+    out.picture(html! { ul class={ "nodes in" (box_columns(drawn.len())) } { @for card in cards { li { (card) } } } });
     out.picture(legend::list(machine, &marks));
     if drawn.len() < machine.nodes.len() {
         alike(machine, &drawn, out);

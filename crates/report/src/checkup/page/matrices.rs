@@ -1,5 +1,4 @@
-//! What the firmware says and what was measured, as heat maps on one scale: distance 10, and the least latency, are green;
-//! twice that and more is red.
+//! What the firmware says and what was measured, as heat maps: all distances on one scale, all latencies on another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,11 +25,12 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     if !checkup.is_one_node() {
         out.paragraph("Row: node of the CPU. Column: node of the memory.");
     }
+    let scale = distances::scale(&checkup.machine);
     for (title, table) in distances::tables(&checkup.machine) {
         match table.nodes().len() {
             ..2 => {}
-            2..=MAX_CELLS => out.heat_map(distances::map(table, title)),
-            _ => distance_areas(table, title, out),
+            2..=MAX_CELLS => out.heat_map(distances::map(table, title, scale)),
+            _ => distance_areas(table, title, scale, out),
         }
     }
     let Some(matrix) = checkup.probe.get() else {
@@ -52,7 +52,7 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
 }
 
 /// A map without figures, and the figures below it by distance.
-fn distance_areas(table: &Distances, title: &str, out: &mut Document) {
+fn distance_areas(table: &Distances, title: &str, scale: Scale, out: &mut Document) {
     let mut pairs: BTreeMap<Distance, usize> = BTreeMap::new();
     for distance in table.entries().filter_map(|(.., distance)| distance) {
         *pairs.entry(distance).or_default() += 1;
@@ -64,7 +64,7 @@ fn distance_areas(table: &Distances, title: &str, out: &mut Document) {
     out.picture(html! {
         figure {
             figcaption { b { (title) } " " (distances::remark(table)) }
-            (areas(table, title, &about))
+            (areas(table, title, scale, &about))
         }
     });
     let remark = match pairs.len() {
@@ -86,13 +86,13 @@ fn distance_areas(table: &Distances, title: &str, out: &mut Document) {
         rows: HeatMap::names(shown().map(|(distance, _)| distance)),
         columns: vec!["pairs".to_owned()],
         cells: shown().map(cell).collect(),
-        ..HeatMap::of(Scale::DISTANCES, distances::in_distance)
+        ..HeatMap::of(scale, distances::in_distance)
     });
 }
 
 /// The picture of a matrix of so many nodes.
-fn areas(table: &Distances, title: &str, about: &str) -> Markup {
-    let cells = table.entries().map(|(.., distance)| step(distance));
+fn areas(table: &Distances, title: &str, scale: Scale, about: &str) -> Markup {
+    let cells = table.entries().map(|(.., distance)| step(&scale, distance));
     let count = table.nodes().len();
     let merged = Blocks::new(count, cells).draw();
     // Space for the names of nodes, in units of one node; letters are legible from 300 pixels on.

@@ -10,7 +10,7 @@ use super::super::{
 use super::html_chart;
 use crate::clean;
 use crate::style::Role;
-use crate::topo::SVG_THEME;
+use crate::topo::theme::THEME;
 
 /// Type and layout of the page.
 const STYLE: &str = include_str!("page.css");
@@ -64,7 +64,7 @@ pub(in super::super) fn page(head: &Head, blocks: &[Block]) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 title { (head.tool) ": " (title) }
-                style { (PreEscaped(SVG_THEME)) (PreEscaped(STYLE)) }
+                style { (PreEscaped(THEME)) (PreEscaped(STYLE)) }
             }
             body class="nearfar-map" {
                 (header(head, &title))
@@ -336,15 +336,13 @@ fn legend(map: &HeatMap) -> Markup {
     else {
         return html! {};
     };
-    let mut cells = map.cells.iter().flatten().flatten();
-    let is_exceeded = cells.any(|cell| map.scale.is_beyond(cell.heat));
     let figure = |step: u8| map.legend.get(usize::from(step)).map_or("", String::as_str);
     html! {
         p.legend {
             span.scale {
                 (figure(0))
                 @for step in 0..=HOTTEST { i class={ "h" (step) } title=(figure(step)) {} }
-                (figure(HOTTEST)) @if is_exceeded { " or worse" }
+                (figure(HOTTEST))
             }
             span { (spacing.to_string()) " scale" (map.scale_of) }
         }

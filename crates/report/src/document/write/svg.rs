@@ -6,7 +6,7 @@ use super::super::{Axis, Block, Chart, HOTTEST, Head, HeatCell, HeatMap, Line, P
 use super::plot::{self, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS};
 use super::spread_over_scale;
 use crate::style::Role;
-use crate::topo::{SVG_THEME, at, text};
+use crate::topo::{at, text, theme};
 use crate::wrapping::{clean, wrap};
 
 /// Width of the picture in its own units.
@@ -60,7 +60,7 @@ pub(in super::super) fn whole(head: &Head, blocks: &[Block]) -> String {
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
             title { (clean(&name)) ", " (clean(&head.remark)) }
-            style { (PreEscaped(SVG_THEME)) }
+            style { (PreEscaped(theme::style())) }
             rect class="paper" width=(WIDTH) height=(height) {}
             g transform=(at(MARGIN, MARGIN)) {
                 (text("name", 0, 18, inner, 18, &name))
@@ -69,7 +69,7 @@ pub(in super::super) fn whole(head: &Head, blocks: &[Block]) -> String {
             @for part in &placed { (part) }
         }
     };
-    drawing.into_string()
+    theme::with_attributes(&drawing.into_string())
 }
 
 /// Drawings side by side as far as they fit.

@@ -32,9 +32,9 @@ pub(crate) fn class(step: Option<u8>) -> String {
 }
 
 /// The step of a distance; none where it is unknown or the node cannot be reached.
-pub(crate) fn step(distance: Option<Distance>) -> Option<u8> {
+pub(crate) fn step(scale: &Scale, distance: Option<Distance>) -> Option<u8> {
     let distance = distance.filter(|&distance| distance != Distance::UNREACHABLE)?;
-    Some(Scale::DISTANCES.step(distance.0.into()))
+    Some(scale.step(distance.0.into()))
 }
 
 /// A square matrix of steps.

@@ -23,12 +23,12 @@ pub(super) struct Grid {
 
 impl Grid {
     fn plan(nodes: usize, width: i32) -> Self {
-        let (columns, gap) = match nodes {
-            0 | 1 => (1, 16),
-            2 | 4 => (2, 92),
-            3 | 5 | 6 => (3, 16),
-            7..=16 => (4, 16),
-            _ => (8, 8),
+        let columns = box_columns(nodes);
+        // Links with their labels are between two columns.
+        let gap = match columns {
+            2 => 92,
+            MOST_COLUMNS => 8,
+            _ => 16,
         };
         let width = (width - (columns - 1) * gap) / columns;
         Self {
@@ -41,6 +41,20 @@ impl Grid {
     /// The left edge of a box.
     fn x(&self, index: usize) -> i32 {
         (index % self.columns) as i32 * (self.width + self.gap)
+    }
+}
+
+/// Columns of many small boxes.
+const MOST_COLUMNS: i32 = 8;
+
+/// Columns of so many boxes: rows are equally long where that is possible, 4 as 2 x 2 and 16 as 4 x 4.
+pub(crate) fn box_columns(nodes: usize) -> i32 {
+    match nodes {
+        0 | 1 => 1,
+        2 | 4 => 2,
+        3 | 5 | 6 | 9 => 3,
+        7..=16 => 4,
+        _ => MOST_COLUMNS,
     }
 }
 
@@ -88,7 +102,7 @@ fn class(node: &Node) -> &'static str {
     if node.online { "box" } else { "box off" }
 }
 
-/// A picture a node, for a page that puts as many side by side as fit; then one of the devices without a node. Each has a title
+/// A picture for each node, for a page that puts at most [`box_columns`] side by side; then one of the devices without a node. Each has a title
 /// and a description that say the same in words.
 pub(crate) fn cards<'a>(
     machine: &Machine,
@@ -96,7 +110,11 @@ pub(crate) fn cards<'a>(
     nodes: impl ExactSizeIterator<Item = &'a Node>,
 ) -> Vec<Markup> {
     let parts = Parts::of(machine, marks, Detail::of(nodes.len()));
-    let width = if parts.is_small() { 130 } else { 300 };
+    let width = match box_columns(nodes.len()) {
+        MOST_COLUMNS => 130,
+        4 => 240,
+        _ => 300,
+    };
     let node_card = |node| {
         let inside = parts.inside(node);
         let drawn = inside.draw(width);

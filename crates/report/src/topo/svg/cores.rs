@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
-use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Machine, Node, NodeSet};
+use nearfar_machine::{Cache, CpuId, CpuSet, Machine, Node, NodeSet};
 
 use super::{Detail, Drawn, at, text};
 use crate::amount::{bytes, or};
+use crate::summary;
 use crate::topo::marks::Marks;
 
 /// Most numbered cells in a box; more are drawn small and without numbers.
@@ -52,14 +53,10 @@ impl<'a> Cores<'a> {
                 .or_default()
                 .insert(cpu.id);
         }
-        let data = machine.caches.iter();
-        let data = data.filter(|cache| cache.kind != CacheKind::Instruction);
-        let level = data.clone().map(|cache| cache.level).max();
-        let last_level = data.filter(|cache| Some(cache.level) == level).collect();
         let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
         Self {
             by_leader,
-            last_level,
+            last_level: summary::last_level(machine),
             online,
             kept_free,
             marks,

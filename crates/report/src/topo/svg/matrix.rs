@@ -22,7 +22,7 @@ pub(super) fn draw(machine: &Machine, width: i32) -> Option<Drawn> {
     let remark = distances::remark(table);
     let map = HeatMap {
         remark: format!("row: node of the CPU, column: node of the memory; {remark}"),
-        ..distances::map(table, "Distances")
+        ..distances::map(table, "Distances", distances::scale(machine))
     };
     if table.nodes().len() > MAX_CELLS {
         return Some(areas(table, &map, width));
@@ -36,7 +36,9 @@ pub(super) fn draw(machine: &Machine, width: i32) -> Option<Drawn> {
 
 fn areas(table: &Distances, map: &HeatMap, width: i32) -> Drawn {
     let count = table.nodes().len();
-    let steps = table.entries().map(|(.., distance)| blocks::step(distance));
+    let steps = table
+        .entries()
+        .map(|(.., distance)| blocks::step(&map.scale, distance));
     let merged = Blocks::new(count, steps).draw();
     let scale = f64::from(SIDE) / count as f64;
     let markup = html! {
