@@ -30,9 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var_os("GUARDED").is_some() {
         lease::guard_with(std::env::current_exe()?);
     }
-    let source = Some("node:2 core:1 pu:1".to_owned());
+    let sources = vec!["node:2 core:1 pu:1".to_owned()];
     let machine = nearfar_sources::read(&Request {
-        source,
+        sources,
         root: None,
         fake: None,
         want: Want::topology(),

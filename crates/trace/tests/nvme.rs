@@ -12,7 +12,7 @@ const FORMAT: &str = include_str!("formats/nvme_setup_cmd-6.12");
 
 fn machine(name: &str) -> Machine {
     let request = Request {
-        source: Some(name.to_owned()),
+        sources: vec![name.to_owned()],
         root: None,
         fake: None,
         want: Want::audit(),

@@ -44,9 +44,9 @@ mod tests {
 
     /// As if each of the first two CPUs were a node.
     fn machine() -> Machine {
-        let source = Some("node:2 core:1 pu:1".to_owned());
+        let sources = vec!["node:2 core:1 pu:1".to_owned()];
         nearfar_sources::read(&Request {
-            source,
+            sources,
             root: None,
             fake: None,
             want: Want::topology(),

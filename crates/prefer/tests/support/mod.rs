@@ -18,9 +18,9 @@ use nearfar_proc::affinity;
 use nearfar_sources::{Request, Want};
 
 pub fn machine() -> Machine {
-    let source = Some("node:2 core:1 pu:1".to_owned());
+    let sources = vec!["node:2 core:1 pu:1".to_owned()];
     nearfar_sources::read(&Request {
-        source,
+        sources,
         root: None,
         fake: None,
         want: Want::topology(),
