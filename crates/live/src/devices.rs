@@ -156,7 +156,7 @@ mod tests {
     fn machine() -> Machine {
         let request = Request::source("node:3 core:1 pu:1", Want::all());
         let mut machine = nearfar_sources::read(&request).unwrap();
-        machine.nodes[2].cpus = CpuSet::new();
+        machine.nodes[2].cpus = Known::Yes(CpuSet::new());
         let offline = CpuSet::range(CpuId(2), CpuId(2));
         machine.cpu_states.online = machine.cpu_states.online.difference(&offline);
         let nodes = (0..3).map(NodeId).collect();
