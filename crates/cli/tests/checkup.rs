@@ -288,7 +288,7 @@ fn a_minus_is_standard_output_or_refused_and_never_a_file() {
         "case 1 --html -",
         "runs show last --html -",
         "runs show last --svg -",
-        "fleet show data --html -",
+        "fleet show --dataset data --html -",
         "lab run --machine two-node --status - -- true",
         "lab run --machine two-node --delay auto --counts - -- true",
     ] {

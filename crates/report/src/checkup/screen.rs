@@ -30,9 +30,10 @@ const MAX_RULES: usize = 9;
 const MAX_REASONS: usize = 4;
 /// Most warnings about the input.
 const MAX_WARNINGS: usize = 2;
-/// Lines that what is found takes, if sentences have to be shortened for it: the other third of some 50 lines is for
-/// what is measured.
-const LINES: usize = 30;
+/// Lines that what is found takes, if sentences have to be shortened for it.
+const LINES: usize = 42;
+/// As many fewer where what is measured follows.
+const MEASURED_LINES: usize = 12;
 
 /// The checkup on one screen of so many columns.
 pub fn screen(checkup: &Checkup, columns: usize) -> Document {
@@ -61,7 +62,11 @@ pub fn found(checkup: &Checkup, columns: usize) -> Document {
         part.to_text(&plain).lines().count()
     };
     let taken = height(&out) + others.iter().map(height).sum::<usize>();
-    findings(checkup, columns, LINES.saturating_sub(taken), &mut out);
+    let lines = match checkup.machine.origin.kind {
+        SourceKind::Live => LINES - MEASURED_LINES,
+        _ => LINES,
+    };
+    findings(checkup, columns, lines.saturating_sub(taken), &mut out);
     others.into_iter().for_each(|part| out.append(part));
     out
 }
