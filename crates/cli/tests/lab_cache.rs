@@ -219,7 +219,7 @@ fn a_wrong_kind_or_size_is_wrong_usage() {
             "all",
         ],
     );
-    for size in ["much", "-1", "8X", "8", "1.5G", "99999999999999999999G", ""] {
+    for size in ["much", "-1", "8X", "8", "1.5", "99999999999999999999G", ""] {
         made.refused(&["limit", size], 2, &[]);
     }
     made.refused(&["limit", "8"], 2, &["at least 1M", "500M"]);

@@ -27,10 +27,11 @@ const INSTEAD: [(&str, &str); 6] = [
 
 /// The commands in an answer: behind two spaces or in backquotes, up to two spaces, a backquote or the end of the line.
 fn proposed(text: &str) -> Vec<String> {
-    let starts = text.match_indices("nearfar ").filter(|(at, _)| {
-        let before = &text[..*at];
+    let starts = text.match_indices("nearfar ").filter(|(at, name)| {
+        let (before, after) = (&text[..*at], &text[at + name.len()..]);
         let line = before.rsplit('\n').next().unwrap_or_default();
-        line.trim().is_empty() || line.ends_with("  ") || line.ends_with('`')
+        let is_verb = after.starts_with(|c: char| c.is_ascii_lowercase());
+        is_verb && (line.trim().is_empty() || line.ends_with("  ") || line.ends_with('`'))
     });
     let command = |(at, _): (usize, &str)| {
         let line = text[at..].lines().next().unwrap_or_default();
@@ -47,8 +48,17 @@ fn has_placeholder(command: &str) -> bool {
         .any(|word| word == "..." || word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()))
 }
 
-/// The command as it is run here.
-fn harmless(command: &str) -> String {
+/// The command as it is run here. What is for a process of another machine is only read.
+fn harmless(command: &str, asked: &str) -> String {
+    let is_of_source = |it: &str| it.contains("--source") || it.contains("--fake");
+    if is_of_source(asked)
+        && !is_of_source(command)
+        && [" --pid ", " --task-memory "]
+            .iter()
+            .any(|it| command.contains(it))
+    {
+        return format!("{command} --help");
+    }
     let rest = command.strip_prefix("nearfar ").unwrap_or_default();
     for (verb, more) in INSTEAD {
         let Some(after) = rest.strip_prefix(verb) else {
@@ -104,13 +114,20 @@ fn every_proposed_command_does_what_it_says() {
         .iter()
         .filter(|(command, _)| !has_placeholder(command))
     {
-        let answer = shell(&harmless(command));
+        let answer = shell(&harmless(command, asked));
         run += 1;
         let text = answer.text();
         let does = match answer.code() {
             Some(0) if text.trim().is_empty() => "prints nothing",
             Some(0) if text.contains("Nothing to change") => "changes nothing",
             Some(0) => continue,
+            // It says itself what comes before it.
+            _ if answer
+                .errors()
+                .contains("none is cached; nearfar lab kernels get") =>
+            {
+                continue;
+            }
             _ => "fails",
         };
         wrong += &format!("{command}\n  of {asked}\n  {does}: {}\n", answer.errors());

@@ -17,7 +17,7 @@ pub struct Interrupt {
     /// Why its device is unknown although it has one; `None` where `device` says all there is to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_unknown_reason: Option<String>,
-    /// Why there is nothing to place: no handler serves it, each CPU has its own, or the kernel lets nobody move it (the
+    /// Why there is nothing to place: no handler serves it, each CPU has its own, or the kernel refuses to move it (the
     /// timer). `None` for all others, also those that the kernel manages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub immovable_reason: Option<String>,

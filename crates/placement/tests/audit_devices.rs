@@ -493,7 +493,7 @@ fn what_cannot_or_need_not_move_stays_on_isolated_cpus_without_a_word() {
     machine.cpu_states.nohz_full = Known::Yes(set("0-1"));
     machine.interrupts = Known::Yes(Vec::new());
     for (irq, name, reason) in [
-        (0, "timer", Some("the kernel lets nobody move it")),
+        (0, "timer", Some("the kernel refuses to move it")),
         (3, "", Some("no handler serves it")),
         (8, "rtc0", None),
     ] {

@@ -62,14 +62,14 @@ impl Remedy {
     }
 }
 
-/// The command that moves the memory of a process.
+/// The command that moves the memory of a process, in backquotes: words follow it.
 pub(crate) fn move_command(pid: i32, to: NodeId) -> String {
-    format!("nearfar apply --task-memory {pid} --to-node {to}")
+    format!("`nearfar apply --task-memory {pid} --to-node {to}`")
 }
 
-/// The command that moves the threads of a process.
+/// The command that moves the threads of a process, in backquotes.
 pub(crate) fn prefer_command(pid: i32, to: NodeId) -> String {
-    format!("nearfar prefer --pid {pid} --node {to}")
+    format!("`nearfar prefer --pid {pid} --node {to}`")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

@@ -1,6 +1,7 @@
 //! What to do after a checkup: commands that can be pasted as they are.
 
-use nearfar_machine::SourceKind;
+use nearfar_machine::{IoPolicy, SourceKind};
+use nearfar_placement::plan::{PlanOptions, plan};
 
 use super::{Checkup, one_node};
 use crate::unbound;
@@ -27,9 +28,9 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             "every finding with its evidence and what would fix it",
         ));
     }
-    if audit.findings.iter().any(|finding| finding.fix.is_some()) {
+    if let Some(options) = plan_options(checkup) {
         steps.push(step(
-            "nearfar plan",
+            &format!("nearfar plan{options}"),
             "the changes that fix them; nothing is changed before nearfar apply",
         ));
     }
@@ -53,6 +54,41 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
         steps.extend(elsewhere());
     }
     steps
+}
+
+/// The options with which a plan has changes: none where some need not be asked for; `None` where there are no changes at all.
+fn plan_options(checkup: &Checkup) -> Option<String> {
+    let plans = |options: &PlanOptions| {
+        !plan(&checkup.machine, &checkup.audit, options)
+            .changes
+            .is_empty()
+    };
+    let default = PlanOptions::default();
+    if plans(&default) {
+        return Some(String::new());
+    }
+    let overriding = PlanOptions {
+        device_node_override: true,
+        ..default.clone()
+    };
+    if plans(&overriding) {
+        return Some(" --override-device-node".to_owned());
+    }
+    let policy = PlanOptions {
+        iopolicy: Some(IoPolicy::RoundRobin),
+        ..default.clone()
+    };
+    if plans(&policy) {
+        return Some(" --iopolicy round-robin".to_owned());
+    }
+    let rules = checkup.audit.findings.iter().filter(|it| it.fix.is_some());
+    rules.map(|finding| finding.rule).find_map(|rule| {
+        let named = PlanOptions {
+            rules: Some(vec![rule.to_owned()]),
+            ..default.clone()
+        };
+        plans(&named).then(|| format!(" --rule {rule}"))
+    })
 }
 
 /// What there is to see on machines with several nodes, on one that has a single one.

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Machine 0-31 ─┬ Package 0-15 ─┬ NUMANode 0   0-15  DRAM   CPUs 0-15
-//!               │               └ NUMANode 2   0-15  HBM    none: memory of a special kind beside other memory
+//!               │               └ NUMANode 2   0-15  HBM    none: memory of a special kind next to other memory
 //!               ├ Package 16-31 ─ NUMANode 1  16-31         CPUs 16-31
 //!               └ NUMANode 3    0-31                        none: nodes 0 and 1 are nearer to all of its CPUs
 //! ```
@@ -268,7 +268,7 @@ fn owned(places: &[Place], objects: &[Object], warnings: &mut Warnings) -> Vec<K
         let rest = place.near.difference(&taken);
         let is_taken = !place.online.is_empty() && place.online.difference(&taken).is_empty();
         if is_taken || (place.special && rest != place.near) {
-            // Its unknown CPUs were dealt with above; memory of a special kind is no doubt.
+            // Its unknown CPUs were dealt with above; memory of a special kind needs no warning.
             let host = equals
                 .into_iter()
                 .find(|&host| owned[host].get() == Some(&place.near));

@@ -202,7 +202,7 @@ impl Reader<'_> {
     }
 }
 
-/// Why nobody can or need place it. What serves each CPU and what keeps the time has IRQF_PERCPU or IRQF_NOBALANCING,
+/// Why it cannot or need not be placed. What serves each CPU and what keeps the time has IRQF_PERCPU or IRQF_NOBALANCING,
 /// so the kernel refuses a new affinity (irq_can_set_affinity_usr() in kernel/irq/manage.c).
 ///
 /// `is_fixed`: its own flags say so.
@@ -227,7 +227,7 @@ pub(crate) fn immovable_reason(
     } else if source.is_some_and(of_each_cpu) {
         Some("each CPU has its own".to_owned())
     } else if is_timer || is_fixed {
-        Some("the kernel lets nobody move it (IRQF_NOBALANCING)".to_owned())
+        Some("the kernel refuses to move it (IRQF_NOBALANCING)".to_owned())
     } else {
         None
     }
