@@ -122,7 +122,7 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
     own.nearfar(["case", "0", "--here", "--html", "-"])
         .env(MOCK_CASE, "1")
         .run()
-        .refused(&["--html -"]);
+        .refused(&["--html", "standard output has the answer already"]);
     let without = own
         .nearfar(["case", "0", "--here"])
         .env(MOCK_CASE, "1")

@@ -268,7 +268,7 @@ fn cached_series(cache: &Cache, arch: Arch) -> String {
 /// In words, with the command.
 fn how_to_get(series: Series, arch: Arch) -> String {
     format!(
-        "{} fetches it if the distribution has it (nearfar lab kernels list); --kernel PATH takes one of your own",
+        "run: {} (if the distribution has it: nearfar lab kernels list; --kernel PATH takes one of your own)",
         crate::advice::get_kernel(series, arch)
     )
 }

@@ -139,11 +139,6 @@ impl Case {
     /// Refuses what cannot be measured, before anything starts.
     fn check(&self, case: &cases::Case) -> Outcome {
         let number = case.number;
-        if self.html.as_deref() == Some(Path::new("-")) {
-            return Err(Failure::Input(anyhow!(
-                "--html -: standard output has the table; name a file for the page"
-            )));
-        }
         let options = names(&self.options);
         let given = |option: &str| options.iter().any(|name| name == option);
         if let Some((option, instead)) = RESERVED.iter().find(|(option, _)| given(option)) {

@@ -121,13 +121,6 @@ struct Shown<'a> {
 
 impl Show {
     pub fn run(self, colour: Colour) -> Outcome {
-        let files = [("--html", &self.html), ("--svg", &self.svg)];
-        let is_output = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
-        if let Some((option, _)) = files.iter().find(|(_, file)| is_output(file)) {
-            return Err(Failure::Input(anyhow!(
-                "{option} -: standard output has the table; name a file"
-            )));
-        }
         if self.html.is_some() && self.html == self.svg {
             return Err(Failure::Input(anyhow!("--html and --svg name one file")));
         }
