@@ -52,7 +52,7 @@ fn check(name: &str, machine: &Machine) {
         );
     }
     // What is printed has these figures and no others.
-    let text = nearfar_report::audit::document(machine, &found, false).to_text(&Style {
+    let text = nearfar_report::audit::document(machine, &found, false, "").to_text(&Style {
         colour: false,
         width: 10_000,
     });

@@ -122,10 +122,7 @@ fn every_proposed_command_does_what_it_says() {
             Some(0) if text.contains("Nothing to change") => "changes nothing",
             Some(0) => continue,
             // It says itself what comes before it.
-            _ if answer
-                .errors()
-                .contains("none is cached") =>
-            {
+            _ if answer.errors().contains("none is cached") => {
                 continue;
             }
             _ => "fails",

@@ -38,7 +38,7 @@ fn main() -> std::io::Result<()> {
             checkup::page(&checkup).to_html(),
         )?;
         let text = checkup::screen(&checkup, style.width).to_text(&style)
-            + &audit::document(&checkup.machine, &checkup.audit, false).to_text(&style);
+            + &audit::document(&checkup.machine, &checkup.audit, false, "").to_text(&style);
         fs::write(directory.join(format!("{name}-checkup.txt")), text)?;
     }
     // The largest machine there can be, as a page alone.

@@ -7,6 +7,7 @@ use nearfar_placement::audit::{Audit, Finding, Severity, State};
 
 use crate::amount::count;
 use crate::change;
+use crate::checkup::plan_command;
 use crate::document::{Document, Text};
 use crate::fold::{Fold, Folder};
 use crate::style::Role::{self, Dim, Heading, Local, Middling};
@@ -18,12 +19,18 @@ const MAX_WITH_EVIDENCE: usize = 2;
 
 /// Findings by severity and rule, each with evidence, what it costs and what would fix it; then what was not
 /// checked, and why. Findings that say the same of many queues or devices are one line, unless all are wanted.
-pub fn document(machine: &Machine, audit: &Audit, is_all: bool) -> Document {
+/// `source`: the arguments that choose the machine, for commands.
+pub fn document(machine: &Machine, audit: &Audit, is_all: bool, source: &str) -> Document {
     let mut out = Document::titled("Findings", found(audit));
     out.remark(rules(audit));
     let folder = (!is_all).then(|| Folder::of(machine));
     for group in &groups(audit) {
         rule(group, folder.as_ref(), &mut out);
+        if group.findings.iter().any(|finding| finding.fix.is_some())
+            && let Some(command) = plan_command(machine, audit, Some(group.rule), source)
+        {
+            detail("plan", Local.text(command), &mut out);
+        }
     }
     not_checked(audit, &mut out);
     out
@@ -216,7 +223,7 @@ fn fix(finding: &Finding, others: usize, out: &mut Document) {
     if let Some(fix) = &finding.fix {
         let more = match others {
             0 => String::new(),
-            _ => format!(", and {others} more: nearfar plan --rule {}", finding.rule),
+            _ => format!(", and {others} more"),
         };
         let text = format!("{} = {}", change::subject(fix), change::value(fix));
         detail("fix", Local.text(text).then(Dim, more), out);

@@ -11,6 +11,7 @@ use nearfar_machine::{Known, Machine};
 use nearfar_placement::audit::Audit;
 use serde::Serialize;
 
+pub(crate) use next::plan_command;
 pub use page::page;
 pub use screen::{found, measured, screen};
 

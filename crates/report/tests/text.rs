@@ -19,8 +19,8 @@ fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
     vec![
         topo::document(machine).to_text(style),
         latency::survey(&samples::surveys::survey(machine), machine, false).to_text(style),
-        audit::document(machine, &checkup.audit, false).to_text(style),
-        audit::document(machine, &checkup.audit, true).to_text(style),
+        audit::document(machine, &checkup.audit, false, "").to_text(style),
+        audit::document(machine, &checkup.audit, true, "").to_text(style),
         checkup::screen(&checkup, style.width).to_text(style),
     ]
 }
@@ -56,14 +56,14 @@ fn checkups_of_machines_of_several_shapes() {
 fn an_audit_names_evidence_cost_and_fix() {
     let (_, machine) = samples::all().remove(0);
     let audit = samples::findings::audit(2);
-    insta::assert_snapshot!(audit::document(&machine, &audit, true).to_text(&PLAIN));
+    insta::assert_snapshot!(audit::document(&machine, &audit, true, "").to_text(&PLAIN));
 }
 
 #[test]
 fn findings_that_say_the_same_are_one_line_as_on_the_page() {
     let checkup = samples::checkup(samples::two_sockets(), 8);
     let text = |is_all| {
-        let document = audit::document(&checkup.machine, &checkup.audit, is_all);
+        let document = audit::document(&checkup.machine, &checkup.audit, is_all, "");
         document.to_text(&PLAIN)
     };
     let folded = text(false);

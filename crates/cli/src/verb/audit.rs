@@ -1,6 +1,7 @@
 //! `nearfar audit`: findings by severity.
 
 use clap::{Args, ValueEnum};
+use nearfar_lab::shell;
 use nearfar_placement::audit::{self, Severity};
 use nearfar_placement::plan::{self, PlanOptions};
 use nearfar_sources::{TaskScope, Want};
@@ -89,7 +90,12 @@ impl Audit {
         let audit = plan::narrow(&machine, audit, &options);
         output::print(&match self.format.format {
             Format::Table => {
-                let mut document = nearfar_report::audit::document(&machine, &audit, self.all);
+                let mut document = nearfar_report::audit::document(
+                    &machine,
+                    &audit,
+                    self.all,
+                    &shell::words(self.source.words()),
+                );
                 document.emulated(machine.origin.emulation.as_ref());
                 document.to_text(&output::style(colour))
             }

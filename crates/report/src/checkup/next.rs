@@ -1,6 +1,7 @@
 //! What to do after a checkup: commands that can be pasted as they are.
 
-use nearfar_machine::{IoPolicy, SourceKind};
+use nearfar_machine::{IoPolicy, Machine, SourceKind};
+use nearfar_placement::audit::Audit;
 use nearfar_placement::plan::{PlanOptions, plan};
 
 use super::{Checkup, one_node};
@@ -28,11 +29,11 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             "every finding with its evidence and what would fix it",
         ));
     }
-    if let Some(options) = plan_options(checkup) {
-        steps.push(step(
-            &format!("nearfar plan{options}"),
-            "the changes that fix them; nothing is changed before nearfar apply",
-        ));
+    if let Some(command) = plan_command(&checkup.machine, audit, None, &checkup.made.source) {
+        steps.push(Step {
+            command,
+            does: "the changes that fix them; nothing is changed before nearfar apply",
+        });
     }
     if checkup.unbound.get().is_some_and(unbound::is_slower) {
         let does = "how to keep a task on its node, and release it while that is full";
@@ -56,39 +57,46 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
     steps
 }
 
-/// The options with which a plan has changes: none where some need not be asked for; `None` where there are no changes at all.
-fn plan_options(checkup: &Checkup) -> Option<String> {
-    let plans = |options: &PlanOptions| {
-        !plan(&checkup.machine, &checkup.audit, options)
-            .changes
-            .is_empty()
+/// The command that plans what a rule found, or all rules, with the options that its changes need; `None` where there are no
+/// changes. `source`: the arguments that choose the machine.
+pub(crate) fn plan_command(
+    machine: &Machine,
+    audit: &Audit,
+    rule: Option<&str>,
+    source: &str,
+) -> Option<String> {
+    let options = PlanOptions {
+        rules: rule.map(|rule| vec![rule.to_owned()]),
+        ..PlanOptions::default()
     };
-    let default = PlanOptions::default();
-    if plans(&default) {
-        return Some(String::new());
-    }
     let overriding = PlanOptions {
         device_node_override: true,
-        ..default.clone()
+        ..options.clone()
     };
-    if plans(&overriding) {
-        return Some(" --override-device-node".to_owned());
-    }
     let policy = PlanOptions {
         iopolicy: Some(IoPolicy::RoundRobin),
-        ..default.clone()
+        ..options.clone()
     };
-    if plans(&policy) {
-        return Some(" --iopolicy round-robin".to_owned());
+    let ways = [
+        ("", options),
+        (" --override-device-node", overriding),
+        (" --iopolicy round-robin", policy),
+    ];
+    let has_changes = |options| !plan(machine, audit, options).changes.is_empty();
+    match (ways.iter().find(|(_, options)| has_changes(options)), rule) {
+        (Some((option, _)), rule) => {
+            let rule = rule.map_or_else(String::new, |rule| format!(" --rule {rule}"));
+            let command = format!("nearfar plan{rule}{option} {source}");
+            Some(command.trim_end().to_owned())
+        }
+        // Some changes are planned only where their rule is asked for.
+        (None, None) => {
+            let fixed = audit.findings.iter().filter(|it| it.fix.is_some());
+            let mut rules = fixed.map(|finding| finding.rule);
+            rules.find_map(|rule| plan_command(machine, audit, Some(rule), source))
+        }
+        (None, Some(_)) => None,
     }
-    let rules = checkup.audit.findings.iter().filter(|it| it.fix.is_some());
-    rules.map(|finding| finding.rule).find_map(|rule| {
-        let named = PlanOptions {
-            rules: Some(vec![rule.to_owned()]),
-            ..default.clone()
-        };
-        plans(&named).then(|| format!(" --rule {rule}"))
-    })
 }
 
 /// What there is to see on machines with several nodes, on one that has a single one.

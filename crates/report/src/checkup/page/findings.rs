@@ -7,7 +7,7 @@ use super::Checkup;
 use crate::amount::count;
 use crate::audit::{Group, groups, reasons, rules};
 use crate::change;
-use crate::checkup::next::on_this_machine;
+use crate::checkup::next::{on_this_machine, plan_command};
 use crate::document::{Block, Document, Heading, Text};
 use crate::fold::{Fold, Folder};
 use crate::style::Role;
@@ -56,10 +56,12 @@ fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Document {
     let explanation = rule.map_or("", |rule| rule.explanation);
     let text = Text::new(Role::Dim, format!("{explanation} "));
     out.paragraph(text.then(Role::Code, format!("nearfar explain {}", group.rule)));
-    if group.findings.iter().any(|finding| finding.fix.is_some()) {
+    let (machine, audit, source) = (&checkup.machine, &checkup.audit, &checkup.made.source);
+    if group.findings.iter().any(|finding| finding.fix.is_some())
+        && let Some(command) = plan_command(machine, audit, Some(group.rule), source)
+    {
         out.remark("The changes:");
-        let plan = format!("nearfar plan --rule {}", group.rule);
-        out.command(on_this_machine(checkup, &plan));
+        out.command(command);
     }
     out
 }
