@@ -335,7 +335,7 @@ fn tasks_whose_memory_is_elsewhere() {
       /proc/2/numa_maps = N0=3.0 GiB N1=1.0 GiB
       /proc/2/stat = last on CPU 5
       cost 21 -> 10
-      advice nearfar prefer --pid 2 --node 0 confines it to node 0; or let NUMA balancing move the memory. What is pinned cannot move.
+      advice `nearfar prefer --pid 2 --node 0` confines it to node 0; or let NUMA balancing move the memory. What is pinned cannot move.
     not checked task-memory-far: task 6 (secret): /proc/6/numa_maps: permission denied
     "#);
 }
