@@ -327,7 +327,7 @@ fn an_interrupted_run_of_the_first_layout_is_not_continued() {
 fn one_node_is_refused_before_the_first_sample_unless_cells_are_named() {
     let machine = nearfar_sources::read(&Request::live(Want::topology())).unwrap();
     if machine.online_nodes().count() > 1 {
-        return println!("skipped: numa: this machine has several nodes");
+        return println!("skipped: cpus: this machine has several nodes");
     }
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");

@@ -206,7 +206,7 @@ fn let_nobody_write(path: &Path) -> bool {
     let flags = rustix::fs::XattrFlags::empty();
     let set = rustix::fs::setxattr(path, "system.posix_acl_access", &value, flags);
     set.is_ok() || {
-        println!("skipped: file system: it has no access control lists");
+        println!("skipped: kernel: the file system has no access control lists");
         false
     }
 }
