@@ -104,7 +104,7 @@ fn the_queues_of_a_card_are_one_line_and_all_shows_each() {
     assert!(text.lines().count() <= 40, "{text}");
     assert!(text.contains("24 queues of "), "{text}");
     assert!(
-        text.contains("and 23 more: nearfar plan --rule interrupt-far"),
+        text.contains("plan      nearfar plan --rule interrupt-far --source kunpeng\n"),
         "{text}"
     );
     let (all, _) = run(&["audit", "--source", "kunpeng", "--all"]);

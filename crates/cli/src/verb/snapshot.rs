@@ -16,7 +16,7 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar snapshot -o this-server.nearfar\n  nearfar snapshot --no-tasks -o this-server.nearfar\n  \
-                             ssh host nearfar snapshot -o - | nearfar audit --source -"
+                             nearfar snapshot -o - | ssh desk nearfar audit --source -"
 )]
 pub struct Snapshot {
     #[command(flatten)]

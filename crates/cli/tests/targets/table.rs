@@ -104,6 +104,21 @@ pub const TARGETS: &[Target] = &[
         &["nvme99", "there are"],
     ),
     target(
+        ["tasks", "file"],
+        "tasks --file /nonexistent/file",
+        &["/nonexistent/file"],
+    ),
+    target(
+        ["audit", "rules"],
+        "audit --source kunpeng --rule nope",
+        &["\"nope\"", "interrupt-far", "input-contradiction"],
+    ),
+    target(
+        ["audit", "devices"],
+        "audit --source kunpeng --device 0000:99:00.0",
+        &["0000:99:00.0", "there are: 0000:"],
+    ),
+    target(
         ["tasks", "node"],
         "tasks --node 999",
         &["node 999", "there are: 0"],
@@ -268,6 +283,16 @@ pub const TARGETS: &[Target] = &[
         ["plan", "bind_unit"],
         "plan --bind-unit nosuch.service --to-node 0 --format systemd",
         &["no unit nosuch.service"],
+    ),
+    target(
+        ["plan", "interleave"],
+        "plan --source kunpeng --bind-unit nosuch.service --interleave 0,9 --format systemd",
+        &["node 9", "nodes with memory: 0-3"],
+    ),
+    target(
+        ["apply", "interleave"],
+        "apply --bind-unit nosuch.service --interleave 9",
+        &["unit nosuch.service"],
     ),
     target(
         ["apply", "group_memory"],

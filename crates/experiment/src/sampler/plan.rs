@@ -37,7 +37,7 @@ impl Spread {
     /// When the block that begins with this kept round may begin; `None` for the other rounds. The first of `rounds` began at `began`.
     pub(super) fn begins(&self, round: u32, rounds: u32, began: Duration) -> Option<Duration> {
         let block = round.checked_sub(1)? / self.rounds_per_block;
-        let is_first = (round - 1) % self.rounds_per_block == 0;
+        let is_first = (round - 1).is_multiple_of(self.rounds_per_block);
         let blocks = rounds.div_ceil(self.rounds_per_block);
         let time = self.until.saturating_sub(began);
         is_first.then(|| began + time.mul_f64(f64::from(block) / f64::from(blocks.max(1))))
