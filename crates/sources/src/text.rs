@@ -8,8 +8,8 @@
 //!             ├─ /proc/interrupts► Machine ┘
 //! ```
 //!
-//! Each kind of text is one file with a [`Kind`]: how its lines are recognised, and how they are read into a machine
-//! of which everything else is unknown. [`KINDS`] lists them.
+//! Each kind of text is one file with a `Kind`: how its lines are recognised, and how they are read into a machine
+//! of which everything else is unknown. `KINDS` lists them.
 
 mod document;
 mod files;
