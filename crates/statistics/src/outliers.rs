@@ -118,7 +118,7 @@
 //! # Limits
 //! Below 6 samples a host's own noise is partly taken from the other hosts. Four hosts need a large deviation (20 standard errors or
 //! more). If more than a third of the hosts deviate the same way, the centre may be theirs, or
-//! between both: [`split`] finds such groups.
+//! between both: [`split()`] finds such groups.
 
 mod critical;
 mod location;
