@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, Distances, Interrupt, Known, Machine, Memory, Node, NodeSet, NvmeSubsystem,
-    SourceKind, Warning,
+    Cpu, CpuSet, CpuStates, Distances, Interrupt, Known, Machine, Memory, NetworkDevice, Node,
+    NodeSet, NvmeController, NvmeSubsystem, Origin, OsDevice, Settings, SourceKind, Warning,
 };
 
 /// Sizes that programs print in whole MiB differ by less than this, in bytes.
@@ -26,93 +26,92 @@ pub(crate) fn join(
         names: [first_name, second_name],
         warnings: Vec::new(),
     };
+    // Named one by one: a part that is added later does not compile before it is joined.
+    let Machine {
+        origin,
+        nodes,
+        possible_nodes,
+        distances,
+        firmware_distances,
+        cpus,
+        cpu_states,
+        caches,
+        pci,
+        host_bridges,
+        interrupts,
+        networks,
+        disks,
+        os_devices,
+        nvme,
+        tasks,
+        cpusets,
+        settings,
+        writers,
+        warnings,
+    } = second;
     let mut joined = first;
-    joining.origin(&mut joined, &second);
-    joining.nodes(&mut joined.nodes, second.nodes);
-    joining.cpus(&mut joined.cpus, second.cpus);
-    joining.distances(&mut joined.distances, second.distances);
-    joining.distances(&mut joined.firmware_distances, second.firmware_distances);
+    joining.origin(&mut joined.origin, origin);
+    let node = |node: &Node| node.id;
+    merge(&mut joined.nodes, nodes, node, |node, other| {
+        joining.node(node, other);
+    });
+    joining.cpus(&mut joined.cpus, cpus);
+    joining.distances(&mut joined.distances, distances);
+    joining.distances(&mut joined.firmware_distances, firmware_distances);
     place_cpus(&mut joined);
+    let CpuStates {
+        possible,
+        // What place_cpus() has just said.
+        online: _,
+        isolated,
+        nohz_full,
+        allowed,
+    } = cpu_states;
     let states = &mut joined.cpu_states;
-    joining.same(
-        "possible CPUs",
-        &mut states.possible,
-        second.cpu_states.possible,
-    );
-    joining.same(
-        "isolated CPUs",
-        &mut states.isolated,
-        second.cpu_states.isolated,
-    );
-    joining.same(
-        "nohz_full CPUs",
-        &mut states.nohz_full,
-        second.cpu_states.nohz_full,
-    );
-    first_known(&mut states.allowed, second.cpu_states.allowed);
-    joining.same(
-        "possible nodes",
-        &mut joined.possible_nodes,
-        second.possible_nodes,
-    );
-    if joined.caches.is_empty() {
-        joined.caches = second.caches;
-    }
-    union(
-        &mut joined.pci,
-        second.pci,
-        |device| device.address,
-        |_, _| (),
-    );
+    joining.same("possible CPUs", &mut states.possible, possible);
+    joining.same("isolated CPUs", &mut states.isolated, isolated);
+    joining.same("nohz_full CPUs", &mut states.nohz_full, nohz_full);
+    first_known(&mut states.allowed, allowed);
+    joining.same("possible nodes", &mut joined.possible_nodes, possible_nodes);
+    first_listed(&mut joined.caches, caches);
+    union(&mut joined.pci, pci, |device| device.address, |_, _| ());
     union(
         &mut joined.host_bridges,
-        second.host_bridges,
+        host_bridges,
         |bridge| bridge.root,
         |_, _| (),
     );
-    union(
-        &mut joined.interrupts,
-        second.interrupts,
-        |interrupt| interrupt.irq,
-        interrupt,
-    );
+    union(&mut joined.interrupts, interrupts, |it| it.irq, interrupt);
     union(
         &mut joined.networks,
-        second.networks,
-        |network| network.name.clone(),
-        |known, other| {
-            known.device = known.device.or(other.device);
-            first_known(&mut known.node, other.node);
-        },
+        networks,
+        |it| it.name.clone(),
+        network,
     );
-    union(
-        &mut joined.nvme,
-        second.nvme,
-        |subsystem| subsystem.name.clone(),
-        subsystem,
-    );
-    let disks: Vec<_> = second
-        .disks
-        .into_iter()
-        .filter(|disk| joined.disks.iter().all(|known| known.name != disk.name))
-        .collect();
-    joined.disks.extend(disks);
-    joined.disks.sort_by(|a, b| a.name.cmp(&b.name));
-    first_known(&mut joined.tasks, second.tasks);
-    first_known(&mut joined.cpusets, second.cpusets);
-    first_known(&mut joined.writers, second.writers);
-    let settings = &mut joined.settings;
-    first_known(&mut settings.numa_balancing, second.settings.numa_balancing);
+    union(&mut joined.nvme, nvme, |it| it.name.clone(), subsystem);
+    merge(&mut joined.disks, disks, |it| it.name.clone(), |_, _| ());
+    let os_device = |it: &OsDevice| (it.name.clone(), it.device);
+    merge(&mut joined.os_devices, os_devices, os_device, |_, _| ());
+    first_known(&mut joined.tasks, tasks);
+    first_known(&mut joined.cpusets, cpusets);
+    first_known(&mut joined.writers, writers);
+    let Settings {
+        numa_balancing,
+        default_interrupt_affinity,
+        governor,
+        transparent_huge_pages,
+        zone_reclaim_mode,
+    } = settings;
+    let known = &mut joined.settings;
+    first_known(&mut known.numa_balancing, numa_balancing);
     first_known(
-        &mut settings.default_interrupt_affinity,
-        second.settings.default_interrupt_affinity,
+        &mut known.default_interrupt_affinity,
+        default_interrupt_affinity,
     );
-    first_known(&mut settings.governor, second.settings.governor);
-    first_known(
-        &mut settings.transparent_huge_pages,
-        second.settings.transparent_huge_pages,
-    );
-    joined.warnings.extend(second.warnings);
+    first_known(&mut known.governor, governor);
+    first_known(&mut known.transparent_huge_pages, transparent_huge_pages);
+    first_known(&mut known.zone_reclaim_mode, zone_reclaim_mode);
+    joined.warnings.extend(warnings);
     joined.warnings.extend(joining.warnings);
     joined
 }
@@ -143,8 +142,7 @@ impl Joining<'_> {
         first_known(known, other);
     }
 
-    fn origin(&mut self, joined: &mut Machine, other: &Machine) {
-        let (origin, other) = (&mut joined.origin, &other.origin);
+    fn origin(&mut self, origin: &mut Origin, other: Origin) {
         if origin.place != other.place {
             origin.place = format!("{}, {}", origin.place, other.place);
         }
@@ -158,52 +156,46 @@ impl Joining<'_> {
         if let (Some(first), Some(second)) = (&origin.host, &other.host)
             && first != second
         {
-            let (first, second) = (first.clone(), second.clone());
             self.contradiction("host", first, second);
         }
-        self.same("kernel", &mut origin.kernel, other.kernel.clone());
-        self.same(
-            "architecture",
-            &mut origin.architecture,
-            other.architecture.clone(),
-        );
-        self.same("product", &mut origin.product, other.product.clone());
-        let or = |known: &mut Option<String>, other: &Option<String>| {
-            *known = known.take().or_else(|| other.clone());
-        };
-        or(&mut origin.host, &other.host);
-        or(&mut origin.boot, &other.boot);
-        or(&mut origin.kernel_base, &other.kernel_base);
-        or(&mut origin.firmware, &other.firmware);
-        or(&mut origin.cpu_model, &other.cpu_model);
-        origin.taken_at_s = origin.taken_at_s.or(other.taken_at_s);
-        origin.emulation = origin.emulation.take().or_else(|| other.emulation.clone());
-    }
-
-    fn nodes(&mut self, nodes: &mut Vec<Node>, others: Vec<Node>) {
-        for other in others {
-            match nodes.binary_search_by_key(&other.id, |node| node.id) {
-                Ok(at) => self.node(&mut nodes[at], other),
-                Err(at) => nodes.insert(at, other),
-            }
-        }
+        self.same("kernel", &mut origin.kernel, other.kernel);
+        let architecture = &mut origin.architecture;
+        self.same("architecture", architecture, other.architecture);
+        self.same("product", &mut origin.product, other.product);
+        first_some(&mut origin.host, other.host);
+        first_some(&mut origin.boot, other.boot);
+        first_some(&mut origin.kernel_base, other.kernel_base);
+        first_some(&mut origin.firmware, other.firmware);
+        first_some(&mut origin.cpu_model, other.cpu_model);
+        first_some(&mut origin.taken_at_s, other.taken_at_s);
+        first_some(&mut origin.emulation, other.emulation);
+        first_listed(&mut origin.overlays, other.overlays);
     }
 
     fn node(&mut self, node: &mut Node, other: Node) {
-        let name = format!("node {}", node.id);
-        self.same(&format!("CPUs of {name}"), &mut node.cpus, other.cpus);
-        match (&mut node.memory, other.memory) {
+        let Node {
+            id,
+            // Of a node that is not online most texts say nothing.
+            online: _,
+            cpus,
+            memory,
+            access,
+            memory_side_caches,
+            generic_initiator,
+            tier,
+            fake_of,
+        } = other;
+        let name = format!("node {id}");
+        self.same(&format!("CPUs of {name}"), &mut node.cpus, cpus);
+        match (&mut node.memory, memory) {
             (Known::Yes(memory), Known::Yes(other)) => self.memory(&name, memory, other),
             (memory, other) => first_known(memory, other),
         }
-        if node.access.is_empty() {
-            node.access = other.access;
-        }
-        if node.memory_side_caches.is_empty() {
-            node.memory_side_caches = other.memory_side_caches;
-        }
-        node.generic_initiator |= other.generic_initiator;
-        node.tier = node.tier.or(other.tier);
+        first_listed(&mut node.access, access);
+        first_listed(&mut node.memory_side_caches, memory_side_caches);
+        node.generic_initiator |= generic_initiator;
+        first_some(&mut node.tier, tier);
+        first_some(&mut node.fake_of, fake_of);
     }
 
     fn memory(&mut self, node: &str, memory: &mut Memory, other: Memory) {
@@ -214,45 +206,37 @@ impl Joining<'_> {
         } else if memory.total_bytes.is_multiple_of(ROUNDING) {
             memory.total_bytes = other.total_bytes;
         }
-        let free = memory.free_bytes.or(other.free_bytes);
-        memory.free_bytes = free.filter(|&free| free <= memory.total_bytes);
-        if memory.huge_pages.is_empty() {
-            memory.huge_pages = other.huge_pages;
+        first_some(&mut memory.free_bytes, other.free_bytes);
+        first_some(&mut memory.reclaimable_bytes, other.reclaimable_bytes);
+        for part in [&mut memory.free_bytes, &mut memory.reclaimable_bytes] {
+            *part = part.filter(|&bytes| bytes <= memory.total_bytes);
         }
+        first_listed(&mut memory.huge_pages, other.huge_pages);
     }
 
     fn cpus(&mut self, cpus: &mut Vec<Cpu>, others: Vec<Cpu>) {
         let mut differ = [CpuSet::new(), CpuSet::new()];
-        let mut missing = Vec::new();
-        for other in others {
-            let Ok(at) = cpus.binary_search_by_key(&other.id, |cpu| cpu.id) else {
-                missing.push(other);
-                continue;
-            };
-            let cpu = &mut cpus[at];
-            let contradicts = |known: Option<CpuId>, other: Option<CpuId>| {
-                known
-                    .zip(other)
-                    .is_some_and(|(known, other)| known != other)
-            };
-            if contradicts(cpu.core, other.core) {
+        let id = |cpu: &Cpu| cpu.id;
+        merge(cpus, others, id, |cpu, other| {
+            let cores = cpu.core.zip(other.core);
+            if cores.is_some_and(|(known, other)| known != other) {
                 differ[0].insert(cpu.id);
             }
-            if cpu.online != other.online {
+            let states = cpu.online.get().zip(other.online.get());
+            if states.is_some_and(|(known, other)| known != other) {
                 differ[1].insert(cpu.id);
             }
-            cpu.core = cpu.core.or(other.core);
-            cpu.kernel_core_id = cpu.kernel_core_id.or(other.kernel_core_id);
-            cpu.cluster = cpu.cluster.or(other.cluster);
-            cpu.die = cpu.die.or(other.die);
-            cpu.package = cpu.package.or(other.package);
-            cpu.package_leader = cpu.package_leader.or(other.package_leader);
-            cpu.book = cpu.book.or(other.book);
-            cpu.drawer = cpu.drawer.or(other.drawer);
-            cpu.capacity = cpu.capacity.or(other.capacity);
-        }
-        cpus.extend(missing);
-        cpus.sort_by_key(|cpu| cpu.id);
+            first_known(&mut cpu.online, other.online);
+            first_some(&mut cpu.core, other.core);
+            first_some(&mut cpu.kernel_core_id, other.kernel_core_id);
+            first_some(&mut cpu.cluster, other.cluster);
+            first_some(&mut cpu.die, other.die);
+            first_some(&mut cpu.package, other.package);
+            first_some(&mut cpu.package_leader, other.package_leader);
+            first_some(&mut cpu.book, other.book);
+            first_some(&mut cpu.drawer, other.drawer);
+            first_some(&mut cpu.capacity, other.capacity);
+        });
         let [cores, states] = differ;
         if !cores.is_empty() {
             self.contradiction(&format!("cores of CPUs {cores}"), "some", "others");
@@ -338,26 +322,47 @@ fn first_known<T>(known: &mut Known<T>, other: Known<T>) {
     };
 }
 
-/// Things by key, in ascending order; what both have is merged.
+/// The same for what a source may not have.
+fn first_some<T>(known: &mut Option<T>, other: Option<T>) {
+    *known = known.take().or(other);
+}
+
+/// The same for a list that is empty where the source does not have it.
+fn first_listed<T>(known: &mut Vec<T>, other: Vec<T>) {
+    if known.is_empty() {
+        *known = other;
+    }
+}
+
+/// Lists as one, by key in ascending order; `both` joins what both have.
+fn merge<T, K: Ord>(
+    known: &mut Vec<T>,
+    others: Vec<T>,
+    key: impl Fn(&T) -> K,
+    mut both: impl FnMut(&mut T, T),
+) {
+    known.sort_by_key(&key);
+    let mut missing = Vec::new();
+    for other in others {
+        match known.binary_search_by_key(&key(&other), &key) {
+            Ok(at) => both(&mut known[at], other),
+            Err(_) => missing.push(other),
+        }
+    }
+    known.extend(missing);
+    known.sort_by_key(&key);
+}
+
+/// The same where either may be unknown.
 fn union<T, K: Ord>(
     known: &mut Known<Vec<T>>,
-    other: Known<Vec<T>>,
+    others: Known<Vec<T>>,
     key: impl Fn(&T) -> K,
-    merge: impl Fn(&mut T, T),
+    both: impl FnMut(&mut T, T),
 ) {
-    match (known, other) {
-        (Known::Yes(known), Known::Yes(others)) => {
-            let mut missing = Vec::new();
-            for other in others {
-                match known.binary_search_by_key(&key(&other), &key) {
-                    Ok(at) => merge(&mut known[at], other),
-                    Err(_) => missing.push(other),
-                }
-            }
-            known.extend(missing);
-            known.sort_by_key(&key);
-        }
-        (known, other) => first_known(known, other),
+    match (known, others) {
+        (Known::Yes(known), Known::Yes(others)) => merge(known, others, key, both),
+        (known, others) => first_known(known, others),
     }
 }
 
@@ -378,20 +383,19 @@ fn interrupt(known: &mut Interrupt, other: Interrupt) {
     first_known(&mut known.count, other.count);
 }
 
+fn network(known: &mut NetworkDevice, other: NetworkDevice) {
+    first_some(&mut known.device, other.device);
+    first_some(&mut known.mac, other.mac);
+    first_known(&mut known.node, other.node);
+    first_listed(&mut known.transmit, other.transmit);
+    first_listed(&mut known.receive, other.receive);
+}
+
 fn subsystem(known: &mut NvmeSubsystem, other: NvmeSubsystem) {
     first_known(&mut known.iopolicy, other.iopolicy);
-    known.nqn = known.nqn.take().or(other.nqn);
-    known.model = known.model.take().or(other.model);
-    for controller in other.controllers {
-        if known
-            .controllers
-            .iter()
-            .all(|other| other.name != controller.name)
-        {
-            known.controllers.push(controller);
-        }
-    }
-    if known.namespaces.is_empty() {
-        known.namespaces = other.namespaces;
-    }
+    first_some(&mut known.nqn, other.nqn);
+    first_some(&mut known.model, other.model);
+    let name = |it: &NvmeController| it.name.clone();
+    merge(&mut known.controllers, other.controllers, name, |_, _| ());
+    first_listed(&mut known.namespaces, other.namespaces);
 }

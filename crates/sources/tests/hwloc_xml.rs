@@ -6,7 +6,7 @@ use crate::any_machine::any_machine;
 use nearfar_machine::{
     CacheKind, CpuId, CpuSet, Distance, Known, Machine, NodeId, OsDeviceKind, PciAddress,
 };
-use nearfar_sources::{hwloc_xml, synthetic, text};
+use nearfar_sources::{Request, Want, hwloc_xml, synthetic, text};
 use proptest::prelude::*;
 
 fn read(text: &str) -> Machine {
@@ -569,6 +569,38 @@ fn os_devices_name_their_function() {
             // hwloc has no queues.
             assert!(machine.networks.unknown_reason().is_some());
         }
+    }
+}
+
+/// In whichever order they come.
+#[test]
+fn text_says_what_the_xml_does_not_and_the_rest_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    // CPU 1 has no object, so its state is unknown.
+    let xml = devices("2.0", [2, 3, 1, 0, 0]).replace("\"0x1\" complete", "\"0x3\" complete");
+    assert!(read(&xml).cpus[1].online.get().is_none());
+    let sources = [
+        file("topology.xml", &xml),
+        file(
+            "lscpu.txt",
+            "CPU NODE SOCKET CORE ONLINE\n  0    0      0    0    yes\n  1    -      0    1    yes\n",
+        ),
+    ];
+    for order in [[0, 1], [1, 0]] {
+        let request = Request {
+            sources: order.map(|at| sources[at].clone()).to_vec(),
+            ..Request::live(Want::all())
+        };
+        let machine = nearfar_sources::read(&request).unwrap();
+        let names = ["dax0.0", "ib7", "mlx5_7", "nvme0n1", "nvml0"];
+        assert_eq!(machine.device_names(), names);
+        assert_eq!(machine.cpu_states.online.to_string(), "0-1");
+        assert_eq!(machine.warnings, []);
     }
 }
 
