@@ -1,5 +1,6 @@
 //! What the measurements of this crate have in common when they use the sampler.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,9 @@ use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{
     self, Budget, End, Monotonic, Order, Outcome, Plan, Source, Spread, Taken,
 };
-use nearfar_runs::{Cell, Factor, Metric, NewSample, SampleResult, Values, now_s};
+use nearfar_runs::{
+    Cell, Factor, Metric, NewSample, ROUNDS_PER_BLOCK, SampleResult, Values, now_s,
+};
 use serde_json::json;
 
 use crate::mapping::PageKind;
@@ -35,8 +38,6 @@ const BLOCKS: u32 = 8;
 const SPREAD_SHARE: f64 = 0.9;
 /// A budget above this is a limit, not a wish: load that comes and goes does so within seconds.
 const MAX_SPREAD: Duration = Duration::from_secs(30);
-/// What stored runs call [`Amount::rounds_per_block`]; `nearfar compare` takes the blocks from it.
-const ROUNDS_PER_BLOCK: &str = "rounds_per_block";
 
 impl Amount {
     /// The plan: a warm-up, then rounds in random order.
@@ -109,19 +110,14 @@ impl<V> Samples<V> {
     pub(crate) fn by_block(&self) -> Vec<Vec<Vec<&V>>> {
         let rounds = self.rounds_per_block.unwrap_or(1);
         let items = self.outcome.by_item().len();
-        let mut by_item: Vec<Vec<Vec<&V>>> = (0..items).map(|_| Vec::new()).collect();
-        let mut last: Vec<Option<u32>> = vec![None; items];
+        let mut by_item: Vec<BTreeMap<u32, Vec<&V>>> = vec![BTreeMap::new(); items];
         for taken in &self.outcome.samples {
             let block = taken.slot.round.saturating_sub(1) / rounds;
-            let blocks = &mut by_item[taken.slot.item];
-            if last[taken.slot.item].replace(block) != Some(block) {
-                blocks.push(Vec::new());
-            }
-            if let Some(values) = blocks.last_mut() {
-                values.push(&taken.value);
-            }
+            let of_block = by_item[taken.slot.item].entry(block).or_default();
+            of_block.push(&taken.value);
         }
-        by_item
+        let blocks = |of_item: BTreeMap<_, _>| of_item.into_values().collect();
+        by_item.into_iter().map(blocks).collect()
     }
 
     /// What is to be said of the samples: of the sampling as a whole, and of outliers among those of a pair.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nearfar_machine::Emulation;
-use nearfar_runs::{Cell, Metric};
+use nearfar_runs::{Cell, Metric, ROUNDS_PER_BLOCK};
 use nearfar_statistics::compare::{Better, Compared, Question, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::error::CompareError;
 use crate::failed::FailedCell;
 use crate::join::Join;
 use crate::setup::{metric_differences, setup_differences};
-use crate::side::{ROUNDS_PER_BLOCK, Side};
+use crate::side::Side;
 
 /// Parameters that decide how many samples are taken, or say how another parameter was found: not what a sample is.
 const NOT_COMPARED: [&str; 4] = [

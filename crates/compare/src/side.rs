@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::Emulation;
 use nearfar_runs::export::Whole;
-use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue, RunTarget};
+use nearfar_runs::{
+    Better, Cell, Level, Metric, MetricKind, MetricValue, ROUNDS_PER_BLOCK, RunTarget,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -29,10 +31,6 @@ impl Definitions {
         Metric::real(name, "", better)
     }
 }
-
-/// The parameter of a run whose samples were taken in blocks of so many rounds, with time between them: what disturbs the machine
-/// for a while changes all samples of a block, so that the block is what an interval counts.
-pub(crate) const ROUNDS_PER_BLOCK: &str = "rounds_per_block";
 
 /// One side of a comparison.
 #[derive(Clone, Debug)]

@@ -34,8 +34,8 @@ pub use metric::{
     check_metrics, check_values, primary,
 };
 pub use run::{
-    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunIdError, RunState, RunTarget, Sample,
-    SampleResult, now_s, utc_date,
+    Detail, Ending, Filter, NewRun, NewSample, ROUNDS_PER_BLOCK, Run, RunId, RunIdError, RunState,
+    RunTarget, Sample, SampleResult, now_s, utc_date,
 };
 pub use store::{Journal, Removed, Store, default_path};
 pub use summary::{CellSummary, Counted, MetricSummary, counted, summarise};

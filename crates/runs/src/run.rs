@@ -13,6 +13,10 @@ use crate::cell::{Cell, Factor};
 use crate::host::{Host, Owner};
 use crate::metric::{Metric, Values};
 
+/// The parameter of a run whose samples were taken in blocks of so many rounds, with time between them: what disturbs the machine
+/// for a while changes all samples of a block, so that the block is what an interval counts.
+pub const ROUNDS_PER_BLOCK: &str = "rounds_per_block";
+
 /// The number of a run in its store: counted from 1, never given twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
