@@ -153,6 +153,28 @@ Machine (126GB total)
     NUMANode L#2 (P#1 63GB)
     L3 L#1 (20MB) + L2 L#1 (256KB) + L1d L#1 (32KB) + L1i L#1 (32KB) + Core L#1 + PU L#2 (P#1)
 ";
+/// The same with -v, one object a line.
+const LSTOPO_VERBOSE: &str = "\
+Machine (P#0 total=142GiB DMIBoardVendor=\"A (B) Corp\")
+  Package L#0 (P#0 total=79GiB CPUModel=\"Xeon(R) CPU\")
+    NUMANode(DRAM) L#0 (P#0 local=63GB total=63GB memorytier=1)
+    NUMANode(HBM) L#1 (P#2 local=16GB total=16GB)
+    L3Cache L#0 (P#0 total=79GiB size=20MiB linesize=64 ways=20)
+      L2Cache L#0 (P#0 size=256KiB linesize=64 ways=8)
+        L1dCache L#0 (P#0 size=32KiB linesize=64 ways=8)
+          L1iCache L#0 (P#0 size=32KiB linesize=64 ways=8)
+            Core L#0 (P#0)
+              PU L#0 (P#0)
+              PU L#1 (P#2)
+  Package L#1 (P#1 total=63GiB)
+    NUMANode L#2 (P#1 local=63GB total=63GB)
+    L3Cache L#1 (P#1 size=20MiB linesize=64 ways=20)
+      L2Cache L#1 (P#1 size=256KiB linesize=64 ways=8)
+        L1dCache L#1 (P#1 size=32KiB linesize=64 ways=8)
+          L1iCache L#1 (P#1 size=32KiB linesize=64 ways=8)
+            Core L#1 (P#0)
+              PU L#2 (P#1)
+";
 /// The same of hwloc 1.
 const LSTOPO_1: &str = "\
 Machine (126GB)
@@ -234,6 +256,16 @@ fn lscpu_has_nodes_and_the_state_of_cpus() {
             "{what}: {reason:?}"
         );
     }
+    assert_eq!(messages(&machine), "");
+}
+
+/// drivers/base/node.c shows a node's CPUs by the mask of possible ones on s390.
+#[test]
+fn possible_cpus_of_a_node_are_not_there() {
+    let machine =
+        read("CPU(s): 8\nOn-line CPU(s) list: 0-7\nNUMA node(s): 1\nNUMA node0 CPU(s): 0-140\n");
+    assert_eq!(nodes(&machine), listed(&[(0, "0-7")]));
+    assert_eq!(machine.cpus.len(), 8);
     assert_eq!(messages(&machine), "");
 }
 
@@ -461,6 +493,10 @@ fn lstopo_on_a_terminal_has_nodes_cores_and_caches() {
         (LSTOPO.to_owned(), listed(&[(0, "0,2"), (1, "1"), (2, "?")])),
         (LSTOPO_1.to_owned(), listed(&[(0, "0,2"), (1, "1")])),
         (
+            LSTOPO_VERBOSE.to_owned(),
+            listed(&[(0, "0,2"), (1, "1"), (2, "?")]),
+        ),
+        (
             LSTOPO.lines().map(|line| format!("> {line}\n")).collect(),
             listed(&[(0, "0,2"), (1, "1"), (2, "?")]),
         ),
@@ -479,7 +515,11 @@ fn lstopo_on_a_terminal_has_nodes_cores_and_caches() {
             .collect();
         assert_eq!(caches.len(), 8);
         assert_eq!(caches[6..], [(3, "0,2".to_owned()), (3, "1".to_owned())]);
-        assert_eq!(machine.caches[6].size_bytes.get(), Some(&(20 << 20)));
+        assert_eq!(
+            machine.caches[6].size_bytes.get(),
+            Some(&(20 << 20)),
+            "{text}"
+        );
         assert!(
             machine.nodes[0]
                 .memory
@@ -488,6 +528,9 @@ fn lstopo_on_a_terminal_has_nodes_cores_and_caches() {
                 .contains("63GB, rounded")
         );
     }
+    let above = "Machine (1GB total)\n  Package L#0\n    NUMANode(NVM) L#1 (P#2 8GB)\n    \
+                 Group L#0\n      NUMANode L#0 (P#0 1GB)\n      PU L#0 (P#0)\n    PU L#1 (P#1)\n";
+    assert_eq!(nodes(&read(above)), listed(&[(0, "0"), (2, "?")]));
     let error = read_bytes(LSTOPO.replace("P#", "L#").as_bytes(), "bug.txt")
         .unwrap_err()
         .to_string();

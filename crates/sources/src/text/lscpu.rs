@@ -116,12 +116,11 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let on_nodes = nodes
         .values()
         .fold(CpuSet::new(), |all, cpus| all.union(cpus));
-    let online = online.unwrap_or_else(|| on_nodes.clone());
-    let stray = on_nodes.difference(&online).difference(&offline);
-    if !stray.is_empty() {
-        reading.warnings.note(format!(
-            "lscpu: CPUs {stray} are on a node and not in the list of online CPUs ({online})"
-        ));
+    let online = online.unwrap_or(on_nodes);
+    // A kernel may list all possible CPUs on its nodes, as that of s390 does; lscpu prints them.
+    let present = online.union(&offline);
+    for cpus in nodes.values_mut() {
+        *cpus = cpus.intersection(&present);
     }
     let counted = [
         (
@@ -162,7 +161,7 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let one_thread = number("Thread(s) per core") == Some(1);
     let one_package = number("Socket(s)") == Some(1);
     let first = online.first();
-    for id in online.union(&offline).union(&on_nodes).iter() {
+    for id in present.iter() {
         let mut cpu = Cpu::new(id, None);
         if offline.contains(id) {
             cpu.online = Known::Yes(false);

@@ -7,13 +7,14 @@
 //!     L3 L#0 (20MB) + L2 L#0 (256KB) + Core L#0       several objects in a line, each in the one before
 //!       PU L#0 (P#0)
 //!       PU L#1 (P#16)
+//!     L3Cache L#0 (size=20MiB linesize=64 ways=20)    with -v
 //!   NUMANode L#1 (P#1 63GB) + Socket L#1              hwloc 1: around its CPUs
 //! ```
 //!
 //! Indentation says what is in what. Sizes are rounded, so those of memory are not taken. With `-l` the kernel's numbers
 //! (`P#`) are missing, and nothing can be read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, CpuSet, Known, MAX_NUMBER, NodeId, size};
 
@@ -47,6 +48,14 @@ struct Object {
     cpus: CpuSet,
 }
 
+impl Object {
+    /// `size=16MiB`, as -v prints it.
+    fn named(&self, name: &str) -> Option<&str> {
+        let mut words = self.about.split_whitespace();
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let objects = objects(lines);
     let is = |name: &'static str| objects.iter().filter(move |object| object.kind == name);
@@ -76,26 +85,29 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         cpus.insert(id, cpu);
     }
     let mut nodes: BTreeMap<NodeId, nearfar_machine::Node> = BTreeMap::new();
-    let mut with_memory: BTreeSet<Option<usize>> = BTreeSet::new();
-    for object in is("NUMANode") {
-        let Some(id) = object.number.map(NodeId) else {
-            continue;
-        };
-        let is_second = object.cpus.is_empty() && with_memory.contains(&object.parent);
-        let near = object
-            .parent
-            .map(|at| objects[at].cpus.clone())
-            .unwrap_or_default();
-        let cpus = match (object.cpus.is_empty(), is_second) {
-            (false, _) => Known::Yes(object.cpus.clone()),
-            (true, false) => Known::Yes(near),
-            (true, true) => Known::no(format!(
+    // A node above others, or beside another, is near the CPUs of those.
+    let mut near: Vec<(NodeId, &Object, CpuSet)> = is("NUMANode")
+        .filter_map(|object| {
+            let above = object.parent.map(|at| objects[at].cpus.clone());
+            let own = Some(object.cpus.clone()).filter(|cpus| !cpus.is_empty());
+            Some((NodeId(object.number?), object, own.or(above)?))
+        })
+        .collect();
+    near.sort_by_key(|(_, _, near)| near.len());
+    let mut taken = CpuSet::new();
+    for (id, object, near) in near {
+        let cpus = match near.intersection(&taken).is_empty() {
+            true => Known::Yes(near.clone()),
+            false => Known::no(format!(
                 "lstopo shows it near CPUs {near}, which are another node's, and not whether it has CPUs"
             )),
         };
-        with_memory.insert(object.parent);
+        taken = taken.union(&near);
         let mut node = reading.node(id, cpus);
-        let size = object.about.split_whitespace().last().unwrap_or_default();
+        let size = object
+            .named("local")
+            .or(object.about.split_whitespace().last());
+        let size = size.unwrap_or_default();
         node.memory = Known::no(match size.starts_with(|c: char| c.is_ascii_digit()) {
             true => format!("lstopo prints {size}, rounded"),
             false => "lstopo prints no size".to_owned(),
@@ -112,11 +124,11 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             kind,
             cpus: Some(object.cpus.clone()).filter(|cpus| !cpus.is_empty())?,
             size_bytes: Known::from_option(
-                size::parse(&object.about, 1),
+                size::parse(object.named("size").unwrap_or(&object.about), 1),
                 || "lstopo prints no size",
             ),
-            line_bytes: None,
-            ways: None,
+            line_bytes: object.named("linesize").and_then(|it| it.parse().ok()),
+            ways: object.named("ways").and_then(|it| it.parse().ok()),
         })
     };
     machine.caches = objects.iter().filter_map(cache).collect();
@@ -175,11 +187,11 @@ fn objects(lines: &[Line]) -> Vec<Object> {
     objects
 }
 
-/// `L3`, `L1d`
+/// `L3`, `L1d`; `L3Cache`, `L1dCache`
 fn cache_kind(name: &str) -> Option<(u32, CacheKind)> {
     let (level, letter) = name.strip_prefix('L')?.split_at_checked(1)?;
     let level = level.parse().ok()?;
-    match letter {
+    match letter.strip_suffix("Cache").unwrap_or(letter) {
         "" => Some((level, CacheKind::Unified)),
         "d" => Some((level, CacheKind::Data)),
         "i" => Some((level, CacheKind::Instruction)),

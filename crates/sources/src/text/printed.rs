@@ -160,6 +160,9 @@ fn printed(line: &str) -> String {
             r"(?i)</?(br|p|pre|div|li|tr|ul|ol|blockquote|table|code|span|b|i|u|em|strong|font|tt|td|th|tbody|a|samp|kbd|small|details|summary)(?:\s[^<>]*)?/?>",
         )
     });
+    // Of quoted-printable; `size=20MiB` is not.
+    static SPACES: LazyLock<Regex> =
+        LazyLock::new(|| expression(r"(^|[^A-Za-z])(?:=20)+|(?:=20)+$"));
     let mut text = line.to_owned();
     if text.contains('\u{1b}') {
         text = ESCAPES.replace_all(&text, "").into_owned();
@@ -200,7 +203,11 @@ fn printed(line: &str) -> String {
             .replace("\\\"", "\"");
     }
     if text.contains("=20") || text.contains("=A0") {
-        text = text.replace("=20", " ").replace("=A0", " ");
+        text = match text.contains(' ') {
+            true => SPACES.replace_all(&text, "$1 ").into_owned(),
+            false => text.replace("=20", " "),
+        };
+        text = text.replace("=A0", " ");
     }
     text.replace(|c: char| c != '\n' && is_space(c), " ")
 }
