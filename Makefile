@@ -63,7 +63,7 @@ MINUTES ?= 10
 fuzz: ## Fuzz every parser for MINUTES (10) each; needs cargo-fuzz and a nightly toolchain
 	tools/fuzz-all $(MINUTES)
 
-corpus: build ## Compare the reading of public hwloc XML files with that of lstopo; fetches them to target/corpus
+corpus: build ## Compare the reading of public archives, XML files and texts with that of lstopo; fetches them to target/corpus
 	tools/corpus
 
 PREFIX ?= /usr/local

@@ -41,6 +41,15 @@ pub enum SourceError {
         kind: &'static str,
         limit_mib: u64,
     },
+    /// Of a support bundle, or of a directory that is no tree itself.
+    #[error("{}", not_one_machine(place, machines, warnings))]
+    NotOneMachine {
+        place: String,
+        /// Each as a source of its own.
+        machines: Vec<String>,
+        /// What was left out.
+        warnings: Vec<String>,
+    },
     #[error("cannot recognise {place}: {looks_like}; {next}")]
     NotRecognised {
         place: String,
@@ -58,6 +67,29 @@ pub enum SourceError {
     Root(#[from] Unreadable),
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
+}
+
+fn not_one_machine(place: &str, machines: &[String], warnings: &[String]) -> String {
+    const MOST: usize = 16;
+    let more = |count: usize| match count.saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    let lines = |lines: &[String]| -> String {
+        let shown = lines.iter().take(MOST);
+        shown.map(|line| format!("\n  {line}")).collect()
+    };
+    let problem = match machines.len() {
+        0 => "no directory in it has `sys` or `proc` of a machine".to_owned(),
+        count => {
+            let (sources, more) = (lines(machines), more(count));
+            format!("it holds {count} machines; give one of them as the source:{sources}{more}")
+        }
+    };
+    match machines.is_empty() && !warnings.is_empty() {
+        true => format!("{place}: {problem}{}", lines(warnings)),
+        false => format!("{place}: {problem}"),
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! live system, --root DIR ──► sysfs ─────────┐
-//! file, stdin ──► what is it? ─► snapshot    │
+//! file, stdin ──► what is it? ─► bundle ─► sysfs
+//!                             ─► snapshot    │
 //!                             ─► hwloc_xml   ├──► Machine ──► fake ──► Machine with fake nodes
 //!                             ─► text        │
 //!                             ─► description │
@@ -14,6 +15,7 @@
 //! [`read`] is the way in; several sources of one machine are joined. A source that contradicts itself is read as far as it goes; the contradiction travels with
 //! the machine as a warning. Nothing in here decides anything, prints anything or writes to the system.
 
+mod bundle;
 mod device_files;
 mod error;
 mod gallery;
@@ -29,6 +31,7 @@ mod warnings;
 pub mod description;
 pub mod fake;
 pub mod hwloc_xml;
+pub mod packed;
 pub mod snapshot;
 pub mod synthetic;
 pub mod sysfs;

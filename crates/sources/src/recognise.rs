@@ -1,11 +1,13 @@
 //! Recognises a file by its content. Names and extensions are not used: people send `topo.txt`.
 
 use crate::error::SourceError;
-use crate::snapshot;
+use crate::{bundle, snapshot};
 
 /// What nearfar reads from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
+    /// A tar archive, packed or not.
+    Archive,
     Snapshot,
     HwlocXml,
     Description,
@@ -17,15 +19,11 @@ pub(crate) enum Kind {
 pub(crate) const HEAD: usize = 64 << 10;
 
 const EXTRACT: &str = "extract it and give the directory that holds sys and proc with --root";
-const DECOMPRESS: &str = "decompress it first";
 const WANTED: &str = "a snapshot, the JSON of nearfar topo, hwloc XML (lstopo topology.xml), text that numactl -H, lscpu or the like \
      printed, or a description file (TOML) is wanted";
 
 /// What stands at the beginning of files that are nothing for nearfar, and what to do about them.
 const FOREIGN: &[(&[u8], &str, &str)] = &[
-    (b"\xfd7zXZ\0", "it is compressed by xz", DECOMPRESS),
-    (b"\x28\xb5\x2f\xfd", "it is compressed by zstd", DECOMPRESS),
-    (b"BZh", "it is compressed by bzip2", DECOMPRESS),
     (b"PK\x03\x04", "it is a zip archive", EXTRACT),
     (b"\x7fELF", "it is a program", WANTED),
     (
@@ -40,7 +38,7 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     ),
 ];
 
-/// The kind of a file, from its beginning, which has been inflated if it was compressed by gzip.
+/// The kind of a file, from its beginning, unpacked if it was packed.
 pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
     let unknown = |looks_like: &str, next| {
         Err(SourceError::NotRecognised {
@@ -54,8 +52,8 @@ pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
     {
         return unknown(looks_like, next);
     }
-    if is_tar(head) {
-        return unknown("it is a tar archive", EXTRACT);
+    if bundle::is_tar(head) {
+        return Ok(Kind::Archive);
     }
     if head.contains(&0) {
         return unknown("it is binary data", WANTED);
@@ -116,16 +114,9 @@ fn is_table_of_toml(line: &str) -> bool {
     name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
 }
 
-/// The beginning of the content, seen through gzip.
+/// The beginning of the content, unpacked.
 pub(crate) fn head(bytes: &[u8]) -> Vec<u8> {
-    match snapshot::is_gzip(bytes) {
-        true => snapshot::inflate_start(bytes, HEAD as u64),
-        false => bytes[..bytes.len().min(HEAD)].to_vec(),
-    }
-}
-
-fn is_tar(head: &[u8]) -> bool {
-    head.get(257..262).is_some_and(|magic| magic == b"ustar")
+    snapshot::unpack_start(bytes, HEAD as u64)
 }
 
 /// `[[node]]`, or `key = value`.

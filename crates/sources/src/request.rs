@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use nearfar_machine::Machine;
 
 use crate::error::{SourceError, TextError};
+use crate::packed::Packing;
 use crate::recognise::{self, Kind};
 use crate::tree::Tree;
 use crate::want::Want;
 use crate::warnings::excerpt;
-use crate::{description, gallery, hwloc_xml, join, snapshot, synthetic, sysfs, text};
+use crate::{bundle, description, gallery, hwloc_xml, join, snapshot, synthetic, sysfs, text};
 
 /// The most that is read of a file or stream, in bytes.
 const LARGEST: u64 = 1 << 30;
@@ -24,7 +25,7 @@ const LARGEST_DESCRIPTION: usize = 2 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Each a file, `-` for standard input, a directory, a name in the gallery, or a synthetic string; none for the live
+    /// Each a file, a path in an archive, `-` for standard input, a directory, a name in the gallery, or a synthetic string; none for the live
     /// system. A file of that name comes before the gallery. Several describe one machine together.
     pub sources: Vec<String>,
     /// A directory that holds `sys` and `proc`, instead of a source.
@@ -96,16 +97,20 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
 /// When the kind is not one that nearfar reads, or the content has a fault; `place` names it in messages.
 pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     let kind = recognise::kind(&recognise::head(bytes), place)?;
-    if kind == Kind::Snapshot {
-        return Ok(snapshot::read(bytes, place)?);
+    match kind {
+        Kind::Snapshot => return Ok(snapshot::read(bytes, place)?),
+        Kind::Archive => {
+            return bundle::read_archive(bytes, place, Path::new(""), &Want::all());
+        }
+        _ => {}
     }
-    let inflated = snapshot::is_gzip(bytes)
-        .then(|| snapshot::inflate(bytes, place, LARGEST_TEXT as u64))
+    let inflated = Packing::of(bytes)
+        .map(|_| snapshot::unpack(bytes, place, LARGEST_TEXT as u64))
         .transpose()?;
     let bytes = inflated.as_deref().unwrap_or(bytes);
     let limit = match kind {
         Kind::Description => LARGEST_DESCRIPTION,
-        Kind::HwlocXml | Kind::Snapshot | Kind::Text => LARGEST_TEXT,
+        _ => LARGEST_TEXT,
     };
     if bytes.len() > limit {
         let limit_mib = limit as u64 >> 20;
@@ -129,7 +134,7 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     Ok(match kind {
         Kind::Snapshot => snapshot::read(bytes, place)?,
         Kind::Description => description::parse(utf8(bytes, place)?, place)?,
-        Kind::HwlocXml | Kind::Text => hwloc_xml::parse(utf8(bytes, place)?, place)?,
+        _ => hwloc_xml::parse(utf8(bytes, place)?, place)?,
     })
 }
 
@@ -151,7 +156,7 @@ fn utf8<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str, TextError> {
 
 fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
     if source == "-" {
-        return stream(io::stdin().lock(), "standard input");
+        return stream(io::stdin().lock(), "standard input", Path::new(""), 0, want);
     }
     let path = Path::new(source);
     let unreadable = |reason| SourceError::Unreadable {
@@ -159,12 +164,24 @@ fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
         reason,
     };
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => Ok(sysfs::read(&Tree::at(path)?, want)?),
+        Ok(found) if found.is_dir() => bundle::read_directory(path, want),
         Ok(found) if found.file_type().is_block_device() => {
             Err(unreadable(io::Error::other("it is a disk, not a file")))
         }
-        Ok(found) if found.is_file() && found.len() > LARGEST => Err(too_large(source)),
-        Ok(_) => stream(File::open(path).map_err(unreadable)?, source),
+        Ok(found) => {
+            let file = File::open(path).map_err(unreadable)?;
+            stream(file, source, Path::new(""), found.len(), want)
+        }
+        // A path in an archive.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            let is_file = |above: &&Path| above.is_file();
+            let Some(archive) = path.ancestors().find(is_file) else {
+                return Err(unreadable(error));
+            };
+            let file = File::open(archive).map_err(unreadable)?;
+            let inside = path.strip_prefix(archive).unwrap_or(path);
+            stream(file, &archive.display().to_string(), inside, 0, want)
+        }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(unreadable(error)),
         Err(_) => without_file(source),
     }
@@ -190,9 +207,15 @@ fn without_file(source: &str) -> Result<Machine, SourceError> {
     })
 }
 
-/// Reads a stream that may have no end. Its beginning is looked at first, so that a device or a wrong file is refused
+/// Reads a stream that may have no end, or one of a known length. Its beginning is looked at first, so that a device or a wrong file is refused
 /// before much of it is read.
-fn stream(mut stream: impl Read, place: &str) -> Result<Machine, SourceError> {
+fn stream(
+    mut stream: impl Read,
+    place: &str,
+    inside: &Path,
+    length: u64,
+    want: &Want,
+) -> Result<Machine, SourceError> {
     let unreadable = |reason| SourceError::Unreadable {
         place: place.to_owned(),
         reason,
@@ -204,8 +227,14 @@ fn stream(mut stream: impl Read, place: &str) -> Result<Machine, SourceError> {
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
     let kind = recognise::kind(&recognise::head(&bytes), place)?;
+    if kind == Kind::Archive || !inside.as_os_str().is_empty() {
+        return bundle::read_archive(bytes.as_slice().chain(stream), place, inside, want);
+    }
+    if length > LARGEST {
+        return Err(too_large(place));
+    }
     let most = match kind {
-        Kind::Text if !snapshot::is_gzip(&bytes) => LARGEST_TEXT as u64,
+        Kind::Text if Packing::of(&bytes).is_none() => LARGEST_TEXT as u64,
         _ => LARGEST,
     };
     stream

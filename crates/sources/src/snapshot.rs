@@ -10,10 +10,11 @@
 use std::io::{self, BufReader, Read, Write};
 
 use flate2::Compression;
-use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use nearfar_machine::Machine;
 use serde::{Deserialize, Serialize};
+
+use crate::packed::{self, Packing};
 
 /// The version of the format that this nearfar writes, and the newest it reads.
 pub const VERSION: u32 = 1;
@@ -166,32 +167,23 @@ pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
     }
 }
 
-/// Whether bytes are compressed by gzip.
-pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
-    bytes.starts_with(&[0x1f, 0x8b])
-}
-
-/// The first bytes of a gzip stream, as many as there are up to `most`.
-pub(crate) fn inflate_start(bytes: &[u8], most: u64) -> Vec<u8> {
+/// The first bytes of content that may be packed, as many as there are up to `most`.
+pub(crate) fn unpack_start(bytes: &[u8], most: u64) -> Vec<u8> {
     let mut start = Vec::new();
     // A damaged end does not matter here: reading the whole file reports it.
-    let _ = MultiGzDecoder::new(bytes)
-        .take(most)
-        .read_to_end(&mut start);
+    if let Ok(reader) = packed::reader(bytes) {
+        let _ = reader.take(most).read_to_end(&mut start);
+    }
     start
 }
 
-/// A whole gzip stream of text, up to `most` bytes and no more than a snapshot of that size may inflate to.
-pub(crate) fn inflate(bytes: &[u8], place: &str, most: u64) -> Result<Vec<u8>, SnapshotError> {
+/// The whole content of a packed text, up to `most` bytes and no more than a snapshot of that size may inflate to.
+pub(crate) fn unpack(bytes: &[u8], place: &str, most: u64) -> Result<Vec<u8>, SnapshotError> {
     let mut content = Vec::new();
     let limit = limit(bytes).min(most);
-    let read = MultiGzDecoder::new(bytes)
-        .take(limit + 1)
-        .read_to_end(&mut content);
-    read.map_err(|reason| SnapshotError::Damaged {
-        place: place.to_owned(),
-        reason,
-    })?;
+    let read =
+        packed::reader(bytes).and_then(|reader| reader.take(limit + 1).read_to_end(&mut content));
+    read.map_err(|reason| damaged(place, reason))?;
     match content.len() as u64 > limit {
         true => Err(too_large(place, limit)),
         false => Ok(content),
@@ -204,6 +196,13 @@ fn limit(bytes: &[u8]) -> u64 {
         .clamp(ALWAYS_ALLOWED, MOST_INFLATED)
 }
 
+fn damaged(place: &str, reason: io::Error) -> SnapshotError {
+    SnapshotError::Damaged {
+        place: place.to_owned(),
+        reason,
+    }
+}
+
 fn too_large(place: &str, limit: u64) -> SnapshotError {
     SnapshotError::TooLarge {
         place: place.to_owned(),
@@ -213,23 +212,21 @@ fn too_large(place: &str, limit: u64) -> SnapshotError {
 
 /// Plain and compressed text by one reader: what reads a whole machine is compiled for each kind of reader, and takes half a minute.
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, SnapshotError> {
-    let (text, limit): (Box<dyn Read>, u64) = match is_gzip(bytes) {
-        true => (Box::new(MultiGzDecoder::new(bytes)), limit(bytes)),
-        false => (Box::new(bytes), bytes.len() as u64),
+    let text = packed::reader(bytes).map_err(|reason| damaged(place, reason))?;
+    let limit = match Packing::of(bytes) {
+        Some(_) => limit(bytes),
+        None => bytes.len() as u64,
     };
     let mut stream = BufReader::new(text).take(limit + 1);
     let decoded = serde_json::from_reader(&mut stream);
     if stream.limit() == 0 {
         return Err(too_large(place, limit));
     }
-    decoded.map_err(|reason: serde_json::Error| {
-        let place = place.to_owned();
-        match reason.classify() {
-            serde_json::error::Category::Io => SnapshotError::Damaged {
-                place,
-                reason: reason.into(),
-            },
-            _ => SnapshotError::NotASnapshot { place, reason },
-        }
+    decoded.map_err(|reason: serde_json::Error| match reason.classify() {
+        serde_json::error::Category::Io => damaged(place, reason.into()),
+        _ => SnapshotError::NotASnapshot {
+            place: place.to_owned(),
+            reason,
+        },
     })
 }

@@ -51,6 +51,16 @@ const PARTS: [&str; 6] = [
     "proc/irq",
 ];
 
+/// Whether a directory may be such a tree. Whether there is anything in its files is found by [`read`].
+pub fn is_tree(tree: &Tree) -> bool {
+    let others = [
+        "sys/devices/system/cpu",
+        "sys/devices/system/node",
+        "proc/cpuinfo",
+    ];
+    PARTS.iter().chain(&others).any(|part| tree.exists(part))
+}
+
 /// Why a tree gives no machine at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SysfsError {

@@ -1,12 +1,14 @@
-//! Reading files below a root: `/` for the live system, any directory for an extracted tree.
+//! Reading files below a root: `/` for the live system, any directory for an extracted tree, or one in memory.
 //!
 //! An extracted tree comes from another machine and is not trusted. Its symbolic links are resolved as if the root were `/` (openat2 with
 //! `RESOLVE_IN_ROOT`), so none leads out of it; only regular files are read, so a FIFO or a device in it cannot make
 //! nearfar hang; and a file that is larger than any the kernel writes is refused.
 
 mod directory;
+mod memory;
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 pub use directory::Directory;
+pub use memory::{Entry, Folder};
+
+use memory::Found;
 
 /// The largest file that is read at once, in bytes.
 const LARGEST: usize = 64 << 20;
@@ -22,9 +27,15 @@ const LARGEST: usize = 64 << 20;
 /// A root below which files are read.
 #[derive(Debug)]
 pub struct Tree {
-    root: OwnedFd,
+    root: Root,
     place: PathBuf,
     live: bool,
+}
+
+#[derive(Debug)]
+enum Root {
+    Disk(OwnedFd),
+    Memory(Folder),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +80,22 @@ impl Tree {
         Self::open(root, false)
     }
 
+    /// A directory in memory, of which messages say that it is at `place`.
+    pub fn in_memory(root: Folder, place: PathBuf) -> Self {
+        Self {
+            root: Root::Memory(root),
+            place,
+            live: false,
+        }
+    }
+
+    pub fn into_memory(self) -> Option<Folder> {
+        match self.root {
+            Root::Memory(root) => Some(root),
+            Root::Disk(_) => None,
+        }
+    }
+
     fn open(root: &Path, live: bool) -> Result<Self, Unreadable> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(root, flags, Mode::empty());
@@ -77,7 +104,7 @@ impl Tree {
             reason: reason(errno),
         };
         Ok(Self {
-            root: opened.map_err(unreadable)?,
+            root: Root::Disk(opened.map_err(unreadable)?),
             place: root.to_owned(),
             live,
         })
@@ -122,12 +149,20 @@ impl Tree {
         path: &str,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, Unreadable> {
-        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
         let read = |bytes: &[u8]| {
             tracing::trace!(path = %self.display(path), bytes = bytes.len(), "read");
             read(bytes)
         };
-        let read = file.and_then(|file| directory::with_content(file, self.live, LARGEST, read));
+        let read = match &self.root {
+            Root::Disk(_) => {
+                let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
+                file.and_then(|file| directory::with_content(file, self.live, LARGEST, read))
+            }
+            Root::Memory(root) => root.find(path, true).and_then(|found| match found {
+                Found::File(content) => Ok(read(content)),
+                _ => Err(Reason::NotAFile),
+            }),
+        };
         read.map_err(|reason| self.unreadable(path, reason))
     }
 
@@ -137,7 +172,16 @@ impl Tree {
     /// When it cannot be opened as a directory.
     pub fn directory(&self, path: &str) -> Result<Directory<'_>, Unreadable> {
         let path = path.trim_end_matches('/');
-        let handle = self.open_below(path, OFlags::PATH | OFlags::DIRECTORY);
+        let handle = match &self.root {
+            Root::Disk(_) => {
+                let opened = self.open_below(path, OFlags::PATH | OFlags::DIRECTORY);
+                opened.map(Some)
+            }
+            Root::Memory(root) => root.find(path, true).and_then(|found| match found {
+                Found::Folder(_) => Ok(None),
+                _ => Err(Reason::Absent),
+            }),
+        };
         let handle = handle.map_err(|reason| self.unreadable(path, reason))?;
         Ok(Directory::new(self, handle, path.to_owned()))
     }
@@ -146,7 +190,14 @@ impl Tree {
     ///
     /// # Errors
     /// When it cannot be opened or is not a regular file.
-    pub fn file(&self, path: &str) -> Result<File, Unreadable> {
+    pub fn file(&self, path: &str) -> Result<Box<dyn Read + '_>, Unreadable> {
+        if let Root::Memory(root) = &self.root {
+            return match root.find(path, true) {
+                Ok(Found::File(content)) => Ok(Box::new(content)),
+                Ok(_) => Err(self.unreadable(path, Reason::NotAFile)),
+                Err(reason) => Err(self.unreadable(path, reason)),
+            };
+        }
         let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
         let file = file.map_err(|reason| self.unreadable(path, reason))?;
         // The kernel's own files are what they are; an extracted tree may hold anything.
@@ -157,7 +208,7 @@ impl Tree {
                 return Err(self.unreadable(path, Reason::NotAFile));
             }
         }
-        Ok(File::from(file))
+        Ok(Box::new(File::from(file)))
     }
 
     /// The names in a directory, in the order of their bytes.
@@ -165,6 +216,13 @@ impl Tree {
     /// # Errors
     /// When it cannot be read as a directory.
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unreadable> {
+        if let Root::Memory(root) = &self.root {
+            return match root.find(path, true) {
+                Ok(Found::Folder(folder)) => Ok(folder.0.keys().cloned().collect()),
+                Ok(_) => Err(self.unreadable(path, Reason::Absent)),
+                Err(reason) => Err(self.unreadable(path, reason)),
+            };
+        }
         let directory = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY);
         let directory = directory.map_err(|reason| self.unreadable(path, reason))?;
         let entries = rustix::fs::Dir::new(directory)
@@ -188,13 +246,18 @@ impl Tree {
     /// # Errors
     /// When it is not a link or not text.
     pub fn link(&self, path: &str) -> Result<String, Unreadable> {
-        let link = self.open_below(path, OFlags::PATH | OFlags::NOFOLLOW);
-        let link = link.map_err(|reason| self.unreadable(path, reason))?;
-        let target = rustix::fs::readlinkat(link, "", Vec::new());
-        let target = target.map_err(|errno| self.unreadable(path, reason(errno)))?;
-        target
-            .into_string()
-            .map_err(|_| self.unreadable(path, Reason::NotText))
+        let target = match &self.root {
+            Root::Disk(_) => self
+                .open_below(path, OFlags::PATH | OFlags::NOFOLLOW)
+                .and_then(|link| rustix::fs::readlinkat(link, "", Vec::new()).map_err(reason))
+                .and_then(|target| target.into_string().map_err(|_| Reason::NotText)),
+            Root::Memory(root) => root.find(path, false).and_then(|found| match found {
+                Found::Link(target) => Ok(target.to_owned()),
+                // readlinkat(2) of what is no link.
+                _ => Err(reason(Errno::INVAL)),
+            }),
+        };
+        target.map_err(|reason| self.unreadable(path, reason))
     }
 
     /// The last part of what a symbolic link says: a driver's or a subsystem's name.
@@ -207,7 +270,10 @@ impl Tree {
     }
 
     pub fn exists(&self, path: &str) -> bool {
-        self.open_below(path, OFlags::PATH).is_ok()
+        match &self.root {
+            Root::Disk(_) => self.open_below(path, OFlags::PATH).is_ok(),
+            Root::Memory(root) => root.find(path, true).is_ok(),
+        }
     }
 
     /// The error of a path, for callers that find fault with a file's content.
@@ -220,12 +286,16 @@ impl Tree {
         unreadable
     }
 
+    /// Of a tree on disk.
     fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Reason> {
+        let Root::Disk(root) = &self.root else {
+            return Err(Reason::Absent);
+        };
         let flags = flags | OFlags::CLOEXEC;
         let opened = if self.live {
-            rustix::fs::openat(&self.root, path, flags, Mode::empty())
+            rustix::fs::openat(root, path, flags, Mode::empty())
         } else {
-            rooted::open(&self.root, path, flags)
+            rooted::open(root, path, flags)
         };
         opened.map_err(reason)
     }

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, in one program: each file here is a module.
 
 mod any_machine;
+mod bundles;
 mod descriptions;
 mod devices;
 mod devices_odd;
@@ -9,7 +10,6 @@ mod fake;
 mod hwloc_xml;
 mod machines;
 mod numactl;
-mod oracle;
 mod partial_trees;
 mod rendered_description;
 mod requests;

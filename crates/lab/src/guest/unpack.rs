@@ -11,6 +11,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nearfar_sources::packed::Packing;
+
 use crate::cache::mark_used;
 use crate::error::LabError;
 
@@ -58,35 +60,11 @@ pub fn direct_kernel(image: &Path, cache: &Path) -> Result<Option<PathBuf>, LabE
     Ok(kept.exists().then_some(kept))
 }
 
-/// How a file is packed, by its first bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Packing {
-    Gzip,
-    Xz,
-    Zstd,
-}
-
-impl Packing {
-    fn of(bytes: &[u8]) -> Option<Self> {
-        match bytes {
-            [0x1f, 0x8b, ..] => Some(Self::Gzip),
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
-            _ => None,
-        }
-    }
-}
-
 fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    let reader: Box<dyn Read + '_> = match Packing::of(packed) {
-        Some(Packing::Gzip) => Box::new(flate2::read::GzDecoder::new(packed)),
-        Some(Packing::Xz) => Box::new(lzma_rust2::XzReader::new(packed, false)),
-        Some(Packing::Zstd) => {
-            Box::new(ruzstd::decoding::StreamingDecoder::new(packed).map_err(io::Error::other)?)
-        }
-        None => return Err(io::Error::other("packed in a way that is not known here")),
-    };
+    let packing = Packing::of(packed)
+        .ok_or_else(|| io::Error::other("packed in a way that is not known here"))?;
+    let reader = packing.reader(packed)?;
     reader.take(LARGEST).read_to_end(&mut content)?;
     Ok(content)
 }

@@ -13,6 +13,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use nearfar_sources::packed::Packing;
+
 use crate::arch::Arch;
 
 /// What is looked for in images without a version field (`linux_banner` in init/version.c).
@@ -152,9 +154,8 @@ fn payload(bytes: &[u8]) -> Option<Vec<u8>> {
 fn unpacked(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut kernel = Vec::new();
     // What comes before an error may still hold the banner: packed kernels carry their size behind the stream.
-    let _ = flate2::read::GzDecoder::new(bytes)
-        .take(LONGEST)
-        .read_to_end(&mut kernel);
+    let reader = Packing::Gzip.reader(bytes).ok()?;
+    let _ = reader.take(LONGEST).read_to_end(&mut kernel);
     (!kernel.is_empty()).then_some(kernel)
 }
 

@@ -17,12 +17,13 @@ const LARGEST_ATTRIBUTE: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Directory<'t> {
     tree: &'t Tree,
-    handle: OwnedFd,
+    /// None in memory, where a path costs nothing to walk.
+    handle: Option<OwnedFd>,
     path: String,
 }
 
 impl<'t> Directory<'t> {
-    pub(super) fn new(tree: &'t Tree, handle: OwnedFd, path: String) -> Self {
+    pub(super) fn new(tree: &'t Tree, handle: Option<OwnedFd>, path: String) -> Self {
         Self { tree, handle, path }
     }
 
@@ -41,8 +42,12 @@ impl<'t> Directory<'t> {
     /// # Errors
     /// When it cannot be opened as a directory.
     pub fn directory(&self, name: &str) -> Result<Directory<'t>, Reason> {
-        let handle = self.open(name, OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(Self::new(self.tree, handle, self.below(name)))
+        let Some(handle) = &self.handle else {
+            let found = self.tree.directory(&self.below(name));
+            return found.map_err(|unreadable| unreadable.reason);
+        };
+        let handle = self.open(handle, name, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(Self::new(self.tree, Some(handle), self.below(name)))
     }
 
     /// Hands the content of a file in it to `read`, without allocating when it is at most a page long. `name` may
@@ -54,7 +59,11 @@ impl<'t> Directory<'t> {
     /// # Errors
     /// When it cannot be read; [`Directory::unreadable`] makes a message of it.
     pub fn with_bytes<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, Reason> {
-        let file = self.open(name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let Some(handle) = &self.handle else {
+            let read = self.tree.with_bytes(&self.below(name), read);
+            return read.map_err(|unreadable| unreadable.reason);
+        };
+        let file = self.open(handle, name, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let mut page = [0; PAGE];
         let filled = read_some(&file, &mut page)?;
         if filled == 0 && !self.tree.live {
@@ -82,7 +91,10 @@ impl<'t> Directory<'t> {
 
     /// Whether something of that name is there, of whatever kind.
     pub fn exists(&self, name: &str) -> bool {
-        self.open(name, OFlags::PATH).is_ok()
+        match &self.handle {
+            Some(handle) => self.open(handle, name, OFlags::PATH).is_ok(),
+            None => self.tree.exists(&self.below(name)),
+        }
     }
 
     /// What a symbolic link in it says, without following it.
@@ -90,11 +102,15 @@ impl<'t> Directory<'t> {
     /// # Errors
     /// When it is not a link or not text.
     pub fn link(&self, name: &str) -> Result<String, Reason> {
+        let Some(handle) = &self.handle else {
+            let target = self.tree.link(&self.below(name));
+            return target.map_err(|unreadable| unreadable.reason);
+        };
         let target = if name.contains('/') {
-            let link = self.open(name, OFlags::PATH | OFlags::NOFOLLOW)?;
+            let link = self.open(handle, name, OFlags::PATH | OFlags::NOFOLLOW)?;
             rustix::fs::readlinkat(link, "", Vec::new())
         } else {
-            rustix::fs::readlinkat(&self.handle, name, Vec::new())
+            rustix::fs::readlinkat(handle, name, Vec::new())
         };
         target
             .map_err(reason)?
@@ -121,12 +137,12 @@ impl<'t> Directory<'t> {
 
     /// Opens a name relative to the handle. In an extracted tree a symbolic link on the way is not followed from
     /// here, where the root is out of sight, but by walking the whole path below the root.
-    fn open(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Reason> {
+    fn open(&self, handle: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Reason> {
         let flags = flags | OFlags::CLOEXEC;
         if self.tree.live {
-            return rustix::fs::openat(&self.handle, name, flags, Mode::empty()).map_err(reason);
+            return rustix::fs::openat(handle, name, flags, Mode::empty()).map_err(reason);
         }
-        let opened = rooted::open_without_links(&self.handle, name, flags);
+        let opened = rooted::open_without_links(handle, name, flags);
         match opened {
             // Links, `..`, and kernels without openat2.
             Err(Errno::LOOP | Errno::NOSYS) => self.tree.open_below(&self.below(name), flags),

@@ -1,0 +1,352 @@
+//! Support bundles as they are: archives of `sys` and `proc` (sosreport, must-gather, hwloc-gather-topology), packed or not,
+//! archives within them, and directories that hold such trees somewhere below.
+//!
+//! ```text
+//! must-gather.tar.xz ─► nodes/a/sysinfo.tgz ─► sys, proc     read as must-gather.tar.xz/nodes/a/sysinfo.tgz
+//!                       nodes/b/sysinfo.tgz ─► sys, proc     one of several is named by this path
+//! ```
+//!
+//! What `sys`, `proc`, `etc`, `usr` and `dev` hold is kept in memory. The archive comes from somebody else: nothing is written, its
+//! paths cannot leave it, devices and pipes are left out, and what it may take is limited.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{self, Cursor, Read};
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use nearfar_machine::{Machine, Warning};
+use tar::EntryType;
+
+use crate::error::SourceError;
+use crate::packed::Packing;
+use crate::sysfs;
+use crate::tree::{self, Folder, Tree};
+use crate::want::Want;
+
+/// Directories of a machine in which something is read.
+const READ: [&str; 5] = ["sys", "proc", "etc", "usr", "dev"];
+/// The longest file that is kept, in bytes, as in [`tree`](crate::tree).
+const LONGEST: u64 = 64 << 20;
+/// What is kept of all files, in bytes.
+const MOST_KEPT: u64 = 512 << 20;
+/// What archives may inflate to, logs that nobody reads included, in bytes.
+const MOST_INFLATED: u64 = 64 << 30;
+/// Between two entries, in bytes: long names and padding, which come before the limits of an entry.
+const MOST_BETWEEN: u64 = 1 << 20;
+/// Entries of archives and directories together.
+const MOST_ENTRIES: usize = 4 << 20;
+/// Archives in archives, and directories in directories.
+const DEEPEST: usize = 24;
+/// Parts of a path in an archive: /sys has paths of some twenty.
+const MOST_PARTS: usize = 64;
+/// Warnings about one bundle.
+const MOST_WARNINGS: usize = 16;
+const BLOCK: usize = 512;
+
+/// Whether content is a tar archive, by its first block.
+pub(crate) fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262).is_some_and(|magic| magic == b"ustar")
+}
+
+/// Reads the machine in an archive, from its content, or the one below `inside`.
+///
+/// # Errors
+/// When the archive is damaged, holds no machine or several, or more than is ever gathered.
+pub(crate) fn read_archive(
+    content: impl Read,
+    place: &str,
+    inside: &Path,
+    want: &Want,
+) -> Result<Machine, SourceError> {
+    let unreadable = |reason| unreadable(place, reason);
+    let mut bundle = Bundle::default();
+    let found = bundle.archive(content, Path::new(""), 0);
+    if !found.map_err(unreadable)? {
+        let reason = io::Error::other("it is no archive");
+        return Err(unreadable(reason));
+    }
+    bundle.read(place, inside, want)
+}
+
+/// Reads the machine of a directory: its own, or else the only one somewhere below it.
+///
+/// # Errors
+/// As [`read_archive`].
+pub(crate) fn read_directory(place: &Path, want: &Want) -> Result<Machine, SourceError> {
+    let own = sysfs::read(&Tree::at(place)?, want);
+    let Err(none) = own else { return Ok(own?) };
+    let place_name = place.display().to_string();
+    let mut bundle = Bundle::default();
+    bundle
+        .directory(place, Path::new(""), 0)
+        .map_err(|reason| unreadable(&place_name, reason))?;
+    match bundle.on_disk.is_empty() && bundle.kept == 0 && bundle.warnings.is_empty() {
+        true => Err(none.into()),
+        false => bundle.read(&place_name, Path::new(""), want),
+    }
+}
+
+fn unreadable(place: &str, reason: io::Error) -> SourceError {
+    SourceError::Unreadable {
+        place: place.to_owned(),
+        reason,
+    }
+}
+
+/// What was found in a bundle.
+#[derive(Default)]
+struct Bundle {
+    content: Folder,
+    /// Paths of hard links and of what they are links to, of which a copy is made when all files are there.
+    links: Vec<(PathBuf, PathBuf)>,
+    /// Trees outside of archives: paths in the bundle.
+    on_disk: Vec<PathBuf>,
+    warnings: Vec<String>,
+    entries: usize,
+    inflated: u64,
+    kept: u64,
+}
+
+impl Bundle {
+    /// Keeps what is read of an archive, and of those in it, below `top`; whether it is one.
+    fn archive(&mut self, mut content: impl Read, top: &Path, depth: usize) -> io::Result<bool> {
+        let mut head = Vec::new();
+        content.by_ref().take(6).read_to_end(&mut head)?;
+        let packing = Packing::of(&head);
+        let content = Cursor::new(head).chain(content);
+        let mut content: Box<dyn Read + '_> = match packing {
+            Some(packing) => packing.reader(content)?,
+            None => Box::new(content),
+        };
+        let mut head = Vec::new();
+        content.by_ref().take(BLOCK as u64).read_to_end(&mut head)?;
+        if !is_tar(&head) {
+            return Ok(false);
+        }
+        if depth > DEEPEST {
+            return Err(io::Error::other("archives are nested too deeply"));
+        }
+        let left = Rc::new(Cell::new(MOST_BETWEEN));
+        let content = Cursor::new(head).chain(content);
+        let mut archive = tar::Archive::new(Limited(content, Rc::clone(&left)));
+        for entry in archive.entries()? {
+            let mut entry = entry?;
+            self.count(entry.size())?;
+            left.set(entry.size().saturating_add(MOST_BETWEEN));
+            let Some(below) = relative(&entry.path()?) else {
+                self.warn(
+                    &top.join(entry.path()?),
+                    "its path leads out of the archive, or is too long",
+                );
+                continue;
+            };
+            let path = top.join(below);
+            let is_read = is_read(&path);
+            match entry.header().entry_type() {
+                EntryType::Directory if is_read => {
+                    self.folder(&path);
+                }
+                EntryType::Symlink if is_read => {
+                    let target = entry.link_name_bytes();
+                    let target = target.map(|it| String::from_utf8_lossy(&it).into_owned());
+                    self.keep(&path, tree::Entry::Link(target.unwrap_or_default()));
+                }
+                EntryType::Link if is_read => {
+                    let target = entry.link_name()?;
+                    if let Some(target) = target.and_then(|target| relative(&target)) {
+                        self.links.push((path, top.join(target)));
+                    }
+                }
+                EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse if is_read => {
+                    let mut content = Vec::new();
+                    entry.by_ref().take(LONGEST + 1).read_to_end(&mut content)?;
+                    match content.len() as u64 > LONGEST {
+                        true => self.warn(&path, "larger than any such file of the kernel"),
+                        false => self.keep(&path, tree::Entry::File(content)),
+                    }
+                    if self.kept > MOST_KEPT {
+                        return Err(too_much());
+                    }
+                }
+                EntryType::Regular | EntryType::Continuous => {
+                    if let Err(error) = self.archive(&mut entry, &path, depth + 1) {
+                        self.warn(&path, &error.to_string());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn count(&mut self, bytes: u64) -> io::Result<()> {
+        self.entries += 1;
+        self.inflated = self.inflated.saturating_add(bytes);
+        match self.entries > MOST_ENTRIES || self.inflated > MOST_INFLATED {
+            true => Err(too_much()),
+            false => Ok(()),
+        }
+    }
+
+    fn warn(&mut self, path: &Path, problem: &str) {
+        if self.warnings.len() < MOST_WARNINGS {
+            let message = format!("{} was left out: {problem}", path.display());
+            self.warnings.push(message);
+        }
+    }
+
+    /// The folder at a path, which is UTF-8 as all names are that the kernel gives.
+    fn folder(&mut self, path: &Path) -> Option<&mut Folder> {
+        let folder = path.to_str().and_then(|path| self.content.make(path));
+        if folder.is_none() && self.warnings.len() < MOST_WARNINGS {
+            let message = format!(
+                "{} was left out: a file is in the way, or it is not UTF-8",
+                path.display()
+            );
+            self.warnings.push(message);
+        }
+        folder
+    }
+
+    /// Of two entries with one path the first is kept.
+    fn keep(&mut self, path: &Path, entry: tree::Entry) {
+        let bytes = match &entry {
+            tree::Entry::File(content) => content.len(),
+            _ => 0,
+        };
+        let name = path.file_name().and_then(|name| name.to_str());
+        let folder = path.parent().and_then(|parent| self.folder(parent));
+        if let (Some(name), Some(folder)) = (name, folder) {
+            folder.0.entry(name.to_owned()).or_insert(entry);
+            self.kept += bytes as u64;
+        }
+    }
+
+    /// Looks for trees below a directory, and for archives in it.
+    fn directory(&mut self, top: &Path, below: &Path, depth: usize) -> io::Result<()> {
+        let here = top.join(below);
+        if Tree::at(&here).is_ok_and(|tree| sysfs::is_tree(&tree)) {
+            self.on_disk.push(below.to_owned());
+            return Ok(());
+        }
+        if depth > DEEPEST {
+            self.warn(below, "directories are nested too deeply");
+            return Ok(());
+        }
+        let entries = match fs::read_dir(&here).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.warn(below, &error.to_string());
+                return Ok(());
+            }
+        };
+        for entry in entries {
+            let (kind, path) = (entry.file_type()?, below.join(entry.file_name()));
+            self.count(0)?;
+            if kind.is_dir() {
+                self.directory(top, &path, depth + 1)?;
+            } else if kind.is_file() {
+                let found = File::open(entry.path());
+                let found = found.and_then(|file| self.archive(file, &path, 0));
+                if let Err(error) = found {
+                    self.warn(&path, &error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the only machine at or below `inside`.
+    fn read(mut self, place: &str, inside: &Path, want: &Want) -> Result<Machine, SourceError> {
+        for (path, target) in std::mem::take(&mut self.links) {
+            let found = target.to_str().and_then(|target| self.content.file(target));
+            match found.map(<[u8]>::to_vec) {
+                Some(content) => self.keep(&path, tree::Entry::File(content)),
+                None => self.warn(&path, "a link to what is no file of the archive"),
+            }
+            if self.kept > MOST_KEPT {
+                return Err(unreadable(place, too_much()));
+            }
+        }
+        let place_of = |path: &Path| match path.as_os_str().is_empty() {
+            true => PathBuf::from(place),
+            false => Path::new(place).join(path),
+        };
+        let on_disk = std::mem::take(&mut self.on_disk).into_iter();
+        let on_disk = on_disk.map(|path| Ok((Tree::at(&place_of(&path))?, path)));
+        let mut trees = on_disk.collect::<Result<Vec<_>, SourceError>>()?;
+        in_memory(self.content, PathBuf::new(), &place_of, &mut trees);
+        trees.retain(|(_, path)| path.starts_with(inside));
+        trees.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
+        let [(tree, _)] = &trees[..] else {
+            let name = |path: &Path| place_of(path).display().to_string();
+            return Err(SourceError::NotOneMachine {
+                place: name(inside),
+                warnings: self.warnings,
+                machines: trees.iter().map(|(_, path)| name(path)).collect(),
+            });
+        };
+        let mut machine = sysfs::read(tree, want)?;
+        let place = machine.origin.place.clone();
+        let warnings = self.warnings.into_iter();
+        let warnings = warnings.map(|message| Warning::new(place.clone(), message));
+        machine.warnings.extend(warnings);
+        Ok(machine)
+    }
+}
+
+/// The trees in a folder at `path`.
+fn in_memory(
+    folder: Folder,
+    path: PathBuf,
+    place_of: &impl Fn(&Path) -> PathBuf,
+    trees: &mut Vec<(Tree, PathBuf)>,
+) {
+    let tree = Tree::in_memory(folder, place_of(&path));
+    if sysfs::is_tree(&tree) {
+        trees.push((tree, path));
+        return;
+    }
+    for (name, entry) in tree.into_memory().into_iter().flat_map(|folder| folder.0) {
+        if let tree::Entry::Folder(folder) = entry {
+            in_memory(folder, path.join(name), place_of, trees);
+        }
+    }
+}
+
+/// A reader that fails when more is read than is left.
+struct Limited<R>(R, Rc<Cell<u64>>);
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.0.read(buffer)?;
+        let left = self.1.get().checked_sub(got as u64).ok_or_else(too_much)?;
+        self.1.set(left);
+        Ok(got)
+    }
+}
+
+fn too_much() -> io::Error {
+    io::Error::other(
+        "it holds more than any bundle: extract what is of one machine and give the directory that holds sys and proc",
+    )
+}
+
+fn is_read(path: &Path) -> bool {
+    path.iter()
+        .any(|part| READ.iter().any(|name| part == *name))
+}
+
+/// A path of an archive below its top; none for one that leads out of it, or is longer than any.
+fn relative(path: &Path) -> Option<PathBuf> {
+    let mut below = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => below.push(name),
+            Component::CurDir | Component::RootDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    (below.iter().count() <= MOST_PARTS).then_some(below)
+}

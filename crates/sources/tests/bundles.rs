@@ -1,0 +1,241 @@
+//! Archives of trees, as people attach them.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use crate::small_trees;
+use nearfar_machine::Machine;
+use nearfar_sources::packed::{self, Packing};
+use nearfar_sources::{Request, SourceError, Want, read, read_bytes};
+use proptest::prelude::*;
+use tar::{Builder, EntryType, Header};
+
+fn from(source: &Path) -> Result<Machine, SourceError> {
+    read(&Request::source(source.display().to_string(), Want::all()))
+}
+
+/// An archive of a folder, below `name`.
+fn archive(folder: &Path, name: &str) -> Vec<u8> {
+    let mut builder = Builder::new(Vec::new());
+    builder.follow_symlinks(false);
+    builder.append_dir_all(name, folder).unwrap();
+    builder.into_inner().unwrap()
+}
+
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(content).unwrap();
+    packed.finish().unwrap()
+}
+
+fn bzip2(content: &[u8]) -> Vec<u8> {
+    let mut packed = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    packed.write_all(content).unwrap();
+    packed.finish().unwrap()
+}
+
+fn tree() -> tempfile::TempDir {
+    small_trees::unpack(&small_trees::named("two-nodes")).0
+}
+
+/// What is read, without where.
+fn without_place(mut machine: Machine, place: &str) -> Machine {
+    let json = serde_json::to_string(&machine).unwrap();
+    machine = serde_json::from_str(&json.replace(place, "PLACE")).unwrap();
+    machine
+}
+
+#[test]
+fn a_tree_in_an_archive_is_read_as_the_tree_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in small_trees::all() {
+        let (tree, _) = small_trees::unpack(&text);
+        let tree = tree.path();
+        let read = from(tree).unwrap();
+        let plain = archive(tree, "sosreport-host-1");
+        let contents = [gzip(&plain), bzip2(&plain), plain];
+        for (packing, content) in contents.into_iter().enumerate() {
+            let file = folder.path().join("sosreport");
+            std::fs::write(&file, content).unwrap();
+            let place = format!("{}/sosreport-host-1", file.display());
+            assert_eq!(
+                without_place(from(&file).unwrap(), &place),
+                without_place(read.clone(), &tree.display().to_string()),
+                "{name} {packing}"
+            );
+        }
+    }
+}
+
+#[test]
+fn content_is_unpacked_however_it_is_packed() {
+    let packed: [(Packing, &[u8]); 4] = [
+        (Packing::Gzip, &gzip(b"x\n")),
+        (Packing::Bzip2, &bzip2(b"x\n")),
+        (
+            Packing::Xz,
+            b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46\x02\0\x21\x01\x16\0\0\0\x74\x2f\xe5\xa3\x01\0\x01x\n\0\
+              \0\0\x37\x4a\x51\xdc\x33\xa2\xca\xb0\0\x01\x1a\x02\xdc\x2e\xa5\x7e\x1f\xb6\xf3\x7d\x01\0\0\0\0\x04YZ",
+        ),
+        (
+            Packing::Zstd,
+            b"\x28\xb5\x2f\xfd\x04\x58\x11\0\0x\n\xae\xfd\xe9\x22",
+        ),
+    ];
+    for (packing, content) in packed {
+        assert_eq!(Packing::of(content), Some(packing));
+        let mut text = String::new();
+        let mut reader = packed::reader(content).unwrap();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "x\n", "{packing:?}");
+    }
+}
+
+/// Archives of nodes in an archive of a cluster, whether that was extracted or not.
+#[test]
+fn of_several_machines_one_is_named_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = tree();
+    let cluster = folder.path().join("must-gather");
+    for node in ["a", "b"] {
+        let folder = cluster.join("nodes").join(node);
+        std::fs::create_dir_all(&folder).unwrap();
+        let content = gzip(&archive(tree.path(), ""));
+        std::fs::write(folder.join("sysinfo.tgz"), content).unwrap();
+        std::fs::write(folder.join("dmesg.gz"), gzip(b"Linux version 6.1\n")).unwrap();
+    }
+    let file = folder.path().join("must-gather.tar.gz");
+    std::fs::write(&file, gzip(&archive(&cluster, "must-gather"))).unwrap();
+    let inner = "nodes/b/sysinfo.tgz";
+    for top in [cluster, file.join("must-gather")] {
+        let one = top.join(inner);
+        let source = if top.ends_with("must-gather") && !top.exists() {
+            &file
+        } else {
+            &top
+        };
+        let error = from(source).unwrap_err().to_string();
+        assert!(error.contains("it holds 2 machines"), "{error}");
+        assert!(
+            error
+                .lines()
+                .any(|line| line.trim() == one.to_str().unwrap()),
+            "{error}"
+        );
+        let machine = from(&one).unwrap();
+        assert_eq!(machine.nodes.len(), from(tree.path()).unwrap().nodes.len());
+        assert_eq!(machine.origin.place, one.display().to_string());
+        let error = from(&top.join("nodes/c")).unwrap_err().to_string();
+        assert!(error.contains("nodes/c"), "{error}");
+    }
+}
+
+/// Whatever an archive says, nothing is written or read outside of the folder it is unpacked to.
+#[test]
+fn paths_and_links_of_an_archive_lead_nowhere_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = folder.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("secret"), "7").unwrap();
+    let mut builder = Builder::new(Vec::new());
+    let mut add = |kind: EntryType, path: &str, target: &str, content: &str| {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        // set_path() refuses what this is about.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        builder.append(&header, content.as_bytes()).unwrap();
+    };
+    let out = outside.to_str().unwrap();
+    let (file, link, hard) = (EntryType::Regular, EntryType::Symlink, EntryType::Link);
+    add(file, "sys/devices/system/cpu/online", "", "0-1\n");
+    add(file, "sys/devices/system/node/online", "", "0\n");
+    add(file, "sys/devices/system/node/node0/cpulist", "", "0-1\n");
+    add(
+        file,
+        &format!("sys/../../../../../../../../..{out}/a"),
+        "",
+        "x",
+    );
+    add(file, &format!("{out}/sys/b"), "", "x");
+    add(link, "sys/out", out, "");
+    add(file, "sys/out/c", "", "x");
+    add(link, "sys/out/d", "e", "");
+    add(link, "proc/in", "../../../../../../../../..", "");
+    add(
+        hard,
+        "sys/devices/system/node/node0/distance",
+        &format!("{out}/secret"),
+        "",
+    );
+    add(
+        hard,
+        "sys/devices/system/node/node0/meminfo",
+        "../../../../../../../../../etc/passwd",
+        "",
+    );
+    add(
+        link,
+        "sys/devices/system/node/node0/vmstat",
+        &format!("{out}/secret"),
+        "",
+    );
+    let deep = "a/".repeat(45);
+    add(file, &format!("sys/{deep}b"), "", "x");
+    add(EntryType::Fifo, "proc/cpuinfo", "", "");
+    add(EntryType::Char, "proc/interrupts", "", "");
+    add(file, "sys/devices/system/cpu/online/below-a-file", "", "x");
+    let content = builder.into_inner().unwrap();
+    let machine = read_bytes(&content, "hostile.tar").unwrap();
+    assert_eq!(machine.nodes.len(), 1);
+    assert!(machine.distances.get().is_none(), "{:?}", machine.distances);
+    let left_out: Vec<&str> = machine
+        .warnings
+        .iter()
+        .map(|warning| &*warning.message)
+        .collect();
+    assert!(
+        left_out
+            .iter()
+            .any(|message| message.contains("leads out of the archive")),
+        "{left_out:?}"
+    );
+    let names = std::fs::read_dir(&outside)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["secret"]);
+}
+
+#[test]
+fn an_archive_without_a_machine_or_with_its_end_missing_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("logs")).unwrap();
+    symlink("/", folder.path().join("logs/root")).unwrap();
+    std::fs::write(folder.path().join("logs/journal"), "nothing").unwrap();
+    let error = |content: &[u8]| read_bytes(content, "logs.tar").unwrap_err().to_string();
+    let none = error(&archive(folder.path(), "x"));
+    assert!(none.contains("logs.tar: no directory in it"), "{none}");
+    let none = from(folder.path()).unwrap_err().to_string();
+    assert!(none.contains("the directory that holds"), "{none}");
+    let whole = gzip(&archive(tree().path(), "x"));
+    let cut = error(&whole[..whole.len() / 2]);
+    assert!(cut.contains("logs.tar"), "{cut}");
+}
+
+static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| archive(tree().path(), "x"));
+
+proptest! {
+    #[test]
+    fn any_archive_is_read_without_panic(at in any::<prop::sample::Index>(), byte: u8, length in any::<prop::sample::Index>()) {
+        let mut content = ARCHIVE.clone();
+        let place = at.index(content.len());
+        content[place] = byte;
+        content.truncate(content.len() - length.index(content.len() / 8));
+        let _ = read_bytes(&content, "any.tar");
+    }
+}
