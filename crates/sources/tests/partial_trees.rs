@@ -284,3 +284,21 @@ sys/devices/system/cpu/cpu3/topology/thread_siblings_list: 3
         "{warning}"
     );
 }
+
+#[test]
+fn an_interrupt_without_a_line_has_no_handler() {
+    let lines = [(40, "IO-APIC 9-fasteoi  acpi")];
+    let without = "proc/irq/3/smp_affinity_list: 0\n";
+    let reason = |machine: &Machine| interrupt(machine, 3).device_unknown_reason.clone().unwrap();
+    let machine = read(&(TWO_NODES.to_owned() + &files(&lines) + without));
+    let place = machine.origin.place.clone();
+    assert_eq!(
+        reason(&machine),
+        format!("{place}/proc/interrupts has no line of it: no handler")
+    );
+    let machine = read(&(TWO_NODES.to_owned() + without));
+    assert_eq!(
+        reason(&machine),
+        "neither msi_irqs nor /proc/interrupts was gathered"
+    );
+}

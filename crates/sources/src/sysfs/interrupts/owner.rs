@@ -76,14 +76,14 @@ impl<'a> Owners<'a> {
 
     /// The owner of an interrupt: by `msi_irqs`, or where that was not gathered by what the kernel prints of its
     /// controller, by the line's number, by the names of its handlers. Of one that must have an owner the error says why
-    /// it is unknown.
+    /// it is unknown. `table` is the file with what the kernel prints, where there is one.
     pub(super) fn of(
         &self,
         number: u32,
         name: &str,
         source: Option<&Source>,
         notes: &Notes,
-        file: impl FnOnce() -> String,
+        table: Option<&str>,
     ) -> Result<Option<PciAddress>, String> {
         let printed = source.and_then(|source| by_source(source, &self.functions));
         if let Some(&listed) = self.messages.get(&number) {
@@ -91,7 +91,7 @@ impl<'a> Owners<'a> {
                 let message = format!(
                     "has interrupt {number} as one of {printed}, msi_irqs lists it for {listed}; taken from there"
                 );
-                notes.note(file(), message);
+                notes.note(table.unwrap_or_default(), message);
             }
             return Ok(Some(listed));
         }
@@ -108,9 +108,13 @@ impl<'a> Owners<'a> {
                 "no msi_irqs was gathered, and {} does not name the PCI function",
                 source.chip
             )),
-            (None, None) if !self.live && self.messages.is_empty() => {
-                Err("neither msi_irqs nor /proc/interrupts was gathered".to_owned())
-            }
+            (None, None) if !self.live && self.messages.is_empty() => Err(match table {
+                Some(table) if name.is_empty() => {
+                    format!("{table} has no line of it: no handler")
+                }
+                Some(table) => format!("no msi_irqs was gathered, and {table} has no line of it"),
+                None => "neither msi_irqs nor /proc/interrupts was gathered".to_owned(),
+            }),
             _ => Ok(None),
         }
     }
