@@ -1,5 +1,7 @@
 //! Where a machine's description comes from.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::emulation::Emulation;
@@ -36,6 +38,10 @@ pub struct Origin {
     /// When the source was read, in seconds since 1970; `None` if it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_at_s: Option<u64>,
+    /// Where a value was read from another file than it usually is in: that file, and the one that was read, both below
+    /// the root (`proc/irq/24/smp_affinity_list`, `proc/irq/24/smp_affinity`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub read_instead: BTreeMap<String, String>,
     /// What lies over the real machine, such as "fake: 2U"; outermost last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<String>,
@@ -60,6 +66,7 @@ impl Origin {
             firmware: None,
             cpu_model: None,
             taken_at_s: None,
+            read_instead: BTreeMap::new(),
             overlays: Vec::new(),
             emulation: None,
         }

@@ -83,7 +83,7 @@ pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
     let mut machine = read_machine(tree, want, &notes)?;
     devices::read(tree, want, &notes, &mut machine);
-    machine.warnings = notes.into_diagnostics(tree);
+    notes.finish(tree, &mut machine);
     Ok(machine)
 }
 

@@ -302,3 +302,48 @@ fn an_interrupt_without_a_line_has_no_handler() {
         "neither msi_irqs nor /proc/interrupts was gathered"
     );
 }
+
+/// What findings name as evidence.
+#[test]
+fn files_that_were_read_instead_of_the_usual_ones_are_named() {
+    let machine = read(
+        "\
+sys/devices/system/cpu/online: 0-3
+sys/devices/system/node/node0/cpumap: 3
+sys/devices/system/node/node0/cpulist: 0-1
+sys/devices/system/node/node1/cpumap: c
+sys/devices/system/node/node1/meminfo: Node 1 MemTotal: 8192 kB\\nNode 1 HugePages_Total: 2
+sys/devices/pci0000:80/0000:81:00.0/class: 0x020000
+sys/devices/pci0000:80/0000:81:00.0/local_cpus: c
+sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0/transport: pcie
+sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0/address: 0000:81:00.0
+sys/class/nvme-subsystem/nvme-subsys0 -> ../../devices/virtual/nvme-subsystem/nvme-subsys0
+sys/fs/cgroup/cpuset/db/cpuset.cpus: 0-1
+sys/fs/cgroup/cpuset/db/cpuset.mems: 1
+sys/fs/cgroup/cpuset/db/cpuset.effective_cpus: 0-1
+sys/fs/cgroup/cpuset/cpuset.cpus: 0-3
+proc/meminfo: Hugepagesize: 2048 kB
+proc/cmdline: isolcpus=2
+proc/irq/24/smp_affinity: 4
+proc/irq/25/smp_affinity_list: 1
+",
+    );
+    let instead: String = machine
+        .origin
+        .read_instead
+        .iter()
+        .map(|(usual, read)| format!("{usual} <- {read}\n"))
+        .collect();
+    insta::assert_snapshot!(instead, @r"
+    proc/irq/24/smp_affinity_list <- proc/irq/24/smp_affinity
+    sys/bus/pci/devices/0000:81:00.0/numa_node <- sys/devices/pci0000:80/0000:81:00.0/local_cpus
+    sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node <- sys/devices/pci0000:80/0000:81:00.0/local_cpus
+    sys/devices/pci0000:80/0000:81:00.0/numa_node <- sys/devices/pci0000:80/0000:81:00.0/local_cpus
+    sys/devices/system/cpu/isolated <- proc/cmdline
+    sys/devices/system/node/node1/cpulist <- sys/devices/system/node/node1/cpumap
+    sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages <- sys/devices/system/node/node1/meminfo
+    sys/devices/system/node/online <- sys/devices/system/node
+    sys/fs/cgroup/db/cpuset.cpus.effective <- sys/fs/cgroup/cpuset/db/cpuset.effective_cpus
+    sys/fs/cgroup/db/cpuset.mems.effective <- sys/fs/cgroup/cpuset/db/cpuset.mems
+    ");
+}

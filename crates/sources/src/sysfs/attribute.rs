@@ -21,16 +21,21 @@ pub(crate) fn known<T>(
     }
 }
 
-/// Reads the first of several files that is there; the reason why none is known names the first one.
+/// Reads the first of several files that is there, which stand in for the usual one; the reason why none is known names the
+/// first one.
 pub(crate) fn first_known<T>(
     directory: &Directory<'_>,
+    usual: &str,
     candidates: &[(&str, Parser<T>)],
     notes: &Notes,
 ) -> Known<T> {
     let mut because = None;
     for &(name, parse) in candidates {
         match known(directory, name, notes, parse) {
-            Known::Yes(value) => return Known::Yes(value),
+            Known::Yes(value) => {
+                notes.read_instead(directory.below(usual), directory.below(name));
+                return Known::Yes(value);
+            }
             Known::No { unknown_reason } => {
                 because.get_or_insert(unknown_reason);
             }

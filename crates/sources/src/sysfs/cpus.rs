@@ -94,19 +94,22 @@ pub(super) fn states(tree: &Tree, online: CpuSet, notes: &Notes) -> CpuStates {
         }
         possible => possible,
     };
-    let cmdline = tree.text("proc/cmdline").ok();
-    let booted = |from: fn(&str) -> Option<CpuSet>| cmdline.as_deref().and_then(from);
-    let or_boot = |file: Known<CpuSet>, booted: Option<CpuSet>| match (file, booted) {
-        (Known::No { .. }, Some(booted)) => Known::Yes(booted),
-        (file, _) => file,
+    const CMDLINE: &str = "proc/cmdline";
+    let cmdline = tree.text(CMDLINE).ok();
+    let or_boot = |name: &'static str, from: fn(&str) -> Option<CpuSet>| match read(name) {
+        Known::No { unknown_reason } => {
+            let booted = cmdline.as_deref().and_then(from);
+            if booted.is_some() {
+                notes.read_instead(format!("{DIRECTORY}/{name}"), CMDLINE);
+            }
+            Known::from_option(booted, || unknown_reason)
+        }
+        known => known,
     };
     CpuStates {
         possible,
-        isolated: or_boot(read("isolated"), booted(isolated_at_boot)),
-        nohz_full: match or_boot(
-            read("nohz_full"),
-            booted(|cmdline| boot_list(cmdline, "nohz_full=")),
-        ) {
+        isolated: or_boot("isolated", isolated_at_boot),
+        nohz_full: match or_boot("nohz_full", |cmdline| boot_list(cmdline, "nohz_full=")) {
             // Both files came with Linux 4.1, but this one only where the kernel was built with tickless CPUs.
             Known::No { .. } if tree.exists(ISOLATED) && !tree.exists(NOHZ_FULL) => {
                 Known::Yes(CpuSet::new())

@@ -130,18 +130,21 @@ impl Hierarchy {
         let (own_cpus, own_nodes) = (list(cpus), node_list(nodes));
         let configured = own_cpus.get().is_some_and(|set| !set.is_empty())
             || own_nodes.get().is_some_and(|set| !set.is_empty());
-        let in_force = |name: &str, own: &str| directory.exists(name) && name != own;
+        let in_force = |usual: &str, effective: &str, own: &str| {
+            let is_there = directory.exists(effective) && effective != own;
+            let read = directory.below(if is_there { effective } else { own });
+            notes.read_instead(format!("{UNIFIED}{path}/{usual}"), read);
+            is_there
+        };
         Some(Cpuset {
             path: path.to_owned(),
-            cpus: if in_force(effective_cpus, cpus) {
-                list(effective_cpus)
-            } else {
-                own_cpus
+            cpus: match in_force("cpuset.cpus.effective", effective_cpus, cpus) {
+                true => list(effective_cpus),
+                false => own_cpus,
             },
-            nodes: if in_force(effective_nodes, nodes) {
-                node_list(effective_nodes)
-            } else {
-                own_nodes
+            nodes: match in_force("cpuset.mems.effective", effective_nodes, nodes) {
+                true => node_list(effective_nodes),
+                false => own_nodes,
             },
             configured,
             version_2: Some(self.root == UNIFIED),

@@ -115,7 +115,7 @@ impl Reader<'_> {
             let (list, mask) = (format!("{number}/{list}"), format!("{number}/{mask}"));
             let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
                 [(&list, value::list), (&mask, value::mask)];
-            attribute::first_known(irqs, &candidates, self.notes)
+            attribute::first_known(irqs, &list, &candidates, self.notes)
         };
         Interrupt {
             irq: Irq(number),

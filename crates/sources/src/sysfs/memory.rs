@@ -33,6 +33,15 @@ pub(super) fn of_node(tree: &Tree, node: &Directory<'_>, notes: &Notes) -> Known
     };
     let directory = node.directory("hugepages").ok();
     let pools = info.pools(directory, || huge_page_size(tree), notes);
+    for pool in &pools {
+        let usual = format!(
+            "hugepages/hugepages-{}kB/nr_hugepages",
+            pool.page_bytes >> 10
+        );
+        if !node.exists(&usual) {
+            notes.read_instead(node.below(&usual), node.below("meminfo"));
+        }
+    }
     known(info, pools, &node.display("meminfo"), notes)
 }
 

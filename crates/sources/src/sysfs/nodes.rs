@@ -54,7 +54,10 @@ pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
     if listed.is_empty() && online.is_none() {
         return without_directories(tree, &cpus.online, notes);
     }
-    let online = online.unwrap_or_else(|| listed.clone());
+    let online = online.unwrap_or_else(|| {
+        notes.read_instead(directory.below("online"), DIRECTORY);
+        listed.clone()
+    });
     differences(tree, &online, &listed, notes);
     let possible = set("possible").map_or_else(
         || Known::no(format!("no list in {}", directory.display("possible"))),
@@ -185,7 +188,12 @@ fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> Known<CpuSet> {
     }
     match mask {
         Known::No { .. } => list,
-        mask => mask,
+        mask => {
+            if mask != list {
+                notes.read_instead(directory.below("cpulist"), directory.below("cpumap"));
+            }
+            mask
+        }
     }
 }
 
@@ -202,6 +210,12 @@ fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Node
     notes.note(tree.display(DIRECTORY), message);
     let mut node = Node::new(NodeId(0), online_cpus.clone());
     node.memory = memory::of_machine(tree, notes);
+    for (usual, read) in [
+        ("cpulist", "sys/devices/system/cpu/online"),
+        ("meminfo", "proc/meminfo"),
+    ] {
+        notes.read_instead(format!("{DIRECTORY}/node0/{usual}"), read);
+    }
     let only = NodeSet::single(NodeId(0));
     let possible = Known::no(format!("no directory {}", tree.display(DIRECTORY)));
     Nodes {

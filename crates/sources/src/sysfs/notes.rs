@@ -1,9 +1,10 @@
-//! What the readers of one tree find wrong with it, gathered from all threads.
+//! What the readers of one tree find wrong with it, and which files they read instead of the usual ones, gathered from all
+//! threads.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nearfar_machine::{Known, Warning};
+use nearfar_machine::{Known, Machine, Warning};
 
 use crate::tree::{Directory, Reason, Tree, Unreadable};
 use crate::value::ValueError;
@@ -20,19 +21,34 @@ pub(crate) struct Notes {
 struct Found {
     kept: BTreeMap<String, String>,
     dropped: usize,
+    read_instead: BTreeMap<String, String>,
 }
 
 impl Notes {
     /// Notes what is wrong with a place; only the first message about a place is kept.
     pub(crate) fn note(&self, place: impl Into<String>, message: impl Into<String>) {
-        // A thread that panicked while noting left a map that is whole.
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found();
         let place = place.into();
         if found.kept.len() < MOST || found.kept.contains_key(&place) {
             found.kept.entry(place).or_insert_with(|| message.into());
         } else {
             found.dropped += 1;
         }
+    }
+
+    /// Notes that a value comes from another file than it usually does; both below the root.
+    pub(crate) fn read_instead(&self, usual: impl Into<String>, read: impl Into<String>) {
+        let (usual, read) = (usual.into(), read.into());
+        if usual != read {
+            let map = &mut self.found().read_instead;
+            let read = map.get(&read).cloned().unwrap_or(read);
+            map.insert(usual, read);
+        }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        // A thread that panicked while noting left maps that are whole.
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a file could not be read, unless it simply is not there.
@@ -59,8 +75,8 @@ impl Notes {
         }
     }
 
-    /// The warnings, by place.
-    pub(crate) fn into_diagnostics(self, tree: &Tree) -> Vec<Warning> {
+    /// Gives the machine its warnings, by place, and the files that were read.
+    pub(crate) fn finish(self, tree: &Tree, machine: &mut Machine) {
         let found = self
             .found
             .into_inner()
@@ -77,7 +93,8 @@ impl Notes {
             );
             warnings.push(Warning::new(tree.display(""), message));
         }
-        warnings
+        machine.warnings = warnings;
+        machine.origin.read_instead = found.read_instead;
     }
 }
 

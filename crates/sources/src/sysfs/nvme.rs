@@ -22,6 +22,7 @@ use nearfar_machine::{
 use super::attribute;
 use super::networks;
 use super::notes::{Notes, read_noted};
+use super::pci;
 use crate::parallel;
 use crate::tree::{Directory, Reason, Tree};
 use crate::value;
@@ -198,7 +199,12 @@ impl Reader<'_> {
     ) -> Known<Option<nearfar_machine::NodeId>> {
         match directory.with_bytes("numa_node", attribute::node) {
             Err(Reason::Absent) => {
-                let below = format!("{}/device", directory.path());
+                let below = directory.below("device");
+                let read = match device {
+                    Some(device) => format!("{}/{device}/numa_node", pci::DEVICES),
+                    None => format!("{below}/numa_node"),
+                };
+                self.notes.read_instead(directory.below("numa_node"), read);
                 networks::node(self.tree, self.notes, self.pci, device, &below)
             }
             _ => attribute::known(directory, "numa_node", self.notes, attribute::node),

@@ -189,6 +189,10 @@ fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) ->
         Err(Reason::Absent) => by_cpus.node_of(&directory, notes),
         _ => attribute::known(&directory, "numa_node", notes, attribute::node),
     };
+    notes.read_instead(
+        format!("{DEVICES}/{address}/numa_node"),
+        directory.below("numa_node"),
+    );
     let driver = uevent
         .driver
         .or_else(|| directory.link_name("driver").ok())
@@ -300,7 +304,7 @@ impl NodesByCpus {
         }
         let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
             [("local_cpulist", value::list), ("local_cpus", value::mask)];
-        let local = attribute::first_known(directory, &candidates, notes);
+        let local = attribute::first_known(directory, "numa_node", &candidates, notes);
         match local
             .get()
             .and_then(|cpus| self.nodes.get(&cpus.to_string()))

@@ -131,7 +131,8 @@ impl<'t> Directory<'t> {
         self.tree.unreadable(&self.below(name), reason)
     }
 
-    fn below(&self, name: &str) -> String {
+    /// The path of a file in it within the tree.
+    pub fn below(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 
