@@ -93,6 +93,13 @@ pub enum SourceKind {
     Joined,
 }
 
+impl SourceKind {
+    /// Whether it was read from files of /sys and /proc.
+    pub fn has_files(self) -> bool {
+        matches!(self, Self::Live | Self::Tree | Self::Snapshot)
+    }
+}
+
 impl std::fmt::Display for SourceKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -147,7 +147,8 @@ impl Joining<'_> {
             origin.place = format!("{}, {}", origin.place, other.place);
         }
         let is_text = |kind| matches!(kind, SourceKind::NumactlText | SourceKind::Text);
-        if origin.kind != other.kind {
+        // Of two with files a path would not say whose it is.
+        if origin.kind != other.kind || origin.kind.has_files() {
             origin.kind = match is_text(origin.kind) && is_text(other.kind) {
                 true => SourceKind::Text,
                 false => SourceKind::Joined,

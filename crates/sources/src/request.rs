@@ -98,7 +98,7 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
 pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     let kind = recognise::kind(&recognise::head(bytes), place)?;
     match kind {
-        Kind::Snapshot => return Ok(snapshot::read(bytes, place)?),
+        Kind::Snapshot => return Ok(snapshot::restore(bytes, place)?),
         Kind::Archive => {
             return bundle::read_archive(bytes, place, Path::new(""), &Want::all());
         }
@@ -132,7 +132,7 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
         kind => kind,
     };
     Ok(match kind {
-        Kind::Snapshot => snapshot::read(bytes, place)?,
+        Kind::Snapshot => snapshot::restore(bytes, place)?,
         Kind::Description => description::parse(utf8(bytes, place)?, place)?,
         _ => hwloc_xml::parse(utf8(bytes, place)?, place)?,
     })

@@ -11,7 +11,7 @@ use std::io::{self, BufReader, Read, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use nearfar_machine::Machine;
+use nearfar_machine::{Machine, SourceKind};
 use serde::{Deserialize, Serialize};
 
 use crate::packed::{self, Packing};
@@ -165,6 +165,16 @@ pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
         }),
         None => Ok(machine),
     }
+}
+
+/// The same as a source: its files are not those of this system. What was taken of another source still names that.
+pub(crate) fn restore(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
+    let mut machine = read(bytes, place)?;
+    if machine.origin.kind.has_files() {
+        machine.origin.kind = SourceKind::Snapshot;
+        machine.origin.place = place.to_owned();
+    }
+    Ok(machine)
 }
 
 /// The first bytes of content that may be packed, as many as there are up to `most`.

@@ -51,14 +51,14 @@ static KINDS: &[Kind] = &[
         mark: "\"nearfar_snapshot\"",
         behind: r"^\s*:",
         end: None,
-        read: |text, place| Ok(snapshot::read(text.as_bytes(), place)?),
+        read: |text, place| Ok(snapshot::restore(text.as_bytes(), place)?),
     },
     Kind {
         name: "JSON of nearfar topo",
         mark: "\"topo/1\"",
         behind: r"^\s*,",
         end: None,
-        read: |text, place| Ok(snapshot::read(text.as_bytes(), place)?),
+        read: |text, place| Ok(snapshot::restore(text.as_bytes(), place)?),
     },
     Kind {
         name: "lscpu -J",
