@@ -17,6 +17,7 @@ mod command;
 mod compare;
 mod completions;
 mod documents;
+mod evidence;
 mod exporter;
 mod exporter_prometheus;
 mod exporting;
@@ -45,6 +46,8 @@ mod prefer;
 mod prefer_service;
 mod reading;
 mod runs;
+#[path = "../../sources/tests/small_trees/mod.rs"]
+mod small_trees;
 mod targets;
 mod tasks;
 mod tasks_unusual;

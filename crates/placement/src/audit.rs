@@ -11,6 +11,8 @@
 //!              ├─ memory       nodes nearly full, huge pages elsewhere
 //!              ├─ pairs        network cards of GPUs and disks
 //!              └─ system       nodes, distances, other writers, contradictions in the input
+//!
+//! evidence                     where the source has a value that a rule names
 //! ```
 //!
 //! Every rule looks at each thing once: the cost grows with the machine, not with its square. A rule whose
@@ -18,6 +20,7 @@
 
 mod assignment;
 mod devices;
+mod evidence;
 mod finding;
 mod interrupts;
 mod ledger;

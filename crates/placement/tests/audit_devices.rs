@@ -216,7 +216,7 @@ fn managed_interrupts_are_named_once_and_never_written() {
     }
     insta::assert_snapshot!(findings(&machine), @r"
     fact managed-interrupt | 0000:81:00.0 (nvme): 8 of its interrupts, nvme0q1 to nvme0q8, are managed by the kernel and cannot be changed.
-      /proc/irq/51/smp_affinity = drivers/nvme/host/pci.c asks for managed interrupts
+      interrupt 51 (nvme0q1) = drivers/nvme/host/pci.c asks for managed interrupts
       advice The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.
     ");
 }
@@ -287,8 +287,8 @@ fn case_1_a_device_whose_node_is_not_online() {
       cost ? -> 40
       advice A kernel that brings such nodes online (Linux 6.11 and later on powerpc) fixes it; there is no other online node to give the device to.
     warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from node 0 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
-      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
-      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = -1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       cost 40 -> 10
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
@@ -302,8 +302,8 @@ fn case_1_a_device_whose_node_is_not_online() {
       fix {"kind":"device-node","device":"0000:40:00.0","node":1,"rebind":"nvme"}
       advice A firmware or kernel that knows the node is the real fix. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment. The node is a guess: measure first.
     warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
-      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
-      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = -1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       cost 40 -> 10
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.

@@ -29,8 +29,8 @@ fn a_full_node_beside_an_empty_one_and_what_it_leads_to() {
     machine.settings.zone_reclaim_mode = Known::Yes(0);
     insta::assert_snapshot!(findings(&machine), @r"
     notice node-nearly-full | node 0: 1.0 GiB of 64.0 GiB are free, node 1 has 48.0 GiB of 64.0 GiB free. How much more is page cache is unknown. What its CPUs allocate comes from other nodes. A task bound to it can only reclaim and swap, and then be killed, whatever node 1 has.
-      test, node 0 = MemFree 1048576 kB of MemTotal 67108864 kB
-      test, node 1 = MemFree 50331648 kB of MemTotal 67108864 kB
+      /sys/devices/system/node/node0/meminfo = 1048576 kB free of 67108864 kB
+      /sys/devices/system/node/node1/meminfo = 50331648 kB free of 67108864 kB
       /proc/sys/vm/zone_reclaim_mode = 0
       cost 10 -> 21
       advice nearfar tasks shows whose memory it is. Move that of one task (nearfar apply --task-memory PID --to-node 1), spread a service that uses all of it (nearfar plan --bind-unit UNIT --interleave 0,1 --format systemd), or start it with the policy preferred instead of bind.
@@ -133,18 +133,18 @@ fn huge_pages_on_the_other_node_than_the_card_or_task() {
     ];
     insta::assert_snapshot!(findings(&machine), @r"
     notice huge-pages-elsewhere | 0000:81:00.0 (vfio-pci): A program or guest has it (vfio-pci), and its buffers in huge pages: node 1 has none, the nearest are on node 0 (1024 of 2.0 MiB, 512 free).
-      test, node 1 = 0
-      test, node 0 = 1024
+      /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages = 0
+      /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages = 1024
       cost 21 -> 10
       advice Reserve some there: echo COUNT > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages, or at boot hugepagesz=2048K hugepages=1:COUNT (Linux 5.16 and later).
     notice huge-pages-elsewhere | task 1 (qemu): It runs on node 1 and has 1.0 GiB of huge pages: node 1 has none, the nearest are on node 0 (1024 of 2.0 MiB, 512 free).
-      test, node 1 = 0
-      test, node 0 = 1024
+      /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages = 0
+      /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages = 1024
       cost 21 -> 10
       advice Reserve some there: echo COUNT > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages, or at boot hugepagesz=2048K hugepages=1:COUNT (Linux 5.16 and later).
     fact huge-pages-elsewhere | 0000:82:00.0 (ixgbe): A program that drives this card itself (DPDK) has its buffers in huge pages: node 1 has none, the nearest are on node 0 (1024 of 2.0 MiB, 512 free).
-      test, node 1 = 0
-      test, node 0 = 1024
+      /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages = 0
+      /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages = 1024
       cost 21 -> 10
       advice Reserve some there: echo COUNT > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages, or at boot hugepagesz=2048K hugepages=1:COUNT (Linux 5.16 and later).
     ");

@@ -48,8 +48,8 @@ fn task(pid: i32, name: &str, cpus: &str, last: u32, bytes: &[(u32, u64)]) -> Ta
 fn numa_leaves_paths_idle_and_that_is_worth_knowing() {
     insta::assert_snapshot!(findings(&disk(IoPolicy::Numa, [Some(0), Some(1)])), @r"
     fact nvme-far-path | nvme-subsys0 (nvme0n1): The policy numa uses one of 2 paths from each node; the others are idle.
-      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
-      /sys/bus/pci/devices/0000:40:00.0/numa_node = 1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = 1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
     ");
@@ -59,8 +59,8 @@ fn numa_leaves_paths_idle_and_that_is_worth_knowing() {
 fn round_robin_and_queue_depth_send_part_of_the_io_far() {
     insta::assert_snapshot!(findings(&disk(IoPolicy::RoundRobin, [Some(0), Some(1)])), @r"
     notice nvme-far-path | nvme-subsys0 (nvme0n1): The policy round-robin sends I/O from node 0 over all 2 paths; 1 of them far, at 21 rather than 10.
-      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
-      /sys/bus/pci/devices/0000:40:00.0/numa_node = 1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = 1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = round-robin
       cost 21 -> 10
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
@@ -73,8 +73,8 @@ fn a_controller_without_a_node_under_numa() {
     let mut machine = disk(IoPolicy::Numa, [Some(0), None]);
     insta::assert_snapshot!(findings(&machine), @r"
     warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1.
-      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
-      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
+      /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = -1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
     notice device-without-node | 0000:40:00.0 (nvme): The kernel has no node for this device, and its node is unknown.
@@ -327,7 +327,7 @@ fn tasks_whose_memory_is_elsewhere() {
     insta::assert_snapshot!(findings(&machine), @r#"
     warning task-memory-far | task 1 (bound): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It may only run on node 0.
       /proc/1/numa_maps = N0=1.0 GiB N1=6.0 GiB
-      /proc/1/status = Cpus_allowed_list 0-3
+      /proc/1/status = may run on CPUs 0-3
       cost 21 -> 10
       fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
       advice `nearfar apply --task-memory 1 --to-node 0` moves the memory, or `nearfar prefer --pid 1 --node 1` the task.
@@ -366,7 +366,7 @@ fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
     machine.nodes[0].memory = Known::Yes(Memory::of(0));
     insta::assert_snapshot!(findings(&machine), @r"
     fact node-without-memory | node 0: It has no memory: what its CPUs allocate comes from node 1.
-      /sys/devices/system/node/node0/meminfo = MemTotal 0 kB
+      /sys/devices/system/node/node0/meminfo = 0 kB
     ");
 }
 
@@ -460,9 +460,9 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
     fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.
       /sys/devices/system/node/node3/cpulist = empty
     fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 3.
-      /sys/devices/system/node/node1/meminfo = MemTotal 0 kB
+      /sys/devices/system/node/node1/meminfo = 0 kB
     fact node-without-memory | node 2: It has no memory.
-      /sys/devices/system/node/node2/meminfo = MemTotal 0 kB
+      /sys/devices/system/node/node2/meminfo = 0 kB
     fact input-contradiction | line 1: says 3 nodes (0,2-3), the list below has 0 and 2
     ");
 }

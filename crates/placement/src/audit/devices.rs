@@ -2,8 +2,9 @@
 
 use nearfar_machine::{FirmwareLocality, Known, NodeId, PciDevice};
 
+use super::evidence::Fact;
 use super::ledger::Ledger;
-use super::site::{Site, node_file};
+use super::site::Site;
 use super::{Finding, Severity};
 use crate::change::Change;
 use crate::locality::{EffectiveNode, How};
@@ -95,7 +96,7 @@ fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut
             ledger.add(without(site, device));
         }
         (Some(node), Some(told)) if node != told.node && online(told.node) => {
-            ledger.add(differs(device, node, told))
+            ledger.add(differs(site, device, node, told))
         }
         _ => {}
     }
@@ -117,14 +118,15 @@ fn without(site: &Site<'_>, device: &PciDevice) -> Finding {
         }
         _ => format!("The kernel has no node for this device. It is most likely near {locality}."),
     };
-    let finding =
-        Finding::new(WITHOUT, named(device), message).evidence(node_file(device.address), "-1");
+    let finding = Finding::new(WITHOUT, named(device), message)
+        .evidence(site.place(Fact::DeviceNode(device.address)), "-1");
     let finding = match &locality.how {
         How::Firmware { evidence, .. } => {
-            finding.evidence(evidence.clone(), node_text(locality.node))
+            finding.evidence(site.said(evidence), node_text(locality.node))
         }
         How::Siblings { example, .. } => {
-            finding.evidence(node_file(*example), node_text(locality.node))
+            let example = site.place(Fact::DeviceNode(*example));
+            finding.evidence(example, node_text(locality.node))
         }
         _ => finding,
     };
@@ -150,13 +152,13 @@ fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Find
         _ => None,
     };
     let finding = Finding::new(OFFLINE, named(device), message)
-        .evidence(node_file(device.address), "-1")
+        .evidence(site.place(Fact::DeviceNode(device.address)), "-1")
         .evidence(
-            told.evidence.clone(),
+            site.said(&told.evidence),
             format!("domain {}, node {}", told.domain, told.node),
         )
         .evidence(
-            "/sys/devices/system/node/online",
+            site.place(Fact::OnlineNodes),
             site.machine.online_node_set().to_string(),
         )
         .cost(None, after);
@@ -170,7 +172,7 @@ fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Find
     override_node(site, finding, device, &locality)
 }
 
-fn differs(device: &PciDevice, node: NodeId, told: &FirmwareLocality) -> Finding {
+fn differs(site: &Site<'_>, device: &PciDevice, node: NodeId, told: &FirmwareLocality) -> Finding {
     let driver = match device.driver.as_deref() {
         Some("nvme") => {
             "The NVMe driver wrote the first node with memory into devices without one until Linux 6.6. "
@@ -182,8 +184,8 @@ fn differs(device: &PciDevice, node: NodeId, told: &FirmwareLocality) -> Finding
         told.node
     );
     Finding::new(DIFFERS, named(device), message)
-        .evidence(node_file(device.address), node.to_string())
-        .evidence(told.evidence.clone(), format!("domain {}, node {}", told.domain, told.node))
+        .evidence(site.place(Fact::DeviceNode(device.address)), node.to_string())
+        .evidence(site.said(&told.evidence), format!("domain {}, node {}", told.domain, told.node))
         .device(device.address)
         .advice(format!(
             "{driver}Find out which is right before anything is placed by it: measure latency to the device from both \

@@ -34,7 +34,7 @@ impl std::fmt::Display for Severity {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Evidence {
-    /// As the kernel names it, whatever the source; what cannot be named so is described.
+    /// The file that was read, or the source and what says it there.
     pub file: String,
     pub value: String,
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PciAddress};
 
 use super::devices::named;
+use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::{Site, cpus};
 use super::steering::XPS;
@@ -133,14 +134,8 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
         ),
     };
     let evidence = first.managed.get().map_or("", |managed| &managed.evidence);
-    let file = format!("/proc/irq/{}/smp_affinity", first.irq);
-    // What was read off that very file names it, too.
-    let says = evidence
-        .strip_prefix(&format!("{file} is "))
-        .unwrap_or(evidence)
-        .to_owned();
     ledger.add(
-        Finding::new(MANAGED, subject, message).evidence(file, says).device(device).advice(
+        Finding::new(MANAGED, subject, message).evidence(titled(first), evidence).device(device).advice(
             "The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.",
         ),
     );
@@ -154,35 +149,31 @@ fn served(by: &CpuSet, effective: bool) -> String {
     )
 }
 
-fn shown(finding: Finding, interrupt: &Interrupt, effective: bool) -> Finding {
+fn shown(site: &Site<'_>, finding: Finding, interrupt: &Interrupt, effective: bool) -> Finding {
     let irq = interrupt.irq;
     let finding = match interrupt.effective.get() {
-        Some(cpus) if effective => finding.evidence(
-            format!("/proc/irq/{irq}/effective_affinity_list"),
-            cpus.to_string(),
-        ),
+        Some(cpus) if effective => {
+            finding.evidence(site.place(Fact::EffectiveAffinity(irq)), cpus.to_string())
+        }
         _ => finding,
     };
     match interrupt.affinity.get() {
-        Some(cpus) => finding.evidence(
-            format!("/proc/irq/{irq}/smp_affinity_list"),
-            cpus.to_string(),
-        ),
+        Some(cpus) => finding.evidence(site.place(Fact::Affinity(irq)), cpus.to_string()),
         None => finding,
     }
 }
 
 fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
     let states = &site.machine.cpu_states;
-    let files = [
-        ("isolated", &states.isolated),
-        ("nohz_full", &states.nohz_full),
+    let sets = [
+        (Fact::Isolated, &states.isolated),
+        (Fact::NohzFull, &states.nohz_full),
     ];
-    let known = files
+    let known = sets
         .into_iter()
-        .filter_map(|(name, set)| Some((name, set.get().filter(|set| !set.is_empty())?)));
-    known.fold(finding, |finding, (name, set)| {
-        finding.evidence(format!("/sys/devices/system/cpu/{name}"), set.to_string())
+        .filter_map(|(fact, set)| Some((fact, set.get().filter(|set| !set.is_empty())?)));
+    known.fold(finding, |finding, (fact, set)| {
+        finding.evidence(site.place(fact), set.to_string())
     })
 }
 
@@ -222,7 +213,7 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
         served(cpus, effective)
     );
     let finding = Finding::new(ISOLATED, titled(interrupt), message);
-    let mut finding = kept_free(site, shown(finding, interrupt, effective));
+    let mut finding = kept_free(site, shown(site, finding, interrupt, effective));
     finding.device = interrupt.device;
     if is_managed(interrupt) {
         ledger.add(finding.severity(Severity::Notice).advice(

@@ -1,8 +1,9 @@
 //! Memory that is not where it is wanted: a node nearly full while another is nearly empty, huge pages on other nodes.
 
-use nearfar_machine::{HugePages, Memory, Node, NodeId, NodeSet, PciDevice, SourceKind, Task};
+use nearfar_machine::{HugePages, Memory, Node, NodeId, NodeSet, PciDevice, Task};
 
 use super::devices;
+use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::Site;
 use super::tasks::named;
@@ -131,16 +132,16 @@ fn nearly_full(site: &Site<'_>, full: &Filled<'_>, empty: &Filled<'_>) -> Findin
     let finding = Finding::new(FULL, format!("node {id}"), message).severity(severity);
     let finding = [full, empty].into_iter().fold(finding, |finding, it| {
         finding.evidence(
-            file(site, it.node.id, "meminfo"),
+            site.place(Fact::Memory(it.node.id)),
             format!(
-                "MemFree {} kB of MemTotal {} kB",
+                "{} kB free of {} kB",
                 it.free >> 10,
                 it.memory.total_bytes >> 10
             ),
         )
     });
     let finding = match mode {
-        Some(mode) => finding.evidence("/proc/sys/vm/zone_reclaim_mode", mode.to_string()),
+        Some(mode) => finding.evidence(site.place(Fact::ZoneReclaimMode), mode.to_string()),
         None => finding,
     };
     finding
@@ -178,17 +179,6 @@ fn bound(site: &Site<'_>, id: NodeId, other: NodeId) -> String {
         .chain(who)
         .collect();
     format!("{who} can only reclaim and swap, and then be killed, whatever node {other} has.")
-}
-
-/// The file of a node, or where the source that has no files has it.
-fn file(site: &Site<'_>, node: NodeId, name: &str) -> String {
-    let origin = &site.machine.origin;
-    match origin.kind {
-        SourceKind::Live | SourceKind::Tree | SourceKind::Snapshot => {
-            format!("/sys/devices/system/node/node{node}/{name}")
-        }
-        _ => format!("{}, node {node}", origin.place),
-    }
 }
 
 fn huge(site: &Site<'_>, ledger: &mut Ledger) {
@@ -280,11 +270,8 @@ fn none_on(
         return None;
     }
     // A node without memory cannot have any; the pools of one that lists no size are unknown.
-    let listed = here
-        .memory
-        .get()
-        .map_or(0, |memory| memory.huge_pages.len());
-    if listed == 0 && here.has_memory() != Some(false) {
+    let listed = here.memory.get().map_or(&[][..], |it| &it.huge_pages);
+    if listed.is_empty() && here.has_memory() != Some(false) {
         ledger.skip_thing(
             HUGE,
             || subject,
@@ -302,22 +289,28 @@ fn none_on(
         Some(free) => format!("{free} free"),
         None => "how many are free is unknown".to_owned(),
     };
-    let directory = format!("hugepages/hugepages-{}kB", pool.page_bytes >> 10);
-    let name = format!("{directory}/nr_hugepages");
+    let is_same = |it: &&HugePages| it.page_bytes == pool.page_bytes;
+    let without = match listed.iter().find(is_same).or(listed.first()) {
+        Some(empty) => Fact::HugePages(node, empty.page_bytes),
+        None => Fact::Memory(node),
+    };
     let message = format!(
         "{uses}: node {node} has none, the nearest are on node {other} ({} of {pages}, {free}).",
         pool.total
     );
     let finding = Finding::new(HUGE, subject, message)
-        .evidence(file(site, node, &name), "0")
-        .evidence(file(site, other, &name), pool.total.to_string())
+        .evidence(site.place(without), "0")
+        .evidence(
+            site.place(Fact::HugePages(other, pool.page_bytes)),
+            pool.total.to_string(),
+        )
         .cost(
             site.machine.distance(node, other),
             site.machine.distance(node, node),
         );
     Some(finding.advice(format!(
-        "Reserve some there: echo COUNT > /sys/devices/system/node/node{node}/{name}, or at boot \
-         hugepagesz={}K hugepages={node}:COUNT (Linux 5.16 and later).",
-        pool.page_bytes >> 10
+        "Reserve some there: echo COUNT > /sys/devices/system/node/node{node}/hugepages/hugepages-{kilobytes}kB/\
+         nr_hugepages, or at boot hugepagesz={kilobytes}K hugepages={node}:COUNT (Linux 5.16 and later).",
+        kilobytes = pool.page_bytes >> 10
     )))
 }

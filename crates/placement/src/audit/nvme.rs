@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use nearfar_machine::{Distance, IoPolicy, Known, NodeId, NodeSet, NvmeSubsystem};
 
+use super::evidence::{Fact, node_number};
 use super::ledger::Ledger;
-use super::site::{Site, node_file, spoken};
+use super::site::{Site, spoken};
 use super::{Finding, Severity};
 use crate::path::kernel::NoNode;
 use crate::path::{NamespacePaths, PathView, Standing, View};
@@ -78,10 +79,10 @@ fn judge(site: &Site<'_>, subsystem: &NvmeSubsystem, policy: &IoPolicy, ledger: 
         };
         // What holds for one namespace holds for the subsystem: the policy is the subsystem's.
         if let Some(finding) = finding {
-            let finding = finding.subject(subsystem, &namespace.name);
+            let finding = finding.subject(site, subsystem, &namespace.name);
             ledger.add(
                 finding
-                    .evidence(policy_file(&subsystem.name), policy.as_str())
+                    .evidence(site.place(Fact::IoPolicy(&subsystem.name)), policy.as_str())
                     .advice(MEASURE),
             );
             return;
@@ -89,12 +90,8 @@ fn judge(site: &Site<'_>, subsystem: &NvmeSubsystem, policy: &IoPolicy, ledger: 
     }
 }
 
-fn policy_file(subsystem: &str) -> String {
-    format!("/sys/class/nvme-subsystem/{subsystem}/iopolicy")
-}
-
 impl Finding {
-    fn subject(mut self, subsystem: &NvmeSubsystem, namespace: &str) -> Self {
+    fn subject(mut self, site: &Site<'_>, subsystem: &NvmeSubsystem, namespace: &str) -> Self {
         self.subject = format!("{} ({namespace})", subsystem.name);
         let mut devices = subsystem
             .controllers
@@ -102,9 +99,9 @@ impl Finding {
             .filter_map(|controller| controller.device);
         self.device = devices.next();
         for controller in &subsystem.controllers {
-            if let (Some(device), Some(node)) = (controller.device, controller.node.get()) {
-                let node = node.map_or_else(|| "-1".to_owned(), |node| node.to_string());
-                self = self.evidence(node_file(device), format!("{node} ({})", controller.name));
+            if let (Some(_), Some(node)) = (controller.device, controller.node.get()) {
+                let fact = Fact::ControllerNode(&subsystem.name, &controller.name);
+                self = self.evidence(site.place(fact), node_number(*node));
             }
         }
         self

@@ -2,8 +2,9 @@
 
 use nearfar_machine::{Known, NodeId, PciDevice};
 
+use super::evidence::Fact;
 use super::ledger::Ledger;
-use super::site::{Site, node_file, spoken};
+use super::site::{Site, spoken};
 use super::{Finding, devices};
 use crate::pairs::{is_card, is_gpu};
 
@@ -69,7 +70,10 @@ fn finding(
     };
     let message = format!("No network card is on its node {node}: {at}.");
     Finding::new(NO_CARD, devices::named(device), message)
-        .evidence(node_file(device.address), node.to_string())
+        .evidence(
+            site.place(Fact::DeviceNode(device.address)),
+            node.to_string(),
+        )
         .cost(distance, None)
         .device(device.address)
         .advice(

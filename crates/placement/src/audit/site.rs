@@ -8,6 +8,7 @@ use std::rc::Rc;
 use nearfar_machine::{CpuId, CpuSet, Distance, Interrupt, Machine, NodeId, NodeSet, PciAddress};
 
 use super::AuditOptions;
+use super::evidence::{self, Fact};
 use crate::fallback::MemoryHomes;
 use crate::locality::{EffectiveNode, Localities};
 use crate::near::{self, Ring};
@@ -123,6 +124,16 @@ impl<'a> Site<'a> {
     pub fn locality(&self, device: PciAddress) -> EffectiveNode {
         self.localities.of(device)
     }
+
+    /// Where the source has a value.
+    pub fn place(&self, fact: Fact<'_>) -> String {
+        evidence::place(&self.machine.origin, fact)
+    }
+
+    /// What the source itself named as evidence.
+    pub fn said(&self, evidence: &str) -> String {
+        evidence::said(&self.machine.origin, evidence)
+    }
 }
 
 fn devices_unknown(machine: &Machine) -> Option<String> {
@@ -138,10 +149,6 @@ fn devices_unknown(machine: &Machine) -> Option<String> {
         "interrupts"
     };
     Some(format!("the device of {number} {noun} is unknown: {first}"))
-}
-
-pub(super) fn node_file(device: PciAddress) -> String {
-    format!("/sys/bus/pci/devices/{device}/numa_node")
 }
 
 /// CPUs for a sentence: "CPU 4", "CPUs 0-3".

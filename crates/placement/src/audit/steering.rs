@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{CpuId, CpuSet, Interrupt, NetworkDevice, NodeId, PciAddress};
 
+use super::evidence::Fact;
 use super::interrupts::{self, After, Direction, direction};
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes, spoken};
@@ -248,7 +249,7 @@ impl Nic<'_, '_> {
                 Severity::Notice
             })
             .evidence(
-                format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"),
+                site.place(Fact::Xps(&interface, queue)),
                 mask_text(site, mask),
             )
             .device(self.device);
@@ -357,7 +358,7 @@ impl Nic<'_, '_> {
         let interface = &self.network.name;
         Finding::new(RPS, format!("{interface} receive queue {queue}"), message)
             .evidence(
-                format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"),
+                self.site.place(Fact::Rps(interface, queue)),
                 mask_text(self.site, mask),
             )
             .device(self.device)

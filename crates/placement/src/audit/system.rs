@@ -2,6 +2,7 @@
 
 use nearfar_machine::{Node, NodeSet, Writer, WriterKind};
 
+use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::Site;
 use super::{Finding, Severity};
@@ -21,7 +22,7 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         .into_iter()
         .flatten()
     {
-        competing(writer, ledger);
+        competing(site, writer, ledger);
     }
     ledger.checked(&[INPUT]);
     for warning in &site.machine.warnings {
@@ -48,7 +49,7 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
         if let Some(has_cpus) = node.has_cpus() {
             ledger.checked(&[NO_CPUS]);
             if !has_cpus {
-                ledger.add(without_cpus(node));
+                ledger.add(without_cpus(site, node));
             }
         }
         let subject = || format!("node {}", node.id);
@@ -78,10 +79,10 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
                         }
                     ),
                 };
-                ledger.add(Finding::new(NO_MEMORY, subject(), message).evidence(
-                    format!("/sys/devices/system/node/node{}/meminfo", node.id),
-                    "MemTotal 0 kB",
-                ));
+                ledger.add(
+                    Finding::new(NO_MEMORY, subject(), message)
+                        .evidence(site.place(Fact::Memory(node.id)), "0 kB"),
+                );
             }
         }
     }
@@ -93,7 +94,7 @@ fn any_of(nodes: &NodeSet) -> String {
     numbers.join(" or ")
 }
 
-fn without_cpus(node: &Node) -> Finding {
+fn without_cpus(site: &Site<'_>, node: &Node) -> Finding {
     let holds = match (node.has_memory(), node.generic_initiator, node.tier) {
         (Some(true), _, Some(tier)) => format!("It is memory of tier {tier}, remote to every CPU."),
         (Some(true), ..) => "It has memory only, remote to every CPU.".to_owned(),
@@ -106,10 +107,8 @@ fn without_cpus(node: &Node) -> Finding {
         }
         (None, ..) => "It has no CPUs.".to_owned(),
     };
-    Finding::new(NO_CPUS, format!("node {}", node.id), holds).evidence(
-        format!("/sys/devices/system/node/node{}/cpulist", node.id),
-        "empty",
-    )
+    Finding::new(NO_CPUS, format!("node {}", node.id), holds)
+        .evidence(site.place(Fact::Cpus(node.id)), "empty")
 }
 
 fn flat(site: &Site<'_>, ledger: &mut Ledger) {
@@ -134,10 +133,8 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
         online.len(),
         flat.distance
     );
-    let finding = Finding::new(FLAT, "node distances", message).evidence(
-        format!("/sys/devices/system/node/node{}/distance", first.id),
-        row(site, first),
-    );
+    let finding = Finding::new(FLAT, "node distances", message)
+        .evidence(site.place(Fact::Distances(first.id)), row(site, first));
     ledger.add(match (fakes, flat.with_local) {
         (true, _) => finding
             .severity(Severity::Fact)
@@ -166,7 +163,7 @@ fn row(site: &Site<'_>, node: &Node) -> String {
     entries.join(" ")
 }
 
-fn competing(writer: &Writer, ledger: &mut Ledger) {
+fn competing(site: &Site<'_>, writer: &Writer, ledger: &mut Ledger) {
     let active = writer.active.get().copied();
     if active == Some(false) {
         return;
@@ -224,7 +221,7 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
     ledger.add(
         Finding::new(WRITER, name, format!("{writes}{effect}.{sure}"))
             .severity(severity)
-            .evidence(writer.evidence.clone(), writer.says.clone())
+            .evidence(site.said(&writer.evidence), writer.says.clone())
             .advice(advice),
     );
 }

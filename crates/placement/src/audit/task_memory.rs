@@ -3,6 +3,7 @@
 
 use nearfar_machine::{CpuId, Known, MAX_NUMBER, NodeBytes, NodeId, NodeSet, Task};
 
+use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::{Site, nodes};
 use super::tasks::{is_interleaved, named, total};
@@ -175,7 +176,7 @@ fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) 
             How::Confined => Severity::Warning,
             How::CpuTime(_) | How::Last => Severity::Notice,
         })
-        .evidence(memory_file(task), shares(memory))
+        .evidence(memory_place(site, task), shares(memory))
         .cost(
             site.machine.distance(at.runs, at.most),
             site.machine.distance(at.runs, site.memory_home(at.runs)),
@@ -192,15 +193,19 @@ fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) 
     };
     let finding = match (&at.how, &task.allowed_cpus, &task.last_cpu) {
         (How::Confined, Known::Yes(cpus), _) => finding.evidence(
-            format!("/proc/{}/status", task.pid),
-            format!("Cpus_allowed_list {cpus}"),
+            site.place(Fact::TaskCpus(task.pid)),
+            format!("may run on CPUs {cpus}"),
         ),
-        (How::CpuTime(seconds), _, _) => finding.evidence(
-            format!("/proc/{}/task/*/stat", task.pid),
-            format!("CPU time {seconds}"),
-        ),
+        (How::CpuTime(seconds), _, _) => {
+            let cpus = task.cpu_times.get().map_or(0, Vec::len);
+            let fact = match cpus {
+                ..2 => Fact::TaskStat(task.pid),
+                _ => Fact::ThreadStats(task.pid),
+            };
+            finding.evidence(site.place(fact), format!("CPU time {seconds}"))
+        }
         (_, _, Known::Yes(cpu)) => finding.evidence(
-            format!("/proc/{}/stat", task.pid),
+            site.place(Fact::TaskStat(task.pid)),
             format!("last on CPU {cpu}"),
         ),
         _ => finding,
@@ -250,9 +255,9 @@ fn shares(memory: &[NodeBytes]) -> String {
 }
 
 /// Where its memory by node was read.
-fn memory_file(task: &Task) -> String {
+fn memory_place(site: &Site<'_>, task: &Task) -> String {
     match &task.sample {
-        None => format!("/proc/{}/numa_maps", task.pid),
+        None => site.place(Fact::TaskMemory(task.pid)),
         Some(sample) => format!(
             "move_pages({}), {} pages, +-{}",
             task.pid,

@@ -2,6 +2,7 @@
 
 use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
 
+use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
 use super::task_memory::{self, FAR};
@@ -93,14 +94,19 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
     let after = runs
         .first()
         .and_then(|node| site.machine.distance(node, site.memory_home(node)));
-    let file = |name: &str| format!("/sys/fs/cgroup{}/{name}", cpuset.path.trim_end_matches('/'));
     let advice = format!(
         "Let its memory come from {} (AllowedMemoryNodes= of the unit), or move its CPUs.",
         nodes(&homes)
     );
     let finding = Finding::new(DISJOINT, format!("cpuset {}", cpuset.path), message)
-        .evidence(file("cpuset.cpus.effective"), allowed.to_string())
-        .evidence(file("cpuset.mems.effective"), memory.to_string())
+        .evidence(
+            site.place(Fact::CpusetCpus(&cpuset.path)),
+            allowed.to_string(),
+        )
+        .evidence(
+            site.place(Fact::CpusetNodes(&cpuset.path)),
+            memory.to_string(),
+        )
         .cost(now, after)
         .advice(advice);
     // In version 1 the kernel moves the memory only where cpuset.memory_migrate is set.
@@ -178,7 +184,7 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
         size(*bytes)
     );
     let finding = Finding::new(BALANCING, "kernel.numa_balancing", message)
-        .evidence("/proc/sys/kernel/numa_balancing", value.to_string());
+        .evidence(site.place(Fact::NumaBalancing), value.to_string());
     ledger.add(if others.is_empty() {
         finding
             .fix(Change::Sysctl { name: "kernel.numa_balancing".to_owned(), value: flipped.0.to_string() })

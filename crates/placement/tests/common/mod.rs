@@ -36,7 +36,7 @@ pub fn table(origin: DistanceOrigin, nodes: &[u32], rows: &[&[u32]]) -> Distance
 /// memory a node, half of it free, and everything else known to be empty.
 pub fn machine(cpus: &[&str], distances: &[&[u32]]) -> Machine {
     let mut machine = Machine::empty(
-        Origin::new(SourceKind::Description, "test"),
+        Origin::new(SourceKind::Live, "this system"),
         "left out by the test",
     );
     let ids: Vec<u32> = (0..cpus.len() as u32).collect();

@@ -156,7 +156,7 @@ impl Devices<'_> {
                 domain: node.0,
                 node,
                 told_by: FirmwareSource::Described,
-                evidence: self.faults.place().to_owned(),
+                evidence: format!("{}: [[bridge]] {root}", self.faults.place()),
             });
             let bridge = HostBridge {
                 root,

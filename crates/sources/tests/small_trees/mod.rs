@@ -10,6 +10,8 @@
 //!
 //! `{0-3}` in a path makes a file for each number, and `{n}` in its content stands for the number.
 
+#![allow(dead_code, reason = "each test binary uses its part of this")]
+
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;

@@ -13,8 +13,9 @@ use super::{
 };
 use crate::audit::Finding;
 use crate::audit::assignment::{self, Now};
+use crate::audit::evidence::{Fact, node_number};
 use crate::audit::ledger::Ledger;
-use crate::audit::site::{Site, cpus, node_file, spoken};
+use crate::audit::site::{Site, cpus, spoken};
 use crate::locality::EffectiveNode;
 use crate::near::Ring;
 
@@ -222,10 +223,15 @@ impl Lane<'_, '_> {
             )
         };
         let finding = Finding::new(rule, titled(placed.interrupt), message);
-        let finding = shown(finding, placed.interrupt, placed.effective).device(self.device);
-        let finding = match rule {
-            ISOLATED => kept_free(site, finding),
-            _ => finding.evidence(node_file(self.device), self.kernel_node()),
+        let finding = shown(site, finding, placed.interrupt, placed.effective).device(self.device);
+        let kernel = site.machine.pci_device(self.device).map(|it| &it.node);
+        let finding = match kernel {
+            _ if rule == ISOLATED => kept_free(site, finding),
+            Some(Known::Yes(node)) => finding.evidence(
+                site.place(Fact::DeviceNode(self.device)),
+                node_number(*node),
+            ),
+            _ => finding,
         };
         let finding = if now == after {
             finding
@@ -242,19 +248,6 @@ impl Lane<'_, '_> {
                 self.rings.get(ring).and_then(|ring| ring.distance)
             }
             Now::MustMove => self.site.distance(self.locality.node, placed.cpus.first()?),
-        }
-    }
-
-    fn kernel_node(&self) -> String {
-        match self
-            .site
-            .machine
-            .pci_device(self.device)
-            .map(|device| &device.node)
-        {
-            Some(Known::Yes(Some(node))) => node.to_string(),
-            Some(Known::Yes(None)) => "-1".to_owned(),
-            _ => "unknown".to_owned(),
         }
     }
 }
