@@ -456,9 +456,9 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
       /sys/devices/system/node/node0/distance = 10 10 10 10
       advice This table does not show what is near and what is far. Measure latency between the nodes; the firmware's SLIT is where it would be fixed.
     fact node-without-cpus | node 2: It has neither CPUs nor memory: it only says where devices are.
-      /sys/devices/system/node/node2/cpulist = empty
+      /sys/devices/system/node/node2/cpulist = no CPUs
     fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.
-      /sys/devices/system/node/node3/cpulist = empty
+      /sys/devices/system/node/node3/cpulist = no CPUs
     fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 3.
       /sys/devices/system/node/node1/meminfo = 0 kB
     fact node-without-memory | node 2: It has no memory.

@@ -1,12 +1,12 @@
 //! What evidence names: the file that was read, or what says it in a source without files.
 //!
 //! ```text
-//! this system            /sys/devices/system/node/node0/cpulist
-//! a tree                 sosreport-x/sys/devices/system/node/node0/cpulist
-//! a snapshot             server.nearfar: /sys/devices/system/node/node0/cpulist
-//! hwloc XML              topology.xml: NUMANode 0, cpuset
-//! a description          machines/two-node.toml: [[node]] 0 cpus
-//! a text, several ones   mail.txt: node 0 cpus
+//! this system            /sys/devices/system/node/node0/meminfo
+//! a tree                 sosreport-x/sys/devices/system/node/node0/meminfo
+//! a snapshot             server.nearfar: /sys/devices/system/node/node0/meminfo
+//! hwloc XML              topology.xml: NUMANode 0, local_memory
+//! a description          machines/two-node.toml: [[node]] 0 memory
+//! a text, several ones   mail.txt: node 0 memory
 //! ```
 
 use std::path::Path;
@@ -127,7 +127,7 @@ impl Fact<'_> {
         let one = |file: &str, words: &str| (file.to_owned(), words.to_owned());
         match self {
             Self::OnlineNodes => one("sys/devices/system/node/online", "online nodes"),
-            Self::Cpus(id) => node(id, "cpulist", "cpus", "cpuset"),
+            Self::Cpus(id) => node(id, "cpulist", "cpus", "cpuset and subtype"),
             Self::Memory(id) => node(id, "meminfo", "memory", "local_memory"),
             Self::HugePages(id, bytes) => {
                 let name = format!("hugepages/hugepages-{}kB/nr_hugepages", bytes >> 10);

@@ -108,7 +108,7 @@ fn without_cpus(site: &Site<'_>, node: &Node) -> Finding {
         (None, ..) => "It has no CPUs.".to_owned(),
     };
     Finding::new(NO_CPUS, format!("node {}", node.id), holds)
-        .evidence(site.place(Fact::Cpus(node.id)), "empty")
+        .evidence(site.place(Fact::Cpus(node.id)), "no CPUs")
 }
 
 fn flat(site: &Site<'_>, ledger: &mut Ledger) {
