@@ -93,10 +93,14 @@ impl Finding {
     }
 
     pub(crate) fn evidence(mut self, file: impl Into<String>, value: impl Into<String>) -> Self {
-        self.evidence.push(Evidence {
+        let evidence = Evidence {
             file: file.into(),
             value: value.into(),
-        });
+        };
+        // A description says two things with one key.
+        if !self.evidence.contains(&evidence) {
+            self.evidence.push(evidence);
+        }
         self
     }
 
