@@ -3,8 +3,8 @@
 //!
 //! Student's t of the runs' medians (or means) with a common variance. Ranks cannot serve few runs: of three a side they are never
 //! significant. From [`MIN_RANKED_RUNS`] on they do, and see a change that some runs under another load hide from the variance: of
-//! twelve runs a side with load for a quarter of the time, ranks find 5 % in four of five comparisons, Student's t in about one
-//! (the example `disturbed_rates`).
+//! twelve runs a side with load for a quarter of the time, ranks find 5 % in four of five comparisons (the example
+//! `disturbed_rates`).
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
