@@ -430,7 +430,7 @@ pub(crate) fn what_stays(
     let stay = effective(system, group).map_or(had.clone(), |now| had.intersection(&now));
     if !stay.is_empty() {
         notes.push(format!(
-            "memory that moved to nodes {stay} stays there: move it with --group-memory /{group}"
+            "memory that moved to nodes {stay} stays there: move it with --memory /{group}"
         ));
     }
     notes.extend(rebound);

@@ -56,7 +56,7 @@ pub enum ApplyError {
     )]
     Unfinished { run: ChangeSetId },
     /// There is no such run.
-    #[error("there is no change set {run} in {place}: `nearfar history` lists them")]
+    #[error("there is no change set {run} in {place}: `nearfar rollback --list` shows them")]
     NoSuchChangeSet { run: ChangeSetId, place: String },
     /// There is none with this label.
     #[error("no change set in {place} has the label {label:?}; {known}")]

@@ -54,13 +54,11 @@ pub enum Verb {
     Top(verb::top::Top),
     Exporter(verb::exporter::Exporter),
     Audit(verb::audit::Audit),
-    Explain(verb::explain::Explain),
     Spread(verb::spread::Spread),
     Path(verb::path::Path),
     Plan(verb::plan::Plan),
     Apply(verb::apply::Apply),
     Rollback(verb::rollback::Rollback),
-    History(verb::history::History),
     Prefer(verb::prefer::Prefer),
     Bench(verb::bench::Bench),
     Trace(verb::trace::Trace),
@@ -79,12 +77,12 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Look at a machine",
         &[
-            "checkup", "topo", "audit", "explain", "tasks", "top", "path", "spread", "snapshot",
+            "checkup", "topo", "audit", "tasks", "top", "path", "spread", "snapshot",
         ],
     ),
     (
         "Change it, and undo that",
-        &["plan", "apply", "rollback", "history", "prefer"],
+        &["plan", "apply", "rollback", "prefer"],
     ),
     ("Measure", &["bench", "trace", "runs", "compare"]),
     ("Emulate another machine", &["lab", "ab", "case"]),
@@ -131,13 +129,11 @@ pub fn run(command: Command) -> Outcome {
         Verb::Top(verb) => verb.run(colour),
         Verb::Exporter(verb) => verb.run(),
         Verb::Audit(verb) => verb.run(colour),
-        Verb::Explain(verb) => verb.run(colour),
         Verb::Spread(verb) => verb.run(colour),
         Verb::Path(verb) => verb.run(colour),
         Verb::Plan(verb) => verb.run(colour),
         Verb::Apply(verb) => verb.run(colour),
         Verb::Rollback(verb) => verb.run(colour),
-        Verb::History(verb) => verb.run(colour),
         Verb::Prefer(verb) => verb.run(colour),
         Verb::Bench(verb) => verb.run(colour),
         Verb::Trace(verb) => verb.run(colour),
@@ -242,6 +238,31 @@ mod tests {
             .map(|(verb, _)| verb.as_str())
             .collect();
         assert_eq!(without, BTreeSet::from_iter(NO_FORMAT));
+    }
+
+    /// Options of every experiment, beside its own ones.
+    const OF_EXPERIMENTS: [&str; 8] = [
+        "cell", "factor", "label", "no_store", "resume", "samples", "seed", "store",
+    ];
+
+    #[test]
+    fn no_verb_has_more_options_than_a_reader_of_its_help_takes_in() {
+        const MAX_OPTIONS: usize = 20;
+        let is_own = |verb: &str, id: &str| {
+            !["help", "version", "color", "verbose"].contains(&id)
+                && !(verb.starts_with("bench ") && OF_EXPERIMENTS.contains(&id))
+        };
+        for (verb, definition) in all_verbs() {
+            let options = definition
+                .get_arguments()
+                .filter(|it| !it.is_positional() && !it.is_hide_set());
+            let own = options
+                .filter(|it| is_own(&verb, it.get_id().as_str()))
+                .count();
+            // It has those of guests, runs and the store.
+            let most = if verb == "ab" { 21 } else { MAX_OPTIONS };
+            assert!(own <= most, "{verb} has {own} options");
+        }
     }
 
     #[test]

@@ -28,8 +28,8 @@ type Offer = (&'static str, &'static str, fn() -> Candidates);
 
 /// By the name of an argument in the definitions, so that an argument of that name in a new verb has them, too.
 const OFFERS: &[Offer] = &[
-    ("", "rule", rules),
     ("", "rules", rules),
+    ("", "explain", rules),
     ("", "devices", pci_devices),
     ("", "not_devices", pci_devices),
     ("", "near", near),

@@ -25,18 +25,14 @@ const NEVER_PROPOSED: [&str; 8] = [
 
 /// The options that choose a machine, and what to do where a verb has none of them.
 const OF_SOURCES: [&str; 3] = ["--source", "--root", "--fake"];
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     (
         "apply",
         "it changes the running system only; nearfar plan shows what would be changed on another machine",
     ),
     (
         "rollback",
-        "it changes the running system, or a directory with --root",
-    ),
-    (
-        "history",
-        "changes are listed where they were made: here, or in a directory with --root",
+        "changes are listed and undone where they were made: on the running system, or in a directory with --root",
     ),
     (
         "top",

@@ -74,7 +74,7 @@ fn every_answer_has_a_json_form_in_its_envelope() {
         ("pairs/1", &["topo", "--pairs", "--root", &root]),
         ("audit/1", &["audit", "--root", &root]),
         ("plan/1", &["plan", "--root", &root]),
-        ("history/1", &["history", "--root", &root]),
+        ("history/1", &["rollback", "--list", "--root", &root]),
         (
             "spread/1",
             &["spread", "--root", &root, "--count", "3", "--node", "2"],
@@ -92,8 +92,8 @@ fn every_answer_has_a_json_form_in_its_envelope() {
             ],
         ),
         ("machines/1", &["lab", "machines"]),
-        ("explain/1", &["explain", "nvme-far-path"]),
-        ("explain-rules/1", &["explain"]),
+        ("explain/1", &["audit", "--explain", "nvme-far-path"]),
+        ("explain-rules/1", &["audit", "--explain"]),
         ("checkup/1", &["checkup", "--root", &root]),
     ];
     for (schema, arguments) in verbs {
@@ -128,12 +128,10 @@ fn every_key_of_the_json_forms_is_documented() {
     answers.push(json(&[
         "apply", "--root", &root, "--yes", "--format", "json",
     ]));
-    answers.extend(
-        ["history", "rollback"].map(|verb| json(&[verb, "--root", &root, "--format", "json"])),
-    );
-    answers.push(json(&[
-        "rollback", "--root", &root, "--all", "--format", "json",
-    ]));
+    for options in [&["--list"][..], &[], &["--all"]] {
+        let rollback = ["rollback", "--root", &root, "--format", "json"];
+        answers.push(json(&[&rollback, options].concat()));
+    }
     let path = [
         "path",
         "--source",
@@ -156,8 +154,9 @@ fn every_key_of_the_json_forms_is_documented() {
     answers.push(json(&[
         "topo", "--pairs", "--source", "kunpeng", "--format", "json",
     ]));
-    answers.push(json(&["explain", "--format", "json"]));
-    answers.push(json(&["explain", "interrupt-far", "--format", "json"]));
+    answers.push(json(&["audit", "--explain", "--format", "json"]));
+    let explained = ["audit", "--explain", "interrupt-far", "--format", "json"];
+    answers.push(json(&explained));
     let keys = keys::documented(&answers);
     assert!(keys.len() > 60, "only {} keys were seen", keys.len());
 }
@@ -212,8 +211,9 @@ fn all_change_sets_are_undone_the_newest_first() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
     let is_in_force = || {
-        let history = nearfar(&["history", "--root", &root, "--fail-on", "in-force"]);
-        history.status.code().unwrap()
+        let list = ["rollback", "--list", "--fail-on", "in-force"];
+        let list = nearfar(&[&list[..], &["--root", &root]].concat());
+        list.status.code().unwrap()
     };
     let before = contents(&tree.path(""));
     assert_eq!(is_in_force(), 0);
@@ -527,7 +527,7 @@ fn man_pages_know_every_verb() {
     answer(&["man", "--directory", directory.path().to_str().unwrap()]);
     for verb in [
         "checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback",
-        "history", "bench", "lab",
+        "bench", "lab",
     ] {
         let page =
             std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();

@@ -51,7 +51,7 @@ fn names_in(directory: &str) -> Vec<String> {
 fn rules_machines_and_series_are_offered() {
     let home = tempfile::tempdir().unwrap();
     for words in [
-        &["explain", ""][..],
+        &["audit", "--explain", ""][..],
         &["plan", "--rule", ""],
         &["apply", "--rule", ""],
         &["audit", "--rule", ""],
@@ -199,7 +199,7 @@ fn every_shell_gets_a_script_that_asks_and_an_answer() {
             !script.contains(target),
             "a script names no folder of the build: {script}"
         );
-        let output = asked(shell, &["explain", "interrupt-f"], home.path());
+        let output = asked(shell, &["audit", "--explain", "interrupt-f"], home.path());
         let text = output.text();
         assert!(
             output.status.success() && text.contains("interrupt-far"),

@@ -14,9 +14,12 @@ fn failure(expectation: impl FnOnce() + std::panic::UnwindSafe) -> String {
 fn a_failed_expectation_prints_command_directory_listing_and_outputs() {
     let sandbox = Sandbox::new();
     sandbox.write("tree/empty", "12345");
-    let answer = sandbox.nearfar(["explain", "no such rule"]).run().exited(2);
+    let answer = sandbox
+        .nearfar(["audit", "--explain", "no such rule"])
+        .run()
+        .exited(2);
     let directory = sandbox.path("").parent().unwrap().display().to_string();
-    let called = format!("{} explain 'no such rule'", word(NEARFAR.as_ref()));
+    let called = format!("{} audit --explain 'no such rule'", word(NEARFAR.as_ref()));
     let text = failure(std::panic::AssertUnwindSafe(|| drop(answer.succeeded())));
     for part in [
         "wanted exit code 0",
@@ -76,7 +79,7 @@ fn input_reaches_a_command_and_a_signal_ends_it() {
 
 #[test]
 fn wrong_usage_is_told_from_other_failures() {
-    nearfar(["explain", "interupt-far"])
+    nearfar(["audit", "--explain", "interupt-far"])
         .run()
         .refused(&["did you mean", "interrupt-far"]);
 }

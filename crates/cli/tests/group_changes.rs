@@ -82,10 +82,10 @@ fn groups_and_nodes_that_do_not_exist_are_wrong_usage() {
             "--to-node",
         ),
         (
-            "plan --group-memory redis.service --to-node 1",
+            "plan --memory redis.service --to-node 1",
             "for the running system",
         ),
-        ("plan --group-memory redis.service", "--to-node"),
+        ("plan --memory redis.service", "--to-node"),
         (
             "plan --bind-unit nginx.service --to-node 1 --format systemd",
             "there is no unit nginx.service",
@@ -104,28 +104,31 @@ fn groups_and_nodes_that_do_not_exist_are_wrong_usage() {
         ),
         (
             "plan --bind-unit redis.service --format systemd",
-            "--interleave",
+            "--to-node",
         ),
         (
-            "plan --bind-unit redis.service --interleave 0,9 --format systemd",
+            "plan --bind-unit redis.service --to-node 0,2 --format systemd",
+            "--to-node takes one node",
+        ),
+        (
+            "plan --bind-unit redis.service --policy interleave --to-node 0,9 --format systemd",
             "there is no node 9",
         ),
         (
-            "plan --bind-unit redis.service --interleave none --format systemd",
+            "plan --bind-unit redis.service --policy interleave --to-node none --format systemd",
             "a list of nodes such as 0,2-3, or all",
         ),
+        ("plan --policy interleave", "--bind-unit"),
         (
-            "plan --bind-unit redis.service --to-node 1 --interleave all --format systemd",
+            "plan --memory redis.service --bind-unit redis.service --to-node 1",
             "cannot be used with",
         ),
+        ("plan --memory 0 --to-node 1", "above 0"),
         (
-            "apply --bind-unit redis.service --interleave all",
-            "systemd sets its policy when it starts it",
+            "apply --memory redis.service --to-node all",
+            "--to-node takes one node",
         ),
-        (
-            "apply --bind-unit redis.service --to-node 1",
-            "systemd sets its policy when it starts it",
-        ),
+        ("apply --bind-unit redis.service --to-node 1", "--bind-unit"),
     ] {
         run(&root, words).refused(&[says]);
     }
@@ -143,21 +146,20 @@ fn a_drop_in_is_one_that_systemd_takes() {
     .unwrap();
     for (policy, expected) in [
         (
-            "--interleave 0,2",
+            "interleave --to-node 0,2",
             "\nNUMAPolicy=interleave\nNUMAMask=0,2\n",
         ),
-        ("bind", "\nNUMAPolicy=bind\nNUMAMask=2\n"),
-        ("preferred", "\nNUMAPolicy=preferred\nNUMAMask=2\n"),
+        ("bind --to-node 2", "\nNUMAPolicy=bind\nNUMAMask=2\n"),
         (
-            "local",
+            "preferred --to-node 2",
+            "\nNUMAPolicy=preferred\nNUMAMask=2\n",
+        ),
+        (
+            "local --to-node 2",
             "\nNUMAPolicy=local\n# The CPUs of node 2.\nCPUAffinity=4-5\n",
         ),
     ] {
-        let how = match policy.starts_with("--") {
-            true => policy.to_owned(),
-            false => format!("--to-node 2 --policy {policy}"),
-        };
-        let words = format!("plan --bind-unit redis.service {how} --format systemd");
+        let words = format!("plan --bind-unit redis.service --policy {policy} --format systemd");
         let text = run(&root, &words).succeeded().text();
         assert!(text.contains(expected), "{text}");
         assert!(

@@ -53,7 +53,7 @@ fn harmless(command: &str, asked: &str) -> String {
     let is_of_source = |it: &str| it.contains("--source") || it.contains("--fake");
     if is_of_source(asked)
         && !is_of_source(command)
-        && [" --pid ", " --task-memory "]
+        && [" --pid ", " --memory "]
             .iter()
             .any(|it| command.contains(it))
     {

@@ -22,8 +22,8 @@ fn read(path: impl AsRef<Path>) -> String {
 struct Place(tempfile::TempDir);
 
 impl Place {
-    /// `history` and `rollback` are the exit codes of these verbs, `answer` is debconf's.
-    fn new(history: u8, rollback: u8, answer: bool) -> Self {
+    /// `list` and `rollback` are the exit codes of `rollback --list` and `rollback --all`, `answer` is debconf's.
+    fn new(list: u8, rollback: u8, answer: bool) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let record = |name: &str, rest: &str| {
             let log = place.path("log");
@@ -34,8 +34,7 @@ impl Place {
             fs::write(place.path(name), text).unwrap();
             fs::set_permissions(place.path(name), fs::Permissions::from_mode(0o755)).unwrap();
         };
-        let verbs =
-            format!("case $1 in history) exit {history} ;; rollback) exit {rollback} ;; esac");
+        let verbs = format!("case $2 in --list) exit {list} ;; --all) exit {rollback} ;; esac");
         record("nearfar", &verbs);
         record("deb-systemd-invoke", "");
         // Only the keeper runs.
@@ -105,7 +104,7 @@ const SERVICES: [&str; 3] = [
     "systemctl --quiet is-active nearfar-prefer.service",
     "deb-systemd-invoke stop nearfar-prefer.service",
 ];
-const HISTORY: &str = "nearfar history --fail-on in-force";
+const LIST: &str = "nearfar rollback --list --fail-on in-force";
 const QUESTION: [&str; 4] = [
     "db_fset nearfar/rollback seen false",
     "db_input critical nearfar/rollback",
@@ -118,7 +117,7 @@ fn a_removal_stops_the_services_then_asks_then_undoes() {
     let (code, calls, _) = Place::new(1, 0, true).run("prerm", "remove");
     let expected = [
         &SERVICES[..],
-        &[HISTORY],
+        &[LIST],
         &QUESTION,
         &["nearfar rollback --all", "db_stop"],
     ]
@@ -129,10 +128,10 @@ fn a_removal_stops_the_services_then_asks_then_undoes() {
 #[test]
 fn a_removal_asks_nothing_without_changes_and_undoes_nothing_without_consent() {
     let (code, calls, _) = Place::new(0, 0, true).run("prerm", "remove");
-    let nothing = [&SERVICES[..], &[HISTORY, "db_stop"]].concat();
+    let nothing = [&SERVICES[..], &[LIST, "db_stop"]].concat();
     assert_eq!((code, calls), (Some(0), owned(&nothing)));
     let (code, calls, _) = Place::new(1, 0, false).run("prerm", "remove");
-    let declined = [&SERVICES[..], &[HISTORY], &QUESTION, &["db_stop"]].concat();
+    let declined = [&SERVICES[..], &[LIST], &QUESTION, &["db_stop"]].concat();
     assert_eq!((code, calls), (Some(0), owned(&declined)));
 }
 
@@ -141,7 +140,7 @@ fn a_removal_is_refused_where_not_everything_was_undone_and_the_services_run_aga
     let (code, calls, _) = Place::new(1, 3, true).run("prerm", "remove");
     let expected = [
         &SERVICES[..],
-        &[HISTORY],
+        &[LIST],
         &QUESTION,
         &[
             "nearfar rollback --all",
@@ -174,7 +173,7 @@ fn an_upgrade_restarts_what_runs_and_an_installation_starts_nothing() {
 #[test]
 fn a_command_that_does_not_run_does_not_keep_its_package() {
     let (code, calls, message) = Place::new(127, 0, true).run("prerm", "remove");
-    let expected = [&SERVICES[..], &[HISTORY, "db_stop"]].concat();
+    let expected = [&SERVICES[..], &[LIST, "db_stop"]].concat();
     assert_eq!((code, calls), (Some(0), owned(&expected)));
     assert!(message.contains("ended with 127"), "{message}");
 }

@@ -80,14 +80,14 @@ fn every_user_reads_the_history_that_root_made() {
     let root = tree.path("").display().to_string();
     assert!(
         reader
-            .reads(&["history", "--root", &root])
+            .reads(&["rollback", "--list", "--root", &root])
             .contains("othing")
     );
     nearfar(["apply", "--root", &root, "--yes"])
         .run()
         .succeeded();
     let before = listing(&tree.path(""));
-    let said = reader.reads(&["history", "--root", &root]);
+    let said = reader.reads(&["rollback", "--list", "--root", &root]);
     assert!(
         said.contains("Change set 1") && said.contains("in force"),
         "{said}"
@@ -105,7 +105,7 @@ fn a_history_that_may_not_be_read_says_so() {
     fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
     let state = state.to_str().unwrap();
     reader
-        .run(&["history", "--state", state])
+        .run(&["rollback", "--list", "--state", state])
         .exited(3)
         .says(&[state, "ermission denied"]);
 }
@@ -174,7 +174,7 @@ fn verbs_that_read_create_nothing() {
         &["lab", "cache", "list"],
         &["lab", "cache", "limit"],
         &["lab", "doctor"],
-        &["explain"],
+        &["audit", "--explain"],
         &["topo"],
         &["audit"],
         &["plan"],

@@ -22,19 +22,19 @@ fn verbs(root: &str) -> Vec<Vec<String>> {
         "audit --root",
         "plan --root",
         "checkup --root",
-        "history --root",
+        "rollback --list --root",
         "spread --count 40 --node 2 --root",
     ];
     let of_tree = verbs.iter().map(|verb| format!("{verb} {root}"));
     let others = [
         "path --source nvme-two-controllers --cpu 0 --subsystem nvme-subsys0",
         "lab machines",
-        "explain",
+        "audit --explain",
     ];
     let others = others
         .iter()
         .map(ToString::to_string)
-        .chain(["explain nvme-far-path".to_owned()]);
+        .chain(["audit --explain nvme-far-path".to_owned()]);
     of_tree
         .chain(others)
         .map(|verb| verb.split(' ').map(str::to_owned).collect())
@@ -103,7 +103,7 @@ fn a_wider_terminal_has_wider_tables() {
         assert_eq!(made, 0, "no terminal: {}", std::io::Error::last_os_error());
         // SAFETY: openpty has just made them, and nothing else uses them.
         let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
-        let child = harness::nearfar(["explain", "nvme-far-path"])
+        let child = harness::nearfar(["audit", "--explain", "nvme-far-path"])
             .configure(|command| {
                 command.stdout(theirs);
             })

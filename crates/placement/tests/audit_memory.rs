@@ -33,7 +33,7 @@ fn a_full_node_beside_an_empty_one_and_what_it_leads_to() {
       /sys/devices/system/node/node1/meminfo = 50331648 kB free of 67108864 kB
       /proc/sys/vm/zone_reclaim_mode = 0
       cost 10 -> 21
-      advice nearfar tasks shows whose memory it is. Move that of one task (nearfar apply --task-memory PID --to-node 1), spread a service that uses all of it (nearfar plan --bind-unit UNIT --interleave 0,1 --format systemd), or start it with the policy preferred instead of bind.
+      advice nearfar tasks shows whose memory it is. Move that of one task (nearfar apply --memory PID --to-node 1), spread a service that uses all of it (nearfar plan --bind-unit UNIT --policy interleave --to-node 0,1 --format systemd), or start it with the policy preferred instead of bind.
     ");
     machine.nodes[0].memory = memory(64 * GIB, GIB, Some(20 * GIB));
     machine.settings.zone_reclaim_mode = Known::Yes(5);

@@ -215,19 +215,19 @@ fn fix_and_advice_are_the_remedy_of_the_task() {
       /proc/1/task/*/stat = CPU time 5.00 s on node 0
       cost 21 -> 10
       fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
-      advice `nearfar apply --task-memory 1 --to-node 0` moves the memory: it runs on node 0 and 6144 MiB can move there.
+      advice `nearfar apply --memory 1 --to-node 0` moves the memory: it runs on node 0 and 6144 MiB can move there.
     notice task-memory-far | task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
       /proc/2/numa_maps = N1=4.0 GiB
       /proc/2/task/*/stat = CPU time 8.00 s on node 0, 2.00 s on node 1
       cost 21 -> 10
       fix {"kind":"task-memory","pid":2,"from":"1","to":0,"shared":false}
-      advice `nearfar apply --task-memory 2 --to-node 0` moves the memory: it runs on node 0 and 4096 MiB can move there.
+      advice `nearfar apply --memory 2 --to-node 0` moves the memory: it runs on node 0 and 4096 MiB can move there.
     notice task-memory-far | task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
       /proc/3/numa_maps = N0=3.0 GiB N1=4.0 GiB
       /proc/3/task/*/stat = CPU time 6.00 s on node 0, 4.00 s on node 1
       cost 21 -> 10
       fix {"kind":"task-memory","pid":3,"from":"0","to":1,"shared":false}
-      advice `nearfar prefer --pid 3 --node 1` moves the task; after it, `nearfar apply --task-memory 3 --to-node 1` moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
+      advice `nearfar prefer --pid 3 --node 1` moves the task; after it, `nearfar apply --memory 3 --to-node 1` moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
     notice task-memory-far | task 4 (db): 4.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0.
       /proc/4/numa_maps = N1=4.0 GiB
       /proc/4/task/*/stat = CPU time 5.00 s on node 0
@@ -243,13 +243,13 @@ fn fix_and_advice_are_the_remedy_of_the_task() {
       /proc/6/task/*/stat = CPU time 9.00 s on node 0, 1.00 s on node 1
       cost 21 -> 10
       fix {"kind":"task-memory","pid":6,"from":"1","to":0,"shared":false}
-      advice `nearfar apply --task-memory 6 --to-node 0` moves the memory: it runs on node 0 and 1024 MiB can move there.
+      advice `nearfar apply --memory 6 --to-node 0` moves the memory: it runs on node 0 and 1024 MiB can move there.
     notice task-memory-far | task 7 (db): 1.0 GiB of its 1.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0.
       /proc/7/numa_maps = N1=1.0 GiB
       /proc/7/task/*/stat = CPU time 5.00 s on node 0
       cost 21 -> 10
       fix {"kind":"task-memory","pid":7,"from":"1","to":0,"shared":false}
-      advice `nearfar apply --task-memory 7 --to-node 0` moves the memory: it runs on node 0 and 1024 MiB can move there.
+      advice `nearfar apply --memory 7 --to-node 0` moves the memory: it runs on node 0 and 1024 MiB can move there.
     "#);
     let estimates: Vec<String> = audit(&machine, &AuditOptions::default())
         .findings
@@ -292,7 +292,7 @@ fn a_plan_by_the_rule_has_every_task_that_the_audit_has() {
     insta::assert_snapshot!(all.join("\n"), @r"
     task 1 (db): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.24 CPU seconds per second, which pays after 12 s.
     task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.20 CPU seconds per second, which pays after 13 s.
-    task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.36 CPU seconds per second, which pays after 5.4 s. `nearfar prefer --pid 3 --node 1` moves the task; after it, `nearfar apply --task-memory 3 --to-node 1` moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
+    task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.36 CPU seconds per second, which pays after 5.4 s. `nearfar prefer --pid 3 --node 1` moves the task; after it, `nearfar apply --memory 3 --to-node 1` moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
     task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.18 CPU seconds per second, which pays after 3.6 s.
     task 7 (db): 1.0 GiB of its 1.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
     left alone task 4 (db): `nearfar prefer --pid 4 --node 1` moves the task: 3072 MiB of its memory are pinned.
@@ -330,7 +330,7 @@ fn tasks_whose_memory_is_elsewhere() {
       /proc/1/status = may run on CPUs 0-3
       cost 21 -> 10
       fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
-      advice `nearfar apply --task-memory 1 --to-node 0` moves the memory, or `nearfar prefer --pid 1 --node 1` the task.
+      advice `nearfar apply --memory 1 --to-node 0` moves the memory, or `nearfar prefer --pid 1 --node 1` the task.
     notice task-memory-far | task 2 (floating): 3.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 0. It last ran on node 1.
       /proc/2/numa_maps = N0=3.0 GiB N1=1.0 GiB
       /proc/2/stat = last on CPU 5

@@ -142,15 +142,23 @@ pub(crate) fn role(severity: Severity) -> Role {
     }
 }
 
+/// The command that says what a rule checks.
+pub(crate) fn explanation(rule: &str) -> String {
+    format!("nearfar audit --explain {rule}")
+}
+
 fn rule(group: &Group<'_>, folder: Option<&Folder<'_>>, out: &mut Document) {
-    let docs = group.findings.first().map_or("", |finding| &finding.docs);
     let number = count(group.findings.len(), "finding");
     let title = role(group.severity).text(format!("{}  ", group.severity));
     out.gap();
     out.indented(
         0,
         title,
-        Heading.text(format!("{}  {number}  {docs}", group.rule)),
+        Heading.text(format!(
+            "{}  {number}  {}",
+            group.rule,
+            explanation(group.rule)
+        )),
     );
     let Some(folder) = folder else {
         for finding in &group.findings {

@@ -73,7 +73,7 @@ pub(crate) fn caution(change: &Change) -> Option<&'static str> {
         ),
         Change::CpusetMemory { .. } => Some(
             "the kernel moves what the group's tasks have on other nodes, shared pages as well, before the write ends (Linux \
-             5.15); rollback restores the nodes and moves nothing back: --group-memory does",
+             5.15); rollback restores the nodes and moves nothing back: --memory does",
         ),
         _ => None,
     }

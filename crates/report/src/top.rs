@@ -437,7 +437,7 @@ fn commands(pid: i32, remedy: &Remedy) -> Vec<String> {
     let Some(node) = remedy.node else {
         return Vec::new();
     };
-    let memory = format!("nearfar apply --task-memory {pid} --to-node {node}");
+    let memory = format!("nearfar apply --memory {pid} --to-node {node}");
     let task = format!("nearfar prefer --pid {pid} --node {node}");
     match remedy.action {
         Action::MoveMemory => vec![memory],

@@ -179,7 +179,7 @@ fn heading(machine: &Machine, binding: &UnitBinding, found: &str) -> String {
             format!(
                 "While the unit runs, as root:\n\
                  #     nearfar apply --cpuset-mems {unit}={nodes}\n\
-                 #     nearfar apply --group-memory {unit} --to-node {nodes}\n"
+                 #     nearfar apply --memory {unit} --to-node {nodes}\n"
             ),
         ),
     };

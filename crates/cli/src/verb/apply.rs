@@ -76,27 +76,12 @@ impl Apply {
             .or_else(|| of_target(self.dry_run, "--dry-run"))
             .or_else(|| of_target(self.target.root.is_some(), "--root"))
             .or_else(|| of_target(self.target.state.is_some(), "--state"))
-            .or_else(|| of_target(self.choice.names_process(), "--task-memory"))
+            .or_else(|| of_target(self.choice.names_process(), "--memory PID"))
             .or_else(|| of_target(self.label.is_some(), "--label"))
     }
 
     /// Reads or makes the plan, carries it out, prints what came of it.
     pub fn run(self, colour: Colour) -> Outcome {
-        if let Some((unit, node)) = self.choice.unit() {
-            let how = match node {
-                Some(node) => format!(
-                    "`nearfar plan --bind-unit {unit} --to-node {node} --format systemd` prints the drop-in, and --cpuset-mems \
-                     {unit}={node} and --group-memory {unit} --to-node {node} are for a unit that runs"
-                ),
-                None => {
-                    "`nearfar plan` with the same options and --format systemd prints the drop-in"
-                        .to_owned()
-                }
-            };
-            return Err(Failure::Input(anyhow!(
-                "cannot bind unit {unit} now: systemd sets its policy when it starts it; {how}"
-            )));
-        }
         let (plan, origin) = match &self.file {
             Some(file) => (read_plan(file)?, None),
             None => self
@@ -168,7 +153,7 @@ impl Apply {
             return Ok(());
         }
         Err(Failure::Input(anyhow!(
-            "--rate limits how fast memory is moved, and this plan moves none: leave it out, or see --task-memory and --group-memory"
+            "--rate limits how fast memory is moved, and this plan moves none: leave it out, or name a process or control group with --memory"
         )))
     }
 

@@ -1,4 +1,6 @@
-//! `nearfar audit`: findings by severity.
+//! `nearfar audit`: findings by severity, and what the rules check.
+
+mod explain;
 
 use clap::{Args, ValueEnum};
 use nearfar_lab::shell;
@@ -12,11 +14,11 @@ use crate::output;
 
 /// Report what is far, with evidence, cost and fix
 ///
-/// A rule that could not be checked says why; docs/audit.md explains each rule.
+/// A rule that could not be checked says why.
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar audit\n  nearfar audit --fail-on warning && echo all near\n  \
-                             nearfar audit --rule interrupt-far --device eth0 --all\n  \
+                             nearfar audit --rule interrupt-far --device eth0 --all\n  nearfar audit --explain interrupt-far\n  \
                              nearfar audit --source customer.nearfar --format json"
 )]
 pub struct Audit {
@@ -35,6 +37,10 @@ pub struct Audit {
     /// Show each finding with its evidence, also those that say the same of many queues or devices
     #[arg(long)]
     all: bool,
+    /// Explain this rule instead: what it compares, costs, fixes, and its limits. Without RULE, list all rules
+    #[arg(long, value_name = "RULE", conflicts_with_all = ["source", "root", "fake", "pid", "no_tasks", "rules",
+          "devices", "all", "fail_on"])]
+    explain: Option<Option<String>>,
     /// Exit with 1 when there is a finding of this severity or a higher one
     #[arg(long, value_enum, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
@@ -79,6 +85,9 @@ impl Audit {
 
     /// Reads, audits, prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        if let Some(rule) = &self.explain {
+            return explain::print(rule.as_deref(), self.format.format, colour);
+        }
         let machine = self.source.read(wanted(self.tasks.scope()))?;
         let options = PlanOptions {
             rules: (!self.rules.is_empty()).then_some(self.rules),

@@ -17,7 +17,7 @@ use nearfar_sources::{TaskScope, Want};
 use crate::args::{Colour, SourceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use group::GroupArgs;
+use group::{GroupArgs, UnitArgs};
 use memory::MemoryArgs;
 
 /// Show the changes that would fix what the audit finds
@@ -27,8 +27,8 @@ use memory::MemoryArgs;
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar plan\n  nearfar plan --format json > plan.json && nearfar apply \
-                             plan.json\n  nearfar plan --format script > near.sh\n  nearfar plan --task-memory \
-                             4711 --to-node 1 --format json > move.json\n  nearfar plan --group-memory redis.service \
+                             plan.json\n  nearfar plan --format script > near.sh\n  nearfar plan --memory 4711 \
+                             --to-node 1 --format json > move.json\n  nearfar plan --memory redis.service \
                              --to-node 1\n  nearfar plan --bind-unit redis.service --to-node 1 --format systemd"
 )]
 pub struct Plan {
@@ -36,6 +36,8 @@ pub struct Plan {
     source: SourceArgs,
     #[command(flatten)]
     choice: ChoiceArgs,
+    #[command(flatten)]
+    unit: UnitArgs,
     /// How the plan is shown
     #[arg(long, value_enum, default_value_t = PlanFormat::Table, value_name = "FORMAT")]
     format: PlanFormat,
@@ -101,19 +103,10 @@ impl ChoiceArgs {
 
     /// What has to be read of the machine.
     pub fn want(&self) -> Want {
-        match self.memory.needs_groups() || self.group.unit().is_some() {
-            true => Want {
-                task_memory: false,
-                min_task_bytes: 0,
-                ..super::audit::wanted(TaskScope::All)
-            },
+        match self.memory.needs_groups() {
+            true => want_groups(),
             false => super::audit::wanted(self.task_scope()),
         }
-    }
-
-    /// The unit that is to be bound, and its node, where it is one.
-    pub fn unit(&self) -> Option<(&str, Option<u32>)> {
-        Some((self.group.unit()?, self.memory.to_node))
     }
 
     fn task_scope(&self) -> TaskScope {
@@ -157,6 +150,15 @@ impl ChoiceArgs {
     }
 }
 
+/// The control groups of tasks, without their memory.
+fn want_groups() -> Want {
+    Want {
+        task_memory: false,
+        min_task_bytes: 0,
+        ..super::audit::wanted(TaskScope::All)
+    }
+}
+
 /// The PCI functions that options name; `None` where no device is named.
 pub fn devices(machine: &Machine, names: &[String]) -> Result<Option<Vec<PciAddress>>, Failure> {
     (!names.is_empty())
@@ -190,7 +192,7 @@ impl Plan {
 
     /// Reads, audits, plans, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        if self.choice.unit().is_some() && self.format != PlanFormat::Systemd {
+        if self.unit.is_given() && self.format != PlanFormat::Systemd {
             return Err(Failure::Input(anyhow!(
                 "--bind-unit prints a drop-in of systemd and has no other format: add --format systemd"
             )));
@@ -200,10 +202,13 @@ impl Plan {
             (true, Some(root)) => Some(Target::tree(root.clone(), None)),
             (true, None) => Some(Target::live(None)),
         };
-        let (want, target) = (self.choice.want(), target.as_ref());
+        let (want, target) = match self.unit.is_given() {
+            true => (want_groups(), target.as_ref()),
+            false => (self.choice.want(), target.as_ref()),
+        };
         let machine = self.source.read(want)?;
-        let ChoiceArgs { group, memory, .. } = &self.choice;
-        if let Some(text) = group.drop_in(&machine, target, memory.to_node) {
+        let to = self.choice.memory.to_node.as_ref();
+        if let Some(text) = self.unit.drop_in(&machine, target, to) {
             return output::print(&text?);
         }
         let plan = self.choice.plan(&machine, target)?;

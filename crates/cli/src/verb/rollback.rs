@@ -1,4 +1,6 @@
-//! `nearfar rollback`: undoes a change set of apply.
+//! `nearfar rollback`: undoes a change set of apply, or lists them.
+
+mod list;
 
 use anyhow::anyhow;
 use clap::Args;
@@ -11,18 +13,25 @@ use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Undo what apply changed
+/// Undo what apply changed, or list it
 ///
 /// Works after a crash or a kill too, and can be repeated. A value that was changed since is left alone
 /// unless --force is given.
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --change 3\n  nearfar rollback --all"
+    after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --change 3\n  nearfar rollback --list\n  \
+                             nearfar rollback --list --fail-on in-force || nearfar rollback --all"
 )]
 pub struct Rollback {
     #[command(flatten)]
     target: TargetArgs,
-    /// The change set to undo, as `nearfar history` lists them [default: the last one that is not undone]
+    /// List the change sets, and what of each is in force or was undone. Changes nothing, and needs no root
+    #[arg(long, conflicts_with_all = ["change", "all", "label", "force", "wait"])]
+    list: bool,
+    /// With --list: exit with 1 if a change set is in force or was interrupted, which `nearfar rollback` would undo
+    #[arg(long, value_enum, value_name = "STATE", requires = "list")]
+    fail_on: Option<list::FailOn>,
+    /// The change set to undo, as --list numbers them [default: the last one that is not undone]
     #[arg(long, value_name = "N")]
     change: Option<u64>,
     /// Undo every change set that is in force, the newest first; ends at the first that cannot be undone completely
@@ -53,6 +62,9 @@ impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let target = self.target.existing()?;
+        if self.list {
+            return list::print(&target, self.fail_on, self.format.format, colour);
+        }
         let mut rollbacks = Vec::new();
         // What was undone before an error is printed all the same.
         let end = match self.has_several() {

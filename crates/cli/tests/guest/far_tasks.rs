@@ -230,7 +230,7 @@ fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
     let evidence = found["evidence"].to_string();
     assert!(evidence.contains("move_pages"), "{evidence}");
     assert_eq!(found["remedy"]["action"], json!("move-memory"), "{found}");
-    let command = format!("nearfar apply --task-memory {pid} --to-node 0");
+    let command = format!("nearfar apply --memory {pid} --to-node 0");
     assert!(found["advice"].to_string().contains(&command), "{found}");
     let plan = answer(&["plan", "--rule", "task-memory-far", "--format", "json"]);
     let changes = plan["changes"].as_array().unwrap();

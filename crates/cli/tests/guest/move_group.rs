@@ -63,7 +63,7 @@ fn inside_a_group_moves() {
     fs::create_dir(GROUP).unwrap();
     let state = tempfile::tempdir().unwrap();
     let nearfar = |words: &str| nearfar(state.path(), words);
-    let (_, code, said) = nearfar("plan --group-memory work.slice --to-node 1");
+    let (_, code, said) = nearfar("plan --memory work.slice --to-node 1");
     assert!(
         code == 2 && said.contains("no process is in control group"),
         "{said}"
@@ -81,7 +81,7 @@ fn processes_move_one_by_one(
 ) {
     let (pid, before) = (holder.pid, holder.nodes());
     let short_lived = in_the_group(|| holding::fill(0, 1 << 20));
-    let (plan, code, _) = nearfar("plan --group-memory /work.slice --to-node 1");
+    let (plan, code, _) = nearfar("plan --memory /work.slice --to-node 1");
     assert_eq!(code, 0);
     for pid in [pid, short_lived.pid] {
         let reason = change_of(&plan, pid)["reason"].to_string();
@@ -125,7 +125,7 @@ fn processes_move_one_by_one(
     assert_eq!(holder.nodes(), before);
 
     assert_eq!(
-        nearfar("apply --group-memory work.slice --to-node 1 --shared --yes").1,
+        nearfar("apply --memory work.slice --to-node 1 --shared --yes").1,
         0
     );
     assert!(holder.nodes().iter().all(|&node| node == 1));
@@ -150,7 +150,7 @@ fn the_kernel_moves_them(nearfar: &dyn Fn(&str) -> (Value, i32, String), holder:
     let note = undone["changes"][0]["result"]["note"].to_string();
     assert_eq!(code, 0, "{undone}");
     assert!(
-        note.contains("cannot be so again") && note.contains("--group-memory /work.slice"),
+        note.contains("cannot be so again") && note.contains("--memory /work.slice"),
         "{note}"
     );
     assert_eq!(mems(), "0-1\n");

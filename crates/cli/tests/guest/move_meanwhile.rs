@@ -45,7 +45,7 @@ fn special_memory(target_pool: u64) {
     let (pid, before) = (holder.pid, holder.nodes());
     assert!(before.iter().all(|&node| node == 0));
 
-    let words = format!("apply --task-memory {pid} --to-node 1 --yes --format json");
+    let words = format!("apply --memory {pid} --to-node 1 --yes --format json");
     let (applied, code) = nearfar(state.path(), &words);
     let result = &applied["changes"][0]["result"];
     assert_eq!(
@@ -97,7 +97,7 @@ fn inside_huge_pages_of_pools_and_pinned_pages() {
 /// Starts a slow move, and waits until a part of it is done.
 fn slow_move(state: &Path, holder: &Holder) -> Child {
     let pid = holder.pid;
-    let words = format!("apply --task-memory {pid} --to-node 1 --yes --format json --rate {SLOW}");
+    let words = format!("apply --memory {pid} --to-node 1 --yes --format json --rate {SLOW}");
     let apply = command(state, &words)
         .stdout(Stdio::piped())
         .spawn()
@@ -148,7 +148,7 @@ fn the_target_fills_up() {
     );
     assert!(on_1 < before.len() as u64, "{on_1} {result}");
     holder.check_content();
-    let (history, _) = nearfar(state.path(), "history --format json");
+    let (history, _) = nearfar(state.path(), "rollback --list --format json");
     println!("{history}");
     let change = &history["change_sets"][0]["changes"][0];
     assert_eq!(change["state"]["state"], "made", "{history}");
@@ -182,7 +182,7 @@ fn the_process_changes(end: impl FnOnce(&mut Holder), says: &str) {
     );
     let because = result["memory"]["stopped_because"].as_str().unwrap();
     assert!(because.contains(says), "{because}");
-    let (history, _) = nearfar(state.path(), "history --format json");
+    let (history, _) = nearfar(state.path(), "rollback --list --format json");
     let change = &history["change_sets"][0]["changes"][0];
     assert_eq!(change["state"]["state"], "made", "{history}");
     let (undone, code) = nearfar(state.path(), "rollback --format json");

@@ -44,15 +44,12 @@ fn inside_there_and_back() {
 
     let (plan, _) = nearfar(
         state.path(),
-        &format!("plan --task-memory {pid} --to-node 1 --format json"),
+        &format!("plan --memory {pid} --to-node 1 --format json"),
     );
-    run(
-        state.path(),
-        &format!("plan --task-memory {pid} --to-node 1"),
-    );
+    run(state.path(), &format!("plan --memory {pid} --to-node 1"));
     let script = run(
         state.path(),
-        &format!("plan --task-memory {pid} --to-node 1 --format script"),
+        &format!("plan --memory {pid} --to-node 1 --format script"),
     );
     assert!(String::from_utf8_lossy(&script.stdout).contains("# left out: change 1: memory of"));
     let file = write_plan(state.path(), &plan);
@@ -78,7 +75,7 @@ fn inside_there_and_back() {
     assert_eq!(huge_bytes(&holder), huge, "huge pages were split");
     assert_eq!(holder.on_node_in_numa_maps(Part::Small, 1), 2048);
 
-    let (history, _) = nearfar(state.path(), "history --format json");
+    let (history, _) = nearfar(state.path(), "rollback --list --format json");
     assert_eq!(
         history["change_sets"][0]["changes"][0]["state"]["state"],
         "made"
@@ -93,7 +90,7 @@ fn inside_there_and_back() {
     assert_eq!(huge_bytes(&holder), huge);
 
     // Pages that other processes map, too.
-    let words = format!("apply --task-memory {pid} --to-node 1 --shared --yes --format json");
+    let words = format!("apply --memory {pid} --to-node 1 --shared --yes --format json");
     assert_eq!(nearfar(state.path(), &words).1, 0);
     assert!(holder.nodes().iter().all(|&node| node == 1));
     assert_eq!(nearfar(state.path(), "rollback --format json").1, 0);
@@ -110,7 +107,7 @@ fn inside_killed_interrupted_and_refused() {
     let mut holder = Holder::start(0);
     let (pid, before) = (holder.pid, holder.nodes());
     let far = |nodes: &[i32]| nodes.iter().filter(|&&node| node == 0).count();
-    let slow = format!("apply --task-memory {pid} --to-node 1 --yes --format json --rate {SLOW}");
+    let slow = format!("apply --memory {pid} --to-node 1 --yes --format json --rate {SLOW}");
     let until_half = || {
         let end = Instant::now() + Duration::from_secs(60);
         while far(&holder.nodes()) > far(&before) * 3 / 4 {
@@ -122,13 +119,13 @@ fn inside_killed_interrupted_and_refused() {
     // Killed in the middle.
     let mut apply = command(state.path(), &slow).spawn().unwrap();
     until_half();
-    let (history, _) = nearfar(state.path(), "history --format json");
+    let (history, _) = nearfar(state.path(), "rollback --list --format json");
     assert_eq!(history["change_sets"][0]["state"]["state"], "in-progress");
     apply.kill().unwrap();
     apply.wait().unwrap();
     let middle = holder.nodes();
     assert!(middle != before && middle.contains(&0), "{middle:?}");
-    let (history, _) = nearfar(state.path(), "history --format json");
+    let (history, _) = nearfar(state.path(), "rollback --list --format json");
     assert_eq!(history["change_sets"][0]["state"]["state"], "interrupted");
     let (undone, code) = nearfar(state.path(), "rollback --format json");
     assert_eq!(code, 0, "{undone}");
@@ -143,7 +140,7 @@ fn inside_killed_interrupted_and_refused() {
     assert_eq!(holder.nodes(), before);
 
     // A process that began at another time has the number.
-    let words = format!("plan --task-memory {pid} --to-node 1 --format json");
+    let words = format!("plan --memory {pid} --to-node 1 --format json");
     let (mut plan, _) = nearfar(state.path(), &words);
     let fitting = plan.clone();
     let start = &mut plan["changes"][0]["owner"]["process"]["start_ticks"];

@@ -122,7 +122,7 @@ fn moved_and_back(bytes: u64, mut look: impl FnMut(&str, &mut Holder)) {
 
     look("far", &mut far);
     is_found(pid, bytes);
-    let apply = format!("apply --task-memory {pid} --to-node 0 --yes");
+    let apply = format!("apply --memory {pid} --to-node 0 --yes");
     println!("{}", nearfar(&state(&apply)).as_str().unwrap());
     assert!(far.nodes().iter().all(|&node| node == 0));
     far.read_all();

@@ -160,13 +160,13 @@ pub const TARGETS: &[Target] = &[
         &["process 99999999"],
     ),
     target(
-        ["explain", "rule"],
-        "explain nope",
+        ["audit", "explain"],
+        "audit --explain nope",
         &["\"nope\"", "interrupt-far", "input-contradiction"],
     ),
     target(
-        ["explain", "rule"],
-        "explain interupt-far",
+        ["audit", "explain"],
+        "audit --explain interupt-far",
         &["did you mean \"interrupt-far\"?"],
     ),
     target(
@@ -250,28 +250,28 @@ pub const TARGETS: &[Target] = &[
         &["0000:99:00.0", "there are: "],
     ),
     target(
-        ["plan", "task_memory"],
-        "plan --task-memory 99999999 --to-node 0 --from-node 0",
+        ["plan", "memory"],
+        "plan --memory 99999999 --to-node 0 --from-node 0",
         &["process 99999999"],
     ),
     target(
         ["plan", "to_node"],
-        "plan --task-memory 2 --to-node 4711",
+        "plan --memory 2 --to-node 4711",
         &["node 4711", "nodes with memory: 0"],
     ),
     target(
         ["plan", "from_node"],
-        "plan --task-memory 2 --to-node 0 --from-node 4711",
+        "plan --memory 2 --to-node 0 --from-node 4711",
         &["node 4711", "nodes with memory: 0"],
     ),
     target(
-        ["plan", "task_memory"],
-        "plan --source kunpeng --task-memory 2 --to-node 0",
+        ["plan", "memory"],
+        "plan --source kunpeng --memory 2 --to-node 0",
         &["for the running system"],
     ),
     target(
-        ["plan", "group_memory"],
-        "plan --group-memory nosuch.service --to-node 0",
+        ["plan", "memory"],
+        "plan --memory nosuch.service --to-node 0",
         &["\"nosuch.service\""],
     ),
     target(
@@ -285,18 +285,13 @@ pub const TARGETS: &[Target] = &[
         &["no unit nosuch.service"],
     ),
     target(
-        ["plan", "interleave"],
-        "plan --source kunpeng --bind-unit nosuch.service --interleave 0,9 --format systemd",
+        ["plan", "to_node"],
+        "plan --source kunpeng --bind-unit nosuch.service --policy interleave --to-node 0,9 --format systemd",
         &["node 9", "nodes with memory: 0-3"],
     ),
     target(
-        ["apply", "interleave"],
-        "apply --bind-unit nosuch.service --interleave 9",
-        &["unit nosuch.service"],
-    ),
-    target(
-        ["apply", "group_memory"],
-        "apply --dry-run --group-memory nosuch.service --to-node 0",
+        ["apply", "memory"],
+        "apply --dry-run --memory nosuch.service --to-node 0",
         &["\"nosuch.service\""],
     ),
     target(
@@ -305,23 +300,18 @@ pub const TARGETS: &[Target] = &[
         &["\"nosuch.service\""],
     ),
     target(
-        ["apply", "bind_unit"],
-        "apply --bind-unit nosuch.service --to-node 0",
-        &["unit nosuch.service"],
-    ),
-    target(
-        ["apply", "task_memory"],
-        "apply --dry-run --task-memory 99999999 --to-node 0 --from-node 0",
+        ["apply", "memory"],
+        "apply --dry-run --memory 99999999 --to-node 0 --from-node 0",
         &["process 99999999"],
     ),
     target(
         ["apply", "to_node"],
-        "apply --dry-run --task-memory 2 --to-node 4711",
+        "apply --dry-run --memory 2 --to-node 4711",
         &["node 4711", "nodes with memory: 0"],
     ),
     target(
         ["apply", "from_node"],
-        "apply --dry-run --task-memory 2 --to-node 0 --from-node 4711",
+        "apply --dry-run --memory 2 --to-node 0 --from-node 4711",
         &["node 4711", "nodes with memory: 0"],
     ),
     target(
@@ -355,29 +345,29 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent"],
     ),
     target(
+        ["rollback", "root"],
+        "rollback --list --root /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
         ["rollback", "state"],
         "rollback --state /nonexistent",
         &["/nonexistent"],
     ),
     target(
+        ["rollback", "state"],
+        "rollback --list --state /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
         ["rollback", "change"],
         "rollback --root {tree} --change 999",
-        &["change set 999", "nearfar history"],
+        &["change set 999", "rollback --list"],
     ),
     target(
         ["rollback", "label"],
         "rollback --root {tree} --label nosuch",
         &["nosuch"],
-    ),
-    target(
-        ["history", "root"],
-        "history --root /nonexistent",
-        &["/nonexistent"],
-    ),
-    target(
-        ["history", "state"],
-        "history --state /nonexistent",
-        &["/nonexistent"],
     ),
     target(
         ["prefer", "node"],

@@ -91,7 +91,7 @@ pub(super) fn write(
     append_line(&folder.path().join(FILE), &entry)
 }
 
-/// The first of many: the host's answer and its `nearfar history` have all.
+/// The first of many: the host's answer and its `nearfar rollback --list` have all.
 fn some_changes(mut changes: Vec<String>) -> Vec<String> {
     let more = changes.len().saturating_sub(MAX_CHANGES);
     changes.truncate(MAX_CHANGES);

@@ -64,7 +64,7 @@ impl Remedy {
 
 /// The command that moves the memory of a process, in backquotes: words follow it.
 pub(crate) fn move_command(pid: i32, to: NodeId) -> String {
-    format!("`nearfar apply --task-memory {pid} --to-node {to}`")
+    format!("`nearfar apply --memory {pid} --to-node {to}`")
 }
 
 /// The command that moves the threads of a process, in backquotes.

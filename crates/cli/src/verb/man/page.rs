@@ -9,18 +9,10 @@ const EXAMPLES: &str = "Examples:\n";
 
 /// Related verbs: those that come before or after a verb.
 const RELATED: &[(&str, &[&str])] = &[
-    (
-        "nearfar-audit",
-        &["nearfar-explain", "nearfar-plan", "nearfar-checkup"],
-    ),
-    ("nearfar-explain", &["nearfar-audit", "nearfar-plan"]),
+    ("nearfar-audit", &["nearfar-plan", "nearfar-checkup"]),
     ("nearfar-plan", &["nearfar-audit", "nearfar-apply"]),
-    (
-        "nearfar-apply",
-        &["nearfar-plan", "nearfar-rollback", "nearfar-history"],
-    ),
-    ("nearfar-rollback", &["nearfar-apply", "nearfar-history"]),
-    ("nearfar-history", &["nearfar-apply", "nearfar-rollback"]),
+    ("nearfar-apply", &["nearfar-plan", "nearfar-rollback"]),
+    ("nearfar-rollback", &["nearfar-apply"]),
     ("nearfar-bench-probe", &["nearfar-runs", "nearfar-prefer"]),
     (
         "nearfar-prefer",

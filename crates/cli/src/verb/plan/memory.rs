@@ -17,54 +17,105 @@ use crate::verb::apply::by_who_has_to_act;
 /// Which memory is to go where.
 #[derive(Args, Clone)]
 pub struct MemoryArgs {
-    /// Move the memory of this process, and change nothing else
-    #[arg(long, value_name = "PID", value_parser = args::pid, requires = "to_node", group = "to_node_of",
+    /// Move the memory of this process (a number), or of the processes of this control group and of those below it, or of
+    /// this unit (redis.service), and change nothing else
+    #[arg(long, value_name = "TARGET", value_parser = target, requires = "to_node", group = "to_node_of",
           conflicts_with_all = super::AUDITED)]
-    task_memory: Option<i32>,
-    /// Move the memory of the processes of this control group and of those below it, or of this unit (redis.service), and
-    /// change nothing else
-    #[arg(long, value_name = "GROUP", requires = "to_node", group = "to_node_of", conflicts_with_all = super::AUDITED)]
-    group_memory: Option<String>,
-    /// The node that the memory goes to, or that the unit is bound to
-    #[arg(long, value_name = "N", requires = "to_node_of")]
-    pub to_node: Option<u32>,
+    memory: Option<MemoryTarget>,
+    /// The node that the memory goes to
+    #[arg(long, value_name = "N", requires = "to_node_of", value_parser = nodes_or_all)]
+    pub to_node: Option<ToNodes>,
     /// Move only what is on these nodes, such as 0,2-3 [default: all but --to-node]
-    #[arg(long, value_name = "LIST", requires = "to_node_of", conflicts_with = "bind_unit", value_parser = NodeSet::parse_list)]
+    #[arg(long, value_name = "LIST", requires = "memory", value_parser = NodeSet::parse_list)]
     from_node: Option<NodeSet>,
     /// Also move the pages that other processes use, such as those of libraries
-    #[arg(long, requires = "to_node_of", conflicts_with = "bind_unit")]
+    #[arg(long, requires = "memory")]
     shared: bool,
+}
+
+/// Whose memory moves.
+#[derive(Clone)]
+enum MemoryTarget {
+    Process(i32),
+    /// A control group or a unit.
+    Group(String),
+}
+
+fn target(text: &str) -> Result<MemoryTarget, String> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => args::pid(text).map(MemoryTarget::Process),
+        false => Ok(MemoryTarget::Group(text.to_owned())),
+    }
+}
+
+/// `--to-node`.
+#[derive(Clone)]
+pub enum ToNodes {
+    /// With memory.
+    All,
+    These(NodeSet),
+}
+
+fn nodes_or_all(text: &str) -> Result<ToNodes, String> {
+    match NodeSet::parse_list(text) {
+        _ if text == "all" => Ok(ToNodes::All),
+        Ok(nodes) if !nodes.is_empty() => Ok(ToNodes::These(nodes)),
+        _ => Err("a node, or a list of nodes such as 0,2-3, or all, is expected".to_owned()),
+    }
+}
+
+impl ToNodes {
+    /// The nodes of this machine.
+    pub fn of(&self, machine: &Machine) -> NodeSet {
+        match self {
+            Self::These(nodes) => nodes.clone(),
+            Self::All => with_memory(machine, |_| true),
+        }
+    }
+
+    /// The node, where only one can be meant.
+    pub fn one(&self) -> Result<NodeId, Failure> {
+        let one = |nodes: &NodeSet| nodes.iter().next().filter(|_| nodes.len() == 1);
+        match self {
+            Self::These(nodes) => one(nodes),
+            Self::All => None,
+        }
+        .ok_or_else(|| {
+            Failure::Input(anyhow::anyhow!(
+                "--to-node takes one node; several are for plan --bind-unit UNIT --policy interleave"
+            ))
+        })
+    }
 }
 
 impl MemoryArgs {
     pub fn is_given(&self) -> bool {
-        self.task_memory.is_some() || self.group_memory.is_some()
+        self.memory.is_some()
     }
 
     /// Whether one process is meant, by its number.
     pub fn names_process(&self) -> bool {
-        self.task_memory.is_some()
+        matches!(self.memory, Some(MemoryTarget::Process(_)))
     }
 
     /// Whether the control groups of tasks have to be read.
     pub fn needs_groups(&self) -> bool {
-        self.group_memory.is_some()
+        matches!(self.memory, Some(MemoryTarget::Group(_)))
     }
 
     /// The plan that moves the memory, where that was asked for.
     pub fn plan(&self, machine: &Machine) -> Option<Result<Plan, Failure>> {
-        let to = NodeId(self.to_node?);
-        match (self.task_memory, &self.group_memory) {
-            (Some(pid), _) => Some(self.of_process(machine, pid, to)),
-            (None, Some(group)) => Some(self.of_group(machine, group, to)),
-            (None, None) => None,
-        }
+        let (target, to) = (self.memory.as_ref()?, self.to_node.as_ref()?);
+        Some(to.one().and_then(|to| match target {
+            MemoryTarget::Process(pid) => self.of_process(machine, *pid, to),
+            MemoryTarget::Group(group) => self.of_group(machine, group, to),
+        }))
     }
 
     fn of_process(&self, machine: &Machine, pid: i32, to: NodeId) -> Result<Plan, Failure> {
         if machine.origin.kind != SourceKind::Live {
             return Err(Failure::Input(anyhow::anyhow!(
-                "cannot move the memory of process {pid}: --task-memory is for the running system"
+                "cannot move the memory of process {pid}: --memory is for the running system"
             )));
         }
         let request = MoveRequest {
@@ -80,7 +131,7 @@ impl MemoryArgs {
     fn of_group(&self, machine: &Machine, group: &str, to: NodeId) -> Result<Plan, Failure> {
         if machine.origin.kind != SourceKind::Live {
             return Err(Failure::Input(anyhow::anyhow!(
-                "cannot move the memory of control group {group:?}: --group-memory is for the running system"
+                "cannot move the memory of control group {group:?}: --memory is for the running system"
             )));
         }
         let request = GroupMoveRequest {
@@ -94,15 +145,18 @@ impl MemoryArgs {
     }
 
     fn from(&self, machine: &Machine, to: NodeId) -> NodeSet {
-        self.from_node.clone().unwrap_or_else(|| {
-            let others = machine.online_nodes().filter(|node| node.id != to);
-            let has_memory = others.filter(|node| {
-                let memory = node.memory.get();
-                memory.is_none_or(|memory| memory.total_bytes > 0)
-            });
-            has_memory.map(|node| node.id).collect()
-        })
+        let others = || with_memory(machine, |node| node != to);
+        self.from_node.clone().unwrap_or_else(others)
     }
+}
+
+/// The online nodes that have memory, or may have some.
+fn with_memory(machine: &Machine, is_meant: impl Fn(NodeId) -> bool) -> NodeSet {
+    let nodes = machine.online_nodes();
+    nodes
+        .filter(|node| is_meant(node.id) && node.has_memory() != Some(false))
+        .map(|node| node.id)
+        .collect()
 }
 
 /// The processes of a control group and of those below it.

@@ -5,7 +5,7 @@ use nearfar_placement::audit::{self, Audit, Finding, Severity};
 
 use super::Checkup;
 use crate::amount::count;
-use crate::audit::{Group, groups, reasons, rules};
+use crate::audit::{Group, explanation, groups, reasons, rules};
 use crate::change;
 use crate::checkup::next::{on_this_machine, plan_command};
 use crate::document::{Block, Document, Heading, Text};
@@ -53,9 +53,9 @@ fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Document {
         let left_out = left_out.map(|fold| fold.findings.len()).sum();
         more(checkup, left_out, &mut out);
     }
-    let explanation = rule.map_or("", |rule| rule.explanation);
-    let text = Text::new(Role::Dim, format!("{explanation} "));
-    out.paragraph(text.then(Role::Code, format!("nearfar explain {}", group.rule)));
+    let rule_text = rule.map_or("", |rule| rule.explanation);
+    let text = Text::new(Role::Dim, format!("{rule_text} "));
+    out.paragraph(text.then(Role::Code, explanation(group.rule)));
     let (machine, audit, source) = (&checkup.machine, &checkup.audit, &checkup.made.source);
     if group.findings.iter().any(|finding| finding.fix.is_some())
         && let Some(command) = plan_command(machine, audit, Some(group.rule), source)
