@@ -173,7 +173,7 @@ fn next_run(
     let last = runs.last().map_or(0, |run| run.0);
     let next = last.checked_add(1).ok_or_else(|| StateError::Directory {
         place: state.place.clone(),
-        because: format!("run {last} is the highest number there is: move its journal away"),
+        reason: format!("run {last} is the highest number there is: move its journal away"),
     })?;
     Ok((ChangeSetId(next), notes))
 }

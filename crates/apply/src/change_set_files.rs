@@ -32,7 +32,7 @@ impl ChangeSetFiles for StateDir {
         let names = self.names();
         let names = names.map_err(|error| ApplyError::Unreadable {
             file: self.place.clone(),
-            because: error_text(&error),
+            reason: error_text(&error),
         })?;
         let mut ids: Vec<ChangeSetId> = names.iter().filter_map(|name| id_of(name)).collect();
         ids.sort_unstable();

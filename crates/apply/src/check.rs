@@ -80,11 +80,11 @@ pub enum PlanError {
     #[error("the plan has {0} changes; no machine has that many settings")]
     TooMany(usize),
     /// A change that cannot be meant.
-    #[error("change {number} of the plan: {because}")]
+    #[error("change {number} of the plan: {reason}")]
     Change {
         /// Counted from 1.
         number: usize,
-        because: ChangeError,
+        reason: ChangeError,
     },
     /// Two changes to one file: which old value rollback should restore would hang on their order.
     #[error("changes {first} and {second} of the plan both write {file}: remove one")]
@@ -122,7 +122,7 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
     }
     let mut seen = HashMap::new();
     for (planned, number) in plan.changes.iter().zip(1..) {
-        check_planned(planned).map_err(|because| PlanError::Change { number, because })?;
+        check_planned(planned).map_err(|reason| PlanError::Change { number, reason })?;
         let setting = Setting::of(&planned.change);
         let file = setting.path();
         if let Some(first) = seen.insert(setting, number) {

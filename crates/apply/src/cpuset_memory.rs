@@ -177,9 +177,9 @@ pub fn check_cpusets(plan: &mut Plan, target: Option<&Target>) -> Result<(), App
                 planned.before = found.map(|found| found.now.trim_end().to_owned());
                 plan.changes.push(planned);
             }
-            Err(because) => {
+            Err(reason) => {
                 let subject = format!("cpuset {group}");
-                leave(plan, &planned.rule, subject, because.to_string());
+                leave(plan, &planned.rule, subject, reason.to_string());
             }
         }
     }

@@ -35,19 +35,19 @@ pub enum ApplyError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The journal could not be written; nothing was changed.
-    #[error("cannot write the journal {file}: {because}; nothing was changed")]
-    Journal { file: String, because: String },
+    #[error("cannot write the journal {file}: {reason}; nothing was changed")]
+    Journal { file: String, reason: String },
     /// The journal cannot be read.
-    #[error("cannot read the journal {file}: {because}")]
-    Unreadable { file: String, because: String },
+    #[error("cannot read the journal {file}: {reason}")]
+    Unreadable { file: String, reason: String },
     /// A journal holds a line that nearfar did not write, or that was changed since.
-    #[error("journal {file}, line {line}: {because}; rollback cannot trust this change set")]
+    #[error("journal {file}, line {line}: {reason}; rollback cannot trust this change set")]
     Corrupt {
         file: String,
         /// Counted from 1.
         line: usize,
         /// What is wrong with the line.
-        because: String,
+        reason: String,
     },
     /// An earlier change set was killed and has not been rolled back.
     #[error(

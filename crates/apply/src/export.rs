@@ -98,7 +98,7 @@ fn writings(plan: &Plan) -> Vec<Exported<'_>> {
 
 fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a> {
     let left_out =
-        |because: String| LeftOut(format!("left out: change {number}: {}", comment(&because)));
+        |reason: String| LeftOut(format!("left out: change {number}: {}", comment(&reason)));
     if plan.plan_format != PLAN_FORMAT {
         return Err(left_out(format!(
             "plan format {}, this version knows {PLAN_FORMAT}",

@@ -59,7 +59,7 @@ pub enum ChangeSetState {
     /// Its journal cannot be read or does not hold.
     Unreadable {
         /// The journal, the line, and what is wrong.
-        because: String,
+        reason: String,
     },
 }
 
@@ -103,7 +103,7 @@ pub enum WriteState {
     /// It was made in an earlier boot; the reboot has reset it.
     GoneWithReboot,
     /// Not undone; the file cannot be read.
-    NotRead { because: String },
+    NotRead { reason: String },
     /// Killed around the write: the file holds the old or the new value.
     Uncertain,
     /// The system refused it.
@@ -173,7 +173,7 @@ impl View<'_> {
             Err(error) => {
                 let (state, changes) = (
                     ChangeSetState::Unreadable {
-                        because: error.to_string(),
+                        reason: error.to_string(),
                     },
                     Vec::new(),
                 );
@@ -250,7 +250,7 @@ impl View<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return WriteState::Gone,
             Err(error) => {
                 return WriteState::NotRead {
-                    because: error_text(&error),
+                    reason: error_text(&error),
                 };
             }
         };

@@ -111,7 +111,7 @@ impl Journal {
         let place = state.journal_place(run);
         let failed = |error: &io::Error| ApplyError::Journal {
             file: place.clone(),
-            because: error_text(error),
+            reason: error_text(error),
         };
         let file = state.create(run).map_err(|error| failed(&error))?;
         let mut journal = Self {
@@ -141,7 +141,7 @@ impl Journal {
             .and_then(|file| LineFile::resume(file, contents.length, contents.records));
         let lines = lines.map_err(|error| ApplyError::Unreadable {
             file: place.clone(),
-            because: error_text(&error),
+            reason: error_text(&error),
         })?;
         Ok(Self { lines, place, run })
     }

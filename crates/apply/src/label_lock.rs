@@ -30,7 +30,7 @@ impl LabelLock {
         let name = file_name(label);
         let failed = |error: &std::io::Error| StateError::Directory {
             place: state.place.clone(),
-            because: format!("{name}: {}", error_text(error)),
+            reason: format!("{name}: {}", error_text(error)),
         };
         let file = state
             .open_file(&name, OFlags::RDWR | OFlags::CREATE)

@@ -18,9 +18,9 @@ pub struct Outcome {
     /// Every change of the plan, in its order.
     pub changes: Vec<Tried>,
     /// Why everything this change set had made was undone again, where it was.
-    pub undone_because: Option<String>,
+    pub undone_reason: Option<String>,
     /// Why the change set ended early, where it did: the journal could not be written. What was made stays recorded.
-    pub stopped_because: Option<String>,
+    pub stopped_reason: Option<String>,
     /// What the reader should know beyond the changes.
     pub notes: Vec<String>,
 }
@@ -28,8 +28,8 @@ pub struct Outcome {
 impl Outcome {
     /// Whether every change is now as the plan wants it.
     pub fn is_complete(&self) -> bool {
-        self.stopped_because.is_none()
-            && self.undone_because.is_none()
+        self.stopped_reason.is_none()
+            && self.undone_reason.is_none()
             && self
                 .changes
                 .iter()
@@ -71,11 +71,11 @@ pub enum Applied {
         memory: MovedMemory,
     },
     /// The process, one of several of the plan, has ended: it has no memory to move.
-    ProcessGone { because: String },
+    ProcessGone { reason: String },
     /// It was as wanted before; nothing was written.
     AlreadySo { now: String },
     /// Not written, for a reason that is no fault: managed by the kernel, changed since the plan, in use.
-    LeftAlone { because: String },
+    LeftAlone { reason: String },
     /// The system refused.
     Failed {
         /// What was tried and the system's answer.
@@ -131,7 +131,7 @@ pub enum Effective {
     /// The kernel does not tell.
     NotKnown {
         /// Why.
-        because: String,
+        reason: String,
     },
 }
 
@@ -214,7 +214,7 @@ pub enum UndoResult {
     /// Pages of a process were moved back.
     PagesBack { memory: RestoredMemory },
     /// The process whose memory was moved has ended, or runs another program: nothing is left to undo.
-    ProcessGone { because: String },
+    ProcessGone { reason: String },
     /// The system refused.
     Failed {
         /// Its answer.

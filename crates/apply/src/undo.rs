@@ -253,10 +253,10 @@ impl Undo<'_> {
         later_paths: &[PciAddress],
     ) -> io::Result<Option<String>> {
         if bound_driver(self.system, device).is_some()
-            && let Err(because) = may_rebind(self.system, device, driver)
+            && let Err(reason) = may_rebind(self.system, device, driver)
         {
             return Ok(Some(format!(
-                "the driver keeps the node it was bound with: {because}"
+                "the driver keeps the node it was bound with: {reason}"
             )));
         }
         rebind(self.system, device, driver)?;

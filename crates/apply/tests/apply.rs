@@ -79,12 +79,12 @@ fn what_changed_since_the_plan_is_left_alone_unless_forced() {
     tree.put(IRQ_10, "2\n");
     let plan = plan(vec![planned(interrupt(10, "4"), Some("0-7"))]);
     let outcome = apply(&plan, &tree.target(), &ApplyOptions::default()).unwrap();
-    let Applied::LeftAlone { because } = &outcome.changes[0].result else {
+    let Applied::LeftAlone { reason } = &outcome.changes[0].result else {
         panic!("{outcome:?}")
     };
     assert!(
-        because.contains("\"0-7\"") && because.contains("\"2\""),
-        "{because}"
+        reason.contains("\"0-7\"") && reason.contains("\"2\""),
+        "{reason}"
     );
     assert_eq!(tree.get(IRQ_10), "2\n");
     let forced = ApplyOptions {
@@ -173,12 +173,12 @@ fn managed_interrupts_are_left_alone_and_the_others_made() {
     let changes = [10, 11, 12].map(|irq| planned(interrupt(irq, "4"), None));
     let outcome = run(&tree, &plan(changes.into()), &kernel);
     for tried in &outcome.changes[..2] {
-        let Applied::LeftAlone { because } = &tried.result else {
+        let Applied::LeftAlone { reason } = &tried.result else {
             panic!("{outcome:?}")
         };
         assert!(
-            because.contains("the kernel manages this interrupt"),
-            "{because}"
+            reason.contains("the kernel manages this interrupt"),
+            "{reason}"
         );
     }
     assert!(matches!(outcome.changes[2].result, Applied::Made { .. }));
@@ -246,11 +246,7 @@ fn atomic_undoes_what_was_made_before_the_change_that_failed() {
     };
     let outcome = apply_with(&plan_of_all_kinds(), &tree.target(), &atomic, &kernel).unwrap();
     assert!(
-        outcome
-            .undone_because
-            .as_ref()
-            .unwrap()
-            .contains("change 3"),
+        outcome.undone_reason.as_ref().unwrap().contains("change 3"),
         "{outcome:?}"
     );
     assert!(matches!(outcome.changes[0].result, Applied::Undone { .. }));
@@ -272,7 +268,7 @@ fn an_interruption_undoes_the_run() {
         ..ApplyOptions::default()
     };
     let outcome = apply(&plan_of_all_kinds(), &tree.target(), &options).unwrap();
-    assert_eq!(outcome.undone_because.as_deref(), Some("interrupted"));
+    assert_eq!(outcome.undone_reason.as_deref(), Some("interrupted"));
     assert_eq!(tree.files(), before);
 }
 

@@ -292,10 +292,10 @@ fn each_refusal_names_its_reason_and_writes_nothing() {
         let error = check_plan(&plan, &tree.target()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         let outcome = apply(&plan, &tree.target(), &ApplyOptions::default()).unwrap();
-        let Applied::LeftAlone { because } = &outcome.changes[0].result else {
+        let Applied::LeftAlone { reason } = &outcome.changes[0].result else {
             panic!("{outcome:?}")
         };
-        assert_eq!(*because, error);
+        assert_eq!(*reason, error);
         assert_eq!(tree.files(), before);
     };
     let remove = |tree: &Tree, path: &str| std::fs::remove_file(tree.at(path)).unwrap();

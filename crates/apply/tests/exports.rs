@@ -16,7 +16,7 @@ fn hostile(text: &str) -> Plan {
     plan.left_alone.push(LeftAlone {
         subject: text.into(),
         rule: text.into(),
-        because: text.into(),
+        reason: text.into(),
     });
     for planned in &mut plan.changes {
         planned.reason = text.into();
@@ -86,7 +86,7 @@ fn golden() -> Plan {
     plan.left_alone.push(LeftAlone {
         subject: "interrupt 42 (nvme0q3)".into(),
         rule: "irq-managed".into(),
-        because: "the kernel manages it".into(),
+        reason: "the kernel manages it".into(),
     });
     plan
 }

@@ -60,14 +60,14 @@ fn full_at_any_record_what_was_made_stays_recorded_and_can_be_undone() {
             made,
             "only what was recorded was written"
         );
-        if outcome.stopped_because.is_none() {
+        if outcome.stopped_reason.is_none() {
             assert_eq!(from, 18);
             break;
         }
-        let because = outcome.stopped_because.unwrap();
+        let reason = outcome.stopped_reason.unwrap();
         assert!(
-            because.contains("change-1.journal: No space left on device"),
-            "{because}"
+            reason.contains("change-1.journal: No space left on device"),
+            "{reason}"
         );
         // Rollback restores on the full disk already, and again when there is room.
         assert!(
@@ -103,7 +103,7 @@ fn full_with_atomic_everything_is_undone() {
         };
         let outcome = apply_with(&plan_of_all_kinds(), &tree.target(), &atomic, &kernel).unwrap();
         assert_eq!(
-            outcome.undone_because.is_some(),
+            outcome.undone_reason.is_some(),
             from < 17,
             "full from record {from}"
         );

@@ -256,7 +256,7 @@ fn a_damaged_line_is_named_and_stops_rollback_but_not_history() {
     );
     let runs = history(&tree.target()).unwrap();
     assert!(
-        matches!(&runs[0].state, ChangeSetState::Unreadable { because } if because.contains("checksum"))
+        matches!(&runs[0].state, ChangeSetState::Unreadable { reason } if reason.contains("checksum"))
     );
     // And a line that is missing.
     let mut lines: Vec<&str> = whole.lines().collect();

@@ -403,10 +403,10 @@ fn devices_in_use_keep_their_driver() {
         prepare(&tree, &kernel);
         let plan = plan(vec![planned(device_node(1, Some("nvme")), None)]);
         let outcome = apply_with(&plan, &target, &ApplyOptions::default(), &kernel).unwrap();
-        let Applied::LeftAlone { because } = &outcome.changes[0].result else {
+        let Applied::LeftAlone { reason } = &outcome.changes[0].result else {
             panic!("{said}: {outcome:?}")
         };
-        assert!(because.contains(said), "{because}");
+        assert!(reason.contains(said), "{reason}");
         assert!(kernel.log().is_empty(), "{said}");
     }
 }

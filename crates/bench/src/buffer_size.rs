@@ -51,7 +51,7 @@ pub(crate) struct BufferSize {
 /// A reason to keep buffers small, and the size it allows.
 struct Limit {
     bytes: u64,
-    because: String,
+    reason: String,
 }
 
 /// Decides the size of the buffers on these nodes: as it was asked for where memory can hold that at all.
@@ -108,9 +108,7 @@ fn check_asked(
         .chain([most])
         .min_by_key(|(limit, _)| *limit);
     match least {
-        Some((limit, because)) if limit < bytes => {
-            Err(ProbeError::BufferTooLarge { bytes, because })
-        }
+        Some((limit, reason)) if limit < bytes => Err(ProbeError::BufferTooLarge { bytes, reason }),
         _ => Ok(()),
     }
 }
@@ -159,18 +157,18 @@ pub(crate) fn size_of(
     let mut buffer_bytes = wanted;
     if let Some(limit) = limit.filter(|limit| limit.bytes < wanted) {
         buffer_bytes = limit.bytes.max(MIN_BYTES);
-        let because = limit.because;
+        let reason = limit.reason;
         warnings.push(Warning::SmallBuffer {
             wanted_bytes: wanted,
             got_bytes: buffer_bytes,
-            because,
+            reason,
         });
     } else if wanted < by_cache {
-        let because = "that size was asked for".to_owned();
+        let reason = "that size was asked for".to_owned();
         warnings.push(Warning::SmallBuffer {
             wanted_bytes: by_cache,
             got_bytes: wanted,
-            because,
+            reason,
         });
     }
     // Whole megabytes, so that huge pages can fill them.
@@ -198,18 +196,18 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
     let by_time = budget.as_secs_f64() * MAX_PREPARATION_SHARE * speed / count as f64;
     let by_time = Limit {
         bytes: by_time as u64,
-        because: "a larger one could not be prepared in the time".into(),
+        reason: "a larger one could not be prepared in the time".into(),
     };
     let by_node = nodes.iter().filter_map(|&node| {
         let free = machine.node(node)?.memory.get()?.free_bytes?;
         Some(Limit {
             bytes: free / 2,
-            because: format!("node {node} has {} MiB free", free >> 20),
+            reason: format!("node {node} has {} MiB free", free >> 20),
         })
     });
     let by_spare = spare.map(|spare| Limit {
         bytes: spare / 2 / count,
-        because: format!("this process may take {} MiB more memory", spare >> 20),
+        reason: format!("this process may take {} MiB more memory", spare >> 20),
     });
     by_node.chain(by_spare).chain([by_time]).collect()
 }

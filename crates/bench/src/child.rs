@@ -27,10 +27,10 @@ pub use theirs::ServeError;
 pub enum ChildError {
     #[error("cannot start {} as a child: {source}", program.display())]
     Start { program: PathBuf, source: io::Error },
-    #[error("{because}")]
-    BadSpec { because: String },
-    #[error("{because}")]
-    Refused { because: String },
+    #[error("{reason}")]
+    BadSpec { reason: String },
+    #[error("{reason}")]
+    Refused { reason: String },
     #[error("the {what} ended before it was done ({status}){}{message}", if message.is_empty() { "" } else { ": " })]
     Ended {
         what: &'static str,

@@ -82,9 +82,9 @@ pub(crate) fn allocate(
         let first = buffers
             .skipped
             .first()
-            .map_or("no reason given", |skipped| &skipped.because);
-        let because = format!("no node's memory could be bound or reached: {first}");
-        return Err(ProbeError::NothingToMeasure { because });
+            .map_or("no reason given", |skipped| &skipped.reason);
+        let reason = format!("no node's memory could be bound or reached: {first}");
+        return Err(ProbeError::NothingToMeasure { reason });
     }
     buffers.page_kind = kind_of_all(&buffers.buffers);
     if buffers.page_kind == PageKind::Base {
@@ -151,10 +151,10 @@ impl Allocation<'_> {
             memory.populate().map_err(PoolError::Pages)?;
             Ok(memory)
         });
-        if let (Err(because), HugePages::Pool) = (&result, self.options.huge_pages) {
+        if let (Err(reason), HugePages::Pool) = (&result, self.options.huge_pages) {
             self.buffers.warnings.push(Warning::NoPool {
                 node,
-                because: because.to_string(),
+                reason: reason.to_string(),
             });
         }
         result.ok()
@@ -207,13 +207,13 @@ impl Allocation<'_> {
         };
         match refused {
             Some(error) if !is_on_node => {
-                let because = format!(
+                let reason = format!(
                     "its memory cannot be bound ({error}) nor touched first by a CPU of its own"
                 );
                 self.buffers.skipped.push(SkippedPair {
                     cpu_node: None,
                     memory_node: Some(node),
-                    because,
+                    reason,
                 });
                 return Ok(None);
             }
@@ -230,14 +230,14 @@ impl Allocation<'_> {
     fn is_in_place(&mut self, node: NodeId, memory: &Mapping) -> bool {
         match memory.share_elsewhere(node) {
             Ok(share) if share > 0.5 => {
-                let because = format!(
+                let reason = format!(
                     "{:.0} % of the pages meant for it are on another node",
                     share * 100.0
                 );
                 self.buffers.skipped.push(SkippedPair {
                     cpu_node: None,
                     memory_node: Some(node),
-                    because,
+                    reason,
                 });
                 return false;
             }

@@ -29,7 +29,8 @@ pub struct SkippedPair {
     pub cpu_node: Option<NodeId>,
     /// The node of the memory; `None` when the CPU node cannot measure any.
     pub memory_node: Option<NodeId>,
-    pub because: String,
+    #[serde(alias = "because")]
+    pub reason: String,
 }
 
 /// Picks them; `allowed` is where this process may run.
@@ -77,20 +78,20 @@ pub(crate) fn select(
             None => selection.skipped.push(SkippedPair {
                 cpu_node: Some(node.id),
                 memory_node: None,
-                because: format!(
+                reason: format!(
                     "this process may not run on the node's CPUs {online}, only on {allowed}"
                 ),
             }),
         }
     }
-    let because = match (selection.memory.is_empty(), selection.sources.is_empty()) {
+    let reason = match (selection.memory.is_empty(), selection.sources.is_empty()) {
         (true, _) => "no online node has memory".to_owned(),
         (_, true) => format!(
             "this process may run on CPUs {allowed}, none of which is on a node to measure from"
         ),
         _ => return Ok(selection),
     };
-    Err(ProbeError::NothingToMeasure { because })
+    Err(ProbeError::NothingToMeasure { reason })
 }
 
 /// The CPUs of a node that are online.
@@ -256,9 +257,9 @@ mod tests {
         assert_eq!(measuring(&selection), [(NodeId(0), CpuId(1))]);
         assert_eq!(selection.skipped.len(), 1);
         assert!(
-            selection.skipped[0].because.contains("4-7"),
+            selection.skipped[0].reason.contains("4-7"),
             "{}",
-            selection.skipped[0].because
+            selection.skipped[0].reason
         );
     }
 

@@ -92,13 +92,13 @@ pub enum ProbeError {
     },
     #[error("node {node} has no memory to measure; nodes with memory: {others}")]
     NoMemory { node: NodeId, others: NodeSet },
-    #[error("nothing to measure: {because}")]
-    NothingToMeasure { because: String },
-    #[error("cannot use a buffer of {} on each node: {because}", in_mebibytes(.bytes))]
+    #[error("nothing to measure: {reason}")]
+    NothingToMeasure { reason: String },
+    #[error("cannot use a buffer of {} on each node: {reason}", in_mebibytes(.bytes))]
     BufferTooLarge {
         /// How many bytes were asked for.
         bytes: u64,
-        because: String,
+        reason: String,
     },
     #[error(
         "cannot use a buffer of {bytes} bytes on each node: less than {least} would measure caches only"

@@ -69,7 +69,7 @@ impl PlannedChanges {
     pub(crate) fn notes(&self) -> Vec<String> {
         let left = self.left_alone.iter();
         let note =
-            |it: &LeftAlone| format!("plan=after leaves {} alone: {}", it.subject, it.because);
+            |it: &LeftAlone| format!("plan=after leaves {} alone: {}", it.subject, it.reason);
         left.map(note).collect()
     }
 }

@@ -104,7 +104,8 @@ pub struct Survey {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NotMeasured {
     pub part: Part,
-    pub because: String,
+    #[serde(alias = "because")]
+    pub reason: String,
 }
 
 /// Measures what was asked for, on the live system.
@@ -170,10 +171,10 @@ impl Measuring<'_> {
             match self.transfers() {
                 Ok(transfer) => survey.transfer = Some(self.keep(transfer)),
                 // On a machine with one CPU the rest is still worth having.
-                Err(ProbeError::NothingToMeasure { because }) if self.options.parts.len() > 1 => {
+                Err(ProbeError::NothingToMeasure { reason }) if self.options.parts.len() > 1 => {
                     survey.not_measured.push(NotMeasured {
                         part: Part::Transfer,
-                        because,
+                        reason,
                     });
                 }
                 Err(error) => return Err(error),

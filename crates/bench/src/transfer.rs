@@ -97,5 +97,6 @@ pub struct SkippedTransfer {
     pub first: CpuId,
     /// The higher CPU.
     pub second: CpuId,
-    pub because: String,
+    #[serde(alias = "because")]
+    pub reason: String,
 }

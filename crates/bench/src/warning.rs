@@ -25,7 +25,8 @@ pub enum Warning {
         wanted_bytes: u64,
         /// What it became, in bytes.
         got_bytes: u64,
-        because: String,
+        #[serde(alias = "because")]
+        reason: String,
     },
     /// The size of the last-level cache is not known.
     UnknownCache,
@@ -44,7 +45,11 @@ pub enum Warning {
     /// Base pages, as asked for.
     BasePagesAsked,
     /// The pool of huge pages that was asked for could not be used.
-    NoPool { node: NodeId, because: String },
+    NoPool {
+        node: NodeId,
+        #[serde(alias = "because")]
+        reason: String,
+    },
     /// Other processes kept CPUs busy.
     OtherLoad {
         /// How much they used, in percent of one CPU.
@@ -75,9 +80,9 @@ impl fmt::Display for Warning {
                 "the hypervisor took {percent:.1} % of CPU {cpu}'s time: times may be too long and rates too low; repeat \
                  when the host is quiet"
             ),
-            Self::SmallBuffer { wanted_bytes, got_bytes, because } => write!(
+            Self::SmallBuffer { wanted_bytes, got_bytes, reason } => write!(
                 f,
-                "buffers are {} instead of {}, because {because}: the smaller they are, the more loads come from a cache",
+                "buffers are {} instead of {}, because {reason}: the smaller they are, the more loads come from a cache",
                 mib(*got_bytes),
                 mib(*wanted_bytes)
             ),
@@ -102,9 +107,9 @@ impl fmt::Display for Warning {
                  to madvise or always would avoid that",
             ),
             Self::BasePagesAsked => f.write_str("huge pages were declined: most loads include an address translation"),
-            Self::NoPool { node, because } => write!(
+            Self::NoPool { node, reason } => write!(
                 f,
-                "node {node}'s pool of huge pages was not used ({because}): its pages are transparent ones or base pages; \
+                "node {node}'s pool of huge pages was not used ({reason}): its pages are transparent ones or base pages; \
                  nr_hugepages below the node's hugepages folder in /sys/devices/system/node fills the pool"
             ),
             Self::OtherLoad { percent } => write!(

@@ -76,7 +76,7 @@ fn a_node_that_does_not_exist_is_skipped_with_a_reason() {
                 .iter()
                 .find(|skipped| skipped.memory_node == Some(NodeId(900)));
             assert!(
-                skipped.is_some_and(|skipped| skipped.because.contains("bound")),
+                skipped.is_some_and(|skipped| skipped.reason.contains("bound")),
                 "{:?}",
                 matrix.skipped
             );

@@ -95,9 +95,9 @@ fn memory_that_may_not_be_bound_is_touched_first_from_its_node_and_that_is_said(
             .find(|skipped| skipped.memory_node == Some(NodeId(1)))
             .unwrap();
         assert!(
-            skipped.because.contains("cannot be bound"),
+            skipped.reason.contains("cannot be bound"),
             "{}",
-            skipped.because
+            skipped.reason
         );
     });
     tested.join().unwrap();

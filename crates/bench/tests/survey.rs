@@ -83,7 +83,7 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
             assert!((1.0..5e4).contains(&pair.round_trip_ns.median), "{pair:?}");
             assert_eq!(transfer.pair(pair.second, pair.first), Some(pair));
         }
-        ([], [skipped]) => assert!(skipped.because.contains("side by side"), "{skipped:?}"),
+        ([], [skipped]) => assert!(skipped.reason.contains("side by side"), "{skipped:?}"),
         other => panic!("one pair expected: {other:?}"),
     }
     let stored = serde_json::to_string(&survey).unwrap();
@@ -121,7 +121,7 @@ fn pages_are_bound_and_verified_where_there_are_nodes_to_mix_up() {
         assert!(
             skipped
                 .iter()
-                .any(|s| s.memory_node == Some(NodeId(900)) && s.because.contains("bound")),
+                .any(|s| s.memory_node == Some(NodeId(900)) && s.reason.contains("bound")),
             "{skipped:?}"
         );
     }
@@ -206,7 +206,7 @@ fn one_cpu_has_no_peer_for_transfers() {
     machine.cpu_states.online = CpuSet::single(only);
     let error = measure(&machine, &small(&[Part::Transfer])).unwrap_err();
     assert!(
-        matches!(&error, ProbeError::NothingToMeasure { because } if because.contains("two CPUs")),
+        matches!(&error, ProbeError::NothingToMeasure { reason } if reason.contains("two CPUs")),
         "{error}"
     );
     let survey = measure(&machine, &small(&[Part::Latency, Part::Transfer]))
@@ -242,7 +242,7 @@ fn a_survey_can_be_cancelled_while_it_runs() {
                 transfer: Some(transfer),
                 ..
             })) if !transfer.skipped.is_empty() => {
-                println!("skipped: cpus: {}", transfer.skipped[0].because);
+                println!("skipped: cpus: {}", transfer.skipped[0].reason);
                 continue;
             }
             Ok(result) => panic!("{part} ended early: {result:?}"),

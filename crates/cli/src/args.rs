@@ -96,9 +96,9 @@ fn only_processes(machine: &mut Machine, pids: &[i32]) -> Result<(), Failure> {
         Known::Yes(tasks) => tasks,
         Known::No { unknown_reason } => {
             let pid = pids.first().copied().unwrap_or_default();
-            let because = unknown_reason.to_string();
+            let reason = unknown_reason.to_string();
             return Err(Failure::Input(anyhow!(
-                "there is no process {pid} in {place}: its processes are unknown: {because}"
+                "there is no process {pid} in {place}: its processes are unknown: {reason}"
             )));
         }
     };

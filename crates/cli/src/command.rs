@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(without, BTreeSet::from_iter(NO_FORMAT));
     }
 
-    /// Options of every experiment, beside its own ones.
+    /// Options that every experiment has.
     const OF_EXPERIMENTS: [&str; 8] = [
         "cell", "factor", "label", "no_store", "resume", "samples", "seed", "store",
     ];

@@ -45,11 +45,11 @@ impl Failure {
 
     /// A command could not be started. As shells answer (exec in POSIX's sh): 127 where there is none, 126 where it is no
     /// program that this user may run. A process or a setting that the system refused is its refusal.
-    pub fn not_started(program: &OsStr, because: io::Error) -> Self {
+    pub fn not_started(program: &OsStr, reason: io::Error) -> Self {
         use rustix::io::Errno;
-        let errno = Errno::from_io_error(&because);
+        let errno = Errno::from_io_error(&reason);
         let error =
-            anyhow::Error::new(because).context(format!("cannot start {}", program.display()));
+            anyhow::Error::new(reason).context(format!("cannot start {}", program.display()));
         match errno {
             Some(Errno::NOENT) => Self::NotStarted(error, 127),
             // fork, and what is set between fork and exec: memory policy and affinity.

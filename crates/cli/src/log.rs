@@ -111,9 +111,9 @@ fn filter(verbose: u8, asked: Option<&str>) -> Result<Targets, Failure> {
     Ok(filter)
 }
 
-fn wrong(because: &str) -> Failure {
+fn wrong(reason: &str) -> Failure {
     Failure::input(anyhow!(
-        "{VARIABLE}: {because}; give LEVEL or CRATE=LEVEL, with commas between several"
+        "{VARIABLE}: {reason}; give LEVEL or CRATE=LEVEL, with commas between several"
     ))
 }
 

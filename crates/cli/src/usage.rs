@@ -64,7 +64,7 @@ fn explained(mut error: clap::Error, typed: &[&str]) -> clap::Error {
         ErrorKind::ValueValidation => {
             let reason = error
                 .source()
-                .and_then(|because| wanted(&because.to_string()));
+                .and_then(|reason| wanted(&reason.to_string()));
             if let (Some(wanted), Some(argument), Some(value)) = (
                 reason,
                 text(&error, ContextKind::InvalidArg),
@@ -102,8 +102,8 @@ fn explain_option(error: &mut clap::Error, typed: &[&str]) {
         error.remove(kind);
     }
     match (elsewhere, proposed) {
-        (Some((name, because)), _) => {
-            let tip = StyledStr::from(format!("{name} has no {option}: {because}"));
+        (Some((name, reason)), _) => {
+            let tip = StyledStr::from(format!("{name} has no {option}: {reason}"));
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         }
         (None, Some(proposed)) => {

@@ -152,12 +152,12 @@ fn bound_memory_and_cpus_are_where_they_should_be() {
         ..spec(Pattern::RandomReadWrite)
     };
     let mut probe = match Probe::prepare(nearfar(), &bound) {
-        Err(ChildError::Refused { because }) if because.contains("mbind") => {
-            return println!("skipped: kernel: {because}");
+        Err(ChildError::Refused { reason }) if reason.contains("mbind") => {
+            return println!("skipped: kernel: {reason}");
         }
         // A container that shows only some nodes.
-        Err(ChildError::BadSpec { because }) if because.contains("no node 0") => {
-            return println!("skipped: kernel: {because}");
+        Err(ChildError::BadSpec { reason }) if reason.contains("no node 0") => {
+            return println!("skipped: kernel: {reason}");
         }
         probe => probe.unwrap(),
     };
@@ -415,7 +415,7 @@ fn a_load_burns_about_its_share_and_says_what_it_got() {
 fn a_load_that_cannot_be_is_refused_before_it_starts() {
     let started = Load::start(nearfar(), &CpuSet::single(CpuId(60_000)), 5.0);
     assert!(
-        matches!(started, Err(ChildError::BadSpec { because }) if because.contains("no CPU 60000"))
+        matches!(started, Err(ChildError::BadSpec { reason }) if reason.contains("no CPU 60000"))
     );
     let started = Load::start(nearfar(), &CpuSet::single(some_cpu()), f64::NAN);
     assert!(matches!(started, Err(ChildError::BadSpec { .. })));

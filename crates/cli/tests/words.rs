@@ -11,6 +11,8 @@ const WORDS: &[(&str, &str)] = &[
     ("mends", "fixes"),
     ("mended", "fixed"),
     ("not_known_because", "unknown_reason"),
+    ("stopped_because", "stopped_reason"),
+    ("undone_because", "undone_reason"),
     ("not known, because", "unknown: ..."),
     ("not checked, because", "not checked: ..."),
     ("doubt", "warning"),

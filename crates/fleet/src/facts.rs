@@ -212,7 +212,7 @@ fn findings(audit: &Audit, facts: &mut Facts) {
             State::NotChecked => {
                 let mut reasons = audit.not_checked.iter();
                 let reason = reasons.find(|it| it.rule == rule.rule);
-                Value::Unknown(reason.map_or_else(String::new, |it| it.because.clone()))
+                Value::Unknown(reason.map_or_else(String::new, |it| it.reason.clone()))
             }
             _ => Value::Count(rule.findings as u64),
         };

@@ -25,9 +25,9 @@ pub fn scaled(machine: &Machine, limits: NodeLimits) -> Result<Machine, LabError
         return Ok(machine.clone());
     }
     let (mut scaled, spec) = fakes::real(machine);
-    let because = "the machine was scaled down";
-    scaled.tasks = Known::no(because);
-    scaled.cpusets = Known::no(because);
+    let reason = "the machine was scaled down";
+    scaled.tasks = Known::no(reason);
+    scaled.cpusets = Known::no(reason);
     if let Some(bytes) = limits.memory_bytes {
         for node in scaled
             .nodes

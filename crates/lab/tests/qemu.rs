@@ -102,7 +102,7 @@ fn foreign_guests_are_never_accelerated() {
     };
     let answer = qemu::acceleration_with(&Cache::at(folder.path()), &qemu, None);
     assert_eq!(answer.acceleration, Acceleration::Tcg);
-    assert!(answer.because.unwrap().contains("host's architecture"));
+    assert!(answer.reason.unwrap().contains("host's architecture"));
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn kvm_is_not_assumed_while_there_is_no_kernel_to_try_it_with() {
     assert_eq!(answer.acceleration, Acceleration::Tcg);
     assert!(
         answer
-            .because
-            .is_some_and(|because| because.contains("/dev/kvm") || because.contains("not tried"))
+            .reason
+            .is_some_and(|reason| reason.contains("/dev/kvm") || reason.contains("not tried"))
     );
 }
 

@@ -78,8 +78,8 @@ pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
             UndoStatus::NotOurs { now: mask },
         );
     }
-    if let Some(because) = outcome.failed {
-        say(1, "or more", UndoStatus::Failed { because });
+    if let Some(reason) = outcome.failed {
+        say(1, "or more", UndoStatus::Failed { reason });
     }
     undone
 }

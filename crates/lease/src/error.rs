@@ -23,8 +23,8 @@ pub enum LeaseError {
         what: String,
     },
     /// The file is none that a lease may set, or it or the value is nothing that could be put back.
-    #[error("cannot change {} for a while: {because}", path.display())]
-    File { path: PathBuf, because: String },
+    #[error("cannot change {} for a while: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
     /// The kernel took something else than what was written.
     #[error("{} says {reads:?} after {wrote:?} was written", path.display())]
     ReadBack {
@@ -45,34 +45,34 @@ pub enum LeaseError {
         error: std::io::Error,
     },
     /// A thread's mask could not be set.
-    #[error("cannot confine thread {tid}: {because}")]
+    #[error("cannot confine thread {tid}: {reason}")]
     Affinity {
         /// The thread.
         tid: i32,
-        because: String,
+        reason: String,
     },
     /// The journal could not be written; what it was to announce was not done.
-    #[error("cannot write {}: {because}; nothing was changed", file.display())]
+    #[error("cannot write {}: {reason}; nothing was changed", file.display())]
     Journal {
         /// The journal of the lease.
         file: PathBuf,
-        because: String,
+        reason: String,
     },
     /// A journal of a dead owner cannot be read.
     #[error(
-        "cannot undo what {file} says: {because}; look at it, put back what it names, and remove it"
+        "cannot undo what {file} says: {reason}; look at it, put back what it names, and remove it"
     )]
     Unreadable {
         /// The journal.
         file: String,
-        because: String,
+        reason: String,
     },
     /// Something could not be put back; the next nearfar tries again.
-    #[error("cannot put {subject} back: {because}; the next nearfar will try again")]
+    #[error("cannot put {subject} back: {reason}; the next nearfar will try again")]
     Undo {
         /// The file or the threads.
         subject: String,
-        because: String,
+        reason: String,
     },
 }
 
@@ -80,11 +80,11 @@ pub enum LeaseError {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// It cannot be opened or made, or other users can write to it.
-    #[error("cannot use the state directory {place}: {because}")]
+    #[error("cannot use the state directory {place}: {reason}")]
     Directory {
         place: String,
         /// Why not, and what to do.
-        because: String,
+        reason: String,
     },
     /// Another nearfar is changing this system.
     #[error(

@@ -60,9 +60,9 @@ pub(crate) fn checked(
     value: &[u8],
     leases: &Path,
 ) -> Result<(PathBuf, String), LeaseError> {
-    let bad = |because: String| LeaseError::File {
+    let bad = |reason: String| LeaseError::File {
         path: path.to_owned(),
-        because,
+        reason,
     };
     let new = std::str::from_utf8(value).map_err(|_| bad("the value is no text".to_owned()))?;
     // The class directories are links to where a device is today; the journal keeps the name that was checked.
@@ -164,7 +164,7 @@ impl Held {
             }),
             Err(error) => Err(LeaseError::File {
                 path,
-                because: error_text(&error),
+                reason: error_text(&error),
             }),
         }
     }
@@ -195,7 +195,7 @@ impl Held {
         let now = self.put(content);
         now.map_err(|error| LeaseError::File {
             path: self.path.clone(),
-            because: error_text(&error),
+            reason: error_text(&error),
         })
     }
 
@@ -243,7 +243,7 @@ impl Held {
             return UndoStatus::Gone;
         }
         let failed = |error: &io::Error| UndoStatus::Failed {
-            because: error_text(error),
+            reason: error_text(error),
         };
         let now = match read(&self.path) {
             Err(error) if is_gone(&error) => return UndoStatus::Gone,
@@ -265,7 +265,7 @@ impl Held {
         match self.put(&self.old) {
             Ok(back) if self.is_after(&self.old, &back) => UndoStatus::PutBack,
             Ok(back) => UndoStatus::Failed {
-                because: format!("it says {:?} after {:?} was written", back, self.old),
+                reason: format!("it says {:?} after {:?} was written", back, self.old),
             },
             Err(error) if is_gone(&error) => UndoStatus::Gone,
             Err(error) => failed(&error),

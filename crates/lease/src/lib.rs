@@ -128,7 +128,7 @@ pub enum UndoStatus {
         now: String,
     },
     /// It could not be put back; the lease stays, and the next nearfar tries again.
-    Failed { because: String },
+    Failed { reason: String },
 }
 
 /// Undoes the leases of this user whose owners are dead. Cheap where there are none: one directory is read.
@@ -382,13 +382,13 @@ impl Lease {
     ) -> Result<(), LeaseError> {
         let failed = |error: io::Error| LeaseError::Affinity {
             tid: task.tid,
-            because: error_text(&error),
+            reason: error_text(&error),
         };
         let mut member = Member::find(task.tid).map_err(failed)?;
         if member.task != task {
             return Err(LeaseError::Affinity {
                 tid: task.tid,
-                because: "it has ended".to_owned(),
+                reason: "it has ended".to_owned(),
             });
         }
         member.whole_session =
@@ -481,7 +481,7 @@ impl Lease {
         let file = self.leases.directory.join(&self.name);
         LeaseError::Journal {
             file,
-            because: error_text(error),
+            reason: error_text(error),
         }
     }
 }
@@ -497,9 +497,9 @@ impl Drop for Lease {
 impl Recovered {
     fn failed(&self) -> Option<LeaseError> {
         self.undone.iter().find_map(|undone| match &undone.status {
-            UndoStatus::Failed { because } => Some(LeaseError::Undo {
+            UndoStatus::Failed { reason } => Some(LeaseError::Undo {
                 subject: undone.subject.clone(),
-                because: because.clone(),
+                reason: reason.clone(),
             }),
             _ => None,
         })

@@ -28,9 +28,9 @@ impl Lock {
         wait: Option<Duration>,
         cancel: Option<&AtomicBool>,
     ) -> Result<Self, StateError> {
-        let refused = |because: String| StateError::Directory {
+        let refused = |reason: String| StateError::Directory {
             place: state.place.clone(),
-            because,
+            reason,
         };
         let mut file = state
             .open_lock()

@@ -57,7 +57,7 @@ impl Leases {
         let name = format!("{PREFIX}{}-{random:016x}", std::process::id());
         let unusable = |error: io::Error| LeaseError::Unreadable {
             file: format!("{}/{name}", state.place),
-            because: nearfar_proc::error_text(&error),
+            reason: nearfar_proc::error_text(&error),
         };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let mut file = state.open_file(&name, flags).map_err(unusable)?;

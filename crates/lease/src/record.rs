@@ -97,7 +97,7 @@ impl Journal {
             let name = name(header.pid, number);
             let failed = |error: &io::Error| LeaseError::Journal {
                 file: name.clone().into(),
-                because: error_text(error),
+                reason: error_text(error),
             };
             let file = match state.open_file(&name, flags) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,

@@ -143,9 +143,9 @@ fn journals(state: &StateDir) -> Result<Vec<String>, LeaseError> {
         .collect())
 }
 
-fn unreadable(state: &StateDir, name: &str, because: String) -> LeaseError {
+fn unreadable(state: &StateDir, name: &str, reason: String) -> LeaseError {
     LeaseError::Unreadable {
         file: format!("{}/{name}", state.place),
-        because,
+        reason,
     }
 }

@@ -108,7 +108,7 @@ impl Resource {
             Self::Interface(interface) => interface.restore(),
         };
         let status = removed.unwrap_or_else(|error| UndoStatus::Failed {
-            because: error_text(&error),
+            reason: error_text(&error),
         });
         let subject = self.to_string();
         tracing::info!(subject, result = ?status, "remove");
@@ -291,9 +291,9 @@ impl Lease {
             .rev()
         {
             let Undone { subject, status } = resource.remove(true);
-            if let UndoStatus::Failed { because } = status {
+            if let UndoStatus::Failed { reason } = status {
                 self.resources.push(resource.clone());
-                failed = failed.or(Some(LeaseError::Undo { subject, because }));
+                failed = failed.or(Some(LeaseError::Undo { subject, reason }));
             }
         }
         self.removed += before - self.resources.len();
@@ -308,7 +308,7 @@ impl Lease {
     fn register(&mut self, resource: Resource) -> Result<(), LeaseError> {
         resource.check().map_err(|error| LeaseError::Undo {
             subject: resource.to_string(),
-            because: error.to_string(),
+            reason: error.to_string(),
         })?;
         self.note(Record::Resource(resource.clone()), true)?;
         self.resources.push(resource);

@@ -166,7 +166,7 @@ impl Way {
             Ok(root) => Ok(Self::Tree { root, place }),
             Err(error) => Err(StateError::Directory {
                 place: tree.display().to_string(),
-                because: error_text(&error),
+                reason: error_text(&error),
             }),
         }
     }
@@ -208,7 +208,7 @@ impl Way {
         };
         StateError::Directory {
             place: self.place(),
-            because: format!("{error}{next}"),
+            reason: format!("{error}{next}"),
         }
     }
 }

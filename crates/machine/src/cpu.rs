@@ -121,15 +121,15 @@ pub struct CpuStates {
 
 impl CpuStates {
     /// These CPUs online, nothing else known, with the reason why.
-    pub fn online_only(online: CpuSet, because: impl Into<Cow<'static, str>>) -> Self {
-        let because = because.into();
-        let because = || because.clone();
+    pub fn online_only(online: CpuSet, reason: impl Into<Cow<'static, str>>) -> Self {
+        let reason = reason.into();
+        let reason = || reason.clone();
         Self {
-            possible: Known::no(because()),
+            possible: Known::no(reason()),
             online,
-            isolated: Known::no(because()),
-            nohz_full: Known::no(because()),
-            allowed: Known::no(because()),
+            isolated: Known::no(reason()),
+            nohz_full: Known::no(reason()),
+            allowed: Known::no(reason()),
         }
     }
 

@@ -24,18 +24,18 @@ pub enum Known<T> {
 
 impl<T> Known<T> {
     /// An unknown value with its reason, such as `"this source has no interrupts"`.
-    pub fn no(because: impl Into<Cow<'static, str>>) -> Self {
+    pub fn no(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::No {
-            unknown_reason: because.into(),
+            unknown_reason: reason.into(),
         }
     }
 
     /// The value, or the reason where there is none.
-    pub fn from_option<R>(value: Option<T>, because: impl FnOnce() -> R) -> Self
+    pub fn from_option<R>(value: Option<T>, reason: impl FnOnce() -> R) -> Self
     where
         R: Into<Cow<'static, str>>,
     {
-        value.map_or_else(|| Self::no(because()), Self::Yes)
+        value.map_or_else(|| Self::no(reason()), Self::Yes)
     }
 
     /// The value, or the text of the error that stands in its place.

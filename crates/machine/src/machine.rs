@@ -71,29 +71,29 @@ pub struct Machine {
 
 impl Machine {
     /// A machine without anything, every part unknown for the given reason. Sources fill in what they see.
-    pub fn empty(origin: Origin, because: impl Into<Cow<'static, str>>) -> Self {
-        let because = because.into();
-        let because = || because.clone();
+    pub fn empty(origin: Origin, reason: impl Into<Cow<'static, str>>) -> Self {
+        let reason = reason.into();
+        let reason = || reason.clone();
         Self {
             origin,
             nodes: Vec::new(),
-            possible_nodes: Known::no(because()),
-            distances: Known::no(because()),
-            firmware_distances: Known::no(because()),
+            possible_nodes: Known::no(reason()),
+            distances: Known::no(reason()),
+            firmware_distances: Known::no(reason()),
             cpus: Vec::new(),
-            cpu_states: CpuStates::online_only(CpuSet::new(), because()),
+            cpu_states: CpuStates::online_only(CpuSet::new(), reason()),
             caches: Vec::new(),
-            pci: Known::no(because()),
-            host_bridges: Known::no(because()),
-            interrupts: Known::no(because()),
-            networks: Known::no(because()),
+            pci: Known::no(reason()),
+            host_bridges: Known::no(reason()),
+            interrupts: Known::no(reason()),
+            networks: Known::no(reason()),
             disks: Vec::new(),
             os_devices: Vec::new(),
-            nvme: Known::no(because()),
-            tasks: Known::no(because()),
-            cpusets: Known::no(because()),
-            settings: Settings::unknown(because()),
-            writers: Known::no(because()),
+            nvme: Known::no(reason()),
+            tasks: Known::no(reason()),
+            cpusets: Known::no(reason()),
+            settings: Settings::unknown(reason()),
+            writers: Known::no(reason()),
             warnings: Vec::new(),
         }
     }
@@ -157,10 +157,10 @@ impl Machine {
             .first()
             .and_then(|first| first.cpus.unknown_reason());
         match (self.nodes_unknown_reason(), of_cpus) {
-            (Some(because), _) => Some(format!("which nodes there are is unknown: {because}")),
-            (None, because) => Some(format!(
+            (Some(reason), _) => Some(format!("which nodes there are is unknown: {reason}")),
+            (None, reason) => Some(format!(
                 "the CPUs of {noun} {nodes} are unknown: {}",
-                because?
+                reason?
             )),
         }
     }

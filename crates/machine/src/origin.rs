@@ -53,16 +53,16 @@ pub struct Origin {
 impl Origin {
     /// An origin of which only the kind and the place are known.
     pub fn new(kind: SourceKind, place: impl Into<String>) -> Self {
-        let because = "the source does not tell";
+        let reason = "the source does not tell";
         Self {
             kind,
             place: place.into(),
             host: None,
             boot: None,
-            kernel: Known::no(because),
+            kernel: Known::no(reason),
             kernel_base: None,
-            architecture: Known::no(because),
-            product: Known::no(because),
+            architecture: Known::no(reason),
+            product: Known::no(reason),
             firmware: None,
             cpu_model: None,
             taken_at_s: None,

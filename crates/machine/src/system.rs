@@ -27,15 +27,15 @@ fn left_out<T>() -> Known<T> {
 }
 
 impl Settings {
-    pub fn unknown(because: impl Into<Cow<'static, str>>) -> Self {
-        let because = because.into();
-        let because = || because.clone();
+    pub fn unknown(reason: impl Into<Cow<'static, str>>) -> Self {
+        let reason = reason.into();
+        let reason = || reason.clone();
         Self {
-            numa_balancing: Known::no(because()),
-            default_interrupt_affinity: Known::no(because()),
-            governor: Known::no(because()),
-            transparent_huge_pages: Known::no(because()),
-            zone_reclaim_mode: Known::no(because()),
+            numa_balancing: Known::no(reason()),
+            default_interrupt_affinity: Known::no(reason()),
+            governor: Known::no(reason()),
+            transparent_huge_pages: Known::no(reason()),
+            zone_reclaim_mode: Known::no(reason()),
         }
     }
 }

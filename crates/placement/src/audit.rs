@@ -119,7 +119,7 @@ impl Audit {
 pub struct NotChecked {
     pub rule: &'static str,
     /// What was missing and why; reads well after "not checked: ".
-    pub because: String,
+    pub reason: String,
 }
 
 /// Checks every rule of [`RULES`].

@@ -209,7 +209,8 @@ pub struct LeftAlone {
     /// What: "interrupt 42 (nvme0q3)".
     pub subject: String,
     pub rule: String,
-    pub because: String,
+    #[serde(alias = "because")]
+    pub reason: String,
 }
 
 /// CPUs by nearness to a node.

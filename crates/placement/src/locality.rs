@@ -58,16 +58,16 @@ pub enum How {
         example: PciAddress,
     },
     Unknown {
-        because: String,
+        reason: String,
     },
 }
 
 impl EffectiveNode {
-    fn unknown(because: impl Into<String>) -> Self {
+    fn unknown(reason: impl Into<String>) -> Self {
         Self {
             node: None,
             how: How::Unknown {
-                because: because.into(),
+                reason: reason.into(),
             },
         }
     }
@@ -81,10 +81,10 @@ impl EffectiveNode {
 impl std::fmt::Display for EffectiveNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Some(node) = self.node else {
-            let How::Unknown { because } = &self.how else {
+            let How::Unknown { reason } = &self.how else {
                 return f.write_str("node unknown");
             };
-            return write!(f, "node unknown: {because}");
+            return write!(f, "node unknown: {reason}");
         };
         match &self.how {
             How::Kernel => write!(f, "node {node}"),
@@ -115,7 +115,7 @@ impl std::fmt::Display for EffectiveNode {
                     "node {node} (inferred from {count} other devices on root bus {root})"
                 )
             }
-            How::Unknown { because } => write!(f, "node {node}: {because}"),
+            How::Unknown { reason } => write!(f, "node {node}: {reason}"),
         }
     }
 }
@@ -155,11 +155,11 @@ impl<'a> Localities<'a> {
     /// Where the device at this address is.
     pub fn of(&self, address: PciAddress) -> EffectiveNode {
         let Some(device) = self.machine.pci_device(address) else {
-            let because = self.machine.pci.unknown_reason().map_or_else(
+            let reason = self.machine.pci.unknown_reason().map_or_else(
                 || format!("there is no PCI device {address}"),
-                |because| format!("PCI devices: {because}"),
+                |reason| format!("PCI devices: {reason}"),
             );
-            return EffectiveNode::unknown(because);
+            return EffectiveNode::unknown(reason);
         };
         match kernel_node(self.machine, device) {
             Some(node) => EffectiveNode {
@@ -238,11 +238,11 @@ impl<'a> Localities<'a> {
                 told.node
             ),
             (None, Some(bridge)) => match bridge.firmware.unknown_reason() {
-                Some(because) => format!("the firmware's node is unknown ({because})"),
+                Some(reason) => format!("the firmware's node is unknown ({reason})"),
                 None => "the firmware says nothing".to_owned(),
             },
             (None, None) => match self.machine.host_bridges.unknown_reason() {
-                Some(because) => format!("the firmware's node is unknown ({because})"),
+                Some(reason) => format!("the firmware's node is unknown ({reason})"),
                 None => "its host bridge is unknown".to_owned(),
             },
         };

@@ -60,7 +60,7 @@ pub struct PathView {
     pub standing: Standing,
     /// Why, where it is not used or the class is an assumption.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub because: Option<String>,
+    pub reason: Option<String>,
     /// The kernel's node of the controller; `null` where the kernel says none.
     pub kernel_node: Known<Option<NodeId>>,
     /// What the policy `numa` compares: for a controller without a node 10 where the kernel counts it as local, else
@@ -97,14 +97,14 @@ pub struct PolicyChoice {
     pub paths: Vec<String>,
     /// False where `paths` are candidates, one of which is taken.
     pub certain: bool,
-    pub because: String,
+    pub reason: String,
 }
 
 /// A question without an answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PathError {
-    #[error("NVMe subsystems are unknown: {because}")]
-    NotKnown { because: String },
+    #[error("NVMe subsystems are unknown: {reason}")]
+    NotKnown { reason: String },
     #[error("there is no NVMe subsystem {name:?}; {}", alternatives(name, .known))]
     UnknownSubsystem { name: String, known: Vec<String> },
     #[error("CPU {cpu} {}; CPUs that are online: {online}", if *.offline { "is offline" } else { "is not in this machine" })]
@@ -124,7 +124,7 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         Known::Yes(subsystems) => subsystems,
         Known::No { unknown_reason } => {
             return Err(PathError::NotKnown {
-                because: unknown_reason.to_string(),
+                reason: unknown_reason.to_string(),
             });
         }
     };
@@ -219,7 +219,7 @@ impl<'a> View<'a> {
             .controllers
             .iter()
             .find(|controller| controller.name == path.controller);
-        let (standing, because) = standing(
+        let (standing, reason) = standing(
             path,
             controller,
             kernel::deleting_is_usable(&self.machine.origin),
@@ -239,7 +239,7 @@ impl<'a> View<'a> {
             name: path.name.clone(),
             controller: path.controller.clone(),
             standing,
-            because,
+            reason,
             kernel_distance,
             kernel_node,
             distance: locality

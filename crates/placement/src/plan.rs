@@ -55,11 +55,8 @@ pub enum PlanOptionsError {
         address: PciAddress,
         known: Vec<String>,
     },
-    #[error("PCI device {address} cannot be found: which devices there are is unknown: {because}")]
-    DevicesNotKnown {
-        address: PciAddress,
-        because: String,
-    },
+    #[error("PCI device {address} cannot be found: which devices there are is unknown: {reason}")]
+    DevicesNotKnown { address: PciAddress, reason: String },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -104,7 +101,7 @@ impl PlanOptions {
             (Some(&address), Known::No { unknown_reason }) => {
                 Err(PlanOptionsError::DevicesNotKnown {
                     address,
-                    because: unknown_reason.to_string(),
+                    reason: unknown_reason.to_string(),
                 })
             }
         }
@@ -206,23 +203,23 @@ impl Draft<'_> {
                 "overriding a device's node taints the kernel and stops the device for a moment: only when asked for",
             ),
             Some(Change::Sysctl { name, .. }) if !self.options.names_rule(finding.rule) => {
-                let because =
+                let reason =
                     format!("{name} holds for the whole system: only when rule {} is asked for", finding.rule);
-                self.leave(finding, &because);
+                self.leave(finding, &reason);
             }
             Some(Change::TaskMemory { .. }) if !self.options.names_rule(finding.rule) => {
-                let because = format!(
+                let reason = format!(
                     "moving a process's memory slows it down meanwhile: only when rule {} is asked for",
                     finding.rule
                 );
-                self.leave(finding, &because);
+                self.leave(finding, &reason);
             }
             Some(Change::CpusetMemory { .. }) if !self.options.names_rule(finding.rule) => {
-                let because = format!(
+                let reason = format!(
                     "the kernel moves the memory of the group meanwhile: only when rule {} is asked for",
                     finding.rule
                 );
-                self.leave(finding, &because);
+                self.leave(finding, &reason);
             }
             // XPS was judged against the interrupts as they would be.
             Some(Change::Xps { .. }) if finding.device.is_some_and(|device| self.unmoved.contains(&device)) => self
@@ -233,24 +230,24 @@ impl Draft<'_> {
             Some(change) => self.plan(finding, change.clone()),
             // What to do instead, or why nothing.
             None if finding.rule == FAR => {
-                let because = finding.advice.as_deref().unwrap_or("no remedy is known");
-                self.leave(finding, because);
+                let reason = finding.advice.as_deref().unwrap_or("no remedy is known");
+                self.leave(finding, reason);
             }
             None if finding.rule == NVME => self.policy(finding),
             None if finding.rule == MANAGED => self.leave(finding, "the kernel alone places managed interrupts"),
             None if finding.rule == WRITER => {
-                let because = finding.advice.as_deref().unwrap_or("it writes the same settings");
-                self.leave(finding, because);
+                let reason = finding.advice.as_deref().unwrap_or("it writes the same settings");
+                self.leave(finding, reason);
             }
             None => {}
         }
     }
 
-    fn leave(&mut self, finding: &Finding, because: &str) {
+    fn leave(&mut self, finding: &Finding, reason: &str) {
         self.left_alone.push(LeftAlone {
             subject: finding.subject.clone(),
             rule: finding.rule.to_owned(),
-            because: because.to_owned(),
+            reason: reason.to_owned(),
         });
     }
 

@@ -77,11 +77,11 @@ pub enum SpreadError {
         /// The online node nearest to it, where a table (the firmware's) gives distances for it.
         nearest: Option<(NodeId, Distance)>,
     },
-    #[error("cannot order CPUs by their distance from node {node}: {because}")]
+    #[error("cannot order CPUs by their distance from node {node}: {reason}")]
     UnknownCpus {
         node: NodeId,
         /// Which nodes, or whose CPUs, are unknown and why.
-        because: String,
+        reason: String,
     },
     #[error(
         "no usable CPU: {online} are online, {kept_free} are kept free of housekeeping, {allowed} are allowed"
@@ -178,8 +178,8 @@ fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> 
     let Some(node) = request.node else {
         return Ok(());
     };
-    if let Some(because) = machine.cpu_nodes_unknown_reason() {
-        return Err(SpreadError::UnknownCpus { node, because });
+    if let Some(reason) = machine.cpu_nodes_unknown_reason() {
+        return Err(SpreadError::UnknownCpus { node, reason });
     }
     match machine.node(node) {
         Some(listed) if listed.online => Ok(()),

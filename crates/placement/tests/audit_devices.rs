@@ -525,7 +525,7 @@ fn interrupts_of_unknown_devices_are_counted_where_rules_would_need_the_device()
     for rule in ["interrupt-far", "queues-share-cpu", "managed-interrupt"] {
         let said = found.not_checked.iter().find(|it| it.rule == rule).unwrap();
         assert_eq!(
-            said.because,
+            said.reason,
             "the device of 2 interrupts is unknown: PCI-MSI does not name it"
         );
         assert!(!found.checked.contains(&rule), "{rule}");
@@ -544,7 +544,7 @@ fn a_function_of_unknown_class_may_move_data() {
         .not_checked
         .iter()
         .find(|it| it.rule == "device-without-node");
-    assert!(said.unwrap().because.contains("its class is unknown"));
+    assert!(said.unwrap().reason.contains("its class is unknown"));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn nodes_alike_are_not_a_finding_and_unknown_ones_are_named() {
     machine.nodes[1].memory = Known::no("node1/meminfo: permission denied");
     let found = audit(&machine, &AuditOptions::default());
     let not = found.not_checked.iter().find(|it| it.rule == RULE).unwrap();
-    assert_eq!(not.because, "node 1: node1/meminfo: permission denied");
+    assert_eq!(not.reason, "node 1: node1/meminfo: permission denied");
 }
 
 fn pools(machine: &mut Machine, totals: [u64; 2]) {
@@ -157,7 +157,7 @@ fn huge_pages_on_the_other_node_than_the_card_or_task() {
     assert!(found.findings.iter().all(|it| it.rule != RULE));
     let not = found.not_checked.iter().find(|it| it.rule == RULE).unwrap();
     assert_eq!(
-        not.because,
+        not.reason,
         "0000:81:00.0 (vfio-pci) and 2 more: the huge pages of node 1 are unknown"
     );
 }

@@ -286,7 +286,7 @@ fn a_plan_by_the_rule_has_every_task_that_the_audit_has() {
     let left = named
         .left_alone
         .iter()
-        .map(|it| format!("left alone {}: {}", it.subject, it.because));
+        .map(|it| format!("left alone {}: {}", it.subject, it.reason));
     let all: Vec<String> = moves.chain(left).collect();
     assert_eq!(all.len(), found.findings.len());
     insta::assert_snapshot!(all.join("\n"), @r"
@@ -548,11 +548,11 @@ fn json_of_an_audit_has_the_documented_keys() {
       "not_checked": [
         {
           "rule": "task-memory-far",
-          "because": "not asked for"
+          "reason": "not asked for"
         },
         {
           "rule": "numa-balancing",
-          "because": "not asked for"
+          "reason": "not asked for"
         }
       ],
       "checked": [
@@ -722,7 +722,7 @@ fn where_the_cpus_of_a_node_are_unknown_nothing_is_near_or_far() {
     }
     let audit = audit(&machine, &AuditOptions::default());
     assert_eq!(audit.findings, Vec::new(), "{:#?}", audit.findings);
-    let because = "the CPUs of node 1 are unknown: no cpulist or cpumap was gathered";
+    let reason = "the CPUs of node 1 are unknown: no cpulist or cpumap was gathered";
     for rule in [
         "interrupt-far",
         "queues-share-cpu",
@@ -730,7 +730,7 @@ fn where_the_cpus_of_a_node_are_unknown_nothing_is_near_or_far() {
         "node-without-cpus",
     ] {
         let said = |skipped: &&nearfar_placement::audit::NotChecked| {
-            skipped.rule == rule && skipped.because.ends_with(because)
+            skipped.rule == rule && skipped.reason.ends_with(reason)
         };
         assert!(
             audit.not_checked.iter().any(|skipped| said(&skipped)),
@@ -752,10 +752,10 @@ fn where_the_nodes_are_unknown_no_device_lacks_one() {
     assert_eq!(audit.findings, Vec::new(), "{:#?}", audit.findings);
     let skipped = |rule: &str| {
         let of_rule = |it: &&nearfar_placement::audit::NotChecked| it.rule == rule;
-        let because = &audit.not_checked.iter().find(of_rule).unwrap().because;
+        let reason = &audit.not_checked.iter().find(of_rule).unwrap().reason;
         assert!(
-            because.contains("which nodes there are is unknown: sys/devices"),
-            "{because}"
+            reason.contains("which nodes there are is unknown: sys/devices"),
+            "{reason}"
         );
     };
     skipped("device-without-node");
@@ -771,19 +771,19 @@ fn a_reason_that_repeats_for_many_tasks_is_one_line() {
         task.memory = Known::no(format!("/proc/{pid}/numa_maps: permission denied"));
         list(&mut machine.tasks).push(task);
     }
-    let because = |machine: &Machine| {
+    let reason = |machine: &Machine| {
         let found = audit(machine, &AuditOptions::default());
         let of_rule = found.not_checked.into_iter();
         let of_rule = of_rule.filter(|not| not.rule == "task-memory-far");
-        of_rule.map(|not| not.because).collect::<Vec<_>>()
+        of_rule.map(|not| not.reason).collect::<Vec<_>>()
     };
     assert_eq!(
-        because(&machine),
+        reason(&machine),
         ["task 3521 (sleep) and 2 more: /proc/PID/numa_maps: permission denied"]
     );
     list(&mut machine.tasks).truncate(1);
     assert_eq!(
-        because(&machine),
+        reason(&machine),
         ["task 3521 (sleep): /proc/3521/numa_maps: permission denied"]
     );
 }

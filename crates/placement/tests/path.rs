@@ -34,7 +34,7 @@ fn choices(machine: &Machine, cpu: u32) -> String {
             "{mark} {} {verb} [{}]: {}\n",
             choice.policy,
             choice.paths.join(" "),
-            choice.because
+            choice.reason
         )
     };
     let lines: String = namespace.choices.iter().map(line).collect();
@@ -291,10 +291,10 @@ fn paths_that_are_unknown_are_not_unusable() {
     namespace.paths_unknown_reason = Some("not gathered".to_owned());
     let choice = from(&machine, 0).choices[0].clone();
     assert!(!choice.certain, "{choice:?}");
-    assert_eq!(choice.because, "the paths are unknown: not gathered");
+    assert_eq!(choice.reason, "the paths are unknown: not gathered");
     let found = nearfar_placement::audit::audit(&machine, &Default::default());
-    let because = "nvme-subsys0: its paths are unknown: not gathered";
-    let said = |it: &nearfar_placement::audit::NotChecked| it.because == because;
+    let reason = "nvme-subsys0: its paths are unknown: not gathered";
+    let said = |it: &nearfar_placement::audit::NotChecked| it.reason == reason;
     assert!(
         found.not_checked.iter().any(said),
         "{:#?}",

@@ -44,7 +44,7 @@ fn shown(plan: &Plan) -> String {
     let alone = plan.left_alone.iter().map(|alone| {
         format!(
             "alone {} <{}>: {}\n",
-            alone.subject, alone.rule, alone.because
+            alone.subject, alone.rule, alone.reason
         )
     });
     changes.chain(alone).collect()

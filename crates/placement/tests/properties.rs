@@ -48,7 +48,7 @@ proptest! {
         prop_assert!(found.findings.is_sorted_by(|a, b| a.severity >= b.severity));
         let known = |id: &str| RULES.iter().any(|rule| rule.id == id);
         prop_assert!(found.findings.iter().all(|finding| known(finding.rule)));
-        prop_assert!(found.not_checked.iter().all(|not| known(not.rule) && !not.because.is_empty()));
+        prop_assert!(found.not_checked.iter().all(|not| known(not.rule) && !not.reason.is_empty()));
         prop_assert_eq!(rules_that_do_not_add_up(&found), Vec::<String>::new());
         for finding in &found.findings {
             prop_assert!(!finding.subject.is_empty() && finding.message.ends_with('.'), "{:?}", finding);

@@ -63,8 +63,8 @@ pub enum CgroupError {
         home: CpuSet,
     },
     /// A file of the group cannot be read or written.
-    #[error("{file}: {because}")]
-    File { file: String, because: String },
+    #[error("{file}: {reason}")]
+    File { file: String, reason: String },
 }
 
 /// Through what a group can be kept.
@@ -78,7 +78,7 @@ pub enum Means {
     /// Its threads one by one, since the cpuset does not serve.
     Threads {
         /// Why not, and what would help.
-        because: String,
+        reason: String,
     },
 }
 
@@ -156,7 +156,7 @@ impl Group {
             .release()
             .to_string_lossy()
             .into_owned();
-        let threads = |because: String| Ok(Means::Threads { because });
+        let threads = |reason: String| Ok(Means::Threads { reason });
         if self.version == Version::One {
             return threads("it is in a version 1 hierarchy".to_owned());
         }
@@ -210,7 +210,7 @@ impl Group {
     fn error(&self, file: &str, error: &dyn std::fmt::Display) -> CgroupError {
         CgroupError::File {
             file: self.directory.join(file).display().to_string(),
-            because: error.to_string(),
+            reason: error.to_string(),
         }
     }
 
@@ -257,7 +257,7 @@ fn has_own_cpus(group: &Path) -> bool {
 fn file_error(file: impl Into<PathBuf>, error: &io::Error) -> CgroupError {
     CgroupError::File {
         file: file.into().display().to_string(),
-        because: error.to_string(),
+        reason: error.to_string(),
     }
 }
 
@@ -338,12 +338,12 @@ mod tests {
             "/a.slice/b.service",
         )
         .unwrap();
-        let Means::Threads { because } = found.means().unwrap() else {
+        let Means::Threads { reason } = found.means().unwrap() else {
             panic!()
         };
         assert!(
-            because.contains("+cpuset > ") && because.contains("/a.slice/cgroup.subtree_control"),
-            "{because}"
+            reason.contains("+cpuset > ") && reason.contains("/a.slice/cgroup.subtree_control"),
+            "{reason}"
         );
     }
 }

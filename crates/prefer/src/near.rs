@@ -87,22 +87,22 @@ pub enum NearError {
     NoSuchDevice { device: String, known: String },
     /// It is not a device of its own, and nothing below it is.
     #[error(
-        "{device} has no hardware of its own on the PCI bus ({because}); name the device that it uses, or --node N"
+        "{device} has no hardware of its own on the PCI bus ({reason}); name the device that it uses, or --node N"
     )]
-    NoHardware { device: String, because: String },
+    NoHardware { device: String, reason: String },
     /// `ways`: each device that serves it with its node.
     #[error("{device} has more than one home: {ways}; name one of them, or --node N")]
     Ambiguous { device: String, ways: String },
     #[error(
-        "the node of {device} is unknown: {because}; measure it with nearfar bench latency, or say --node N"
+        "the node of {device} is unknown: {reason}; measure it with nearfar bench latency, or say --node N"
     )]
-    Unknown { device: String, because: String },
+    Unknown { device: String, reason: String },
     #[error(
         "{device} is on node {node}, which has no CPUs, and no distance leads from there to a node that has; say --node N"
     )]
     NoCpus { device: String, node: NodeId },
-    #[error("cannot read {file}: {because}")]
-    Unreadable { file: String, because: String },
+    #[error("cannot read {file}: {reason}")]
+    Unreadable { file: String, reason: String },
 }
 
 /// One way to a device: its name, PCI function and node.
@@ -187,7 +187,7 @@ fn ways(machine: &Machine, device: &str) -> Result<Vec<Way>, NearError> {
         return match transports.find(|transport| *transport != "pcie") {
             Some(transport) => Err(NearError::NoHardware {
                 device: device.to_owned(),
-                because: format!("it is reached over {transport}"),
+                reason: format!("it is reached over {transport}"),
             }),
             None => Ok(controllers
                 .iter()
@@ -216,7 +216,7 @@ fn located(
     device: Option<PciAddress>,
     node: &Known<Option<NodeId>>,
 ) -> EffectiveNode {
-    let because = match (device, node) {
+    let reason = match (device, node) {
         (Some(address), _) => return localities.of(address),
         (None, Known::Yes(Some(node))) => {
             let (node, how) = (Some(*node), How::Kernel);
@@ -225,7 +225,7 @@ fn located(
         (None, Known::Yes(None)) => "the kernel says none (-1), and it is no PCI device".to_owned(),
         (None, Known::No { unknown_reason }) => unknown_reason.to_string(),
     };
-    let (node, how) = (None, How::Unknown { because });
+    let (node, how) = (None, How::Unknown { reason });
     EffectiveNode { node, how }
 }
 
@@ -235,12 +235,12 @@ fn settle(machine: &Machine, device: &str, mut ways: Vec<Way>) -> Result<Home, N
     let Some(first) = ways.first() else {
         return Err(NearError::Unknown {
             device: named(),
-            because: "nothing serves it at present".to_owned(),
+            reason: "nothing serves it at present".to_owned(),
         });
     };
     if let Some(Way {
         located: EffectiveNode {
-            how: How::Unknown { because },
+            how: How::Unknown { reason },
             ..
         },
         ..
@@ -248,7 +248,7 @@ fn settle(machine: &Machine, device: &str, mut ways: Vec<Way>) -> Result<Home, N
     {
         return Err(NearError::Unknown {
             device: named(),
-            because: because.clone(),
+            reason: reason.clone(),
         });
     }
     if ways
@@ -288,7 +288,7 @@ fn settle(machine: &Machine, device: &str, mut ways: Vec<Way>) -> Result<Home, N
 fn unknown_device(machine: &Machine, device: &str) -> NearError {
     let names = machine.device_names();
     let known = match (names.is_empty(), machine.pci.unknown_reason()) {
-        (true, Some(because)) => format!("what devices there are is not known: {because}"),
+        (true, Some(reason)) => format!("what devices there are is not known: {reason}"),
         (true, None) => {
             "it has neither network nor NVMe devices, name another by its PCI address (lspci)"
                 .to_owned()

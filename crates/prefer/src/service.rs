@@ -41,11 +41,11 @@ const LARGEST: u64 = 1 << 20;
 #[non_exhaustive]
 pub enum ServiceError {
     /// The configuration cannot be read.
-    #[error("{}: {because}", file.display())]
+    #[error("{}: {reason}", file.display())]
     Unreadable {
         file: PathBuf,
         /// The system's answer, or who else could change it.
-        because: TrustError,
+        reason: TrustError,
     },
     /// The configuration is wrong.
     #[error(transparent)]
@@ -113,9 +113,9 @@ pub struct CheckedTask {
 /// # Errors
 /// When it cannot be read, when another user could have written it, or something in it is wrong.
 pub fn load(file: &std::path::Path) -> Result<Config, ServiceError> {
-    let unreadable = |because| ServiceError::Unreadable {
+    let unreadable = |reason| ServiceError::Unreadable {
         file: file.to_owned(),
-        because,
+        reason,
     };
     let text = read(file).map_err(unreadable)?;
     Ok(crate::config::parse(&text, &file.display().to_string())?)
@@ -365,22 +365,22 @@ impl Shift {
             // It has ended meanwhile, and the next round finds what has its number then.
             Ok(None) | Err(KeeperError::NoProcess { .. }) => {}
             Err(error) => {
-                let because = error.to_string();
+                let reason = error.to_string();
                 let is_news = match error {
                     // The rule's other tasks have lost their keeper too: all are found by the next round.
                     KeeperError::Died => {
                         self.roster.forget(found.rule);
                         true
                     }
-                    _ => self.roster.again(found.pid, &because),
+                    _ => self.roster.again(found.pid, &reason),
                 };
                 if is_news {
                     tracing::warn!(
                         rule = rule.name,
                         pid = found.pid,
                         name = found.name,
-                        reason = because,
-                        "{who} is left as it is, and tried again: {because}"
+                        reason,
+                        "{who} is left as it is, and tried again: {reason}"
                     );
                 }
             }

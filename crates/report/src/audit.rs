@@ -263,7 +263,7 @@ pub(crate) fn reasons(audit: &Audit) -> BTreeMap<&str, Vec<&str>> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for not_checked in &audit.not_checked {
         reasons
-            .entry(&not_checked.because)
+            .entry(&not_checked.reason)
             .or_default()
             .push(not_checked.rule);
     }

@@ -54,6 +54,6 @@ impl Checkup {
     pub(crate) fn unbound_reason(&self) -> Option<&str> {
         self.unbound
             .unknown_reason()
-            .filter(|because| self.probe.unknown_reason() != Some(*because))
+            .filter(|reason| self.probe.unknown_reason() != Some(*reason))
     }
 }

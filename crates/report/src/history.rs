@@ -21,15 +21,15 @@ pub fn document(sets: &[ChangeSet]) -> Document {
 }
 
 fn one(set: &ChangeSet, out: &mut Document) {
-    let (state, because) = match &set.state {
+    let (state, reason) = match &set.state {
         ChangeSetState::Made => (in_force(set), None),
         ChangeSetState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
         ChangeSetState::InProgress => ("in progress: its process is making it".to_owned(), None),
         ChangeSetState::Undone => ("undone".to_owned(), None),
         ChangeSetState::NothingMade => ("nothing made".to_owned(), None),
         ChangeSetState::GoneWithReboot => ("gone with a reboot".to_owned(), None),
-        ChangeSetState::Unreadable { because } => {
-            ("its journal cannot be read".to_owned(), Some(because))
+        ChangeSetState::Unreadable { reason } => {
+            ("its journal cannot be read".to_owned(), Some(reason))
         }
     };
     let mut parts = vec![state];
@@ -38,12 +38,12 @@ fn one(set: &ChangeSet, out: &mut Document) {
         parts.push(moment(set.at_s));
     }
     parts.extend(set.host.iter().map(|host| format!("on {host}")));
-    if because.is_none() {
+    if reason.is_none() {
         parts.push(count(set.changes.len(), "write"));
     }
     out.heading(format!("Change set {}", set.change_set), parts.join(", "));
-    if let Some(because) = because {
-        out.warning(because);
+    if let Some(reason) = reason {
+        out.warning(reason);
     }
     let mut table = Table::of(["", "file", "before", "after", ""]);
     for write in set.changes.iter().take(MAX_WRITES) {
@@ -124,7 +124,7 @@ fn described(write: &ChangeSetWrite) -> (Text, String) {
         }
         WriteState::Gone => (Dim.text("gone"), GONE.to_owned()),
         WriteState::GoneWithReboot => (Dim.text("gone"), GONE_WITH_REBOOT.to_owned()),
-        WriteState::NotRead { because } => (Warning.text("not read"), because.clone()),
+        WriteState::NotRead { reason } => (Warning.text("not read"), reason.clone()),
         WriteState::Uncertain => (
             Warning.text("uncertain"),
             "killed around the write".to_owned(),

@@ -20,7 +20,7 @@ pub(crate) fn skipped_pair(skipped: &SkippedPair) -> String {
         node("memory", skipped.memory_node),
     ];
     let which: Vec<String> = which.into_iter().flatten().collect();
-    format!("{}: {}", which.join(" to "), skipped.because)
+    format!("{}: {}", which.join(" to "), skipped.reason)
 }
 
 /// That the figures were measured now, or the label of the emulated machine.

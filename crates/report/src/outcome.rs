@@ -29,17 +29,17 @@ pub fn document(outcome: &Outcome, left_alone: &[LeftAlone], options: &str) -> D
         let shown = applied(&Setting::of(&tried.change), &tried.result);
         (change::subject(&tried.change), shown)
     })));
-    for (what, because) in [
-        ("undone again: ", &outcome.undone_because),
-        ("stopped early: ", &outcome.stopped_because),
+    for (what, reason) in [
+        ("undone again: ", &outcome.undone_reason),
+        ("stopped early: ", &outcome.stopped_reason),
     ] {
-        if let Some(because) = because {
-            out.labelled(Warning.text(what), because);
+        if let Some(reason) = reason {
+            out.labelled(Warning.text(what), reason);
         }
     }
     plan::left_alone(left_alone, &mut out);
     notes(&outcome.notes, &mut out);
-    if made > 0 && outcome.undone_because.is_none() {
+    if made > 0 && outcome.undone_reason.is_none() {
         let number = outcome
             .change_set
             .map(|number| format!(" --change {number}"));
@@ -88,9 +88,9 @@ fn applied(setting: &Setting, result: &Applied) -> Shown {
             let value = format!("{} -> {}", shown(before), shown(after));
             (word, value, memory.described())
         }
-        Applied::ProcessGone { because } => (Dim.text("gone"), none(), because.clone()),
+        Applied::ProcessGone { reason } => (Dim.text("gone"), none(), reason.clone()),
         Applied::AlreadySo { now } => (Dim.text("so before"), shown(now), none()),
-        Applied::LeftAlone { because } => (Middling.text("left alone"), none(), because.clone()),
+        Applied::LeftAlone { reason } => (Middling.text("left alone"), none(), reason.clone()),
         Applied::Failed { error } => (Critical.text("failed"), none(), error.clone()),
         Applied::Undone { now } => (Middling.text("undone"), shown(now), none()),
         Applied::NotUndone { undo } => {
@@ -107,7 +107,7 @@ fn in_effect(effective: &Effective) -> String {
             format!("still on {cpus} until the next interrupt")
         }
         Effective::Nodes { nodes } => format!("in effect on nodes {nodes}"),
-        Effective::NotKnown { because } => format!("whether it is in effect is unknown: {because}"),
+        Effective::NotKnown { reason } => format!("whether it is in effect is unknown: {reason}"),
     }
 }
 
@@ -168,7 +168,7 @@ fn undone(setting: &Setting, result: &UndoResult) -> Shown {
             };
             (word, none(), memory.described())
         }
-        UndoResult::ProcessGone { because } => (Dim.text("gone"), none(), because.clone()),
+        UndoResult::ProcessGone { reason } => (Dim.text("gone"), none(), reason.clone()),
         UndoResult::Failed { error } => (Critical.text("failed"), none(), error.clone()),
     }
 }

@@ -69,7 +69,7 @@ fn view(path: &PathView, is_nearest: bool) -> [Text; 7] {
     let remarks = is_nearest
         .then_some("nearest")
         .into_iter()
-        .chain(path.because.as_deref());
+        .chain(path.reason.as_deref());
     let remarks = remarks.collect::<Vec<_>>().join("; ");
     let (distance, remark) = if is_nearest {
         (Local, Local)
@@ -88,7 +88,7 @@ fn view(path: &PathView, is_nearest: bool) -> [Text; 7] {
 }
 
 fn choices(choices: &[PolicyChoice]) -> Table {
-    let mut table = Table::of(["policy", "takes", "because"]);
+    let mut table = Table::of(["policy", "takes", "reason"]);
     for choice in choices {
         let (role, now) = if choice.current {
             (Heading, " (now)")
@@ -103,7 +103,7 @@ fn choices(choices: &[PolicyChoice]) -> Table {
         table.row(cells![
             role.text(format!("{}{now}", choice.policy)),
             Subject.text(takes),
-            Dim.text(&choice.because),
+            Dim.text(&choice.reason),
         ]);
     }
     table

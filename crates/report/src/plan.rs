@@ -69,11 +69,11 @@ pub(crate) fn left_alone(all: &[LeftAlone], out: &mut Document) {
     }
     let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for left in all {
-        let subjects = reasons.entry((&left.rule, &left.because)).or_default();
+        let subjects = reasons.entry((&left.rule, &left.reason)).or_default();
         subjects.push(&left.subject);
     }
     out.heading("Left alone", all.len());
-    for ((rule, because), subjects) in reasons {
+    for ((rule, reason), subjects) in reasons {
         let named = subjects[..subjects.len().min(MAX_SUBJECTS)].join(", ");
         let more = match subjects.len().saturating_sub(MAX_SUBJECTS) {
             0 => String::new(),
@@ -81,7 +81,7 @@ pub(crate) fn left_alone(all: &[LeftAlone], out: &mut Document) {
         };
         out.labelled(
             Dim.text(format!("{rule}: ")),
-            format!("{named}{more}: {because}"),
+            format!("{named}{more}: {reason}"),
         );
     }
 }

@@ -160,7 +160,7 @@ fn remarks(answer: &Answer, out: &mut Document) {
         .parameters
         .left_out
         .iter()
-        .map(|left| format!("not measured: {}, because {}", left.what, left.because));
+        .map(|left| format!("not measured: {}: {}", left.what, left.reason));
     let samples = |counted: &Counted| count(counted.samples, "sample");
     let warnings = answer
         .warnings

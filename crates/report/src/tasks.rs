@@ -293,7 +293,7 @@ pub(crate) fn action(remedy: &Remedy) -> String {
 }
 
 fn remedies(out: &mut Document, tasks: &[TaskPlacement]) {
-    let mut table = Table::of([">pid", "task", "remedy", "because"]);
+    let mut table = Table::of([">pid", "task", "remedy", "reason"]);
     for task in tasks {
         let Some(remedy) = &task.remedy else { continue };
         table.row(cells![

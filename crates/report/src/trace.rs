@@ -48,7 +48,7 @@ fn head<T>(traced: &Traced<T>) -> Document {
     }
     if !traced.cpus_not_traced.is_empty() {
         let cpus = &traced.cpus_not_traced;
-        out.paragraph(Warning.text(format!("not traced, because offline: CPUs {cpus}")));
+        out.paragraph(Warning.text(format!("not traced, offline: CPUs {cpus}")));
     }
     out
 }

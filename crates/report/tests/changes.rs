@@ -56,7 +56,7 @@ fn sample_plan() -> Plan {
     let alone = |irq: u32| LeftAlone {
         subject: format!("interrupt {irq} (nvme0q{irq})"),
         rule: "interrupt-managed".to_owned(),
-        because: "the kernel manages its affinity".to_owned(),
+        reason: "the kernel manages its affinity".to_owned(),
     };
     Plan {
         plan_format: PLAN_FORMAT,
@@ -125,7 +125,7 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
         tried(
             interrupt(60, 1),
             Applied::LeftAlone {
-                because: "managed by the kernel (EIO)".to_owned(),
+                reason: "managed by the kernel (EIO)".to_owned(),
             },
         ),
         tried(
@@ -138,8 +138,8 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
     let outcome = Outcome {
         change_set: Some(ChangeSetId(7)),
         changes: results,
-        undone_because: None,
-        stopped_because: None,
+        undone_reason: None,
+        stopped_reason: None,
         notes: vec!["irqbalance is running and will move interrupts again".to_owned()],
     };
     let text = outcome::document(&outcome, &[], "").to_text(&PLAIN);
@@ -202,7 +202,7 @@ fn a_history_begins_with_the_latest_run() {
         changes: (0..writes).map(change).collect(),
     };
     let unreadable = ChangeSetState::Unreadable {
-        because: "/var/lib/nearfar/3: line 2 is cut off".to_owned(),
+        reason: "/var/lib/nearfar/3: line 2 is cut off".to_owned(),
     };
     let runs = [
         run(1, ChangeSetState::Undone, 1),
@@ -306,8 +306,8 @@ fn masks_are_lists_in_every_table() {
                 now: "00000000,000000ff".to_owned(),
             }),
         ],
-        undone_because: None,
-        stopped_because: None,
+        undone_reason: None,
+        stopped_reason: None,
         notes: Vec::new(),
     };
     let reverted = |result| Reverted {

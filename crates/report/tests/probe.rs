@@ -20,7 +20,7 @@ fn parameters(cells: &[MatrixCell]) -> Parameters {
         cells: cells.to_vec(),
         left_out: vec![LeftOut {
             what: "cells of node 7".to_owned(),
-            because: "it has no CPU".to_owned(),
+            reason: "it has no CPU".to_owned(),
         }],
     }
 }

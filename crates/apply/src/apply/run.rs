@@ -38,7 +38,7 @@ pub(super) struct Carrying<'a> {
     journal: Option<Journal>,
     writes: Vec<Written>,
     nearest: Nearest<'a>,
-    stopped_because: Option<String>,
+    stopped_reason: Option<String>,
 }
 
 impl<'a> Carrying<'a> {
@@ -61,37 +61,37 @@ impl<'a> Carrying<'a> {
             journal: None,
             writes,
             nearest,
-            stopped_because: None,
+            stopped_reason: None,
         }
     }
 
     pub(super) fn carry_out(mut self, notes: Vec<String>) -> Result<Outcome, ApplyError> {
         let mut changes: Vec<Tried> = Vec::with_capacity(self.plan.changes.len());
-        let mut undone_because = None;
+        let mut undone_reason = None;
         for (planned, index) in self.plan.changes.iter().zip(0..) {
-            if undone_because.is_none()
-                && self.stopped_because.is_none()
+            if undone_reason.is_none()
+                && self.stopped_reason.is_none()
                 && self.options.is_cancelled()
             {
-                undone_because = Some("interrupted".to_owned());
+                undone_reason = Some("interrupted".to_owned());
             }
-            let result = if undone_because.is_some() || self.stopped_because.is_some() {
+            let result = if undone_reason.is_some() || self.stopped_reason.is_some() {
                 Applied::LeftAlone {
-                    because: "not tried: the change set had ended".to_owned(),
+                    reason: "not tried: the change set had ended".to_owned(),
                 }
             } else {
                 self.one(planned, index)?
             };
             let file = Setting::of(&planned.change).path();
-            if let Applied::LeftAlone { because } | Applied::Failed { error: because } = &result {
-                tracing::warn!(path = file, reason = because, "not changed");
+            if let Applied::LeftAlone { reason } | Applied::Failed { error: reason } = &result {
+                tracing::warn!(path = file, reason, "not changed");
             }
             let made = result.is_as_planned();
             if self.options.atomic
-                && undone_because.is_none()
-                && (!made || self.stopped_because.is_some())
+                && undone_reason.is_none()
+                && (!made || self.stopped_reason.is_some())
             {
-                undone_because = Some(format!("change {} ({file}) could not be made", index + 1));
+                undone_reason = Some(format!("change {} ({file}) could not be made", index + 1));
             }
             changes.push(Tried {
                 change: planned.change.clone(),
@@ -100,19 +100,18 @@ impl<'a> Carrying<'a> {
             });
         }
         // Interrupted during the last change: the promise is the same as before it.
-        if undone_because.is_none() && self.stopped_because.is_none() && self.options.is_cancelled()
-        {
-            undone_because = Some("interrupted".to_owned());
+        if undone_reason.is_none() && self.stopped_reason.is_none() && self.options.is_cancelled() {
+            undone_reason = Some("interrupted".to_owned());
         }
-        if undone_because.is_some() {
+        if undone_reason.is_some() {
             self.take_all_back(&mut changes);
         }
         let run = self.finish();
         Ok(Outcome {
             change_set: run,
             changes,
-            undone_because,
-            stopped_because: self.stopped_because,
+            undone_reason,
+            stopped_reason: self.stopped_reason,
             notes,
         })
     }
@@ -124,7 +123,7 @@ impl<'a> Carrying<'a> {
         }
         let setting = Setting::of(&planned.change);
         if let Change::CpusetMemory { group, nodes } = &planned.change
-            && let Err(because) = cpuset_memory::check_to_apply(
+            && let Err(reason) = cpuset_memory::check_to_apply(
                 self.system,
                 self.tree,
                 group,
@@ -132,8 +131,8 @@ impl<'a> Carrying<'a> {
                 self.options.force,
             )
         {
-            let because = because.to_string();
-            return Ok(Applied::LeftAlone { because });
+            let reason = reason.to_string();
+            return Ok(Applied::LeftAlone { reason });
         }
         let current = match text(self.system, &setting.path()) {
             Ok(current) => current,
@@ -148,7 +147,7 @@ impl<'a> Carrying<'a> {
         let seen = owner::observe(self.system, &setting, &expected, self.tree);
         if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {
             return Ok(Applied::LeftAlone {
-                because: format!("the plan was made for {was}, it is {now} now"),
+                reason: format!("the plan was made for {was}, it is {now} now"),
             });
         }
         let new = wanted(&planned.change, &current);
@@ -168,10 +167,10 @@ impl<'a> Carrying<'a> {
             && !setting.same(&current, before)
         {
             let (before, now) = (setting.shown(before), setting.shown(&current));
-            let because = format!(
+            let reason = format!(
                 "it has changed since the plan was made: it was {before:?} and is {now:?} now"
             );
-            return Ok(Applied::LeftAlone { because });
+            return Ok(Applied::LeftAlone { reason });
         }
         let (rebind, later_paths) = match &planned.change {
             Change::DeviceNode {
@@ -180,8 +179,8 @@ impl<'a> Carrying<'a> {
                 ..
             } if !self.tree => {
                 if let Err(error) = may_rebind(self.system, *device, driver) {
-                    let because = error.to_string();
-                    return Ok(Applied::LeftAlone { because });
+                    let reason = error.to_string();
+                    return Ok(Applied::LeftAlone { reason });
                 }
                 (
                     Some(driver.clone()),
@@ -234,11 +233,11 @@ impl<'a> Carrying<'a> {
                     instead = Some(next);
                     intent.new = with_line_end(next.to_string(), &intent.old);
                     if intent.setting.same(&intent.old, &intent.new) {
-                        let because = format!(
+                        let reason = format!(
                             "CPUs {cpus} have no interrupt vector left, and it is on the next \
                              nearest ({next}) already"
                         );
-                        return Ok(Applied::LeftAlone { because });
+                        return Ok(Applied::LeftAlone { reason });
                     }
                     continue;
                 }
@@ -270,9 +269,9 @@ impl<'a> Carrying<'a> {
             }
             Attempt::NotJournalled(error) => {
                 self.stop(&error);
-                let because = error_text(&error);
+                let reason = error_text(&error);
                 Applied::Failed {
-                    error: format!("not written, because the journal cannot be: {because}"),
+                    error: format!("not written, because the journal cannot be: {reason}"),
                 }
             }
             Attempt::TakenBack { error, undo } if undo.is_settled() => Applied::Failed {
@@ -313,7 +312,7 @@ impl<'a> Carrying<'a> {
             .journal
             .as_ref()
             .map_or_else(|| self.state.place.clone(), |journal| journal.place.clone());
-        self.stopped_because = Some(format!(
+        self.stopped_reason = Some(format!(
             "cannot write the journal {place}: {}",
             error_text(error)
         ));
@@ -357,7 +356,7 @@ impl<'a> Carrying<'a> {
     fn finish(&mut self) -> Option<ChangeSetId> {
         let journal = self.journal.as_mut()?;
         if let Err(error) = journal.append(self.system, Record::Finished {})
-            && self.stopped_because.is_none()
+            && self.stopped_reason.is_none()
         {
             self.stop(&error);
         }
@@ -390,11 +389,11 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 /// `irq_set_affinity` (kernel/irq/proc.c): EIO, since Linux 6.11 EPERM, for interrupts the kernel manages.
 fn interrupt_refused(change: &Change, error: &io::Error) -> Applied {
     if is(error, Errno::IO) || is(error, Errno::PERM) {
-        let because = format!(
+        let reason = format!(
             "the kernel manages this interrupt itself ({})",
             error_text(error)
         );
-        return Applied::LeftAlone { because };
+        return Applied::LeftAlone { reason };
     }
     Applied::Failed {
         error: explain_write(change, error),
@@ -460,14 +459,14 @@ fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effectiv
                     nodes: nodes.to_string(),
                 },
                 Err(error) => Effective::NotKnown {
-                    because: error.to_string(),
+                    reason: error.to_string(),
                 },
             });
         }
         _ => return None,
     };
     let path = format!("/proc/irq/{irq}/effective_affinity_list");
-    let unknown = |because: String| Some(Effective::NotKnown { because });
+    let unknown = |reason: String| Some(Effective::NotKnown { reason });
     let cpus = match text(system, &path) {
         Ok(list) => list.trim().to_owned(),
         Err(error) => return unknown(format!("{path}: {}", error_text(&error))),

@@ -57,8 +57,8 @@ pub fn script(plan: &Plan) -> String {
     }
     text.push_str("}\n");
     for left in &plan.left_alone {
-        let (subject, because) = (comment(&left.subject), comment(&left.because));
-        text.push_str(&format!("# Left alone: {subject}: {because}\n"));
+        let (subject, reason) = (comment(&left.subject), comment(&left.reason));
+        text.push_str(&format!("# Left alone: {subject}: {reason}\n"));
     }
     text.push_str(END);
     text

@@ -46,8 +46,8 @@ pub fn systemd(plan: &Plan) -> String {
 fn line(writing: &Writing<'_>) -> String {
     match command(writing) {
         Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
-        Err(because) => format!(
-            "# left out: {} <- {}: {because}\n",
+        Err(reason) => format!(
+            "# left out: {} <- {}: {reason}\n",
             writing.file, writing.value
         ),
     }

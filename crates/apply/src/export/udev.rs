@@ -94,9 +94,9 @@ fn queue_rule(writing: &Writing<'_>, interface: &str, attribute: &str) -> String
 /// `virtio0-input.1`), so the plan says which it is. Network drivers ask for their interrupts when the interface is brought
 /// up, without an event of udev: the `change` event serves, for `udevadm trigger` after that.
 fn interrupt(writing: &Writing<'_>) -> String {
-    let left_out = |because: &str| {
+    let left_out = |reason: &str| {
         format!(
-            "# left out: {} <- {}: {because}\n",
+            "# left out: {} <- {}: {reason}\n",
             writing.file, writing.value
         )
     };

@@ -43,26 +43,26 @@ pub(crate) fn read(state: &StateDir, run: ChangeSetId) -> Result<Contents, Apply
     let read = state
         .open_journal(run, false)
         .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
-    let because = match read {
+    let reason = match read {
         Err(error) => error_text(&error),
         Ok(_) if bytes.len() as u64 > LONGEST => "it has more than 256 MiB".to_owned(),
         Ok(_) => {
             let contents = parse(&bytes).map_err(|bad| ApplyError::Corrupt {
                 file,
                 line: bad.line,
-                because: bad.why.to_string(),
+                reason: bad.why.to_string(),
             })?;
             return match &contents.header {
                 Some(header) if header.id != run => Err(ApplyError::Corrupt {
                     file: state.journal_place(run),
                     line: 1,
-                    because: format!("it is the journal of change set {}", header.id),
+                    reason: format!("it is the journal of change set {}", header.id),
                 }),
                 _ => Ok(contents),
             };
         }
     };
-    Err(ApplyError::Unreadable { file, because })
+    Err(ApplyError::Unreadable { file, reason })
 }
 
 /// What the first record of a journal says, where the rest does not hold.

@@ -15,14 +15,14 @@ pub struct MovedMemory {
     #[serde(flatten)]
     pub not_moved: NotMovedMemory,
     /// Why the rest was not tried, where it was not.
-    pub stopped_because: Option<String>,
+    pub stopped_reason: Option<String>,
 }
 
 impl MovedMemory {
     /// Whether what was wanted is as planned: nothing ended the move, and at least half of it moved. Some pages of any process
     /// are in use or gone at that moment.
     pub fn is_as_planned(&self) -> bool {
-        self.stopped_because.is_none() && self.moved_bytes >= self.wanted_bytes / 2
+        self.stopped_reason.is_none() && self.moved_bytes >= self.wanted_bytes / 2
     }
 
     /// What the walk did not come to: gone before, or hidden by NUMA balancing (before Linux 6.6).
@@ -42,10 +42,10 @@ impl MovedMemory {
         if self.not_moved.shared_bytes > 0 {
             parts.push("--shared moves what is shared".to_owned());
         }
-        parts.extend(self.stopped_because.clone());
+        parts.extend(self.stopped_reason.clone());
         if !self.is_as_planned() {
             parts.push(format!("{} were to move", size(self.wanted_bytes)));
-            if self.stopped_because.is_none() && self.not_found_bytes() > 0 {
+            if self.stopped_reason.is_none() && self.not_found_bytes() > 0 {
                 let bytes = size(self.not_found_bytes());
                 parts.push(format!(
                     "{bytes} not found (hidden by NUMA balancing, or gone)"
@@ -179,7 +179,7 @@ mod tests {
             wanted_bytes: 8 << 20,
             moved_bytes,
             not_moved: busy,
-            stopped_because: None,
+            stopped_reason: None,
         };
         assert!(moved(4 << 20).is_as_planned());
         assert_eq!(

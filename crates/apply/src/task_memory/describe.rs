@@ -248,11 +248,11 @@ pub fn check_processes(plan: &mut Plan) {
             .and_then(|owner| owner.process.as_ref());
         match check_process(&request, process) {
             Ok(()) => plan.changes.push(planned),
-            Err(because) => leave(
+            Err(reason) => leave(
                 plan,
                 &planned.rule,
                 format!("process {}", request.pid),
-                because,
+                reason,
             ),
         }
     }
@@ -272,10 +272,10 @@ fn check_process(request: &MoveRequest, process: Option<&ProcessIdentity>) -> Re
 }
 
 /// Takes note that something the rule found is not changed.
-pub(crate) fn leave(plan: &mut Plan, rule: &str, subject: String, because: String) {
+pub(crate) fn leave(plan: &mut Plan, rule: &str, subject: String, reason: String) {
     plan.left_alone.push(LeftAlone {
         subject,
         rule: rule.to_owned(),
-        because,
+        reason,
     });
 }

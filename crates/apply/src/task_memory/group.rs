@@ -57,7 +57,7 @@ pub fn planned_group_move(
         check_nodes(machine, &one)?;
         match member(one) {
             Ok(member) => members.push(member),
-            Err(because) => left_alone.push(left(pid, because)),
+            Err(reason) => left_alone.push(left(pid, reason)),
         }
     }
     let moves = members.iter();
@@ -116,11 +116,11 @@ fn member(request: MoveRequest) -> Result<Member, String> {
     })
 }
 
-fn left(pid: i32, because: String) -> LeftAlone {
+fn left(pid: i32, reason: String) -> LeftAlone {
     LeftAlone {
         subject: format!("process {pid}"),
         rule: REQUESTED.to_owned(),
-        because,
+        reason,
     }
 }
 

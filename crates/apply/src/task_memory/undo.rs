@@ -59,7 +59,7 @@ pub(crate) fn undo(
         },
         Err(Interrupted::Process(changed)) if changed.is_end_of_pages() => {
             UndoResult::ProcessGone {
-                because: changed.to_string(),
+                reason: changed.to_string(),
             }
         }
         Err(Interrupted::Process(changed)) => UndoResult::Failed {
@@ -75,7 +75,7 @@ pub(crate) fn undo(
 fn open(header: &RecordHeader) -> Result<Process, UndoResult> {
     let pid = header.pid;
     let gone = |changed: ProcessChanged| UndoResult::ProcessGone {
-        because: changed.to_string(),
+        reason: changed.to_string(),
     };
     let failed = |error: String| UndoResult::Failed { error };
     let here = Namespaces::own();

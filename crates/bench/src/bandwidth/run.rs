@@ -227,7 +227,7 @@ impl sampler::Source for Run<'_> {
                 self.skipped.push(SkippedPair {
                     cpu_node: Some(pair.source.node),
                     memory_node: Some(self.streams.buffers.buffers[pair.buffer].node),
-                    because: error.to_string(),
+                    reason: error.to_string(),
                 });
                 Ok(Attempt::Exclude(vec![item]))
             }

@@ -163,7 +163,7 @@ impl Child {
             // A message that cannot be read leaves the exit status to speak.
             let _ = errors.read_to_string(&mut message);
         }
-        let because = message
+        let reason = message
             .trim()
             .trim_start_matches("nearfar:")
             .trim_start()
@@ -176,12 +176,12 @@ impl Child {
             // Ctrl-C goes to the whole foreground group of a terminal.
             (_, Some(libc::SIGINT)) => ChildError::Cancelled { what },
             _ if cancelled => ChildError::Cancelled { what },
-            (Some(2), _) => ChildError::BadSpec { because },
-            (Some(3), _) => ChildError::Refused { because },
+            (Some(2), _) => ChildError::BadSpec { reason },
+            (Some(3), _) => ChildError::Refused { reason },
             _ => ChildError::Ended {
                 what,
                 status,
-                message: because,
+                message: reason,
             },
         }
     }

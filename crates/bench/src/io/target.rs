@@ -32,8 +32,8 @@ pub(super) enum TargetError {
     Name { path: PathBuf },
     #[error("cannot read {}: {}", path.display(), nearfar_proc::error_text(error))]
     Read { path: PathBuf, error: io::Error },
-    #[error("where {what} is is unknown ({because}): --device-node says which node it is on")]
-    NoNode { what: String, because: String },
+    #[error("where {what} is is unknown ({reason}): --device-node says which node it is on")]
+    NoNode { what: String, reason: String },
     #[error("{option}: node {node} is not online")]
     Offline { option: &'static str, node: NodeId },
     #[error("no online node has {what}")]
@@ -319,10 +319,10 @@ fn device_nodes(
     if let [only] = online[..] {
         return Ok(vec![only]);
     }
-    let because = found.first().map(ToString::to_string);
+    let reason = found.first().map(ToString::to_string);
     Err(TargetError::NoNode {
         what: what.to_owned(),
-        because: because.unwrap_or_else(|| "it belongs to no PCI function".to_owned()),
+        reason: reason.unwrap_or_else(|| "it belongs to no PCI function".to_owned()),
     })
 }
 

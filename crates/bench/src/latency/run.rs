@@ -267,11 +267,11 @@ impl<'a> Run<'a> {
     }
 
     /// No pair of this node is measured any more.
-    fn exclude(&mut self, node: NodeId, because: String) -> Attempt<f64> {
+    fn exclude(&mut self, node: NodeId, reason: String) -> Attempt<f64> {
         self.skipped.push(SkippedPair {
             cpu_node: Some(node),
             memory_node: None,
-            because,
+            reason,
         });
         let of_node = |&item: &usize| self.pairs[item].cpu_node == node;
         Attempt::Exclude((0..self.pairs.len()).filter(of_node).collect())
@@ -345,8 +345,8 @@ impl sampler::Source for Run<'_> {
     fn take(&mut self, turn: Turn) -> Result<Attempt<f64>, ProbeError> {
         let pair = self.pairs[turn.slot.item];
         if let Err(error) = affinity::pin(pair.cpu) {
-            let because = format!("cannot run on CPU {}: {error}", pair.cpu);
-            return Ok(self.exclude(pair.cpu_node, because));
+            let reason = format!("cannot run on CPU {}: {error}", pair.cpu);
+            return Ok(self.exclude(pair.cpu_node, reason));
         }
         let (nanoseconds, switches) = self.chases[pair.buffer].sample(self.steps);
         self.switches += switches;

@@ -49,7 +49,7 @@ pub fn calibrate(
     );
     loading.keep_up()?;
     let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec {
-        because: "no cells".to_owned(),
+        reason: "no cells".to_owned(),
     })?;
     let mut tries = Tries {
         program,

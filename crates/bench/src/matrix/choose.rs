@@ -37,7 +37,7 @@ pub enum Balancing {
     Stays {
         on: bool,
         /// Why it cannot be set; reads well after "because it is off, and ".
-        because: String,
+        reason: String,
     },
 }
 
@@ -45,8 +45,8 @@ pub enum Balancing {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
     pub what: String,
-    /// Why; a fragment that reads well after "because ".
-    pub because: String,
+    #[serde(alias = "because")]
+    pub reason: String,
 }
 
 /// The cells of a run.
@@ -61,8 +61,8 @@ pub struct Chosen {
 /// Nothing is left to measure.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoCells {
-    #[error("{what} cannot be measured here: {because}")]
-    NotHere { what: String, because: Unavailable },
+    #[error("{what} cannot be measured here: {reason}")]
+    NotHere { what: String, reason: Unavailable },
     #[error("no cell of the matrix is left: there is no node with memory and no node with CPUs")]
     NoNodes,
 }
@@ -74,8 +74,8 @@ pub enum Unavailable {
     Node { what: &'static str, nodes: String },
     #[error("node {node} cannot be preferred: nodes with CPUs are {nodes}")]
     Preferred { node: NodeId, nodes: String },
-    #[error("NUMA balancing is {}, and {because}", if *on { "on" } else { "off" })]
-    Balancing { on: bool, because: String },
+    #[error("NUMA balancing is {}, and {reason}", if *on { "on" } else { "off" })]
+    Balancing { on: bool, reason: String },
 }
 
 /// The places of a machine that the probe can be bound to.
@@ -171,7 +171,7 @@ fn levels(
     match asked.iter().find(|place| !all.contains(place)) {
         Some(place) => Err(NoCells::NotHere {
             what: format!("{factor}={place}"),
-            because: Unavailable::Node {
+            reason: Unavailable::Node {
                 what: noun,
                 nodes: list(nodes),
             },
@@ -203,9 +203,9 @@ fn check(places: &Places, balancing: &Balancing, cell: &MatrixCell) -> Result<()
         .and_then(|()| place(cell.cpu_node, "CPUs", &places.cpus))
         .and_then(|()| check_preferred(places, cell.policy.preferred_node))
         .and_then(|()| check_balancing(balancing, cell.policy.numa_balancing))
-        .map_err(|because| NoCells::NotHere {
+        .map_err(|reason| NoCells::NotHere {
             what: format!("cell {cell}"),
-            because,
+            reason,
         })
 }
 
@@ -221,9 +221,9 @@ fn check_preferred(places: &Places, preferred: Option<NodeId>) -> Result<(), Una
 
 fn check_balancing(balancing: &Balancing, wanted: bool) -> Result<(), Unavailable> {
     match balancing {
-        Balancing::Stays { on, because } if *on != wanted => Err(Unavailable::Balancing {
+        Balancing::Stays { on, reason } if *on != wanted => Err(Unavailable::Balancing {
             on: *on,
-            because: because.clone(),
+            reason: reason.clone(),
         }),
         _ => Ok(()),
     }
@@ -236,7 +236,7 @@ fn policies(
     selection: &Selection,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<Policy>, NoCells> {
-    let not_here = |what: String| move |because| NoCells::NotHere { what, because };
+    let not_here = |what: String| move |reason| NoCells::NotHere { what, reason };
     for &node in &selection.preferred_node {
         let what = format!("{PREFERRED_NODE}={}", number_of(node));
         check_preferred(places, node).map_err(not_here(what))?;
@@ -273,10 +273,10 @@ fn policies(
 
 /// No preferred node, and each node with CPUs where there are several.
 fn all_preferred(places: &Places, left_out: &mut Vec<LeftOut>) -> Vec<Option<NodeId>> {
-    let mut leave_out = |what: &str, because: &str| {
+    let mut leave_out = |what: &str, reason: &str| {
         left_out.push(LeftOut {
             what: what.to_owned(),
-            because: because.to_owned(),
+            reason: reason.to_owned(),
         });
     };
     if places.memory.len() < 2 && places.cpus.len() < 2 {
@@ -300,9 +300,9 @@ fn all_preferred(places: &Places, left_out: &mut Vec<LeftOut>) -> Vec<Option<Nod
 fn leave_out_impossible(balancing: &Balancing, on: bool, left_out: &mut Vec<LeftOut>) -> bool {
     let reason = check_balancing(balancing, on).err();
     let state = if on { "on" } else { "off" };
-    left_out.extend(reason.iter().map(|because| LeftOut {
+    left_out.extend(reason.iter().map(|reason| LeftOut {
         what: format!("all cells with NUMA balancing {state}"),
-        because: because.to_string(),
+        reason: reason.to_string(),
     }));
     reason.is_none()
 }

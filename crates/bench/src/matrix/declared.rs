@@ -170,8 +170,7 @@ pub(crate) fn make<'a>(
         sample = Some(preparing + std::time::Duration::from_secs_f64(seconds));
     }
     let left_out = parameters.left_out.iter();
-    let notes =
-        left_out.map(|left| format!("not measured: {}, because {}", left.what, left.because));
+    let notes = left_out.map(|left| format!("not measured: {}: {}", left.what, left.reason));
     let notes = notes.collect();
     let matrix = Matrix::new(machine, PathBuf::from(PROGRAM), parameters);
     let untraced = matrix.not_traced_because();

@@ -71,9 +71,9 @@ impl Estimate {
 pub fn explain(taken: &[Taken]) -> Explained {
     let rows = rows(taken);
     if rows.is_empty() {
-        let because =
+        let reason =
             "no sample has both a trace of its migrations and the places of its pages".to_owned();
-        return nothing(because.clone(), because, 0);
+        return nothing(reason.clone(), reason, 0);
     }
     match in_rounds([MIGRATIONS, FAR], &rows) {
         Ok((fit, baseline)) => of_fit(&fit, baseline, None),
@@ -93,11 +93,11 @@ pub fn explain(taken: &[Taken]) -> Explained {
                     columns: [row.columns[index]],
                 })
                 .collect();
-            let because = in_words(CannotTell::NoVariation { column, baseline });
+            let reason = in_words(CannotTell::NoVariation { column, baseline });
             match in_rounds([kept], &alone) {
-                Ok((fit, baseline)) => of_fit(&fit, baseline, Some(&because)),
-                Err(error) if kept == FAR => nothing(because, in_words(error), rows.len()),
-                Err(error) => nothing(in_words(error), because, rows.len()),
+                Ok((fit, baseline)) => of_fit(&fit, baseline, Some(&reason)),
+                Err(error) if kept == FAR => nothing(reason, in_words(error), rows.len()),
+                Err(error) => nothing(in_words(error), reason, rows.len()),
             }
         }
         Err(error) => nothing(in_words(error.clone()), in_words(error), rows.len()),
@@ -158,11 +158,11 @@ fn in_rounds<const N: usize>(
 }
 
 fn of_fit(fit: &Fit, baseline: Baseline, why_not_both: Option<&str>) -> Explained {
-    let because = || Known::no(why_not_both.unwrap_or("it was not estimated").to_owned());
+    let reason = || Known::no(why_not_both.unwrap_or("it was not estimated").to_owned());
     let cost = |name| fit.coefficients.iter().find(|found| found.name == name);
     Explained {
-        migration_s: cost(MIGRATIONS).map_or_else(because, |found| Known::Yes(Estimate::of(found))),
-        far_share: cost(FAR).map_or_else(because, |found| match Estimate::share_of(found) {
+        migration_s: cost(MIGRATIONS).map_or_else(reason, |found| Known::Yes(Estimate::of(found))),
+        far_share: cost(FAR).map_or_else(reason, |found| match Estimate::share_of(found) {
             Some(estimate) => Known::Yes(estimate),
             None => Known::no("the fit leaves no time for runs that are near"),
         }),

@@ -41,18 +41,18 @@ pub fn balancing(machine: &Machine) -> Balancing {
         .filter(|node| node.has_memory() != Some(false))
         .count();
     if with_memory < 2 {
-        let because = "one node with memory leaves it nothing to do".to_owned();
-        return Balancing::Stays { on: false, because };
+        let reason = "one node with memory leaves it nothing to do".to_owned();
+        return Balancing::Stays { on: false, reason };
     }
     match (is_balancing(machine), writable(Path::new(NUMA_BALANCING))) {
         (Known::Yes(_), Ok(())) => Balancing::Settable,
         (Known::Yes(on), Err(error)) => Balancing::Stays {
             on,
-            because: format!("{NUMA_BALANCING} cannot be written ({error}): root may"),
+            reason: format!("{NUMA_BALANCING} cannot be written ({error}): root may"),
         },
         (Known::No { unknown_reason }, _) => Balancing::Stays {
             on: false,
-            because: format!("this kernel cannot do it ({unknown_reason})"),
+            reason: format!("this kernel cannot do it ({unknown_reason})"),
         },
     }
 }

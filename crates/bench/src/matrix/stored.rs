@@ -61,7 +61,7 @@ fn taken(run: &Run, stored: &StoredSample) -> Result<Option<Taken>, NoAnswer> {
         return Ok(None);
     };
     let sample = match &stored.failed {
-        Some(because) => Err(RunFailed(because.clone())),
+        Some(reason) => Err(RunFailed(reason.clone())),
         None => {
             let read = serde_json::from_value(stored.detail.clone());
             Ok(read

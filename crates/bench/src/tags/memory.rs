@@ -40,7 +40,7 @@ fn place(
     let warnings = buffers.warnings.iter().filter(|it| !is_about_pages(it));
     let warnings = warnings.map(ToString::to_string).collect();
     let buffer = buffers.buffers.into_iter().next();
-    let because = format!("node {node} has no memory for it");
-    let buffer = buffer.ok_or(ProbeError::NothingToMeasure { because })?;
+    let reason = format!("node {node} has no memory for it");
+    let buffer = buffer.ok_or(ProbeError::NothingToMeasure { reason })?;
     Ok((buffer.memory, warnings))
 }

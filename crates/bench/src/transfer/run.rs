@@ -69,10 +69,10 @@ pub(crate) fn measure_on(
     let usable = allowed.intersection(&machine.cpu_states.online);
     let pairs = pairs::choose(machine, &usable, all_cpus, options);
     if pairs.is_empty() {
-        let because = format!(
+        let reason = format!(
             "a line is handed over between two CPUs, and this process may use {usable} there"
         );
-        return Err(ProbeError::NothingToMeasure { because });
+        return Err(ProbeError::NothingToMeasure { reason });
     }
     let both = |pair: &Pair| [pair.first, pair.second];
     let cpus: CpuSet = pairs.iter().flat_map(both).collect();
@@ -148,7 +148,7 @@ impl<'a> Run<'a> {
         let time = match self.hand_over(item, TRIAL_TRIPS, TRIAL_LIMIT) {
             Ok(time) => time,
             Err(Trouble::TooSlow(trips)) => TRIAL_LIMIT.as_nanos() as f64 / (trips + 1) as f64,
-            Err(Trouble::Cannot(because)) => return Ok(self.exclude(item, because)),
+            Err(Trouble::Cannot(reason)) => return Ok(self.exclude(item, reason)),
             Err(Trouble::Cancelled) => return Err(ProbeError::Cancelled),
         };
         self.best_trial_ns = self.best_trial_ns.min(time);
@@ -176,12 +176,12 @@ impl<'a> Run<'a> {
         hand_over::round_trips(line, cpus, trips, limit, &options.cancel)
     }
 
-    fn exclude(&mut self, item: usize, because: String) -> Attempt<f64> {
+    fn exclude(&mut self, item: usize, reason: String) -> Attempt<f64> {
         let Pair { first, second, .. } = self.pairs[item];
         self.skipped.push(SkippedTransfer {
             first,
             second,
-            because,
+            reason,
         });
         Attempt::Exclude(vec![item])
     }
@@ -222,9 +222,9 @@ impl<'a> Run<'a> {
                 continue;
             }
             let Some(round_trip_ns) = Figures::of(samples.into_iter().copied().collect()) else {
-                let because =
+                let reason =
                     "no sample ended in time: the two CPUs did not run side by side for long";
-                self.exclude(item, because.to_owned());
+                self.exclude(item, reason.to_owned());
                 continue;
             };
             let pair = self.pairs[item];

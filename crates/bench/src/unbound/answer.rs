@@ -60,7 +60,7 @@ impl UnboundContrast {
             });
             let cross_node = match cross_node.sum::<Result<u64, _>>() {
                 Ok(all) => Known::Yes(all),
-                Err(because) => Known::no(because.clone()),
+                Err(reason) => Known::no(reason.clone()),
             };
             let seconds = of().map(|sample| sample.probe.seconds).sum();
             Self {

@@ -1,6 +1,6 @@
 //! Which cells there are on a machine.
 
-use nearfar_bench::matrix::{Balancing, Places, Selection, choose};
+use nearfar_bench::matrix::{Balancing, LeftOut, Places, Selection, choose};
 use nearfar_bench::probe::Where;
 use nearfar_machine::NodeId;
 
@@ -96,7 +96,7 @@ fn a_node_with_memory_only_is_no_place_to_run() {
 fn one_node_has_four_cells_and_says_what_it_lacks() {
     let stays = Balancing::Stays {
         on: false,
-        because: "the kernel has none".to_owned(),
+        reason: "the kernel has none".to_owned(),
     };
     let chosen = choose(&places(&[0], &[0]), &stays, &Selection::default()).unwrap();
     assert_eq!(chosen.cells.len(), 4);
@@ -120,14 +120,14 @@ fn one_node_has_four_cells_and_says_what_it_lacks() {
 fn without_numa_balancing_a_preferred_node_is_measured_without_it() {
     let stays = Balancing::Stays {
         on: false,
-        because: "only root may".to_owned(),
+        reason: "only root may".to_owned(),
     };
     let cells = of(&places(&[0, 1], &[0, 1]), &stays, Selection::default());
     assert_eq!(cells.len(), 27);
     assert!(cells.iter().all(|cell| cell.contains("numa_balancing=0")));
     let stays = Balancing::Stays {
         on: true,
-        because: "only root may".to_owned(),
+        reason: "only root may".to_owned(),
     };
     let cells = of(&places(&[0, 1], &[0, 1]), &stays, Selection::default());
     assert_eq!(cells.len(), 27);
@@ -205,7 +205,7 @@ fn what_is_not_here_is_refused_by_name() {
     );
     let stays = Balancing::Stays {
         on: false,
-        because: "it is a test".to_owned(),
+        reason: "it is a test".to_owned(),
     };
     assert!(
         refusal(
@@ -214,4 +214,11 @@ fn what_is_not_here_is_refused_by_name() {
         )
         .contains("it is a test")
     );
+}
+
+#[test]
+fn a_reason_under_the_key_of_earlier_runs_is_read() {
+    let stored = r#"{"what":"cells of node 7","because":"it has no CPU"}"#;
+    let left: LeftOut = serde_json::from_str(stored).unwrap();
+    assert_eq!(left.reason, "it has no CPU");
 }

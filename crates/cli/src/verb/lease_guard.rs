@@ -66,7 +66,7 @@ fn say(recovered: &Recovered) {
                     now.trim()
                 )
             }
-            UndoStatus::Failed { because } => format!("not put back: {because}"),
+            UndoStatus::Failed { reason } => format!("not put back: {reason}"),
         };
         output::say!(
             "nearfar: process {pid} ({what}) was killed: {} {status}",

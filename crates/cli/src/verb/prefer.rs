@@ -303,7 +303,7 @@ fn failure(error: KeeperError) -> Failure {
             | CgroupError::Root { .. }
             | CgroupError::Elsewhere { .. },
         ) => Failure::input(error),
-        KeeperError::Spawn { program, because } => Failure::not_started(program.as_ref(), because),
+        KeeperError::Spawn { program, reason } => Failure::not_started(program.as_ref(), reason),
         _ => Failure::refused(error),
     }
 }

@@ -71,7 +71,7 @@ struct Groups<'a> {
 /// The page cache of a file.
 fn page_cache(file: &Path, format: Format, colour: Colour) -> Outcome {
     let cache = nearfar_proc::page_cache::of_file(file).map_err(|error| {
-        let because = match rustix::io::Errno::from_io_error(&error) {
+        let reason = match rustix::io::Errno::from_io_error(&error) {
             // The kernel shows others nothing of it.
             Some(rustix::io::Errno::PERM) => {
                 "only its owner and who may write it can see what of it is cached".to_owned()
@@ -79,7 +79,7 @@ fn page_cache(file: &Path, format: Format, colour: Colour) -> Outcome {
             _ => nearfar_proc::error_text(&error),
         };
         Failure::Input(anyhow::anyhow!(
-            "cannot read the page cache of {}: {because}",
+            "cannot read the page cache of {}: {reason}",
             file.display()
         ))
     })?;

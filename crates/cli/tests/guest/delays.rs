@@ -252,8 +252,8 @@ fn measure(options: &str, samples: &str, nodes: &str) -> Measured {
 /// The delays are those that the plugin says it added; what a guest measures of them is in the slow tier.
 #[test]
 fn accesses_are_counted_by_node_with_the_delays_that_were_asked_for() {
-    if let Some(because) = lacks() {
-        println!("skipped: guests: {because}");
+    if let Some(reason) = lacks() {
+        println!("skipped: guests: {reason}");
         return;
     }
     let measured = measure("", "--samples 2 --budget 1", "3");
@@ -281,8 +281,8 @@ fn accesses_are_counted_by_node_with_the_delays_that_were_asked_for() {
 /// In the slow tier: latencies and run times are compared with the delays.
 #[test]
 fn distances_are_delays_that_are_measured_paid_and_counted() {
-    if let Some(because) = lacks() {
-        println!("skipped: guests: {because}");
+    if let Some(reason) = lacks() {
+        println!("skipped: guests: {reason}");
         return;
     }
     let (mut timed, mut faults) = (Timed::default(), Vec::new());
@@ -308,8 +308,8 @@ const READ_BY_PATHS: &str = "for policy in numa round-robin; do echo $policy > /
 
 #[test]
 fn submissions_to_nvme_controllers_are_delayed_and_counted_by_node() {
-    if let Some(because) = lacks() {
-        println!("skipped: guests: {because}");
+    if let Some(reason) = lacks() {
+        println!("skipped: guests: {reason}");
         return;
     }
     let (near_ns, far_ns) = (1000, 1_000_000);

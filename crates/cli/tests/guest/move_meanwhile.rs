@@ -133,8 +133,8 @@ fn the_target_fills_up() {
         (Some(3), &Value::from("moved")),
         "{applied}"
     );
-    let because = result["memory"]["stopped_because"].as_str().unwrap();
-    assert_eq!(because, "node 1 has no free memory left");
+    let reason = result["memory"]["stopped_because"].as_str().unwrap();
+    assert_eq!(reason, "node 1 has no free memory left");
     assert!(
         result["memory"]["no_room_bytes"].as_u64().unwrap() > 0,
         "{result}"
@@ -180,8 +180,8 @@ fn the_process_changes(end: impl FnOnce(&mut Holder), says: &str) {
         (Some(3), &Value::from("moved")),
         "{applied}"
     );
-    let because = result["memory"]["stopped_because"].as_str().unwrap();
-    assert!(because.contains(says), "{because}");
+    let reason = result["memory"]["stopped_because"].as_str().unwrap();
+    assert!(reason.contains(says), "{reason}");
     let (history, _) = nearfar(state.path(), "rollback --list --format json");
     let change = &history["change_sets"][0]["changes"][0];
     assert_eq!(change["state"]["state"], "made", "{history}");
@@ -193,7 +193,7 @@ fn the_process_changes(end: impl FnOnce(&mut Holder), says: &str) {
         "{undone}"
     );
     assert!(
-        result["because"].as_str().unwrap().contains(says),
+        result["reason"].as_str().unwrap().contains(says),
         "{undone}"
     );
     let (nothing, _) = nearfar(state.path(), "rollback --format json");

@@ -158,10 +158,7 @@ fn inside_killed_interrupted_and_refused() {
     let result = &full["changes"][0]["result"];
     assert_eq!((code, &result["result"]), (3, &Value::from("left-alone")));
     assert!(
-        result["because"]
-            .as_str()
-            .unwrap()
-            .contains("10 % to spare"),
+        result["reason"].as_str().unwrap().contains("10 % to spare"),
         "{result}"
     );
     assert_eq!(holder.nodes(), before);

@@ -13,8 +13,8 @@ const MOST_NODES: usize = 128;
 
 /// Whether QEMU takes so many nodes, and which CPUs each has is known.
 pub(super) fn check_count(machine: &Machine) -> Result<(), LabError> {
-    if let Some(because) = machine.cpu_nodes_unknown_reason() {
-        return Err(LabError::Design(because));
+    if let Some(reason) = machine.cpu_nodes_unknown_reason() {
+        return Err(LabError::Design(reason));
     }
     match machine.nodes.len() {
         0..=MOST_NODES => Ok(()),

@@ -73,10 +73,10 @@ pub(super) fn kvm(cache: &Cache) -> Item {
         );
     };
     let answer = qemu::acceleration_with(cache, &qemu, None);
-    match (answer.acceleration, answer.because) {
+    match (answer.acceleration, answer.reason) {
         (Acceleration::Kvm, _) => Item::ok("KVM", "a guest was seen to live under it"),
-        (Acceleration::Tcg, because) => {
-            Item::degraded("KVM", because.unwrap_or_default(), consequence)
+        (Acceleration::Tcg, reason) => {
+            Item::degraded("KVM", reason.unwrap_or_default(), consequence)
         }
     }
 }

@@ -43,14 +43,14 @@ pub struct Accelerated {
     /// What guests of this architecture run on here.
     pub acceleration: Acceleration,
     /// Why it is not KVM, in words.
-    pub because: Option<String>,
+    pub reason: Option<String>,
 }
 
 impl Accelerated {
-    fn tcg(because: impl Into<String>) -> Self {
+    fn tcg(reason: impl Into<String>) -> Self {
         Self {
             acceleration: Acceleration::Tcg,
-            because: Some(because.into()),
+            reason: Some(reason.into()),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Answer {
         match &self.died {
             None => Accelerated {
                 acceleration: Acceleration::Kvm,
-                because: None,
+                reason: None,
             },
             Some(died) => Accelerated::tcg(format!(
                 "/dev/kvm is there, but a guest does not live under it: {died}"

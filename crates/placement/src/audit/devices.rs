@@ -203,7 +203,7 @@ fn override_node(
     let finding = finding.device(device.address);
     let Some(node) = locality.node else {
         let because = match &locality.how {
-            How::Unknown { because } => because.as_str(),
+            How::Unknown { reason } => reason.as_str(),
             _ => "its node is unknown",
         };
         return finding

@@ -98,7 +98,7 @@ impl Ledger {
             .filter(|((rule, _), _)| applies(*rule));
         let not_checked = skipped.map(|((rule, because), things)| NotChecked {
             rule: RULES.get(rule).map_or("", |rule| rule.id),
-            because: match (things.first, things.more) {
+            reason: match (things.first, things.more) {
                 (None, _) => because,
                 (Some((first, because)), 0) => format!("{first}: {because}"),
                 (Some((first, _)), more) => format!("{first} and {more} more: {because}"),

@@ -34,13 +34,13 @@ fn of(
     no_node: &NoNode,
 ) -> PolicyChoice {
     let class = class(paths);
-    let (taken, certain, because) = match (&class[..], &policy) {
+    let (taken, certain, reason) = match (&class[..], &policy) {
         ([], _) => (
             Vec::new(),
             unknown.is_none(),
             unknown.map_or_else(
                 || "no path is usable: I/O waits or fails".to_owned(),
-                |because| format!("the paths are unknown: {because}"),
+                |reason| format!("the paths are unknown: {reason}"),
             ),
         ),
         ([only], _) => (vec![*only], true, only_one(only, paths)),
@@ -58,7 +58,7 @@ fn of(
         policy,
         paths: taken.iter().map(|path| path.name.clone()).collect(),
         certain,
-        because,
+        reason,
     }
 }
 
@@ -197,19 +197,19 @@ fn round_robin<'a>(class: &[&'a PathView]) -> Taken<'a> {
 fn queue_depth<'a>(class: &[&'a PathView]) -> Taken<'a> {
     let depths: Option<Vec<u32>> = class.iter().map(|path| path.queue_depth).collect();
     let Some(least) = depths.and_then(|depths| depths.into_iter().min()) else {
-        let because =
+        let reason =
             "the one with the fewest commands in flight, which the source does not have".to_owned();
-        return (class.to_vec(), false, because);
+        return (class.to_vec(), false, reason);
     };
     let taken: Vec<_> = class
         .iter()
         .copied()
         .filter(|path| path.queue_depth == Some(least))
         .collect();
-    let because = format!(
+    let reason = format!(
         "fewest commands in flight when the source looked ({least}); follows the load, not distance"
     );
-    (taken, false, because)
+    (taken, false, reason)
 }
 
 fn each(class: &[&PathView]) -> &'static str {

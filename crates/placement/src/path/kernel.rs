@@ -39,7 +39,7 @@ pub(crate) enum NoNode {
         fixed_in: String,
     },
     /// One of these; it depends on a kernel of which too little is known.
-    Unknown { because: String },
+    Unknown { reason: String },
 }
 
 impl NoNode {
@@ -49,13 +49,13 @@ impl NoNode {
             Known::Yes(release) => release,
             Known::No { unknown_reason } => {
                 return Self::Unknown {
-                    because: format!("the kernel's release is unknown: {unknown_reason}"),
+                    reason: format!("the kernel's release is unknown: {unknown_reason}"),
                 };
             }
         };
         let Some(version) = Version::parse(release) else {
             return Self::Unknown {
-                because: format!("{release:?} is not a release of Linux"),
+                reason: format!("{release:?} is not a release of Linux"),
             };
         };
         let base = origin.kernel_base.as_deref().and_then(Version::parse);
@@ -73,7 +73,7 @@ impl NoNode {
                 fixed_in: exact.fixed_in(),
             },
             None => Self::Unknown {
-                because: format!("{kernel} is a distribution's: it may have the fix"),
+                reason: format!("{kernel} is a distribution's: it may have the fix"),
             },
         }
     }
@@ -85,9 +85,9 @@ impl NoNode {
             Self::OutsideTable { kernel, fixed_in } => {
                 format!("{kernel} reads any value as its distance (fixed in {fixed_in}: local, 10)")
             }
-            Self::Unknown { because } => {
+            Self::Unknown { reason } => {
                 format!(
-                    "kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; {because}"
+                    "kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; {reason}"
                 )
             }
         }

@@ -349,8 +349,8 @@ impl Far<'_> {
     fn task_stays(&self, node: NodeId) -> Option<String> {
         let machine = self.nodes.machine;
         let listed = machine.node(node);
-        if let Some(because) = listed.and_then(|node| node.cpus.unknown_reason()) {
-            return Some(format!("the CPUs of node {node} are unknown: {because}"));
+        if let Some(reason) = listed.and_then(|node| node.cpus.unknown_reason()) {
+            return Some(format!("the CPUs of node {node} are unknown: {reason}"));
         }
         let cpus = listed.map(Node::known_cpus);
         let online = cpus.map(|cpus| cpus.intersection(&machine.cpu_states.online));

@@ -345,7 +345,7 @@ pub fn findings(machine: &Machine) -> String {
         }
     }
     for not in &audit.not_checked {
-        let _ = writeln!(text, "not checked {}: {}", not.rule, not.because);
+        let _ = writeln!(text, "not checked {}: {}", not.rule, not.reason);
     }
     text
 }

@@ -27,8 +27,8 @@ pub enum KeptGroup {
         by_pressure: bool,
         was_empty: bool,
     },
-    /// Its threads one by one; `because`: why not through its cpuset.
-    Threads { keeper: Keeper, because: String },
+    /// Its threads one by one; `reason`: why not through its cpuset.
+    Threads { keeper: Keeper, reason: String },
 }
 
 /// What was done to a group.
@@ -54,11 +54,11 @@ impl KeptGroup {
     ) -> Result<Self, KeeperError> {
         let node = near::node(machine, node)?;
         match chosen(group, through, options.memory)? {
-            Means::Threads { because } => {
+            Means::Threads { reason } => {
                 let targets = Targets::Cgroup(group.directory().to_owned());
                 Ok(Self::Threads {
                     keeper: Keeper::start(targets, node, machine, options)?,
-                    because,
+                    reason,
                 })
             }
             means => {
@@ -100,7 +100,7 @@ impl KeptGroup {
                 };
                 format!("through its cpuset, {by}{left}")
             }
-            Self::Threads { because, .. } => format!("thread by thread: {because}"),
+            Self::Threads { reason, .. } => format!("thread by thread: {reason}"),
         }
     }
 
@@ -126,8 +126,8 @@ impl KeptGroup {
 
 /// What is asked for where that serves; otherwise what leaves nothing behind.
 fn chosen(group: &Group, through: Option<Through>, memory: Memory) -> Result<Means, KeeperError> {
-    let threads = |because: &str| Means::Threads {
-        because: because.to_owned(),
+    let threads = |reason: &str| Means::Threads {
+        reason: reason.to_owned(),
     };
     if through == Some(Through::Threads) {
         return Ok(threads("as asked"));
@@ -137,7 +137,7 @@ fn chosen(group: &Group, through: Option<Through>, memory: Memory) -> Result<Mea
         Memory::Follow => threads("its memory is to follow, process by process"),
     };
     match (through, means) {
-        (Some(_), Means::Threads { because }) => Err(KeeperError::NotByCpuset { because }),
+        (Some(_), Means::Threads { reason }) => Err(KeeperError::NotByCpuset { reason }),
         (None, Means::EmptyCpuset) => Ok(threads(
             "its cpuset is empty, and the kernel takes no empty one back while it has tasks",
         )),

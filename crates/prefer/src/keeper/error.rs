@@ -19,16 +19,16 @@ pub enum KeeperError {
     Node(#[from] NearError),
     /// The kernel does not count waiting.
     #[error(
-        "this kernel does not say how long tasks wait for a CPU (/proc/PID/schedstat: {because}): it was built without \
+        "this kernel does not say how long tasks wait for a CPU (/proc/PID/schedstat: {reason}): it was built without \
          CONFIG_SCHED_INFO; `taskset` confines without looking"
     )]
-    NoWaits { because: String },
+    NoWaits { reason: String },
     /// `ended`: it is a zombie.
     #[error("there is no process {pid}{}", if *.ended { " any more: it has ended, and its parent has not asked how" } else { "" })]
     NoProcess { pid: i32, ended: bool },
     /// The process is another user's, or cannot be looked at.
-    #[error("cannot keep process {pid}: {because}")]
-    Process { pid: i32, because: String },
+    #[error("cannot keep process {pid}: {reason}")]
+    Process { pid: i32, reason: String },
     /// The program is confined to other nodes. `who`: "process 4711"; `own`: the CPUs it may use; `home`: the node's.
     #[error(
         "{who} may run on CPUs {own}, and none of them is one of node {node} (CPUs {home}): let it run there first \
@@ -46,8 +46,8 @@ pub enum KeeperError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// A group's cpuset was asked for and does not serve.
-    #[error("not through its cpuset: {because}")]
-    NotByCpuset { because: String },
+    #[error("not through its cpuset: {reason}")]
+    NotByCpuset { reason: String },
     /// A group's cpuset has other CPUs than the keeper gave it.
     #[error("its cpuset was set to {cpus} meanwhile")]
     CpusetChanged { cpus: String },
@@ -58,8 +58,8 @@ pub enum KeeperError {
     /// What was there before cannot be put on record or put back.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    #[error("cannot start {program}: {}", error_text(because))]
-    Spawn { program: String, because: io::Error },
+    #[error("cannot start {program}: {}", error_text(reason))]
+    Spawn { program: String, reason: io::Error },
     #[error("cannot start the keeper's thread: {}", error_text(.0))]
     Start(#[source] io::Error),
     /// The keeper's thread is gone.
@@ -70,14 +70,14 @@ pub enum KeeperError {
 impl KeeperError {
     /// What the system said of a process.
     pub(super) fn of_process(pid: i32, error: &io::Error) -> Self {
-        let because = error_text(error);
+        let reason = error_text(error);
         match error.kind() {
             _ if is_gone(error) => Self::NoProcess { pid, ended: false },
             io::ErrorKind::PermissionDenied => Self::Process {
                 pid,
-                because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)"),
+                reason: format!("{reason}; it takes its owner, or root (CAP_SYS_NICE)"),
             },
-            _ => Self::Process { pid, because },
+            _ => Self::Process { pid, reason },
         }
     }
 }

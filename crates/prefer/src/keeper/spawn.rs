@@ -24,9 +24,9 @@ impl Keeper {
         options: KeeperOptions,
     ) -> Result<(Self, Child), KeeperError> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let failed = |because| KeeperError::Spawn {
+        let failed = |reason| KeeperError::Spawn {
             program: program.clone(),
-            because,
+            reason,
         };
         let interval = options.interval;
         let mut kept = ThreadMasks::new(node, machine, options)?;

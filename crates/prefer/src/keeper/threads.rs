@@ -321,10 +321,10 @@ impl Actuator for ThreadMasks {
 /// Where the kernel counts, the calling thread has begun to run at least once (third number); where it does not, all three
 /// are 0 (fs/proc/base.c, proc_pid_schedstat). How long it ran is 0 until the first tick.
 fn counts_waits() -> Result<(), KeeperError> {
-    let because = match tasks::own_run_time() {
+    let reason = match tasks::own_run_time() {
         Ok(time) if time.starts > 0 => return Ok(()),
         Ok(_) => "it says that this thread never ran".to_owned(),
         Err(error) => nearfar_proc::error_text(&error),
     };
-    Err(KeeperError::NoWaits { because })
+    Err(KeeperError::NoWaits { reason })
 }

@@ -49,13 +49,13 @@ pub fn hardware(sys: &Path, device: &str) -> Result<Option<Vec<(String, PciAddre
     let mut functions = BTreeSet::new();
     descend(&found, &name, DEEPEST, &mut functions)?;
     if functions.is_empty() {
-        let because = match found.canonicalize() {
+        let reason = match found.canonicalize() {
             Ok(place) => format!("{} leads past no PCI device", place.display()),
             Err(error) => error.to_string(),
         };
         return Err(NearError::NoHardware {
             device: device.to_owned(),
-            because,
+            reason,
         });
     }
     Ok(Some(functions.into_iter().collect()))
@@ -119,6 +119,6 @@ fn last_address(place: &Path) -> Option<PciAddress> {
 fn unreadable(file: &Path, error: &std::io::Error) -> NearError {
     NearError::Unreadable {
         file: file.display().to_string(),
-        because: error.to_string(),
+        reason: error.to_string(),
     }
 }

@@ -50,12 +50,12 @@ pub enum NotAlone {
         holder: String,
     },
     /// The lock cannot be made.
-    #[error("{}: {because}", file.display())]
+    #[error("{}: {reason}", file.display())]
     File {
         /// The lock, or its directory.
         file: PathBuf,
         /// The system's answer, or who else could change it.
-        because: TrustError,
+        reason: TrustError,
     },
 }
 
@@ -66,13 +66,13 @@ impl Only {
     /// When another service holds it, when another user can change what is in the directory, or it cannot be written.
     pub fn take(directory: &Path) -> Result<Self, NotAlone> {
         let path = directory.join(LOCK);
-        let refused = |because: TrustError| NotAlone::File {
+        let refused = |reason: TrustError| NotAlone::File {
             file: path.clone(),
-            because,
+            reason,
         };
-        let trusted = TrustedDir::make(directory).map_err(|because| NotAlone::File {
+        let trusted = TrustedDir::make(directory).map_err(|reason| NotAlone::File {
             file: directory.to_owned(),
-            because,
+            reason,
         })?;
         let mut file = trusted
             .open_file(LOCK, OFlags::RDWR | OFlags::CREATE)

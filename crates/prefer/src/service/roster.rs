@@ -39,7 +39,7 @@ struct Entry {
     rule: Option<usize>,
     /// How often it could not be kept, and why the last time.
     refused: u32,
-    because: String,
+    reason: String,
     /// It is not looked at before this round; nor is one that has its number by then.
     rests_until: u64,
 }
@@ -52,7 +52,7 @@ impl Entry {
             seen: round,
             rule: None,
             refused: 0,
-            because: String::new(),
+            reason: String::new(),
             rests_until: round,
         }
     }
@@ -144,15 +144,15 @@ impl Roster {
 
     /// Takes a process that could not be kept from its rule: it is found again after a rest. Whether the reason is another than
     /// the last time.
-    pub fn again(&mut self, pid: i32, because: &str) -> bool {
+    pub fn again(&mut self, pid: i32, reason: &str) -> bool {
         let Some(entry) = self.known.get_mut(&pid) else {
             return true;
         };
         entry.rule = None;
         entry.rests_until = self.round + (TURN << entry.refused.min(DOUBLINGS));
         entry.refused += 1;
-        let is_news = entry.because != because;
-        because.clone_into(&mut entry.because);
+        let is_news = entry.reason != reason;
+        reason.clone_into(&mut entry.reason);
         is_news
     }
 }

@@ -65,11 +65,11 @@ fn left_out(survey: &Survey) -> Vec<String> {
         .map_or(&[][..], |matrix| &matrix.skipped);
     lines.extend(transfers.first().map(|example| {
         let pairs = count(transfers.len(), "pair");
-        let (first, second, because) = (example.first, example.second, &example.because);
-        format!("{pairs} of CPUs, such as {first} and {second}: {because}")
+        let (first, second, reason) = (example.first, example.second, &example.reason);
+        format!("{pairs} of CPUs, such as {first} and {second}: {reason}")
     }));
     let parts = survey.not_measured.iter();
-    lines.extend(parts.map(|part| format!("{}: {}", part.part, part.because)));
+    lines.extend(parts.map(|part| format!("{}: {}", part.part, part.reason)));
     lines
 }
 

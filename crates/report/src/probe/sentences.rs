@@ -107,10 +107,10 @@ fn sides(question: Question) -> (&'static str, &'static str) {
 }
 
 fn migration(cost: &Known<Estimate>) -> (Role, String) {
-    let cannot = |because: &str| {
+    let cannot = |reason: &str| {
         (
             Role::Dim,
-            format!("what a cross-node migration cost: unknown: {because}"),
+            format!("what a cross-node migration cost: unknown: {reason}"),
         )
     };
     match cost {
@@ -135,10 +135,10 @@ fn migration(cost: &Known<Estimate>) -> (Role, String) {
 }
 
 fn far(cost: &Known<Estimate>) -> (Role, String) {
-    let cannot = |because: &str| {
+    let cannot = |reason: &str| {
         (
             Role::Dim,
-            format!("what running far cost: unknown: {because}"),
+            format!("what running far cost: unknown: {reason}"),
         )
     };
     match cost {

@@ -104,11 +104,11 @@ pub fn audit(far: u32) -> Audit {
         not_checked: vec![
             NotChecked {
                 rule: "task-memory-far",
-                because: "tasks were not read: ask with --tasks".into(),
+                reason: "tasks were not read: ask with --tasks".into(),
             },
             NotChecked {
                 rule: "competing-writer",
-                because: "the sample has none".into(),
+                reason: "the sample has none".into(),
             },
         ],
         checked: vec![
@@ -155,7 +155,7 @@ pub fn hostile() -> Audit {
     }
     audit.not_checked.push(NotChecked {
         rule: "interrupt-far",
-        because: evil.into(),
+        reason: evil.into(),
     });
     audit
 }

@@ -469,7 +469,7 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
         skipped: vec![SkippedPair {
             cpu_node: Some(NodeId(9)),
             memory_node: None,
-            because: "a sample reason".to_owned(),
+            reason: "a sample reason".to_owned(),
         }],
         buffer_bytes: 128 << 20,
         line_bytes: 64,

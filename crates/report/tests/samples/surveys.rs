@@ -117,13 +117,13 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
                 .or_insert_with(|| pair(first, second, nearness, median));
         }
     }
-    let because = "the two CPUs do not run side by side".to_owned();
+    let reason = "the two CPUs do not run side by side".to_owned();
     TransferMatrix {
         pairs: pairs.into_values().collect(),
         skipped: vec![SkippedTransfer {
             first: CpuId(0),
             second: CpuId(5),
-            because,
+            reason,
         }],
         all_cpus: all_below.is_some(),
         elapsed_s: 1.5,
@@ -138,7 +138,7 @@ pub fn survey(machine: &Machine) -> Survey {
     latency.skipped = vec![SkippedPair {
         cpu_node: None,
         memory_node: Some(NodeId(9)),
-        because: "a reason".to_owned(),
+        reason: "a reason".to_owned(),
     }];
     for pair in &mut latency.pairs {
         let figures = figures(pair.median_ns);
@@ -156,14 +156,14 @@ pub fn survey(machine: &Machine) -> Survey {
 
 /// None of them.
 pub fn nothing() -> Survey {
-    let because = "this process may use one CPU".to_owned();
+    let reason = "this process may use one CPU".to_owned();
     Survey {
         latency: None,
         bandwidth: None,
         transfer: None,
         not_measured: vec![NotMeasured {
             part: Part::Transfer,
-            because,
+            reason,
         }],
         elapsed_s: 0.1,
         emulation: None,

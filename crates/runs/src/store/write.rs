@@ -103,7 +103,7 @@ impl Store {
         let (state, failure) = match ending {
             Ending::Complete => ("complete", None),
             Ending::Interrupted => ("interrupted", None),
-            Ending::Failed(because) => ("failed", Some(because)),
+            Ending::Failed(reason) => ("failed", Some(reason)),
         };
         let owner = self.us.clone();
         let sql = "UPDATE run SET state = ?2, failure = ?3, finished_at_s = ?4

@@ -102,8 +102,8 @@ pub struct Submitter {
 /// A question about a subsystem that is not there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NvmeTraceError {
-    #[error("NVMe subsystems are unknown: {because}")]
-    NotKnown { because: String },
+    #[error("NVMe subsystems are unknown: {reason}")]
+    NotKnown { reason: String },
     #[error("there is no NVMe subsystem {name:?}; {}", alternatives(name, .known))]
     NoSubsystem { name: String, known: Vec<String> },
 }
@@ -186,7 +186,7 @@ pub fn subsystems<'a>(
         Known::Yes(subsystems) => subsystems,
         Known::No { unknown_reason } => {
             return Err(NvmeTraceError::NotKnown {
-                because: unknown_reason.to_string(),
+                reason: unknown_reason.to_string(),
             });
         }
     };

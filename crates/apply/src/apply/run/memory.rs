@@ -27,7 +27,7 @@ impl Carrying<'_> {
         request: &MoveRequest,
         index: u64,
     ) -> Result<Applied, ApplyError> {
-        let left = |because: String| Ok(Applied::LeftAlone { because });
+        let left = |reason: String| Ok(Applied::LeftAlone { reason });
         if self.tree {
             return left("a directory tree has no processes".to_owned());
         }
@@ -37,8 +37,8 @@ impl Carrying<'_> {
         let process = match Process::open(request.pid, identity.start_ticks) {
             Ok(process) => process,
             Err(error) if error.is_end() && self.moves_several() => {
-                let because = error.to_string();
-                return Ok(Applied::ProcessGone { because });
+                let reason = error.to_string();
+                return Ok(Applied::ProcessGone { reason });
             }
             Err(error) => return left(error.to_string()),
         };
@@ -54,8 +54,8 @@ impl Carrying<'_> {
             Err(refusal) => {
                 return match process.check() {
                     Err(changed) if changed.is_end_of_pages() && self.moves_several() => {
-                        let because = changed.to_string();
-                        Ok(Applied::ProcessGone { because })
+                        let reason = changed.to_string();
+                        Ok(Applied::ProcessGone { reason })
                     }
                     _ => left(refusal.to_string()),
                 };
@@ -180,10 +180,10 @@ impl Carrying<'_> {
     /// Records what came of it.
     fn settle_move(&mut self, name: &str, before: String, after: String, state: State) -> Applied {
         let mut memory = state.moved;
-        memory.stopped_because = state.end.as_ref().map(StopReason::to_string);
+        memory.stopped_reason = state.end.as_ref().map(StopReason::to_string);
         let Some(written) = self.writes.last_mut() else {
             return Applied::LeftAlone {
-                because: "nothing was moved".to_owned(),
+                reason: "nothing was moved".to_owned(),
             };
         };
         let write = written.intent.write;
@@ -213,8 +213,8 @@ impl Carrying<'_> {
         }
         tracing::info!(moved = memory.moved_bytes, before, after, "moved memory");
         if !has_moved {
-            let because = format!("no page was moved: {}", memory.described());
-            return Applied::LeftAlone { because };
+            let reason = format!("no page was moved: {}", memory.described());
+            return Applied::LeftAlone { reason };
         }
         Applied::Moved {
             before,

@@ -62,7 +62,7 @@ impl List {
         };
         let path = store.path()?;
         let place = path.display();
-        let (runs, because) = match Store::open_existing(&path) {
+        let (runs, reason) = match Store::open_existing(&path) {
             Ok(store) => {
                 let runs = store.list(&filter).map_err(of_store)?;
                 if runs.is_empty() {
@@ -80,7 +80,7 @@ impl List {
         };
         output::print(&match format.format {
             Format::Table => {
-                nearfar_report::runs::list(&runs, &because).to_text(&output::style(colour))
+                nearfar_report::runs::list(&runs, &reason).to_text(&output::style(colour))
             }
             Format::Json => output::json("runs-list/1", None, &Listed { store: path, runs })?,
         })
