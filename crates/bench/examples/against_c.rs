@@ -32,7 +32,7 @@ fn main() -> Result<ExitCode, Problem> {
     let machine = one_cpu()?;
     let cpu = machine.cpus[0].id;
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    println!("{mebibytes} MiB, lines of {LINE} B in one random cycle, CPU {cpu}, ns a load");
+    println!("{mebibytes} MiB, lines of {LINE} B in one random cycle, CPU {cpu}, ns per load");
     println!("round       C  nearfar");
     for round in 1..=rounds {
         // The first may find the machine in another state, so the order alternates.

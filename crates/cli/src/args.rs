@@ -240,6 +240,14 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a time from 0.1 to 86400 seconds: 10, 10s, 500ms, 2m, 1h".to_owned())
 }
 
+/// As [`seconds()`], and 0.
+pub fn seconds_or_zero(text: &str) -> Result<f64, String> {
+    match text {
+        "0" => Ok(0.0),
+        _ => seconds(text).map_err(|wanted| format!("{wanted}, or 0")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

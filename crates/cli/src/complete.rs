@@ -70,7 +70,7 @@ fn offered(arg: Arg, verb: &str) -> Arg {
         "kernel" => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
             or_file(typed, kernels())
         })),
-        "cgroup" => arg.add(ArgValueCompleter::new(
+        "group" => arg.add(ArgValueCompleter::new(
             PathCompleter::dir().current_dir("/sys/fs/cgroup"),
         )),
         _ => arg,

@@ -62,6 +62,18 @@ impl Failure {
         }
     }
 
+    /// What went wrong, for a message that has more to say.
+    pub fn message(&self) -> String {
+        match self {
+            Self::CannotJudge(error)
+            | Self::Input(error)
+            | Self::Refused(error)
+            | Self::NotStarted(error, _) => message(error),
+            Self::CommandEnded(code) => format!("the command ended with {code}"),
+            Self::AskedToFail | Self::OutputClosed => "no answer was printed".to_owned(),
+        }
+    }
+
     /// Prints the message and gives the exit code.
     pub fn report(&self) -> ExitCode {
         let (error, code) = match self {
@@ -73,14 +85,7 @@ impl Failure {
             Self::Refused(error) => (error, 3),
             Self::NotStarted(error, code) => (error, *code),
         };
-        let mut message = String::new();
-        for cause in error.chain().map(|cause| error_text(&cause)) {
-            // Some errors repeat their cause in their own text; each sentence is printed once.
-            if !message.contains(&cause) {
-                message += if message.is_empty() { "" } else { ": " };
-                message += &cause;
-            }
-        }
+        let message = message(error);
         // Messages quote foreign files, which may hold what a terminal obeys.
         let message = output::cleaned(&message);
         let message = message.lines().map(readable).collect::<Vec<_>>().join("\n");
@@ -90,6 +95,18 @@ impl Failure {
         );
         ExitCode::from(code)
     }
+}
+
+/// The error and its causes. Some errors repeat their cause in their own text; each sentence is there once.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(|cause| error_text(&cause)) {
+        if !message.contains(&cause) {
+            message += if message.is_empty() { "" } else { ": " };
+            message += &cause;
+        }
+    }
+    message
 }
 
 /// A line of a message, without its middle if it is very long: what is wrong is said at the end, and

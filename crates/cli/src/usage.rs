@@ -218,23 +218,6 @@ mod tests {
     }
 
     #[test]
-    fn earlier_names_of_options_are_understood() {
-        for words in [
-            ["nearfar", "tasks", "--top", "1"].as_slice(),
-            &["nearfar", "tasks", "--cgroups"],
-            &["nearfar", "top", "--batch", "--rows", "1"],
-            &["nearfar", "exporter", "--top", "1"],
-            &["nearfar", "prefer", "--node", "0", "--cgroup", "/a"],
-            &["nearfar", "trace", "migrations", "--cgroup", "a"],
-        ] {
-            assert!(
-                definition().try_get_matches_from(words).is_ok(),
-                "{words:?}"
-            );
-        }
-    }
-
-    #[test]
     fn numbers_are_refused_in_words_that_say_what_they_have_to_be() {
         for (words, wanted) in [
             (["nearfar", "case", "two"].as_slice(), "a whole number"),

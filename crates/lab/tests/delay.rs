@@ -36,7 +36,7 @@ fn delays_follow_the_distances_four_times_slower_than_hardware() {
     assert_eq!(delays(&setup), ["0 0 400", "0 1 800", "1 0 800", "1 1 400"]);
     assert_eq!(
         setup.delays.to_string(),
-        "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns"
+        "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways per node; transfer 500/2000 ns"
     );
 }
 

@@ -97,7 +97,7 @@ pub enum SpreadError {
     #[error("{count} queues are more than the {MOST_QUEUES} this version spreads")]
     TooMany { count: usize },
     #[error(
-        "the kernel's rule before 6.3 took CPUs by number: it cannot take one CPU a core first"
+        "the kernel's rule before 6.3 took CPUs by number: it cannot take one CPU per core first"
     )]
     CoresFirst,
 }

@@ -275,7 +275,8 @@ impl Shift {
         let (scan, rules) = (shift.config.scan, shift.config.rules.len());
         tracing::info!(
             rules,
-            "{rules} rules, new tasks are looked for every {scan:?}"
+            "{rules} rules, new tasks are looked for every {} s",
+            scan.as_secs_f64()
         );
         shift.place(surroundings, true);
         shift

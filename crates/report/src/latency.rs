@@ -33,7 +33,7 @@ pub(crate) fn method(matrix: &LatencyMatrix) -> String {
     let samples = matrix.pairs.iter().map(|pair| pair.samples_ns.len());
     let figures = of_samples("median and quartiles", samples);
     format!(
-        "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures} a pair, {} loads each, pairs in \
+        "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures} per pair, {} loads each, pairs in \
          random order; {:.1} s",
         bytes(matrix.line_bytes),
         bytes(matrix.buffer_bytes),

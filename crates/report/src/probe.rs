@@ -49,7 +49,7 @@ fn results(answer: &Answer, out: &mut Document) {
     out.table(tables::times(&answer.rows));
     out.heading(
         "Migrations",
-        "medians a run; far: accesses to another node; keeper: of a CPU",
+        "medians per run; far: accesses to another node; keeper: of a CPU",
     );
     out.table(tables::migrations(&answer.rows));
     let unknown = answer
@@ -90,10 +90,10 @@ fn migrations(answer: &Answer) -> Option<Chart> {
     };
     let rows: Vec<(Vec<String>, Vec<f64>)> = answer.rows.iter().filter_map(row).collect();
     let totals = rows.iter().map(|(_, classes)| classes.iter().sum());
-    let axis = Axis::from_zero("migrations a run", totals);
+    let axis = Axis::from_zero("migrations per run", totals);
     (!rows.is_empty()).then(|| Chart {
         title: "Migrations by class".to_owned(),
-        about: "Medians a run. The wider apart the CPUs, the darker the part of the bar."
+        about: "Medians per run. The wider apart the CPUs, the darker the part of the bar."
             .to_owned(),
         plot: Plot::Bars(Bars {
             row_heads: tables::KEY.map(str::to_owned).to_vec(),

@@ -180,7 +180,7 @@ pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
         };
         let size = or(size.map(bytes), "unknown size");
         let shared = match (cpus, nodes) {
-            (1, _) => "one a CPU".to_owned(),
+            (1, _) => "one per CPU".to_owned(),
             (_, 1) => format!("one for {cpus} CPUs"),
             _ => format!("one for {cpus} CPUs on {nodes} nodes"),
         };

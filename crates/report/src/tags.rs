@@ -161,10 +161,10 @@ fn steals(shown: &Shown<'_>, findings: &Findings) -> Option<Chart> {
     };
     let rows: Vec<(Vec<String>, Vec<f64>)> = shown.cells.iter().filter_map(row).collect();
     let totals = rows.iter().map(|(_, classes)| classes.iter().sum());
-    let axis = Axis::from_zero("steals a sample", totals);
+    let axis = Axis::from_zero("steals per sample", totals);
     (!rows.is_empty()).then(|| Chart {
         title: "Steals by distance".to_owned(),
-        about: "Medians a sample. The less both CPUs share, the darker the part of the bar."
+        about: "Medians per sample. The less both CPUs share, the darker the part of the bar."
             .to_owned(),
         plot: Plot::Bars(Bars {
             row_heads: ["scenario", "policy"].map(str::to_owned).to_vec(),

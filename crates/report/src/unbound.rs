@@ -118,7 +118,7 @@ pub(crate) fn method(found: &UnboundTasks) -> String {
     let label = found.emulation.as_ref().map(|label| format!("{label}: "));
     let nodes: Vec<String> = parameters.nodes.iter().map(ToString::to_string).collect();
     format!(
-        "{}a process reads and writes back {} words at random places of {}, {:.2} s a run, bound to node {} in turn, with its \
+        "{}a process reads and writes back {} words at random places of {}, {:.2} s per run, bound to node {} in turn, with its \
          CPUs unbound, and with all unbound, in random order; while that ran, CPUs {} each had a load of {} %, without \
          which a scheduler has nothing to do. Ratios are taken within a round; the median of them and its 95 % interval. \
          Nothing was set: NUMA balancing was {}",

@@ -42,7 +42,7 @@ fn heat_map() -> HeatMap {
     };
     HeatMap {
         title: "Latency".to_owned(),
-        remark: "ns a load".to_owned(),
+        remark: "ns per load".to_owned(),
         row_heads: names(&["kernel", "node"]),
         column_head: "memory_node".to_owned(),
         rows: vec![names(&["6.1", "0"]), names(&["6.12", "0"])],
@@ -89,7 +89,7 @@ fn charts() -> [Chart; 3] {
             "Migrations",
             Plot::Bars(Bars {
                 row_heads: names(&["node"]),
-                axis: Axis::from_zero("migrations a run", [12.0]),
+                axis: Axis::from_zero("migrations per run", [12.0]),
                 classes: names(&["same core", "same node", "cross node"]),
                 rows: vec![
                     (names(&["0"]), vec![2.0, 5.0, 5.0]),

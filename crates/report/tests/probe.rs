@@ -55,7 +55,7 @@ fn findings_are_sentences_with_their_intervals() {
         "published for a two-socket Xeon Platinum 8167M under 60 % load: 1.24",
         "each cross-node migration cost 13.9 ms (13.8 to 14.1)",
         "running far all the time cost 24.0 % (23.9 to 24.1)",
-        "not measured: cells of node 7, because it has no CPU",
+        "not measured: cells of node 7: it has no CPU",
     ] {
         assert!(said.contains(sentence), "{sentence}\n{said}");
     }

@@ -26,6 +26,16 @@ pub enum MetricKind {
     Histogram,
 }
 
+impl MetricKind {
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Integer => "an integer",
+            Self::Real => "a real number",
+            Self::Histogram => "a histogram",
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Metric {
     /// snake_case, unique in its experiment: a column of exports and a key of [`Values`].
@@ -162,7 +172,7 @@ pub enum MetricError {
     Name { name: String },
     #[error("the value of {name:?} belongs to no declared metric")]
     Undeclared { name: String },
-    #[error("the value of {name:?} is not {kind:?} as declared")]
+    #[error("the value of {name:?} is not {} as declared", kind.noun())]
     Kind { name: String, kind: MetricKind },
     #[error("the value of {name:?} is not finite")]
     NotFinite { name: String },

@@ -277,9 +277,17 @@ impl<'a> Carrying<'a> {
             Attempt::TakenBack { error, undo } if undo.is_settled() => Applied::Failed {
                 error: format!("{error}; the old value is back"),
             },
-            Attempt::TakenBack { error, undo } => Applied::Failed {
-                error: format!("{error}; taking it back failed too ({undo:?}): nearfar rollback"),
-            },
+            Attempt::TakenBack { error, undo } => {
+                let reason = match undo {
+                    UndoResult::Failed { error } => format!(": {error}"),
+                    _ => String::new(),
+                };
+                Applied::Failed {
+                    error: format!(
+                        "{error}; the old value could not be put back{reason}: run `nearfar rollback`"
+                    ),
+                }
+            }
             Attempt::Refused(error) => Applied::Failed {
                 error: explain_write(change, &error),
             },

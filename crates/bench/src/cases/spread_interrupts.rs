@@ -48,7 +48,7 @@ pub(super) const CASE: Case = Case {
     published: None,
     limits: &[
         "DMA of the card and the cost of an interrupt between real CPUs: memory and lines between CPUs are delayed by distance.",
-        "24 servers a node: a host of two CPUs runs one server and one client.",
+        "24 servers per node: a host of two CPUs runs one server and one client.",
     ],
     limits_here: &[],
 };

@@ -26,7 +26,7 @@ pub(super) const CASE: Case = Case {
     effect: None,
     published: Some(("percpu_ida, April 2014", include_str!("tag_allocator.csv"))),
     limits: &[
-        "Steps of the published order that need several workers a group: a host of two CPUs runs one each.",
+        "Steps of the published order that need several workers per group: a host of two CPUs runs one each.",
         "The cost of a line between real CPUs: transfers are delayed by distance.",
     ],
     limits_here: &[

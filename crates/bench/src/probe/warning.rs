@@ -102,7 +102,7 @@ impl fmt::Display for SampleWarning {
             }
             Self::Switched { per_second } => write!(
                 f,
-                "{per_second:.0} involuntary context switches a second: more than a load explains; something else wakes \
+                "{per_second:.0} involuntary context switches per second: more than a load explains; something else wakes \
                  up very often on these CPUs"
             ),
             Self::Elsewhere { node, percent } => write!(

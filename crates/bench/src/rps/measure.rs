@@ -47,7 +47,7 @@ impl Experiment for Rps<'_> {
         let through = device.as_deref().unwrap_or("a veth pair");
         match servers {
             1 => format!("a server on each node, through {through}"),
-            _ => format!("up to {servers} servers a node, through {through}"),
+            _ => format!("up to {servers} servers per node, through {through}"),
         }
     }
 

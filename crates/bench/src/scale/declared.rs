@@ -79,7 +79,7 @@ pub const DECLARATION: Declaration = Declaration {
         ),
         Argument::new(
             "profile-frequency",
-            "Times a second that each CPU's kernel function is sampled while operations are counted; 0 for none",
+            "Times per second that each CPU's kernel function is sampled while operations are counted; 0 for none",
             "99",
         ),
         Argument {

@@ -77,7 +77,7 @@ pub const DECLARATION: Declaration = Declaration {
         ),
         Argument::new(
             "iops",
-            "I/Os a second that the device ends at most; 0 for no limit",
+            "I/Os per second that the device ends at most; 0 for no limit",
             "0",
         ),
         Argument {
@@ -285,7 +285,7 @@ impl Experiment for TagsExperiment<'_> {
 
     fn title(&self) -> String {
         let Parameters { tags, workers, .. } = self.parameters;
-        format!("{tags} tags, up to {workers} workers a group")
+        format!("{tags} tags, up to {workers} workers per group")
     }
 
     fn parameters(&self) -> Value {

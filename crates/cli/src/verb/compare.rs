@@ -145,7 +145,7 @@ impl Compare {
                 let levels = levels.map_err(|error| of_error(side, error))?;
                 if !levels[0].is_paired() {
                     output::say!(
-                        "nearfar: {side} has no column `round` with each cell once a round: its levels are compared unpaired"
+                        "nearfar: {side} has no column `round` with each cell once per round: its levels are compared unpaired"
                     );
                 }
                 levels

@@ -46,8 +46,8 @@ pub struct Exporter {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     seconds: f64,
     /// Services with series of their own; the others are together in service="other"
-    #[arg(long = "limit", alias = "top", value_name = "N", default_value_t = 50)]
-    top: usize,
+    #[arg(long, value_name = "ROWS", default_value_t = 50)]
+    limit: usize,
     /// Only this service (may be repeated) has series of its own; * stands for any text
     #[arg(long, value_name = "NAME")]
     service: Vec<String>,
@@ -68,7 +68,7 @@ impl Exporter {
     /// Exports until it is ended, or once.
     pub fn run(self) -> Outcome {
         let scanner = Scanner::new(&Options {
-            top: self.top,
+            top: self.limit,
             services: self.service.clone(),
             min_bytes: self.min_memory,
             with_totals: !self.once,

@@ -14,7 +14,7 @@ use nearfar_placement::change::Plan as Changes;
 use nearfar_placement::plan::{self, PlanOptions};
 use nearfar_sources::{TaskScope, Want};
 
-use crate::args::{Colour, SourceArgs};
+use crate::args::{Colour, SourceArgs, seconds_or_zero};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use group::{GroupArgs, UnitArgs};
@@ -235,9 +235,9 @@ pub struct TargetArgs {
     /// Where the journal is kept [default: /var/lib/nearfar, below --root where that is given]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Wait this many seconds for another nearfar that is changing the same system
-    #[arg(long, value_name = "SECONDS")]
-    pub wait: Option<u32>,
+    /// Wait this long for another nearfar that is changing the same system
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_zero)]
+    pub wait: Option<f64>,
 }
 
 impl TargetArgs {
@@ -281,7 +281,6 @@ impl TargetArgs {
 
     /// How long to wait for the lock.
     pub fn wait(&self) -> Option<std::time::Duration> {
-        self.wait
-            .map(|seconds| std::time::Duration::from_secs(seconds.into()))
+        self.wait.map(std::time::Duration::from_secs_f64)
     }
 }

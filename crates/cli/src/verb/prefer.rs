@@ -32,7 +32,7 @@ use crate::{output, signals};
 /// standard error.
 #[derive(Args)]
 #[command(group = ArgGroup::new("where").required(true).args(["node", "near"]))]
-#[command(group = ArgGroup::new("whom").required(true).args(["pid", "cgroup", "command"]))]
+#[command(group = ArgGroup::new("whom").required(true).args(["pid", "group", "command"]))]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 #[command(
     after_long_help = "Examples:\n  nearfar prefer --node 1 -- ./server --port 8080\n  \
@@ -53,8 +53,8 @@ pub struct Prefer {
     pid: Vec<i32>,
     #[command(flatten)]
     group: group::GroupArgs,
-    /// Stop after this many seconds
-    #[arg(long, value_name = "N", value_parser = crate::args::seconds, conflicts_with = "command")]
+    /// Stop after this long
+    #[arg(long, value_name = "SECONDS", value_parser = crate::args::seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Where the memory of the tasks is
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -140,7 +140,7 @@ impl Prefer {
             nodes,
             ..KeeperOptions::default()
         };
-        if let Some(name) = &self.group.cgroup {
+        if let Some(name) = &self.group.group {
             let kept = group::keep(
                 name,
                 &self.group,

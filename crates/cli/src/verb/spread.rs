@@ -32,7 +32,7 @@ pub struct Spread {
     /// The rule
     #[arg(long, value_enum, default_value_t = SpreadPolicy::NearestFirst, value_name = "POLICY")]
     policy: SpreadPolicy,
-    /// One queue a core before SMT siblings get one
+    /// One queue per core before SMT siblings get one
     #[arg(long)]
     cores_first: bool,
     /// Only these CPUs, such as 0-15,32

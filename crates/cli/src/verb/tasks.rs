@@ -37,25 +37,20 @@ pub struct Tasks {
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// Show on which nodes the page cache has what of this file instead of tasks; its owner or who may write it can see that
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["source", "root", "device", "seconds", "threads", "cgroups"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["source", "root", "device", "seconds", "threads", "groups"])]
     file: Option<PathBuf>,
     /// Count CPU time for this long instead of since each task started
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
     /// Show the threads of each task as well
-    #[arg(long, conflicts_with = "cgroups")]
+    #[arg(long, conflicts_with = "groups")]
     threads: bool,
     /// Show control groups instead of tasks
-    #[arg(long = "groups", alias = "cgroups")]
-    cgroups: bool,
+    #[arg(long)]
+    groups: bool,
     /// Show at most this many rows of the table; 0 for all
-    #[arg(
-        long = "limit",
-        alias = "top",
-        value_name = "ROWS",
-        default_value_t = 20
-    )]
-    top: usize,
+    #[arg(long, value_name = "ROWS", default_value_t = 20)]
+    limit: usize,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -120,12 +115,12 @@ impl Tasks {
                 )));
             }
         };
-        let rows = match self.top {
+        let rows = match self.limit {
             0 => usize::MAX,
             rows => rows,
         };
         let origin = Some(&machine.origin);
-        let groups = self.cgroups.then(|| tasks::by_group(&tasks));
+        let groups = self.groups.then(|| tasks::by_group(&tasks));
         let text = |mut document: Document| {
             document.emulated(machine.origin.emulation.as_ref());
             document.to_text(&output::style(colour))

@@ -24,7 +24,7 @@ use rustix::stdio::stdout;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::args::{Colour, Format, FormatArgs};
+use crate::args::{Colour, Format, FormatArgs, seconds};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
@@ -47,7 +47,7 @@ pub struct Top {
     #[command(flatten)]
     filter: TaskFilterArgs,
     /// Look again after this long
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     seconds: f64,
     /// Put tasks in this order
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Order::Cost)]
@@ -59,24 +59,10 @@ pub struct Top {
     #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print at most this many tasks of each look; 0 for all
-    #[arg(
-        long = "limit",
-        alias = "rows",
-        value_name = "ROWS",
-        default_value_t = 20,
-        requires = "batch"
-    )]
-    rows: usize,
+    #[arg(long, value_name = "ROWS", default_value_t = 20, requires = "batch")]
+    limit: usize,
     #[command(flatten)]
     format: FormatArgs,
-}
-
-fn interval(text: &str) -> Result<f64, String> {
-    const MAX_SECONDS: f64 = 3600.0;
-    text.parse()
-        .ok()
-        .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
-        .ok_or_else(|| "a number from 0.1 to 3600".to_owned())
 }
 
 /// One look as JSON.
@@ -200,7 +186,7 @@ impl Top {
             };
             return output::json_line(SCHEMA, Some(&machine.origin), &answer);
         }
-        let rows = match self.rows {
+        let rows = match self.limit {
             0 => usize::MAX,
             rows => rows,
         };

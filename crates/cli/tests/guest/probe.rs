@@ -196,7 +196,7 @@ pub fn check_migrations(matrix: &Matrix) {
 /// How often the scheduler moves a floating probe: counted, and yet what the host leaves the guest decides about it.
 fn check_moves(matrix: &Matrix) {
     let [off, on] = ["off", "on"].map(|policy| matrix.row(policy, "F", "F").cross_node);
-    println!("all floating: {off} cross-node migrations a run, with NUMA balancing on {on}");
+    println!("all floating: {off} cross-node migrations per run, with NUMA balancing on {on}");
     assert!(
         off >= 1.0,
         "the load makes the scheduler move a floating probe"

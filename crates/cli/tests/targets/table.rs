@@ -385,7 +385,7 @@ pub const TARGETS: &[Target] = &[
         &["process 99999999"],
     ),
     target(
-        ["prefer", "cgroup"],
+        ["prefer", "group"],
         "prefer --node 0 --group no-such-group",
         &["no-such-group"],
     ),
@@ -560,7 +560,7 @@ pub const TARGETS: &[Target] = &[
         &["process 99999999"],
     ),
     target(
-        ["trace migrations", "cgroup"],
+        ["trace migrations", "group"],
         "trace migrations --seconds 0.1 --group no-such-group",
         &["no-such-group"],
     ),
@@ -851,7 +851,6 @@ pub const TARGETS: &[Target] = &[
 /// themselves, or with their verb.
 pub const NO_TARGETS: &[&str] = &[
     "accel",
-    "top",
     "min_memory",
     "group",
     "name",
@@ -868,7 +867,6 @@ pub const NO_TARGETS: &[&str] = &[
     "connections",
     "count",
     "counts",
-    "rows",
     "sort",
     "options",
     "status",

@@ -40,7 +40,7 @@ pub enum DelayError {
     #[error("no delays are asked for")]
     Off,
     /// A distance between no two nodes.
-    #[error("no node has memory at distance {wanted}; there are {known:?}")]
+    #[error("no node has memory at distance {wanted}; there are {}", listed(known))]
     UnknownDistance {
         /// As it was asked for.
         wanted: Distance,
@@ -60,4 +60,9 @@ pub enum DelayError {
         /// The distance it was derived from.
         distance: Distance,
     },
+}
+
+fn listed(distances: &[u32]) -> String {
+    let distances: Vec<String> = distances.iter().map(u32::to_string).collect();
+    distances.join(", ")
 }

@@ -207,7 +207,7 @@ impl Devices {
         let queues = queues(multi_queue, cpus);
         if let Some((nic, asked)) = described.zip(asked).filter(|(_, asked)| *asked != queues) {
             notes.push(format!(
-                "{}'s {asked} queues become {queues}: the emulated card has one a CPU, at most {IGB_QUEUES}",
+                "{}'s {asked} queues become {queues}: the emulated card has one per CPU, at most {IGB_QUEUES}",
                 nic.name
             ));
         }

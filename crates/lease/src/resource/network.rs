@@ -119,7 +119,9 @@ fn is_up(name: &str) -> io::Result<bool> {
     let path = Path::new("/sys/class/net").join(name).join("flags");
     let flags = fs::read_to_string(path)?;
     let digits = flags.trim().trim_start_matches("0x");
-    let flags = u32::from_str_radix(digits, 16).map_err(io::Error::other)?;
+    let flags = u32::from_str_radix(digits, 16).map_err(|_| {
+        io::Error::other(format!("its flags are {digits:?}, which is not a number"))
+    })?;
     Ok(flags & IFF_UP != 0)
 }
 

@@ -56,7 +56,7 @@ impl fmt::Display for Delays {
         let pairs = by_distance(pairs).unwrap_or_else(|| by_pair(pairs));
         write!(
             f,
-            "delays {pairs}; cache {cache} ways a node; transfer {transfer} ns"
+            "delays {pairs}; cache {cache} ways per node; transfer {transfer} ns"
         )?;
         match device {
             Some(device) => write!(
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(
             guest.to_string(),
             "two-node at cpus=2,memory=512M as a guest: Linux 6.12.9 with numa=fake=2, software emulation, \
-             delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns"
+             delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways per node; transfer 500/2000 ns"
         );
         guest.node_limits = NodeLimits::default();
         guest.kernel_arguments.clear();

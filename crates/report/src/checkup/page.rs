@@ -69,7 +69,7 @@ fn tiles(checkup: &Checkup) -> Vec<Tile> {
         Tile::new(memory, "memory", ""),
     ];
     let measured = measured(checkup);
-    tiles.extend(measured.map(|(figure, remark)| Tile::new(figure, "ns a load", remark)));
+    tiles.extend(measured.map(|(figure, remark)| Tile::new(figure, "ns per load", remark)));
     let groups = audit::groups(&checkup.audit);
     let by_severity = groups.chunk_by(|a, b| a.severity == b.severity);
     let badges = by_severity.map(|groups| {

@@ -95,7 +95,7 @@ pub(crate) fn latency(matrix: &LatencyMatrix) -> HeatMap {
         let cell = measured(&what, "ns", pair.median_ns, &figures, nanoseconds);
         ((pair.cpu_node, pair.memory_node), cell)
     };
-    let remark = "ns a load; row: node of the CPU, column: node of the memory";
+    let remark = "ns per load; row: node of the CPU, column: node of the memory";
     by_node(
         matrix.pairs.iter().map(cell),
         HeatMap {
@@ -184,7 +184,7 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> HeatMap {
         cells,
         HeatMap {
             title: format!("Bandwidth, {traffic}"),
-            remark: format!("GB/s (10^9 bytes), {what}; {threads} a node"),
+            remark: format!("GB/s (10^9 bytes), {what}; {threads} per node"),
             scale_of: " of the time a byte takes",
             ..HeatMap::of(scale, legend)
         },

@@ -154,7 +154,7 @@ fn quality<'a>(what: &str, figures: impl Iterator<Item = &'a Figures> + Clone) -
     let samples = figures.clone().map(|figures| figures.samples.len());
     let medians = figures.map(|figures| (figures.median, figures.confidence));
     format!(
-        "{} a pair; {}",
+        "{} per pair; {}",
         super::of_samples(what, samples),
         sure(medians)
     )

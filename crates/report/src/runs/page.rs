@@ -301,7 +301,7 @@ fn machine(shown: &Shown<'_>, out: &mut Document) {
 fn method(shown: &Shown<'_>, out: &mut Document) {
     let (run, detail) = (shown.run, shown.detail);
     let order = format!(
-        "{} of each of {}, every cell once a round, in a new random order in each round (seed {})",
+        "{} of each of {}, every cell once per round, in a new random order in each round (seed {})",
         count(run.samples_per_cell as usize, "sample"),
         count(detail.plan.len(), "cell"),
         detail.seed

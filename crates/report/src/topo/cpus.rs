@@ -59,6 +59,6 @@ fn structure(summary: &Summary) -> String {
     parts.extend(summary.packages.map(|packages| count(packages, "package")));
     parts.extend(summary.cores.map(|cores| count(cores, "core")));
     let threads = summary.threads.map(|threads| count(threads, "thread"));
-    parts.extend(threads.map(|threads| format!("{threads} a core")));
+    parts.extend(threads.map(|threads| format!("{threads} per core")));
     parts.join(", ")
 }

@@ -339,7 +339,11 @@ fn a_group_takes_one_tag_from_the_nearest_group() {
     let policy = Coarse::new(&four_nodes(), Group::Llc, (0, 64, 64));
     let held: Vec<u32> = std::iter::from_fn(|| policy.take(0)).collect();
     let before = policy.statistics().steals;
-    assert_eq!((before.node, before.remote), (8, 48), "eight tags a group");
+    assert_eq!(
+        (before.node, before.remote),
+        (8, 48),
+        "eight tags per group"
+    );
     // CPUs 63, 33 and 24 are at the distances 20, 15 and 0 of CPU 16.
     for (cpu, pair) in [63, 33, 24].into_iter().zip(held.chunks(2)) {
         pair.iter().for_each(|tag| policy.put(cpu, *tag));

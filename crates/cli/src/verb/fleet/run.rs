@@ -75,7 +75,7 @@ pub struct OnHosts {
     /// The hosts, as Slurm writes lists: n[1-4,08],login
     #[arg(long, value_name = "LIST", conflicts_with_all = ["hosts_file", "partition"])]
     hosts: Option<String>,
-    /// The hosts, from a file: lists as of --hosts, one or several a line, # begins a comment
+    /// The hosts, from a file: lists as of --hosts, one or several per line, # begins a comment
     #[arg(long, value_name = "FILE", conflicts_with = "partition")]
     hosts_file: Option<PathBuf>,
     /// The hosts of this partition of Slurm, and the partition of the jobs

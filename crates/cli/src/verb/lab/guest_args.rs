@@ -12,6 +12,7 @@ use nearfar_lab::{Arch, LabError};
 use nearfar_machine::{Acceleration, NodeLimits};
 use nearfar_sources::{Request, Want};
 
+use crate::args::seconds;
 use crate::failure::Failure;
 use crate::output;
 
@@ -53,12 +54,12 @@ pub struct GuestArgs {
     /// Boot, instead of starting from a guest of the same design that was saved after its boot
     #[arg(long)]
     cold: bool,
-    /// Fail when the guest is not up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    boot_timeout: u64,
-    /// End the guest when the command runs longer than this many seconds [default: never]
-    #[arg(long, value_name = "SECONDS")]
-    command_timeout: Option<u64>,
+    /// Fail when the guest is not up after this long
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    boot_timeout: f64,
+    /// End the guest when the command runs longer than this [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    command_timeout: Option<f64>,
 }
 
 /// How the guest's CPUs run.
@@ -135,8 +136,8 @@ impl GuestArgs {
             results: self.results.clone(),
             console: self.console,
             cold: self.cold,
-            boot_timeout: Duration::from_secs(self.boot_timeout),
-            command_timeout: self.command_timeout.map(Duration::from_secs),
+            boot_timeout: Duration::from_secs_f64(self.boot_timeout),
+            command_timeout: self.command_timeout.map(Duration::from_secs_f64),
             ..GuestRequest::new(machine, name)
         })
     }

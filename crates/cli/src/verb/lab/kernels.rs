@@ -172,7 +172,7 @@ fn host_or(arch: Option<Arch>) -> Result<Arch, Failure> {
     arch.or(Arch::host()).ok_or_else(unknown)
 }
 
-/// Tells on standard error what is being done: one line that is overwritten on a terminal, one line a step elsewhere.
+/// Tells on standard error what is being done: one line that is overwritten on a terminal, one line per step elsewhere.
 fn told(what: &str) -> impl FnMut(Progress<'_>) + use<> {
     let terminal = std::io::stderr().is_terminal();
     let mut last = String::new();

@@ -20,10 +20,10 @@ use crate::output;
 #[derive(Args)]
 pub struct GroupArgs {
     /// Keep the tasks of this control group and of those below it, by its path as in /proc/PID/cgroup
-    #[arg(long = "group", alias = "cgroup", value_name = "GROUP")]
-    pub cgroup: Option<String>,
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
     /// Keep the group through this instead of through its cpuset where that can be put back, else its threads
-    #[arg(long, value_enum, value_name = "MEANS", requires = "cgroup")]
+    #[arg(long, value_enum, value_name = "MEANS", requires = "group")]
     through: Option<ThroughArg>,
 }
 

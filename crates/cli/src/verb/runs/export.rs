@@ -14,7 +14,7 @@ use crate::output;
 
 /// Write stored runs for other programs
 ///
-/// JSON has everything, the machine as well, and `runs import` reads it. CSV and Parquet have a row a sample: what is said of
+/// JSON has everything, the machine as well, and `runs import` reads it. CSV and Parquet have a row per sample: what is said of
 /// the run, a column a factor, and a column each value of the samples; several runs of different shapes have the
 /// columns of all of them.
 #[derive(Args)]

@@ -29,7 +29,7 @@ pub struct List {
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<f64>,
     /// List at most this many, the newest
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "ROWS")]
     limit: Option<u32>,
     #[command(flatten)]
     store: StoreArgs,

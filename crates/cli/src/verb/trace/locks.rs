@@ -21,8 +21,8 @@ use crate::failure::{Failure, Outcome};
     after_long_help = "Examples:\n  nearfar trace locks --seconds 10\n  nearfar trace locks -- fio job.fio"
 )]
 pub struct Locks {
-    /// Stop after this many seconds [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]
+    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     #[command(flatten)]
     pub(super) answer: AnswerArgs,

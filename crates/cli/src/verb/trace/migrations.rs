@@ -27,7 +27,7 @@ type Tracepoint<'a> = (&'a nearfar_trace::format::Format, Option<String>);
 /// Follows the processes, their threads and what they make (kernel tracepoint sched:sched_migrate_task on every CPU), until
 /// they have ended, the time is over or Ctrl-C. The exit code is that of COMMAND.
 #[derive(Args)]
-#[command(group = ArgGroup::new("whom").required(true).args(["pid", "cgroup", "command"]))]
+#[command(group = ArgGroup::new("whom").required(true).args(["pid", "group", "command"]))]
 #[command(
     after_long_help = "Examples:\n  nearfar trace migrations --pid 4711 --seconds 30\n  \
                              nearfar trace migrations --group system.slice/redis.service --seconds 30\n  \
@@ -38,15 +38,10 @@ pub struct Migrations {
     #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
     pid: Vec<i32>,
     /// Trace the tasks in this control group and in those below it: a path, or a name below /sys/fs/cgroup
-    #[arg(
-        long = "group",
-        alias = "cgroup",
-        value_name = "GROUP",
-        conflicts_with = "pid"
-    )]
-    cgroup: Option<String>,
-    /// Stop after this many seconds [default: until those traced have ended, or Ctrl-C]
-    #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]
+    #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
+    group: Option<String>,
+    /// Stop after this long [default: until those traced have ended, or Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Only the threads there are now: the kernel sorts out all others, which costs least
     #[arg(long, conflicts_with = "command")]
@@ -156,7 +151,7 @@ impl Migrations {
         for &pid in &self.pid {
             threads.extend(tasks::of_process(pid).map_err(Failure::input)?);
         }
-        if let Some(group) = &self.cgroup {
+        if let Some(group) = &self.group {
             threads.extend(tasks::of_cgroup(group).map_err(Failure::input)?);
             if threads.is_empty() {
                 return Err(Failure::input(anyhow::anyhow!(

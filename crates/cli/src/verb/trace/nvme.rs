@@ -23,8 +23,8 @@ use crate::failure::{Failure, Outcome};
                              -- taskset -c 2 dd if=/dev/nvme0n1 of=/dev/null iflag=direct bs=4k count=10000"
 )]
 pub struct Nvme {
-    /// Stop after this many seconds [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "N", value_parser = seconds, conflicts_with = "command")]
+    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Only this subsystem, as the kernel names it
     #[arg(long, value_name = "NAME")]

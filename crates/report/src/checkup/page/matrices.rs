@@ -121,7 +121,7 @@ fn latency_map(matrix: &LatencyMatrix) -> HeatMap {
         true => latency_classes(matrix),
         false => latency::map(matrix),
     };
-    map.remark = format!("ns a load, {}", latency::label(matrix.emulation.as_ref()));
+    map.remark = format!("ns per load, {}", latency::label(matrix.emulation.as_ref()));
     if nodes.len() > MAX_WITH_SPREAD {
         let cells = map.cells.iter_mut().flatten().flatten();
         cells.for_each(|cell| (cell.spread, cell.interval) = Default::default());

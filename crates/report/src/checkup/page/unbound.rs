@@ -32,7 +32,7 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
         ">runs",
         ">median",
         ">95 % interval",
-        ">cross-node migrations a run",
+        ">cross-node migrations per run",
     ];
     let mut table = Table::of(columns).caption("Runs by where memory and CPUs were bound");
     found.rows.iter().for_each(|row| table.row(run(row)));

@@ -120,11 +120,11 @@ impl ChangeStep<'_> {
         let failed = |reason: String| format!("cannot measure after the changes: {reason}");
         let measured = self
             .run(&self.measure, &after)
-            .map_err(|failure| failed(format!("{failure:?}")))?;
+            .map_err(|failure| failed(failure.message()))?;
         if !measured.is_answer() {
             return Err(failed(measured.reason()));
         }
-        let runs = runs_of(&after).map_err(|failure| failed(format!("{failure:?}")))?;
+        let runs = runs_of(&after).map_err(|failure| failed(failure.message()))?;
         let worst = worst(&changed.runs, &runs, self.margin).map_err(|error| error.to_string());
         changed.runs.extend(runs);
         worst
