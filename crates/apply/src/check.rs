@@ -101,8 +101,8 @@ pub enum PlanError {
 fn others_too(others: usize) -> String {
     match others {
         0 => String::new(),
-        1 => " (and 1 more is another's)".to_owned(),
-        others => format!(" (and {others} more are another's)"),
+        1 => " (and 1 more belongs to another device)".to_owned(),
+        others => format!(" (and {others} more belong to other devices)"),
     }
 }
 

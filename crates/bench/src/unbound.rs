@@ -83,9 +83,7 @@ fn farthest_two(machine: &Machine, places: &Places) -> Option<Vec<NodeId>> {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum UnboundError {
-    #[error(
-        "only one node has CPUs: an unbound task has nowhere else to run, so it cannot be hurt"
-    )]
+    #[error("only one node has CPUs: an unbound task has nowhere else to run")]
     OneNode,
     #[error(
         "this process may run on CPUs {cpus} only, which are of one node: its affinity or cpuset keeps it there"

@@ -41,6 +41,8 @@ const OFFERS: &[Offer] = &[
     ("", "series", series),
     (" nearfar runs", "run", stored_runs),
     (" nearfar runs", "runs", stored_runs),
+    (" nearfar compare", "sides", stored_runs),
+    (" nearfar case", "number", cases),
     (" nearfar rollback", "change", change_sets),
 ];
 
@@ -99,6 +101,13 @@ fn rules() -> Candidates {
     RULES
         .iter()
         .map(|rule| candidate(rule.id, rule.title))
+        .collect()
+}
+
+fn cases() -> Candidates {
+    nearfar_bench::cases::cases()
+        .iter()
+        .map(|case| candidate(case.number.to_string(), case.title))
         .collect()
 }
 

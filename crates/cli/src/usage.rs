@@ -136,13 +136,14 @@ fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// What a number has to be, from what the standard library or clap says of one that is not.
+/// What a value has to be, from what the standard library or clap says of one that is wrong.
 fn wanted(said: &str) -> Option<String> {
     let kind = match said {
         "invalid float literal" | "cannot parse float from empty string" => "a number such as 2.5",
         "invalid digit found in string" | "cannot parse integer from empty string" => {
             "a whole number"
         }
+        "invalid socket address syntax" => "an address and a port such as 192.0.2.7:16862",
         "number too large to fit in target type" => "a smaller number",
         "number too small to fit in target type" => "a larger number",
         _ => {
@@ -224,6 +225,10 @@ mod tests {
             (
                 &["nearfar", "top", "--count", "0"],
                 "a whole number from 1 on",
+            ),
+            (
+                &["nearfar", "exporter", "--listen", "x"],
+                "an address and a port",
             ),
             (
                 &["nearfar", "ab", "--runs", "5000"],

@@ -200,23 +200,23 @@ impl Draft<'_> {
         match &finding.fix {
             Some(Change::DeviceNode { .. }) if !self.options.device_node_override => self.leave(
                 finding,
-                "overriding a device's node taints the kernel and stops the device for a moment: only when asked for",
+                "overriding a device's node taints the kernel and stops the device for a moment: only with --override-device-node",
             ),
             Some(Change::Sysctl { name, .. }) if !self.options.names_rule(finding.rule) => {
                 let reason =
-                    format!("{name} holds for the whole system: only when rule {} is asked for", finding.rule);
+                    format!("{name} holds for the whole system: only with --rule {}", finding.rule);
                 self.leave(finding, &reason);
             }
             Some(Change::TaskMemory { .. }) if !self.options.names_rule(finding.rule) => {
                 let reason = format!(
-                    "moving a process's memory slows it down meanwhile: only when rule {} is asked for",
+                    "moving a process's memory slows it down meanwhile: only with --rule {}",
                     finding.rule
                 );
                 self.leave(finding, &reason);
             }
             Some(Change::CpusetMemory { .. }) if !self.options.names_rule(finding.rule) => {
                 let reason = format!(
-                    "the kernel moves the memory of the group meanwhile: only when rule {} is asked for",
+                    "the kernel moves the memory of the group meanwhile: only with --rule {}",
                     finding.rule
                 );
                 self.leave(finding, &reason);
@@ -272,7 +272,7 @@ impl Draft<'_> {
         let Some(wanted) = &self.options.iopolicy else {
             return self.leave(
                 finding,
-                "which policy is faster depends on the load: only the one asked for is set",
+                "which policy is faster depends on the load: only with --iopolicy",
             );
         };
         let Some(subsystem) = subsystem_of(self.machine, finding) else {

@@ -92,8 +92,8 @@ fn what_is_not_asked_for_is_left_alone_with_the_reason() {
     {"kind":"xps","interface":"eth0","queue":0,"cpus":"5"} <xps-mismatch> was 01
     {"kind":"xps","interface":"eth0","queue":1,"cpus":"4"} <xps-mismatch> was 04
     {"kind":"rps","interface":"eth0","queue":0,"cpus":"4-7"} <rps-mismatch> was 0f
-    alone 0000:40:00.0 (nvme) <device-without-node>: overriding a device's node taints the kernel and stops the device for a moment: only when asked for
-    alone nvme-subsys0 (nvme0n1) <nvme-far-path>: which policy is faster depends on the load: only the one asked for is set
+    alone 0000:40:00.0 (nvme) <device-without-node>: overriding a device's node taints the kernel and stops the device for a moment: only with --override-device-node
+    alone nvme-subsys0 (nvme0n1) <nvme-far-path>: which policy is faster depends on the load: only with --iopolicy
     "#);
 }
 
@@ -125,7 +125,7 @@ fn rules_and_devices_can_be_chosen() {
     };
     insta::assert_snapshot!(shown(&planned(&machine, &disk)), @r#"
     {"kind":"nvme-io-policy","subsystem":"nvme-subsys0","policy":"queue-depth"} <nvme-far-path> was numa
-    alone 0000:40:00.0 (nvme) <device-without-node>: overriding a device's node taints the kernel and stops the device for a moment: only when asked for
+    alone 0000:40:00.0 (nvme) <device-without-node>: overriding a device's node taints the kernel and stops the device for a moment: only with --override-device-node
     "#);
     assert_eq!(
         count(PlanOptions {
@@ -214,7 +214,7 @@ fn a_sysctl_is_changed_only_when_its_rule_is_named() {
         cpu_ms: Known::no("left out"),
         ..nearfar_machine::Task::new(9, "postgres")
     });
-    insta::assert_snapshot!(shown(&planned(&machine, &PlanOptions::default())), @"alone kernel.numa_balancing <numa-balancing>: kernel.numa_balancing holds for the whole system: only when rule numa-balancing is asked for");
+    insta::assert_snapshot!(shown(&planned(&machine, &PlanOptions::default())), @"alone kernel.numa_balancing <numa-balancing>: kernel.numa_balancing holds for the whole system: only with --rule numa-balancing");
     let named = PlanOptions {
         rules: Some(vec!["numa-balancing".to_owned()]),
         ..PlanOptions::default()

@@ -36,9 +36,7 @@ fn head<T>(traced: &Traced<T>) -> Document {
     if !losses.is_whole() {
         let mut text = format!("{} of {events} are missing", losses.lost);
         if let Some(unwritten @ 1..) = losses.unwritten {
-            let why =
-                "not because the buffer was full (this kernel counted and did not write them)";
-            text += &format!(", {unwritten} of them {why}");
+            text += &format!(", {unwritten} of them not recorded by the kernel");
         }
         if losses.damaged + losses.throttled > 0 {
             let (damaged, paused) = (losses.damaged, losses.throttled);

@@ -10,7 +10,7 @@ use clap::{Args, Command};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Print the man page, or write one a verb into a directory
+/// Print the man page, or write one per verb into a directory
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar man | man -l -\n  nearfar man --directory /usr/local/share/man/man1"
@@ -27,7 +27,8 @@ impl Man {
         let mut command = command.disable_help_subcommand(true);
         command.build();
         match self.directory {
-            Some(directory) => write(&command, command.get_name(), &directory)
+            Some(directory) => std::fs::create_dir_all(&directory)
+                .and_then(|()| write(&command, command.get_name(), &directory))
                 .with_context(|| format!("cannot write man pages into {}", directory.display()))
                 .map_err(Failure::Refused),
             None => {

@@ -9,7 +9,7 @@ use super::spec::MAX_DELAY_NS;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum DelaySpecError {
     /// Not `KEY=VALUE`.
-    #[error("{0:?} is not KEY=VALUE")]
+    #[error("{0:?} is not KEY=VALUE, auto or off")]
     Item(String),
     /// An unknown key.
     #[error(

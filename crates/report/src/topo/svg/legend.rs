@@ -45,9 +45,9 @@ fn signs(machine: &Machine, marks: &Marks) -> Vec<Sign> {
             memory,
             html! { rect.track y="3" width="12" height="6" rx="3" {} @if free { rect.used y="3" width="6" height="6" rx="3" {} } },
             if free {
-                "memory, as long as it is large; dark: in use"
+                "memory; its length is its size; dark: in use"
             } else {
-                "memory, as long as it is large"
+                "memory; its length is its size"
             },
         ),
     ];
