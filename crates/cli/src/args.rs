@@ -44,7 +44,7 @@ pub struct FormatArgs {
 /// Where the machine's description comes from.
 #[derive(Args, Clone)]
 pub struct SourceArgs {
-    /// A file, recognised by its content (snapshot, JSON of `topo`, hwloc XML, text of `numactl -H`, lscpu and others,
+    /// A file, recognised by its content (support bundle, snapshot, JSON of `topo`, hwloc XML, text of `numactl -H`, lscpu and others,
     /// description), "-" for standard input, a name from `nearfar lab machines`, or a synthetic string such as "node:4
     /// core:12 pu:2 distance:10,16,32,33"; several describe one machine together [default: the running system]
     #[arg(long, value_name = "SOURCE", conflicts_with = "root")]
