@@ -306,7 +306,7 @@ fn a_snapshot_of_this_system_is_not_this_system() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("here.nearfar").display().to_string();
     answer(&["snapshot", "--no-tasks", "-o", &file]);
-    let moves = ["--task-memory", "1", "--to-node", "0"];
+    let moves = ["--memory", "1", "--to-node", "0"];
     let (message, code) = failure(&[&["plan", "--source", &file], &moves[..]].concat());
     assert_eq!(code, 2, "{message}");
     assert!(message.contains("is for the running system"), "{message}");

@@ -15,19 +15,18 @@ use std::io::{self, Cursor, Read};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-use nearfar_machine::{Machine, Warning};
+use nearfar_machine::Machine;
 use tar::EntryType;
 
 use crate::error::SourceError;
 use crate::packed::Packing;
 use crate::sysfs;
-use crate::tree::{self, Folder, Tree};
+use crate::tree::{self, Folder, LARGEST, Tree};
 use crate::want::Want;
+use crate::warnings::Warnings;
 
 /// Directories of a machine in which something is read.
 const READ: [&str; 5] = ["sys", "proc", "etc", "usr", "dev"];
-/// The longest file that is kept, in bytes, as in [`tree`](crate::tree).
-const LONGEST: u64 = 64 << 20;
 /// What is kept of all files, in bytes.
 const MOST_KEPT: u64 = 512 << 20;
 /// What archives may inflate to, logs that nobody reads included, in bytes.
@@ -40,8 +39,6 @@ const MOST_ENTRIES: usize = 4 << 20;
 const DEEPEST: usize = 24;
 /// Parts of a path in an archive: /sys has paths of some twenty.
 const MOST_PARTS: usize = 64;
-/// Warnings about one bundle.
-const MOST_WARNINGS: usize = 16;
 const BLOCK: usize = 512;
 
 /// Whether content is a tar archive, by its first block.
@@ -59,8 +56,8 @@ pub(crate) fn read_archive(
     inside: &Path,
     want: &Want,
 ) -> Result<Machine, SourceError> {
-    let unreadable = |reason| unreadable(place, reason);
-    let mut bundle = Bundle::default();
+    let unreadable = |reason| SourceError::unreadable(place, reason);
+    let mut bundle = Bundle::at(place);
     let found = bundle.archive(content, Path::new(""), 0);
     if !found.map_err(unreadable)? {
         let reason = io::Error::other("it is no archive");
@@ -77,38 +74,42 @@ pub(crate) fn read_directory(place: &Path, want: &Want) -> Result<Machine, Sourc
     let own = sysfs::read(&Tree::at(place)?, want);
     let Err(none) = own else { return Ok(own?) };
     let place_name = place.display().to_string();
-    let mut bundle = Bundle::default();
+    let mut bundle = Bundle::at(&place_name);
     bundle
         .directory(place, Path::new(""), 0)
-        .map_err(|reason| unreadable(&place_name, reason))?;
-    match bundle.on_disk.is_empty() && bundle.kept == 0 && bundle.warnings.is_empty() {
+        .map_err(|reason| SourceError::unreadable(&place_name, reason))?;
+    match bundle.on_disk.is_empty() && bundle.kept == 0 {
         true => Err(none.into()),
         false => bundle.read(&place_name, Path::new(""), want),
     }
 }
 
-fn unreadable(place: &str, reason: io::Error) -> SourceError {
-    SourceError::Unreadable {
-        place: place.to_owned(),
-        reason,
-    }
-}
-
 /// What was found in a bundle.
-#[derive(Default)]
 struct Bundle {
     content: Folder,
     /// Paths of hard links and of what they are links to, of which a copy is made when all files are there.
     links: Vec<(PathBuf, PathBuf)>,
-    /// Trees outside of archives: paths in the bundle.
-    on_disk: Vec<PathBuf>,
-    warnings: Vec<String>,
+    /// Trees outside of archives, and their paths in the bundle.
+    on_disk: Vec<(Tree, PathBuf)>,
+    warnings: Warnings,
     entries: usize,
     inflated: u64,
     kept: u64,
 }
 
 impl Bundle {
+    fn at(place: &str) -> Self {
+        Self {
+            content: Folder::default(),
+            links: Vec::new(),
+            on_disk: Vec::new(),
+            warnings: Warnings::about(place),
+            entries: 0,
+            inflated: 0,
+            kept: 0,
+        }
+    }
+
     /// Keeps what is read of an archive, and of those in it, below `top`; whether it is one.
     fn archive(&mut self, mut content: impl Read, top: &Path, depth: usize) -> io::Result<bool> {
         let mut head = Vec::new();
@@ -141,11 +142,11 @@ impl Bundle {
                 );
                 continue;
             };
+            let is_read = is_read(&below);
             let path = top.join(below);
-            let is_read = is_read(&path);
             match entry.header().entry_type() {
                 EntryType::Directory if is_read => {
-                    self.folder(&path);
+                    self.keep(&path, tree::Entry::Folder(Folder::default()));
                 }
                 EntryType::Symlink if is_read => {
                     let target = entry.link_name_bytes();
@@ -160,8 +161,11 @@ impl Bundle {
                 }
                 EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse if is_read => {
                     let mut content = Vec::new();
-                    entry.by_ref().take(LONGEST + 1).read_to_end(&mut content)?;
-                    match content.len() as u64 > LONGEST {
+                    entry
+                        .by_ref()
+                        .take(LARGEST as u64 + 1)
+                        .read_to_end(&mut content)?;
+                    match content.len() > LARGEST {
                         true => self.warn(&path, "larger than any such file of the kernel"),
                         false => self.keep(&path, tree::Entry::File(content)),
                     }
@@ -190,23 +194,8 @@ impl Bundle {
     }
 
     fn warn(&mut self, path: &Path, problem: &str) {
-        if self.warnings.len() < MOST_WARNINGS {
-            let message = format!("{} was left out: {problem}", path.display());
-            self.warnings.push(message);
-        }
-    }
-
-    /// The folder at a path, which is UTF-8 as all names are that the kernel gives.
-    fn folder(&mut self, path: &Path) -> Option<&mut Folder> {
-        let folder = path.to_str().and_then(|path| self.content.make(path));
-        if folder.is_none() && self.warnings.len() < MOST_WARNINGS {
-            let message = format!(
-                "{} was left out: a file is in the way, or it is not UTF-8",
-                path.display()
-            );
-            self.warnings.push(message);
-        }
-        folder
+        let message = format!("{} was left out: {problem}", path.display());
+        self.warnings.note(message);
     }
 
     /// Of two entries with one path the first is kept.
@@ -216,18 +205,23 @@ impl Bundle {
             _ => 0,
         };
         let name = path.file_name().and_then(|name| name.to_str());
-        let folder = path.parent().and_then(|parent| self.folder(parent));
-        if let (Some(name), Some(folder)) = (name, folder) {
-            folder.0.entry(name.to_owned()).or_insert(entry);
-            self.kept += bytes as u64;
+        let folder = path.parent().and_then(Path::to_str);
+        match name.zip(folder.and_then(|path| self.content.make(path))) {
+            Some((name, folder)) => {
+                folder.0.entry(name.to_owned()).or_insert(entry);
+                self.kept += bytes as u64;
+            }
+            None => self.warn(path, "a file is in the way, or its path is not UTF-8"),
         }
     }
 
     /// Looks for trees below a directory, and for archives in it.
     fn directory(&mut self, top: &Path, below: &Path, depth: usize) -> io::Result<()> {
         let here = top.join(below);
-        if Tree::at(&here).is_ok_and(|tree| sysfs::is_tree(&tree)) {
-            self.on_disk.push(below.to_owned());
+        if let Ok(tree) = Tree::at(&here)
+            && sysfs::is_tree(&tree)
+        {
+            self.on_disk.push((tree, below.to_owned()));
             return Ok(());
         }
         if depth > DEEPEST {
@@ -260,22 +254,20 @@ impl Bundle {
     /// Reads the only machine at or below `inside`.
     fn read(mut self, place: &str, inside: &Path, want: &Want) -> Result<Machine, SourceError> {
         for (path, target) in std::mem::take(&mut self.links) {
-            let found = target.to_str().and_then(|target| self.content.file(target));
-            match found.map(<[u8]>::to_vec) {
+            let found = target.to_str().map(|target| self.content.file(target));
+            match found.and_then(Result::ok).map(<[u8]>::to_vec) {
                 Some(content) => self.keep(&path, tree::Entry::File(content)),
                 None => self.warn(&path, "a link to what is no file of the archive"),
             }
             if self.kept > MOST_KEPT {
-                return Err(unreadable(place, too_much()));
+                return Err(SourceError::unreadable(place, too_much()));
             }
         }
         let place_of = |path: &Path| match path.as_os_str().is_empty() {
             true => PathBuf::from(place),
             false => Path::new(place).join(path),
         };
-        let on_disk = std::mem::take(&mut self.on_disk).into_iter();
-        let on_disk = on_disk.map(|path| Ok((Tree::at(&place_of(&path))?, path)));
-        let mut trees = on_disk.collect::<Result<Vec<_>, SourceError>>()?;
+        let mut trees = self.on_disk;
         in_memory(self.content, PathBuf::new(), &place_of, &mut trees);
         trees.retain(|(_, path)| path.starts_with(inside));
         trees.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
@@ -283,15 +275,17 @@ impl Bundle {
             let name = |path: &Path| place_of(path).display().to_string();
             return Err(SourceError::NotOneMachine {
                 place: name(inside),
-                warnings: self.warnings,
+                warnings: self
+                    .warnings
+                    .finish()
+                    .into_iter()
+                    .map(|it| it.message)
+                    .collect(),
                 machines: trees.iter().map(|(_, path)| name(path)).collect(),
             });
         };
         let mut machine = sysfs::read(tree, want)?;
-        let place = machine.origin.place.clone();
-        let warnings = self.warnings.into_iter();
-        let warnings = warnings.map(|message| Warning::new(place.clone(), message));
-        machine.warnings.extend(warnings);
+        machine.warnings.extend(self.warnings.finish());
         Ok(machine)
     }
 }

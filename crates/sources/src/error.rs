@@ -71,25 +71,23 @@ pub enum SourceError {
 
 fn not_one_machine(place: &str, machines: &[String], warnings: &[String]) -> String {
     const MOST: usize = 16;
-    let more = |count: usize| match count.saturating_sub(MOST) {
-        0 => String::new(),
-        more => format!("\n  and {more} more"),
-    };
     let lines = |lines: &[String]| -> String {
         let shown = lines.iter().take(MOST);
-        shown.map(|line| format!("\n  {line}")).collect()
+        let shown: String = shown.map(|line| format!("\n  {line}")).collect();
+        match lines.len().saturating_sub(MOST) {
+            0 => shown,
+            more => format!("{shown}\n  and {more} more"),
+        }
     };
     let problem = match machines.len() {
         0 => "no directory in it has `sys` or `proc` of a machine".to_owned(),
         count => {
-            let (sources, more) = (lines(machines), more(count));
-            format!("it holds {count} machines; give one of them as the source:{sources}{more}")
+            let sources = lines(machines);
+            format!("it holds {count} machines; give one of them as the source:{sources}")
         }
     };
-    match machines.is_empty() && !warnings.is_empty() {
-        true => format!("{place}: {problem}{}", lines(warnings)),
-        false => format!("{place}: {problem}"),
-    }
+    let left_out = lines(warnings);
+    format!("{place}: {problem}{left_out}")
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +99,15 @@ pub struct TextError {
     pub line: Option<usize>,
     pub problem: String,
     pub next: String,
+}
+
+impl SourceError {
+    pub(crate) fn unreadable(place: &str, reason: io::Error) -> Self {
+        Self::Unreadable {
+            place: place.to_owned(),
+            reason,
+        }
+    }
 }
 
 impl TextError {

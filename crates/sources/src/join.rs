@@ -8,9 +8,12 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 use nearfar_machine::{
-    Cpu, CpuSet, CpuStates, Distances, Interrupt, Known, Machine, Memory, NetworkDevice, Node,
-    NodeSet, NvmeController, NvmeSubsystem, Origin, OsDevice, Settings, SourceKind, Warning,
+    Cpu, CpuSet, CpuStates, Distances, HostBridge, Interrupt, Known, Machine, Memory,
+    NetworkDevice, Node, NodeSet, NvmeController, NvmeSubsystem, Origin, OsDevice, PciDevice,
+    Settings, SourceKind,
 };
+
+use crate::warnings::Warnings;
 
 /// Sizes that programs print in whole MiB differ by less than this, in bytes.
 const ROUNDING: u64 = 1 << 20;
@@ -24,9 +27,9 @@ pub(crate) fn join(
 ) -> Machine {
     let mut joining = Joining {
         names: [first_name, second_name],
-        warnings: Vec::new(),
+        warnings: Warnings::about("sources"),
     };
-    // Named one by one: a part that is added later does not compile before it is joined.
+    // Named one by one, here and below: a part that is added later does not compile before it is joined.
     let Machine {
         origin,
         nodes,
@@ -74,13 +77,9 @@ pub(crate) fn join(
     first_known(&mut states.allowed, allowed);
     joining.same("possible nodes", &mut joined.possible_nodes, possible_nodes);
     first_listed(&mut joined.caches, caches);
-    union(&mut joined.pci, pci, |device| device.address, |_, _| ());
-    union(
-        &mut joined.host_bridges,
-        host_bridges,
-        |bridge| bridge.root,
-        |_, _| (),
-    );
+    union(&mut joined.pci, pci, |it| it.address, device);
+    let bridges = &mut joined.host_bridges;
+    union(bridges, host_bridges, |it| it.root, bridge);
     union(&mut joined.interrupts, interrupts, |it| it.irq, interrupt);
     union(
         &mut joined.networks,
@@ -112,25 +111,21 @@ pub(crate) fn join(
     first_known(&mut known.transparent_huge_pages, transparent_huge_pages);
     first_known(&mut known.zone_reclaim_mode, zone_reclaim_mode);
     joined.warnings.extend(warnings);
-    joined.warnings.extend(joining.warnings);
+    joined.warnings.extend(joining.warnings.finish());
     joined
 }
 
 struct Joining<'a> {
     names: [&'a str; 2],
-    warnings: Vec<Warning>,
+    warnings: Warnings,
 }
 
 impl Joining<'_> {
     fn contradiction(&mut self, what: &str, first: impl Display, second: impl Display) {
         let [first_name, second_name] = self.names;
-        let message = format!(
+        self.warnings.note(format!(
             "{what}: {first} by {first_name}, {second} by {second_name}; the first was taken"
-        );
-        const MOST: usize = 64;
-        if self.warnings.len() < MOST {
-            self.warnings.push(Warning::new("sources", message));
-        }
+        ));
     }
 
     fn same<T: PartialEq + Display>(&mut self, what: &str, known: &mut Known<T>, other: Known<T>) {
@@ -143,34 +138,53 @@ impl Joining<'_> {
     }
 
     fn origin(&mut self, origin: &mut Origin, other: Origin) {
-        if origin.place != other.place {
-            origin.place = format!("{}, {}", origin.place, other.place);
+        let Origin {
+            kind,
+            place,
+            host,
+            boot,
+            kernel,
+            kernel_base,
+            architecture,
+            product,
+            firmware,
+            cpu_model,
+            taken_at_s,
+            read_instead,
+            overlays,
+            emulation,
+        } = other;
+        if origin.place != place {
+            origin.place = format!("{}, {place}", origin.place);
         }
         let is_text = |kind| matches!(kind, SourceKind::NumactlText | SourceKind::Text);
         // Of two with files a path would not say whose it is.
-        if origin.kind != other.kind || origin.kind.has_files() {
-            origin.kind = match is_text(origin.kind) && is_text(other.kind) {
+        if origin.kind != kind || kind.has_files() {
+            origin.kind = match is_text(origin.kind) && is_text(kind) {
                 true => SourceKind::Text,
                 false => SourceKind::Joined,
             };
         }
-        if let (Some(first), Some(second)) = (&origin.host, &other.host)
+        match origin.kind.has_files() {
+            true => origin.read_instead.extend(read_instead),
+            false => origin.read_instead.clear(),
+        }
+        if let (Some(first), Some(second)) = (&origin.host, &host)
             && first != second
         {
             self.contradiction("host", first, second);
         }
-        self.same("kernel", &mut origin.kernel, other.kernel);
-        let architecture = &mut origin.architecture;
-        self.same("architecture", architecture, other.architecture);
-        self.same("product", &mut origin.product, other.product);
-        first_some(&mut origin.host, other.host);
-        first_some(&mut origin.boot, other.boot);
-        first_some(&mut origin.kernel_base, other.kernel_base);
-        first_some(&mut origin.firmware, other.firmware);
-        first_some(&mut origin.cpu_model, other.cpu_model);
-        first_some(&mut origin.taken_at_s, other.taken_at_s);
-        first_some(&mut origin.emulation, other.emulation);
-        first_listed(&mut origin.overlays, other.overlays);
+        self.same("kernel", &mut origin.kernel, kernel);
+        self.same("architecture", &mut origin.architecture, architecture);
+        self.same("product", &mut origin.product, product);
+        first_some(&mut origin.host, host);
+        first_some(&mut origin.boot, boot);
+        first_some(&mut origin.kernel_base, kernel_base);
+        first_some(&mut origin.firmware, firmware);
+        first_some(&mut origin.cpu_model, cpu_model);
+        first_some(&mut origin.taken_at_s, taken_at_s);
+        first_some(&mut origin.emulation, emulation);
+        first_listed(&mut origin.overlays, overlays);
     }
 
     fn node(&mut self, node: &mut Node, other: Node) {
@@ -200,44 +214,72 @@ impl Joining<'_> {
     }
 
     fn memory(&mut self, node: &str, memory: &mut Memory, other: Memory) {
+        let Memory {
+            total_bytes,
+            free_bytes,
+            reclaimable_bytes,
+            huge_pages,
+        } = other;
         let size = nearfar_machine::size::render;
-        if memory.total_bytes.abs_diff(other.total_bytes) > ROUNDING {
+        if memory.total_bytes.abs_diff(total_bytes) > ROUNDING {
             let what = format!("memory of {node}");
-            self.contradiction(&what, size(memory.total_bytes), size(other.total_bytes));
+            self.contradiction(&what, size(memory.total_bytes), size(total_bytes));
         } else if memory.total_bytes.is_multiple_of(ROUNDING) {
-            memory.total_bytes = other.total_bytes;
+            memory.total_bytes = total_bytes;
         }
-        first_some(&mut memory.free_bytes, other.free_bytes);
-        first_some(&mut memory.reclaimable_bytes, other.reclaimable_bytes);
+        first_some(&mut memory.free_bytes, free_bytes);
+        first_some(&mut memory.reclaimable_bytes, reclaimable_bytes);
         for part in [&mut memory.free_bytes, &mut memory.reclaimable_bytes] {
             *part = part.filter(|&bytes| bytes <= memory.total_bytes);
         }
-        first_listed(&mut memory.huge_pages, other.huge_pages);
+        first_listed(&mut memory.huge_pages, huge_pages);
     }
 
     fn cpus(&mut self, cpus: &mut Vec<Cpu>, others: Vec<Cpu>) {
         let mut differ = [CpuSet::new(), CpuSet::new()];
-        let id = |cpu: &Cpu| cpu.id;
-        merge(cpus, others, id, |cpu, other| {
-            let cores = cpu.core.zip(other.core);
-            if cores.is_some_and(|(known, other)| known != other) {
-                differ[0].insert(cpu.id);
-            }
-            let states = cpu.online.get().zip(other.online.get());
-            if states.is_some_and(|(known, other)| known != other) {
-                differ[1].insert(cpu.id);
-            }
-            first_known(&mut cpu.online, other.online);
-            first_some(&mut cpu.core, other.core);
-            first_some(&mut cpu.kernel_core_id, other.kernel_core_id);
-            first_some(&mut cpu.cluster, other.cluster);
-            first_some(&mut cpu.die, other.die);
-            first_some(&mut cpu.package, other.package);
-            first_some(&mut cpu.package_leader, other.package_leader);
-            first_some(&mut cpu.book, other.book);
-            first_some(&mut cpu.drawer, other.drawer);
-            first_some(&mut cpu.capacity, other.capacity);
-        });
+        merge(
+            cpus,
+            others,
+            |cpu| cpu.id,
+            |cpu, other| {
+                let Cpu {
+                    id,
+                    online,
+                    // What place_cpus() says.
+                    node: _,
+                    core,
+                    kernel_core_id,
+                    cluster,
+                    die,
+                    package,
+                    package_leader,
+                    book,
+                    drawer,
+                    capacity,
+                } = other;
+                if cpu
+                    .core
+                    .zip(core)
+                    .is_some_and(|(known, other)| known != other)
+                {
+                    differ[0].insert(id);
+                }
+                let states = cpu.online.get().zip(online.get());
+                if states.is_some_and(|(known, other)| known != other) {
+                    differ[1].insert(id);
+                }
+                first_known(&mut cpu.online, online);
+                first_some(&mut cpu.core, core);
+                first_some(&mut cpu.kernel_core_id, kernel_core_id);
+                first_some(&mut cpu.cluster, cluster);
+                first_some(&mut cpu.die, die);
+                first_some(&mut cpu.package, package);
+                first_some(&mut cpu.package_leader, package_leader);
+                first_some(&mut cpu.book, book);
+                first_some(&mut cpu.drawer, drawer);
+                first_some(&mut cpu.capacity, capacity);
+            },
+        );
         let [cores, states] = differ;
         if !cores.is_empty() {
             self.contradiction(&format!("cores of CPUs {cores}"), "some", "others");
@@ -367,36 +409,106 @@ fn union<T, K: Ord>(
     }
 }
 
+fn device(known: &mut PciDevice, other: PciDevice) {
+    let PciDevice {
+        address: _,
+        vendor: _,
+        device: _,
+        class: _,
+        class_name,
+        name,
+        driver,
+        parent,
+        root: _,
+        node,
+    } = other;
+    first_some(&mut known.class_name, class_name);
+    first_some(&mut known.name, name);
+    first_some(&mut known.driver, driver);
+    first_some(&mut known.parent, parent);
+    first_known(&mut known.node, node);
+}
+
+fn bridge(known: &mut HostBridge, other: HostBridge) {
+    let HostBridge { root: _, firmware } = other;
+    first_known(&mut known.firmware, firmware);
+}
+
 fn interrupt(known: &mut Interrupt, other: Interrupt) {
+    let Interrupt {
+        irq: _,
+        name,
+        device,
+        device_unknown_reason,
+        immovable_reason,
+        queue,
+        affinity,
+        effective,
+        managed,
+        node,
+        count,
+    } = other;
     if known.name.is_empty() {
-        (known.name, known.queue) = (other.name, other.queue);
-        known.device_unknown_reason = other.device_unknown_reason;
-        known.immovable_reason = other.immovable_reason;
+        (known.name, known.queue) = (name, queue);
+        known.device_unknown_reason = device_unknown_reason;
+        known.immovable_reason = immovable_reason;
     }
-    known.device = known.device.or(other.device);
+    first_some(&mut known.device, device);
     if known.device.is_some() {
         known.device_unknown_reason = None;
     }
-    first_known(&mut known.affinity, other.affinity);
-    first_known(&mut known.effective, other.effective);
-    first_known(&mut known.managed, other.managed);
-    first_known(&mut known.node, other.node);
-    first_known(&mut known.count, other.count);
+    first_known(&mut known.affinity, affinity);
+    first_known(&mut known.effective, effective);
+    first_known(&mut known.managed, managed);
+    first_known(&mut known.node, node);
+    first_known(&mut known.count, count);
 }
 
 fn network(known: &mut NetworkDevice, other: NetworkDevice) {
-    first_some(&mut known.device, other.device);
-    first_some(&mut known.mac, other.mac);
-    first_known(&mut known.node, other.node);
-    first_listed(&mut known.transmit, other.transmit);
-    first_listed(&mut known.receive, other.receive);
+    let NetworkDevice {
+        name: _,
+        device,
+        mac,
+        node,
+        transmit,
+        receive,
+    } = other;
+    first_some(&mut known.device, device);
+    first_some(&mut known.mac, mac);
+    first_known(&mut known.node, node);
+    first_listed(&mut known.transmit, transmit);
+    first_listed(&mut known.receive, receive);
 }
 
 fn subsystem(known: &mut NvmeSubsystem, other: NvmeSubsystem) {
-    first_known(&mut known.iopolicy, other.iopolicy);
-    first_some(&mut known.nqn, other.nqn);
-    first_some(&mut known.model, other.model);
+    let NvmeSubsystem {
+        name: _,
+        nqn,
+        model,
+        iopolicy,
+        controllers,
+        namespaces,
+    } = other;
+    first_some(&mut known.nqn, nqn);
+    first_some(&mut known.model, model);
+    first_known(&mut known.iopolicy, iopolicy);
     let name = |it: &NvmeController| it.name.clone();
-    merge(&mut known.controllers, other.controllers, name, |_, _| ());
-    first_listed(&mut known.namespaces, other.namespaces);
+    merge(&mut known.controllers, controllers, name, controller);
+    first_listed(&mut known.namespaces, namespaces);
+}
+
+fn controller(known: &mut NvmeController, other: NvmeController) {
+    let NvmeController {
+        name: _,
+        state,
+        transport,
+        device,
+        node,
+        queues,
+    } = other;
+    first_known(&mut known.state, state);
+    first_known(&mut known.transport, transport);
+    first_some(&mut known.device, device);
+    first_known(&mut known.node, node);
+    first_known(&mut known.queues, queues);
 }

@@ -1,9 +1,17 @@
 //! Files packed by gzip, xz, zstd or bzip2, recognised by their first bytes.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
+
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 /// The most memory that unpacking takes, in KiB: `xz -9` needs 65 MiB. A damaged file can ask for 4 GiB.
 const MOST_MEMORY_KIB: u32 = 256 << 10;
+/// The most that is unpacked at once, in bytes.
+const MOST: u64 = 1 << 30;
+/// No text shrinks more than this; one that claims to is meant to fill memory.
+const MOST_RATIO: u64 = 200;
+/// What a small file may inflate to whatever its ratio, in bytes.
+const ALWAYS_ALLOWED: u64 = 16 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Packing {
@@ -37,13 +45,40 @@ impl Packing {
                 true,
                 MOST_MEMORY_KIB,
             )),
-            Self::Zstd => {
-                let reader = ruzstd::decoding::StreamingDecoder::new(packed);
-                Box::new(reader.map_err(io::Error::other)?)
-            }
+            Self::Zstd => Box::new(Frames {
+                frame: Some(frame(BufReader::new(packed))?),
+            }),
             Self::Bzip2 => Box::new(bzip2::read::MultiBzDecoder::new(packed)),
         })
     }
+}
+
+/// The frames of zstd one after the other, as pzstd and `cat` leave them; the library reads one.
+struct Frames<R: Read> {
+    /// None after the last.
+    frame: Option<StreamingDecoder<BufReader<R>, FrameDecoder>>,
+}
+
+impl<R: Read> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(open) = &mut self.frame {
+            let got = open.read(buffer)?;
+            if got > 0 || buffer.is_empty() {
+                return Ok(got);
+            }
+            let mut rest = self.frame.take().map(StreamingDecoder::into_inner);
+            if let Some(rest) = rest.take_if(|rest| !rest.fill_buf().is_ok_and(<[u8]>::is_empty)) {
+                self.frame = Some(frame(rest)?);
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn frame<R: Read>(
+    packed: BufReader<R>,
+) -> io::Result<StreamingDecoder<BufReader<R>, FrameDecoder>> {
+    StreamingDecoder::new(packed).map_err(io::Error::other)
 }
 
 /// The content, unpacked if it is packed.
@@ -54,5 +89,37 @@ pub fn reader(bytes: &[u8]) -> io::Result<Box<dyn Read + '_>> {
     match Packing::of(bytes) {
         Some(packing) => packing.reader(bytes),
         None => Ok(Box::new(bytes)),
+    }
+}
+
+/// The first bytes of the content, as many as there are up to `most`.
+pub(crate) fn start(bytes: &[u8], most: u64) -> Vec<u8> {
+    let mut start = Vec::new();
+    // A damaged end does not matter here: reading the whole file reports it.
+    if let Ok(reader) = reader(bytes) {
+        let _ = reader.take(most).read_to_end(&mut start);
+    }
+    start
+}
+
+/// What a packed file may inflate to, in bytes.
+pub(crate) fn limit(bytes: &[u8]) -> u64 {
+    (bytes.len() as u64)
+        .saturating_mul(MOST_RATIO)
+        .clamp(ALWAYS_ALLOWED, MOST)
+}
+
+/// The whole content of what is packed, up to `most` bytes and no more than its size allows.
+pub(crate) fn unpack(bytes: &[u8], most: u64) -> io::Result<Vec<u8>> {
+    let limit = limit(bytes).min(most);
+    let mut content = Vec::new();
+    let read = reader(bytes).and_then(|reader| reader.take(limit + 1).read_to_end(&mut content));
+    read.map_err(|error| io::Error::new(error.kind(), format!("damaged or truncated ({error})")))?;
+    match content.len() as u64 > limit {
+        true => Err(io::Error::other(format!(
+            "it inflates to more than {} MiB, which no text about a machine does",
+            limit >> 20
+        ))),
+        false => Ok(content),
     }
 }

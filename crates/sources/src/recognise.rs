@@ -1,7 +1,7 @@
 //! Recognises a file by its content. Names and extensions are not used: people send `topo.txt`.
 
 use crate::error::SourceError;
-use crate::{bundle, snapshot};
+use crate::{bundle, packed};
 
 /// What nearfar reads from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,7 +116,7 @@ fn is_table_of_toml(line: &str) -> bool {
 
 /// The beginning of the content, unpacked.
 pub(crate) fn head(bytes: &[u8]) -> Vec<u8> {
-    snapshot::unpack_start(bytes, HEAD as u64)
+    packed::start(bytes, HEAD as u64)
 }
 
 /// `[[node]]`, or `key = value`.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nearfar_machine::Machine;
 
 use crate::error::{SourceError, TextError};
-use crate::packed::Packing;
+use crate::packed::{self, Packing};
 use crate::recognise::{self, Kind};
 use crate::tree::Tree;
 use crate::want::Want;
@@ -96,17 +96,17 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
 /// # Errors
 /// When the kind is not one that nearfar reads, or the content has a fault; `place` names it in messages.
 pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
-    let kind = recognise::kind(&recognise::head(bytes), place)?;
-    match kind {
-        Kind::Snapshot => return Ok(snapshot::restore(bytes, place)?),
-        Kind::Archive => {
-            return bundle::read_archive(bytes, place, Path::new(""), &Want::all());
-        }
-        _ => {}
+    stream(bytes, place, Path::new(""), None, &Want::all())
+}
+
+fn of_kind(kind: Kind, bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
+    if kind == Kind::Snapshot {
+        return Ok(snapshot::restore(bytes, place)?);
     }
-    let inflated = Packing::of(bytes)
-        .map(|_| snapshot::unpack(bytes, place, LARGEST_TEXT as u64))
-        .transpose()?;
+    let inflated = Packing::of(bytes).map(|_| packed::unpack(bytes, LARGEST_TEXT as u64));
+    let inflated = inflated
+        .transpose()
+        .map_err(|reason| SourceError::unreadable(place, reason))?;
     let bytes = inflated.as_deref().unwrap_or(bytes);
     let limit = match kind {
         Kind::Description => LARGEST_DESCRIPTION,
@@ -156,13 +156,16 @@ fn utf8<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str, TextError> {
 
 fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
     if source == "-" {
-        return stream(io::stdin().lock(), "standard input", Path::new(""), 0, want);
+        return stream(
+            io::stdin().lock(),
+            "standard input",
+            Path::new(""),
+            None,
+            want,
+        );
     }
     let path = Path::new(source);
-    let unreadable = |reason| SourceError::Unreadable {
-        place: excerpt(source),
-        reason,
-    };
+    let unreadable = |reason| SourceError::unreadable(&excerpt(source), reason);
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => bundle::read_directory(path, want),
         Ok(found) if found.file_type().is_block_device() => {
@@ -170,7 +173,7 @@ fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
         }
         Ok(found) => {
             let file = File::open(path).map_err(unreadable)?;
-            stream(file, source, Path::new(""), found.len(), want)
+            stream(file, source, Path::new(""), Some(found.len()), want)
         }
         // A path in an archive.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -180,7 +183,7 @@ fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
             };
             let file = File::open(archive).map_err(unreadable)?;
             let inside = path.strip_prefix(archive).unwrap_or(path);
-            stream(file, &archive.display().to_string(), inside, 0, want)
+            stream(file, &archive.display().to_string(), inside, None, want)
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(unreadable(error)),
         Err(_) => without_file(source),
@@ -213,13 +216,10 @@ fn stream(
     mut stream: impl Read,
     place: &str,
     inside: &Path,
-    length: u64,
+    length: Option<u64>,
     want: &Want,
 ) -> Result<Machine, SourceError> {
-    let unreadable = |reason| SourceError::Unreadable {
-        place: place.to_owned(),
-        reason,
-    };
+    let unreadable = |reason| SourceError::unreadable(place, reason);
     let mut bytes = Vec::new();
     stream
         .by_ref()
@@ -230,7 +230,7 @@ fn stream(
     if kind == Kind::Archive || !inside.as_os_str().is_empty() {
         return bundle::read_archive(bytes.as_slice().chain(stream), place, inside, want);
     }
-    if length > LARGEST {
+    if length.is_some_and(|length| length > LARGEST) {
         return Err(too_large(place));
     }
     let most = match kind {
@@ -244,7 +244,7 @@ fn stream(
     if bytes.len() as u64 > LARGEST {
         return Err(too_large(place));
     }
-    read_bytes(&bytes, place)
+    of_kind(kind, &bytes, place)
 }
 
 fn too_large(place: &str) -> SourceError {

@@ -22,13 +22,6 @@ pub const VERSION: u32 = 1;
 /// The schema of what `nearfar topo --format json` prints: the machine's fields with those of the envelope.
 pub const TOPO_SCHEMA: &str = "topo/1";
 
-/// The most that a snapshot may inflate to, in bytes.
-const MOST_INFLATED: u64 = 1 << 30;
-/// No snapshot shrinks more than this; one that claims to is meant to fill memory.
-const MOST_RATIO: u64 = 200;
-/// What a small snapshot may inflate to whatever its ratio, in bytes.
-const ALWAYS_ALLOWED: u64 = 16 << 20;
-
 /// Why a snapshot could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
@@ -177,35 +170,6 @@ pub(crate) fn restore(bytes: &[u8], place: &str) -> Result<Machine, SnapshotErro
     Ok(machine)
 }
 
-/// The first bytes of content that may be packed, as many as there are up to `most`.
-pub(crate) fn unpack_start(bytes: &[u8], most: u64) -> Vec<u8> {
-    let mut start = Vec::new();
-    // A damaged end does not matter here: reading the whole file reports it.
-    if let Ok(reader) = packed::reader(bytes) {
-        let _ = reader.take(most).read_to_end(&mut start);
-    }
-    start
-}
-
-/// The whole content of a packed text, up to `most` bytes and no more than a snapshot of that size may inflate to.
-pub(crate) fn unpack(bytes: &[u8], place: &str, most: u64) -> Result<Vec<u8>, SnapshotError> {
-    let mut content = Vec::new();
-    let limit = limit(bytes).min(most);
-    let read =
-        packed::reader(bytes).and_then(|reader| reader.take(limit + 1).read_to_end(&mut content));
-    read.map_err(|reason| damaged(place, reason))?;
-    match content.len() as u64 > limit {
-        true => Err(too_large(place, limit)),
-        false => Ok(content),
-    }
-}
-
-fn limit(bytes: &[u8]) -> u64 {
-    (bytes.len() as u64)
-        .saturating_mul(MOST_RATIO)
-        .clamp(ALWAYS_ALLOWED, MOST_INFLATED)
-}
-
 fn damaged(place: &str, reason: io::Error) -> SnapshotError {
     SnapshotError::Damaged {
         place: place.to_owned(),
@@ -224,7 +188,7 @@ fn too_large(place: &str, limit: u64) -> SnapshotError {
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, SnapshotError> {
     let text = packed::reader(bytes).map_err(|reason| damaged(place, reason))?;
     let limit = match Packing::of(bytes) {
-        Some(_) => limit(bytes),
+        Some(_) => packed::limit(bytes),
         None => bytes.len() as u64,
     };
     let mut stream = BufReader::new(text).take(limit + 1);

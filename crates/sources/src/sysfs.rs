@@ -105,8 +105,9 @@ fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, Sysf
             .fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
         cpus.unknown = cpus.unknown.difference(&cpus.online);
     }
-    let is_tree = !cpus.online.is_empty() || !cpus.present.is_empty() || !nodes.nodes.is_empty();
-    if !is_tree && !PARTS.iter().any(|part| tree.exists(part)) {
+    let has_cpus_or_nodes =
+        !cpus.online.is_empty() || !cpus.present.is_empty() || !nodes.nodes.is_empty();
+    if !has_cpus_or_nodes && !PARTS.iter().any(|part| tree.exists(part)) {
         return Err(SysfsError::NotATree {
             place: tree.place().display().to_string(),
         });

@@ -19,10 +19,8 @@ use rustix::io::Errno;
 pub use directory::Directory;
 pub use memory::{Entry, Folder};
 
-use memory::Found;
-
 /// The largest file that is read at once, in bytes.
-const LARGEST: usize = 64 << 20;
+pub(crate) const LARGEST: usize = 64 << 20;
 
 /// A root below which files are read.
 #[derive(Debug)]
@@ -158,10 +156,7 @@ impl Tree {
                 let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
                 file.and_then(|file| directory::with_content(file, self.live, LARGEST, read))
             }
-            Root::Memory(root) => root.find(path, true).and_then(|found| match found {
-                Found::File(content) => Ok(read(content)),
-                _ => Err(Reason::NotAFile),
-            }),
+            Root::Memory(root) => root.file(path).map(read),
         };
         read.map_err(|reason| self.unreadable(path, reason))
     }
@@ -177,10 +172,7 @@ impl Tree {
                 let opened = self.open_below(path, OFlags::PATH | OFlags::DIRECTORY);
                 opened.map(Some)
             }
-            Root::Memory(root) => root.find(path, true).and_then(|found| match found {
-                Found::Folder(_) => Ok(None),
-                _ => Err(Reason::Absent),
-            }),
+            Root::Memory(root) => root.folder(path).map(|_| None),
         };
         let handle = handle.map_err(|reason| self.unreadable(path, reason))?;
         Ok(Directory::new(self, handle, path.to_owned()))
@@ -192,21 +184,16 @@ impl Tree {
     /// When it cannot be opened or is not a regular file.
     pub fn file(&self, path: &str) -> Result<Box<dyn Read + '_>, Unreadable> {
         if let Root::Memory(root) = &self.root {
-            return match root.find(path, true) {
-                Ok(Found::File(content)) => Ok(Box::new(content)),
-                Ok(_) => Err(self.unreadable(path, Reason::NotAFile)),
-                Err(reason) => Err(self.unreadable(path, reason)),
-            };
+            let content = root.file(path);
+            let content = content.map_err(|reason| self.unreadable(path, reason))?;
+            return Ok(Box::new(content));
         }
         let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
         let file = file.map_err(|reason| self.unreadable(path, reason))?;
         // The kernel's own files are what they are; an extracted tree may hold anything.
         if !self.live {
-            let status =
-                rustix::fs::fstat(&file).map_err(|errno| self.unreadable(path, reason(errno)))?;
-            if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
-                return Err(self.unreadable(path, Reason::NotAFile));
-            }
+            let size = directory::regular_size(&file);
+            size.map_err(|reason| self.unreadable(path, reason))?;
         }
         Ok(Box::new(File::from(file)))
     }
@@ -217,11 +204,9 @@ impl Tree {
     /// When it cannot be read as a directory.
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unreadable> {
         if let Root::Memory(root) = &self.root {
-            return match root.find(path, true) {
-                Ok(Found::Folder(folder)) => Ok(folder.0.keys().cloned().collect()),
-                Ok(_) => Err(self.unreadable(path, Reason::Absent)),
-                Err(reason) => Err(self.unreadable(path, reason)),
-            };
+            let folder = root.folder(path);
+            let folder = folder.map_err(|reason| self.unreadable(path, reason))?;
+            return Ok(folder.0.keys().cloned().collect());
         }
         let directory = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY);
         let directory = directory.map_err(|reason| self.unreadable(path, reason))?;
@@ -251,11 +236,7 @@ impl Tree {
                 .open_below(path, OFlags::PATH | OFlags::NOFOLLOW)
                 .and_then(|link| rustix::fs::readlinkat(link, "", Vec::new()).map_err(reason))
                 .and_then(|target| target.into_string().map_err(|_| Reason::NotText)),
-            Root::Memory(root) => root.find(path, false).and_then(|found| match found {
-                Found::Link(target) => Ok(target.to_owned()),
-                // readlinkat(2) of what is no link.
-                _ => Err(reason(Errno::INVAL)),
-            }),
+            Root::Memory(root) => root.link(path).map(str::to_owned),
         };
         target.map_err(|reason| self.unreadable(path, reason))
     }
@@ -272,7 +253,7 @@ impl Tree {
     pub fn exists(&self, path: &str) -> bool {
         match &self.root {
             Root::Disk(_) => self.open_below(path, OFlags::PATH).is_ok(),
-            Root::Memory(root) => root.find(path, true).is_ok(),
+            Root::Memory(root) => root.exists(path),
         }
     }
 

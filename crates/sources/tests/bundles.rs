@@ -90,6 +90,12 @@ fn content_is_unpacked_however_it_is_packed() {
         let mut reader = packed::reader(content).unwrap();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "x\n", "{packing:?}");
+        // What several programs at once, or `cat`, put one after the other.
+        let twice = [content, content].concat();
+        let mut text = String::new();
+        let mut reader = packed::reader(&twice).unwrap();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "x\nx\n", "{packing:?}");
     }
 }
 
@@ -98,7 +104,8 @@ fn content_is_unpacked_however_it_is_packed() {
 fn of_several_machines_one_is_named_by_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let tree = tree();
-    let cluster = folder.path().join("must-gather");
+    // What lies above the archive does not count.
+    let cluster = folder.path().join("dev/must-gather");
     for node in ["a", "b"] {
         let folder = cluster.join("nodes").join(node);
         std::fs::create_dir_all(&folder).unwrap();
@@ -111,11 +118,7 @@ fn of_several_machines_one_is_named_by_its_path() {
     let inner = "nodes/b/sysinfo.tgz";
     for top in [cluster, file.join("must-gather")] {
         let one = top.join(inner);
-        let source = if top.ends_with("must-gather") && !top.exists() {
-            &file
-        } else {
-            &top
-        };
+        let source = if top.exists() { &top } else { &file };
         let error = from(source).unwrap_err().to_string();
         assert!(error.contains("it holds 2 machines"), "{error}");
         assert!(

@@ -133,7 +133,7 @@ fn the_target_fills_up() {
         (Some(3), &Value::from("moved")),
         "{applied}"
     );
-    let reason = result["memory"]["stopped_because"].as_str().unwrap();
+    let reason = result["memory"]["stopped_reason"].as_str().unwrap();
     assert_eq!(reason, "node 1 has no free memory left");
     assert!(
         result["memory"]["no_room_bytes"].as_u64().unwrap() > 0,
@@ -180,7 +180,7 @@ fn the_process_changes(end: impl FnOnce(&mut Holder), says: &str) {
         (Some(3), &Value::from("moved")),
         "{applied}"
     );
-    let reason = result["memory"]["stopped_because"].as_str().unwrap();
+    let reason = result["memory"]["stopped_reason"].as_str().unwrap();
     assert!(reason.contains(says), "{reason}");
     let (history, _) = nearfar(state.path(), "rollback --list --format json");
     let change = &history["change_sets"][0]["changes"][0];

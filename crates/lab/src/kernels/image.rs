@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use nearfar_sources::packed::Packing;
+use nearfar_sources::packed::{self, Packing};
 
 use crate::arch::Arch;
 
@@ -48,7 +48,7 @@ pub fn read(path: &Path) -> io::Result<Option<Image>> {
 
 /// Reads an image.
 pub fn parse(bytes: &[u8]) -> Option<Image> {
-    if bytes.starts_with(&[0x1f, 0x8b]) {
+    if Packing::of(bytes).is_some() {
         return parse_unpacked(&unpacked(bytes)?);
     }
     parse_unpacked(bytes)
@@ -154,7 +154,7 @@ fn payload(bytes: &[u8]) -> Option<Vec<u8>> {
 fn unpacked(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut kernel = Vec::new();
     // What comes before an error may still hold the banner: packed kernels carry their size behind the stream.
-    let reader = Packing::Gzip.reader(bytes).ok()?;
+    let reader = packed::reader(bytes).ok()?;
     let _ = reader.take(LONGEST).read_to_end(&mut kernel);
     (!kernel.is_empty()).then_some(kernel)
 }

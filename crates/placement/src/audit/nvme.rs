@@ -99,7 +99,7 @@ impl Finding {
             .filter_map(|controller| controller.device);
         self.device = devices.next();
         for controller in &subsystem.controllers {
-            if let (Some(_), Some(node)) = (controller.device, controller.node.get()) {
+            if let Some(node) = controller.node.get() {
                 let fact = Fact::ControllerNode(&subsystem.name, &controller.name);
                 self = self.evidence(site.place(fact), node_number(*node));
             }

@@ -31,17 +31,16 @@ pub(super) fn of_node(tree: &Tree, node: &Directory<'_>, notes: &Notes) -> Known
         Ok(info) => info,
         Err(reason) => return unknown(&node.display("meminfo"), reason, notes),
     };
-    let directory = node.directory("hugepages").ok();
-    let pools = info.pools(directory, || huge_page_size(tree), notes);
-    for pool in &pools {
-        let usual = format!(
-            "hugepages/hugepages-{}kB/nr_hugepages",
-            pool.page_bytes >> 10
-        );
-        if !node.exists(&usual) {
-            notes.read_instead(node.below(&usual), node.below("meminfo"));
+    let listed = listed(node.directory("hugepages").ok(), notes);
+    let pools = listed.unwrap_or_else(|| {
+        let pool = info.pool(huge_page_size(tree));
+        if let Some(pool) = &pool {
+            let usual = format!("hugepages/hugepages-{}kB", pool.page_bytes >> 10);
+            let usual = node.below(&usual) + "/nr_hugepages";
+            notes.read_instead(usual, node.below("meminfo"));
         }
-    }
+        pool.into_iter().collect()
+    });
     known(info, pools, &node.display("meminfo"), notes)
 }
 
@@ -51,8 +50,8 @@ pub(super) fn of_machine(tree: &Tree, notes: &Notes) -> Known<Memory> {
         Ok(info) => info,
         Err(error) => return unknown(&error.path, error.reason, notes),
     };
-    let directory = tree.directory("sys/kernel/mm/hugepages").ok();
-    let pools = info.pools(directory, || info.huge_size, notes);
+    let listed = listed(tree.directory("sys/kernel/mm/hugepages").ok(), notes);
+    let pools = listed.unwrap_or_else(|| info.pool(info.huge_size).into_iter().collect());
     known(info, pools, &tree.display("proc/meminfo"), notes)
 }
 
@@ -115,26 +114,20 @@ fn known(info: MemInfo, huge_pages: Vec<HugePages>, place: &str, notes: &Notes) 
 }
 
 impl MemInfo {
-    /// The pools in a directory of huge pages, or the one of the default size, as kernels before 2.6.31 have it.
-    fn pools(
-        &self,
-        directory: Option<Directory<'_>>,
-        page_bytes: impl FnOnce() -> Option<u64>,
-        notes: &Notes,
-    ) -> Vec<HugePages> {
-        let listed = directory.map(|directory| pools(&directory, notes));
-        if let Some(listed) = listed.filter(|listed| !listed.is_empty()) {
-            return listed;
-        }
-        let pool = || {
-            Some(HugePages {
-                page_bytes: page_bytes()?,
-                total: self.huge_total?,
-                free: self.huge_free,
-            })
-        };
-        pool().into_iter().collect()
+    /// The pool of the default size, which is the only one of kernels before 2.6.31.
+    fn pool(&self, page_bytes: Option<u64>) -> Option<HugePages> {
+        Some(HugePages {
+            page_bytes: page_bytes?,
+            total: self.huge_total?,
+            free: self.huge_free,
+        })
     }
+}
+
+/// The pools in a directory of huge pages, where there are any.
+fn listed(directory: Option<Directory<'_>>, notes: &Notes) -> Option<Vec<HugePages>> {
+    let listed = directory.map(|directory| pools(&directory, notes));
+    listed.filter(|listed| !listed.is_empty())
 }
 
 fn huge_page_size(tree: &Tree) -> Option<u64> {

@@ -194,7 +194,7 @@ fn read_some(file: impl AsFd, buffer: &mut [u8]) -> Result<usize, Reason> {
 }
 
 /// The size of a regular file; anything else is refused.
-fn regular_size(file: impl AsFd) -> Result<usize, Reason> {
+pub(super) fn regular_size(file: impl AsFd) -> Result<usize, Reason> {
     let status = rustix::fs::fstat(file).map_err(reason)?;
     if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
         return Err(Reason::NotAFile);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rustix::io::Errno;
+
 use super::Reason;
 
 /// As many links as the kernel follows (`MAXSYMLINKS` in include/linux/namei.h).
@@ -20,7 +22,7 @@ pub enum Entry {
 pub struct Folder(pub BTreeMap<String, Entry>);
 
 /// What a path leads to.
-pub(super) enum Found<'a> {
+enum Found<'a> {
     File(&'a [u8]),
     Link(&'a str),
     Folder(&'a Folder),
@@ -39,15 +41,35 @@ impl Folder {
     }
 
     /// The content of a file.
-    pub fn file(&self, path: &str) -> Option<&[u8]> {
-        match self.find(path, true) {
-            Ok(Found::File(content)) => Some(content),
-            _ => None,
+    pub fn file(&self, path: &str) -> Result<&[u8], Reason> {
+        match self.find(path, true)? {
+            Found::File(content) => Ok(content),
+            Found::Link(_) | Found::Folder(_) => Err(Reason::NotAFile),
+        }
+    }
+
+    pub(super) fn folder(&self, path: &str) -> Result<&Self, Reason> {
+        match self.find(path, true)? {
+            Found::Folder(folder) => Ok(folder),
+            Found::File(_) | Found::Link(_) => Err(Reason::Absent),
+        }
+    }
+
+    pub(super) fn exists(&self, path: &str) -> bool {
+        self.find(path, true).is_ok()
+    }
+
+    /// What a link says.
+    pub(super) fn link(&self, path: &str) -> Result<&str, Reason> {
+        match self.find(path, false)? {
+            Found::Link(target) => Ok(target),
+            // As of readlinkat(2).
+            Found::File(_) | Found::Folder(_) => Err(super::reason(Errno::INVAL)),
         }
     }
 
     /// Follows links as if this directory were `/`, the last of them only if asked.
-    pub(super) fn find(&self, path: &str, follow_last: bool) -> Result<Found<'_>, Reason> {
+    fn find(&self, path: &str, follow_last: bool) -> Result<Found<'_>, Reason> {
         let mut parts: VecDeque<&str> = names(path).collect();
         let mut above: Vec<&Self> = Vec::new();
         let mut links = 0;

@@ -22,8 +22,8 @@ pub struct MemoryArgs {
     #[arg(long, value_name = "TARGET", value_parser = target, requires = "to_node", group = "to_node_of",
           conflicts_with_all = super::AUDITED)]
     memory: Option<MemoryTarget>,
-    /// The node that the memory goes to
-    #[arg(long, value_name = "N", requires = "to_node_of", value_parser = nodes_or_all)]
+    /// The node for the memory; with --policy interleave a list such as 0,2-3, or all
+    #[arg(long, value_name = "NODES", requires = "to_node_of", value_parser = nodes_or_all)]
     pub to_node: Option<ToNodes>,
     /// Move only what is on these nodes, such as 0,2-3 [default: all but --to-node]
     #[arg(long, value_name = "LIST", requires = "memory", value_parser = NodeSet::parse_list)]
