@@ -57,8 +57,10 @@ pub fn is_gpu(device: &PciDevice) -> bool {
 /// Whether it is the screen of a management controller or guest.
 pub(crate) fn is_console(device: &PciDevice) -> bool {
     const CONSOLES: [&str; 5] = ["ast", "mgag200", "hibmc-drm", "bochs-drm", "cirrus"];
+    /// Matrox and ASPEED, which make no other GPU of today.
+    const VENDORS: [u16; 2] = [0x102b, 0x1a03];
     let driver = device.driver.as_deref();
-    driver.is_some_and(|driver| CONSOLES.contains(&driver))
+    driver.is_some_and(|driver| CONSOLES.contains(&driver)) || VENDORS.contains(&device.vendor)
 }
 
 /// Whether it is an NVMe controller, or another storage controller with disks.

@@ -6,7 +6,7 @@
 //!                       nodes/b/sysinfo.tgz ─► sys, proc     one of several is named by this path
 //! ```
 //!
-//! What `sys`, `proc`, `etc`, `usr` and `dev` hold is kept in memory. The archive comes from somebody else: nothing is written, its
+//! What `sys`, `proc`, `etc`, `usr` and `dev` hold is kept in memory. The archive comes from another machine: nothing is written, its
 //! paths cannot leave it, devices and pipes are left out, and what it may take is limited.
 
 use std::cell::Cell;
@@ -29,7 +29,7 @@ use crate::warnings::Warnings;
 const READ: [&str; 5] = ["sys", "proc", "etc", "usr", "dev"];
 /// What is kept of all files, in bytes.
 const MOST_KEPT: u64 = 512 << 20;
-/// What archives may inflate to, logs that nobody reads included, in bytes.
+/// What archives may inflate to, logs included, which are not read, in bytes.
 const MOST_INFLATED: u64 = 64 << 30;
 /// Between two entries, in bytes: long names and padding, which come before the limits of an entry.
 const MOST_BETWEEN: u64 = 1 << 20;

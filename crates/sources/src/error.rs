@@ -41,6 +41,19 @@ pub enum SourceError {
         kind: &'static str,
         limit_mib: u64,
     },
+    #[error(
+        "{} and {} are different machines: {what} {:?} and {:?}; give one of them",
+        names[0],
+        names[1],
+        values[0],
+        values[1]
+    )]
+    DifferentMachines {
+        names: [String; 2],
+        /// What differs, and how.
+        what: &'static str,
+        values: [String; 2],
+    },
     /// Of a support bundle, or of a directory that is no tree itself.
     #[error("{}", not_one_machine(place, machines, warnings))]
     NotOneMachine {

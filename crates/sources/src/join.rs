@@ -115,6 +115,19 @@ pub(crate) fn join(
     joined
 }
 
+/// What says that two descriptions are of different machines: what it is, and both values.
+pub(crate) fn difference(first: &Origin, second: &Origin) -> Option<(&'static str, [String; 2])> {
+    let hosts = first.host.as_ref().zip(second.host.as_ref());
+    let products = first.product.get().zip(second.product.get());
+    let what = [("host", hosts), ("product", products)];
+    let known = what
+        .into_iter()
+        .filter_map(|(what, values)| Some((what, values?)));
+    let mut differ = known.filter(|(_, (first, second))| first != second);
+    let (what, (first, second)) = differ.next()?;
+    Some((what, [first.clone(), second.clone()]))
+}
+
 struct Joining<'a> {
     names: [&'a str; 2],
     warnings: Warnings,
@@ -169,14 +182,9 @@ impl Joining<'_> {
             true => origin.read_instead.extend(read_instead),
             false => origin.read_instead.clear(),
         }
-        if let (Some(first), Some(second)) = (&origin.host, &host)
-            && first != second
-        {
-            self.contradiction("host", first, second);
-        }
         self.same("kernel", &mut origin.kernel, kernel);
         self.same("architecture", &mut origin.architecture, architecture);
-        self.same("product", &mut origin.product, product);
+        first_known(&mut origin.product, product);
         first_some(&mut origin.host, host);
         first_some(&mut origin.boot, boot);
         first_some(&mut origin.kernel_base, kernel_base);

@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 pub(crate) const HEAD: usize = 64 << 10;
 
 const EXTRACT: &str = "extract it and give the directory that holds sys and proc with --root";
-const WANTED: &str = "a snapshot, the JSON of nearfar topo, hwloc XML (lstopo topology.xml), text that numactl -H, lscpu or the like \
+const WANTED: &str = "a support bundle, a snapshot, the JSON of nearfar topo, hwloc XML (lstopo topology.xml), text that numactl -H, lscpu or the like \
      printed, or a description file (TOML) is wanted";
 
 /// What stands at the beginning of files that are nothing for nearfar, and what to do about them.

@@ -77,6 +77,13 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
             for other in others {
                 let next = named(other, &request.want)?;
                 let names = [joined.origin.place.clone(), next.origin.place.clone()];
+                if let Some((what, values)) = join::difference(&joined.origin, &next.origin) {
+                    return Err(SourceError::DifferentMachines {
+                        names,
+                        what,
+                        values,
+                    });
+                }
                 joined = join::join(joined, next, &names[0], &names[1]);
             }
             joined
@@ -199,6 +206,10 @@ fn without_file(source: &str) -> Result<Machine, SourceError> {
     }
     if synthetic::resembles(source) {
         return Ok(synthetic::parse(source)?);
+    }
+    if source.contains('/') {
+        let reason = io::Error::new(io::ErrorKind::NotFound, "no such file or directory");
+        return Err(SourceError::unreadable(source, reason));
     }
     let gallery = gallery::gallery()
         .into_iter()

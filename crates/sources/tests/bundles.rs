@@ -242,3 +242,32 @@ proptest! {
         let _ = read_bytes(&content, "any.tar");
     }
 }
+
+#[test]
+fn processes_that_were_not_gathered_are_unknown() {
+    let tree = tree();
+    assert!(!tree.path().join("proc/1").exists());
+    let machine = from(tree.path()).unwrap();
+    assert!(machine.tasks.get().is_none(), "{:?}", machine.tasks);
+}
+
+#[test]
+fn two_hosts_are_not_one_machine() {
+    let trees = ["a", "b"].map(|host| {
+        let tree = tree();
+        std::fs::write(tree.path().join("proc/sys/kernel/hostname"), host).unwrap();
+        tree
+    });
+    let request = Request {
+        sources: trees
+            .each_ref()
+            .map(|tree| tree.path().display().to_string())
+            .to_vec(),
+        ..Request::live(Want::all())
+    };
+    let error = read(&request).unwrap_err().to_string();
+    assert!(
+        error.contains("different machines: host \"a\" and \"b\""),
+        "{error}"
+    );
+}

@@ -174,14 +174,20 @@ fn heading(machine: &Machine, binding: &UnitBinding, found: &str) -> String {
             format!("with memory of nodes {nodes} in turn"),
             "The memory that it has\n# already stays where it is.\n".to_owned(),
         ),
-        _ => (
-            format!("on node {nodes}"),
-            format!(
-                "While the unit runs, as root:\n\
-                 #     nearfar apply --cpuset-mems {unit}={nodes}\n\
-                 #     nearfar apply --memory {unit} --to-node {nodes}\n"
-            ),
-        ),
+        policy => {
+            // A cpuset would forbid the other nodes.
+            let only = match policy {
+                UnitPolicy::Bind => format!("#     nearfar apply --cpuset-mems {unit}={nodes}\n"),
+                _ => String::new(),
+            };
+            (
+                format!("on node {nodes}"),
+                format!(
+                    "While the unit runs, as root:\n{only}\
+                     #     nearfar apply --memory {unit} --to-node {nodes}\n"
+                ),
+            )
+        }
     };
     format!(
         "# {unit} {on}, for {host}\n\

@@ -112,8 +112,8 @@ impl Reader<'_> {
     fn without_subsystems(&self) -> Known<Vec<NvmeSubsystem>> {
         let mut names = match self.tree.list(CONTROLLERS) {
             Ok(names) => names,
-            // The driver is not loaded: then there are none.
-            Err(error) if attribute::is_absent(&error.reason) && self.tree.exists("sys/class") => {
+            // The driver is not loaded: then there are none. Of a tree it may not have been gathered.
+            Err(error) if attribute::is_absent(&error.reason) && self.tree.is_live() => {
                 return Known::Yes(Vec::new());
             }
             Err(error) => return Known::no(error.to_string()),

@@ -41,11 +41,14 @@ pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes) -> Known<Vec<Task>> 
         TaskScope::None => return Known::no("not asked for"),
         TaskScope::Of(pids) => pids.clone(),
         TaskScope::All => match tree.list("proc") {
-            Ok(names) => names
-                .iter()
-                .filter_map(|name| name.parse().ok())
-                .take(MOST_TASKS)
-                .collect(),
+            Ok(names) => {
+                let pids = names.iter().filter_map(|name| name.parse().ok());
+                let pids: Vec<i32> = pids.take(MOST_TASKS).collect();
+                if pids.is_empty() {
+                    return Known::no(format!("no process is in {}", tree.display("proc")));
+                }
+                pids
+            }
             Err(error) => return Known::no(error.to_string()),
         },
     };

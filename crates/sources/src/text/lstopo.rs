@@ -85,7 +85,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         cpus.insert(id, cpu);
     }
     let mut nodes: BTreeMap<NodeId, nearfar_machine::Node> = BTreeMap::new();
-    // A node above others, or beside another, is near the CPUs of those.
+    // A node above others, or next to another, is near the CPUs of those.
     let mut near: Vec<(NodeId, &Object, CpuSet)> = is("NUMANode")
         .filter_map(|object| {
             let above = object.parent.map(|at| objects[at].cpus.clone());
