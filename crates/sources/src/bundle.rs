@@ -12,10 +12,12 @@
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
 use nearfar_machine::Machine;
+use rustix::fs::OFlags;
 use tar::EntryType;
 
 use crate::error::SourceError;
@@ -29,10 +31,17 @@ use crate::warnings::Warnings;
 const READ: [&str; 5] = ["sys", "proc", "etc", "usr", "dev"];
 /// What is kept of all files, in bytes.
 const MOST_KEPT: u64 = 512 << 20;
-/// What archives may inflate to, logs included, which are not read, in bytes.
-const MOST_INFLATED: u64 = 64 << 30;
+/// What the entries of all archives may have, logs included, which are not read, in bytes.
+const MOST_BYTES: u64 = 16 << 30;
+/// What one archive may inflate to: so many bytes, or so many times what was packed.
+const MOST_INFLATED: u64 = 1 << 30;
+const MOST_RATIO: u64 = 200;
 /// Between two entries, in bytes: long names and padding, which come before the limits of an entry.
-const MOST_BETWEEN: u64 = 1 << 20;
+const MOST_BETWEEN: u64 = 64 << 10;
+/// What an entry or a directory takes in memory, in bytes.
+const BYTES_OF_ENTRY: u64 = 1000;
+/// The longest path of an entry or link, in bytes (`PATH_MAX`).
+const LONGEST_PATH: usize = 4096;
 /// Entries of archives and directories together.
 const MOST_ENTRIES: usize = 4 << 20;
 /// Archives in archives, and directories in directories.
@@ -40,6 +49,18 @@ const DEEPEST: usize = 24;
 /// Parts of a path in an archive: /sys has paths of some twenty.
 const MOST_PARTS: usize = 64;
 const BLOCK: usize = 512;
+/// File systems of the kernel (include/uapi/linux/magic.h): proc, sysfs, tracefs, debugfs, securityfs, configfs, cgroup and
+/// cgroup2.
+const KERNELS: [u64; 8] = [
+    0x9fa0,
+    0x6265_6572,
+    0x7472_6163,
+    0x6462_6720,
+    0x7363_6673,
+    0x6265_6570,
+    0x0027_e0eb,
+    0x6367_7270,
+];
 
 /// Whether content is a tar archive, by its first block.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
@@ -93,7 +114,7 @@ struct Bundle {
     on_disk: Vec<(Tree, PathBuf)>,
     warnings: Warnings,
     entries: usize,
-    inflated: u64,
+    bytes: u64,
     kept: u64,
 }
 
@@ -105,7 +126,7 @@ impl Bundle {
             on_disk: Vec::new(),
             warnings: Warnings::about(place),
             entries: 0,
-            inflated: 0,
+            bytes: 0,
             kept: 0,
         }
     }
@@ -115,7 +136,8 @@ impl Bundle {
         let mut head = Vec::new();
         content.by_ref().take(6).read_to_end(&mut head)?;
         let packing = Packing::of(&head);
-        let content = Cursor::new(head).chain(content);
+        let gauge = Rc::new(Gauge::default());
+        let content = Packed(Cursor::new(head).chain(content), Rc::clone(&gauge));
         let mut content: Box<dyn Read + '_> = match packing {
             Some(packing) => packing.reader(content)?,
             None => Box::new(content),
@@ -128,13 +150,13 @@ impl Bundle {
         if depth > DEEPEST {
             return Err(io::Error::other("archives are nested too deeply"));
         }
-        let left = Rc::new(Cell::new(MOST_BETWEEN));
+        gauge.left.set(MOST_BETWEEN);
         let content = Cursor::new(head).chain(content);
-        let mut archive = tar::Archive::new(Limited(content, Rc::clone(&left)));
+        let mut archive = tar::Archive::new(Limited(content, Rc::clone(&gauge)));
         for entry in archive.entries()? {
             let mut entry = entry?;
             self.count(entry.size())?;
-            left.set(entry.size().saturating_add(MOST_BETWEEN));
+            gauge.left.set(entry.size().saturating_add(MOST_BETWEEN));
             let Some(below) = relative(&entry.path()?) else {
                 self.warn(
                     &top.join(entry.path()?),
@@ -149,13 +171,18 @@ impl Bundle {
                     self.keep(&path, tree::Entry::Folder(Folder::default()));
                 }
                 EntryType::Symlink if is_read => {
-                    let target = entry.link_name_bytes();
-                    let target = target.map(|it| String::from_utf8_lossy(&it).into_owned());
-                    self.keep(&path, tree::Entry::Link(target.unwrap_or_default()));
+                    let target = entry.link_name_bytes().unwrap_or_default();
+                    match std::str::from_utf8(&target) {
+                        Ok(target) if target.len() <= LONGEST_PATH => {
+                            self.keep(&path, tree::Entry::Link(target.to_owned()));
+                        }
+                        _ => self.warn(&path, "what it links to is not UTF-8, or too long"),
+                    }
                 }
                 EntryType::Link if is_read => {
                     let target = entry.link_name()?;
                     if let Some(target) = target.and_then(|target| relative(&target)) {
+                        self.kept += BYTES_OF_ENTRY;
                         self.links.push((path, top.join(target)));
                     }
                 }
@@ -169,25 +196,42 @@ impl Bundle {
                         true => self.warn(&path, "larger than any such file of the kernel"),
                         false => self.keep(&path, tree::Entry::File(content)),
                     }
-                    if self.kept > MOST_KEPT {
-                        return Err(too_much());
-                    }
                 }
                 EntryType::Regular | EntryType::Continuous => {
-                    if let Err(error) = self.archive(&mut entry, &path, depth + 1) {
-                        self.warn(&path, &error.to_string());
-                    }
+                    self.inner(&mut entry, &path, depth + 1);
                 }
                 _ => {}
             }
+            if self.kept > MOST_KEPT {
+                return Err(too_much());
+            }
+        }
+        if gauge.zeros.get() < BLOCK {
+            let message = "it ends without the mark of its end: perhaps it was cut";
+            let at = match top.as_os_str().is_empty() {
+                true => message.to_owned(),
+                false => format!("{}: {message}", top.display()),
+            };
+            self.warnings.note(at);
         }
         Ok(true)
     }
 
+    /// An archive in the bundle; nothing of one that is damaged.
+    fn inner(&mut self, content: impl Read, path: &Path, depth: usize) {
+        // The readers of one archive are in those of the other.
+        let content: Box<dyn Read + '_> = Box::new(content);
+        if let Err(error) = self.archive(content, path, depth) {
+            path.to_str().map(|path| self.content.remove(path));
+            self.links.retain(|(link, _)| !link.starts_with(path));
+            self.warn(path, &error.to_string());
+        }
+    }
+
     fn count(&mut self, bytes: u64) -> io::Result<()> {
         self.entries += 1;
-        self.inflated = self.inflated.saturating_add(bytes);
-        match self.entries > MOST_ENTRIES || self.inflated > MOST_INFLATED {
+        self.bytes = self.bytes.saturating_add(bytes);
+        match self.entries > MOST_ENTRIES || self.bytes > MOST_BYTES {
             true => Err(too_much()),
             false => Ok(()),
         }
@@ -198,21 +242,25 @@ impl Bundle {
         self.warnings.note(message);
     }
 
-    /// Of two entries with one path the first is kept.
+    /// Of two entries with one path the last is kept, as when tar extracts them.
     fn keep(&mut self, path: &Path, entry: tree::Entry) {
         let bytes = match &entry {
             tree::Entry::File(content) => content.len(),
-            _ => 0,
+            tree::Entry::Link(target) => target.len(),
+            tree::Entry::Folder(_) => 0,
         };
         let name = path.file_name().and_then(|name| name.to_str());
         let folder = path.parent().and_then(Path::to_str);
-        match name.zip(folder.and_then(|path| self.content.make(path))) {
-            Some((name, folder)) => {
-                folder.0.entry(name.to_owned()).or_insert(entry);
-                self.kept += bytes as u64;
-            }
-            None => self.warn(path, "a file is in the way, or its path is not UTF-8"),
+        let Some((name, (folder, made))) =
+            name.zip(folder.and_then(|path| self.content.make(path)))
+        else {
+            self.warn(path, "a file is in the way, or its path is not UTF-8");
+            return;
+        };
+        if !matches!(folder.0.get(name), Some(tree::Entry::Folder(_))) {
+            folder.0.insert(name.to_owned(), entry);
         }
+        self.kept += bytes as u64 + BYTES_OF_ENTRY * (made + 1);
     }
 
     /// Looks for trees below a directory, and for archives in it.
@@ -228,6 +276,11 @@ impl Bundle {
             self.warn(below, "directories are nested too deeply");
             return Ok(());
         }
+        // Reading a file there can change something, or wait for ever.
+        if rustix::fs::statfs(&here).is_ok_and(|found| KERNELS.contains(&(found.f_type as u64))) {
+            self.warn(below, "it is a file system of the kernel");
+            return Ok(());
+        }
         let entries = match fs::read_dir(&here).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
             Ok(entries) => entries,
             Err(error) => {
@@ -236,15 +289,22 @@ impl Bundle {
             }
         };
         for entry in entries {
-            let (kind, path) = (entry.file_type()?, below.join(entry.file_name()));
+            let path = below.join(entry.file_name());
             self.count(0)?;
-            if kind.is_dir() {
+            // What is gone meanwhile is not there.
+            let Ok(status) = entry.metadata() else {
+                continue;
+            };
+            if status.is_dir() {
                 self.directory(top, &path, depth + 1)?;
-            } else if kind.is_file() {
-                let found = File::open(entry.path());
-                let found = found.and_then(|file| self.archive(file, &path, 0));
-                if let Err(error) = found {
-                    self.warn(&path, &error.to_string());
+            } else if status.is_file() && status.len() >= BLOCK as u64 {
+                match File::options()
+                    .read(true)
+                    .custom_flags(OFlags::NONBLOCK.bits() as i32)
+                    .open(entry.path())
+                {
+                    Ok(file) => self.inner(file, &path, 0),
+                    Err(error) => self.warn(&path, &error.to_string()),
                 }
             }
         }
@@ -257,7 +317,7 @@ impl Bundle {
             let found = target.to_str().map(|target| self.content.file(target));
             match found.and_then(Result::ok).map(<[u8]>::to_vec) {
                 Some(content) => self.keep(&path, tree::Entry::File(content)),
-                None => self.warn(&path, "a link to what is no file of the archive"),
+                None => self.warn(&path, "a link to what is not read of the archive"),
             }
             if self.kept > MOST_KEPT {
                 return Err(SourceError::unreadable(place, too_much()));
@@ -309,14 +369,46 @@ fn in_memory(
     }
 }
 
-/// A reader that fails when more is read than is left.
-struct Limited<R>(R, Rc<Cell<u64>>);
+/// What was read of an archive.
+#[derive(Default)]
+struct Gauge {
+    packed: Cell<u64>,
+    inflated: Cell<u64>,
+    /// What may be read until this is set again.
+    left: Cell<u64>,
+    /// Zeros at the end of what was read: an archive ends with blocks of them.
+    zeros: Cell<usize>,
+}
+
+/// Counts what is read before it is unpacked.
+struct Packed<R>(R, Rc<Gauge>);
+
+impl<R: Read> Read for Packed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.0.read(buffer)?;
+        self.1.packed.set(self.1.packed.get() + got as u64);
+        Ok(got)
+    }
+}
+
+/// Fails when more is read of what is unpacked than is left, or than was packed into so little.
+struct Limited<R>(R, Rc<Gauge>);
 
 impl<R: Read> Read for Limited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let got = self.0.read(buffer)?;
-        let left = self.1.get().checked_sub(got as u64).ok_or_else(too_much)?;
-        self.1.set(left);
+        let gauge = &self.1;
+        let left = gauge.left.get().checked_sub(got as u64);
+        gauge.left.set(left.ok_or_else(too_much)?);
+        let inflated = gauge.inflated.get() + got as u64;
+        gauge.inflated.set(inflated);
+        if inflated > MOST_INFLATED && inflated / MOST_RATIO > gauge.packed.get() {
+            return Err(too_much());
+        }
+        let zeros = buffer[..got].iter().rev().take_while(|&&byte| byte == 0);
+        let zeros = zeros.count();
+        let before = if zeros == got { gauge.zeros.get() } else { 0 };
+        gauge.zeros.set(before.saturating_add(zeros));
         Ok(got)
     }
 }
@@ -342,5 +434,6 @@ fn relative(path: &Path) -> Option<PathBuf> {
             Component::ParentDir | Component::Prefix(_) => return None,
         }
     }
-    (below.iter().count() <= MOST_PARTS).then_some(below)
+    let is_short = below.as_os_str().len() <= LONGEST_PATH;
+    (is_short && below.iter().count() <= MOST_PARTS).then_some(below)
 }

@@ -54,10 +54,21 @@ pub(crate) fn join(
     } = second;
     let mut joined = first;
     joining.origin(&mut joined.origin, origin);
-    let node = |node: &Node| node.id;
-    merge(&mut joined.nodes, nodes, node, |node, other| {
+    let id = |node: &Node| node.id;
+    let own: NodeSet = joined.nodes.iter().map(id).collect();
+    let placed = joined.nodes.iter();
+    let placed = placed.fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
+    merge(&mut joined.nodes, nodes, id, |node, other| {
         joining.node(node, other);
     });
+    for node in joined.nodes.iter_mut().filter(|it| !own.contains(it.id)) {
+        let twice = node.known_cpus().intersection(&placed);
+        if !twice.is_empty() {
+            let what = format!("CPUs {twice}");
+            joining.contradiction(&what, "on other nodes", format!("on node {}", node.id));
+            node.cpus = Known::Yes(node.known_cpus().difference(&twice));
+        }
+    }
     joining.cpus(&mut joined.cpus, cpus);
     joining.distances(&mut joined.distances, distances);
     joining.distances(&mut joined.firmware_distances, firmware_distances);

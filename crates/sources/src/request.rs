@@ -23,6 +23,9 @@ const LARGEST_TEXT: usize = 64 << 20;
 /// The same for descriptions, which people write.
 const LARGEST_DESCRIPTION: usize = 2 << 20;
 
+/// What is looked at of packed content to recognise it, in bytes.
+const PACKED_HEAD: u64 = 2 << 20;
+
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Each a file, a path in an archive, `-` for standard input, a directory, a name in the gallery, or a synthetic string; none for the live
@@ -237,6 +240,11 @@ fn stream(
         .take(recognise::HEAD as u64)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
+    if Packing::of(&bytes).is_some() {
+        // A block of bzip2 is unpacked as a whole, and has up to 900 kB.
+        let mut more = stream.by_ref().take(PACKED_HEAD - bytes.len() as u64);
+        more.read_to_end(&mut bytes).map_err(unreadable)?;
+    }
     let kind = recognise::kind(&recognise::head(&bytes), place)?;
     if kind == Kind::Archive || !inside.as_os_str().is_empty() {
         return bundle::read_archive(bytes.as_slice().chain(stream), place, inside, want);

@@ -232,6 +232,70 @@ fn an_archive_without_a_machine_or_with_its_end_missing_is_an_error_that_names_i
 
 static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| archive(tree().path(), "x"));
 
+#[test]
+fn a_damaged_archive_in_another_one_gives_nothing_and_a_cut_one_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = gzip(&ARCHIVE);
+    std::fs::write(folder.path().join("a.tgz"), &whole).unwrap();
+    std::fs::write(folder.path().join("b.tgz"), &whole[..whole.len() / 2]).unwrap();
+    let machine = read_bytes(&archive(folder.path(), ""), "outer.tar").unwrap();
+    assert_eq!(machine.origin.place, "outer.tar/a.tgz/x");
+    let [warning] = &machine.warnings[..] else {
+        panic!("{:?}", machine.warnings);
+    };
+    assert!(
+        warning.message.contains("b.tgz was left out"),
+        "{warning:?}"
+    );
+    // Without the blocks of zeros at its end.
+    let end = ARCHIVE.iter().rposition(|&byte| byte != 0).unwrap();
+    let machine = read_bytes(&ARCHIVE[..(end / 512 + 1) * 512], "cut.tar").unwrap();
+    let cut = |it: &&nearfar_machine::Warning| it.message.contains("perhaps it was cut");
+    assert_eq!(
+        machine.warnings.iter().filter(cut).count(),
+        1,
+        "{:?}",
+        machine.warnings
+    );
+}
+
+#[test]
+fn folders_of_an_archive_are_limited() {
+    let mut builder = Builder::new(Vec::new());
+    let parts = "d/".repeat(60);
+    for number in 0..20_000 {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::Directory);
+        header.set_size(0);
+        let path = format!("m/sys/{number}/{parts}");
+        builder.append_data(&mut header, path, &[][..]).unwrap();
+    }
+    let error = read_bytes(&gzip(&builder.into_inner().unwrap()), "folders.tgz").unwrap_err();
+    assert!(
+        error.to_string().contains("more than any bundle"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_last_of_two_entries_counts_and_file_systems_of_the_kernel_are_not_looked_through() {
+    let mut builder = Builder::new(Vec::new());
+    for content in ["0-7\n", "0-3\n"] {
+        let mut header = Header::new_gnu();
+        header.set_size(4);
+        let path = "sys/devices/system/cpu/online";
+        builder
+            .append_data(&mut header, path, content.as_bytes())
+            .unwrap();
+    }
+    let machine = read_bytes(&builder.into_inner().unwrap(), "twice.tar").unwrap();
+    assert_eq!(machine.cpus.len(), 4);
+    for place in ["/proc", "/sys"] {
+        let error = from(Path::new(place)).unwrap_err().to_string();
+        assert!(error.contains("is wanted"), "{error}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_archive_is_read_without_panic(at in any::<prop::sample::Index>(), byte: u8, length in any::<prop::sample::Index>()) {

@@ -262,8 +262,9 @@ fn lscpu_has_nodes_and_the_state_of_cpus() {
 /// drivers/base/node.c shows a node's CPUs by the mask of possible ones on s390.
 #[test]
 fn possible_cpus_of_a_node_are_not_there() {
-    let machine =
-        read("CPU(s): 8\nOn-line CPU(s) list: 0-7\nNUMA node(s): 1\nNUMA node0 CPU(s): 0-140\n");
+    let machine = read(
+        "CPU(s): 8\nOn-line CPU(s) list: 0-7\nVendor ID: IBM/S390\nNUMA node(s): 1\nNUMA node0 CPU(s): 0-140\n",
+    );
     assert_eq!(nodes(&machine), listed(&[(0, "0-7")]));
     assert_eq!(machine.cpus.len(), 8);
     assert_eq!(messages(&machine), "");

@@ -116,11 +116,19 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let on_nodes = nodes
         .values()
         .fold(CpuSet::new(), |all, cpus| all.union(cpus));
-    let online = online.unwrap_or(on_nodes);
-    // A kernel may list all possible CPUs on its nodes, as that of s390 does; lscpu prints them.
-    let present = online.union(&offline);
-    for cpus in nodes.values_mut() {
-        *cpus = cpus.intersection(&present);
+    let online = online.unwrap_or_else(|| on_nodes.clone());
+    let mut present = online.union(&offline);
+    let stray = on_nodes.difference(&present);
+    if text("Vendor ID").is_some_and(|vendor| vendor == "IBM/S390") {
+        // Its kernel lists all possible CPUs on a node.
+        for cpus in nodes.values_mut() {
+            *cpus = cpus.intersection(&present);
+        }
+    } else if !stray.is_empty() {
+        reading.warnings.note(format!(
+            "lscpu: CPUs {stray} are on a node and not in the list of online CPUs ({online})"
+        ));
+        present = present.union(&stray);
     }
     let counted = [
         (

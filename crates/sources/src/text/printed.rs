@@ -161,8 +161,7 @@ fn printed(line: &str) -> String {
         )
     });
     // Of quoted-printable; `size=20MiB` is not.
-    static SPACES: LazyLock<Regex> =
-        LazyLock::new(|| expression(r"(^|[^A-Za-z])(?:=20)+|(?:=20)+$"));
+    static SPACES: LazyLock<Regex> = LazyLock::new(|| expression(r"(^|[^A-Za-z])(?:=20)+"));
     let mut text = line.to_owned();
     if text.contains('\u{1b}') {
         text = ESCAPES.replace_all(&text, "").into_owned();
@@ -202,12 +201,12 @@ fn printed(line: &str) -> String {
             .replace("\\t", " ")
             .replace("\\\"", "\"");
     }
-    if text.contains("=20") || text.contains("=A0") {
-        text = match text.contains(' ') {
+    if ["=20", "=A0", "=3D"].iter().any(|code| text.contains(code)) {
+        text = match text.contains(' ') && !text.contains("=3D") {
             true => SPACES.replace_all(&text, "$1 ").into_owned(),
             false => text.replace("=20", " "),
         };
-        text = text.replace("=A0", " ");
+        text = text.replace("=A0", " ").replace("=3D", "=");
     }
     text.replace(|c: char| c != '\n' && is_space(c), " ")
 }

@@ -29,15 +29,24 @@ enum Found<'a> {
 }
 
 impl Folder {
-    /// The directory at a path without links and `..`, made where it is missing; none where a file is in the way.
-    pub fn make(&mut self, path: &str) -> Option<&mut Self> {
-        names(path).try_fold(self, |here, name| {
+    /// The directory at a path without links and `..`, made where it is missing, and how many were made on the way; none
+    /// where a file is in the way.
+    pub fn make(&mut self, path: &str) -> Option<(&mut Self, u64)> {
+        names(path).try_fold((self, 0), |(here, made), name| {
+            let is_there = here.0.contains_key(name);
             let next = here.0.entry(name.to_owned());
             match next.or_insert_with(|| Entry::Folder(Self::default())) {
-                Entry::Folder(next) => Some(next),
+                Entry::Folder(next) => Some((next, made + u64::from(!is_there))),
                 Entry::File(_) | Entry::Link(_) => None,
             }
         })
+    }
+
+    pub fn remove(&mut self, path: &str) {
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if let Some((folder, _)) = self.make(above) {
+            folder.0.remove(name);
+        }
     }
 
     /// The content of a file.

@@ -90,7 +90,15 @@ impl UnitArgs {
     ) -> Option<Result<String, Failure>> {
         let (unit, to) = (self.bind_unit.clone()?, to?);
         let nodes = match self.policy {
-            PolicyArg::Interleave => Ok(to.of(machine)),
+            PolicyArg::Interleave => {
+                let nodes = Some(to.of(machine)).filter(|nodes| nodes.len() > 1);
+                nodes.ok_or_else(|| {
+                    let place = &machine.origin.place;
+                    Failure::Input(anyhow::anyhow!(
+                        "--policy interleave needs two nodes with memory or more, and none or one is known of {place}"
+                    ))
+                })
+            }
             _ => to.one().map(NodeSet::single),
         };
         Some(nodes.and_then(|nodes| {
