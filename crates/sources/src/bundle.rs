@@ -222,7 +222,9 @@ impl Bundle {
         // The readers of one archive are in those of the other.
         let content: Box<dyn Read + '_> = Box::new(content);
         if let Err(error) = self.archive(content, path, depth) {
-            path.to_str().map(|path| self.content.remove(path));
+            if let Some(path) = path.to_str() {
+                self.content.remove(path);
+            }
             self.links.retain(|(link, _)| !link.starts_with(path));
             self.warn(path, &error.to_string());
         }
