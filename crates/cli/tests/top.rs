@@ -90,7 +90,8 @@ fn each_look_is_a_line_of_json_and_a_log_has_a_section_for_each() {
     let words = ["top", "--batch", "--count", "3", "--seconds", "0.1"];
     let text = Sandbox::new().nearfar(words).prints();
     assert_eq!(text.matches("nearfar top").count(), 3, "{text}");
-    assert!(text.contains("alloc/s") && text.contains("CPU %"), "{text}");
+    // On an idle machine no task is large enough for a row.
+    assert!(text.contains("alloc/s") && text.contains("Tasks"), "{text}");
     let words = [&words[..], &["--format", "json"]].concat();
     let lines = Sandbox::new().nearfar(words).prints();
     let looks: Vec<Value> = lines

@@ -135,7 +135,7 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
     };
     let evidence = first.managed.get().map_or("", |managed| &managed.evidence);
     ledger.add(
-        Finding::new(MANAGED, subject, message).evidence(titled(first), site.said(evidence)).device(device).advice(
+        Finding::new(MANAGED, subject, message).evidence(titled(first), evidence).device(device).advice(
             "The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.",
         ),
     );
