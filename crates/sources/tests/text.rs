@@ -532,6 +532,9 @@ fn lstopo_on_a_terminal_has_nodes_cores_and_caches() {
     let above = "Machine (1GB total)\n  Package L#0\n    NUMANode(NVM) L#1 (P#2 8GB)\n    \
                  Group L#0\n      NUMANode L#0 (P#0 1GB)\n      PU L#0 (P#0)\n    PU L#1 (P#1)\n";
     assert_eq!(nodes(&read(above)), listed(&[(0, "0"), (2, "?")]));
+    // Indentation that a mail lost: the node is still there.
+    let flat = "Machine (1GB total)\nNUMANode L#0 (P#3 1GB)\nPU L#0 (P#0)\n";
+    assert_eq!(read(flat).nodes.len(), 1);
     let error = read_bytes(LSTOPO.replace("P#", "L#").as_bytes(), "bug.txt")
         .unwrap_err()
         .to_string();

@@ -88,9 +88,9 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     // A node above others, or next to another, is near the CPUs of those.
     let mut near: Vec<(NodeId, &Object, CpuSet)> = is("NUMANode")
         .filter_map(|object| {
-            let above = object.parent.map(|at| objects[at].cpus.clone());
-            let own = Some(object.cpus.clone()).filter(|cpus| !cpus.is_empty());
-            Some((NodeId(object.number?), object, own.or(above)?))
+            let around = object.parent.filter(|_| object.cpus.is_empty());
+            let near = around.map_or(object, |at| &objects[at]).cpus.clone();
+            Some((NodeId(object.number?), object, near))
         })
         .collect();
     near.sort_by_key(|(_, _, near)| near.len());
