@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 /// As many links as the kernel follows (`MAXSYMLINKS` in include/linux/namei.h).
-const MAX_LINKS: usize = 40;
+pub const MAX_LINKS: usize = 40;
 /// How often a path is tried again whose directories are being renamed.
 const MAX_TRIES: usize = 16;
 

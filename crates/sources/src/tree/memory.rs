@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use nearfar_proc::rooted::MAX_LINKS;
 use rustix::io::Errno;
 
 use super::Reason;
-
-/// As many links as the kernel follows (`MAXSYMLINKS` in include/linux/namei.h).
-const MAX_LINKS: usize = 40;
 
 #[derive(Debug, Clone)]
 pub enum Entry {
