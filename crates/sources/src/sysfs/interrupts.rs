@@ -103,8 +103,7 @@ impl Reader<'_> {
             self.habits.is_fixed(number),
         );
         let name = name.unwrap_or_default();
-        let table = self.table.as_ref().map(|_| self.tree.display(table::FILE));
-        let table = table.as_deref();
+        let table = || self.table.as_ref().map(|_| self.tree.display(table::FILE));
         let owner = self
             .owners
             .of(number, &name, source.as_ref(), self.notes, table);

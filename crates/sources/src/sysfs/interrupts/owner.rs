@@ -83,7 +83,7 @@ impl<'a> Owners<'a> {
         name: &str,
         source: Option<&Source>,
         notes: &Notes,
-        table: Option<&str>,
+        table: impl Fn() -> Option<String>,
     ) -> Result<Option<PciAddress>, String> {
         let printed = source.and_then(|source| by_source(source, &self.functions));
         if let Some(&listed) = self.messages.get(&number) {
@@ -91,7 +91,7 @@ impl<'a> Owners<'a> {
                 let message = format!(
                     "has interrupt {number} as one of {printed}, msi_irqs lists it for {listed}; taken from there"
                 );
-                notes.note(table.unwrap_or_default(), message);
+                notes.note(table().unwrap_or_default(), message);
             }
             return Ok(Some(listed));
         }
@@ -108,7 +108,7 @@ impl<'a> Owners<'a> {
                 "no msi_irqs was gathered, and {} does not name the PCI function",
                 source.chip
             )),
-            (None, None) if !self.live && self.messages.is_empty() => Err(match table {
+            (None, None) if !self.live && self.messages.is_empty() => Err(match table() {
                 Some(table) if name.is_empty() => {
                     format!("{table} has no line of it: no handler")
                 }
