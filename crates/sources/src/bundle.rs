@@ -21,7 +21,7 @@ use rustix::fs::OFlags;
 use tar::EntryType;
 
 use crate::error::SourceError;
-use crate::packed::Packing;
+use crate::packed::{MOST_RATIO, Packing};
 use crate::sysfs;
 use crate::tree::{self, Folder, LARGEST, Tree};
 use crate::want::Want;
@@ -33,9 +33,8 @@ const READ: [&str; 5] = ["sys", "proc", "etc", "usr", "dev"];
 const MOST_KEPT: u64 = 512 << 20;
 /// What the entries of all archives may have, logs included, which are not read, in bytes.
 const MOST_BYTES: u64 = 16 << 30;
-/// What one archive may inflate to: so many bytes, or so many times what was packed.
+/// What one archive may inflate to whatever its ratio, in bytes.
 const MOST_INFLATED: u64 = 1 << 30;
-const MOST_RATIO: u64 = 200;
 /// Between two entries, in bytes: long names and padding, which come before the limits of an entry.
 const MOST_BETWEEN: u64 = 64 << 10;
 /// What an entry or a directory takes in memory, in bytes.

@@ -82,6 +82,15 @@ pub enum SourceError {
     Sysfs(#[from] SysfsError),
 }
 
+impl SourceError {
+    pub(crate) fn unreadable(place: &str, reason: io::Error) -> Self {
+        Self::Unreadable {
+            place: place.to_owned(),
+            reason,
+        }
+    }
+}
+
 fn not_one_machine(place: &str, machines: &[String], warnings: &[String]) -> String {
     const MOST: usize = 16;
     let lines = |lines: &[String]| -> String {
@@ -112,15 +121,6 @@ pub struct TextError {
     pub line: Option<usize>,
     pub problem: String,
     pub next: String,
-}
-
-impl SourceError {
-    pub(crate) fn unreadable(place: &str, reason: io::Error) -> Self {
-        Self::Unreadable {
-            place: place.to_owned(),
-            reason,
-        }
-    }
 }
 
 impl TextError {

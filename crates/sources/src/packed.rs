@@ -8,8 +8,8 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 const MOST_MEMORY_KIB: u32 = 256 << 10;
 /// The most that is unpacked at once, in bytes.
 const MOST: u64 = 1 << 30;
-/// No text shrinks more than this; one that claims to is meant to fill memory.
-const MOST_RATIO: u64 = 200;
+/// Nothing about a machine shrinks more than this; what claims to is meant to fill memory.
+pub(crate) const MOST_RATIO: u64 = 200;
 /// What a small file may inflate to whatever its ratio, in bytes.
 const ALWAYS_ALLOWED: u64 = 16 << 20;
 
@@ -92,14 +92,18 @@ pub fn reader(bytes: &[u8]) -> io::Result<Box<dyn Read + '_>> {
     }
 }
 
-/// The first bytes of the content, as many as there are up to `most`.
-pub(crate) fn start(bytes: &[u8], most: u64) -> Vec<u8> {
+/// The first bytes of the content, as many as there are up to `most`. What is damaged behind them is reported by reading the
+/// whole.
+pub(crate) fn start(bytes: &[u8], most: u64) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
-    // A damaged end does not matter here: reading the whole file reports it.
-    if let Ok(reader) = reader(bytes) {
-        let _ = reader.take(most).read_to_end(&mut start);
+    match reader(bytes).and_then(|reader| reader.take(most).read_to_end(&mut start)) {
+        Err(error) if start.is_empty() => Err(damaged(&error)),
+        _ => Ok(start),
     }
-    start
+}
+
+fn damaged(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("damaged or truncated ({error})"))
 }
 
 /// What a packed file may inflate to, in bytes.
@@ -114,7 +118,7 @@ pub(crate) fn unpack(bytes: &[u8], most: u64) -> io::Result<Vec<u8>> {
     let limit = limit(bytes).min(most);
     let mut content = Vec::new();
     let read = reader(bytes).and_then(|reader| reader.take(limit + 1).read_to_end(&mut content));
-    read.map_err(|error| io::Error::new(error.kind(), format!("damaged or truncated ({error})")))?;
+    read.map_err(|error| damaged(&error))?;
     match content.len() as u64 > limit {
         true => Err(io::Error::other(format!(
             "it inflates to more than {} MiB, which no text about a machine does",

@@ -1,7 +1,7 @@
 //! Recognises a file by its content. Names and extensions are not used: people send `topo.txt`.
 
+use crate::bundle;
 use crate::error::SourceError;
-use crate::{bundle, packed};
 
 /// What nearfar reads from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,11 +112,6 @@ fn is_table_of_toml(line: &str) -> bool {
         .strip_prefix("[[")
         .and_then(|line| line.split_once("]]"));
     name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
-}
-
-/// The beginning of the content, unpacked.
-pub(crate) fn head(bytes: &[u8]) -> Vec<u8> {
-    packed::start(bytes, HEAD as u64)
 }
 
 /// `[[node]]`, or `key = value`.

@@ -22,14 +22,13 @@ const LARGEST: u64 = 1 << 30;
 const LARGEST_TEXT: usize = 64 << 20;
 /// The same for descriptions, which people write.
 const LARGEST_DESCRIPTION: usize = 2 << 20;
-
 /// What is looked at of packed content to recognise it, in bytes.
 const PACKED_HEAD: u64 = 2 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Each a file, a path in an archive, `-` for standard input, a directory, a name in the gallery, or a synthetic string; none for the live
-    /// system. A file of that name comes before the gallery. Several describe one machine together.
+    /// Each a file, a path in an archive, `-` for standard input, a directory, a name in the gallery, or a synthetic string;
+    /// none for the live system. A file of that name comes before the gallery. Several describe one machine together.
     pub sources: Vec<String>,
     /// A directory that holds `sys` and `proc`, instead of a source.
     pub root: Option<PathBuf>,
@@ -120,7 +119,7 @@ fn of_kind(kind: Kind, bytes: &[u8], place: &str) -> Result<Machine, SourceError
     let bytes = inflated.as_deref().unwrap_or(bytes);
     let limit = match kind {
         Kind::Description => LARGEST_DESCRIPTION,
-        _ => LARGEST_TEXT,
+        Kind::Archive | Kind::HwlocXml | Kind::Snapshot | Kind::Text => LARGEST_TEXT,
     };
     if bytes.len() > limit {
         let limit_mib = limit as u64 >> 20;
@@ -137,14 +136,16 @@ fn of_kind(kind: Kind, bytes: &[u8], place: &str) -> Result<Machine, SourceError
             if !parts.is_empty() {
                 return parts.read(place);
             }
-            recognise::without_output(&recognise::head(bytes), place)?
+            recognise::without_output(&bytes[..bytes.len().min(recognise::HEAD)], place)?
         }
         kind => kind,
     };
     Ok(match kind {
         Kind::Snapshot => snapshot::restore(bytes, place)?,
         Kind::Description => description::parse(utf8(bytes, place)?, place)?,
-        _ => hwloc_xml::parse(utf8(bytes, place)?, place)?,
+        Kind::Archive | Kind::HwlocXml | Kind::Text => {
+            hwloc_xml::parse(utf8(bytes, place)?, place)?
+        }
     })
 }
 
@@ -224,8 +225,8 @@ fn without_file(source: &str) -> Result<Machine, SourceError> {
     })
 }
 
-/// Reads a stream that may have no end, or one of a known length. Its beginning is looked at first, so that a device or a wrong file is refused
-/// before much of it is read.
+/// Reads a stream that may have no end, or one of a known length. Its beginning is looked at first, so that a device or a
+/// wrong file is refused before much of it is read.
 fn stream(
     mut stream: impl Read,
     place: &str,
@@ -245,7 +246,8 @@ fn stream(
         let mut more = stream.by_ref().take(PACKED_HEAD - bytes.len() as u64);
         more.read_to_end(&mut bytes).map_err(unreadable)?;
     }
-    let kind = recognise::kind(&recognise::head(&bytes), place)?;
+    let head = packed::start(&bytes, recognise::HEAD as u64).map_err(unreadable)?;
+    let kind = recognise::kind(&head, place)?;
     if kind == Kind::Archive || !inside.as_os_str().is_empty() {
         return bundle::read_archive(bytes.as_slice().chain(stream), place, inside, want);
     }

@@ -59,8 +59,8 @@ fn a_files_kind_is_told_by_its_content() {
 #[test]
 fn what_is_no_source_says_what_it_is_and_what_to_do() {
     for (content, words) in [
-        (b"\xfd7zXZ\0abc".to_vec(), "input"),
-        (b"\x28\xb5\x2f\xfdabc".to_vec(), "input"),
+        (b"\xfd7zXZ\0abc".to_vec(), "damaged or truncated"),
+        (b"\x28\xb5\x2f\xfdabc".to_vec(), "damaged or truncated"),
         (b"PK\x03\x04".to_vec(), "zip"),
         (b"\x7fELF\0".to_vec(), "program"),
         (b"\xff\xfea\0".to_vec(), "iconv"),
