@@ -302,17 +302,6 @@ fn a_snapshot_stands_for_its_machine() {
 }
 
 #[test]
-fn a_snapshot_of_this_system_is_not_this_system() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("here.nearfar").display().to_string();
-    answer(&["snapshot", "--no-tasks", "-o", &file]);
-    let moves = ["--memory", "1", "--to-node", "0"];
-    let (message, code) = failure(&[&["plan", "--source", &file], &moves[..]].concat());
-    assert_eq!(code, 2, "{message}");
-    assert!(message.contains("is for the running system"), "{message}");
-}
-
-#[test]
 fn failures_name_what_was_tried_and_have_their_exit_codes() {
     let cases: [(&[&str], i32, &str); 9] = [
         (&["topo", "--source", "no-such-thing"], 2, "no-such-thing"),

@@ -1,4 +1,4 @@
-//! Control groups and units in a directory tree: `plan --cpuset-mems` and `--bind-unit`, and what they refuse.
+//! Control groups, units and memory: `plan --cpuset-mems`, `--bind-unit` and `--memory`, and what they refuse.
 
 use std::process::Command;
 
@@ -239,4 +239,18 @@ fn a_masked_unit_is_refused_and_an_instance_has_the_file_of_its_template() {
         text.contains("/etc/systemd/system/db@7.service.d/50-nearfar-numa.conf"),
         "{text}"
     );
+}
+
+#[test]
+fn a_snapshot_of_this_system_is_not_this_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("here.nearfar").display().to_string();
+    nearfar(["snapshot", "--no-tasks", "-o", &file])
+        .run()
+        .succeeded();
+    let plan = ["plan", "--source", &file, "--memory", "1", "--to-node", "0"];
+    nearfar(plan)
+        .run()
+        .exited(2)
+        .says(&["is for the running system"]);
 }
