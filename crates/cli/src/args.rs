@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_machine::size;
-use nearfar_machine::{Known, Machine, SourceKind, alternatives};
+use nearfar_machine::{Known, Machine, Seconds, SourceKind, alternatives};
 use nearfar_runs::{Journal, Store, StoreError};
 use nearfar_sources::{Request, TaskScope, Want};
 
@@ -229,13 +229,9 @@ pub fn size_or_zero(text: &str) -> Result<u64, String> {
 /// A time in seconds, as an option takes it: a number, or one with ms, s, m or h behind it.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const MAX_SECONDS: f64 = 86_400.0;
-    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let of = |(unit, seconds): &(&str, f64)| Some((text.strip_suffix(unit)?, *seconds));
-    let (number, unit) = units.iter().find_map(of).unwrap_or((text, 1.0));
-    number
-        .parse::<f64>()
+    text.parse::<Seconds>()
         .ok()
-        .map(|number| number * unit)
+        .map(|seconds| seconds.0)
         .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
         .ok_or_else(|| "a time from 0.1 to 86400 seconds: 10, 10s, 500ms, 2m, 1h".to_owned())
 }
