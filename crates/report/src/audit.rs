@@ -29,7 +29,7 @@ pub fn document(machine: &Machine, audit: &Audit, is_all: bool, source: &str) ->
         if group.findings.iter().any(|finding| finding.fix.is_some())
             && let Some(command) = plan_command(machine, audit, Some(group.rule), source)
         {
-            detail("plan", Local.text(command), &mut out);
+            out.labelled_command("plan", command);
         }
     }
     not_checked(audit, &mut out);

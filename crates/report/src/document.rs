@@ -183,7 +183,13 @@ impl Document {
 
     /// Adds a command to be pasted.
     pub fn command(&mut self, command: impl Display) {
-        self.push(Block::Command(crate::clean(&command.to_string())));
+        self.labelled_command("", command);
+    }
+
+    /// The same with what it is for, among the details of a finding.
+    pub fn labelled_command(&mut self, label: &'static str, command: impl Display) {
+        let command = crate::clean(&command.to_string());
+        self.push(Block::Command { label, command });
     }
 
     /// Adds blocks that a page shows on demand.

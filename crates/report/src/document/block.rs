@@ -56,8 +56,11 @@ pub enum Block {
     Table(Table),
     HeatMap(HeatMap),
     Chart(Chart),
-    /// A command to be pasted.
-    Command(String),
+    /// A command to be pasted, with what it is for; that is empty where text before it says so.
+    Command {
+        label: &'static str,
+        command: String,
+    },
     Details(Details),
     Card(Card),
     Picture(Picture),

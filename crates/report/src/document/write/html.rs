@@ -171,7 +171,7 @@ fn block_of(block: &Block, ids: &mut Ids) -> Markup {
         Block::Table(table) => table_of(table, ids),
         Block::HeatMap(map) => heat_map(map, ids),
         Block::Chart(chart) => html_chart::chart(chart, ids),
-        Block::Command(line) => {
+        Block::Command { command: line, .. } => {
             html! { pre tabindex="0" aria-label="command" role="group" { code.command { (line) } } }
         }
         Block::Details(details) => details_of(details, ids),

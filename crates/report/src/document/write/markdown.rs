@@ -33,7 +33,7 @@ fn write(out: &mut String, blocks: &[Block]) {
             Block::Table(it) => table(out, it),
             Block::HeatMap(map) => heat_map(out, map),
             Block::Chart(it) => chart(out, it),
-            Block::Command(command) => line(out, &format!("    {command}")),
+            Block::Command { command, .. } => line(out, &format!("    {command}")),
             Block::Details(details) => {
                 line(out, &inline(&details.summary));
                 write(out, &details.blocks);

@@ -36,7 +36,7 @@ fn write(out: &mut String, blocks: &[Block], style: &Style) {
                 out.push_str(&heading(style, &chart.title, ""));
                 out.push_str(&text_chart::chart(chart, style));
             }
-            Block::Command(it) => command(out, it, style),
+            Block::Command { label, command } => pasted(out, label, command, style),
             Block::Details(details) => {
                 out.push_str(&paragraph(style, 2, &Text::default(), &details.summary));
                 write(out, &details.blocks, style);
@@ -50,8 +50,12 @@ fn write(out: &mut String, blocks: &[Block], style: &Style) {
 
 /// A command in lines that can be pasted: broken between words with a backslash, never within quotation marks. A word
 /// that is longer than a line stays whole, since a broken one would be another command.
-fn command(out: &mut String, command: &str, style: &Style) {
-    let room = style.columns().saturating_sub(8);
+fn pasted(out: &mut String, label: &str, command: &str, style: &Style) {
+    let before = match label {
+        "" => "    ".to_owned(),
+        label => format!("      {label:<10}"),
+    };
+    let room = style.columns().saturating_sub(columns(&before) + 4);
     let mut is_quoted = false;
     let words = command.split(|c| {
         is_quoted ^= c == '\'';
@@ -71,8 +75,13 @@ fn command(out: &mut String, command: &str, style: &Style) {
             None => lines.push(word.to_owned()),
         }
     }
-    for line in lines {
-        out.push_str(&format!("    {}\n", style.paint(Role::Subject, &line)));
+    for (number, line) in lines.iter().enumerate() {
+        let before = match (number, label) {
+            (0, "") => before.clone(),
+            (0, _) => style.paint(Role::Dim, &before).to_string(),
+            _ => " ".repeat(columns(&before)),
+        };
+        out.push_str(&format!("{before}{}\n", style.paint(Role::Subject, line)));
     }
 }
 
