@@ -1,6 +1,6 @@
 //! Moves of tasks between nodes, as the kernel counts them where it lets this user trace.
 
-use nearfar_machine::{Known, Machine};
+use nearfar_machine::{Known, Machine, NOT_ASKED_FOR};
 use nearfar_trace::NodeMigrations;
 
 pub(crate) struct Migrations {
@@ -13,7 +13,7 @@ impl Migrations {
     /// Nothing is traced.
     pub fn off() -> Self {
         Self {
-            counter: Known::no("not asked for"),
+            counter: Known::no(NOT_ASKED_FOR),
             before: 0,
         }
     }

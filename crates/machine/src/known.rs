@@ -7,6 +7,9 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
+/// The reason of a value whose reading no caller wanted.
+pub const NOT_ASKED_FOR: &str = "not asked for";
+
 /// What a source saw, or why it could not see.
 ///
 /// In JSON a known value stands for itself and an unknown one is

@@ -53,7 +53,7 @@ pub use emulation::{
 };
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
-pub use known::Known;
+pub use known::{Known, NOT_ASKED_FOR};
 pub use machine::Machine;
 pub use names::{alternatives, near_match};
 pub use network::{NetworkDevice, ReceiveQueue, TransmitQueue};

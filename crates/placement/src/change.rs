@@ -29,6 +29,9 @@ pub struct Plan {
     pub changes: Vec<Planned>,
     /// What an audit rule would have changed and the plan does not touch.
     pub left_alone: Vec<LeftAlone>,
+    /// The rules that could not be checked for want of input: what they would have found is in no change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_checked: Vec<String>,
     /// For each node that a change mentions: usable CPUs, nearest first. Where the kernel has no interrupt vector left
     /// on a CPU (ENOSPC) the next one is tried.
     pub nearest: Vec<NearestCpus>,

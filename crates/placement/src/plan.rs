@@ -17,11 +17,11 @@ mod reason;
 use std::collections::{BTreeSet, HashSet};
 
 use nearfar_machine::{
-    CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeBytes, NodeId, PciAddress,
-    alternatives,
+    CpuSet, IoPolicy, Irq, Known, Machine, NOT_ASKED_FOR, NetworkDevice, NodeBytes, NodeId,
+    PciAddress, alternatives,
 };
 
-use crate::audit::{Audit, Finding, rule};
+use crate::audit::{Audit, Finding, State, rule};
 use crate::change::{Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned};
 use crate::near;
 pub use choice::narrow;
@@ -136,8 +136,15 @@ pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
     draft
         .planned
         .sort_by(|a, b| rank(&a.change).cmp(&rank(&b.change)));
+    let lacks_input = |rule: &'static str| {
+        let mut reasons = audit.not_checked.iter();
+        options.wants_rule(rule) && reasons.any(|it| it.rule == rule && it.reason != NOT_ASKED_FOR)
+    };
+    let rules = audit.rules.iter();
+    let not_checked = rules.filter(|it| it.state == State::NotChecked && lacks_input(it.rule));
     Plan {
         left_alone: draft.left_alone,
+        not_checked: not_checked.map(|it| it.rule.to_owned()).collect(),
         ..of_changes(machine, draft.planned)
     }
 }
@@ -152,6 +159,7 @@ pub fn of_changes(machine: &Machine, changes: Vec<Planned>) -> Plan {
         nearest: nearest(machine, &changes),
         changes,
         left_alone: Vec::new(),
+        not_checked: Vec::new(),
     }
 }
 

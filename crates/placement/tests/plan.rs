@@ -4,7 +4,9 @@ use crate::common::{
     add_firmware, add_nic, add_subsystem, device_on_an_offline_node, kunpeng, list, model, pci,
     set, two_nodes,
 };
-use nearfar_machine::{AnaState, CpuSet, IoPolicy, Known, Machine, Managed, Writer, WriterKind};
+use nearfar_machine::{
+    AnaState, CpuSet, IoPolicy, Known, Machine, Managed, NOT_ASKED_FOR, Writer, WriterKind,
+};
 use nearfar_placement::audit::{AuditOptions, audit};
 use nearfar_placement::change::{Change, PLAN_FORMAT, Plan};
 use nearfar_placement::plan::{PlanOptions, PlanOptionsError, UnknownRule, plan};
@@ -95,6 +97,24 @@ fn what_is_not_asked_for_is_left_alone_with_the_reason() {
     alone 0000:40:00.0 (nvme) <device-without-node>: overriding a device's node taints the kernel and stops the device for a moment: only with --override-device-node
     alone nvme-subsys0 (nvme0n1) <nvme-far-path>: which policy is faster depends on the load: only with --iopolicy
     "#);
+}
+
+#[test]
+fn a_rule_that_lacked_wanted_input_is_named() {
+    let not_checked = |reason: &str, rule: Option<&str>| {
+        let mut machine = messy();
+        machine.tasks = Known::no(reason.to_owned());
+        let options = PlanOptions {
+            rules: rule.map(|rule| vec![rule.to_owned()]),
+            ..PlanOptions::default()
+        };
+        planned(&machine, &options).not_checked
+    };
+    let rule = "task-memory-far";
+    assert!(not_checked("permission denied", None).contains(&rule.to_owned()));
+    assert_eq!(not_checked("permission denied", Some(rule)), [rule]);
+    assert!(!not_checked(NOT_ASKED_FOR, None).contains(&rule.to_owned()));
+    assert!(not_checked("permission denied", Some("interrupt-far")).is_empty());
 }
 
 #[test]

@@ -22,6 +22,10 @@ pub fn document(plan: &Plan) -> Document {
     };
     let host = plan.host.as_ref().map(|host| format!("for {host}"));
     let mut out = Document::titled(title, host.unwrap_or_default());
+    if plan.changes.is_empty() && !plan.not_checked.is_empty() {
+        let rules = count(plan.not_checked.len(), "rule");
+        out.remark(format!("{rules} not checked; nearfar audit says why"));
+    }
     for changes in plan.changes.chunk_by(|a, b| a.rule == b.rule) {
         out.heading(&changes[0].rule, count(changes.len(), "change"));
         changes_of(changes, &mut out);

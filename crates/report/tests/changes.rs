@@ -79,6 +79,7 @@ fn sample_plan() -> Plan {
                 "one of two paths is never used",
             ),
         ],
+        not_checked: Vec::new(),
         left_alone: (60..70).map(alone).collect(),
         nearest: Vec::new(),
     }
@@ -96,6 +97,14 @@ fn a_plan_shows_value_distance_and_file_of_each_change() {
     assert_eq!(
         plan::document(&nothing).to_text(&PLAIN).trim(),
         "Nothing to change"
+    );
+    let unknown = Plan {
+        not_checked: vec!["task-memory-far".to_owned()],
+        ..nothing
+    };
+    assert_eq!(
+        plan::document(&unknown).to_text(&PLAIN).trim(),
+        "Nothing to change\n  1 rule not checked; nearfar audit says why"
     );
 }
 

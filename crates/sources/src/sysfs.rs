@@ -35,7 +35,7 @@ mod topology;
 mod virtio;
 mod writers;
 
-use nearfar_machine::{CpuSet, Known, Machine, Task};
+use nearfar_machine::{CpuSet, Known, Machine, NOT_ASKED_FOR, Task};
 
 use crate::tree::Tree;
 use crate::want::Want;
@@ -115,7 +115,7 @@ fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, Sysf
     let packages = topology::read(tree, &cpus.online, want.cpu_details, notes);
     let distances = distances::read(tree, &nodes, notes);
     memory::compare(tree, &nodes.nodes, notes);
-    let mut machine = Machine::empty(origin::read(tree, &cpuinfo, want), "not asked for");
+    let mut machine = Machine::empty(origin::read(tree, &cpuinfo, want), NOT_ASKED_FOR);
     machine.firmware_distances = Known::no("the tree holds no table of the firmware");
     machine.cpu_states = cpus::states(tree, cpus.online.clone(), notes);
     machine.cpus = assemble::cpus(tree, &cpus, &nodes.nodes, &packages, &cpuinfo, notes);

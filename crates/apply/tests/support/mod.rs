@@ -185,6 +185,7 @@ pub fn plan(changes: Vec<Planned>) -> Plan {
         nodes: Vec::new(),
         changes,
         left_alone: Vec::new(),
+        not_checked: Vec::new(),
         nearest: vec![NearestCpus {
             node: NodeId(1),
             cpus: (4..8).chain(0..4).map(CpuId).collect(),

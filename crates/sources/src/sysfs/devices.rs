@@ -1,6 +1,6 @@
 //! Everything of a machine that is not nodes, CPUs, memory and caches: what hangs on it and what runs on it.
 
-use nearfar_machine::{CpuSet, Known, Machine, Node, PciDevice, RootBus};
+use nearfar_machine::{CpuSet, Known, Machine, NOT_ASKED_FOR, Node, PciDevice, RootBus};
 
 use super::notes::Notes;
 use super::{
@@ -9,8 +9,6 @@ use super::{
 use crate::tree::Tree;
 use crate::want::{TaskScope, Want};
 
-const NOT_ASKED: &str = "not asked for";
-
 /// Reads what is wanted into a machine that has its nodes and CPUs already.
 pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) {
     machine.settings = settings::read(tree, notes);
@@ -18,7 +16,7 @@ pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machin
     machine.cpusets = if want.devices || want.tasks != TaskScope::None {
         cpusets::read(tree, notes)
     } else {
-        Known::no(NOT_ASKED)
+        Known::no(NOT_ASKED_FOR)
     };
     machine.tasks = tasks::read(tree, want, notes);
     read_devices(tree, want, notes, machine);
@@ -27,7 +25,7 @@ pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machin
 fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) {
     let pci = match want.devices || want.interrupts {
         true => pci::read(tree, notes, &machine.nodes),
-        false => Known::no(NOT_ASKED),
+        false => Known::no(NOT_ASKED_FOR),
     };
     let virtio = if want.interrupts {
         virtio::read(tree, notes)
@@ -37,7 +35,7 @@ fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) 
     let functions = pci.get().map_or(&[][..], Vec::as_slice);
     machine.interrupts = match want.interrupts {
         true => interrupts::read(tree, want, notes, functions, &virtio),
-        false => Known::no(NOT_ASKED),
+        false => Known::no(NOT_ASKED_FOR),
     };
     if want.devices {
         machine.networks = networks::read(tree, notes, functions);
@@ -47,11 +45,11 @@ fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) 
         locate_bridges(tree, notes, roots, machine);
         machine.pci = pci;
     } else {
-        machine.pci = Known::no(NOT_ASKED);
-        machine.host_bridges = Known::no(NOT_ASKED);
-        machine.firmware_distances = Known::no(NOT_ASKED);
-        machine.networks = Known::no(NOT_ASKED);
-        machine.nvme = Known::no(NOT_ASKED);
+        machine.pci = Known::no(NOT_ASKED_FOR);
+        machine.host_bridges = Known::no(NOT_ASKED_FOR);
+        machine.firmware_distances = Known::no(NOT_ASKED_FOR);
+        machine.networks = Known::no(NOT_ASKED_FOR);
+        machine.nvme = Known::no(NOT_ASKED_FOR);
     }
 }
 

@@ -17,7 +17,8 @@ mod table;
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    CpuSet, Interrupt, Irq, Known, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice, queue_of,
+    CpuSet, Interrupt, Irq, Known, NOT_ASKED_FOR, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice,
+    queue_of,
 };
 
 use super::attribute;
@@ -137,7 +138,7 @@ impl Reader<'_> {
             Some(irqs) if self.counts => {
                 attribute::known(irqs, &format!("{number}/node"), self.notes, attribute::node)
             }
-            Some(_) => Known::no("not asked for"),
+            Some(_) => Known::no(NOT_ASKED_FOR),
             None => Known::no(format!("{} was not gathered", self.tree.display(PROC))),
         }
     }
@@ -184,7 +185,7 @@ impl Reader<'_> {
 
     fn count(&self, number: u32) -> Known<u64> {
         if !self.counts {
-            return Known::no("not asked for");
+            return Known::no(NOT_ASKED_FOR);
         }
         if let Some(line) = self.table.as_ref().and_then(|table| table.get(number)) {
             return Known::Yes(line.count);

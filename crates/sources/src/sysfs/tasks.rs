@@ -18,7 +18,7 @@ mod memory;
 mod sample;
 mod threads;
 
-use nearfar_machine::{CpuSet, Known, NodeId, NodeSet, ResidentBytes, Task};
+use nearfar_machine::{CpuSet, Known, NOT_ASKED_FOR, NodeId, NodeSet, ResidentBytes, Task};
 use nearfar_proc::sched::Sched;
 use nearfar_proc::status::Status;
 use nearfar_proc::{Stat, cgroup, system};
@@ -38,7 +38,7 @@ const MALFORMED: &str = "not there, or not as the kernel writes it";
 /// Reads the processes that were asked for, by number.
 pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes) -> Known<Vec<Task>> {
     let mut pids: Vec<i32> = match &want.tasks {
-        TaskScope::None => return Known::no("not asked for"),
+        TaskScope::None => return Known::no(NOT_ASKED_FOR),
         TaskScope::Of(pids) => pids.clone(),
         TaskScope::All => match tree.list("proc") {
             Ok(names) => {

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
 use std::sync::OnceLock;
 
-use nearfar_machine::{Known, MemorySample, NodeBytes, NodeId, PolicyBytes, ResidentBytes};
+use nearfar_machine::{
+    Known, MemorySample, NOT_ASKED_FOR, NodeBytes, NodeId, PolicyBytes, ResidentBytes,
+};
 use nearfar_proc::move_pages;
 use nearfar_proc::numa_maps::{self, Mapping};
 use nearfar_proc::system::{self, KernelVersion};
@@ -45,8 +47,8 @@ impl Memory {
     /// What was not asked for.
     pub(super) fn unread() -> Self {
         Self {
-            nodes: Known::no("not asked for"),
-            policies: Known::no("not asked for"),
+            nodes: Known::no(NOT_ASKED_FOR),
+            policies: Known::no(NOT_ASKED_FOR),
             sample: None,
         }
     }
