@@ -90,11 +90,11 @@ pub enum FakeError {
         bytes: u64,
         parts: u32,
     },
-    #[error("--fake {text}: {because}; use a count (4 or 2U), which needs no sizes")]
+    #[error("--fake {text}: {reason}; use a count (4 or 2U), which needs no sizes")]
     UnknownSizes {
         text: String,
         /// Why the size is unknown.
-        because: String,
+        reason: String,
     },
     #[error("--fake {text}: no online node of this machine has memory to cut")]
     NoMemory { text: String },

@@ -112,7 +112,7 @@ fn ends_in_digit(line: &str) -> bool {
 struct Reading {
     /// Everything is unknown, for the reason below.
     machine: Machine,
-    because: Cow<'static, str>,
+    reason: Cow<'static, str>,
     warnings: Warnings,
 }
 
@@ -143,7 +143,7 @@ impl Parts {
     }
 
     pub(crate) fn read(&self, place: &str) -> Result<Machine, SourceError> {
-        let because = match &self.pieces[..] {
+        let reason = match &self.pieces[..] {
             [piece] => only(piece.kind),
             pieces => {
                 let kinds: Vec<&str> = pieces.iter().map(|piece| piece.kind.name).collect();
@@ -156,7 +156,7 @@ impl Parts {
         });
         let pieces = self.pieces.iter().map(|piece| {
             let label = format!("{} ({place}, line {})", piece.kind.name, piece.line());
-            let read = Reading::read(piece.kind, &piece.lines, place, because.clone());
+            let read = Reading::read(piece.kind, &piece.lines, place, reason.clone());
             (
                 piece.line(),
                 label,
@@ -220,15 +220,15 @@ impl Reading {
         kind: &'static Kind,
         lines: &[Line],
         place: &str,
-        because: String,
+        reason: String,
     ) -> Result<Machine, String> {
         let source = match kind.name {
             numactl::NAME => SourceKind::NumactlText,
             _ => SourceKind::Text,
         };
         let mut reading = Self {
-            machine: Machine::empty(Origin::new(source, place), because.clone()),
-            because: because.into(),
+            machine: Machine::empty(Origin::new(source, place), reason.clone()),
+            reason: reason.into(),
             warnings: Warnings::about(place),
         };
         (kind.read)(lines, &mut reading)?;
@@ -250,12 +250,12 @@ impl Reading {
     /// A node of which nothing else is known yet.
     fn node(&self, id: NodeId, cpus: Known<CpuSet>) -> Node {
         let mut node = Node::new(id, cpus);
-        node.memory = Known::no(self.because.clone());
+        node.memory = Known::no(self.reason.clone());
         node
     }
 
     /// A node whose CPUs the text does not have.
     fn node_of_unknown_cpus(&self, id: NodeId) -> Node {
-        self.node(id, Known::no(self.because.clone()))
+        self.node(id, Known::no(self.reason.clone()))
     }
 }

@@ -18,14 +18,14 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     let Some(devices) = ledger.need(&site.machine.pci, &[WITHOUT, OFFLINE, DIFFERS]) else {
         return;
     };
-    if let Some(because) = site.machine.host_bridges.unknown_reason() {
-        ledger.skip(OFFLINE, because);
-        ledger.skip(DIFFERS, because);
+    if let Some(reason) = site.machine.host_bridges.unknown_reason() {
+        ledger.skip(OFFLINE, reason);
+        ledger.skip(DIFFERS, reason);
     }
     for device in devices.iter().filter(|device| matters(device)) {
         if !device.is_identified() && device.driver.is_none() {
-            let because = "its class is unknown, so whether it moves data";
-            ledger.skip_thing(WITHOUT, || device.address.to_string(), because);
+            let reason = "its class is unknown, so whether it moves data";
+            ledger.skip_thing(WITHOUT, || device.address.to_string(), reason);
             continue;
         }
         match &device.node {
@@ -82,9 +82,9 @@ fn has_no_disk(site: &Site<'_>, device: &PciDevice) -> bool {
 fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut Ledger) {
     let told = site.localities.firmware(device.root);
     let online = |node: NodeId| site.machine.node(node).is_some_and(|node| node.online);
-    if let (None, Some(because)) = (node, site.machine.nodes_unknown_reason()) {
-        let because = format!("which nodes there are is unknown: {because}");
-        return ledger.skip_thing(WITHOUT, || device.address.to_string(), &because);
+    if let (None, Some(reason)) = (node, site.machine.nodes_unknown_reason()) {
+        let reason = format!("which nodes there are is unknown: {reason}");
+        return ledger.skip_thing(WITHOUT, || device.address.to_string(), &reason);
     }
     match (node, told) {
         (None, Some(told)) if !online(told.node) => ledger.add(offline(site, device, told)),
@@ -202,13 +202,13 @@ fn override_node(
 ) -> Finding {
     let finding = finding.device(device.address);
     let Some(node) = locality.node else {
-        let because = match &locality.how {
+        let reason = match &locality.how {
             How::Unknown { reason } => reason.as_str(),
             _ => "its node is unknown",
         };
         return finding
             .severity(Severity::Notice)
-            .advice(format!("Not placed: {because}."));
+            .advice(format!("Not placed: {reason}."));
     };
     let guess = if matches!(locality.how, How::Firmware { .. }) {
         ""

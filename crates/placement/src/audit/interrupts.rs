@@ -28,30 +28,30 @@ pub(super) type After = BTreeMap<Irq, CpuSet>;
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
     let mut after = After::new();
     let Some(interrupts) = ledger.need(&site.machine.interrupts, &[]) else {
-        let because = site.machine.interrupts.unknown_reason().unwrap_or_default();
+        let reason = site.machine.interrupts.unknown_reason().unwrap_or_default();
         for rule in [FAR, SHARE, ISOLATED, MANAGED] {
-            ledger.skip(rule, because);
+            ledger.skip(rule, reason);
         }
         return after;
     };
     ledger.checked(&[ISOLATED]);
-    if let Some(because) = &site.devices_unknown {
+    if let Some(reason) = &site.devices_unknown {
         for rule in [FAR, SHARE, MANAGED, XPS] {
-            ledger.skip(rule, because);
+            ledger.skip(rule, reason);
         }
     }
     if site.devices_unknown.is_none() || !site.by_device.is_empty() {
         ledger.checked(&[FAR, SHARE, MANAGED]);
     }
     let states = &site.machine.cpu_states;
-    for because in [
+    for reason in [
         states.isolated.unknown_reason(),
         states.nohz_full.unknown_reason(),
     ]
     .into_iter()
     .flatten()
     {
-        ledger.skip(ISOLATED, because);
+        ledger.skip(ISOLATED, reason);
     }
     for (&device, members) in &site.by_device {
         managed(site, device, members, ledger);
@@ -186,8 +186,8 @@ fn fix(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeI
         name,
     });
     match interrupt.managed.unknown_reason() {
-        Some(because) => finding.advice(format!(
-            "Whether the kernel manages it is unknown ({because}); if it does, the write fails and nothing changes."
+        Some(reason) => finding.advice(format!(
+            "Whether the kernel manages it is unknown ({reason}); if it does, the write fails and nothing changes."
         )),
         None => finding,
     }

@@ -39,25 +39,20 @@ impl Ledger {
     }
 
     /// A rule could not be checked at all.
-    pub fn skip(&mut self, rule: &'static str, because: impl Into<String>) {
+    pub fn skip(&mut self, rule: &'static str, reason: impl Into<String>) {
         self.skipped
-            .entry((position(rule), because.into()))
+            .entry((position(rule), reason.into()))
             .or_default();
     }
 
     /// A rule could not be checked for one thing. Reasons that differ in the thing's number only are one.
-    pub fn skip_thing(
-        &mut self,
-        rule: &'static str,
-        thing: impl FnOnce() -> String,
-        because: &str,
-    ) {
+    pub fn skip_thing(&mut self, rule: &'static str, thing: impl FnOnce() -> String, reason: &str) {
         let things = self
             .skipped
-            .entry((position(rule), without_numbers(because)))
+            .entry((position(rule), without_numbers(reason)))
             .or_default();
         match things.first {
-            None => things.first = Some((thing(), because.to_owned())),
+            None => things.first = Some((thing(), reason.to_owned())),
             Some(_) => things.more += 1,
         }
     }
@@ -96,12 +91,12 @@ impl Ledger {
             .skipped
             .into_iter()
             .filter(|((rule, _), _)| applies(*rule));
-        let not_checked = skipped.map(|((rule, because), things)| NotChecked {
+        let not_checked = skipped.map(|((rule, reason), things)| NotChecked {
             rule: RULES.get(rule).map_or("", |rule| rule.id),
             reason: match (things.first, things.more) {
-                (None, _) => because,
-                (Some((first, because)), 0) => format!("{first}: {because}"),
-                (Some((first, _)), more) => format!("{first} and {more} more: {because}"),
+                (None, _) => reason,
+                (Some((first, reason)), 0) => format!("{first}: {reason}"),
+                (Some((first, _)), more) => format!("{first} and {more} more: {reason}"),
             },
         });
         let not_checked = not_checked.collect();

@@ -61,8 +61,8 @@ fn full(site: &Site<'_>, ledger: &mut Ledger) {
                 ledger.skip_thing(FULL, subject, "how much of its memory is free is unknown");
             }
             None => {
-                let because = node.memory.unknown_reason().unwrap_or_default();
-                ledger.skip_thing(FULL, subject, because);
+                let reason = node.memory.unknown_reason().unwrap_or_default();
+                ledger.skip_thing(FULL, subject, reason);
             }
         }
     }

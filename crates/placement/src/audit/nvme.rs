@@ -26,9 +26,9 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     for subsystem in subsystems {
         let mut unknown = subsystem.namespaces.iter();
         let unknown = unknown.find_map(|namespace| namespace.paths_unknown_reason.as_ref());
-        if let Some(because) = unknown {
-            let because = format!("its paths are unknown: {because}");
-            ledger.skip_thing(FAR, || subsystem.name.clone(), &because);
+        if let Some(reason) = unknown {
+            let reason = format!("its paths are unknown: {reason}");
+            ledger.skip_thing(FAR, || subsystem.name.clone(), &reason);
         }
         let several = subsystem
             .namespaces
@@ -37,8 +37,8 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         if !several {
             continue;
         }
-        if let Some(because) = &site.cpu_nodes_unknown {
-            ledger.skip_thing(FAR, || subsystem.name.clone(), because);
+        if let Some(reason) = &site.cpu_nodes_unknown {
+            ledger.skip_thing(FAR, || subsystem.name.clone(), reason);
             continue;
         }
         match &subsystem.iopolicy {
@@ -72,8 +72,8 @@ fn judge(site: &Site<'_>, subsystem: &NvmeSubsystem, policy: &IoPolicy, ledger: 
             IoPolicy::Numa => seen.under_numa(&NoNode::of(&site.machine.origin)),
             IoPolicy::RoundRobin | IoPolicy::QueueDepth => seen.shared_out(policy),
             IoPolicy::Other(word) => {
-                let because = format!("this version does not know the policy {word:?}");
-                ledger.skip_thing(FAR, || subsystem.name.clone(), &because);
+                let reason = format!("this version does not know the policy {word:?}");
+                ledger.skip_thing(FAR, || subsystem.name.clone(), &reason);
                 None
             }
         };

@@ -12,8 +12,8 @@ const NO_CARD: &str = "no-card-on-node";
 
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     let Known::Yes(all) = &site.machine.pci else {
-        let because = site.machine.pci.unknown_reason().unwrap_or_default();
-        return ledger.skip(NO_CARD, because);
+        let reason = site.machine.pci.unknown_reason().unwrap_or_default();
+        return ledger.skip(NO_CARD, reason);
     };
     let gpus: Vec<&PciDevice> = all.iter().filter(|it| is_gpu(it)).collect();
     let mut cards: Vec<(NodeId, &PciDevice)> = Vec::new();

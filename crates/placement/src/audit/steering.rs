@@ -17,14 +17,14 @@ const RPS: &str = "rps-mismatch";
 
 pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
     let Some(networks) = ledger.need(&site.machine.networks, &[RPS]) else {
-        if let Some(because) = site.machine.networks.unknown_reason() {
-            ledger.skip(XPS, because);
+        if let Some(reason) = site.machine.networks.unknown_reason() {
+            ledger.skip(XPS, reason);
         }
         return;
     };
     let known = ledger.need(&site.machine.interrupts, &[]).is_some();
     match site.machine.interrupts.unknown_reason() {
-        Some(because) => ledger.skip(XPS, because),
+        Some(reason) => ledger.skip(XPS, reason),
         None if site.devices_unknown.is_some() && site.by_device.is_empty() => {}
         None => ledger.checked(&[XPS]),
     }

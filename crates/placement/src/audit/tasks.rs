@@ -15,8 +15,8 @@ const BALANCING: &str = "numa-balancing";
 
 pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     if let Some(tasks) = ledger.need(&site.machine.tasks, &[FAR]) {
-        if let Some(because) = &site.cpu_nodes_unknown {
-            ledger.skip(FAR, because);
+        if let Some(reason) = &site.cpu_nodes_unknown {
+            ledger.skip(FAR, reason);
         }
         let nodes = Nodes::of(site.machine);
         for task in tasks.iter().filter(|_| site.has_several_nodes()) {
@@ -64,15 +64,15 @@ pub(super) fn is_interleaved(task: &Task) -> bool {
 
 fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
     let (Known::Yes(allowed), Known::Yes(memory)) = (&cpuset.cpus, &cpuset.nodes) else {
-        let because = cpuset
+        let reason = cpuset
             .cpus
             .unknown_reason()
             .or(cpuset.nodes.unknown_reason())
             .unwrap_or_default();
-        return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
+        return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), reason);
     };
-    if let Some(because) = &site.cpu_nodes_unknown {
-        return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
+    if let Some(reason) = &site.cpu_nodes_unknown {
+        return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), reason);
     }
     let runs = site.nodes_of(allowed);
     let homes: NodeSet = runs.iter().map(|node| site.memory_home(node)).collect();
@@ -124,13 +124,13 @@ type Heaviest<'a> = Vec<(&'a Task, u64)>;
 
 fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     let Some(&value) = ledger.need(&site.machine.settings.numa_balancing, &[]) else {
-        let because = site
+        let reason = site
             .machine
             .settings
             .numa_balancing
             .unknown_reason()
             .unwrap_or_default();
-        return ledger.skip(BALANCING, because);
+        return ledger.skip(BALANCING, reason);
     };
     let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else {
         return;

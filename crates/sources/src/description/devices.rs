@@ -359,7 +359,7 @@ impl Devices<'_> {
             let problem = format!("queue_cpus: CPU {stray} is in no node");
             return Err(contradiction(problem));
         }
-        let because = "a description file does not say";
+        let reason = "a description file does not say";
         self.interrupts.push(Interrupt {
             irq: Irq(FIRST_IRQ + self.interrupts.len() as u32),
             name: format!("{name}-TxRx-{queue}"),
@@ -370,15 +370,15 @@ impl Devices<'_> {
             // With one CPU to choose from, the controller uses that one.
             effective: match affinity.len() {
                 1 => Known::Yes(affinity.clone()),
-                _ => Known::no(because),
+                _ => Known::no(reason),
             },
             affinity: Known::Yes(affinity),
             managed: Known::Yes(Managed {
                 managed: false,
                 evidence: "queue_cpus of the description".to_owned(),
             }),
-            node: Known::no(because),
-            count: Known::no(because),
+            node: Known::no(reason),
+            count: Known::no(reason),
         });
         Ok(())
     }

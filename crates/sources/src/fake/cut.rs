@@ -38,14 +38,14 @@ pub(super) fn parts(machine: &Machine, spec: &FakeSpec) -> Result<Vec<Part>, Fak
             .map(|(real, bytes)| Rest { real, bytes })
             .collect()
     } else {
-        let because = machine
+        let reason = machine
             .online_nodes()
             .find_map(|node| node.memory.unknown_reason())
             .unwrap_or("unknown");
         if let Cut::Size(_) = spec.cut {
             return Err(FakeError::UnknownSizes {
                 text: text(),
-                because: because.to_owned(),
+                reason: reason.to_owned(),
             });
         }
         // Without sizes all real nodes count as equal, which is what decides over numbers and CPUs; the parts' sizes

@@ -90,7 +90,7 @@ impl Said {
             number.parse::<u32>().ok()
         };
         if let Some(irq) = numbered("/proc/irq/") {
-            let because = &reading.because;
+            let reason = &reading.reason;
             let interrupt = self
                 .interrupts
                 .entry(Irq(irq))
@@ -98,14 +98,14 @@ impl Said {
                     irq: Irq(irq),
                     name: String::new(),
                     device: None,
-                    device_unknown_reason: Some(because.to_string()),
+                    device_unknown_reason: Some(reason.to_string()),
                     immovable_reason: None,
                     queue: None,
-                    affinity: Known::no(because.clone()),
-                    effective: Known::no(because.clone()),
-                    managed: Known::no(because.clone()),
-                    node: Known::no(because.clone()),
-                    count: Known::no(because.clone()),
+                    affinity: Known::no(reason.clone()),
+                    effective: Known::no(reason.clone()),
+                    managed: Known::no(reason.clone()),
+                    node: Known::no(reason.clone()),
+                    count: Known::no(reason.clone()),
                 });
             match name {
                 "smp_affinity" | "smp_affinity_list" => {

@@ -43,7 +43,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     cpus.sort_unstable();
     cpus.dedup();
     reading.machine.cpus = cpus.into_iter().map(|cpu| Cpu::new(cpu, None)).collect();
-    let unknown = || reading.because.clone();
+    let unknown = || reading.reason.clone();
     let interrupt = |(number, line): (u32, &TableLine)| Interrupt {
         irq: Irq(number),
         device: owner::by_source(&line.source, &[]),

@@ -30,12 +30,12 @@ pub(super) const KIND: Kind = Kind {
 };
 
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
-    let because = reading.because.clone();
+    let reason = reading.reason.clone();
     let mut subsystems: Vec<NvmeSubsystem> = Vec::new();
     for line in lines {
         let text = line.text.trim();
         if let Some((name, nqn)) = text.split_once(" - NQN=") {
-            subsystems.push(subsystem(name.trim(), nqn, Known::no(because.clone())));
+            subsystems.push(subsystem(name.trim(), nqn, Known::no(reason.clone())));
             continue;
         }
         let Some(subsystem) = subsystems.last_mut() else {
@@ -53,7 +53,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
                 let state = state.map(|state| (*state).to_owned());
                 subsystem
                     .controllers
-                    .push(controller(name, transport, address, state, &because));
+                    .push(controller(name, transport, address, state, &reason));
             }
         }
     }
@@ -80,19 +80,19 @@ fn controller(
     transport: &str,
     address: &str,
     state: Option<String>,
-    because: &str,
+    reason: &str,
 ) -> NvmeController {
     let address = address.strip_prefix("address=").unwrap_or(address);
     NvmeController {
         name: name.to_owned(),
-        state: Known::from_option(state, || because.to_owned()),
+        state: Known::from_option(state, || reason.to_owned()),
         transport: Known::Yes(transport.to_owned()),
         device: address
             .parse::<PciAddress>()
             .ok()
             .filter(|_| transport == "pcie"),
-        node: Known::no(because.to_owned()),
-        queues: Known::no(because.to_owned()),
+        node: Known::no(reason.to_owned()),
+        queues: Known::no(reason.to_owned()),
     }
 }
 
@@ -121,14 +121,14 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
         )
     };
     let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-    let because = std::borrow::Cow::from(format!("{} text has only {}", KIND.name, KIND.has));
+    let reason = std::borrow::Cow::from(format!("{} text has only {}", KIND.name, KIND.has));
     let mut subsystems: Vec<NvmeSubsystem> = Vec::new();
     let text_of =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     for item in value["Subsystems"].as_array().into_iter().flatten() {
         if let Some(name) = text_of(item, "Name") {
             let policy = text_of(item, "IOPolicy").map(|policy| IoPolicy::from(policy.as_str()));
-            let policy = Known::from_option(policy, || because.clone());
+            let policy = Known::from_option(policy, || reason.clone());
             subsystems.push(subsystem(
                 &name,
                 &text_of(item, "NQN").unwrap_or_default(),
@@ -149,14 +149,14 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
                 &transport,
                 address.trim(),
                 text_of(path, "State"),
-                &because,
+                &reason,
             ));
         }
     }
     if subsystems.is_empty() {
         return Err(wrong("no subsystem in it".to_owned()));
     }
-    let mut machine = Machine::empty(Origin::new(SourceKind::Text, place), because);
+    let mut machine = Machine::empty(Origin::new(SourceKind::Text, place), reason);
     machine.nvme = Known::Yes(in_order(subsystems));
     Ok(machine)
 }

@@ -58,9 +58,9 @@ pub(super) fn check(
     {
         return;
     }
-    if let Some(because) = &site.cpu_nodes_unknown {
-        ledger.skip(FAR, because);
-        return ledger.skip(SHARE, because);
+    if let Some(reason) = &site.cpu_nodes_unknown {
+        ledger.skip(FAR, reason);
+        return ledger.skip(SHARE, reason);
     }
     let locality = site.locality(device);
     let rings = site.rings(locality.node);
@@ -134,13 +134,13 @@ struct Placed<'m> {
 impl Lane<'_, '_> {
     fn place<'m>(&self, interrupt: &'m Interrupt, ledger: &mut Ledger) -> Option<Placed<'m>> {
         let Some(Serving { cpus, effective }) = serving(interrupt) else {
-            let because = interrupt
+            let reason = interrupt
                 .affinity
                 .unknown_reason()
                 .or(interrupt.effective.unknown_reason())
                 .unwrap_or("its affinity is empty");
-            ledger.skip_thing(FAR, || titled(interrupt), because);
-            ledger.skip_thing(SHARE, || titled(interrupt), because);
+            ledger.skip_thing(FAR, || titled(interrupt), reason);
+            ledger.skip_thing(SHARE, || titled(interrupt), reason);
             return None;
         };
         let mut met = (0..self.rings.len()).filter(|&ring| self.rings[ring].cpus.intersects(cpus));
