@@ -1,6 +1,8 @@
 //! Measures nothing, to test the command with: two metrics, a slow and a failing cell, a setting, files, a server.
 
-use std::{process::Command, sync::atomic::AtomicBool, thread::sleep, time::Duration};
+use std::{
+    path::PathBuf, process::Command, sync::atomic::AtomicBool, thread::sleep, time::Duration,
+};
 
 use nearfar_experiment::{Better, BoxError, Cell, Change, Experiment, Factor, Metric};
 use nearfar_experiment::{Process, Resources, Values};
@@ -27,6 +29,8 @@ pub(crate) struct Mock {
     arguments: Arguments,
     slow_ms: u32,
     server: Option<Process>,
+    /// Of the cell.
+    directory: PathBuf,
 }
 
 impl Mock {
@@ -35,6 +39,7 @@ impl Mock {
             arguments: arguments.clone(),
             slow_ms: arguments.get("slow-ms")?,
             server: None,
+            directory: PathBuf::new(),
         })
     }
 }
@@ -78,8 +83,8 @@ impl Experiment for Mock {
     }
 
     fn setup_cell(&mut self, _: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
-        let directory = resources.temporary_directory()?;
-        Ok(std::fs::write(directory.join("file"), "of the cell")?)
+        self.directory = resources.temporary_directory()?;
+        Ok(std::fs::write(self.directory.join("file"), "of the cell")?)
     }
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
@@ -87,7 +92,10 @@ impl Experiment for Mock {
         let answer = server.ask("/sys/devices/system/node/node[0-9]*", cancel)?;
         match cell.text("speed").as_str() {
             "failing" => return Err("this cell always fails".into()),
-            "slow" => sleep(Duration::from_millis(self.slow_ms.into())),
+            "slow" => {
+                std::fs::write(self.directory.join("sample"), "has begun")?;
+                sleep(Duration::from_millis(self.slow_ms.into()));
+            }
             _ => return Ok((1.5, answer.parse()?)),
         }
         Ok((1e3 * f64::from(self.slow_ms), answer.parse()?))

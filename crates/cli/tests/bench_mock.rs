@@ -297,12 +297,12 @@ fn within_a_sample(place: &Place, slow_ms: u32) -> std::process::Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The sample has a file.
+    // Before, a signal ends the run without the sample.
     wait_for(|| {
         place
             .left()
             .iter()
-            .any(|it| it.starts_with('/') && Path::new(it).join("file").exists())
+            .any(|it| it.starts_with('/') && Path::new(it).join("sample").exists())
     });
     child
 }
