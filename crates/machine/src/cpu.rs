@@ -115,6 +115,9 @@ pub struct CpuStates {
     pub isolated: Known<CpuSet>,
     /// Without a regular tick when one task runs (`nohz_full=`).
     pub nohz_full: Known<CpuSet>,
+    /// CPUs that the kernel gives managed interrupts only if their mask has no others (`isolcpus=managed_irq,...`).
+    #[serde(default = "Known::left_out")]
+    pub managed_irq: Known<CpuSet>,
     /// What the process that read the source may run on; unknown for anything but the live system.
     pub allowed: Known<CpuSet>,
 }
@@ -129,6 +132,7 @@ impl CpuStates {
             online,
             isolated: Known::no(reason()),
             nohz_full: Known::no(reason()),
+            managed_irq: Known::no(reason()),
             allowed: Known::no(reason()),
         }
     }

@@ -33,6 +33,11 @@ impl<T> Known<T> {
         }
     }
 
+    /// The value of a field that snapshots of older versions do not have.
+    pub(crate) fn left_out() -> Self {
+        Self::no("not in this snapshot")
+    }
+
     /// The value, or the reason where there is none.
     pub fn from_option<R>(value: Option<T>, reason: impl FnOnce() -> R) -> Self
     where

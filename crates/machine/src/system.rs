@@ -18,12 +18,8 @@ pub struct Settings {
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub transparent_huge_pages: Known<String>,
     /// `vm.zone_reclaim_mode`: 1 reclaims on a node before others are used, 2 also by writing pages out, 4 by swapping.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub zone_reclaim_mode: Known<u32>,
-}
-
-fn left_out<T>() -> Known<T> {
-    Known::no("not in this snapshot")
 }
 
 impl Settings {

@@ -31,30 +31,26 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<MemorySample>,
     /// What its memory is, in bytes.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub resident: Known<ResidentBytes>,
     /// When it started, in clock ticks since boot: with the number, what identifies it.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub start: Known<u64>,
     /// How long ago it started when it was read, in milliseconds.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub age_ms: Known<u64>,
     /// The real user id.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub user: Known<u32>,
     /// Its control group, from the root of the hierarchy: `/system.slice/redis.service`.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub group: Known<String>,
     /// The CPU time of its threads so far, by the CPU that each ran on last.
-    #[serde(default = "left_out")]
+    #[serde(default = "Known::left_out")]
     pub cpu_times: Known<Vec<CpuTime>>,
     /// Its threads, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<Thread>,
-}
-
-fn left_out<T>() -> Known<T> {
-    Known::no("not in this snapshot")
 }
 
 impl Task {

@@ -171,17 +171,17 @@ fn isolated_cpus_lose_their_interrupts() {
     list(&mut machine.interrupts).push(timer);
     machine.cpu_states.isolated = Known::Yes(set("6-7"));
     insta::assert_snapshot!(findings(&machine), @r#"
-    warning interrupt-on-isolated-cpu | interrupt 101 (eth0-TxRx-1): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=. CPU 5 can serve it.
+    warning interrupt-on-isolated-cpu | interrupt 101 (eth0-TxRx-1): It is served by CPU 7, which is isolated. CPU 5 can serve it.
       /proc/irq/101/effective_affinity_list = 7
       /proc/irq/101/smp_affinity_list = 7
       /sys/devices/system/cpu/isolated = 6-7
       fix {"kind":"interrupt-affinity","irq":101,"cpus":"5","near":1,"name":"eth0-TxRx-1"}
-    warning interrupt-on-isolated-cpu | interrupt 200 (eth0): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=.
+    warning interrupt-on-isolated-cpu | interrupt 200 (eth0): It is served by CPU 7, which is isolated.
       /proc/irq/200/effective_affinity_list = 7
       /proc/irq/200/smp_affinity_list = 7
       /sys/devices/system/cpu/isolated = 6-7
       fix {"kind":"interrupt-affinity","irq":200,"cpus":"4-5","near":1,"name":"eth0"}
-    warning interrupt-on-isolated-cpu | interrupt 201 (rtc0): It is served by CPUs 6-7, kept free of interrupts by isolcpus= or nohz_full=.
+    warning interrupt-on-isolated-cpu | interrupt 201 (rtc0): It is served by CPUs 6-7, which are isolated.
       /proc/irq/201/effective_affinity_list = 6-7
       /proc/irq/201/smp_affinity_list = 0-7
       /sys/devices/system/cpu/isolated = 6-7
@@ -381,7 +381,7 @@ fn received_packets_stay_near() {
       /sys/class/net/eth0/queues/rx-0/rps_cpus = 0f
       cost 21 -> 10
       fix {"kind":"rps","interface":"eth0","queue":0,"cpus":"4-6"}
-    warning rps-mismatch | eth0 receive queue 2: RPS hands part of its packets to CPU 7, kept free of such work.
+    warning rps-mismatch | eth0 receive queue 2: RPS hands part of its packets to CPU 7, which is tickless (nohz_full=).
       /sys/class/net/eth0/queues/rx-2/rps_cpus = c0
       fix {"kind":"rps","interface":"eth0","queue":2,"cpus":"6"}
     notice rps-mismatch | eth0 receive queue 1: RPS hands part of its packets to CPUs 0-3, up to 21 from the device; the rest, at 10, to CPUs 4-6.
@@ -477,13 +477,65 @@ fn leaving_an_isolated_cpu_may_cost_distance_and_says_so() {
     list(&mut machine.networks).clear();
     machine.cpu_states.isolated = Known::Yes(set("4-7"));
     insta::assert_snapshot!(findings(&machine), @r#"
-    warning interrupt-on-isolated-cpu | interrupt 100 (eth0-TxRx-0): It is served by CPU 5, kept free of interrupts by isolcpus= or nohz_full=. CPU 0 can serve it, at 21 instead of 10.
+    warning interrupt-on-isolated-cpu | interrupt 100 (eth0-TxRx-0): It is served by CPU 5, which is isolated. CPU 0 can serve it, at 21 instead of 10.
       /proc/irq/100/effective_affinity_list = 5
       /proc/irq/100/smp_affinity_list = 5
       /sys/devices/system/cpu/isolated = 4-7
       cost 10 -> 21
       fix {"kind":"interrupt-affinity","irq":100,"cpus":"0","near":1,"name":"eth0-TxRx-0"}
     "#);
+}
+
+/// A boot parameter that is in force, or would change nothing, is not advice.
+#[test]
+fn the_advice_for_a_managed_interrupt_on_an_isolated_cpu_fits_the_command_line() {
+    let mut machine = two_nodes();
+    machine.cpu_states.isolated = Known::Yes(set("6-7"));
+    let mut managed = interrupt(50, "nvme0q1", NIC, Some(1), "7");
+    managed.managed = Known::Yes(Managed {
+        managed: true,
+        evidence: "the driver asks for it".to_owned(),
+    });
+    machine.interrupts = Known::Yes(vec![managed]);
+    let mut advice = |mask: &str, managed_irq: Known<CpuSet>| {
+        list(&mut machine.interrupts)[0].affinity = Known::Yes(set(mask));
+        machine.cpu_states.managed_irq = managed_irq;
+        let found = audit(&machine, &AuditOptions::default()).findings;
+        let found = found
+            .iter()
+            .find(|it| it.rule == "interrupt-on-isolated-cpu");
+        let found = found.unwrap();
+        assert_eq!(found.fix, None);
+        let named = found.evidence.iter().any(|it| it.file == "/proc/cmdline");
+        (found.advice.clone().unwrap(), named)
+    };
+    let covers = |set: &str| Known::Yes(CpuSet::parse_list(set).unwrap());
+    let (set_already, named) = advice("4-7", covers("6-7"));
+    assert!(
+        named && set_already.contains("isolcpus=managed_irq is in force"),
+        "{set_already}"
+    );
+    for other in ["", "6"] {
+        let (not_set, named) = advice("4-7", covers(other));
+        assert!(
+            !named
+                && not_set
+                    .ends_with("isolcpus=managed_irq keeps it on the other CPUs of its mask."),
+            "{not_set}"
+        );
+    }
+    let (unknown, _) = advice("4-7", Known::no("permission denied"));
+    assert!(
+        unknown.contains("is unknown (permission denied)"),
+        "{unknown}"
+    );
+    for set in [covers(""), covers("6-7")] {
+        let (alone, named) = advice("7", set);
+        assert!(
+            !named && alone.ends_with("isolcpus=managed_irq does not change that."),
+            "{alone}"
+        );
+    }
 }
 
 /// Lines without a handler exist on every x86 machine (3, 4, 5 ...), and the kernel refuses to move the timer.

@@ -79,12 +79,14 @@ pub(crate) fn join(
         online: _,
         isolated,
         nohz_full,
+        managed_irq,
         allowed,
     } = cpu_states;
     let states = &mut joined.cpu_states;
     joining.same("possible CPUs", &mut states.possible, possible);
     joining.same("isolated CPUs", &mut states.isolated, isolated);
     joining.same("nohz_full CPUs", &mut states.nohz_full, nohz_full);
+    joining.same("managed_irq CPUs", &mut states.managed_irq, managed_irq);
     first_known(&mut states.allowed, allowed);
     joining.same("possible nodes", &mut joined.possible_nodes, possible_nodes);
     first_listed(&mut joined.caches, caches);

@@ -22,6 +22,7 @@ pub(super) fn cut(machine: &mut Machine, most: usize) {
         &mut states.possible,
         &mut states.isolated,
         &mut states.nohz_full,
+        &mut states.managed_irq,
         &mut states.allowed,
     ] {
         if let Known::Yes(set) = set {

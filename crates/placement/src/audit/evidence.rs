@@ -31,6 +31,7 @@ pub(super) enum Fact<'a> {
     EffectiveAffinity(Irq),
     Isolated,
     NohzFull,
+    ManagedIrq,
     Xps(&'a str, u32),
     Rps(&'a str, u32),
     NumaBalancing,
@@ -158,6 +159,7 @@ impl Fact<'_> {
             }
             Self::Isolated => one("sys/devices/system/cpu/isolated", "isolated CPUs"),
             Self::NohzFull => one("sys/devices/system/cpu/nohz_full", "nohz_full CPUs"),
+            Self::ManagedIrq => one("proc/cmdline", "managed_irq CPUs"),
             Self::Xps(name, number) => queue(
                 name,
                 format!("tx-{number}/xps_cpus"),

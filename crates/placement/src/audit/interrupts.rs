@@ -163,6 +163,24 @@ fn shown(site: &Site<'_>, finding: Finding, interrupt: &Interrupt, effective: bo
     }
 }
 
+/// What CPUs that are not to serve interrupts are, for a sentence: "CPU 7, which is isolated". Neither state keeps an
+/// interrupt away, so it is not called a protection.
+pub(super) fn isolated(site: &Site<'_>, among: &CpuSet) -> String {
+    let states = &site.machine.cpu_states;
+    let those = among.intersection(&site.kept_free);
+    let is_in = |set: &Known<CpuSet>| set.get().is_some_and(|set| set.intersects(&those));
+    let state = match (is_in(&states.isolated), is_in(&states.nohz_full)) {
+        (true, true) => "isolated and tickless (nohz_full=)",
+        (false, true) => "tickless (nohz_full=)",
+        _ => "isolated",
+    };
+    let verb = if those.len() == 1 { "is" } else { "are" };
+    match those == *among {
+        true => format!("which {verb} {state}"),
+        false => format!("of which {} {verb} {state}", cpus(&those)),
+    }
+}
+
 fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
     let states = &site.machine.cpu_states;
     let sets = [
@@ -193,6 +211,43 @@ fn fix(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeI
     }
 }
 
+/// What becomes of a managed interrupt on isolated CPUs (`irq_do_set_affinity()` in kernel/irq/manage.c): the kernel
+/// leaves out the CPUs of `isolcpus=managed_irq` if other CPUs of the mask are online.
+fn managed_on_isolated(
+    site: &Site<'_>,
+    finding: Finding,
+    interrupt: &Interrupt,
+    on: &CpuSet,
+) -> Finding {
+    let mask = interrupt.affinity.get();
+    let managed_irq = &site.machine.cpu_states.managed_irq;
+    let in_force = managed_irq
+        .get()
+        .is_some_and(|set| on.intersection(&site.kept_free).is_subset(set));
+    let (finding, then) = if mask.is_some_and(|mask| !mask.intersects(&site.usable)) {
+        let then = "All CPUs of its mask are isolated: it fires only when one of them submits I/O, \
+                    and isolcpus=managed_irq does not change that.";
+        (finding, then.to_owned())
+    } else if in_force {
+        let set = managed_irq.get().map(CpuSet::to_string);
+        let then = "isolcpus=managed_irq is in force: the kernel gives it another CPU of its mask \
+                    when it next sets it up, or a CPU comes online.";
+        let finding = finding.evidence(site.place(Fact::ManagedIrq), set.unwrap_or_default());
+        (finding, then.to_owned())
+    } else if let Some(reason) = managed_irq.unknown_reason() {
+        let then = format!(
+            "isolcpus=managed_irq keeps it on the other CPUs of its mask; whether that is set is unknown ({reason})."
+        );
+        (finding, then)
+    } else {
+        let then = "isolcpus=managed_irq keeps it on the other CPUs of its mask.";
+        (finding, then.to_owned())
+    };
+    finding.advice(format!(
+        "The kernel manages it, so nothing is written. {then}"
+    ))
+}
+
 /// Interrupts that carry no queue: all that matters is that they leave isolated CPUs alone.
 fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mut After) {
     let Some(Serving { cpus, effective }) =
@@ -209,18 +264,16 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
         return;
     }
     let message = format!(
-        "It is {}, kept free of interrupts by isolcpus= or nohz_full=.",
-        served(cpus, effective)
+        "It is {}, {}.",
+        served(cpus, effective),
+        isolated(site, cpus)
     );
     let finding = Finding::new(ISOLATED, titled(interrupt), message);
     let mut finding = kept_free(site, shown(site, finding, interrupt, effective));
     finding.device = interrupt.device;
     if is_managed(interrupt) {
-        ledger.add(finding.severity(Severity::Notice).advice(
-            "The kernel manages it, so nothing is written. It fires there only when that CPU itself submits I/O; \
-             isolcpus=managed_irq keeps such interrupts away as far as possible.",
-        ));
-        return;
+        finding = managed_on_isolated(site, finding, interrupt, cpus);
+        return ledger.add(finding.severity(Severity::Notice));
     }
     let node = interrupt
         .device

@@ -67,7 +67,8 @@ pub static RULES: &[Rule] = &[
         id: "interrupt-on-isolated-cpu",
         title: "interrupt on an isolated CPU",
         severity: Severity::Warning,
-        explanation: "A CPU that isolcpus= or nohz_full= keeps free serves an interrupt that another CPU could serve.",
+        explanation: "A CPU that is isolated (isolcpus=, a cpuset partition) or tickless (nohz_full=) serves an interrupt: none of \
+                      these keeps interrupts away.",
     },
     Rule {
         id: "managed-interrupt",

@@ -314,8 +314,9 @@ impl Nic<'_, '_> {
             return self.redundant(queue, mask, &near.cpus);
         } else if far.is_empty() {
             let message = format!(
-                "RPS hands part of its packets to {}, kept free of such work.",
-                cpus(&isolated)
+                "RPS hands part of its packets to {}, {}.",
+                cpus(&isolated),
+                interrupts::isolated(site, &isolated)
             );
             (Severity::Warning, message, None)
         } else if left.is_empty() {

@@ -116,6 +116,10 @@ pub(super) fn states(tree: &Tree, online: CpuSet, notes: &Notes) -> CpuStates {
             }
             tickless => tickless,
         },
+        // No file in sysfs has it.
+        managed_irq: Known::from_option(cmdline.as_deref().and_then(managed_irq_at_boot), || {
+            format!("no list of CPUs in {}", tree.display(CMDLINE))
+        }),
         allowed: allowed(tree),
         online,
     }
@@ -224,17 +228,31 @@ fn boot_list(cmdline: &str, parameter: &str) -> Option<CpuSet> {
 /// `isolcpus=[flag,...]list` (Documentation/admin-guide/kernel-parameters.txt): flags without `domain` leave the
 /// CPUs in the scheduler's balancing.
 fn isolated_at_boot(cmdline: &str) -> Option<CpuSet> {
+    let (flags, list) = isolcpus(cmdline)?;
+    if !flags.is_empty() && !flags.contains(&"domain") {
+        return Some(CpuSet::new());
+    }
+    CpuSet::parse_list(&list).ok()
+}
+
+/// The CPUs that `isolcpus=` names with the flag `managed_irq`; none if no such flag is set.
+fn managed_irq_at_boot(cmdline: &str) -> Option<CpuSet> {
+    match isolcpus(cmdline) {
+        Some((flags, list)) if flags.contains(&"managed_irq") => CpuSet::parse_list(&list).ok(),
+        _ => Some(CpuSet::new()),
+    }
+}
+
+/// The flags and the list of the last `isolcpus=`.
+fn isolcpus(cmdline: &str) -> Option<(Vec<&str>, String)> {
     let value = cmdline
         .split_whitespace()
         .rev()
         .find_map(|word| word.strip_prefix("isolcpus="))?;
     let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_alphabetic());
-    let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
-    if !flags.is_empty() && !flags.contains(&"domain") {
-        return Some(CpuSet::new());
-    }
+    let flags = value.split(',').take_while(is_flag).collect();
     let list: Vec<&str> = value.split(',').skip_while(is_flag).collect();
-    CpuSet::parse_list(&list.join(",")).ok()
+    Some((flags, list.join(",")))
 }
 
 #[cfg(test)]
@@ -243,20 +261,25 @@ mod tests {
 
     #[test]
     fn isolcpus_flags_are_not_cpus() {
-        for (cmdline, isolated) in [
-            ("ro isolcpus=2-3,8 quiet", Some("2-3,8")),
-            ("isolcpus=domain,managed_irq,4", Some("4")),
-            ("isolcpus=managed_irq,4", Some("")),
-            ("isolcpus=1 isolcpus=2", Some("2")),
-            ("isolcpus=x", Some("")),
-            ("isolcpus=3-1", None),
-            ("quiet", None),
+        for (cmdline, isolated, managed_irq) in [
+            ("ro isolcpus=2-3,8 quiet", Some("2-3,8"), Some("")),
+            ("isolcpus=domain,managed_irq,4", Some("4"), Some("4")),
+            ("isolcpus=managed_irq,4", Some(""), Some("4")),
+            ("isolcpus=1 isolcpus=2", Some("2"), Some("")),
+            ("isolcpus=x", Some(""), Some("")),
+            ("isolcpus=3-1", None, Some("")),
+            ("isolcpus=managed_irq,3-1", Some(""), None),
+            ("quiet", None, Some("")),
         ] {
+            let list = |set: Option<CpuSet>| set.map(|set| set.to_string());
             assert_eq!(
-                isolated_at_boot(cmdline)
-                    .map(|set| set.to_string())
-                    .as_deref(),
+                list(isolated_at_boot(cmdline)).as_deref(),
                 isolated,
+                "{cmdline}"
+            );
+            assert_eq!(
+                list(managed_irq_at_boot(cmdline)).as_deref(),
+                managed_irq,
                 "{cmdline}"
             );
         }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuSet, Distance, Interrupt, Known, PciAddress};
 
 use super::{
-    After, FAR, ISOLATED, SHARE, Serving, fix, is_managed, kept_free, served, serving, shown,
-    titled,
+    After, FAR, ISOLATED, SHARE, Serving, fix, is_managed, isolated, kept_free, served, serving,
+    shown, titled,
 };
 use crate::audit::Finding;
 use crate::audit::assignment::{self, Now};
@@ -196,7 +196,8 @@ impl Lane<'_, '_> {
             (
                 ISOLATED,
                 format!(
-                    "It is {who}, kept free of interrupts by isolcpus= or nohz_full=. {to} can serve it{further}."
+                    "It is {who}, {}. {to} can serve it{further}.",
+                    isolated(site, placed.cpus)
                 ),
             )
         } else if now == after {
