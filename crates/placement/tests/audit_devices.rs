@@ -486,6 +486,43 @@ fn leaving_an_isolated_cpu_may_cost_distance_and_says_so() {
     "#);
 }
 
+/// A queue of its own on the other node is worse than a CPU that serves several.
+#[test]
+fn queues_leave_isolated_cpus_for_near_ones_that_they_share() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5, 6, 7]);
+    list(&mut machine.networks).clear();
+    machine.cpu_states.isolated = Known::Yes(set("6-7"));
+    let mut wide = interrupt(200, "eth0", NIC, None, "7");
+    wide.affinity = Known::Yes(set("0-7"));
+    list(&mut machine.interrupts).push(wide);
+    let found = audit(&machine, &AuditOptions::default()).findings;
+    let moved = found.iter().map(|finding| match &finding.fix {
+        Some(Change::InterruptAffinity { irq, cpus, .. }) => (irq.0, cpus.to_string()),
+        other => panic!("{other:?}"),
+    });
+    let expected = [(102, "4"), (103, "5"), (200, "4-5")].map(|(irq, to)| (irq, to.to_owned()));
+    assert_eq!(moved.collect::<Vec<_>>(), expected);
+    assert!(found.iter().all(|finding| finding.cost.is_none()));
+    let message = &found[0].message;
+    assert!(
+        message.ends_with("CPU 4 can serve it, with other queues of this device."),
+        "{message}"
+    );
+
+    machine.cpu_states.isolated = Known::Yes(set("4-7"));
+    let found = audit(&machine, &AuditOptions::default()).findings;
+    for finding in &found {
+        assert!(
+            finding.message.contains(", at 21 instead of 10"),
+            "{}",
+            finding.message
+        );
+        assert_eq!(finding.cost.unwrap().after.unwrap().0, 21);
+    }
+    assert_eq!(found.len(), 5);
+}
+
 /// A boot parameter that is in force, or would change nothing, is not advice.
 #[test]
 fn the_advice_for_a_managed_interrupt_on_an_isolated_cpu_fits_the_command_line() {

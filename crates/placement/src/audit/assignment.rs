@@ -14,9 +14,12 @@
 //!
 //! As many interrupts are at each distance as in a new nearest-first spread, with the fewest moves. A second pass moves
 //! none.
+//!
+//! The exception are interrupts on CPUs that are kept free: if the nearest usable CPUs have no slots left, they share
+//! these. To leave an isolated CPU is no reason to pay the distance.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use nearfar_machine::{CpuId, CpuSet};
 
@@ -54,8 +57,10 @@ pub(super) fn assign(rings: &[Ring], now: &[Now]) -> Vec<Option<CpuId>> {
         for round in 1..=(now.len() / slot_count).max(1) {
             slots.fill(position, ring, round);
         }
+        if position == 0 {
+            slots.share(ring);
+        }
     }
-    slots.place_remaining(rings);
     slots.moved
 }
 
@@ -154,14 +159,22 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Interrupts that must move get a CPU even if every slot is taken: the CPUs in order.
-    fn place_remaining(&mut self, rings: &[Ring]) {
-        let mut cpus =
-            std::iter::repeat_with(|| rings.iter().flat_map(|ring| ring.cpus.iter())).flatten();
-        for (index, moved) in self.moved.iter_mut().enumerate() {
-            if self.now[index] == Now::MustMove && moved.is_none() {
-                *moved = cpus.next();
+    /// Interrupts that must move and got no slot share the CPUs of the nearest ring evenly.
+    fn share(&mut self, ring: &Ring) {
+        let load = |cpu| (Reverse(self.on.get(&cpu).map_or(0, Vec::len)), Reverse(cpu));
+        let mut cpus: BinaryHeap<_> = ring.cpus.iter().map(load).collect();
+        for index in 0..self.now.len() {
+            if self.now[index] != Now::MustMove || self.moved[index].is_some() {
+                continue;
             }
+            let Some(mut least) = cpus.peek_mut() else {
+                return;
+            };
+            let (Reverse(load), Reverse(cpu)) = &mut *least;
+            *load += 1;
+            self.moved[index] = Some(*cpu);
+            self.on.entry(*cpu).or_default().push(index);
+            self.leave(index);
         }
     }
 }
@@ -221,6 +234,16 @@ mod tests {
         assert_eq!(
             assigned(&[on(2), on(4), on(5), Now::Within(2)]),
             [None, Some(0), Some(1), Some(3)]
+        );
+    }
+
+    #[test]
+    fn interrupts_that_must_move_share_near_cpus_before_they_go_far() {
+        let (kept_free, far) = (Now::MustMove, on(7));
+        assert_eq!(
+            assigned(&[kept_free, kept_free, kept_free, on(0), far]),
+            [Some(1), Some(0), Some(1), None, Some(2)],
+            "the far one gets the nearest slot that is left"
         );
     }
 

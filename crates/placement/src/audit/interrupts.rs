@@ -4,12 +4,12 @@ mod lane;
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PciAddress};
+use nearfar_machine::{CpuSet, Distance, Interrupt, Irq, Known, NodeId, PciAddress};
 
 use super::devices::named;
 use super::evidence::Fact;
 use super::ledger::Ledger;
-use super::site::{Site, cpus};
+use super::site::{Site, cpus, spoken};
 use super::steering::XPS;
 use super::{Finding, Severity};
 use crate::change::Change;
@@ -181,6 +181,19 @@ pub(super) fn isolated(site: &Site<'_>, among: &CpuSet) -> String {
     }
 }
 
+/// What it costs to leave an isolated CPU, for the end of a sentence; nothing in most cases.
+fn cost_of_isolation(now: Option<Distance>, after: Option<Distance>, is_shared: bool) -> String {
+    let further = match after > now {
+        true => format!(", at {} instead of {}", spoken(after), spoken(now)),
+        false => String::new(),
+    };
+    let shared = match is_shared {
+        true => ", with other queues of this device",
+        false => "",
+    };
+    format!("{further}{shared}")
+}
+
 fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
     let states = &site.machine.cpu_states;
     let sets = [
@@ -248,6 +261,16 @@ fn managed_on_isolated(
     ))
 }
 
+/// The usable CPUs nearest to the node that its affinity has, or all of them where it has none: the kernel takes any CPU of a
+/// wider mask, also a far one.
+fn nearest_allowed(site: &Site<'_>, interrupt: &Interrupt, node: Option<NodeId>) -> Option<CpuSet> {
+    let node = node.filter(|_| site.cpu_nodes_unknown.is_none());
+    let nearest = site.rings(node).first()?.cpus.clone();
+    let allowed = interrupt.affinity.get();
+    let allowed = allowed.map(|cpus| cpus.intersection(&nearest));
+    Some(allowed.filter(|cpus| !cpus.is_empty()).unwrap_or(nearest))
+}
+
 /// Interrupts that carry no queue: all that matters is that they leave isolated CPUs alone.
 fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mut After) {
     let Some(Serving { cpus, effective }) =
@@ -263,28 +286,42 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
     if !disturbs {
         return;
     }
+    let is_managed = is_managed(interrupt);
+    let node = interrupt
+        .device
+        .and_then(|device| site.locality(device).node);
+    let moved = match is_managed {
+        true => None,
+        false => nearest_allowed(site, interrupt, node),
+    };
+    let furthest = |cpus: &CpuSet| cpus.iter().map(|cpu| site.distance(node, cpu)).max()?;
+    let distance = moved
+        .as_ref()
+        .map(|moved| (furthest(cpus), furthest(moved)));
+    let distance = distance.filter(|(now, after)| after > now);
+    let can = match (&moved, distance) {
+        (Some(moved), Some((now, after))) => format!(
+            " {} can serve it{}.",
+            self::cpus(moved),
+            cost_of_isolation(now, after, false)
+        ),
+        _ => String::new(),
+    };
     let message = format!(
-        "It is {}, {}.",
+        "It is {}, {}.{can}",
         served(cpus, effective),
         isolated(site, cpus)
     );
     let finding = Finding::new(ISOLATED, titled(interrupt), message);
     let mut finding = kept_free(site, shown(site, finding, interrupt, effective));
     finding.device = interrupt.device;
-    if is_managed(interrupt) {
+    if let Some((now, after)) = distance {
+        finding = finding.cost(now, after);
+    }
+    if is_managed {
         finding = managed_on_isolated(site, finding, interrupt, cpus);
         return ledger.add(finding.severity(Severity::Notice));
     }
-    let node = interrupt
-        .device
-        .and_then(|device| site.locality(device).node);
-    let elsewhere = interrupt
-        .affinity
-        .get()
-        .map(|allowed| allowed.intersection(&site.usable));
-    let moved = elsewhere
-        .filter(|cpus| !cpus.is_empty())
-        .or_else(|| Some(site.rings(node).first()?.cpus.clone()));
     if let Some(moved) = moved {
         after.insert(interrupt.irq, moved.clone());
         finding = fix(finding, interrupt, moved, node);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuSet, Distance, Interrupt, Known, PciAddress};
 
 use super::{
-    After, FAR, ISOLATED, SHARE, Serving, fix, is_managed, isolated, kept_free, served, serving,
-    shown, titled,
+    After, FAR, ISOLATED, SHARE, Serving, cost_of_isolation, fix, is_managed, isolated, kept_free,
+    served, serving, shown, titled,
 };
 use crate::audit::Finding;
 use crate::audit::assignment::{self, Now};
@@ -80,9 +80,17 @@ pub(super) fn check(
             .iter()
             .filter_map(|interrupt| lane.place(interrupt, ledger))
             .collect();
-        for (placed, cpus) in placed.iter().zip(lane.moves(&placed)) {
+        let moves = lane.moves(&placed);
+        let mut served: BTreeMap<CpuSet, usize> = BTreeMap::new();
+        for (placed, moved) in placed.iter().zip(&moves) {
+            *served
+                .entry(moved.as_ref().unwrap_or(placed.cpus).clone())
+                .or_default() += 1;
+        }
+        for (placed, cpus) in placed.iter().zip(moves) {
             if let Some(cpus) = cpus {
-                ledger.add(lane.finding(placed, &cpus));
+                let is_shared = queues && served.get(&cpus).is_some_and(|&queues| queues > 1);
+                ledger.add(lane.finding(placed, &cpus, is_shared));
                 after.insert(placed.interrupt.irq, cpus);
             }
         }
@@ -181,24 +189,19 @@ impl Lane<'_, '_> {
             .collect()
     }
 
-    fn finding(&self, placed: &Placed<'_>, moved: &CpuSet) -> Finding {
+    /// `is_shared`: `moved` serves other queues of the device.
+    fn finding(&self, placed: &Placed<'_>, moved: &CpuSet, is_shared: bool) -> Finding {
         let (site, node) = (self.site, self.locality.node);
         let now = self.distance_of(placed);
         let after = moved.first().and_then(|cpu| site.distance(node, cpu));
         let who = served(placed.cpus, placed.effective);
         let to = cpus(moved);
         let (rule, message) = if placed.now == Now::MustMove {
-            // Isolation can cost distance, which the message says.
-            let further = match after > now {
-                true => format!(", at {} instead of {}", spoken(after), spoken(now)),
-                false => String::new(),
-            };
+            let what = isolated(site, placed.cpus);
+            let cost = cost_of_isolation(now, after, is_shared);
             (
                 ISOLATED,
-                format!(
-                    "It is {who}, {}. {to} can serve it{further}.",
-                    isolated(site, placed.cpus)
-                ),
+                format!("It is {who}, {what}. {to} can serve it{cost}."),
             )
         } else if now == after {
             (
