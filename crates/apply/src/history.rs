@@ -52,6 +52,8 @@ pub enum ChangeSetState {
     InProgress,
     /// None of its writes stands.
     Undone,
+    /// Rollback put nothing back: everything it wrote to was gone with its device or process.
+    Gone,
     /// Nothing it tried was taken by the system.
     NothingMade,
     /// It was made in an earlier boot; the reboot has reset what it wrote.
@@ -98,7 +100,7 @@ pub enum WriteState {
         /// Whose it is.
         now: String,
     },
-    /// Not undone; the file is gone, with its device, queue or interrupt.
+    /// Not undone, or rollback put nothing back: the file is gone, with its device, queue, interrupt or process.
     Gone,
     /// It was made in an earlier boot; the reboot has reset it.
     GoneWithReboot,
@@ -234,6 +236,7 @@ impl View<'_> {
                 error: error.clone(),
             },
             Progress::Undone => WriteState::Undone,
+            Progress::Gone => WriteState::Gone,
             _ if before_reboot => WriteState::GoneWithReboot,
             Progress::Intended | Progress::Undoing => WriteState::Uncertain,
             Progress::Done => self.state_now(run, written),
@@ -304,6 +307,8 @@ pub(crate) fn state_of(contents: &Contents, boot: Option<&str>) -> ChangeSetStat
         }
     } else if any(|written| written.progress == Progress::Undone) {
         ChangeSetState::Undone
+    } else if any(|written| written.progress == Progress::Gone) {
+        ChangeSetState::Gone
     } else {
         ChangeSetState::NothingMade
     }

@@ -49,8 +49,13 @@ pub(crate) enum Record {
     Failed { write: u64, error: String },
     /// The old bytes are about to be written back.
     Undoing { write: u64 },
-    /// The file is as before the write, or gone with its device.
-    Undone { write: u64 },
+    /// The file is as before the write.
+    Undone {
+        write: u64,
+        /// It is not: it is gone with its device or process.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        gone: bool,
+    },
     /// The change set came to its end, or a rollback of it did.
     Finished {},
 }

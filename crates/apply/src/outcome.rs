@@ -223,6 +223,17 @@ pub enum UndoResult {
 }
 
 impl UndoResult {
+    /// Whether what was written ended with its device or process, so that nothing was put back.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            Self::Gone
+                | Self::GoneWithReboot
+                | Self::ProcessGone { .. }
+                | Self::OtherOwner { gone: true, .. }
+        )
+    }
+
     /// Whether nothing is left to undo.
     pub fn is_settled(&self) -> bool {
         match self {

@@ -70,11 +70,17 @@ impl Undo<'_> {
             _ => tracing::debug!(path, "nothing to put back"),
         }
         if result.is_settled() {
-            written.progress = Progress::Undone;
+            let gone = result.is_gone();
+            written.progress = if gone {
+                Progress::Gone
+            } else {
+                Progress::Undone
+            };
             let recorded = self.journal.append(
                 self.system,
                 Record::Undone {
                     write: written.intent.write,
+                    gone,
                 },
             );
             // Where the pages were is of no more use once the journal says so.

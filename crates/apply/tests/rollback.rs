@@ -6,7 +6,7 @@ use crate::support::kernel::Kernel;
 use crate::support::*;
 use nearfar_apply::{
     Applied, ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, Selection,
-    Target, UndoResult, apply, apply_with, history, rollback, rollback_with,
+    Target, UndoResult, WriteState, apply, apply_with, history, rollback, rollback_with,
 };
 
 const IRQ_10: &str = "/proc/irq/10/smp_affinity_list";
@@ -247,6 +247,31 @@ fn a_file_that_is_gone_went_with_its_device() {
     let outcome = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
     assert_eq!(outcome.changes[0].result, UndoResult::Gone);
     assert!(outcome.is_complete());
+    let sets = nearfar_apply::history(&tree.target()).unwrap();
+    assert_eq!(sets[0].state, ChangeSetState::Gone, "nothing was put back");
+    assert_eq!(sets[0].changes[0].state, WriteState::Gone);
+}
+
+#[test]
+fn the_history_counts_what_a_rollback_found_gone() {
+    let tree = Tree::machine();
+    let changes = vec![
+        planned(interrupt(10, "4"), None),
+        planned(interrupt(11, "5"), None),
+    ];
+    apply_to(&tree, changes);
+    std::fs::remove_dir_all(tree.at("/proc/irq/10")).unwrap();
+    assert!(
+        rollback(&tree.target(), &RollbackOptions::default())
+            .unwrap()
+            .is_complete()
+    );
+    let sets = nearfar_apply::history(&tree.target()).unwrap();
+    assert_eq!(sets[0].state, ChangeSetState::Undone);
+    let states: Vec<&WriteState> = sets[0].changes.iter().map(|it| &it.state).collect();
+    assert_eq!(states, [&WriteState::Gone, &WriteState::Undone]);
+    let again = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
+    assert_eq!(again.change_set, None, "nothing is left to undo");
 }
 
 /// The live system's rules (boots, drivers) over a tree's files.

@@ -8,6 +8,8 @@ use crate::amount::or;
 
 /// Why a setting is not undone: its file is gone.
 pub(crate) const GONE: &str = "the file is no longer there";
+/// The same of the memory of a process.
+pub(crate) const PROCESS_GONE: &str = "the process has ended or runs another program";
 /// Why a setting is not undone: the kernel that had it has ended.
 pub(crate) const GONE_WITH_REBOOT: &str = "a reboot has reset it";
 

@@ -1,9 +1,9 @@
 //! The change sets that were made on a system.
 
-use nearfar_apply::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState};
+use nearfar_apply::{ChangeSet, ChangeSetState, ChangeSetWrite, Setting, WriteState};
 
 use crate::amount::{count, moment};
-use crate::change::{self, GONE, GONE_WITH_REBOOT};
+use crate::change::{self, GONE, GONE_WITH_REBOOT, PROCESS_GONE};
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role::{Critical, Dim, Local, Middling, Subject, Warning};
 
@@ -25,7 +25,8 @@ fn one(set: &ChangeSet, out: &mut Document) {
         ChangeSetState::Made => (in_force(set), None),
         ChangeSetState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
         ChangeSetState::InProgress => ("in progress: its process is making it".to_owned(), None),
-        ChangeSetState::Undone => ("undone".to_owned(), None),
+        ChangeSetState::Undone => (undone(set), None),
+        ChangeSetState::Gone => ("gone: there was nothing left to undo".to_owned(), None),
         ChangeSetState::NothingMade => ("nothing made".to_owned(), None),
         ChangeSetState::GoneWithReboot => ("gone with a reboot".to_owned(), None),
         ChangeSetState::Unreadable { reason } => {
@@ -59,6 +60,15 @@ fn one(set: &ChangeSet, out: &mut Document) {
     out.table(table);
     let hidden = set.changes.len().saturating_sub(MAX_WRITES);
     out.more(hidden, "; --format json has all of them");
+}
+
+/// "undone", and how many of its writes had nothing left to undo.
+fn undone(set: &ChangeSet) -> String {
+    let gone = set.changes.iter().filter(|it| it.state == WriteState::Gone);
+    match gone.count() {
+        0 => "undone".to_owned(),
+        gone => format!("undone, {gone} gone"),
+    }
 }
 
 /// "in force"; where not all of it is, how much, and the state of the rest.
@@ -122,7 +132,13 @@ fn described(write: &ChangeSetWrite) -> (Text, String) {
         WriteState::OtherOwner { was, now } => {
             (Warning.text("another's"), change::other_owner(was, now))
         }
-        WriteState::Gone => (Dim.text("gone"), GONE.to_owned()),
+        WriteState::Gone => {
+            let what = match write.setting {
+                Setting::TaskMemory { .. } => PROCESS_GONE,
+                _ => GONE,
+            };
+            (Dim.text("gone"), what.to_owned())
+        }
         WriteState::GoneWithReboot => (Dim.text("gone"), GONE_WITH_REBOOT.to_owned()),
         WriteState::NotRead { reason } => (Warning.text("not read"), reason.clone()),
         WriteState::Uncertain => (

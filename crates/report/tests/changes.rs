@@ -227,6 +227,52 @@ fn a_history_begins_with_the_latest_run() {
 }
 
 #[test]
+fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
+    let of = |state, settings: &[(Setting, WriteState)]| ChangeSet {
+        change_set: ChangeSetId(8),
+        label: None,
+        at_s: 0,
+        host: None,
+        plan: None,
+        pid: None,
+        state,
+        in_force: 0,
+        changes: settings
+            .iter()
+            .map(|(setting, state)| ChangeSetWrite {
+                setting: setting.clone(),
+                file: setting.path(),
+                old: "00".to_owned(),
+                new: "21".to_owned(),
+                state: state.clone(),
+            })
+            .collect(),
+    };
+    let interrupt = |irq| Setting::InterruptAffinity { irq: Irq(irq) };
+    let memory = Setting::TaskMemory { pid: 4711 };
+    let gone = [
+        (interrupt(40), WriteState::Gone),
+        (memory, WriteState::Gone),
+    ];
+    let text = history::document(&[of(ChangeSetState::Gone, &gone)]).to_text(&PLAIN);
+    assert!(
+        text.contains("Change set 8  gone: there was nothing left to undo"),
+        "{text}"
+    );
+    assert!(
+        text.contains("the process has ended or runs another program"),
+        "{text}"
+    );
+    assert!(text.contains("the file is no longer there"), "{text}");
+    let part = [gone[0].clone(), (interrupt(41), WriteState::Undone)];
+    let text = history::document(&[of(ChangeSetState::Undone, &part)]).to_text(&PLAIN);
+    assert!(
+        text.contains("Change set 8  undone, 1 gone, 2 writes"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
     let setting = |queue| Setting::Xps {
         interface: "eth0".to_owned(),

@@ -31,6 +31,8 @@ pub(crate) enum Progress {
     Undoing,
     /// As before.
     Undone,
+    /// A rollback found it gone with its device or process.
+    Gone,
 }
 
 impl Written {
@@ -72,7 +74,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Reco
         Record::Done { write, .. }
         | Record::Failed { write, .. }
         | Record::Undoing { write }
-        | Record::Undone { write } => write,
+        | Record::Undone { write, .. } => write,
         Record::Run(_) | Record::Finished {} => return Ok(()),
     };
     let known = usize::try_from(write)
@@ -88,8 +90,11 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Reco
         (Record::Undoing { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
             Progress::Undoing
         }
-        (Record::Undone { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
-            Progress::Undone
+        (Record::Undone { gone, .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
+            match gone {
+                true => Progress::Gone,
+                false => Progress::Undone,
+            }
         }
         _ => return Err(RecordError::Progress(write)),
     };

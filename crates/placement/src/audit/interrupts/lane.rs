@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuSet, Distance, Interrupt, Known, PciAddress};
+use nearfar_machine::{CpuId, CpuSet, Distance, Interrupt, Known, PciAddress};
 
 use super::{
     After, FAR, ISOLATED, SHARE, Serving, cost_of_isolation, fix, is_managed, isolated, kept_free,
@@ -81,15 +81,19 @@ pub(super) fn check(
             .filter_map(|interrupt| lane.place(interrupt, ledger))
             .collect();
         let moves = lane.moves(&placed);
-        let mut served: BTreeMap<CpuSet, usize> = BTreeMap::new();
+        let mut queues_of: BTreeMap<CpuId, usize> = BTreeMap::new();
         for (placed, moved) in placed.iter().zip(&moves) {
-            *served
-                .entry(moved.as_ref().unwrap_or(placed.cpus).clone())
-                .or_default() += 1;
+            let cpus = moved.as_ref().unwrap_or(placed.cpus);
+            if let Some(cpu) = cpus.first().filter(|_| queues && cpus.len() == 1) {
+                *queues_of.entry(cpu).or_default() += 1;
+            }
         }
         for (placed, cpus) in placed.iter().zip(moves) {
             if let Some(cpus) = cpus {
-                let is_shared = queues && served.get(&cpus).is_some_and(|&queues| queues > 1);
+                let is_shared = cpus
+                    .first()
+                    .and_then(|cpu| queues_of.get(&cpu))
+                    .is_some_and(|&queues| queues > 1);
                 ledger.add(lane.finding(placed, &cpus, is_shared));
                 after.insert(placed.interrupt.irq, cpus);
             }
