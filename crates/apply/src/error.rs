@@ -50,13 +50,10 @@ pub enum ApplyError {
         reason: String,
     },
     /// An earlier change set was killed and has not been rolled back.
-    #[error(
-        "change set {run} was interrupted before it ended: undo it with `nearfar rollback` first, or go on top of it with \
-         --force (its old values are kept, and a later rollback undoes both change sets in turn)"
-    )]
+    #[error("change set {run} was interrupted before it ended")]
     Unfinished { run: ChangeSetId },
     /// There is no such run.
-    #[error("there is no change set {run} in {place}: `nearfar rollback --list` shows them")]
+    #[error("there is no change set {run} in {place}")]
     NoSuchChangeSet { run: ChangeSetId, place: String },
     /// There is none with this label.
     #[error("no change set in {place} has the label {label:?}; {known}")]

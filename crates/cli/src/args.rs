@@ -1,7 +1,7 @@
 //! Arguments that several verbs share.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -165,8 +165,30 @@ impl StoreArgs {
     }
 }
 
+/// A command about the runs of this store, in backquotes; without --store where it is the one that is used anyway.
+pub fn runs_command(verb: &str, store: &Path) -> String {
+    let usual = StoreArgs { store: None }.path();
+    let option = match usual.is_ok_and(|usual| usual == store) {
+        true => String::new(),
+        false => format!(" --store {}", crate::shell::word(store.as_os_str())),
+    };
+    format!("`nearfar runs {verb}{option}`")
+}
+
 /// A store's answer by who has to act: what was named wrongly, or what the system refuses.
 pub fn of_store(error: StoreError) -> Failure {
+    let next = match &error {
+        StoreError::NoSuchRun { path, .. } => {
+            Some(runs_command("list", path) + " shows those it has")
+        }
+        StoreError::Damaged { path, .. } => {
+            Some(runs_command("export RUN", path) + " saves those that are")
+        }
+        _ => None,
+    };
+    if let Some(next) = next {
+        return Failure::Input(anyhow!("{error}\n{next}"));
+    }
     match error {
         error if error.is_damage() => Failure::input(error),
         StoreError::File { .. }

@@ -292,9 +292,15 @@ fn removing_says_what_went_and_an_unknown_run_is_wrong_usage() {
     let place = Place::new();
     let message = place.refused(&["rm", "1", "99"], 2);
     assert!(
-        message.contains("no run 99") && message.contains("runs list"),
+        message.contains("no run 99") && message.contains("`nearfar runs list` shows"),
         "{message}"
     );
+    // The store of the environment is used anyway; another has to be named.
+    let other = place.file("other runs.db");
+    Store::open(Path::new(&other)).unwrap();
+    let message = place.refused(&["rm", "99", "--store", &other], 2);
+    let list = format!("`nearfar runs list --store '{other}'` shows");
+    assert!(message.contains(&list), "{message}");
     assert!(
         place
             .refused(&["rm", "2"], 3)

@@ -53,6 +53,8 @@ pub struct AuditOptions {
     pub task_bytes: u64,
     /// From this much locked and pinned memory on NUMA balancing costs a task more than it gains, in bytes.
     pub pinned_bytes: u64,
+    /// The arguments that choose the machine, as a shell takes them: for commands in advice.
+    pub source: String,
 }
 
 impl Default for AuditOptions {
@@ -62,6 +64,7 @@ impl Default for AuditOptions {
             isolated_too: false,
             task_bytes: 64 << 20,
             pinned_bytes: 1 << 30,
+            source: String::new(),
         }
     }
 }

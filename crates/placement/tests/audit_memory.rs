@@ -35,6 +35,21 @@ fn a_full_node_beside_an_empty_one_and_what_it_leads_to() {
       cost 10 -> 21
       advice nearfar tasks shows whose memory it is. Move that of one task (nearfar apply --memory PID --to-node 1), spread a service that uses all of it (nearfar plan --bind-unit UNIT --policy interleave --to-node 0,1 --format systemd), or start it with the policy preferred instead of bind.
     ");
+    // Commands of the advice are about the machine that was audited.
+    let options = AuditOptions {
+        source: "--source 'host 3.nearfar'".to_owned(),
+        ..AuditOptions::default()
+    };
+    let of_source = audit(&machine, &options).findings;
+    let advice = of_source[0].advice.as_deref().unwrap();
+    assert!(
+        advice.starts_with("nearfar tasks --source 'host 3.nearfar' shows"),
+        "{advice}"
+    );
+    assert!(
+        advice.contains("--format systemd --source 'host 3.nearfar')"),
+        "{advice}"
+    );
     machine.nodes[0].memory = memory(64 * GIB, GIB, Some(20 * GIB));
     machine.settings.zone_reclaim_mode = Known::Yes(5);
     let text = findings(&machine);

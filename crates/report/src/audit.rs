@@ -19,7 +19,7 @@ const MAX_WITH_EVIDENCE: usize = 2;
 
 /// Findings by severity and rule, each with evidence, what it costs and what would fix it; then what was not
 /// checked, and why. Findings that say the same of many queues or devices are one line, unless all are wanted.
-/// `source`: the arguments that choose the machine, for commands.
+/// `source`: the arguments that choose the machine and its devices, for commands.
 pub fn document(machine: &Machine, audit: &Audit, is_all: bool, source: &str) -> Document {
     let mut out = Document::titled("Findings", found(audit));
     out.remark(rules(audit));

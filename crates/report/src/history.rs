@@ -10,20 +10,26 @@ use crate::style::Role::{Critical, Dim, Local, Middling, Subject, Warning};
 /// Most writes of a change set that are shown.
 const MAX_WRITES: usize = 12;
 
-/// Each change set, newest first, with what it wrote and whether that is still in force.
-pub fn document(sets: &[ChangeSet]) -> Document {
+/// Each change set, newest first, with what it wrote and whether that is still in force. `options`: those that name the target, as
+/// they are typed, each with a space before it.
+pub fn document(sets: &[ChangeSet], options: &str) -> Document {
     let mut out = Document::new();
     if sets.is_empty() {
         out.heading("No change sets", "nearfar has changed nothing here");
     }
-    sets.iter().rev().for_each(|set| one(set, &mut out));
+    sets.iter()
+        .rev()
+        .for_each(|set| one(set, options, &mut out));
     out
 }
 
-fn one(set: &ChangeSet, out: &mut Document) {
+fn one(set: &ChangeSet, options: &str, out: &mut Document) {
     let (state, reason) = match &set.state {
         ChangeSetState::Made => (in_force(set), None),
-        ChangeSetState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
+        ChangeSetState::Interrupted => {
+            let command = format!("nearfar rollback{options} --change {}", set.change_set);
+            (format!("interrupted: `{command}` undoes it"), None)
+        }
         ChangeSetState::InProgress => ("in progress: its process is making it".to_owned(), None),
         ChangeSetState::Undone => (undone(set), None),
         ChangeSetState::Gone => ("gone: there was nothing left to undo".to_owned(), None),

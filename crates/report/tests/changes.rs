@@ -218,11 +218,31 @@ fn a_history_begins_with_the_latest_run() {
         run(2, ChangeSetState::Made, 14),
         run(3, unreadable, 0),
     ];
-    insta::assert_snapshot!(history::document(&runs).to_text(&PLAIN));
+    insta::assert_snapshot!(history::document(&runs, "").to_text(&PLAIN));
     assert!(
-        history::document(&[])
+        history::document(&[], "")
             .to_text(&PLAIN)
             .contains("nearfar has changed nothing here")
+    );
+}
+
+#[test]
+fn the_command_that_undoes_an_interrupted_run_names_its_target() {
+    let run = ChangeSet {
+        change_set: ChangeSetId(3),
+        label: None,
+        at_s: 0,
+        host: None,
+        plan: None,
+        pid: None,
+        state: ChangeSetState::Interrupted,
+        in_force: 0,
+        changes: Vec::new(),
+    };
+    let text = history::document(&[run], " --root tree").to_text(&PLAIN);
+    assert!(
+        text.contains("`nearfar rollback --root tree --change 3` undoes it"),
+        "{text}"
     );
 }
 
@@ -254,7 +274,7 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
         (interrupt(40), WriteState::Gone),
         (memory, WriteState::Gone),
     ];
-    let text = history::document(&[of(ChangeSetState::Gone, &gone)]).to_text(&PLAIN);
+    let text = history::document(&[of(ChangeSetState::Gone, &gone)], "").to_text(&PLAIN);
     assert!(
         text.contains("Change set 8  gone: there was nothing left to undo"),
         "{text}"
@@ -265,7 +285,7 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
     );
     assert!(text.contains("the file is no longer there"), "{text}");
     let part = [gone[0].clone(), (interrupt(41), WriteState::Undone)];
-    let text = history::document(&[of(ChangeSetState::Undone, &part)]).to_text(&PLAIN);
+    let text = history::document(&[of(ChangeSetState::Undone, &part)], "").to_text(&PLAIN);
     assert!(
         text.contains("Change set 8  undone, 1 gone, 2 writes"),
         "{text}"
@@ -312,7 +332,7 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
             .map(|(queue, state)| change(queue, state))
             .collect(),
     };
-    let text = history::document(&[run]).to_text(&PLAIN);
+    let text = history::document(&[run], "").to_text(&PLAIN);
     assert!(
         text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"),
         "{text}"

@@ -41,7 +41,7 @@ pub enum StoreError {
     OlderReadOnly { path: PathBuf, found: i64 },
     #[error("{} cannot be written; name another file with --store", path.display())]
     ReadOnly { path: PathBuf },
-    #[error("{} holds no run {run}; `nearfar runs list` shows those it has", path.display())]
+    #[error("{} holds no run {run}", path.display())]
     NoSuchRun {
         path: PathBuf,
         /// The number asked for.
@@ -51,7 +51,7 @@ pub enum StoreError {
     StillRunning { run: RunId, pid: i32 },
     #[error("run {run} {why}, so no sample can be added to it by this process")]
     NotOurs { run: RunId, why: String },
-    #[error("{}: {what} is damaged ({reason}); other runs may still be readable, `nearfar runs export` saves them", path.display())]
+    #[error("{}: {what} is damaged ({reason}); other runs may still be readable", path.display())]
     Damaged {
         path: PathBuf,
         /// Which part.

@@ -284,7 +284,7 @@ impl<'a> Carrying<'a> {
                 };
                 Applied::Failed {
                     error: format!(
-                        "{error}; the old value could not be put back{reason}: run `nearfar rollback`"
+                        "{error}; the old value could not be put back{reason}: rollback tries again"
                     ),
                 }
             }

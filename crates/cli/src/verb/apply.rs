@@ -124,7 +124,7 @@ impl Apply {
             progress: crate::progress::of_memory(),
         };
         let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options)
-            .map_err(by_who_has_to_act)?;
+            .map_err(|error| with_next_command(error, &self.target))?;
         // The bar goes before the answer comes.
         drop(options);
         output::print(&match self.format.format {
@@ -180,6 +180,26 @@ pub fn by_who_has_to_act(error: ApplyError) -> Failure {
         ApplyError::CpusetMemory(ref reason) if reason.is_input() => Failure::input(error),
         ApplyError::Memory(ref reason) if reason.is_input() => Failure::input(error),
         _ => Failure::refused(error),
+    }
+}
+
+/// The same, with the command that comes next on this target.
+pub fn with_next_command(error: ApplyError, target: &TargetArgs) -> Failure {
+    let options = target.words();
+    let next = match &error {
+        ApplyError::Unfinished { run } => format!(
+            "`nearfar rollback{options} --change {run}` undoes it; --force goes on top of it (its old values are kept, \
+             and a later rollback undoes both change sets in turn)"
+        ),
+        ApplyError::NoSuchChangeSet { .. } => {
+            format!("`nearfar rollback --list{options}` shows those there are")
+        }
+        _ => return by_who_has_to_act(error),
+    };
+    let text = anyhow!("{error}\n{next}");
+    match by_who_has_to_act(error) {
+        Failure::Input(_) => Failure::Input(text),
+        _ => Failure::Refused(text),
     }
 }
 

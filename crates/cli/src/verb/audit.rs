@@ -95,16 +95,22 @@ impl Audit {
             ..PlanOptions::default()
         };
         options.check(&machine).map_err(Failure::input)?;
-        let audit = audit::audit(&machine, &audit::AuditOptions::default());
+        let source = shell::words(self.source.words());
+        let audit = audit::audit(
+            &machine,
+            &audit::AuditOptions {
+                source: source.clone(),
+                ..Default::default()
+            },
+        );
         let audit = plan::narrow(&machine, audit, &options);
         output::print(&match self.format.format {
             Format::Table => {
-                let mut document = nearfar_report::audit::document(
-                    &machine,
-                    &audit,
-                    self.all,
-                    &shell::words(self.source.words()),
-                );
+                let devices = self.devices.iter();
+                let devices = devices.flat_map(|device| ["--device".into(), device.into()]);
+                let words = shell::words(self.source.words().into_iter().chain(devices));
+                let mut document =
+                    nearfar_report::audit::document(&machine, &audit, self.all, &words);
                 document.emulated(machine.origin.emulation.as_ref());
                 document.to_text(&output::style(colour))
             }

@@ -78,9 +78,14 @@ impl Checkup {
             ..Want::all()
         })?;
         const NOT_YET: &str = "not measured yet";
+        let made = made(&self.source);
+        let options = AuditOptions {
+            source: made.source.clone(),
+            ..Default::default()
+        };
         let mut checkup = nearfar_report::checkup::Checkup {
-            made: made(&self.source),
-            audit: audit::audit(&machine, &AuditOptions::default()),
+            made,
+            audit: audit::audit(&machine, &options),
             machine,
             probe: Known::no(NOT_YET),
             unbound: Known::no(NOT_YET),

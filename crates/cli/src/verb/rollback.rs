@@ -7,7 +7,7 @@ use clap::Args;
 use nearfar_apply::{ApplyError, ChangeSetId, RollbackOptions, RollbackOutcome, Selection, Target};
 use serde::Serialize;
 
-use super::apply::{by_who_has_to_act, label};
+use super::apply::{label, with_next_command};
 use super::plan::TargetArgs;
 use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
@@ -61,10 +61,10 @@ struct All {
 impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let target = self.target.existing()?;
         if self.list {
-            return list::print(&target, self.fail_on, self.format.format, colour);
+            return list::print(&self.target, self.fail_on, self.format.format, colour);
         }
+        let target = self.target.existing()?;
         let mut rollbacks = Vec::new();
         // What was undone before an error is printed all the same.
         let end = match self.has_several() {
@@ -100,7 +100,7 @@ impl Rollback {
         };
         match nearfar_apply::rollback(target, &options) {
             Err(ApplyError::NoSuchLabel { .. }) if self.if_exists => Ok(RollbackOutcome::nothing()),
-            outcome => outcome.map_err(by_who_has_to_act),
+            outcome => outcome.map_err(|error| with_next_command(error, &self.target)),
         }
     }
 

@@ -147,9 +147,12 @@ fn nearly_full(site: &Site<'_>, full: &Filled<'_>, empty: &Filled<'_>) -> Findin
     finding
         .cost(site.machine.distance(id, id), site.machine.distance(id, other))
         .advice(format!(
-            "nearfar tasks shows whose memory it is. Move that of one task (nearfar apply --memory PID --to-node {other}), \
-             spread a service that uses all of it (nearfar plan --bind-unit UNIT --policy interleave --to-node {id},{other} \
-             --format systemd), or start it with the policy preferred instead of bind."
+            "{tasks} shows whose memory it is. Move that of one task (nearfar apply --memory PID --to-node {other}), \
+             spread a service that uses all of it ({spread}), or start it with the policy preferred instead of bind.",
+            tasks = site.command("nearfar tasks"),
+            spread = site.command(&format!(
+                "nearfar plan --bind-unit UNIT --policy interleave --to-node {id},{other} --format systemd"
+            )),
         ))
 }
 

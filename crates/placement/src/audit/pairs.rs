@@ -76,8 +76,9 @@ fn finding(
         )
         .cost(distance, None)
         .device(device.address)
-        .advice(
-            "nearfar topo --pairs shows the nearest card of each. Where data goes from the GPU to the network, use the GPU next \
+        .advice(format!(
+            "{} shows the nearest card of each. Where data goes from the GPU to the network, use the GPU next \
              to the card, or put a card next to the GPU.",
-        )
+            site.command("nearfar topo --pairs")
+        ))
 }

@@ -15,6 +15,7 @@ use crate::near::{self, Ring};
 
 pub(super) struct Site<'a> {
     pub machine: &'a Machine,
+    source: String,
     /// CPUs that may be given interrupts.
     pub usable: CpuSet,
     /// Online CPUs that are kept free of them.
@@ -65,6 +66,7 @@ impl<'a> Site<'a> {
             homes: MemoryHomes::of(machine),
             by_device,
             shared: in_nodes > with_node,
+            source: options.source.clone(),
             rings: RefCell::default(),
             usable,
             machine,
@@ -128,6 +130,11 @@ impl<'a> Site<'a> {
     /// Where the source has a value.
     pub fn place(&self, fact: Fact<'_>) -> String {
         evidence::place(&self.machine.origin, fact)
+    }
+
+    /// A command about this machine, for advice.
+    pub fn command(&self, command: &str) -> String {
+        format!("{command} {}", self.source).trim_end().to_owned()
     }
 
     /// What the source itself named as evidence.

@@ -16,7 +16,7 @@ use nearfar_runs::{Filter, Host, Run, RunId, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
 use super::guests::{Guests, same_guests};
-use crate::args::{Colour, FormatArgs, StoreArgs, of_store, size};
+use crate::args::{Colour, FormatArgs, StoreArgs, of_store, runs_command, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::recorded::{ExperimentStore, presence};
@@ -319,14 +319,14 @@ impl Registered {
             is_it && is_incomplete && run.fingerprint == here
         });
         found.ok_or_else(|| {
-            let store = store.path().display();
+            let (list, store) = (runs_command("list", store.path()), store.path().display());
             let label = label.as_ref().map(|label| format!(" with the label \"{label}\""));
             let label = label.unwrap_or_default();
             let run = number.map(|number| format!(" with the number {number}"));
             let run = run.unwrap_or_default();
             Failure::Input(anyhow::anyhow!(
                 "nothing to resume: {store} has no interrupted run of {name}{label}{run} on this machine \
-                 (nearfar runs list)"
+                 ({list})"
             ))
         })
     }

@@ -10,7 +10,7 @@ use nearfar_runs::{Filter, RunId, Store};
 use serde::Deserialize;
 
 use super::of_error;
-use crate::args::{StoreArgs, of_store};
+use crate::args::{StoreArgs, of_store, runs_command};
 use crate::failure::Failure;
 use crate::output;
 
@@ -132,7 +132,8 @@ fn newest(store: &Store, label: &str) -> Result<(RunId, usize), Failure> {
         let missing = match &filter.label {
             None => format!("{place} holds no run yet"),
             Some(label) => format!(
-                "{label:?} is not a run, a label or a file; `nearfar runs list` shows the runs of {place}"
+                "{label:?} is not a run, a label or a file; {} shows the runs of {place}",
+                runs_command("list", store.path())
             ),
         };
         Failure::Input(anyhow!(missing))

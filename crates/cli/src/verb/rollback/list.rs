@@ -1,13 +1,14 @@
 //! `nearfar rollback --list`: the change sets of apply, and what became of them.
 
 use clap::ValueEnum;
-use nearfar_apply::{ChangeSet, ChangeSetState, Target};
+use nearfar_apply::{ChangeSet, ChangeSetState};
 use serde::Serialize;
 
 use crate::args::{Colour, Format};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::verb::apply::by_who_has_to_act;
+use crate::verb::plan::TargetArgs;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FailOn {
@@ -21,13 +22,17 @@ struct Answer {
 }
 
 /// Reads the journals and prints.
-pub fn print(target: &Target, fail_on: Option<FailOn>, format: Format, colour: Colour) -> Outcome {
-    let change_sets = nearfar_apply::history(target).map_err(by_who_has_to_act)?;
+pub fn print(
+    target: &TargetArgs,
+    fail_on: Option<FailOn>,
+    format: Format,
+    colour: Colour,
+) -> Outcome {
+    let change_sets = nearfar_apply::history(&target.existing()?).map_err(by_who_has_to_act)?;
     let is_one_in_force = change_sets.iter().any(is_in_force);
     output::print(&match format {
-        Format::Table => {
-            nearfar_report::history::document(&change_sets).to_text(&output::style(colour))
-        }
+        Format::Table => nearfar_report::history::document(&change_sets, &target.words())
+            .to_text(&output::style(colour)),
         Format::Json => output::json("history/1", None, &Answer { change_sets })?,
     })?;
     match fail_on {
