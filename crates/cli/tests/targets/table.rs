@@ -111,7 +111,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["audit", "rules"],
         "audit --source kunpeng --rule nope",
-        &["\"nope\"", "interrupt-far", "input-contradiction"],
+        &["\"nope\"", "`nearfar audit --explain` lists"],
     ),
     target(
         ["audit", "devices"],
@@ -162,7 +162,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["audit", "explain"],
         "audit --explain nope",
-        &["\"nope\"", "interrupt-far", "input-contradiction"],
+        &["\"nope\"", "`nearfar audit --explain` lists"],
     ),
     target(
         ["audit", "explain"],
@@ -227,7 +227,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["plan", "rules"],
         "plan --rule nope",
-        &["\"nope\"", "interrupt-far", "input-contradiction"],
+        &["\"nope\"", "`nearfar audit --explain` lists"],
     ),
     target(
         ["plan", "rules"],
@@ -327,7 +327,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["apply", "rules"],
         "apply --dry-run --root {tree} --rule nope",
-        &["\"nope\"", "interrupt-far"],
+        &["\"nope\"", "`nearfar audit --explain` lists"],
     ),
     target(
         ["apply", "devices"],

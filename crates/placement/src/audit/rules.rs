@@ -1,6 +1,6 @@
 //! The rules by name. docs/audit.md has a section for each; a test compares them.
 
-use nearfar_machine::alternatives;
+use nearfar_machine::near_match;
 use serde::Serialize;
 
 use super::Severity;
@@ -173,11 +173,43 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }
 
-/// What to say of an id that no rule has: it, and those there are.
+/// What to say of an id that no rule has: those that resemble it or contain it, and what lists all.
 pub fn unknown_rule(id: &str) -> String {
-    let known: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
-    format!(
-        "there is no audit rule {id:?}; {}",
-        alternatives(id, &known)
-    )
+    /// A shorter part of a name is in too many of them.
+    const MIN_PART_BYTES: usize = 3;
+    let ids = || RULES.iter().map(|rule| rule.id);
+    let part = id.to_lowercase();
+    let has_part = |id: &&str| part.len() >= MIN_PART_BYTES && id.contains(&part);
+    let near: Vec<&str> = match near_match(id, ids()) {
+        Some(near) => vec![near],
+        None => ids().filter(has_part).collect(),
+    };
+    let near = match near.is_empty() {
+        true => String::new(),
+        false => format!("did you mean \"{}\"? ", near.join("\" or \"")),
+    };
+    format!("there is no audit rule {id:?}; {near}`nearfar audit --explain` lists the rules")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unknown_rule;
+
+    #[test]
+    fn an_unknown_rule_is_answered_with_near_ones_and_not_with_all() {
+        for (id, near) in [
+            ("interupt-far", "did you mean \"interrupt-far\"? "),
+            ("isolated", "did you mean \"interrupt-on-isolated-cpu\"? "),
+            ("nope", ""),
+            ("", ""),
+        ] {
+            let expected = format!(
+                "there is no audit rule {id:?}; {near}`nearfar audit --explain` lists the rules"
+            );
+            assert_eq!(unknown_rule(id), expected);
+        }
+        assert!(
+            unknown_rule("without").contains("\"node-without-cpus\" or \"node-without-memory\"")
+        );
+    }
 }
