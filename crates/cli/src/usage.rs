@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nearfar_machine::near_match;
 
 use crate::command::{Command, definition};
+use crate::shell;
 
 /// Options that change or destroy more than the command does without them. None is proposed for another word.
 const NEVER_PROPOSED: [&str; 8] = [
@@ -46,6 +47,12 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ),
 ];
 
+/// Verbs of earlier versions, and what they are options of now.
+const REPLACED: [(&str, &str); 2] = [
+    ("explain", "audit --explain"),
+    ("history", "rollback --list"),
+];
+
 /// The command that was typed. Does not return where it was wrong or asks for help: the message is printed, the exit code is 2 or 0.
 pub fn read() -> Command {
     let words: Vec<_> = std::env::args_os().collect();
@@ -61,6 +68,7 @@ pub fn read() -> Command {
 fn explained(mut error: clap::Error, typed: &[&str]) -> clap::Error {
     match error.kind() {
         ErrorKind::UnknownArgument => explain_option(&mut error, typed),
+        ErrorKind::InvalidSubcommand => explain_verb(&mut error, typed),
         ErrorKind::ValueValidation => {
             let reason = error
                 .source()
@@ -79,6 +87,31 @@ fn explained(mut error: clap::Error, typed: &[&str]) -> clap::Error {
         _ => {}
     }
     error
+}
+
+/// Names what a verb of an earlier version has become, with the words that were typed after it.
+fn explain_verb(error: &mut clap::Error, typed: &[&str]) {
+    let unknown = text(error, ContextKind::InvalidSubcommand);
+    let replaced = REPLACED
+        .iter()
+        .find(|(old, _)| unknown.as_deref() == Some(old));
+    let at = typed
+        .iter()
+        .position(|word| Some(*word) == unknown.as_deref());
+    let (Some((_, new)), Some(at)) = (replaced, at) else {
+        return;
+    };
+    // `runs history` was never one.
+    if verb(&typed[..at]).get_name() != definition().get_name() {
+        return;
+    }
+    for kind in [ContextKind::SuggestedSubcommand, ContextKind::Suggested] {
+        error.remove(kind);
+    }
+    let rest = shell::words(typed[at + 1..].iter().map(Into::into));
+    let tip = format!("nearfar {new} {rest}");
+    let tip = StyledStr::from(format!("it is an option now: {}", tip.trim_end()));
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
 }
 
 /// Proposes an option only if its name is that alike and it changes no more than what was typed.
@@ -216,6 +249,31 @@ mod tests {
             typo.contains("'--source' exists") || typo.contains("'--source'"),
             "{typo}"
         );
+    }
+
+    #[test]
+    fn a_verb_of_an_earlier_version_is_answered_with_the_option_it_has_become() {
+        for (words, command) in [
+            (
+                ["explain", "interrupt-far"],
+                "nearfar audit --explain interrupt-far\n",
+            ),
+            (["explain", "a rule"], "nearfar audit --explain 'a rule'\n"),
+            (
+                ["history", "--root=tree"],
+                "nearfar rollback --list --root=tree\n",
+            ),
+        ] {
+            let said = said(&[&["nearfar"], &words[..]].concat());
+            let tip = format!("tip: it is an option now: {command}");
+            assert!(said.contains(&tip), "{words:?}: {said}");
+        }
+        let alone = said(&["nearfar", "history"]);
+        assert!(alone.contains("nearfar rollback --list\n"), "{alone}");
+        for words in [["runs", "history"], ["case", "history"], ["nope", "x"]] {
+            let said = said(&[&["nearfar"], &words[..]].concat());
+            assert!(!said.contains("rollback --list"), "{words:?}: {said}");
+        }
     }
 
     #[test]
