@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::harness::{Answer, NEARFAR, Sandbox, nearfar};
 use crate::keys;
+use crate::waiting::wait_until;
 use nearfar_bench::unbound::{UnboundError, UnboundOptions, UnboundTasks, homes, measure};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_sources::{Request, Want, read};
+use rustix::process::Signal;
 
 fn options(seconds: f64, cancel: &Arc<AtomicBool>) -> UnboundOptions {
     let (program, budget) = (PathBuf::from(NEARFAR), Duration::from_secs_f64(seconds));
@@ -381,4 +383,23 @@ fn a_page_that_was_asked_for_replaces_a_file_and_never_follows_a_link() {
         names(&sandbox),
         ["dangling.html", "link.html", "page.html", "target"]
     );
+}
+
+/// It reads another machine and measures nothing that a process of this one could disturb.
+#[test]
+fn a_checkup_of_another_machine_does_not_warn_of_processes_that_measure_here() {
+    let sandbox = Sandbox::new();
+    let mut bench = sandbox
+        .nearfar("bench mock --samples 4000 --slow-ms 20 --format json".split(' '))
+        .start();
+    let runs = || sandbox.nearfar(["runs", "list", "--format", "json"]).run();
+    wait_until("a sample is stored", || {
+        let runs = runs();
+        runs.code() == Some(0) && runs.json()["runs"][0]["samples"].as_u64() > Some(0)
+    });
+    let answer = sandbox.nearfar(["checkup", "--source", "two-node"]).run();
+    assert!(!bench.has_ended(), "nothing measured meanwhile");
+    bench.end_by(Signal::INT);
+    let errors = answer.succeeded().errors();
+    assert!(!errors.contains("measures at the same time"), "{errors}");
 }
