@@ -3,8 +3,9 @@
 use crate::common;
 use crate::common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_machine::{
-    AnaState, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet,
-    Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning, Writer, WriterKind,
+    AnaState, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, MemorySample, NodeBytes,
+    NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning, Writer,
+    WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
 use nearfar_placement::change::{Change, Plan};
@@ -216,13 +217,13 @@ fn fix_and_advice_are_the_remedy_of_the_task() {
       cost 21 -> 10
       fix {"kind":"task-memory","pid":1,"from":"1","to":0,"shared":false}
       advice `nearfar apply --memory 1 --to-node 0` moves the memory: it runs on node 0 and 6144 MiB can move there.
-    notice task-memory-far | task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
+    notice task-memory-far | task 2 (db): About 3.2 GiB of its 4.0 GiB are on average over its CPU time on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
       /proc/2/numa_maps = N1=4.0 GiB
       /proc/2/task/*/stat = CPU time 8.00 s on node 0, 2.00 s on node 1
       cost 21 -> 10
       fix {"kind":"task-memory","pid":2,"from":"1","to":0,"shared":false}
       advice `nearfar apply --memory 2 --to-node 0` moves the memory: it runs on node 0 and 4096 MiB can move there.
-    notice task-memory-far | task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
+    notice task-memory-far | task 3 (db): About 3.6 GiB of its 7.0 GiB are on average over its CPU time on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
       /proc/3/numa_maps = N0=3.0 GiB N1=4.0 GiB
       /proc/3/task/*/stat = CPU time 6.00 s on node 0, 4.00 s on node 1
       cost 21 -> 10
@@ -238,7 +239,7 @@ fn fix_and_advice_are_the_remedy_of_the_task() {
       /proc/5/task/*/stat = CPU time 0.02 s on node 0
       cost 21 -> 10
       advice no remedy: it used 0.02 s of CPU time.
-    notice task-memory-far | task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
+    notice task-memory-far | task 6 (db): About 1.2 GiB of its 4.0 GiB are on average over its CPU time on other nodes than it runs on, most on node 1. It ran on nodes 0-1.
       /proc/6/numa_maps = N0=3.0 GiB N1=1.0 GiB
       /proc/6/task/*/stat = CPU time 9.00 s on node 0, 1.00 s on node 1
       cost 21 -> 10
@@ -291,9 +292,9 @@ fn a_plan_by_the_rule_has_every_task_that_the_audit_has() {
     assert_eq!(all.len(), found.findings.len());
     insta::assert_snapshot!(all.join("\n"), @r"
     task 1 (db): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 6.0 GiB takes about 2.0 s, in which the task runs slower; it saves at most 0.24 CPU seconds per second, which pays after 12 s.
-    task 2 (db): 3.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.20 CPU seconds per second, which pays after 13 s.
-    task 3 (db): 3.6 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.36 CPU seconds per second, which pays after 5.4 s. `nearfar prefer --pid 3 --node 1` moves the task; after it, `nearfar apply --memory 3 --to-node 1` moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
-    task 6 (db): 1.2 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.18 CPU seconds per second, which pays after 3.6 s.
+    task 2 (db): About 3.2 GiB of its 4.0 GiB are on average over its CPU time on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 4.0 GiB takes about 1.3 s, in which the task runs slower; it saves at most 0.20 CPU seconds per second, which pays after 13 s.
+    task 3 (db): About 3.6 GiB of its 7.0 GiB are on average over its CPU time on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 3.0 GiB takes about 0.98 s, in which the task runs slower; it saves at most 0.36 CPU seconds per second, which pays after 5.4 s. `nearfar prefer --pid 3 --node 1` moves the task; after it, `nearfar apply --memory 3 --to-node 1` moves the memory: its threads run on several nodes, 60 % of them on node 0; 57 % of its memory is on node 1.
+    task 6 (db): About 1.2 GiB of its 4.0 GiB are on average over its CPU time on other nodes than it runs on, most on node 1. It ran on nodes 0-1. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.18 CPU seconds per second, which pays after 3.6 s.
     task 7 (db): 1.0 GiB of its 1.0 GiB are on other nodes than it runs on, most on node 1. It ran on node 0. Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
     left alone task 4 (db): `nearfar prefer --pid 4 --node 1` moves the task: 3072 MiB of its memory are pinned.
     left alone task 5 (db): no remedy: it used 0.02 s of CPU time.
@@ -304,6 +305,44 @@ fn a_plan_by_the_rule_has_every_task_that_the_audit_has() {
         text.contains("\"estimate\":{\"moved_bytes\":6442450944,\"move_s\":1.9"),
         "{text}"
     );
+}
+
+#[test]
+fn sampled_memory_is_an_estimate_with_its_error() {
+    let mut machine = two_nodes();
+    let sample = Some(MemorySample {
+        pages: 2000,
+        error_bytes: 256 << 20,
+    });
+    let by_cpu_time = busy(1, [5, 0], &[(0, 1), (1, 6)]);
+    let by_last_cpu = task(2, "floating", "0-7", 5, &[(0, 3), (1, 1)]);
+    let messages = |machine: &Machine| -> Vec<String> {
+        let found = audit(machine, &AuditOptions::default()).findings;
+        found.into_iter().map(|finding| finding.message).collect()
+    };
+    *list(&mut machine.tasks) = vec![by_cpu_time.clone(), by_last_cpu.clone()];
+    assert!(
+        messages(&machine).iter().all(|it| !it.contains("bout")),
+        "counted"
+    );
+    *list(&mut machine.tasks) = vec![
+        Task {
+            sample,
+            ..by_cpu_time
+        },
+        Task {
+            sample,
+            ..by_last_cpu
+        },
+    ];
+    let sampled = messages(&machine);
+    for (message, start) in sampled.iter().zip([
+        "About 6.0 GiB (+-256.0 MiB, sampled) of its 7.0 GiB are on other nodes",
+        "About 3.0 GiB (+-256.0 MiB, sampled) of its 4.0 GiB are on other nodes",
+    ]) {
+        assert!(message.starts_with(start), "{message}");
+    }
+    assert_eq!(sampled.len(), 2);
 }
 
 #[test]

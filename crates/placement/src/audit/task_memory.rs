@@ -38,8 +38,13 @@ pub(super) fn check(
         let has_remedy = |remedy: &Remedy| remedy.action != Action::Nothing;
         if remote.share - remote.error > FAR_SHARE || placed.remedy.as_ref().is_some_and(has_remedy)
         {
-            let far = (remote.share * total(memory) as f64) as u64;
-            let at = by_cpu_time(site, task, cpus, memory, far);
+            let of_memory = |share: f64| (share * total(memory) as f64) as u64;
+            let far = of_memory(remote.share);
+            let error = of_memory(remote.error);
+            let at = Elsewhere {
+                error: task.sample.map(|_| error),
+                ..by_cpu_time(site, task, cpus, memory, far)
+            };
             ledger.add(finding(site, task, at, placed.remedy));
         }
         return;
@@ -48,7 +53,8 @@ pub(super) fn check(
         return ledger.skip_thing(FAR, || named(task), "the CPUs it runs on are unknown");
     };
     if let Some(at) = by_cpus(site, memory, runs_on, is_confined) {
-        ledger.add(finding(site, task, at, None));
+        let error = task.sample.map(|sample| sample.error_bytes);
+        ledger.add(finding(site, task, Elsewhere { error, ..at }, None));
     }
 }
 
@@ -58,6 +64,10 @@ struct Elsewhere {
     nodes: NodeSet,
     how: How,
     far: u64,
+    /// Half of the 95 % interval of `far`, where the memory was sampled.
+    error: Option<u64>,
+    /// Whether `far` is an average over nodes, by the CPU time on each.
+    is_average: bool,
     /// From where to where most accesses go that leave their node.
     runs: NodeId,
     most: NodeId,
@@ -124,6 +134,8 @@ fn by_cpu_time(
     }
     Elsewhere {
         far,
+        error: None,
+        is_average: cpus.iter().filter(|at| at.seconds > 0.0).count() > 1,
         runs: most.1,
         most: most.2,
         how: match confined {
@@ -153,6 +165,8 @@ fn by_cpus(
             false => How::Last,
         },
         far,
+        error: None,
+        is_average: false,
         most,
     })
 }
@@ -164,9 +178,17 @@ fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) 
         How::CpuTime(_) => "ran on",
         How::Last => "last ran on",
     };
+    let far = match (at.error, at.is_average) {
+        (Some(error), _) => format!("About {} (+-{}, sampled)", size(at.far), size(error)),
+        (None, true) => format!("About {}", size(at.far)),
+        (None, false) => size(at.far),
+    };
+    let average = match at.is_average {
+        true => " on average over its CPU time",
+        false => "",
+    };
     let message = format!(
-        "{} of its {} are on other nodes than it runs on, most on node {}. It {verb} {}.",
-        size(at.far),
+        "{far} of its {} are{average} on other nodes than it runs on, most on node {}. It {verb} {}.",
         size(total(memory)),
         at.most,
         nodes(&at.nodes)
