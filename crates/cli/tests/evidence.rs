@@ -112,6 +112,16 @@ fn a_description_names_itself_and_its_keys() {
 }
 
 #[test]
+fn a_snapshot_of_a_description_names_itself_and_what_it_is_of() {
+    let machine = read(&Request::source("x86-case1", Want::all())).unwrap();
+    let mut taken = Vec::new();
+    snapshot::write(&machine, &mut taken).unwrap();
+    let restored = read_bytes(&taken, "a.nearfar").unwrap();
+    let rules = each_is_from(&restored, "a.nearfar (of machines/x86-case1.toml): ");
+    assert!(!rules.is_empty());
+}
+
+#[test]
 fn xml_names_itself_and_the_objects() {
     for entry in gallery() {
         let machine = read(&Request::source(entry.name, Want::all())).unwrap();

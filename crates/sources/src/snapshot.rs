@@ -11,7 +11,7 @@ use std::io::{self, BufReader, Read, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use nearfar_machine::{Machine, SourceKind};
+use nearfar_machine::{Known, Machine, SourceKind};
 use serde::{Deserialize, Serialize};
 
 use crate::packed::{self, Packing};
@@ -160,12 +160,28 @@ pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
     }
 }
 
-/// The same as a source: its files are not those of this system. What was taken of another source still names that.
+/// The same as a source: its files are not those of this system. What was taken of a source without files was read from
+/// the snapshot too, and that source need not be here.
 pub(crate) fn restore(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
     let mut machine = read(bytes, place)?;
-    if machine.origin.kind.has_files() {
-        machine.origin.kind = SourceKind::Snapshot;
-        machine.origin.place = place.to_owned();
+    let origin = &mut machine.origin;
+    if origin.kind.has_files() {
+        origin.kind = SourceKind::Snapshot;
+        origin.place = place.to_owned();
+    } else {
+        let of = std::mem::take(&mut origin.place);
+        origin.place = format!("{place} (of {of})");
+        if let Known::Yes(bridges) = &mut machine.host_bridges {
+            let firmware = bridges.iter_mut().filter_map(|it| match &mut it.firmware {
+                Known::Yes(Some(firmware)) => Some(firmware),
+                _ => None,
+            });
+            for firmware in firmware {
+                if let Some(rest) = firmware.evidence.strip_prefix(&of) {
+                    firmware.evidence = format!("{}{rest}", machine.origin.place);
+                }
+            }
+        }
     }
     Ok(machine)
 }

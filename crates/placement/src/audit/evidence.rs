@@ -7,6 +7,7 @@
 //! hwloc XML              topology.xml: NUMANode 0, local_memory
 //! a description          machines/two-node.toml: [[node]] 0 memory
 //! a text, several ones   mail.txt: node 0 memory
+//! a snapshot of these    server.nearfar (of machines/two-node.toml): [[node]] 0 memory
 //! ```
 
 use std::path::Path;
