@@ -80,6 +80,8 @@ pub enum SourceKind {
     Live,
     /// The same files below a directory.
     Tree,
+    /// The same files in an archive, such as a support bundle.
+    Archive,
     Snapshot,
     HwlocXml,
     /// The text that `numactl -H` prints.
@@ -96,7 +98,10 @@ pub enum SourceKind {
 impl SourceKind {
     /// Whether it was read from files of /sys and /proc.
     pub fn has_files(self) -> bool {
-        matches!(self, Self::Live | Self::Tree | Self::Snapshot)
+        matches!(
+            self,
+            Self::Live | Self::Tree | Self::Archive | Self::Snapshot
+        )
     }
 }
 
@@ -105,6 +110,7 @@ impl std::fmt::Display for SourceKind {
         f.write_str(match self {
             Self::Live => "live system",
             Self::Tree => "directory tree",
+            Self::Archive => "archive",
             Self::Snapshot => "snapshot",
             Self::HwlocXml => "hwloc XML",
             Self::NumactlText => "numactl -H text",

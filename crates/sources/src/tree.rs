@@ -87,6 +87,11 @@ impl Tree {
         }
     }
 
+    /// Whether it was unpacked from an archive: nothing else is read in memory.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.root, Root::Memory(_))
+    }
+
     pub fn into_memory(self) -> Option<Folder> {
         match self.root {
             Root::Memory(root) => Some(root),

@@ -58,7 +58,7 @@ pub(super) fn place(origin: &Origin, fact: Fact<'_>) -> String {
     let file = origin.read_instead.get(&usual).unwrap_or(&usual);
     match origin.kind {
         SourceKind::Live => format!("/{file}"),
-        SourceKind::Tree => Path::new(at).join(file).display().to_string(),
+        SourceKind::Tree | SourceKind::Archive => Path::new(at).join(file).display().to_string(),
         SourceKind::Snapshot => format!("{at}: /{file}"),
         _ => format!("{at}: {words}"),
     }

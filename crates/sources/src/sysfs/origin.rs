@@ -18,10 +18,10 @@ const LONGEST: usize = 256;
 
 /// Reads where the tree comes from.
 pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>, want: &Want) -> Origin {
-    let kind = if tree.is_live() {
-        SourceKind::Live
-    } else {
-        SourceKind::Tree
+    let kind = match tree.is_live() {
+        true => SourceKind::Live,
+        false if tree.is_in_memory() => SourceKind::Archive,
+        false => SourceKind::Tree,
     };
     let place = if tree.is_live() {
         "this system".to_owned()
