@@ -1,6 +1,6 @@
 //! Foreign text made fit for a line: without control characters, and broken where it may be.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 /// Text as it may be shown: control characters (a task's name can hold terminal escapes) and the characters that
 /// turn the direction of writing around are replaced.
@@ -48,24 +48,24 @@ pub(crate) fn longest_word(text: &str) -> usize {
 /// Breaks text into lines of at most `width` columns: after a space, comma or slash, or anywhere when there is none.
 /// At least one line.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(2);
+    // No character is wider (U+17D8 is that wide).
+    let width = width.max(3);
     let mut lines = vec![String::new()];
     for piece in pieces(text) {
         if columns(lines.last().map_or("", String::as_str)) + columns(piece.trim_end()) > width {
             lines.push(String::new());
         }
         for c in piece.chars() {
-            let full = lines
-                .last()
-                .is_some_and(|line| columns(line) + c.width().unwrap_or(0) > width);
-            if full && c == ' ' {
+            let Some(line) = lines.last_mut() else {
                 continue;
-            }
-            if full {
-                lines.push(String::new());
-            }
-            if let Some(line) = lines.last_mut() {
-                line.push(c);
+            };
+            // A sign can change the width of the one before it, so that widths do not add up.
+            line.push(c);
+            if columns(line) > width {
+                line.pop();
+                if c != ' ' {
+                    lines.push(c.to_string());
+                }
             }
         }
     }
@@ -88,10 +88,11 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     }
     let mut short = String::new();
     for c in text.chars() {
-        if columns(&short) + c.width().unwrap_or(0) + 3 > width {
+        short.push(c);
+        if columns(&short) + 3 > width {
+            short.pop();
             break;
         }
-        short.push(c);
     }
     short + "..."
 }
@@ -110,6 +111,9 @@ mod tests {
         assert_eq!(wrap("bandwidth MB/s", 12), ["bandwidth", "MB/s"]);
         assert_eq!(wrap("/sys/bus/s", 5), ["/sys/", "bus/s"]);
         assert_eq!(wrap("", 3), [""]);
+        // The selector makes the sign two columns wide.
+        assert_eq!(wrap("ab\u{263a}\u{fe0f}", 3), ["ab\u{263a}", "\u{fe0f}"]);
+        assert_eq!(columns(&cut("ab\u{263a}\u{fe0f}cd", 6)), 6);
     }
 
     #[test]
@@ -128,12 +132,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_too_long_and_nothing_but_space_is_lost(text in "\\PC{0,80}", width in 2usize..30) {
+        fn no_line_is_too_long_and_nothing_but_space_is_lost(text in "\\PC{0,80}", width in 3usize..30) {
             let lines = wrap(&text, width);
             prop_assert!(lines.iter().all(|line| columns(line) <= width));
             let ink = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
             prop_assert_eq!(ink(&lines.concat()), ink(&text));
-            prop_assert!(columns(&cut(&text, width.max(3))) <= width.max(3));
+            prop_assert!(columns(&cut(&text, width)) <= width);
         }
     }
 }
