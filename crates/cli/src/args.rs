@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use nearfar_machine::size;
-use nearfar_machine::{Known, Machine, Seconds, SourceKind, alternatives};
+use nearfar_machine::{Known, Machine, SourceKind, alternatives};
+use nearfar_machine::{seconds, size};
 use nearfar_runs::{Journal, Store, StoreError};
 use nearfar_sources::{Request, TaskScope, Want};
 
@@ -251,9 +251,7 @@ pub fn size_or_zero(text: &str) -> Result<u64, String> {
 /// A time in seconds, as an option takes it: a number, or one with ms, s, m or h behind it.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const MAX_SECONDS: f64 = 86_400.0;
-    text.parse::<Seconds>()
-        .ok()
-        .map(|seconds| seconds.0)
+    seconds::parse(text)
         .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
         .ok_or_else(|| "a time from 0.1 to 86400 seconds: 10, 10s, 500ms, 2m, 1h".to_owned())
 }

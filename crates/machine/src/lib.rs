@@ -36,7 +36,7 @@ mod os_device;
 mod page_cache;
 mod pci;
 mod queue;
-mod seconds;
+pub mod seconds;
 mod set;
 pub mod size;
 mod system;
@@ -65,7 +65,6 @@ pub use os_device::{OsDevice, OsDeviceKind};
 pub use page_cache::PageCache;
 pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
 pub use queue::queue_of;
-pub use seconds::Seconds;
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
 pub use system::{Settings, Writer, WriterKind};
 pub use task::{

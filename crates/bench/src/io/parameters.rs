@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nearfar_machine::{NodeId, Seconds};
+use nearfar_machine::NodeId;
 use serde_json::{Value, json};
 
 use crate::registry::{Arguments, RunError};
@@ -54,10 +54,8 @@ impl Parameters {
         Ok(Self {
             asked: asked(arguments)?,
             device_node: arguments.within("device-node", 0..=u32::MAX)?.map(NodeId),
-            seconds: arguments
-                .within_or_default("seconds", Seconds(0.05)..=Seconds(3600.0))?
-                .0,
-            ramp_seconds: arguments.within_or_default("ramp-seconds", 0.0..=3600.0)?,
+            seconds: arguments.seconds_or_default("seconds", 0.05..=3600.0)?,
+            ramp_seconds: arguments.seconds_or_default("ramp-seconds", 0.0..=3600.0)?,
             jobs: arguments.within_or_default("jobs", 1..=1024)?,
             engine: arguments.get("engine")?,
             size: arguments.within_or_default("size", 1 << 20..=1 << 50)?,

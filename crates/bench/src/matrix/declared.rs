@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use nearfar_experiment::Level;
-use nearfar_machine::Seconds;
 use serde_json::Value;
 
 use super::answer::Parameters;
@@ -215,8 +214,7 @@ fn parameters(
     chosen: Chosen,
 ) -> Result<Parameters, RunError> {
     let steps = arguments.within("steps", 1..=u64::MAX)?;
-    let seconds = arguments.within("seconds", Seconds(0.01)..=Seconds(86_400.0))?;
-    let seconds = seconds.map(|seconds| seconds.0);
+    let seconds = arguments.seconds("seconds", 0.01..=86_400.0)?;
     if let (Some(_), Some(_)) = (steps, seconds) {
         return Err(arguments
             .wrong("steps", "not with --seconds".to_owned())

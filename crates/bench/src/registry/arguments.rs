@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use nearfar_experiment::{Cell, Factor, Level};
+use nearfar_machine::seconds;
 use nearfar_runs::{Detail, Run, RunId};
 
 use super::ONE_SAMPLE;
@@ -140,16 +141,33 @@ impl Arguments {
     where
         T: FromStr + PartialOrd + Display,
     {
+        self.read(name, range, |value| value.parse().ok())
+    }
+
+    /// A time in seconds in a range, as [`seconds::parse`] takes it.
+    ///
+    /// # Errors
+    /// As [`Arguments::within`].
+    pub fn seconds(
+        &self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ArgumentError> {
+        self.read(name, range, seconds::parse)
+    }
+
+    fn read<T: PartialOrd + Display>(
+        &self,
+        name: &str,
+        range: RangeInclusive<T>,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, ArgumentError> {
         let Some(value) = self.value(name)? else {
             return Ok(None);
         };
-        match value.parse() {
-            Ok(value) if range.contains(&value) => Ok(Some(value)),
-            _ => Err(self.wrong(
-                name,
-                format!("expected {} to {}", range.start(), range.end()),
-            )),
-        }
+        let read = parse(value).filter(|value| range.contains(value));
+        let expected = || format!("expected {} to {}", range.start(), range.end());
+        read.map(Some).ok_or_else(|| self.wrong(name, expected()))
     }
 
     /// The value of an argument with a default, in a range.
@@ -164,7 +182,22 @@ impl Arguments {
     where
         T: FromStr + PartialOrd + Display,
     {
-        let value = self.within(name, range)?;
+        self.needed(name, self.within(name, range)?)
+    }
+
+    /// The same for a time in seconds.
+    ///
+    /// # Errors
+    /// As [`Arguments::within`].
+    pub fn seconds_or_default(
+        &self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, ArgumentError> {
+        self.needed(name, self.seconds(name, range)?)
+    }
+
+    fn needed<T>(&self, name: &str, value: Option<T>) -> Result<T, ArgumentError> {
         value.ok_or_else(|| self.wrong(name, "expected a value".to_owned()))
     }
 

@@ -1,6 +1,6 @@
 //! The experiment as `nearfar bench rps` declares it: verb, factors and arguments.
 
-use nearfar_machine::{NodeId, Seconds};
+use nearfar_machine::NodeId;
 use serde::Serialize;
 
 use super::program::ClientCommand;
@@ -141,11 +141,9 @@ impl Parameters {
             client_command: arguments.text("client-command")?,
             client_rate: arguments.text("client-rate")?,
             value_bytes: arguments.within_or_default("value-bytes", 1..=60_000)?,
-            seconds: arguments
-                .within_or_default("seconds", Seconds(0.01)..=Seconds(3600.0))?
-                .0,
+            seconds: arguments.seconds_or_default("seconds", 0.01..=3600.0)?,
             warm_up: arguments
-                .within("warm-up", 0.0..=3600.0)?
+                .seconds("warm-up", 0.0..=3600.0)?
                 .filter(|_| !has_client),
         };
         let wrong = |name: &str, reason: String| Err(arguments.wrong(name, reason).into());

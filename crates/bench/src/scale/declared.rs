@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Values};
-use nearfar_machine::{CpuSet, Machine, Seconds};
+use nearfar_machine::{CpuSet, Machine};
 use nearfar_statistics::law::MIN_LEVELS;
 use serde::Serialize;
 use serde_json::Value;
@@ -109,12 +109,7 @@ struct Parameters {
 
 impl Parameters {
     fn read(arguments: &Arguments) -> Result<Self, RunError> {
-        let seconds = |name: &str, least: f64| {
-            let value = arguments.within(name, Seconds(least)..=Seconds(3600.0))?;
-            let value = value.map(|value| value.0);
-            value
-                .ok_or_else(|| RunError::from(arguments.wrong(name, "expected a value".to_owned())))
-        };
+        let seconds = |name: &str, least| arguments.seconds_or_default(name, least..=3600.0);
         let memory_size = arguments.within("memory-size", 64 << 10..=1 << 40)?;
         let page = rustix::param::page_size() as u64;
         let wrong = |reason: String| RunError::from(arguments.wrong("memory-size", reason));

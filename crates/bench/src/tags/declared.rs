@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Resources, Values};
-use nearfar_machine::{CpuSet, Machine, NodeId, Seconds};
+use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_tags::Builder;
 use serde::Serialize;
 use serde_json::Value;
@@ -137,9 +137,7 @@ impl Parameters {
         Ok(Self {
             tags: arguments.within_or_default("tags", 1..=Builder::MAX_TAGS)?,
             workers: arguments.within_or_default("workers", 1..=64)?,
-            seconds: arguments
-                .within_or_default("seconds", Seconds(0.001)..=Seconds(3600.0))?
-                .0,
+            seconds: arguments.seconds_or_default("seconds", 0.001..=3600.0)?,
             device_node: device_node.map(NodeId),
             possible_cpus: arguments.within("possible-cpus", 1..=65535)?,
             service_us: arguments.within_or_default("service-us", 0.0..=1e6)?,
