@@ -71,11 +71,7 @@ impl Undo<'_> {
         }
         if result.is_settled() {
             let gone = result.is_gone();
-            written.progress = if gone {
-                Progress::Gone
-            } else {
-                Progress::Undone
-            };
+            written.progress = Progress::settled(gone);
             let recorded = self.journal.append(
                 self.system,
                 Record::Undone {

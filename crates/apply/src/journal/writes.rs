@@ -35,6 +35,16 @@ pub(crate) enum Progress {
     Gone,
 }
 
+impl Progress {
+    /// After a rollback that has settled the write.
+    pub(crate) fn settled(gone: bool) -> Self {
+        match gone {
+            true => Self::Gone,
+            false => Self::Undone,
+        }
+    }
+}
+
 impl Written {
     /// A write that is about to be made.
     pub(crate) fn intended(intent: Intent) -> Self {
@@ -91,10 +101,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Reco
             Progress::Undoing
         }
         (Record::Undone { gone, .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
-            match gone {
-                true => Progress::Gone,
-                false => Progress::Undone,
-            }
+            Progress::settled(gone)
         }
         _ => return Err(RecordError::Progress(write)),
     };
