@@ -273,3 +273,25 @@ fn parse_plan(text: &[u8]) -> anyhow::Result<Plan> {
     }
     Ok(serde_json::from_value(value.into())?)
 }
+
+#[cfg(test)]
+mod tests {
+    use nearfar_apply::ChangeSetId;
+
+    use super::*;
+
+    #[test]
+    fn an_interrupted_change_set_is_answered_with_the_command_that_undoes_it() {
+        let target = TargetArgs {
+            root: Some(PathBuf::from("a tree")),
+            state: None,
+            wait: None,
+        };
+        let run = ChangeSetId(7);
+        let refused = with_next_command(ApplyError::Unfinished { run }, &target);
+        let message = refused.message();
+        let command =
+            "`nearfar rollback --root 'a tree' --change 7` undoes it; --force goes on top";
+        assert!(message.contains(command), "{message}");
+    }
+}

@@ -95,14 +95,11 @@ impl Audit {
             ..PlanOptions::default()
         };
         options.check(&machine).map_err(Failure::input)?;
-        let source = shell::words(self.source.words());
-        let audit = audit::audit(
-            &machine,
-            &audit::AuditOptions {
-                source: source.clone(),
-                ..Default::default()
-            },
-        );
+        let audited = audit::AuditOptions {
+            source: shell::words(self.source.words()),
+            ..Default::default()
+        };
+        let audit = audit::audit(&machine, &audited);
         let audit = plan::narrow(&machine, audit, &options);
         output::print(&match self.format.format {
             Format::Table => {
