@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::harness::{Answer, NEARFAR, Sandbox};
+use crate::harness::{Answer, NEARFAR, Sandbox, nearfar};
 
 /// What is asked of each machine.
 const QUESTIONS: [&str; 6] = [
@@ -132,4 +132,35 @@ fn every_proposed_command_does_what_it_says() {
     println!("{} commands, {run} run", commands.len());
     assert!(run > 20, "{run} commands: {commands:#?}");
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// What comes next is about the target of this call.
+#[test]
+fn commands_after_a_refusal_name_the_target_of_this_call() {
+    let sandbox = Sandbox::new();
+    let (root, state) = (sandbox.file("a tree"), sandbox.file("state"));
+    for directory in [&root, &state] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    let refused = sandbox.nearfar([
+        "rollback", "--root", &root, "--state", &state, "--change", "7",
+    ]);
+    let list = format!("`nearfar rollback --list --root '{root}' --state {state}` shows");
+    refused
+        .run()
+        .exited(2)
+        .says(&["there is no change set 7", &list]);
+    let mail = "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: 8000 MB\nnode 0 free: 10 MB\n\
+                node 1 cpus: 2 3\nnode 1 size: 8000 MB\nnode 1 free: 7000 MB\n\
+                node distances:\nnode   0   1\n  0:  10  20\n  1:  20  10\n";
+    sandbox.write("a mail.txt", mail);
+    let text = sandbox
+        .nearfar(["audit", "--source", "a mail.txt"])
+        .env("COLUMNS", "400")
+        .prints();
+    let tasks = "nearfar tasks --source 'a mail.txt' shows whose memory it is";
+    assert!(text.contains(tasks), "{text}");
+    let text = nearfar(["audit", "--source", "kunpeng", "--device", "eth0"]).prints();
+    let plan = "nearfar plan --rule interrupt-far --source kunpeng --device eth0";
+    assert!(text.contains(plan), "{text}");
 }
