@@ -1,6 +1,7 @@
 //! The integration tests of this crate, in one program: each file here is a module.
 
 mod audit_devices;
+mod audit_isolated;
 mod audit_memory;
 mod audit_system;
 mod common;
