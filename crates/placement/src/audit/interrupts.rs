@@ -233,28 +233,24 @@ fn managed_on_isolated(
     on: &CpuSet,
 ) -> Finding {
     let mask = interrupt.affinity.get();
-    let managed_irq = &site.machine.cpu_states.managed_irq;
-    let in_force = managed_irq
-        .get()
-        .is_some_and(|set| on.intersection(&site.kept_free).is_subset(set));
-    let (finding, then) = if mask.is_some_and(|mask| !mask.intersects(&site.usable)) {
-        let then = "All CPUs of its mask are isolated: it fires only when one of them submits I/O, \
-                    and isolcpus=managed_irq does not change that.";
-        (finding, then.to_owned())
-    } else if in_force {
-        let set = managed_irq.get().map(CpuSet::to_string);
-        let then = "isolcpus=managed_irq is in force: the kernel gives it another CPU of its mask \
-                    when it next sets it up, or a CPU comes online.";
-        let finding = finding.evidence(site.place(Fact::ManagedIrq), set.unwrap_or_default());
-        (finding, then.to_owned())
-    } else if let Some(reason) = managed_irq.unknown_reason() {
-        let then = format!(
-            "isolcpus=managed_irq keeps it on the other CPUs of its mask; whether that is set is unknown ({reason})."
-        );
-        (finding, then)
-    } else {
-        let then = "isolcpus=managed_irq keeps it on the other CPUs of its mask.";
-        (finding, then.to_owned())
+    let disturbed = on.intersection(&site.kept_free);
+    let mut finding = finding;
+    let then = match &site.machine.cpu_states.managed_irq {
+        _ if mask.is_some_and(|mask| !mask.intersects(&site.usable)) => {
+            "All CPUs of its mask are isolated: it fires only when one of them submits I/O, and isolcpus=managed_irq does \
+             not change that."
+                .to_owned()
+        }
+        Known::Yes(set) if disturbed.is_subset(set) => {
+            finding = finding.evidence(site.place(Fact::ManagedIrq), set.to_string());
+            "isolcpus=managed_irq is in force: the kernel gives it another CPU of its mask when it next sets it up, or a \
+             CPU comes online."
+                .to_owned()
+        }
+        Known::Yes(_) => "isolcpus=managed_irq keeps it on the other CPUs of its mask.".to_owned(),
+        Known::No { unknown_reason } => format!(
+            "isolcpus=managed_irq keeps it on the other CPUs of its mask; whether that is set is unknown ({unknown_reason})."
+        ),
     };
     finding.advice(format!(
         "The kernel manages it, so nothing is written. {then}"
