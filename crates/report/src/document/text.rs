@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wrapping_loses_only_spaces(parts in prop::collection::vec("[a-c ,/]{0,9}", 1..5), width in 3usize..14) {
+        fn wrapping_loses_only_spaces(parts in prop::collection::vec("[a-c ,/]{0,9}", 1..5), width in 2usize..14) {
             let roles = [Role::Plain, Role::Dim, Role::Far];
             let text = parts.iter().enumerate().fold(Text::default(), |text, (index, part)| text.then(roles[index % 3], part));
             let letters = |text: &Text, role: Role| {
