@@ -23,8 +23,8 @@ pub fn document(plan: &Plan) -> Document {
     let host = plan.host.as_ref().map(|host| format!("for {host}"));
     let mut out = Document::titled(title, host.unwrap_or_default());
     if plan.changes.is_empty() && !plan.not_checked.is_empty() {
-        let rules = count(plan.not_checked.len(), "rule");
-        out.remark(format!("{rules} not checked; nearfar audit says why"));
+        let rules = plan.not_checked.join(", ");
+        out.remark(format!("Not checked for want of input: {rules}"));
     }
     for changes in plan.changes.chunk_by(|a, b| a.rule == b.rule) {
         out.heading(&changes[0].rule, count(changes.len(), "change"));

@@ -104,7 +104,7 @@ fn a_plan_shows_value_distance_and_file_of_each_change() {
     };
     assert_eq!(
         plan::document(&unknown).to_text(&PLAIN).trim(),
-        "Nothing to change\n  1 rule not checked; nearfar audit says why"
+        "Nothing to change\n  Not checked for want of input: task-memory-far"
     );
 }
 
@@ -226,19 +226,35 @@ fn a_history_begins_with_the_latest_run() {
     );
 }
 
-#[test]
-fn the_command_that_undoes_an_interrupted_run_names_its_target() {
-    let run = ChangeSet {
-        change_set: ChangeSetId(3),
+/// A change set of these writes.
+fn change_set(number: u64, state: ChangeSetState, changes: Vec<ChangeSetWrite>) -> ChangeSet {
+    let is_made = |it: &&ChangeSetWrite| it.state == WriteState::Made;
+    ChangeSet {
+        change_set: ChangeSetId(number),
         label: None,
         at_s: 0,
         host: None,
         plan: None,
         pid: None,
-        state: ChangeSetState::Interrupted,
-        in_force: 0,
-        changes: Vec::new(),
-    };
+        state,
+        in_force: changes.iter().filter(is_made).count(),
+        changes,
+    }
+}
+
+fn write(setting: Setting, state: WriteState) -> ChangeSetWrite {
+    ChangeSetWrite {
+        file: setting.path(),
+        setting,
+        old: "00".to_owned(),
+        new: "21".to_owned(),
+        state,
+    }
+}
+
+#[test]
+fn the_command_that_undoes_an_interrupted_run_names_its_target() {
+    let run = change_set(3, ChangeSetState::Interrupted, Vec::new());
     let text = history::document(&[run], " --root tree").to_text(&PLAIN);
     assert!(
         text.contains("`nearfar rollback --root tree --change 3` undoes it"),
@@ -248,33 +264,14 @@ fn the_command_that_undoes_an_interrupted_run_names_its_target() {
 
 #[test]
 fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
-    let of = |state, settings: &[(Setting, WriteState)]| ChangeSet {
-        change_set: ChangeSetId(8),
-        label: None,
-        at_s: 0,
-        host: None,
-        plan: None,
-        pid: None,
-        state,
-        in_force: 0,
-        changes: settings
-            .iter()
-            .map(|(setting, state)| ChangeSetWrite {
-                setting: setting.clone(),
-                file: setting.path(),
-                old: "00".to_owned(),
-                new: "21".to_owned(),
-                state: state.clone(),
-            })
-            .collect(),
-    };
     let interrupt = |irq| Setting::InterruptAffinity { irq: Irq(irq) };
     let memory = Setting::TaskMemory { pid: 4711 };
-    let gone = [
-        (interrupt(40), WriteState::Gone),
-        (memory, WriteState::Gone),
-    ];
-    let text = history::document(&[of(ChangeSetState::Gone, &gone)], "").to_text(&PLAIN);
+    let gone = || {
+        let settings = [interrupt(40), memory.clone()];
+        settings.map(|setting| write(setting, WriteState::Gone))
+    };
+    let all = change_set(8, ChangeSetState::Gone, gone().into());
+    let text = history::document(&[all], "").to_text(&PLAIN);
     assert!(
         text.contains("Change set 8  gone: there was nothing left to undo"),
         "{text}"
@@ -284,8 +281,10 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
         "{text}"
     );
     assert!(text.contains("the file is no longer there"), "{text}");
-    let part = [gone[0].clone(), (interrupt(41), WriteState::Undone)];
-    let text = history::document(&[of(ChangeSetState::Undone, &part)], "").to_text(&PLAIN);
+    let [first, _] = gone();
+    let part = vec![first, write(interrupt(41), WriteState::Undone)];
+    let part = change_set(8, ChangeSetState::Undone, part);
+    let text = history::document(&[part], "").to_text(&PLAIN);
     assert!(
         text.contains("Change set 8  undone, 1 gone, 2 writes"),
         "{text}"
@@ -297,13 +296,6 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
     let setting = |queue| Setting::Xps {
         interface: "eth0".to_owned(),
         queue,
-    };
-    let change = |queue: u32, state| ChangeSetWrite {
-        setting: setting(queue),
-        file: setting(queue).path(),
-        old: "00".to_owned(),
-        new: "21".to_owned(),
-        state,
     };
     let states = [
         WriteState::Made,
@@ -318,20 +310,9 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
         WriteState::Made,
         WriteState::Gone,
     ];
-    let run = ChangeSet {
-        change_set: ChangeSetId(8),
-        label: None,
-        at_s: 0,
-        host: None,
-        plan: None,
-        pid: None,
-        state: ChangeSetState::Made,
-        in_force: 2,
-        changes: (0..)
-            .zip(states)
-            .map(|(queue, state)| change(queue, state))
-            .collect(),
-    };
+    let queues = (0..).map(setting).zip(states);
+    let writes = queues.map(|(setting, state)| write(setting, state));
+    let run = change_set(8, ChangeSetState::Made, writes.collect());
     let text = history::document(&[run], "").to_text(&PLAIN);
     assert!(
         text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"),
