@@ -49,6 +49,30 @@ pub struct EmulatedGuest {
     /// Delays of memory accesses; `None` where all memory is equally fast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delays: Option<Delays>,
+    /// The time that the guest's clocks follow while a command runs; `None` for the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_time: Option<SimulatedTime>,
+}
+
+/// Time that passes with the instructions a guest executes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SimulatedTime {
+    /// Picoseconds that each instruction of a CPU takes.
+    pub instruction_ps: u32,
+    /// Nanoseconds that a CPU may be ahead of another.
+    pub window_ns: u32,
+    /// Chooses which CPU is first among equals.
+    pub seed: u64,
+}
+
+impl Default for SimulatedTime {
+    fn default() -> Self {
+        Self {
+            instruction_ps: 500,
+            window_ns: 200,
+            seed: 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -170,6 +194,7 @@ mod samples {
             acceleration: Acceleration::Tcg,
             qemu: Some("10.0.2".to_owned()),
             delays: Some(delays()),
+            simulated_time: None,
         }
     }
 }

@@ -49,7 +49,7 @@ pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
     Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, NodeLimits,
-    NodeLimitsError, NodeLimitsFault, PairDelay,
+    NodeLimitsError, NodeLimitsFault, PairDelay, SimulatedTime,
 };
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};

@@ -14,7 +14,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Acceleration, Delays, EmulatedGuest, Emulation, NodeLimits};
+use super::{Acceleration, Delays, EmulatedGuest, Emulation, NodeLimits, SimulatedTime};
 
 /// The keys of the object. All but the label are those of [`EmulatedGuest`].
 #[derive(Deserialize)]
@@ -30,6 +30,7 @@ struct Fields {
     acceleration: Option<Acceleration>,
     qemu: Option<String>,
     delays: Option<Delays>,
+    simulated_time: Option<SimulatedTime>,
 }
 
 impl Serialize for Emulation {
@@ -87,6 +88,7 @@ impl Fields {
             acceleration: self.acceleration.ok_or_else(|| missing("acceleration"))?,
             qemu: self.qemu,
             delays: self.delays,
+            simulated_time: self.simulated_time,
         }))
     }
 }

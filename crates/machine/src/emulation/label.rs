@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, PairDelay};
+use super::{
+    Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, PairDelay, SimulatedTime,
+};
 use crate::id::Distance;
 use crate::size;
 
@@ -29,9 +31,29 @@ impl fmt::Display for EmulatedGuest {
         }
         write!(f, ", {}, ", self.acceleration)?;
         match &self.delays {
-            Some(delays) => delays.fmt(f),
-            None => f.write_str("no delays: all memory equally fast"),
+            Some(delays) => delays.fmt(f)?,
+            None => f.write_str("no delays: all memory equally fast")?,
         }
+        match self.simulated_time {
+            Some(time) => write!(f, "; simulated time, {time}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `instruction=0.5,window=200,seed=0`: as the option of the lab takes it, in nanoseconds.
+impl fmt::Display for SimulatedTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            instruction_ps,
+            window_ns,
+            seed,
+        } = self;
+        let instruction_ns = f64::from(*instruction_ps) / 1000.0;
+        write!(
+            f,
+            "instruction={instruction_ns},window={window_ns},seed={seed}"
+        )
     }
 }
 
