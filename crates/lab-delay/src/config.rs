@@ -11,7 +11,10 @@
 //! transfer 500 2000           of a line another vCPU wrote: from the same node, from another node, nanoseconds
 //! transfer_pair 0 1 4000      of a line of node 1 to a vCPU of node 0, nanoseconds; optional
 //! device 0 1 30000            of a doorbell write of a vCPU of node 0 to a device of node 1, nanoseconds; optional
+//! time 500 200000 0           simulated time: picoseconds an instruction, window in picoseconds, seed; optional
 //! ```
+//!
+//! With `time`, there may be no line of memory; then accesses cost nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -38,6 +41,16 @@ pub struct Range {
     pub node: u32,
 }
 
+/// Simulated time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimeConfig {
+    pub ps_per_instruction: u64,
+    /// How far a vCPU may be ahead of another.
+    pub window_ps: u64,
+    /// Chooses which vCPU is first among equals.
+    pub seed: u64,
+}
+
 /// A whole configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -59,6 +72,15 @@ pub struct Config {
     pub transfer_pairs: BTreeMap<(u32, u32), u32>,
     /// Nanoseconds for a doorbell write by (node of the vCPU, node of the device).
     pub devices: BTreeMap<(u32, u32), u32>,
+    /// `None` for the host's time.
+    pub time: Option<TimeConfig>,
+}
+
+impl Config {
+    /// Whether accesses to memory are looked at.
+    pub fn has_memory(&self) -> bool {
+        !self.memory.is_empty()
+    }
 }
 
 /// A configuration that cannot be used.
@@ -107,7 +129,7 @@ pub enum LineFault {
     #[error("{0:?} is not \"nearfar-delay 1\"")]
     Format(String),
     /// An unknown key.
-    #[error("{0:?} is not cpus, memory, cache, delay, transfer, transfer_pair or device")]
+    #[error("{0:?} is not cpus, memory, cache, delay, transfer, transfer_pair, device or time")]
     Key(String),
     /// A key that may be there once.
     #[error("{0} a second time")]
@@ -186,6 +208,7 @@ struct Draft {
     transfer: Option<(u32, u32)>,
     transfer_pairs: BTreeMap<(u32, u32), u32>,
     devices: BTreeMap<(u32, u32), u32>,
+    time: Option<TimeConfig>,
 }
 
 impl Draft {
@@ -220,6 +243,15 @@ impl Draft {
                     (nanoseconds(same)?, nanoseconds(other)?),
                 )
             }
+            "time" => {
+                let [ps_per_instruction, window_ps, seed] = numbers(rest)?;
+                let time = TimeConfig {
+                    ps_per_instruction: speed(ps_per_instruction)?,
+                    window_ps,
+                    seed,
+                };
+                set(&mut self.time, key, time)
+            }
             other => Err(LineFault::Key(other.to_owned())),
         }
     }
@@ -245,10 +277,17 @@ impl Draft {
 
     fn finish(self) -> Result<Config, ConfigError> {
         let cpus = self.cpus.ok_or(ConfigError::Missing("cpus"))?;
-        let (cache_bytes, cache_ways) = self.cache.ok_or(ConfigError::Missing("cache"))?;
-        let (transfer_same, transfer_other) =
-            self.transfer.ok_or(ConfigError::Missing("transfer"))?;
-        if self.memory.is_empty() {
+        let is_without_memory = self.memory.is_empty() && self.time.is_some();
+        let or_none = |value: Option<_>, key| match value {
+            None if is_without_memory => Ok((0, 0)),
+            value => value.ok_or(ConfigError::Missing(key)),
+        };
+        let (cache_bytes, cache_ways) = match self.cache {
+            None if is_without_memory => (LINE_BYTES, 1),
+            cache => cache.ok_or(ConfigError::Missing("cache"))?,
+        };
+        let (transfer_same, transfer_other) = or_none(self.transfer, "transfer")?;
+        if self.memory.is_empty() && self.time.is_none() {
             return Err(ConfigError::Missing("memory"));
         }
         let nodes: BTreeSet<u32> = cpus.iter().copied().collect();
@@ -293,6 +332,7 @@ impl Draft {
             transfer_other,
             transfer_pairs: self.transfer_pairs,
             devices: self.devices,
+            time: self.time,
         })
     }
 }
@@ -303,6 +343,14 @@ fn pair(pairs: &mut BTreeMap<(u32, u32), u32>, rest: &str) -> Result<(), LineFau
     match pairs.insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?) {
         None => Ok(()),
         Some(_) => Err(LineFault::RepeatedDelay { from, to }),
+    }
+}
+
+/// From a picosecond to a microsecond an instruction.
+fn speed(ps: u64) -> Result<u64, LineFault> {
+    match ps {
+        1..=1_000_000 => Ok(ps),
+        _ => Err(LineFault::Number(ps.to_string())),
     }
 }
 

@@ -30,4 +30,5 @@ pub mod plugin;
 pub mod qemu;
 pub mod region;
 pub mod switches;
+pub mod time;
 pub mod vcpu;

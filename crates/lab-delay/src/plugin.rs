@@ -13,19 +13,21 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write as _;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 use thiserror::Error;
 
-use crate::clock::HostClock;
+use crate::clock::{Charged, Clock as _, HostClock};
 use crate::config::{Config, ConfigError};
 use crate::model::Model;
 use crate::model::lines::LinesError;
 use crate::qemu::{
-    Block, Functions, Id, Info, Instruction, LOADS, MissingFunction, NO_REGISTERS, STORES,
+    ADD, AT_LEAST, Block, Functions, Id, Info, Instruction, InstructionData, LOADS,
+    MissingFunction, NO_REGISTERS, STORES, TimeFunctions, Words,
 };
 use crate::region::{Region, RegionError, State};
 use crate::switches::InstructionSet;
+use crate::time::{self, Time};
 use crate::vcpu::{Access, Vcpu};
 
 /// The interface the plugin speaks, read by QEMU before it installs it.
@@ -34,6 +36,8 @@ use crate::vcpu::{Access, Vcpu};
 pub static qemu_plugin_version: c_int = 2;
 
 static PLUGIN: AtomicPtr<Plugin> = AtomicPtr::new(ptr::null_mut());
+/// QEMU's number for the plugin, for callbacks that it does not tell.
+static ID: AtomicU64 = AtomicU64::new(0);
 
 /// Why the plugin is not installed.
 #[derive(Debug, Error)]
@@ -52,12 +56,56 @@ enum PluginError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Lines(#[from] LinesError),
+    #[error("simulated time: {0}")]
+    Time(#[from] std::io::Error),
+    #[error("simulated time: this file is not preloaded, so QEMU's clocks do not follow it")]
+    NotPreloaded,
+}
+
+/// QEMU's counters of simulated time.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    qemu: TimeFunctions,
+    words: Words,
+}
+
+// SAFETY: the scoreboard is QEMU's, whose functions look up a vCPU's own word in it.
+unsafe impl Send for Clocks {}
+// SAFETY: as above.
+unsafe impl Sync for Clocks {}
+
+impl Clocks {
+    fn new() -> Result<Self, MissingFunction> {
+        let qemu = TimeFunctions::find()?;
+        // SAFETY: called while the plugin is installed.
+        let scoreboard = unsafe { (qemu.scoreboard)(size_of::<u64>()) };
+        let words = Words {
+            scoreboard,
+            offset: 0,
+        };
+        Ok(Self { qemu, words })
+    }
+}
+
+impl time::Counters for Clocks {
+    fn get(&self, vcpu: usize) -> u64 {
+        // SAFETY: QEMU has a word for each vCPU that has run.
+        unsafe { (self.qemu.get)(self.words, vcpu as c_uint) }
+    }
+
+    fn set(&self, vcpu: usize, ps: u64) {
+        // SAFETY: as above.
+        unsafe { (self.qemu.set)(self.words, vcpu as c_uint, ps) };
+    }
 }
 
 struct Plugin {
     qemu: Functions,
+    instruction_data: InstructionData,
     region: Region,
     clock: HostClock,
+    clocks: Option<Clocks>,
+    time: Option<Time<Clocks>>,
     instructions: InstructionSet,
     vcpus: Box<[UnsafeCell<Vcpu<'static>>]>,
     /// Whether code is instrumented; changes only while no vCPU runs.
@@ -98,6 +146,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         Ok(plugin) => {
             plugin.region.set_state(State::Closed);
             // Never freed: QEMU may call back until its process ends.
+            ID.store(id, Relaxed);
             PLUGIN.store(Box::into_raw(Box::new(plugin)), Relaxed);
             register(id);
             0
@@ -115,7 +164,7 @@ impl Plugin {
         if !info.system_emulation {
             return Err(PluginError::NoMachine);
         }
-        let qemu = Functions::find(info.version_cur)?;
+        let qemu = Functions::find()?;
         let [argument] = arguments else {
             return Err(PluginError::Arguments(arguments.to_vec()));
         };
@@ -124,22 +173,41 @@ impl Plugin {
             .and_then(|fd| fd.parse().ok());
         let region = Region::map(fd.ok_or_else(|| PluginError::Arguments(arguments.to_vec()))?)?;
         let config: Config = region.config()?.parse()?;
-        let model: &'static Model = Box::leak(Box::new(Model::new(&config)?));
-        if region.vcpus() != model.places().len() || region.nodes() != model.memory_nodes().len() {
+        let model = config
+            .has_memory()
+            .then(|| Model::new(&config))
+            .transpose()?;
+        let model: Option<&'static Model> = model.map(|model| &*Box::leak(Box::new(model)));
+        let nodes = model.map_or(0, |model| model.memory_nodes().len());
+        if region.vcpus() != config.cpus.len() || region.nodes() != nodes {
             return Err(PluginError::Counters);
         }
+        if config.time.is_some() && !time::preload::is_effective() {
+            return Err(PluginError::NotPreloaded);
+        }
+        let clocks = config.time.map(|_| Clocks::new()).transpose()?;
+        let with_clocks = config.time.zip(clocks);
+        let time = with_clocks.map(|(time, clocks)| Time::new(time, config.cpus.len(), clocks));
+        let time = time.transpose()?;
         // SAFETY: QEMU's name of the target is a string that lives as long as the call.
         let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
-        let vcpu = |(number, &place)| {
+        let vcpu = |model, (number, &place)| {
             let counters = region.counters(number);
             UnsafeCell::new(Vcpu::new(model, place, counters, region.doorbells()))
         };
+        let vcpus = |model: &'static Model| {
+            let places = model.places().iter().enumerate();
+            places.map(|place| vcpu(model, place)).collect()
+        };
         Ok(Self {
             qemu,
-            region,
+            instruction_data: InstructionData::find(info.version_cur)?,
             clock: HostClock::calibrated(),
+            clocks,
+            time,
             instructions: InstructionSet::of(&target),
-            vcpus: model.places().iter().enumerate().map(vcpu).collect(),
+            vcpus: model.map_or_else(Box::default, vcpus),
+            region,
             open: AtomicBool::new(false),
             changing: AtomicBool::new(false),
         })
@@ -158,12 +226,30 @@ impl Plugin {
     unsafe fn instrument(&self, block: *mut Block) {
         // SAFETY: the block is valid during the callback, and so are its instructions.
         unsafe {
-            for number in 0..(self.qemu.instructions)(block) {
+            let instructions = (self.qemu.instructions)(block);
+            if let (Some(Clocks { qemu, words }), Some(time)) = (self.clocks, &self.time) {
+                let ps = instructions as u64 * time.ps_per_instruction();
+                let (limit, nothing) = (time::LIMIT_PS, ptr::null_mut());
+                (qemu.on_block_if)(
+                    block,
+                    on_limit,
+                    NO_REGISTERS,
+                    AT_LEAST,
+                    words,
+                    limit,
+                    nothing,
+                );
+                (qemu.on_block_add)(block, ADD, words, ps);
+            }
+            if self.vcpus.is_empty() {
+                return;
+            }
+            for number in 0..instructions {
                 let instruction: *mut Instruction = (self.qemu.instruction)(block, number);
                 let address = (self.qemu.instruction_address)(instruction) as usize as *mut c_void;
                 (self.qemu.on_memory)(instruction, on_load, NO_REGISTERS, LOADS, address);
                 (self.qemu.on_memory)(instruction, on_store, NO_REGISTERS, STORES, address);
-                let (bytes, size) = self.qemu.bytes(instruction);
+                let (bytes, size) = self.qemu.bytes(self.instruction_data, instruction);
                 if self.instructions.switches(&bytes[..size]) {
                     (self.qemu.on_instruction)(
                         instruction,
@@ -182,9 +268,15 @@ impl Plugin {
     #[inline(never)]
     unsafe fn look(&self, vcpu: &mut Vcpu<'static>, info: u32, access: Access) {
         // SAFETY: promised by the caller.
-        vcpu.look(access, &self.clock, || unsafe {
-            self.qemu.target(info, access.address)
-        });
+        let target = || unsafe { self.qemu.target(info, access.address) };
+        match &self.time {
+            None => vcpu.look(access, &self.clock, target),
+            Some(time) => {
+                let charged = Charged::default();
+                vcpu.look(access, &charged, target);
+                time.charge(vcpu.number(), charged.now());
+            }
+        }
     }
 
     /// # Safety
@@ -204,13 +296,19 @@ fn plugin() -> &'static Plugin {
     unsafe { &*PLUGIN.load(Relaxed) }
 }
 
+/// Simulated time, in a QEMU that has it.
+pub fn time() -> Option<&'static Time<Clocks>> {
+    // SAFETY: null before it is stored, and never freed.
+    unsafe { PLUGIN.load(Relaxed).as_ref() }.and_then(|plugin| plugin.time.as_ref())
+}
+
 fn register(id: Id) {
     let qemu = &plugin().qemu;
     // SAFETY: called while the plugin is installed or reset, when QEMU allows to register.
     unsafe {
         (qemu.on_translation)(id, on_translation);
         (qemu.on_idle)(id, on_idle);
-        (qemu.on_resume)(id, on_idle);
+        (qemu.on_resume)(id, on_resume);
     }
 }
 
@@ -222,6 +320,12 @@ unsafe extern "C" fn on_reset(id: Id) {
         // SAFETY: no vCPU runs during a reset.
         unsafe { &mut *cell.get() }.forget();
     }
+    if let Some(time) = plugin.time.as_ref().filter(|time| time.is_on() != open) {
+        match open {
+            true => time.begin(),
+            false => time.end(),
+        }
+    }
     plugin.open.store(open, Relaxed);
     plugin
         .region
@@ -230,8 +334,28 @@ unsafe extern "C" fn on_reset(id: Id) {
     register(id);
 }
 
-unsafe extern "C" fn on_idle(id: Id, _vcpu: c_uint) {
-    plugin().watch(id);
+unsafe extern "C" fn on_idle(id: Id, vcpu: c_uint) {
+    let plugin = plugin();
+    if let Some(time) = &plugin.time {
+        time.idle(vcpu as usize);
+    }
+    plugin.watch(id);
+}
+
+unsafe extern "C" fn on_resume(id: Id, vcpu: c_uint) {
+    let plugin = plugin();
+    if let Some(time) = &plugin.time {
+        time.resume(vcpu as usize);
+    }
+    plugin.watch(id);
+}
+
+unsafe extern "C" fn on_limit(vcpu: c_uint, _: *mut c_void) {
+    let plugin = plugin();
+    if let Some(time) = &plugin.time {
+        time.ask(vcpu as usize);
+    }
+    plugin.watch(ID.load(Relaxed));
 }
 
 unsafe extern "C" fn on_translation(id: Id, block: *mut Block) {

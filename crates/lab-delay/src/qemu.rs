@@ -64,34 +64,52 @@ pub struct Info {
     pub max_vcpus: c_int,
 }
 
+/// `struct qemu_plugin_scoreboard`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Scoreboard([u8; 0]);
+
+/// `qemu_plugin_u64`: a word of each vCPU.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    pub scoreboard: *mut Scoreboard,
+    pub offset: usize,
+}
+
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub const NO_REGISTERS: c_int = 0;
 /// `QEMU_PLUGIN_MEM_R`.
 pub const LOADS: c_int = 1;
 /// `QEMU_PLUGIN_MEM_W`.
 pub const STORES: c_int = 2;
+/// `QEMU_PLUGIN_INLINE_ADD_U64`.
+pub const ADD: c_int = 0;
+/// `QEMU_PLUGIN_COND_GE`.
+pub const AT_LEAST: c_int = 7;
 
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// QEMU's functions, as found in the running program.
+    (
+        $(#[$about:meta])*
+        struct $all:ident
+        $($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*
+    ) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug)]
-        pub struct Functions {
+        pub struct $all {
             $($(#[$doc])* pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// `qemu_plugin_insn_data`, whose shape depends on the version.
-            pub instruction_data: InstructionData,
         }
 
-        impl Functions {
+        impl $all {
             /// Looks them up in the running program.
             ///
             /// # Errors
-            /// When one is missing: the program is not QEMU, or a QEMU without plugins.
-            pub fn find(version: c_int) -> Result<Self, MissingFunction> {
+            /// When one is missing: the program is not QEMU, or a QEMU without plugins or with an older interface.
+            pub fn find() -> Result<Self, MissingFunction> {
                 Ok(Self {
                     // SAFETY: the symbol is QEMU's, and its header declares it with this type.
                     $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
                         symbol($symbol)?) },)*
-                    instruction_data: InstructionData::find(version)?,
                 })
             }
         }
@@ -99,6 +117,8 @@ macro_rules! functions {
 }
 
 functions! {
+    /// QEMU's functions, as found in the running program.
+    struct Functions
     /// Calls back when a block of guest code is translated.
     on_translation = c"qemu_plugin_register_vcpu_tb_trans_cb": fn(Id, TranslationCallback);
     /// Calls back when a vCPU has nothing to do.
@@ -127,7 +147,22 @@ functions! {
     physical_address = c"qemu_plugin_hwaddr_phys_addr": fn(*const HardwareAddress) -> u64;
 }
 
-/// The bytes of an instruction.
+functions! {
+    /// Those of interface 3 and later that simulated time needs.
+    struct TimeFunctions
+    /// Makes a scoreboard with so many bytes a vCPU.
+    scoreboard = c"qemu_plugin_scoreboard_new": fn(usize) -> *mut Scoreboard;
+    /// A vCPU's word.
+    get = c"qemu_plugin_u64_get": fn(Words, c_uint) -> u64;
+    /// Sets a vCPU's word.
+    set = c"qemu_plugin_u64_set": fn(Words, c_uint, u64);
+    /// Adds to the word of the vCPU that executes a block, without a call.
+    on_block_add = c"qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu": fn(*mut Block, c_int, Words, u64);
+    /// Calls back before a block where a vCPU's word fulfils a condition.
+    on_block_if = c"qemu_plugin_register_vcpu_tb_exec_cond_cb": fn(*mut Block, ExecCallback, c_int, c_int, Words, u64, *mut c_void);
+}
+
+/// The bytes of an instruction: `qemu_plugin_insn_data`, whose shape depends on the version.
 #[derive(Clone, Copy, Debug)]
 pub enum InstructionData {
     /// Interface 2.
@@ -137,7 +172,11 @@ pub enum InstructionData {
 }
 
 impl InstructionData {
-    fn find(version: c_int) -> Result<Self, MissingFunction> {
+    /// Looks it up in the running program, whose interface has this version.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub fn find(version: c_int) -> Result<Self, MissingFunction> {
         let found = symbol(c"qemu_plugin_insn_data")?;
         Ok(match version {
             // SAFETY: QEMU's header of interface 2 declares it with this type.
@@ -177,12 +216,16 @@ impl Functions {
     ///
     /// # Safety
     /// Only inside a translation callback, with an instruction of its block.
-    pub unsafe fn bytes(&self, instruction: *const Instruction) -> ([u8; 16], usize) {
+    pub unsafe fn bytes(
+        &self,
+        data: InstructionData,
+        instruction: *const Instruction,
+    ) -> ([u8; 16], usize) {
         let mut bytes = [0; 16];
         // SAFETY: the caller is inside a translation callback; no more than the buffer's size is copied.
         unsafe {
             let size = (self.instruction_size)(instruction).min(bytes.len());
-            match self.instruction_data {
+            match data {
                 InstructionData::Copy(copy) => {
                     copy(instruction, bytes.as_mut_ptr().cast(), size);
                 }

@@ -100,6 +100,11 @@ impl<'a> Vcpu<'a> {
         }
     }
 
+    /// QEMU's number of it.
+    pub fn number(&self) -> usize {
+        usize::from(self.place.vcpu)
+    }
+
     /// Forgets what virtual addresses stand for: the guest switches to another address space.
     pub fn forget(&mut self) {
         self.filter.fill(EMPTY);

@@ -8,10 +8,10 @@ use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelaySetup, DelaySpec};
 use nearfar_lab::design::Design;
 use nearfar_lab::scale::scaled;
-use nearfar_lab_delay::config::Config;
+use nearfar_lab_delay::config::{Config, TimeConfig};
 use nearfar_lab_delay::model::Model;
 use nearfar_lab_delay::region::{Count, Region, RegionError, State};
-use nearfar_machine::{CacheModel, Delays, NodeDelay, NodeId, NodeLimits};
+use nearfar_machine::{NodeId, NodeLimits, SimulatedTime};
 use nearfar_sources::{Request, Want, gallery, read};
 use proptest::prelude::*;
 
@@ -19,16 +19,8 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
     DelaySetup {
         plugin: "plugin.so".into(),
         config: config.to_owned(),
-        delays: Delays {
-            pairs: Vec::new(),
-            cache: CacheModel { bytes: 0, ways: 0 },
-            transfer: NodeDelay {
-                same_node_ns: 0,
-                other_node_ns: 0,
-                is_by_distance: false,
-            },
-            device: None,
-        },
+        delays: None,
+        time: None,
         cpu_nodes: cpus.iter().copied().map(NodeId).collect(),
         memory_nodes: nodes.iter().copied().map(NodeId).collect(),
         controllers: 2,
@@ -124,11 +116,22 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let scale: NodeLimits = "cpus=2,memory=256M".parse().unwrap();
         let design = Design::with_firmware(&scaled(&machine, scale).unwrap(), arch, None).unwrap();
         let asked: DelaySpec = "device=0/30000/distance".parse().unwrap();
-        let setup = delay::setup(&design, &asked, Path::new("plugin.so")).unwrap();
+        let time = SimulatedTime {
+            instruction_ps: 250,
+            window_ns: 40,
+            seed: 7,
+        };
+        let setup = delay::setup(&design, &asked, Some(time), Path::new("plugin.so")).unwrap();
         let config: Config = setup
             .config
             .parse()
             .unwrap_or_else(|error| panic!("{error} in\n{}", setup.config));
+        let expected = TimeConfig {
+            ps_per_instruction: 250,
+            window_ps: 40_000,
+            seed: 7,
+        };
+        assert_eq!(config.time, Some(expected));
         let model = Model::new(&config).unwrap();
         let nodes: Vec<NodeId> = model.memory_nodes().iter().copied().map(NodeId).collect();
         assert_eq!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The configuration's text: what is taken, what is refused and where.
 
-use nearfar_lab_delay::config::{Config, ConfigError, LineFault};
+use nearfar_lab_delay::config::{Config, ConfigError, LineFault, TimeConfig};
 use proptest::prelude::*;
 
 const GOOD: &str = "nearfar-delay 1\ncpus 0 1\nmemory 0 4096 0\nmemory 8192 4096 1\ncache 65536 16\n\
@@ -126,4 +126,30 @@ proptest! {
     fn a_text_cut_anywhere_is_taken_or_refused(end in 0..GOOD.len()) {
         let _ = GOOD[..end].parse::<Config>();
     }
+}
+
+#[test]
+fn simulated_time_needs_no_memory() {
+    let config: Config = "nearfar-delay 1\ncpus 0 1\ntime 250 40000 7\n"
+        .parse()
+        .unwrap();
+    let time = TimeConfig {
+        ps_per_instruction: 250,
+        window_ps: 40_000,
+        seed: 7,
+    };
+    assert_eq!((config.time, config.has_memory()), (Some(time), false));
+    for wrong in [
+        "time 0 1 1",
+        "time 1 1",
+        "time 2000000 1 1",
+        "time 500 200 0\ntime 500 200 0",
+    ] {
+        let text = format!("nearfar-delay 1\ncpus 0 1\n{wrong}\n");
+        assert!(text.parse::<Config>().is_err(), "{wrong}");
+    }
+    assert_eq!(
+        "nearfar-delay 1\ncpus 0 1\n".parse::<Config>(),
+        Err(ConfigError::Missing("cache"))
+    );
 }

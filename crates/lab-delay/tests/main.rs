@@ -5,4 +5,5 @@ mod cache;
 mod config;
 mod ownership;
 mod switches;
+mod turns;
 mod vcpu;

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Simulated time: each vCPU executes instructions at a stated speed, and all clocks of the guest follow.
+//!
+//! ```text
+//!   block of guest code ──► its instructions are added to the vCPU's local time
+//!        │ as far as it may go
+//!        ▼
+//!   turns          who goes on: one vCPU at a time, none a window ahead of another
+//!   preload        QEMU's clocks, waits of its main loop and of its threads, in this time
+//!   counter        the host's time stamp counter, which QEMU's emulation of x86 reads itself
+//! ```
+//!
+//! It begins and ends with the gate, while no vCPU runs. The guest's clocks go on without a jump: outside, they are the host's
+//! and as far from them as when it ended.
+
+pub mod counter;
+pub mod preload;
+pub mod turns;
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::config::TimeConfig;
+use counter::Counter;
+use turns::{State, Turn, Turns};
+
+/// A block calls back when its vCPU's counter has reached this.
+pub const LIMIT_PS: u64 = 1 << 62;
+/// How far a vCPU goes that waits for none: the gate is looked at in between.
+const MOST_ROOM_PS: u64 = 1_000_000_000;
+const PS_PER_NS: u64 = 1000;
+
+thread_local! {
+    /// The vCPU that this thread runs.
+    static VCPU: Cell<Option<usize>> = const { Cell::new(None) };
+    static IS_TRAPPED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A vCPU's counter of picoseconds: QEMU's code adds to it.
+pub trait Counters {
+    fn get(&self, vcpu: usize) -> u64;
+    fn set(&self, vcpu: usize, ps: u64);
+}
+
+/// Local times, turns, and what the clocks show.
+#[derive(Debug)]
+pub struct Time<C> {
+    config: TimeConfig,
+    counters: C,
+    is_on: AtomicBool,
+    turns: Mutex<Turns>,
+    vcpus: Box<[Vcpu]>,
+    /// Where the main loop is woken.
+    event: OwnedFd,
+    /// The host's clock when QEMU started: where times begin.
+    origin_ns: u64,
+    /// How far the guest's clocks are from the host's outside of simulated time.
+    ahead_ps: AtomicI64,
+    /// The latest time that any clock has shown.
+    shown_ps: AtomicU64,
+    counter: Counter,
+}
+
+#[derive(Default, Debug)]
+struct Vcpu {
+    /// Local time when the counter was set, and what it was set to.
+    base_ps: AtomicU64,
+    set_ps: AtomicU64,
+    has_turn: Condvar,
+    is_idle: AtomicBool,
+    /// The condition that its thread waits for while it is idle or blocked; 0 if it has never waited.
+    condition: AtomicUsize,
+}
+
+impl<C: Counters> Time<C> {
+    /// Simulated time for so many vCPUs, which has not begun.
+    ///
+    /// # Errors
+    /// When the host has no descriptor for waking the main loop.
+    pub fn new(config: TimeConfig, vcpus: usize, counters: C) -> io::Result<Self> {
+        // SAFETY: makes a descriptor, or returns -1.
+        let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if event < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let vcpu = |_| Vcpu {
+            is_idle: AtomicBool::new(true),
+            ..Vcpu::default()
+        };
+        Ok(Self {
+            config,
+            counters,
+            is_on: AtomicBool::new(false),
+            turns: Mutex::new(Turns::new(vcpus, 1, 0, 0)),
+            vcpus: (0..vcpus).map(vcpu).collect(),
+            // SAFETY: the descriptor was just made, and is owned by nothing else.
+            event: unsafe { OwnedFd::from_raw_fd(event) },
+            origin_ns: preload::host_ns(),
+            ahead_ps: AtomicI64::new(0),
+            shown_ps: AtomicU64::new(0),
+            counter: Counter::calibrated(),
+        })
+    }
+
+    /// Picoseconds of an instruction.
+    pub fn ps_per_instruction(&self) -> u64 {
+        self.config.ps_per_instruction
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Begins while no vCPU runs.
+    pub fn begin(&self) {
+        let now_ps = self.host_ps().max(self.shown_ps.load(Relaxed));
+        let mut turns = self.turns();
+        let window_ps = self.config.window_ps;
+        *turns = Turns::new(self.vcpus.len(), window_ps, self.config.seed, now_ps);
+        for (number, vcpu) in self.vcpus.iter().enumerate() {
+            self.set(number, now_ps, 0);
+            if !vcpu.is_idle.load(Relaxed) {
+                turns.wake(number, now_ps);
+            }
+        }
+        self.counter.begin(now_ps);
+        self.is_on.store(true, Relaxed);
+        self.wake_main_loop();
+    }
+
+    /// Ends while no vCPU runs.
+    pub fn end(&self) {
+        let turns = self.turns();
+        let of_vcpu = |number| turns.local_ps(number);
+        let locals = (0..self.vcpus.len()).map(of_vcpu).max().unwrap_or(0);
+        let now_ps = locals.max(turns.now_ps()).max(self.shown_ps.load(Relaxed));
+        let ahead = now_ps as i64 - self.host_since_start_ps() as i64;
+        self.ahead_ps.store(ahead, Relaxed);
+        self.counter.end(now_ps);
+        self.is_on.store(false, Relaxed);
+        drop(turns);
+        for vcpu in &self.vcpus {
+            vcpu.has_turn.notify_all();
+        }
+        self.wake_main_loop();
+    }
+
+    /// Adds to the local time of the vCPU that this thread runs and that has the turn.
+    pub fn charge(&self, vcpu: usize, ns: u64) {
+        if self.is_on() {
+            let ps = self.counters.get(vcpu).saturating_add(ns * PS_PER_NS);
+            self.counters.set(vcpu, ps);
+        }
+    }
+
+    /// A vCPU's thread is before a block of guest code and has gone as far as it may. Returns when it has the turn.
+    pub fn ask(&self, vcpu: usize) {
+        VCPU.set(Some(vcpu));
+        if !self.is_on() {
+            return;
+        }
+        self.trap();
+        let mut turns = self.turns();
+        self.fold(vcpu, &mut turns);
+        turns.ask(vcpu);
+        self.go_on(&mut turns);
+        while turns.state(vcpu) != State::Running {
+            let waited = self.vcpus[vcpu].has_turn.wait(turns);
+            turns = waited.unwrap_or_else(PoisonError::into_inner);
+            if !self.is_on() {
+                return;
+            }
+        }
+        let room_ps = turns.room_ps(vcpu).min(MOST_ROOM_PS);
+        self.set(vcpu, turns.local_ps(vcpu), room_ps);
+    }
+
+    /// A vCPU has nothing to do any more.
+    pub fn idle(&self, vcpu: usize) {
+        VCPU.set(Some(vcpu));
+        self.vcpus[vcpu].is_idle.store(true, Relaxed);
+        if self.is_on() {
+            let mut turns = self.turns();
+            self.fold(vcpu, &mut turns);
+            turns.idle(vcpu);
+            self.go_on(&mut turns);
+        }
+    }
+
+    /// A vCPU has something to do again.
+    pub fn resume(&self, vcpu: usize) {
+        VCPU.set(Some(vcpu));
+        self.vcpus[vcpu].is_idle.store(false, Relaxed);
+        if self.is_on() {
+            let mut turns = self.turns();
+            let now_ps = turns.now_ps();
+            turns.wake(vcpu, now_ps);
+        }
+    }
+
+    /// This thread is about to wait for a condition of QEMU.
+    fn waits_for(&self, condition: usize) {
+        let vcpu = VCPU.get();
+        if let Some(vcpu) = vcpu {
+            self.vcpus[vcpu].condition.store(condition, Relaxed);
+        }
+        if !self.is_on() {
+            return;
+        }
+        let mut turns = self.turns();
+        match vcpu {
+            Some(vcpu) if self.vcpus[vcpu].is_idle.load(Relaxed) => turns.idle(vcpu),
+            Some(vcpu) => {
+                self.fold(vcpu, &mut turns);
+                turns.block(Some(vcpu));
+            }
+            None if preload::is_main_thread() => turns.block(None),
+            None => return,
+        }
+        self.go_on(&mut turns);
+    }
+
+    /// This thread wakes those that wait for a condition, or one of them.
+    fn wakes(&self, condition: usize, only_one: bool) {
+        if !self.is_on() {
+            return;
+        }
+        let mut turns = self.turns();
+        let waits = |&at: &usize| {
+            self.vcpus[at].condition.load(Relaxed) == condition
+                && matches!(turns.state(at), State::Idle | State::Blocked)
+        };
+        let waiting: Vec<usize> = (0..self.vcpus.len()).filter(waits).collect();
+        // Which of several is woken is the host's choice.
+        if waiting.is_empty() || only_one && waiting.len() > 1 {
+            return;
+        }
+        let at_ps = match VCPU.get() {
+            Some(vcpu) if turns.state(vcpu) == State::Running => {
+                self.fold(vcpu, &mut turns);
+                turns.local_ps(vcpu)
+            }
+            _ => turns.now_ps(),
+        };
+        for vcpu in waiting {
+            turns.wake(vcpu, at_ps);
+        }
+    }
+
+    /// This thread has written to an event that the main loop may wait for.
+    fn has_notified(&self) {
+        let Some(vcpu) = VCPU.get().filter(|_| self.is_on()) else {
+            return;
+        };
+        let mut turns = self.turns();
+        if turns.state(vcpu) == State::Running {
+            self.fold(vcpu, &mut turns);
+            turns.notify_main_loop();
+        }
+    }
+
+    /// Adds what the vCPU has executed to its local time. It asks before its next block.
+    fn fold(&self, vcpu: usize, turns: &mut Turns) {
+        turns.spend(vcpu, self.executed_ps(vcpu));
+        self.set(vcpu, turns.local_ps(vcpu), 0);
+    }
+
+    fn executed_ps(&self, vcpu: usize) -> u64 {
+        let set = self.vcpus[vcpu].set_ps.load(Relaxed);
+        self.counters.get(vcpu).saturating_sub(set)
+    }
+
+    fn set(&self, vcpu: usize, local_ps: u64, room_ps: u64) {
+        let it = &self.vcpus[vcpu];
+        it.base_ps.store(local_ps, Relaxed);
+        it.set_ps.store(LIMIT_PS - room_ps, Relaxed);
+        self.counters.set(vcpu, LIMIT_PS - room_ps);
+    }
+
+    /// Gives the turn to whom it belongs.
+    fn go_on(&self, turns: &mut Turns) -> Turn {
+        let turn = turns.decide();
+        match turn {
+            Turn::Of(vcpu) => self.vcpus[vcpu].has_turn.notify_one(),
+            Turn::MainLoop | Turn::AllIdle => self.wake_main_loop(),
+            Turn::Later => {}
+        }
+        turn
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_main_loop(&self) {
+        preload::signal(self.event.as_raw_fd());
+    }
+
+    /// Traps the time stamp counter on this thread from the first simulated moment on.
+    fn trap(&self) {
+        if !IS_TRAPPED.replace(true) {
+            self.counter.trap_on_this_thread();
+        }
+    }
+
+    fn host_since_start_ps(&self) -> u64 {
+        preload::host_ns().saturating_sub(self.origin_ns) * PS_PER_NS
+    }
+
+    /// The guest's time outside of simulated time.
+    fn host_ps(&self) -> u64 {
+        let ahead = self.ahead_ps.load(Relaxed);
+        self.host_since_start_ps().saturating_add_signed(ahead)
+    }
+
+    /// What a clock of QEMU shows to this thread, in picoseconds since the start. It never goes back.
+    fn shown_ps(&self) -> u64 {
+        let ps = if !self.is_on() {
+            self.host_ps()
+        } else {
+            match VCPU.get() {
+                Some(vcpu) if !self.vcpus[vcpu].is_idle.load(Relaxed) => {
+                    let base = self.vcpus[vcpu].base_ps.load(Relaxed);
+                    base + self.executed_ps(vcpu)
+                }
+                _ => self.turns().now_ps(),
+            }
+        };
+        self.shown_ps.fetch_max(ps, Relaxed).max(ps)
+    }
+
+    /// The time stamp counter.
+    fn ticks(&self) -> u64 {
+        match self.is_on() {
+            true => self.counter.at(self.shown_ps()),
+            false => self.counter.outside(),
+        }
+    }
+
+    /// The monotonic clock, in nanoseconds.
+    fn monotonic_ns(&self) -> u64 {
+        self.origin_ns + self.shown_ps() / PS_PER_NS
+    }
+
+    /// Waits as the main loop does: for events until a timeout in simulated time. `wait` waits for events and for the
+    /// descriptor that is given to it, at most so many nanoseconds of the host.
+    fn main_loop_waits(
+        &self,
+        timeout_ns: Option<u64>,
+        mut wait: impl FnMut(RawFd, Option<u64>) -> Waited,
+    ) -> Waited {
+        let event = self.event.as_raw_fd();
+        let mut turns = self.turns();
+        if !self.is_on() {
+            drop(turns);
+            return wait(event, timeout_ns);
+        }
+        turns.main_loop_waits(timeout_ns.map(|ns| ns.saturating_mul(PS_PER_NS)));
+        loop {
+            let turn = turns.decide();
+            if let Turn::Of(vcpu) = turn {
+                self.vcpus[vcpu].has_turn.notify_one();
+            }
+            let rest_ps = turns.due_ps().map(|due| due.saturating_sub(turns.now_ps()));
+            drop(turns);
+            let started_ns = preload::host_ns();
+            let waited = match turn {
+                Turn::MainLoop => wait(event, Some(0)),
+                Turn::AllIdle => wait(event, rest_ps.map(|rest| rest.div_ceil(PS_PER_NS))),
+                Turn::Of(_) | Turn::Later => wait(event, None),
+            };
+            turns = self.turns();
+            match turn {
+                Turn::MainLoop => turns.main_loop_has_nothing(),
+                Turn::AllIdle => {
+                    let passed_ns = preload::host_ns().saturating_sub(started_ns);
+                    turns.pass(passed_ns.saturating_mul(PS_PER_NS));
+                }
+                Turn::Of(_) | Turn::Later => {}
+            }
+            if waited != Waited::Nothing || turns.is_due() || !self.is_on() {
+                turns.main_loop_goes_on();
+                return waited;
+            }
+        }
+    }
+}
+
+/// How the main loop's wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waited {
+    /// What `ppoll` returns: so many descriptors have events, or -1.
+    Events(i32),
+    /// The time is over, or only the plugin's own descriptor was ready.
+    Nothing,
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The host's time stamp counter, which QEMU's emulation of x86 reads by an instruction of its own.
+//!
+//! In a thread that runs a vCPU the instruction is made to fault (`PR_SET_TSC`, prctl(2)), and the handler of the signal
+//! answers from simulated time. The guest has measured the counter's frequency at boot, so it stays the host's.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use super::preload;
+
+/// How long the frequency is measured.
+const MEASURED_NS: u64 = 20_000_000;
+
+/// The counter in simulated time.
+#[derive(Debug)]
+pub struct Counter {
+    ticks_per_ps: f64,
+    /// Simulated time when it began last, and the counter then.
+    begun_ps: AtomicU64,
+    begun_ticks: AtomicU64,
+    /// How far the guest's counter is from the host's outside of simulated time.
+    ahead_ticks: AtomicI64,
+}
+
+impl Counter {
+    /// Measures the host's counter, and answers for the instruction where it faults.
+    pub fn calibrated() -> Self {
+        handle_faults();
+        let (start_ns, start) = (preload::host_ns(), host_ticks());
+        let mut now_ns = start_ns;
+        while now_ns < start_ns + MEASURED_NS {
+            std::hint::spin_loop();
+            now_ns = preload::host_ns();
+        }
+        let ticks = host_ticks().wrapping_sub(start);
+        Self {
+            ticks_per_ps: ticks as f64 / ((now_ns - start_ns) as f64 * 1000.0),
+            begun_ps: AtomicU64::new(0),
+            begun_ticks: AtomicU64::new(0),
+            ahead_ticks: AtomicI64::new(0),
+        }
+    }
+
+    pub fn begin(&self, now_ps: u64) {
+        self.begun_ps.store(now_ps, Relaxed);
+        self.begun_ticks.store(self.outside(), Relaxed);
+    }
+
+    pub fn end(&self, now_ps: u64) {
+        let ahead = self.at(now_ps).wrapping_sub(host_ticks());
+        self.ahead_ticks.store(ahead as i64, Relaxed);
+    }
+
+    /// The counter at a moment of simulated time.
+    pub fn at(&self, ps: u64) -> u64 {
+        let ps = ps.saturating_sub(self.begun_ps.load(Relaxed));
+        let ticks = (ps as f64 * self.ticks_per_ps) as u64;
+        self.begun_ticks.load(Relaxed).wrapping_add(ticks)
+    }
+
+    /// The counter outside of simulated time.
+    pub fn outside(&self) -> u64 {
+        host_ticks().wrapping_add(self.ahead_ticks.load(Relaxed) as u64)
+    }
+
+    /// From now on the instruction faults in this thread.
+    pub fn trap_on_this_thread(&self) {
+        set_trap(libc::PR_TSC_SIGSEGV);
+    }
+}
+
+fn set_trap(how: libc::c_int) {
+    // SAFETY: changes nothing but how this thread may read the counter. Where it fails, the guest's clocks differ, which the
+    // self-test of the guest finds.
+    unsafe { libc::prctl(libc::PR_SET_TSC, how, 0, 0, 0) };
+}
+
+/// The host's counter, also in a thread in which it faults.
+#[cfg(target_arch = "x86_64")]
+fn host_ticks() -> u64 {
+    let mut how: libc::c_int = 0;
+    // SAFETY: writes how this thread may read the counter to the value above.
+    unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut how, 0, 0, 0) };
+    if how == libc::PR_TSC_SIGSEGV {
+        set_trap(libc::PR_TSC_ENABLE);
+    }
+    // SAFETY: every x86-64 processor has the counter, and reading it touches no memory.
+    let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+    if how == libc::PR_TSC_SIGSEGV {
+        set_trap(how);
+    }
+    ticks
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn host_ticks() -> u64 {
+    preload::host_ns()
+}
+
+fn handle_faults() {
+    // SAFETY: an all-zero action is a valid value; the handler below has the signature that SA_SIGINFO asks for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+    }
+}
+
+/// Answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2). Any other fault is QEMU's own: the instruction is
+/// executed again, and the process ends as it would have.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a context; the instruction at its address was executed, so its bytes can be read.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        let code = registers[libc::REG_RIP as usize] as *const u8;
+        let bytes = match (*code, *code.add(1)) {
+            (0x0f, 0x31) => 2,
+            (0x0f, 0x01) if *code.add(2) == 0xf9 => 3,
+            _ => {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                return;
+            }
+        };
+        let ticks = preload::ticks();
+        registers[libc::REG_RAX as usize] = (ticks & 0xffff_ffff) as i64;
+        registers[libc::REG_RDX as usize] = (ticks >> 32) as i64;
+        if bytes == 3 {
+            registers[libc::REG_RCX as usize] = 0;
+        }
+        registers[libc::REG_RIP as usize] += bytes;
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: restores what the process had before.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+}

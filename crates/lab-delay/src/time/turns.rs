@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whose turn it is in simulated time: one vCPU at a time runs guest code, and none gets further ahead of another than the
+//! window.
+//!
+//! ```text
+//!   local time ──►   0        window      2 x window
+//!   vCPU 0           ████████            ░░ waits: 1 is behind it
+//!   vCPU 1           ░░░░░░░░██████      has the turn until it is a window ahead of 0
+//!   vCPU 2           ─ idle ─ ─ ─ ▲      woken by 1, at 1's local time: no turn is given before its thread is there
+//!   main loop                        │   a timer is due: no vCPU passes that moment before its handler has run
+//! ```
+//!
+//! Arithmetic on local times, without clocks and threads: the same calls give the same turns. Times are picoseconds.
+
+/// What a vCPU's thread does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The vCPU has nothing to do.
+    Idle,
+    /// It was woken or released, and its thread is on its way: to guest code, or back to waiting.
+    Coming,
+    /// It waits for its turn.
+    Ready,
+    /// It has the turn.
+    Running,
+    /// Its thread waits in QEMU for other threads, for instance until they have all left guest code.
+    Blocked,
+}
+
+/// What QEMU's main loop does, which runs timers and devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MainLoop {
+    Busy,
+    /// It waits for events until this moment, when its next timer is due; `u64::MAX` without a timer.
+    Waits(u64),
+}
+
+/// Who goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// This vCPU, for as long as its room.
+    Of(usize),
+    /// The main loop: a timer is due, or a vCPU has notified it.
+    MainLoop,
+    /// No one yet: a vCPU has the turn, or a thread is on its way.
+    Later,
+    /// No one: all vCPUs are idle, and time passes until one is woken.
+    AllIdle,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Vcpu {
+    state: State,
+    local_ps: u64,
+    room_ps: u64,
+    /// It has to leave guest code for another thread, which it does at the end of a block.
+    must_leave: bool,
+}
+
+/// The turns of a guest's vCPUs.
+#[derive(Debug)]
+pub struct Turns {
+    vcpus: Vec<Vcpu>,
+    window_ps: u64,
+    /// Who is first among equals.
+    first: usize,
+    now_ps: u64,
+    main_loop: MainLoop,
+    is_notified: bool,
+}
+
+impl Turns {
+    /// All vCPUs idle at this moment, and the main loop busy. `seed` chooses who is first among equals.
+    pub fn new(vcpus: usize, window_ps: u64, seed: u64, now_ps: u64) -> Self {
+        let idle = Vcpu {
+            state: State::Idle,
+            local_ps: now_ps,
+            room_ps: 0,
+            must_leave: false,
+        };
+        Self {
+            vcpus: vec![idle; vcpus],
+            window_ps: window_ps.max(1),
+            first: usize::try_from(seed % vcpus.max(1) as u64).unwrap_or(0),
+            now_ps,
+            main_loop: MainLoop::Busy,
+            is_notified: false,
+        }
+    }
+
+    /// The machine's time: no vCPU that has something to do is before it. It never goes back.
+    pub fn now_ps(&self) -> u64 {
+        self.now_ps
+    }
+
+    pub fn state(&self, vcpu: usize) -> State {
+        self.vcpus[vcpu].state
+    }
+
+    /// A vCPU's own time, which is at most the window ahead of the machine's.
+    pub fn local_ps(&self, vcpu: usize) -> u64 {
+        self.vcpus[vcpu].local_ps
+    }
+
+    /// How long a vCPU with the turn may execute guest code before it asks again.
+    pub fn room_ps(&self, vcpu: usize) -> u64 {
+        self.vcpus[vcpu].room_ps
+    }
+
+    /// A vCPU has executed guest code for so long.
+    pub fn spend(&mut self, vcpu: usize, ps: u64) {
+        let it = &mut self.vcpus[vcpu];
+        it.local_ps = it.local_ps.saturating_add(ps);
+        self.advance();
+    }
+
+    /// A vCPU's thread is before the next block of guest code, and asks for the turn.
+    pub fn ask(&mut self, vcpu: usize) {
+        let now_ps = self.now_ps;
+        let it = &mut self.vcpus[vcpu];
+        if it.state == State::Idle {
+            it.local_ps = it.local_ps.max(now_ps);
+        }
+        it.state = State::Ready;
+    }
+
+    /// A vCPU has nothing to do any more.
+    pub fn idle(&mut self, vcpu: usize) {
+        self.vcpus[vcpu].state = State::Idle;
+        if self.busy().next().is_none() {
+            self.now_ps = self.now_ps.max(self.vcpus[vcpu].local_ps);
+        }
+        self.advance();
+    }
+
+    /// A thread waits in QEMU for others, and all vCPUs may have to leave guest code for it. `vcpu` is `None` for a thread
+    /// that runs no vCPU.
+    pub fn block(&mut self, vcpu: Option<usize>) {
+        if let Some(vcpu) = vcpu {
+            self.vcpus[vcpu].state = State::Blocked;
+        }
+        for (at, it) in self.vcpus.iter_mut().enumerate() {
+            it.must_leave |= it.state != State::Idle && Some(at) != vcpu;
+        }
+    }
+
+    /// An idle or blocked vCPU is woken at this moment of another thread.
+    pub fn wake(&mut self, vcpu: usize, at_ps: u64) {
+        let at_ps = at_ps.max(self.now_ps);
+        let it = &mut self.vcpus[vcpu];
+        match it.state {
+            State::Idle => it.local_ps = it.local_ps.max(at_ps),
+            State::Blocked => {}
+            State::Coming | State::Ready | State::Running => return,
+        }
+        it.state = State::Coming;
+    }
+
+    /// The main loop waits for events, at most until a timer is due after so long.
+    pub fn main_loop_waits(&mut self, timeout_ps: Option<u64>) {
+        let due = |timeout: u64| self.now_ps.saturating_add(timeout);
+        self.main_loop = MainLoop::Waits(timeout_ps.map_or(u64::MAX, due));
+    }
+
+    /// The main loop has something to do.
+    pub fn main_loop_goes_on(&mut self) {
+        self.main_loop = MainLoop::Busy;
+        self.is_notified = false;
+    }
+
+    /// The main loop has looked for events, and there were none.
+    pub fn main_loop_has_nothing(&mut self) {
+        self.is_notified = false;
+    }
+
+    /// A vCPU has given the main loop something to do.
+    pub fn notify_main_loop(&mut self) {
+        self.is_notified = true;
+    }
+
+    /// Whether the main loop's next timer is due.
+    pub fn is_due(&self) -> bool {
+        self.due_ps().is_some_and(|due| due <= self.now_ps)
+    }
+
+    /// When the main loop's next timer is due; `None` without one, and while it is busy.
+    pub fn due_ps(&self) -> Option<u64> {
+        match self.main_loop {
+            MainLoop::Waits(due_ps) if due_ps != u64::MAX => Some(due_ps),
+            MainLoop::Waits(_) | MainLoop::Busy => None,
+        }
+    }
+
+    /// All vCPUs are idle, and so much time passes, but not past a timer.
+    pub fn pass(&mut self, ps: u64) {
+        if self.busy().next().is_none() {
+            let to = self.now_ps.saturating_add(ps);
+            let to = self.due_ps().map_or(to, |due| to.min(due));
+            self.now_ps = self.now_ps.max(to);
+        }
+    }
+
+    /// Decides who goes on.
+    pub fn decide(&mut self) -> Turn {
+        if self.all(State::Running).next().is_some() {
+            return Turn::Later;
+        }
+        // Another thread waits for these, so they wait for nothing: one block each, in order.
+        let leaving = self
+            .all(State::Ready)
+            .filter(|&at| self.vcpus[at].must_leave);
+        if let Some(vcpu) = leaving.min_by_key(|&at| self.order(at)) {
+            return self.give(vcpu, 0);
+        }
+        if self.all(State::Coming).next().is_some() || self.main_loop == MainLoop::Busy {
+            return Turn::Later;
+        }
+        if self.is_notified || self.is_due() {
+            return Turn::MainLoop;
+        }
+        let before_timer = |at: &usize| {
+            self.due_ps()
+                .is_none_or(|due| self.vcpus[*at].local_ps < due)
+        };
+        let ready = self.all(State::Ready).filter(before_timer);
+        match ready.min_by_key(|&at| self.order(at)) {
+            Some(vcpu) => self.give(vcpu, self.free_ps(vcpu)),
+            None if self.busy().next().is_none() => Turn::AllIdle,
+            None => Turn::Later,
+        }
+    }
+
+    fn give(&mut self, vcpu: usize, room_ps: u64) -> Turn {
+        let it = &mut self.vcpus[vcpu];
+        it.state = State::Running;
+        it.room_ps = room_ps;
+        it.must_leave = false;
+        Turn::Of(vcpu)
+    }
+
+    /// How far a vCPU may go: the window beyond the one that is furthest behind, and not past a timer.
+    fn free_ps(&self, vcpu: usize) -> u64 {
+        let others = self.busy().filter(|&at| at != vcpu);
+        let behind = others.map(|at| self.vcpus[at].local_ps).min();
+        let most = behind.map_or(u64::MAX, |behind| behind.saturating_add(self.window_ps));
+        let most = self.due_ps().map_or(most, |due| most.min(due));
+        most.saturating_sub(self.vcpus[vcpu].local_ps)
+    }
+
+    fn busy(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.vcpus.len()).filter(|&at| self.vcpus[at].state != State::Idle)
+    }
+
+    fn all(&self, state: State) -> impl Iterator<Item = usize> + '_ {
+        (0..self.vcpus.len()).filter(move |&at| self.vcpus[at].state == state)
+    }
+
+    fn order(&self, vcpu: usize) -> (u64, usize) {
+        let count = self.vcpus.len();
+        (
+            self.vcpus[vcpu].local_ps,
+            (vcpu + count - self.first) % count,
+        )
+    }
+
+    fn advance(&mut self) {
+        let least = self.busy().map(|at| self.vcpus[at].local_ps).min();
+        self.now_ps = self.now_ps.max(least.unwrap_or(0));
+    }
+}
