@@ -435,6 +435,7 @@ mod tests {
             acceleration: Acceleration::Tcg,
             qemu: None,
             delays: Some(delays),
+            simulated_time: None,
         };
         machine.origin.emulation = Some(guest.clone().into());
         assert_eq!(buffer_size(&machine, None).buffer_bytes, 48 << 20);

@@ -18,6 +18,7 @@ mod plugin;
 mod region;
 mod spec;
 mod stored;
+mod time;
 
 pub use counts::{Counts, Misses, VcpuCounts};
 pub(crate) use doorbell::Doorbells;
@@ -27,12 +28,13 @@ pub use plugin::find_plugin;
 pub use region::DelayRegion;
 pub use spec::{Asked, DelaySpec};
 pub use stored::spec_of;
+pub use time::{TimeSpec, TimeSpecError};
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{Delays, Distance, NodeDelay, NodeId, PairDelay};
+use nearfar_machine::{Delays, Distance, NodeDelay, NodeId, PairDelay, SimulatedTime};
 
 use crate::design::Design;
 
@@ -43,11 +45,13 @@ pub struct DelaySetup {
     pub plugin: PathBuf,
     /// The configuration, as the plugin reads it.
     pub config: String,
-    /// The same, for the description of the guest.
-    pub delays: Delays,
+    /// The same, for the description of the guest; `None` where all memory is equally fast.
+    pub delays: Option<Delays>,
+    /// `None` for the host's time.
+    pub time: Option<SimulatedTime>,
     /// The node of each vCPU.
     pub cpu_nodes: Vec<NodeId>,
-    /// Nodes with memory, ascending.
+    /// Nodes with memory, ascending; none without delays.
     pub memory_nodes: Vec<NodeId>,
     /// The most NVMe controllers the guest can have whose doorbell writes are delayed; 0 without delays of devices.
     pub controllers: usize,
@@ -56,71 +60,70 @@ pub struct DelaySetup {
 /// Makes the plugin's configuration for a guest.
 ///
 /// # Errors
-/// When no delays are asked for, when a pair or distance is named that the guest does not have, or when a delay is out
-/// of range.
-pub fn setup(design: &Design, asked: &DelaySpec, plugin: &Path) -> Result<DelaySetup, DelayError> {
-    let DelaySpec::On(asked) = asked else {
-        return Err(DelayError::Off);
-    };
+/// When a pair or distance is named that the guest does not have, or when a delay is out of range.
+pub fn setup(
+    design: &Design,
+    asked: &DelaySpec,
+    time: Option<SimulatedTime>,
+    plugin: &Path,
+) -> Result<DelaySetup, DelayError> {
     let memory: BTreeSet<NodeId> = design.memory_map.iter().map(|range| range.node).collect();
-    let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
-    let delays = Delays {
-        pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
-        cache: asked.cache,
-        transfer: asked.transfer(),
-        device: asked.device,
-    };
-    let mut config = config(design, &delays);
-    let controllers = delays.device.map_or(0, |delay| {
-        doorbell::write_delays(&mut config, design, delay);
-        doorbell::most_controllers(design)
-    });
-    Ok(DelaySetup {
+    let mut setup = DelaySetup {
         plugin: plugin.to_owned(),
-        config,
-        delays,
-        controllers,
+        config: "nearfar-delay 1\ncpus".to_owned(),
+        delays: None,
+        time,
+        controllers: 0,
         cpu_nodes: design.cpu_nodes.clone(),
-        memory_nodes: memory.into_iter().collect(),
-    })
-}
-
-/// The text that the plugin reads; docs/delays.md has the format.
-fn config(design: &Design, delays: &Delays) -> String {
-    let mut text = "nearfar-delay 1\ncpus".to_owned();
+        memory_nodes: Vec::new(),
+    };
+    let config = &mut setup.config;
     // Writing to a string cannot fail.
     for node in &design.cpu_nodes {
-        let _ = write!(text, " {}", node.0);
+        let _ = write!(config, " {}", node.0);
     }
+    config.push('\n');
+    if let Some(time) = time {
+        let (speed, window) = (time.instruction_ps, u64::from(time.window_ns) * 1000);
+        let _ = writeln!(config, "time {speed} {window} {}", time.seed);
+    }
+    if let DelaySpec::On(asked) = asked {
+        let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
+        let delays = Delays {
+            pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
+            cache: asked.cache,
+            transfer: asked.transfer(),
+            device: asked.device,
+        };
+        write_delays(config, design, &delays);
+        if let Some(delay) = delays.device {
+            doorbell::write_delays(config, design, delay);
+            setup.controllers = doorbell::most_controllers(design);
+        }
+        setup.delays = Some(delays);
+        setup.memory_nodes = memory.into_iter().collect();
+    }
+    Ok(setup)
+}
+
+/// The lines of memory that the plugin reads; docs/delays.md has the format.
+fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     for range in &design.memory_map {
-        let _ = write!(
-            text,
-            "\nmemory {} {} {}",
-            range.start, range.bytes, range.node.0
-        );
+        let (start, bytes, node) = (range.start, range.bytes, range.node.0);
+        let _ = writeln!(text, "memory {start} {bytes} {node}");
     }
-    let _ = write!(text, "\ncache {} {}", delays.cache.bytes, delays.cache.ways);
+    let _ = writeln!(text, "cache {} {}", delays.cache.bytes, delays.cache.ways);
     for pair in &delays.pairs {
-        let _ = write!(
-            text,
-            "\ndelay {} {} {}",
-            pair.cpu_node.0, pair.memory_node.0, pair.delay_ns
-        );
+        let (from, to, ns) = (pair.cpu_node.0, pair.memory_node.0, pair.delay_ns);
+        let _ = writeln!(text, "delay {from} {to} {ns}");
     }
     let transfer = delays.transfer;
-    let _ = writeln!(
-        text,
-        "\ntransfer {} {}",
-        transfer.same_node_ns, transfer.other_node_ns
-    );
+    let (same, other) = (transfer.same_node_ns, transfer.other_node_ns);
+    let _ = writeln!(text, "transfer {same} {other}");
     for (pair, ns) in transfers_by_distance(delays) {
-        let _ = writeln!(
-            text,
-            "transfer_pair {} {} {ns}",
-            pair.cpu_node.0, pair.memory_node.0
-        );
+        let (from, to) = (pair.cpu_node.0, pair.memory_node.0);
+        let _ = writeln!(text, "transfer_pair {from} {to} {ns}");
     }
-    text
 }
 
 /// What a line from each other node takes, where that depends on the distance.

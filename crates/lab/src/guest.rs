@@ -125,7 +125,8 @@ impl PreparedGuest {
             architecture: self.design.arch.uname().to_owned(),
             acceleration: self.acceleration,
             qemu: Some(self.qemu.version_text()),
-            delays: self.delay.as_ref().map(|delay| delay.delays.clone()),
+            delays: self.delay.as_ref().and_then(|setup| setup.delays.clone()),
+            simulated_time: self.delay.as_ref().and_then(|setup| setup.time),
         }
     }
 

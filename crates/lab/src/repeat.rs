@@ -25,6 +25,7 @@ pub fn options(guest: &EmulatedGuest) -> Vec<(&'static str, String)> {
         Some(delays) => options.push(("delay", delay::spec_of(delays))),
         None => options.push(("accel", accel(guest.acceleration).to_owned())),
     }
+    options.extend(guest.simulated_time.map(|time| ("time", time.to_string())));
     options
 }
 
@@ -37,7 +38,9 @@ fn accel(acceleration: Acceleration) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_machine::{CacheModel, Delays, Distance, NodeDelay, NodeId, NodeLimits, PairDelay};
+    use nearfar_machine::{
+        CacheModel, Delays, Distance, NodeDelay, NodeId, NodeLimits, PairDelay, SimulatedTime,
+    };
 
     use super::*;
 
@@ -64,7 +67,7 @@ mod tests {
         }
     }
 
-    fn words(delays: Option<Delays>) -> String {
+    fn words(delays: Option<Delays>, time: Option<SimulatedTime>) -> String {
         let guest = EmulatedGuest {
             machine: "two-node".to_owned(),
             node_limits: NodeLimits {
@@ -77,6 +80,7 @@ mod tests {
             acceleration: Acceleration::Tcg,
             qemu: None,
             delays,
+            simulated_time: time,
         };
         let words = options(&guest).into_iter();
         let words = words.map(|(key, value)| format!("--{key}={value}"));
@@ -86,15 +90,24 @@ mod tests {
     #[test]
     fn what_decides_how_a_guest_behaves_is_in_its_options() {
         assert_eq!(
-            words(None),
+            words(None, None),
             "--machine=two-node --scale=cpus=2,memory=512M --arch=aarch64 --kernel=6.12 --append=quiet --accel=tcg"
+        );
+        let time = SimulatedTime {
+            seed: 7,
+            ..SimulatedTime::default()
+        };
+        let repeated = words(None, Some(time));
+        assert!(
+            repeated.ends_with(" --accel=tcg --time=instruction=0.5,window=200,seed=7"),
+            "{repeated}"
         );
     }
 
     #[test]
     fn delays_are_written_as_short_as_they_can_be_asked_for() {
         let of = |delays| {
-            words(Some(delays))
+            words(Some(delays), None)
                 .rsplit_once("--delay=")
                 .unwrap()
                 .1

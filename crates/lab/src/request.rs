@@ -12,7 +12,7 @@ use nearfar_machine::{Acceleration, Machine, NodeLimits};
 
 use crate::arch::Arch;
 use crate::cache::Cache;
-use crate::delay::{self, DelaySpec};
+use crate::delay::{self, DelaySpec, TimeSpec};
 use crate::design::Design;
 use crate::error::LabError;
 use crate::foreign;
@@ -38,6 +38,8 @@ pub struct GuestRequest {
     pub append: Vec<String>,
     /// Delays of far memory.
     pub delay: DelaySpec,
+    /// The time that its clocks follow while a command runs.
+    pub time: TimeSpec,
     /// How the CPUs run; `None` for KVM where a probe found that it works.
     pub acceleration: Option<Acceleration>,
     /// How the guest sees the host's files.
@@ -66,6 +68,7 @@ impl GuestRequest {
             kernel: None,
             append: Vec::new(),
             delay: DelaySpec::Off,
+            time: TimeSpec::Host,
             acceleration: None,
             root: Root::Overlay,
             results: None,
@@ -98,10 +101,12 @@ impl GuestRequest {
             None => Design::new(&machine, arch)?,
         };
         let acceleration = self.accelerate(&qemu, cache, &kernel);
-        let delay = match &self.delay {
-            DelaySpec::Off => None,
-            asked @ DelaySpec::On(_) => {
-                Some(delay::setup(&design, asked, &delay::find_plugin(&qemu)?)?)
+        let time = self.time.on(&qemu)?;
+        let delay = match (&self.delay, time) {
+            (DelaySpec::Off, None) => None,
+            (asked, time) => {
+                let plugin = delay::find_plugin(&qemu)?;
+                Some(delay::setup(&design, asked, time, &plugin)?)
             }
         };
         let busybox = foreign::busybox(cache, arch)?;
@@ -161,14 +166,12 @@ impl GuestRequest {
         kernel.inspect(|kernel| kernels::mark_used(cache, kernel))
     }
 
-    /// Delays need software emulation: under KVM the plugin sees no access. `lab doctor` says why it is not KVM.
+    /// The plugin needs software emulation: under KVM it sees neither accesses nor instructions. `lab doctor` says why it is not KVM.
     fn accelerate(&self, qemu: &Qemu, cache: &Cache, kernel: &Kernel) -> Acceleration {
-        match (self.acceleration, &self.delay) {
-            (Some(chosen), DelaySpec::Off) => chosen,
-            (None, DelaySpec::Off) => {
-                qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration
-            }
-            (_, DelaySpec::On(_)) => Acceleration::Tcg,
+        if (&self.delay, self.time) != (&DelaySpec::Off, TimeSpec::Host) {
+            return Acceleration::Tcg;
         }
+        self.acceleration
+            .unwrap_or_else(|| qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration)
     }
 }

@@ -44,6 +44,7 @@ mod tags;
 mod targets;
 #[path = "../tasks/mod.rs"]
 mod tasks;
+mod time;
 mod udev;
 mod unit;
 mod unread_error;

@@ -910,6 +910,7 @@ pub const NO_TARGETS: &[&str] = &[
     "tags",
     "threads",
     "through",
+    "time",
     "value",
     "value-bytes",
     "wait",

@@ -36,9 +36,6 @@ pub enum DelaySpecError {
 /// Delays that a guest cannot have.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum DelayError {
-    /// The setup was asked for a guest without delays.
-    #[error("no delays are asked for")]
-    Off,
     /// A distance between no two nodes.
     #[error("no node has memory at distance {wanted}; there are {}", listed(known))]
     UnknownDistance {

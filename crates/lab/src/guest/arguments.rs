@@ -32,6 +32,9 @@ pub enum Part {
     Disk(String),
     /// The memory shared with the delay plugin.
     Delays,
+    /// The plugin's file, which is also preloaded. Not on the command line, and by descriptor: `LD_PRELOAD` has no way to write a
+    /// path with spaces.
+    Plugin,
     /// The memory of a node, of a guest that is saved or starts from a saved one.
     Memory(usize),
     /// Where a guest's state is saved to, or loaded from. Not on the command line: a command of the monitor names it.

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Instant;
@@ -90,10 +91,13 @@ pub fn launch(
     }
     let delays = delays(prepared, &mut channels)?;
     let words = arguments::arguments(prepared, start, kernel, &|part| channels.number(part));
+    let is_preloaded = channels.theirs.contains_key(&Part::Plugin);
+    let preloaded = is_preloaded.then(|| channels.number(&Part::Plugin));
     let started = Instant::now();
     let mut child = process::start(QemuCommand {
         program: prepared.qemu.program.clone(),
         arguments: words.into_iter().map(OsString::from).collect(),
+        preloaded: preloaded.map(|number| PathBuf::from(format!("/proc/self/fd/{number}"))),
         inherited: channels.theirs.into_values().collect(),
     })?;
     let (console, qemu_said) = (Console::default(), Console::default());
@@ -148,6 +152,7 @@ pub fn shown(part: &Part) -> String {
         Part::Port(place) => format!("{{{}}}", PORTS.get(*place).copied().unwrap_or("port")),
         Part::Disk(name) => format!("{{{name}}}"),
         Part::Delays => "{delays}".to_owned(),
+        Part::Plugin => "{plugin}".to_owned(),
         Part::Memory(node) => format!("{{memory-{node}}}"),
         Part::State => "{state}".to_owned(),
     }
@@ -161,6 +166,11 @@ fn delays(
     let Some(delay) = &prepared.delay else {
         return Ok(None);
     };
+    if delay.time.is_some() {
+        let file = File::open(&delay.plugin);
+        let file = file.map_err(|error| LabError::system("opening the delay plugin", error))?;
+        channels.theirs.insert(Part::Plugin, file.into());
+    }
     let region = delay.start()?;
     channels
         .theirs

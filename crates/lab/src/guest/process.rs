@@ -30,6 +30,8 @@ pub struct QemuCommand {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// A library that is loaded before all others (ld.so(8), `LD_PRELOAD`).
+    pub preloaded: Option<PathBuf>,
     /// What it inherits, under the same numbers as here.
     pub inherited: Vec<OwnedFd>,
 }
@@ -119,6 +121,14 @@ fn spawn(start: QemuCommand) -> io::Result<Child> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .process_group(0);
+    if let Some(library) = start.preloaded {
+        let mut all = library.into_os_string();
+        if let Some(others) = std::env::var_os("LD_PRELOAD") {
+            all.push(" ");
+            all.push(others);
+        }
+        command.env("LD_PRELOAD", all);
+    }
     nearfar_proc::child::end_with_parent(&mut command, Signal::KILL);
     let inherit = move || {
         for number in &inherited {

@@ -349,6 +349,7 @@ fn guest() -> Emulation {
         architecture: "x86_64".to_owned(),
         acceleration: Acceleration::Tcg,
         qemu: None,
+        simulated_time: None,
         delays: Some(Delays {
             pairs: vec![PairDelay {
                 cpu_node: NodeId(0),

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
-use nearfar_lab::delay::DelaySpec;
+use nearfar_lab::delay::{DelaySpec, TimeSpec};
 use nearfar_lab::guest::{Guest, PreparedGuest, Root};
 use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};
@@ -39,7 +39,11 @@ pub struct GuestArgs {
     /// Make far memory slow: auto, off, or delays such as near=400,far=800 (docs/delays.md)
     #[arg(long, value_name = "DELAYS")]
     delay: Option<DelaySpec>,
-    /// How the guest's CPUs run; delays need software emulation
+    /// The time that the guest's clocks follow while a command runs: host, simulated, or simulated with
+    /// instruction=NS,window=NS,seed=NUMBER (docs/time.md)
+    #[arg(long, value_name = "TIME")]
+    time: Option<TimeSpec>,
+    /// How the guest's CPUs run; delays and simulated time need software emulation
     #[arg(long, value_enum, default_value_t = Accel::Auto, value_name = "HOW")]
     accel: Accel,
     /// The host's files are read-only in the guest, instead of below an overlay that is thrown away
@@ -98,9 +102,10 @@ impl GuestArgs {
             "arch" => self.arch = Some(value.parse()?),
             "scale" => self.scale = Some(value.parse().map_err(text)?),
             "delay" => self.delay = Some(value.parse().map_err(text)?),
+            "time" => self.time = Some(value.parse().map_err(text)?),
             _ => {
                 return Err(format!(
-                    "{key}: not one of machine, kernel, append, arch, scale, delay, accel"
+                    "{key}: not one of machine, kernel, append, arch, scale, delay, time, accel"
                 ));
             }
         }
@@ -123,6 +128,7 @@ impl GuestArgs {
             kernel: self.kernel.clone(),
             append: self.append.clone(),
             delay: self.delay.clone().unwrap_or(DelaySpec::Off),
+            time: self.time.unwrap_or_default(),
             acceleration: match self.accel {
                 Accel::Auto => None,
                 Accel::Kvm => Some(Acceleration::Kvm),

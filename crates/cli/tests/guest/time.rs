@@ -1,0 +1,112 @@
+//! Guests in simulated time: what a guest measures follows from the instructions it executes, whatever the host does meanwhile.
+//!
+//! Needs QEMU 9.1 or newer and a cached x86-64 kernel; without them it says so and passes. `cargo test -p nearfar --test guest
+//! time:: -- --nocapture` prints the figures.
+
+use std::collections::BTreeMap;
+use std::hint::{black_box, spin_loop};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::guests;
+use nearfar_machine::CpuId;
+use nearfar_proc::affinity;
+
+/// A guest of eight vCPUs on a host of fewer.
+const OPTIONS: [&str; 4] = ["--scale", "cpus=4,memory=512M", "--time", "simulated"];
+const WINDOW: Duration = Duration::from_millis(4);
+/// The kernel of a guest works now and then, so the best of some windows counts.
+const ROUNDS: usize = 3;
+/// Loops of a thread between two looks at the clock.
+const LOOPS: u64 = 1000;
+
+/// The most loops of one thread, and of all, by the number of threads.
+type Figures = BTreeMap<u64, (u64, u64)>;
+
+/// What the part prints: the number of threads, loops of the best, and of all.
+fn figures() -> Figures {
+    let output = guests::part("two-node", &OPTIONS, "time::inside");
+    let line = |line: &str| {
+        let words: Option<Vec<u64>> = line.split(' ').map(|word| word.parse().ok()).collect();
+        let [threads, best, all] = words?.try_into().ok()?;
+        Some((threads, best, all))
+    };
+    let mut figures = Figures::new();
+    for (threads, best, all) in output.lines().filter_map(line) {
+        let known = figures.entry(threads).or_default();
+        *known = (known.0.max(best), known.1.max(all));
+    }
+    figures
+}
+
+#[test]
+fn private_work_scales_with_the_cpus_of_the_guest_also_on_a_busy_host() {
+    let idle = figures();
+    let is_over = AtomicBool::new(false);
+    let busy = thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    spin_loop();
+                }
+            });
+        }
+        let busy = figures();
+        is_over.store(true, Ordering::Relaxed);
+        busy
+    });
+    assert_eq!(idle.keys().collect::<Vec<_>>(), [&1, &2, &4, &8]);
+    let one = idle[&1].0 as f64;
+    for (threads, (best, all)) in idle.into_iter().chain(busy) {
+        let (best, all) = (best as f64 / one, all as f64 / (one * threads as f64));
+        assert!((best - 1.0).abs() < 0.005, "{threads}: {best}");
+        assert!((0.95..1.005).contains(&all), "{threads}: {all}");
+    }
+}
+
+/// In a guest: how many loops 1, 2, 4 and 8 threads do in the window, each on a CPU of its own; and sleeps end when they are due.
+#[test]
+#[ignore = "runs in a guest"]
+fn inside() {
+    for threads in [1, 2, 4, 8].repeat(ROUNDS) {
+        let start = Barrier::new(threads);
+        let loops = |cpu: usize| {
+            affinity::pin(CpuId(cpu as u32)).unwrap();
+            // Its code comes from files of the host, which take the host's time.
+            loops_for(WINDOW / 10);
+            start.wait();
+            loops_for(WINDOW)
+        };
+        let done: Vec<u64> = thread::scope(|scope| {
+            let loops = &loops;
+            let of_cpu = |cpu| scope.spawn(move || loops(cpu));
+            let threads: Vec<_> = (0..threads).map(of_cpu).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+            joined.collect()
+        });
+        let best = done.iter().max().unwrap();
+        println!("{threads} {best} {}", done.iter().sum::<u64>());
+    }
+    for ms in [1, 5, 20] {
+        let (asked, started) = (Duration::from_millis(ms), Instant::now());
+        thread::sleep(asked);
+        let slept = started.elapsed();
+        assert!(
+            slept >= asked && slept < asked + Duration::from_millis(1),
+            "{slept:?}"
+        );
+    }
+}
+
+/// How many loops this thread does in such a time.
+fn loops_for(window: Duration) -> u64 {
+    let (started, mut loops) = (Instant::now(), 0u64);
+    while started.elapsed() < window {
+        for _ in 0..LOOPS {
+            loops = black_box(loops + 1);
+        }
+    }
+    (loops as f64 * window.as_secs_f64() / started.elapsed().as_secs_f64()) as u64
+}

@@ -1,0 +1,138 @@
+//! The value of `--time`.
+
+use std::str::FromStr;
+
+use nearfar_machine::SimulatedTime;
+use thiserror::Error;
+
+use crate::error::LabError;
+use crate::qemu::{self, Qemu};
+
+/// The oldest QEMU that has what simulated time needs: conditional callbacks came with 9.1.
+const SINCE: (u32, u32, u32) = (9, 1, 0);
+
+/// The time that a guest's clocks follow while a command runs.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TimeSpec {
+    /// The host's.
+    #[default]
+    Host,
+    Simulated(SimulatedTime),
+}
+
+/// A text that is not a value of `--time`.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum TimeSpecError {
+    /// An unknown word or key.
+    #[error(
+        "{0:?} is not host, simulated, or instruction=NS, window=NS, seed=NUMBER, separated by commas"
+    )]
+    Item(String),
+    /// The value of a key.
+    #[error("{key} {value:?} is not {expected}")]
+    Value {
+        key: &'static str,
+        value: String,
+        expected: &'static str,
+    },
+}
+
+impl FromStr for TimeSpec {
+    type Err = TimeSpecError;
+
+    fn from_str(text: &str) -> Result<Self, TimeSpecError> {
+        if text == "host" {
+            return Ok(Self::Host);
+        }
+        let mut time = SimulatedTime::default();
+        for item in text.split(',').filter(|item| *item != "simulated") {
+            let (key, value) = item
+                .split_once('=')
+                .ok_or_else(|| TimeSpecError::Item(item.to_owned()))?;
+            let wrong = |key, expected| TimeSpecError::Value {
+                key,
+                value: value.to_owned(),
+                expected,
+            };
+            let within = |key, expected, most: f64| {
+                let number = value.parse::<f64>().ok();
+                let number = number.filter(|number| (0.001..=most).contains(number));
+                number.ok_or_else(|| wrong(key, expected))
+            };
+            match key {
+                "instruction" => {
+                    let ns = within("instruction", "nanoseconds from 0.001 to 1000", 1000.0)?;
+                    time.instruction_ps = (ns * 1000.0).round() as u32;
+                }
+                "window" => {
+                    let ns = within("window", "nanoseconds from 1 to 1000000", 1e6)?;
+                    time.window_ns = (ns.round() as u32).max(1);
+                }
+                "seed" => {
+                    let seed = value.parse();
+                    time.seed = seed.map_err(|_| wrong("seed", "a whole number"))?;
+                }
+                _ => return Err(TimeSpecError::Item(item.to_owned())),
+            }
+        }
+        Ok(Self::Simulated(time))
+    }
+}
+
+impl TimeSpec {
+    /// Simulated time, where it is asked for and this QEMU and host have it.
+    ///
+    /// # Errors
+    /// When they have not, with what would.
+    pub fn on(self, qemu: &Qemu) -> Result<Option<SimulatedTime>, LabError> {
+        let Self::Simulated(time) = self else {
+            return Ok(None);
+        };
+        let missing = |what: String, hint: &str| LabError::Missing {
+            what,
+            hint: format!("{hint}, or use --time host"),
+        };
+        if qemu.version < SINCE {
+            let what = format!("simulated time in QEMU {}", qemu.version_text());
+            let hint = format!("it needs QEMU {} or later", qemu::dotted(SINCE));
+            return Err(missing(what, &hint));
+        }
+        if !cfg!(target_arch = "x86_64") {
+            let what = "simulated time on this host".to_owned();
+            return Err(missing(what, "it needs a host of x86-64"));
+        }
+        Ok(Some(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_is_read_as_it_is_shown() {
+        let time = SimulatedTime {
+            instruction_ps: 250,
+            window_ns: 40,
+            seed: 7,
+        };
+        assert_eq!(time.to_string().parse(), Ok(TimeSpec::Simulated(time)));
+        assert_eq!("host".parse(), Ok(TimeSpec::Host));
+        let default = TimeSpec::Simulated(SimulatedTime::default());
+        assert_eq!("simulated".parse(), Ok(default));
+        assert_eq!("simulated,seed=0".parse(), Ok(default));
+        for wrong in [
+            "",
+            "real",
+            "instruction=0",
+            "instruction=x",
+            "window=-1",
+            "window=2e6",
+            "seed=1.5",
+            "simulated,host",
+            "instruction=nan",
+        ] {
+            assert!(wrong.parse::<TimeSpec>().is_err(), "{wrong}");
+        }
+    }
+}
