@@ -16,6 +16,7 @@ use crate::error::ExperimentError;
 use crate::estimate::Estimate;
 use crate::experiment::{BoxError, Experiment};
 use crate::fingerprint::fingerprint;
+use crate::guest_time::GuestTime;
 use crate::outcome::{Ended, Outcome, Sampled};
 use crate::progress::{Begun, Progress, Silent, Step};
 use crate::resources::Resources;
@@ -121,8 +122,13 @@ pub fn carry_out_with<E: Experiment>(
         total: total.max(already as u64),
         already: already as u64,
     });
+    let time = GuestTime::stopped(machine).map_err(|error| ExperimentError::Setup {
+        run: named,
+        error: error.into(),
+    })?;
     let mut work = Work {
         experiment,
+        time,
         options: &mut options,
         store,
         cancel,
@@ -283,6 +289,7 @@ fn begin<E: Experiment>(
 /// A run at work.
 struct Work<'a, E: Experiment> {
     experiment: &'a mut E,
+    time: GuestTime,
     options: &'a mut Options,
     store: &'a mut Store,
     cancel: &'a AtomicBool,
@@ -348,8 +355,14 @@ impl<E: Experiment> Work<'_, E> {
     /// One sample with what has to be made before and removed after it. What could not be removed is a warning.
     fn prepared(&mut self, cell: &Cell) -> (Result<E::Sample, BoxError>, Vec<String>) {
         let mark = self.resources.mark();
-        let ready = self.experiment.setup_cell(cell, self.resources);
-        let answer = ready.and_then(|()| self.experiment.run(cell, self.cancel));
+        let sample = || {
+            self.experiment.setup_cell(cell, self.resources)?;
+            self.experiment.run(cell, self.cancel)
+        };
+        let answer = self
+            .time
+            .during(sample)
+            .unwrap_or_else(|error| Err(error.into()));
         let own = self.experiment.teardown_cell(cell);
         let resources = self.resources.remove_since(mark).map_err(BoxError::from);
         let left = [own, resources].into_iter().filter_map(Result::err);

@@ -6,6 +6,7 @@
 //!  cells A B C    B  A  C       C  B  A  ...           what disturbs the machine for a while disturbs all cells
 //!                 │
 //!                 ├─ settings of the cell, where they are not so already (a lease: undone whatever happens)
+//!                 ├─ in a guest of simulated time: that begins here, and ends after the sample
 //!                 ├─ Experiment::setup_cell: servers, files, devices, in a lease as well
 //!                 ├─ Experiment::run ─► sample, or why there is none
 //!                 ├─ Store::add_sample: on disk before the next one begins
@@ -20,6 +21,8 @@ mod error;
 mod estimate;
 mod experiment;
 mod fingerprint;
+mod guest_time;
+mod lab;
 mod outcome;
 pub mod progress;
 mod recording;
@@ -33,6 +36,7 @@ pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;
+pub use lab::{AskError, LabHost};
 pub use nearfar_lease::Process;
 pub use nearfar_placement::change::Change;
 pub use nearfar_runs::{

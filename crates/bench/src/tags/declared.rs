@@ -3,7 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Resources, Values};
+use nearfar_experiment::{
+    BoxError, Cell, Experiment, Factor, LabHost, Level, Metric, Resources, Values,
+};
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_tags::Builder;
 use serde::Serialize;
@@ -18,7 +20,7 @@ use super::sample::{self, Sample};
 use super::take::{Completion, Spec, take};
 use super::topology::topology;
 use super::{ALONE, DEPTH, DISTANCE, EXPERIMENT, POLICY};
-use crate::lab_counts::LabCounts;
+use crate::line_transfers::LineTransfers;
 use crate::mapping::Mapping;
 use crate::probe::default_buffer_bytes;
 use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
@@ -162,7 +164,7 @@ pub(crate) struct TagsExperiment<'a> {
     memory: Option<Mapping>,
     /// Where the memory is not as it should be; of every sample.
     memory_warnings: Vec<String>,
-    counts: Option<LabCounts>,
+    counts: Option<LabHost>,
 }
 
 pub(crate) fn make<'a>(
@@ -181,7 +183,7 @@ pub(crate) fn make<'a>(
         allowed,
         memory: None,
         memory_warnings: Vec::new(),
-        counts: LabCounts::of(machine),
+        counts: LineTransfers::host(machine),
     };
     let mut notes = Vec::new();
     if context.is_measured_here {

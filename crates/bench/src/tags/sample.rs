@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::groups::Groups;
 use super::worker::Measured;
 use super::{CPU_PER_OPERATION, OPERATIONS, SYSTEM_SHARE};
-use crate::lab_counts::LineTransfers;
+use crate::line_transfers::LineTransfers;
 
 /// One sample.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

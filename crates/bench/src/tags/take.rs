@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::BoxError;
+use nearfar_experiment::{BoxError, LabHost};
 use nearfar_machine::CpuId;
 use nearfar_proc::affinity;
 use nearfar_tags::Steals;
@@ -17,7 +17,7 @@ use super::groups::Groups;
 use super::sample::{Meanwhile, Sample, StealCounts};
 use super::worker::{ENDED, MEASURING, Measured, Shared, WARMING_UP, Worker};
 use crate::conditions::Ticks;
-use crate::lab_counts::{CountsError, LabCounts, LineTransfers};
+use crate::line_transfers::LineTransfers;
 
 /// Between two looks at whether it was cancelled.
 const CANCEL_CHECK: Duration = Duration::from_millis(20);
@@ -69,7 +69,7 @@ pub(super) struct Spec<'a> {
     pub(super) time: Duration,
     pub(super) device: Config,
     /// Who counts line transfers; `None` where they are not counted.
-    pub(super) counts: Option<&'a LabCounts>,
+    pub(super) counts: Option<&'a LabHost>,
 }
 
 /// Measures.
@@ -135,16 +135,16 @@ pub(super) fn take(
 
 /// What is counted outside the workers, at one moment.
 struct Reading {
-    transfers: Option<Result<LineTransfers, CountsError>>,
+    transfers: Option<Result<LineTransfers, String>>,
     steals: Option<Steals>,
     ticks: Ticks,
 }
 
 impl Reading {
-    fn now(tags: &Allocator, counts: Option<&LabCounts>) -> Self {
+    fn now(tags: &Allocator, counts: Option<&LabHost>) -> Self {
         let ticks = Ticks::now();
         Self {
-            transfers: counts.map(LabCounts::transfers),
+            transfers: counts.map(LineTransfers::so_far),
             steals: tags.steals(),
             ticks,
         }

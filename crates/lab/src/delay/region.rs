@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -23,6 +24,8 @@ const OPEN: u64 = 2;
 const DOORBELLS: usize = 88;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 9;
+/// How long the gate may take to open or close.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Words of a controller's doorbells: start, bytes, stride, node.
 const DOORBELL_WORDS: usize = 4;
 
@@ -130,6 +133,26 @@ impl DelayRegion {
     /// begins at the guest's next idle moment or the next piece of new code that any of its CPUs runs.
     pub fn open(&self) {
         self.word(GATE).store(1, Relaxed);
+    }
+
+    /// Starts or ends the delays and simulated time, and waits until that is done, but not for ever: the guest does it at its next
+    /// idle moment. Returns whether it is done.
+    pub(crate) fn switch(&self, open: bool) -> bool {
+        match open {
+            true => self.open(),
+            false => self.close(),
+        }
+        let started = Instant::now();
+        let is_done = || (self.word(STATE).load(Relaxed) == OPEN) == open;
+        while !is_done() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        is_done()
+    }
+
+    /// Whether the guest has simulated time.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.setup.time.is_some()
     }
 
     /// Whether doorbells are delayed, so that they have to be known.

@@ -13,7 +13,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
 
 use nearfar_machine::NodeId;
 use serde_json::{Value, json};
@@ -202,11 +201,8 @@ impl Guest {
     /// for the address of an access during such a change. The gate closes at the vCPUs' next idle moment, so this waits for it,
     /// but not for ever: a guest that is busy is plugged all the same.
     fn suspend_delays(&self) {
-        let Some(delays) = &self.delays else { return };
-        delays.close();
-        let started = Instant::now();
-        while delays.counts().counting && started.elapsed() < GATE_PATIENCE {
-            std::thread::sleep(Duration::from_millis(5));
+        if let Some(delays) = &self.delays {
+            delays.switch(false);
         }
     }
 
@@ -224,9 +220,6 @@ impl Guest {
         Ok(())
     }
 }
-
-/// How long the gate may take to close.
-const GATE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The id of the device that is plugged into a port, or behind a bridge there.
 fn plugged_id(port: &str) -> String {

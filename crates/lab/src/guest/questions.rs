@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `plug DEVICE [node=N]` | `ok` once QEMU has the device; `ok NAME` for one that drmgr has to configure |
 //! | `plugged` | `ok`; delays, which ended for the plug, begin again |
+//! | `time simulated`, `time host` | `ok` once simulated time has begun, or has ended |
 //! | `counts` | `ok` and the line transfers of all vCPUs so far, as JSON ([`Transfers`]) |
 //!
 //! Any other answer says why there is none of these.
@@ -25,6 +26,10 @@ enum QuestionError {
     NoDelays,
     #[error("delays are suspended, so nothing is counted")]
     NotCounting,
+    #[error("the guest follows the host's time")]
+    HostTime,
+    #[error("the guest's CPUs did not reach a point where its time can change")]
+    Gate,
 }
 
 /// Line transfers of all vCPUs since the guest started.
@@ -65,6 +70,14 @@ impl Guest {
             "plugged" => {
                 self.resume_delays().map_err(PlugError::from)?;
                 Ok(ok())
+            }
+            "time simulated" | "time host" => {
+                let delays = self.delays.as_ref().filter(|delays| delays.is_simulated());
+                let delays = delays.ok_or(QuestionError::HostTime)?;
+                match delays.switch(words == "time simulated") {
+                    true => Ok(ok()),
+                    false => Err(QuestionError::Gate),
+                }
             }
             "counts" => {
                 let counts = self.delay_counts().ok_or(QuestionError::NoDelays)?;
