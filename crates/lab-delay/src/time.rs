@@ -18,7 +18,7 @@ pub mod preload;
 pub mod turns;
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,8 @@ pub const LIMIT_PS: u64 = 1 << 62;
 /// How far a vCPU goes that waits for none: the gate is looked at in between.
 const MOST_ROOM_PS: u64 = 1_000_000_000;
 const PS_PER_NS: u64 = 1000;
+/// How long nothing may go on before that is said, by the host's clock.
+const STALL_NS: u64 = 5_000_000_000;
 
 thread_local! {
     /// The vCPU that this thread runs.
@@ -61,6 +63,9 @@ pub struct Time<C> {
     ahead_ps: AtomicI64,
     /// The latest time that any clock has shown.
     shown_ps: AtomicU64,
+    /// The time that the main loop's thread saw last: its timeouts count from there.
+    main_loop_saw_ps: AtomicU64,
+    has_stalled: AtomicBool,
     counter: Counter,
 }
 
@@ -101,7 +106,9 @@ impl<C: Counters> Time<C> {
             origin_ns: preload::host_ns(),
             ahead_ps: AtomicI64::new(0),
             shown_ps: AtomicU64::new(0),
-            counter: Counter::calibrated(),
+            main_loop_saw_ps: AtomicU64::new(0),
+            has_stalled: AtomicBool::new(false),
+            counter: Counter::started(),
         })
     }
 
@@ -329,7 +336,11 @@ impl<C: Counters> Time<C> {
                 _ => self.turns().now_ps(),
             }
         };
-        self.shown_ps.fetch_max(ps, Relaxed).max(ps)
+        let shown_ps = self.shown_ps.fetch_max(ps, Relaxed).max(ps);
+        if preload::is_main_thread() {
+            self.main_loop_saw_ps.store(shown_ps, Relaxed);
+        }
+        shown_ps
     }
 
     /// The time stamp counter.
@@ -345,6 +356,21 @@ impl<C: Counters> Time<C> {
         self.origin_ns + self.shown_ps() / PS_PER_NS
     }
 
+    /// Says once which vCPUs have neither run nor been idle for long.
+    fn say_stall(&self, turns: &Turns) {
+        if !self.has_stalled.swap(true, Relaxed) {
+            let states = turns.busy_states();
+            let states: Vec<String> = states.map(|(vcpu, it)| format!("{vcpu} {it:?}")).collect();
+            let seconds = STALL_NS / 1_000_000_000;
+            // `eprintln!` panics when stderr is closed.
+            let _ = writeln!(
+                io::stderr(),
+                "nearfar-lab-delay: simulated time has not gone on for {seconds} s; vCPUs: {}",
+                states.join(", ")
+            );
+        }
+    }
+
     /// Waits as the main loop does: for events until a timeout in simulated time. `wait` waits for events and for the
     /// descriptor that is given to it, at most so many nanoseconds of the host.
     fn main_loop_waits(
@@ -358,8 +384,11 @@ impl<C: Counters> Time<C> {
             drop(turns);
             return wait(event, timeout_ns);
         }
-        turns.main_loop_waits(timeout_ns.map(|ns| ns.saturating_mul(PS_PER_NS)));
+        let saw_ps = self.main_loop_saw_ps.load(Relaxed);
+        let due = |ns: u64| saw_ps.saturating_add(ns.saturating_mul(PS_PER_NS));
+        turns.main_loop_waits(timeout_ns.map(due));
         loop {
+            let given = turns.given();
             let turn = turns.decide();
             if let Turn::Of(vcpu) = turn {
                 self.vcpus[vcpu].has_turn.notify_one();
@@ -370,9 +399,15 @@ impl<C: Counters> Time<C> {
             let waited = match turn {
                 Turn::MainLoop => wait(event, Some(0)),
                 Turn::AllIdle => wait(event, rest_ps.map(|rest| rest.div_ceil(PS_PER_NS))),
-                Turn::Of(_) | Turn::Later => wait(event, None),
+                Turn::Of(_) | Turn::Later => wait(event, Some(STALL_NS)),
             };
             turns = self.turns();
+            if matches!(turn, Turn::Of(_) | Turn::Later)
+                && turns.given() <= given + 1
+                && preload::host_ns() >= started_ns + STALL_NS
+            {
+                self.say_stall(&turns);
+            }
             match turn {
                 Turn::MainLoop => turns.main_loop_has_nothing(),
                 Turn::AllIdle => {

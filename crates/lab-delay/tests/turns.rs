@@ -54,7 +54,7 @@ fn the_seed_chooses_who_is_first_among_equals() {
 #[test]
 fn no_vcpu_passes_a_timer_before_its_handler_has_run() {
     let mut turns = ready(2);
-    turns.main_loop_waits(Some(120));
+    turns.main_loop_waits(Some(1120));
     assert_eq!(execute(&mut turns, WINDOW), 0);
     assert_eq!(turns.local_ps(0), 1120);
     assert_eq!((execute(&mut turns, WINDOW), turns.now_ps()), (1, 1120));

@@ -4,17 +4,24 @@
 //! In a thread that runs a vCPU the instruction is made to fault (`PR_SET_TSC`, prctl(2)), and the handler of the signal
 //! answers from simulated time. The guest has measured the counter's frequency at boot, so it stays the host's.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use super::preload;
 
-/// How long the frequency is measured.
-const MEASURED_NS: u64 = 20_000_000;
+/// The frequency is rounded to this, in Hz: the same guest then has the same one at each start, whatever a measurement of some
+/// seconds is wrong by.
+const STEP_HZ: f64 = 10_000.0;
+const PS_PER_S: f64 = 1e12;
+/// How often both clocks are read for one pair of readings: the host may run another task in between.
+const READINGS: usize = 16;
 
 /// The counter in simulated time.
 #[derive(Debug)]
 pub struct Counter {
-    ticks_per_ps: f64,
+    started: Reading,
+    /// Once it has begun.
+    ticks_per_ps: OnceLock<f64>,
     /// Simulated time when it began last, and the counter then.
     begun_ps: AtomicU64,
     begun_ticks: AtomicU64,
@@ -22,19 +29,40 @@ pub struct Counter {
     ahead_ticks: AtomicI64,
 }
 
+/// The host's clock, which no other program corrects, and its counter at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    ns: u64,
+    ticks: u64,
+}
+
+impl Reading {
+    fn now() -> Self {
+        let read = |_| {
+            let (before, ns, after) = (host_ticks(), preload::host_raw_ns(), host_ticks());
+            let took = after.wrapping_sub(before);
+            let ticks = before.wrapping_add(took / 2);
+            (took, Self { ns, ticks })
+        };
+        let readings = (0..READINGS).map(read);
+        let best = readings.min_by_key(|(took, _)| *took);
+        best.map_or(Self { ns: 0, ticks: 0 }, |(_, reading)| reading)
+    }
+
+    fn ticks_per_ps(&self, later: &Self) -> f64 {
+        let ticks = later.ticks.wrapping_sub(self.ticks) as f64;
+        let hz = ticks * 1e9 / later.ns.saturating_sub(self.ns).max(1) as f64;
+        (hz / STEP_HZ).round() * STEP_HZ / PS_PER_S
+    }
+}
+
 impl Counter {
-    /// Measures the host's counter, and answers for the instruction where it faults.
-    pub fn calibrated() -> Self {
+    /// Begins to measure the host's counter, and answers for the instruction where it faults.
+    pub fn started() -> Self {
         handle_faults();
-        let (start_ns, start) = (preload::host_ns(), host_ticks());
-        let mut now_ns = start_ns;
-        while now_ns < start_ns + MEASURED_NS {
-            std::hint::spin_loop();
-            now_ns = preload::host_ns();
-        }
-        let ticks = host_ticks().wrapping_sub(start);
         Self {
-            ticks_per_ps: ticks as f64 / ((now_ns - start_ns) as f64 * 1000.0),
+            started: Reading::now(),
+            ticks_per_ps: OnceLock::new(),
             begun_ps: AtomicU64::new(0),
             begun_ticks: AtomicU64::new(0),
             ahead_ticks: AtomicI64::new(0),
@@ -42,6 +70,8 @@ impl Counter {
     }
 
     pub fn begin(&self, now_ps: u64) {
+        let measure = || self.started.ticks_per_ps(&Reading::now());
+        self.ticks_per_ps.get_or_init(measure);
         self.begun_ps.store(now_ps, Relaxed);
         self.begun_ticks.store(self.outside(), Relaxed);
     }
@@ -54,7 +84,7 @@ impl Counter {
     /// The counter at a moment of simulated time.
     pub fn at(&self, ps: u64) -> u64 {
         let ps = ps.saturating_sub(self.begun_ps.load(Relaxed));
-        let ticks = (ps as f64 * self.ticks_per_ps) as u64;
+        let ticks = (ps as f64 * self.ticks_per_ps.get().unwrap_or(&0.0)) as u64;
         self.begun_ticks.load(Relaxed).wrapping_add(ticks)
     }
 
@@ -94,7 +124,7 @@ fn host_ticks() -> u64 {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn host_ticks() -> u64 {
-    preload::host_ns()
+    preload::host_raw_ns()
 }
 
 fn handle_faults() {
@@ -137,4 +167,20 @@ unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: 
 unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: restores what the process had before.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_that_are_a_little_wrong_give_the_same_frequency() {
+        let at = |ns, ticks| Reading { ns, ticks };
+        let started = at(1000, 50);
+        for wrong in [-60i64, 0, 60] {
+            let ticks = (5_799_992_000i64 + 50 + wrong) as u64;
+            let ticks_per_ps = started.ticks_per_ps(&at(2_000_001_000, ticks));
+            assert_eq!(ticks_per_ps, 2.9e-3, "{wrong}");
+        }
+    }
 }

@@ -11,6 +11,7 @@
 //!
 //! Without a plugin, and while the gate is closed, they do what the library's do.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::os::fd::RawFd;
@@ -78,12 +79,21 @@ pub fn is_effective() -> bool {
 
 /// The host's monotonic clock.
 pub(super) fn host_ns() -> u64 {
+    host_clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// The same without corrections of its frequency.
+pub(super) fn host_raw_ns() -> u64 {
+    host_clock_ns(libc::CLOCK_MONOTONIC_RAW)
+}
+
+fn host_clock_ns(clock: clockid_t) -> u64 {
     let mut time = timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the pointer is to the value above; the monotonic clock exists on every Linux.
-    unsafe { original::clock_gettime()(libc::CLOCK_MONOTONIC, &mut time) };
+    unsafe { original::clock_gettime()(clock, &mut time) };
     time.tv_sec as u64 * NS + time.tv_nsec as u64
 }
 
@@ -92,9 +102,17 @@ pub(super) fn ticks() -> u64 {
     plugin::time().map_or(0, |time| time.ticks())
 }
 
+/// Whether this is QEMU's first thread, which runs its main loop.
 pub(super) fn is_main_thread() -> bool {
-    // SAFETY: both only read numbers.
-    unsafe { libc::gettid() == libc::getpid() }
+    thread_local! {
+        static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
+    }
+    IS_MAIN.get().unwrap_or_else(|| {
+        // SAFETY: both only read numbers.
+        let is_main = unsafe { libc::gettid() == libc::getpid() };
+        IS_MAIN.set(Some(is_main));
+        is_main
+    })
 }
 
 /// Makes an event descriptor readable.

@@ -67,6 +67,7 @@ pub struct Turns {
     now_ps: u64,
     main_loop: MainLoop,
     is_notified: bool,
+    given: u64,
 }
 
 impl Turns {
@@ -85,7 +86,18 @@ impl Turns {
             now_ps,
             main_loop: MainLoop::Busy,
             is_notified: false,
+            given: 0,
         }
+    }
+
+    /// How many turns there were.
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// The vCPUs that have something to do, and what their threads do.
+    pub fn busy_states(&self) -> impl Iterator<Item = (usize, State)> + '_ {
+        self.busy().map(|vcpu| (vcpu, self.state(vcpu)))
     }
 
     /// The machine's time: no vCPU that has something to do is before it. It never goes back.
@@ -156,10 +168,9 @@ impl Turns {
         it.state = State::Coming;
     }
 
-    /// The main loop waits for events, at most until a timer is due after so long.
-    pub fn main_loop_waits(&mut self, timeout_ps: Option<u64>) {
-        let due = |timeout: u64| self.now_ps.saturating_add(timeout);
-        self.main_loop = MainLoop::Waits(timeout_ps.map_or(u64::MAX, due));
+    /// The main loop waits for events, at most until its next timer is due.
+    pub fn main_loop_waits(&mut self, due_ps: Option<u64>) {
+        self.main_loop = MainLoop::Waits(due_ps.unwrap_or(u64::MAX));
     }
 
     /// The main loop has something to do.
@@ -235,6 +246,7 @@ impl Turns {
         it.state = State::Running;
         it.room_ps = room_ps;
         it.must_leave = false;
+        self.given += 1;
         Turn::Of(vcpu)
     }
 
