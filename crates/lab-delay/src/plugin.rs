@@ -67,6 +67,7 @@ enum PluginError {
 pub struct Clocks {
     qemu: TimeFunctions,
     words: Words,
+    region: Region,
 }
 
 // SAFETY: the scoreboard is QEMU's, whose functions look up a vCPU's own word in it.
@@ -75,7 +76,7 @@ unsafe impl Send for Clocks {}
 unsafe impl Sync for Clocks {}
 
 impl Clocks {
-    fn new() -> Result<Self, MissingFunction> {
+    fn new(region: Region) -> Result<Self, MissingFunction> {
         let qemu = TimeFunctions::find()?;
         // SAFETY: called while the plugin is installed.
         let scoreboard = unsafe { (qemu.scoreboard)(size_of::<u64>()) };
@@ -83,7 +84,11 @@ impl Clocks {
             scoreboard,
             offset: 0,
         };
-        Ok(Self { qemu, words })
+        Ok(Self {
+            qemu,
+            words,
+            region,
+        })
     }
 }
 
@@ -96,6 +101,10 @@ impl time::Counters for Clocks {
     fn set(&self, vcpu: usize, ps: u64) {
         // SAFETY: as above.
         unsafe { (self.qemu.set)(self.words, vcpu as c_uint, ps) };
+    }
+
+    fn passed(&self, ns: u64) {
+        self.region.set_simulated_ns(ns);
     }
 }
 
@@ -185,7 +194,7 @@ impl Plugin {
         if config.time.is_some() && !time::preload::is_effective() {
             return Err(PluginError::NotPreloaded);
         }
-        let clocks = config.time.map(|_| Clocks::new()).transpose()?;
+        let clocks = config.time.map(|_| Clocks::new(region)).transpose()?;
         let with_clocks = config.time.zip(clocks);
         let time = with_clocks.map(|(time, clocks)| Time::new(time, config.cpus.len(), clocks));
         let time = time.transpose()?;
@@ -227,7 +236,7 @@ impl Plugin {
         // SAFETY: the block is valid during the callback, and so are its instructions.
         unsafe {
             let instructions = (self.qemu.instructions)(block);
-            if let (Some(Clocks { qemu, words }), Some(time)) = (self.clocks, &self.time) {
+            if let (Some(Clocks { qemu, words, .. }), Some(time)) = (self.clocks, &self.time) {
                 let ps = instructions as u64 * time.ps_per_instruction();
                 let (limit, nothing) = (time::LIMIT_PS, ptr::null_mut());
                 (qemu.on_block_if)(

@@ -4,7 +4,7 @@
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
 //!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
-//!     8  layout, 2         48  vCPUs                            0 accesses        40 transfers, other node
+//!     8  layout, 3         48  vCPUs                            0 accesses        40 transfers, other node
 //!    16  bytes in all      56  memory nodes                     8 cache hits      48 nanoseconds of delay
 //!    24  config's offset   64  stride of a vCPU's counters     16 near            56 doorbell writes, near
 //!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             64 doorbell writes, far
@@ -12,9 +12,10 @@
 //!                              1 closed, 2 open                72 misses to memory of the first node, the second ...
 //!                          88  offset of the doorbells            (nodes in ascending order as in the config)
 //!                          96  controllers there is room for
+//!                         104  nanoseconds of simulated time that have passed
 //!   offset of the doorbells: how many controllers there are, then for each: first guest physical address, bytes, stride, node
 //! ```
-//! Everything but the state and the counters is written before QEMU starts; the gate and the doorbells may change at any time.
+//! Everything but the state, the time and the counters is written before QEMU starts; the gate and the doorbells may change at any time.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -28,7 +29,7 @@ use crate::model::doorbell::{self, Doorbells};
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
 /// The layout that is understood here.
-pub const LAYOUT: u64 = 2;
+pub const LAYOUT: u64 = 3;
 
 const BYTES: usize = 16;
 const CONFIG: usize = 24;
@@ -41,7 +42,8 @@ const GATE: usize = 72;
 const STATE: usize = 80;
 const DOORBELLS: usize = 88;
 const CONTROLLERS: usize = 96;
-const HEADER: usize = 104;
+const SIMULATED: usize = 104;
+const HEADER: usize = 112;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 9;
 
@@ -193,6 +195,11 @@ impl Region {
     /// Writes the state, for the host.
     pub fn set_state(&self, state: State) {
         self.at(STATE).store(state as u64, Relaxed);
+    }
+
+    /// Writes how many nanoseconds of simulated time have passed, for the host.
+    pub fn set_simulated_ns(&self, ns: u64) {
+        self.at(SIMULATED).store(ns, Relaxed);
     }
 
     /// vCPUs there is room for.

@@ -20,8 +20,12 @@ pub mod turns;
 use std::cell::Cell;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 
 use crate::config::TimeConfig;
 use counter::Counter;
@@ -38,13 +42,14 @@ const STALL_NS: u64 = 5_000_000_000;
 thread_local! {
     /// The vCPU that this thread runs.
     static VCPU: Cell<Option<usize>> = const { Cell::new(None) };
-    static IS_TRAPPED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A vCPU's counter of picoseconds: QEMU's code adds to it.
 pub trait Counters {
     fn get(&self, vcpu: usize) -> u64;
     fn set(&self, vcpu: usize, ps: u64);
+    /// So many nanoseconds of simulated time have passed, outside of it not counted.
+    fn passed(&self, ns: u64);
 }
 
 /// Local times, turns, and what the clocks show.
@@ -61,6 +66,9 @@ pub struct Time<C> {
     origin_ns: u64,
     /// How far the guest's clocks are from the host's outside of simulated time.
     ahead_ps: AtomicI64,
+    /// How much time had passed outside of simulated time when it began last, and when it ended last.
+    outside_ps: AtomicU64,
+    ended_ps: AtomicU64,
     /// The latest time that any clock has shown.
     shown_ps: AtomicU64,
     /// The time that the main loop's thread saw last: its timeouts count from there.
@@ -74,7 +82,9 @@ struct Vcpu {
     /// Local time when the counter was set, and what it was set to.
     base_ps: AtomicU64,
     set_ps: AtomicU64,
-    has_turn: Condvar,
+    /// Its thread, once it has asked for a turn: it sleeps until it has one.
+    thread: OnceLock<Thread>,
+    has_turn: AtomicBool,
     is_idle: AtomicBool,
     /// The condition that its thread waits for while it is idle or blocked; 0 if it has never waited.
     condition: AtomicUsize,
@@ -105,6 +115,8 @@ impl<C: Counters> Time<C> {
             event: unsafe { OwnedFd::from_raw_fd(event) },
             origin_ns: preload::host_ns(),
             ahead_ps: AtomicI64::new(0),
+            outside_ps: AtomicU64::new(0),
+            ended_ps: AtomicU64::new(0),
             shown_ps: AtomicU64::new(0),
             main_loop_saw_ps: AtomicU64::new(0),
             has_stalled: AtomicBool::new(false),
@@ -129,10 +141,13 @@ impl<C: Counters> Time<C> {
         *turns = Turns::new(self.vcpus.len(), window_ps, self.config.seed, now_ps);
         for (number, vcpu) in self.vcpus.iter().enumerate() {
             self.set(number, now_ps, 0);
+            vcpu.has_turn.store(false, Relaxed);
             if !vcpu.is_idle.load(Relaxed) {
                 turns.wake(number, now_ps);
             }
         }
+        let outside_ps = now_ps - self.ended_ps.load(Relaxed);
+        self.outside_ps.fetch_add(outside_ps, Relaxed);
         self.counter.begin(now_ps);
         self.is_on.store(true, Relaxed);
         self.wake_main_loop();
@@ -146,12 +161,15 @@ impl<C: Counters> Time<C> {
         let now_ps = locals.max(turns.now_ps()).max(self.shown_ps.load(Relaxed));
         let ahead = now_ps as i64 - self.host_since_start_ps() as i64;
         self.ahead_ps.store(ahead, Relaxed);
+        self.ended_ps.store(now_ps, Relaxed);
+        self.show_passed(now_ps);
         self.counter.end(now_ps);
         self.is_on.store(false, Relaxed);
         drop(turns);
-        for vcpu in &self.vcpus {
-            vcpu.has_turn.notify_all();
-        }
+        self.vcpus
+            .iter()
+            .filter_map(|vcpu| vcpu.thread.get())
+            .for_each(Thread::unpark);
         self.wake_main_loop();
     }
 
@@ -169,20 +187,15 @@ impl<C: Counters> Time<C> {
         if !self.is_on() {
             return;
         }
-        self.trap();
+        self.prepare_thread(vcpu);
+        let it = &self.vcpus[vcpu];
         let mut turns = self.turns();
         self.fold(vcpu, &mut turns);
         turns.ask(vcpu);
-        self.go_on(&mut turns);
-        while turns.state(vcpu) != State::Running {
-            let waited = self.vcpus[vcpu].has_turn.wait(turns);
-            turns = waited.unwrap_or_else(PoisonError::into_inner);
-            if !self.is_on() {
-                return;
-            }
+        self.go_on(turns);
+        while !it.has_turn.swap(false, Acquire) && self.is_on() {
+            thread::park();
         }
-        let room_ps = turns.room_ps(vcpu).min(MOST_ROOM_PS);
-        self.set(vcpu, turns.local_ps(vcpu), room_ps);
     }
 
     /// A vCPU has nothing to do any more.
@@ -193,7 +206,7 @@ impl<C: Counters> Time<C> {
             let mut turns = self.turns();
             self.fold(vcpu, &mut turns);
             turns.idle(vcpu);
-            self.go_on(&mut turns);
+            self.go_on(turns);
         }
     }
 
@@ -201,11 +214,23 @@ impl<C: Counters> Time<C> {
     pub fn resume(&self, vcpu: usize) {
         VCPU.set(Some(vcpu));
         self.vcpus[vcpu].is_idle.store(false, Relaxed);
+        // Outside of simulated time as well: the counter is no longer the host's, and has to be the same on all vCPUs.
+        if self.counter.has_begun() {
+            self.prepare_thread(vcpu);
+        }
         if self.is_on() {
             let mut turns = self.turns();
             let now_ps = turns.now_ps();
             turns.wake(vcpu, now_ps);
         }
+    }
+
+    /// From now on this thread of a vCPU sees the counter of simulated time, and can be woken.
+    fn prepare_thread(&self, vcpu: usize) {
+        self.vcpus[vcpu].thread.get_or_init(|| {
+            self.counter.trap_on_this_thread();
+            thread::current()
+        });
     }
 
     /// This thread is about to wait for a condition of QEMU.
@@ -227,7 +252,7 @@ impl<C: Counters> Time<C> {
             None if preload::is_main_thread() => turns.block(None),
             None => return,
         }
-        self.go_on(&mut turns);
+        self.go_on(turns);
     }
 
     /// This thread wakes those that wait for a condition, or one of them.
@@ -288,14 +313,39 @@ impl<C: Counters> Time<C> {
     }
 
     /// Gives the turn to whom it belongs.
-    fn go_on(&self, turns: &mut Turns) -> Turn {
-        let turn = turns.decide();
+    fn go_on(&self, mut turns: MutexGuard<'_, Turns>) {
+        let turn = self.decide(&mut turns);
+        // The thread that is woken needs them.
+        drop(turns);
         match turn {
-            Turn::Of(vcpu) => self.vcpus[vcpu].has_turn.notify_one(),
+            Turn::Of(vcpu) => self.wake(vcpu),
             Turn::MainLoop | Turn::AllIdle => self.wake_main_loop(),
             Turn::Later => {}
         }
+    }
+
+    /// Decides whose turn it is, and lets a vCPU have it.
+    fn decide(&self, turns: &mut Turns) -> Turn {
+        let turn = turns.decide();
+        self.show_passed(turns.now_ps());
+        if let Turn::Of(vcpu) = turn {
+            let room_ps = turns.room_ps(vcpu).min(MOST_ROOM_PS);
+            self.set(vcpu, turns.local_ps(vcpu), room_ps);
+            self.vcpus[vcpu].has_turn.store(true, Release);
+        }
         turn
+    }
+
+    fn show_passed(&self, now_ps: u64) {
+        let passed_ps = now_ps.saturating_sub(self.outside_ps.load(Relaxed));
+        self.counters.passed(passed_ps / PS_PER_NS);
+    }
+
+    fn wake(&self, vcpu: usize) {
+        let is_other = VCPU.get() != Some(vcpu);
+        if let Some(thread) = self.vcpus[vcpu].thread.get().filter(|_| is_other) {
+            thread.unpark();
+        }
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -304,13 +354,6 @@ impl<C: Counters> Time<C> {
 
     fn wake_main_loop(&self) {
         preload::signal(self.event.as_raw_fd());
-    }
-
-    /// Traps the time stamp counter on this thread from the first simulated moment on.
-    fn trap(&self) {
-        if !IS_TRAPPED.replace(true) {
-            self.counter.trap_on_this_thread();
-        }
     }
 
     fn host_since_start_ps(&self) -> u64 {
@@ -362,12 +405,13 @@ impl<C: Counters> Time<C> {
             let states = turns.busy_states();
             let states: Vec<String> = states.map(|(vcpu, it)| format!("{vcpu} {it:?}")).collect();
             let seconds = STALL_NS / 1_000_000_000;
-            // `eprintln!` panics when stderr is closed.
-            let _ = writeln!(
-                io::stderr(),
-                "nearfar-lab-delay: simulated time has not gone on for {seconds} s; vCPUs: {}",
+            let text = format!(
+                "nearfar-lab-delay: simulated time has not gone on for {seconds} s; vCPUs: {}\n",
                 states.join(", ")
             );
+            // At once: a write of eight bytes may be a notice to the main loop (`has_notified`), and waits for this lock. `eprintln!`
+            // panics when stderr is closed.
+            let _ = io::stderr().write_all(text.as_bytes());
         }
     }
 
@@ -389,15 +433,17 @@ impl<C: Counters> Time<C> {
         turns.main_loop_waits(timeout_ns.map(due));
         loop {
             let given = turns.given();
-            let turn = turns.decide();
-            if let Turn::Of(vcpu) = turn {
-                self.vcpus[vcpu].has_turn.notify_one();
-            }
+            let turn = self.decide(&mut turns);
             let rest_ps = turns.due_ps().map(|due| due.saturating_sub(turns.now_ps()));
+            let jumps_ps = rest_ps.filter(|_| self.config.jumps_when_idle);
             drop(turns);
+            if let Turn::Of(vcpu) = turn {
+                self.wake(vcpu);
+            }
             let started_ns = preload::host_ns();
             let waited = match turn {
                 Turn::MainLoop => wait(event, Some(0)),
+                Turn::AllIdle if jumps_ps.is_some() => wait(event, Some(0)),
                 Turn::AllIdle => wait(event, rest_ps.map(|rest| rest.div_ceil(PS_PER_NS))),
                 Turn::Of(_) | Turn::Later => wait(event, Some(STALL_NS)),
             };
@@ -412,7 +458,8 @@ impl<C: Counters> Time<C> {
                 Turn::MainLoop => turns.main_loop_has_nothing(),
                 Turn::AllIdle => {
                     let passed_ns = preload::host_ns().saturating_sub(started_ns);
-                    turns.pass(passed_ns.saturating_mul(PS_PER_NS));
+                    let jumped_ps = jumps_ps.filter(|_| waited == Waited::Nothing);
+                    turns.pass(jumped_ps.unwrap_or(passed_ns.saturating_mul(PS_PER_NS)));
                 }
                 Turn::Of(_) | Turn::Later => {}
             }

@@ -120,6 +120,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
             instruction_ps: 250,
             window_ns: 40,
             seed: 7,
+            jumps_when_idle: true,
         };
         let setup = delay::setup(&design, &asked, Some(time), Path::new("plugin.so")).unwrap();
         let config: Config = setup
@@ -130,6 +131,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
             ps_per_instruction: 250,
             window_ps: 40_000,
             seed: 7,
+            jumps_when_idle: true,
         };
         assert_eq!(config.time, Some(expected));
         let model = Model::new(&config).unwrap();

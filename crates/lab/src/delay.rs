@@ -85,9 +85,11 @@ pub fn setup(
     config.push('\n');
     if let Some(time) = time {
         let (speed, window) = (time.instruction_ps, u64::from(time.window_ns) * 1000);
-        let _ = writeln!(config, "time {speed} {window} {}", time.seed);
+        let (seed, jumps) = (time.seed, u8::from(time.jumps_when_idle));
+        let _ = writeln!(config, "time {speed} {window} {seed} {jumps}");
     }
     if let DelaySpec::On(asked) = asked {
+        let asked = &asked.with_scale(time.is_some());
         let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
         let delays = Delays {
             pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,

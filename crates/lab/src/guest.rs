@@ -269,6 +269,11 @@ impl Guest {
         self.delays.as_ref().map(|delays| delays.counts())
     }
 
+    /// How much simulated time has passed in it so far; `None` for a guest of the host's time.
+    pub fn simulated_time(&self) -> Option<Duration> {
+        self.delays.as_ref().and_then(|delays| delays.simulated())
+    }
+
     /// The memory shared with the delay plugin, for a thread that looks at the counts while a command runs.
     pub fn delay_region(&self) -> Option<Arc<DelayRegion>> {
         self.delays.clone()

@@ -21,11 +21,12 @@ pub fn options(guest: &EmulatedGuest) -> Vec<(&'static str, String)> {
             .iter()
             .map(|it| ("append", it.clone())),
     );
+    options.extend(guest.simulated_time.map(|time| ("time", time.to_string())));
+    let is_simulated = guest.simulated_time.is_some();
     match &guest.delays {
-        Some(delays) => options.push(("delay", delay::spec_of(delays))),
+        Some(delays) => options.push(("delay", delay::spec_of(delays, is_simulated))),
         None => options.push(("accel", accel(guest.acceleration).to_owned())),
     }
-    options.extend(guest.simulated_time.map(|time| ("time", time.to_string())));
     options
 }
 
@@ -99,7 +100,7 @@ mod tests {
         };
         let repeated = words(None, Some(time));
         assert!(
-            repeated.ends_with(" --accel=tcg --time=instruction=0.5,window=200,seed=7"),
+            repeated.ends_with(" --time=instruction=0.5,window=200,seed=7 --accel=tcg"),
             "{repeated}"
         );
     }

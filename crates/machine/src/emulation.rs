@@ -63,6 +63,9 @@ pub struct SimulatedTime {
     pub window_ns: u32,
     /// Chooses which CPU is first among equals.
     pub seed: u64,
+    /// Whether time jumps to the next timer while all CPUs are idle, instead of passing at the host's speed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jumps_when_idle: bool,
 }
 
 impl Default for SimulatedTime {
@@ -71,6 +74,7 @@ impl Default for SimulatedTime {
             instruction_ps: 500,
             window_ns: 200,
             seed: 0,
+            jumps_when_idle: false,
         }
     }
 }

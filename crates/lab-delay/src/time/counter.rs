@@ -76,6 +76,11 @@ impl Counter {
         self.begun_ticks.store(self.outside(), Relaxed);
     }
 
+    /// Whether simulated time has ever begun.
+    pub fn has_begun(&self) -> bool {
+        self.ticks_per_ps.get().is_some()
+    }
+
     pub fn end(&self, now_ps: u64) {
         let ahead = self.at(now_ps).wrapping_sub(host_ticks());
         self.ahead_ticks.store(ahead as i64, Relaxed);

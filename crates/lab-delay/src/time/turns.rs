@@ -61,9 +61,11 @@ struct Vcpu {
 #[derive(Debug)]
 pub struct Turns {
     vcpus: Vec<Vcpu>,
+    /// The vCPUs that have something to do, in no order: what is decided takes no time for the others.
+    busy: Vec<usize>,
     window_ps: u64,
-    /// Who is first among equals.
-    first: usize,
+    /// Who is first among equals; then the ones after it, and then those before.
+    first_vcpu: usize,
     now_ps: u64,
     main_loop: MainLoop,
     is_notified: bool,
@@ -81,8 +83,9 @@ impl Turns {
         };
         Self {
             vcpus: vec![idle; vcpus],
+            busy: Vec::with_capacity(vcpus),
             window_ps: window_ps.max(1),
-            first: usize::try_from(seed % vcpus.max(1) as u64).unwrap_or(0),
+            first_vcpu: usize::try_from(seed % vcpus.max(1) as u64).unwrap_or(0),
             now_ps,
             main_loop: MainLoop::Busy,
             is_notified: false,
@@ -97,7 +100,7 @@ impl Turns {
 
     /// The vCPUs that have something to do, and what their threads do.
     pub fn busy_states(&self) -> impl Iterator<Item = (usize, State)> + '_ {
-        self.busy().map(|vcpu| (vcpu, self.state(vcpu)))
+        self.busy.iter().map(|&vcpu| (vcpu, self.state(vcpu)))
     }
 
     /// The machine's time: no vCPU that has something to do is before it. It never goes back.
@@ -133,13 +136,13 @@ impl Turns {
         if it.state == State::Idle {
             it.local_ps = it.local_ps.max(now_ps);
         }
-        it.state = State::Ready;
+        self.enter(vcpu, State::Ready);
     }
 
     /// A vCPU has nothing to do any more.
     pub fn idle(&mut self, vcpu: usize) {
-        self.vcpus[vcpu].state = State::Idle;
-        if self.busy().next().is_none() {
+        self.enter(vcpu, State::Idle);
+        if self.busy.is_empty() {
             self.now_ps = self.now_ps.max(self.vcpus[vcpu].local_ps);
         }
         self.advance();
@@ -149,10 +152,10 @@ impl Turns {
     /// that runs no vCPU.
     pub fn block(&mut self, vcpu: Option<usize>) {
         if let Some(vcpu) = vcpu {
-            self.vcpus[vcpu].state = State::Blocked;
+            self.enter(vcpu, State::Blocked);
         }
-        for (at, it) in self.vcpus.iter_mut().enumerate() {
-            it.must_leave |= it.state != State::Idle && Some(at) != vcpu;
+        for &at in &self.busy {
+            self.vcpus[at].must_leave |= Some(at) != vcpu;
         }
     }
 
@@ -165,7 +168,7 @@ impl Turns {
             State::Blocked => {}
             State::Coming | State::Ready | State::Running => return,
         }
-        it.state = State::Coming;
+        self.enter(vcpu, State::Coming);
     }
 
     /// The main loop waits for events, at most until its next timer is due.
@@ -204,7 +207,7 @@ impl Turns {
 
     /// All vCPUs are idle, and so much time passes, but not past a timer.
     pub fn pass(&mut self, ps: u64) {
-        if self.busy().next().is_none() {
+        if self.busy.is_empty() {
             let to = self.now_ps.saturating_add(ps);
             let to = self.due_ps().map_or(to, |due| to.min(due));
             self.now_ps = self.now_ps.max(to);
@@ -213,37 +216,46 @@ impl Turns {
 
     /// Decides who goes on.
     pub fn decide(&mut self) -> Turn {
-        if self.all(State::Running).next().is_some() {
-            return Turn::Later;
+        let due_ps = self.due_ps().unwrap_or(u64::MAX);
+        let (mut leaving, mut ready, mut is_coming) = (None, None, false);
+        for &at in &self.busy {
+            let it = &self.vcpus[at];
+            match it.state {
+                State::Running => return Turn::Later,
+                State::Coming => is_coming = true,
+                State::Ready => {
+                    let first =
+                        |best: Option<_>| Some(best.map_or(at, |best| self.first(best, at)));
+                    if it.must_leave {
+                        leaving = first(leaving);
+                    }
+                    if it.local_ps < due_ps {
+                        ready = first(ready);
+                    }
+                }
+                State::Blocked | State::Idle => {}
+            }
         }
         // Another thread waits for these, so they wait for nothing: one block each, in order.
-        let leaving = self
-            .all(State::Ready)
-            .filter(|&at| self.vcpus[at].must_leave);
-        if let Some(vcpu) = leaving.min_by_key(|&at| self.order(at)) {
+        if let Some(vcpu) = leaving {
             return self.give(vcpu, 0);
         }
-        if self.all(State::Coming).next().is_some() || self.main_loop == MainLoop::Busy {
+        if is_coming || self.main_loop == MainLoop::Busy {
             return Turn::Later;
         }
         if self.is_notified || self.is_due() {
             return Turn::MainLoop;
         }
-        let before_timer = |at: &usize| {
-            self.due_ps()
-                .is_none_or(|due| self.vcpus[*at].local_ps < due)
-        };
-        let ready = self.all(State::Ready).filter(before_timer);
-        match ready.min_by_key(|&at| self.order(at)) {
+        match ready {
             Some(vcpu) => self.give(vcpu, self.free_ps(vcpu)),
-            None if self.busy().next().is_none() => Turn::AllIdle,
+            None if self.busy.is_empty() => Turn::AllIdle,
             None => Turn::Later,
         }
     }
 
     fn give(&mut self, vcpu: usize, room_ps: u64) -> Turn {
+        self.enter(vcpu, State::Running);
         let it = &mut self.vcpus[vcpu];
-        it.state = State::Running;
         it.room_ps = room_ps;
         it.must_leave = false;
         self.given += 1;
@@ -252,31 +264,38 @@ impl Turns {
 
     /// How far a vCPU may go: the window beyond the one that is furthest behind, and not past a timer.
     fn free_ps(&self, vcpu: usize) -> u64 {
-        let others = self.busy().filter(|&at| at != vcpu);
-        let behind = others.map(|at| self.vcpus[at].local_ps).min();
+        let others = self.busy.iter().filter(|&&at| at != vcpu);
+        let behind = others.map(|&at| self.vcpus[at].local_ps).min();
         let most = behind.map_or(u64::MAX, |behind| behind.saturating_add(self.window_ps));
         let most = self.due_ps().map_or(most, |due| most.min(due));
         most.saturating_sub(self.vcpus[vcpu].local_ps)
     }
 
-    fn busy(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.vcpus.len()).filter(|&at| self.vcpus[at].state != State::Idle)
+    fn enter(&mut self, vcpu: usize, state: State) {
+        let before = std::mem::replace(&mut self.vcpus[vcpu].state, state);
+        match (before, state) {
+            (State::Idle, State::Idle) => {}
+            (State::Idle, _) => self.busy.push(vcpu),
+            (_, State::Idle) => self.busy.retain(|&at| at != vcpu),
+            _ => {}
+        }
     }
 
-    fn all(&self, state: State) -> impl Iterator<Item = usize> + '_ {
-        (0..self.vcpus.len()).filter(move |&at| self.vcpus[at].state == state)
-    }
-
-    fn order(&self, vcpu: usize) -> (u64, usize) {
-        let count = self.vcpus.len();
-        (
-            self.vcpus[vcpu].local_ps,
-            (vcpu + count - self.first) % count,
-        )
+    /// Which of two goes first: the one that is behind, or the first among equals.
+    fn first(&self, one: usize, other: usize) -> usize {
+        let order = |at: usize| {
+            let is_before = at < self.first_vcpu;
+            (self.vcpus[at].local_ps, is_before, at)
+        };
+        if order(other) < order(one) {
+            other
+        } else {
+            one
+        }
     }
 
     fn advance(&mut self) {
-        let least = self.busy().map(|at| self.vcpus[at].local_ps).min();
+        let least = self.busy.iter().map(|&at| self.vcpus[at].local_ps).min();
         self.now_ps = self.now_ps.max(least.unwrap_or(0));
     }
 }

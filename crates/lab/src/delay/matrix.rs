@@ -93,7 +93,7 @@ fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<
     match derived <= f64::from(MAX_DELAY_NS) {
         true => Ok(derived as u32),
         false => Err(DelayError::TooLong {
-            scale: asked.scale,
+            scale: asked.scale(),
             delay_ns: derived,
             distance,
         }),

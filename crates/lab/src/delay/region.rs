@@ -1,6 +1,6 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
-//! Its layout (version 2) is in docs/delays.md; all words are 64 bits in the host's byte order.
+//! Its layout (version 3) is in docs/delays.md; all words are 64 bits in the host's byte order.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,16 +16,17 @@ use super::{DelaySetup, Doorbells};
 use crate::error::LabError;
 
 const MAGIC: [u8; 8] = *b"NFDELAY1";
-const LAYOUT: u64 = 2;
+const LAYOUT: u64 = 3;
 const HEADER: usize = 128;
 const GATE: usize = 72;
 const STATE: usize = 80;
 const OPEN: u64 = 2;
 const DOORBELLS: usize = 88;
+const SIMULATED: usize = 104;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 9;
 /// How long the gate may take to open or close.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Words of a controller's doorbells: start, bytes, stride, node.
 const DOORBELL_WORDS: usize = 4;
 
@@ -153,6 +154,12 @@ impl DelayRegion {
     /// Whether the guest has simulated time.
     pub(crate) fn is_simulated(&self) -> bool {
         self.setup.time.is_some()
+    }
+
+    /// How much simulated time has passed so far; `None` in the host's time.
+    pub(crate) fn simulated(&self) -> Option<Duration> {
+        let ns = || self.word(SIMULATED).load(Relaxed);
+        self.is_simulated().then(|| Duration::from_nanos(ns()))
     }
 
     /// Whether doorbells are delayed, so that they have to be known.

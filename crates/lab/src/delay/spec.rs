@@ -8,9 +8,9 @@ use super::error::DelaySpecError;
 
 /// The longest delay, in nanoseconds: a millisecond.
 pub(super) const MAX_DELAY_NS: u32 = 1_000_000;
-/// Emulation costs some 200 ns a random access by itself, so delays of real hardware would hardly show: they are made
-/// four times as long.
-const SCALE: f64 = 4.0;
+/// In the host's time, emulation costs some 200 ns a random access by itself, so delays of real hardware would hardly show: they
+/// are made four times as long.
+const SCALE_IN_HOST_TIME: f64 = 4.0;
 /// What hardware takes for memory at distance 10, in nanoseconds.
 const LOCAL_NS: f64 = 100.0;
 /// What hardware takes for a line of another core of the node, and of another node, in nanoseconds.
@@ -29,8 +29,9 @@ pub enum DelaySpec {
 /// What was asked for. Later and more special items win: pairs over distances over near and far over the scale.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Asked {
-    /// How many times longer than hardware's the derived delays are.
-    pub scale: f64,
+    /// How many times longer than hardware's the derived delays are; `None` for once in simulated time, and four times in the
+    /// host's.
+    pub scale: Option<f64>,
     /// What a random access costs in the guest without any delay; the derived delays make up for it, so that measured
     /// latencies are in the ratio of the distances. 0 for delays that are in that ratio themselves.
     pub base_ns: u32,
@@ -53,7 +54,7 @@ pub struct Asked {
 impl Default for Asked {
     fn default() -> Self {
         Self {
-            scale: SCALE,
+            scale: None,
             base_ns: 0,
             near_ns: None,
             far_ns: None,
@@ -70,9 +71,25 @@ impl Default for Asked {
 }
 
 impl Asked {
+    /// These delays for a guest of simulated or of the host's time.
+    pub(super) fn with_scale(&self, is_simulated: bool) -> Self {
+        let scale = match is_simulated {
+            true => 1.0,
+            false => SCALE_IN_HOST_TIME,
+        };
+        Self {
+            scale: self.scale.or(Some(scale)),
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn scale(&self) -> f64 {
+        self.scale.unwrap_or(SCALE_IN_HOST_TIME)
+    }
+
     /// The cost of line transfers.
     pub fn transfer(&self) -> NodeDelay {
-        let scaled = |ns: f64| (ns * self.scale).round().min(f64::from(MAX_DELAY_NS)) as u32;
+        let scaled = |ns: f64| (ns * self.scale()).round().min(f64::from(MAX_DELAY_NS)) as u32;
         let (same, other) = TRANSFER_NS;
         self.transfer.unwrap_or(NodeDelay {
             same_node_ns: scaled(same),
@@ -84,7 +101,7 @@ impl Asked {
     /// The delay derived from a distance: `distance / 10 x 100 ns x scale`, with the base made up for.
     pub(super) fn derived_ns(&self, distance: Distance) -> f64 {
         let ratio = f64::from(distance.0) / 10.0;
-        super::far_for_ratio(LOCAL_NS * self.scale, f64::from(self.base_ns), ratio)
+        super::far_for_ratio(LOCAL_NS * self.scale(), f64::from(self.base_ns), ratio)
     }
 
     fn item(&mut self, item: &str) -> Result<(), DelaySpecError> {
@@ -94,9 +111,9 @@ impl Asked {
         match key {
             "scale" => {
                 let scale: Option<f64> = value.parse().ok();
-                self.scale = scale
-                    .filter(|scale| (0.01..=1000.0).contains(scale))
-                    .ok_or_else(|| DelaySpecError::Scale(value.to_owned()))?;
+                let scale = scale.filter(|scale| (0.01..=1000.0).contains(scale));
+                let scale = scale.ok_or_else(|| DelaySpecError::Scale(value.to_owned()))?;
+                self.scale = Some(scale);
             }
             "base" => self.base_ns = nanoseconds(value)?,
             "near" => self.near_ns = Some(nanoseconds(value)?),

@@ -7,8 +7,8 @@ use nearfar_machine::{Delays, Distance, PairDelay};
 use super::spec::Asked;
 
 /// As short as it can be: what is derived without being asked for is left out.
-pub fn spec_of(delays: &Delays) -> String {
-    let derived = Asked::default();
+pub fn spec_of(delays: &Delays, is_simulated: bool) -> String {
+    let derived = Asked::default().with_scale(is_simulated);
     let is_derived =
         |pair: &PairDelay| f64::from(pair.delay_ns) == derived.derived_ns(pair.distance).round();
     let mut items = match delays.pairs.iter().all(is_derived) {

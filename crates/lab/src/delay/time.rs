@@ -25,7 +25,7 @@ pub enum TimeSpec {
 pub enum TimeSpecError {
     /// An unknown word or key.
     #[error(
-        "{0:?} is not host, simulated, or instruction=NS, window=NS, seed=NUMBER, separated by commas"
+        "{0:?} is not host, simulated, or instruction=NS, window=NS, seed=NUMBER, idle=host or idle=jump, separated by commas"
     )]
     Item(String),
     /// The value of a key.
@@ -72,6 +72,13 @@ impl FromStr for TimeSpec {
                     let seed = value.parse();
                     time.seed = seed.map_err(|_| wrong("seed", "a whole number"))?;
                 }
+                "idle" => {
+                    time.jumps_when_idle = match value {
+                        "host" => false,
+                        "jump" => true,
+                        _ => return Err(wrong("idle", "host or jump")),
+                    }
+                }
                 _ => return Err(TimeSpecError::Item(item.to_owned())),
             }
         }
@@ -115,6 +122,7 @@ mod tests {
             instruction_ps: 250,
             window_ns: 40,
             seed: 7,
+            jumps_when_idle: true,
         };
         assert_eq!(time.to_string().parse(), Ok(TimeSpec::Simulated(time)));
         assert_eq!("host".parse(), Ok(TimeSpec::Host));
@@ -131,6 +139,7 @@ mod tests {
             "seed=1.5",
             "simulated,host",
             "instruction=nan",
+            "idle=skip",
         ] {
             assert!(wrong.parse::<TimeSpec>().is_err(), "{wrong}");
         }

@@ -206,8 +206,9 @@ impl Guest {
         }
     }
 
-    /// Delays, if there are any, with the doorbells that the guest's NVMe controllers have now.
-    pub(super) fn resume_delays(&mut self) -> Result<(), MonitorError> {
+    /// Delays, if there are any, with the doorbells that the guest's NVMe controllers have now; in simulated time, only once
+    /// they are asked for, where `when_asked`.
+    pub(super) fn resume_delays(&mut self, when_asked: bool) -> Result<(), MonitorError> {
         let Some(delays) = &self.delays else {
             return Ok(());
         };
@@ -216,7 +217,10 @@ impl Guest {
             let node = |id: &str| self.controller_nodes.get(id).copied();
             delays.set_doorbells(&Doorbells::of_guest(&buses, &node));
         }
-        delays.open();
+        match when_asked && delays.is_simulated() {
+            true => _ = delays.switch(false),
+            false => delays.open(),
+        }
         Ok(())
     }
 }

@@ -68,7 +68,7 @@ impl Guest {
         let ok = || "ok".to_owned();
         match words {
             "plugged" => {
-                self.resume_delays().map_err(PlugError::from)?;
+                self.resume_delays(false).map_err(PlugError::from)?;
                 Ok(ok())
             }
             "time simulated" | "time host" => {

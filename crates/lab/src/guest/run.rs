@@ -55,7 +55,7 @@ impl Guest {
         signals: &Signals,
     ) -> Result<Exit, LabError> {
         // A plug that was killed in the guest left them ended.
-        self.resume_delays()
+        self.resume_delays(run.asks_for_time)
             .map_err(|error| self.died(&format!("its devices are unknown ({error})")))?;
         self.commands += 1;
         let id = self.commands;

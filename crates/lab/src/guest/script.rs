@@ -18,6 +18,9 @@ pub struct Exec {
     /// Whether it gets a terminal of its own, with this process's terminal in raw mode before it. Input and output then are
     /// those of this process.
     pub terminal: bool,
+    /// Whether simulated time passes only where the command asks for it (docs/time.md), instead of from its start on. Without effect
+    /// in the host's time.
+    pub asks_for_time: bool,
 }
 
 impl Exec {

@@ -41,19 +41,24 @@ impl fmt::Display for EmulatedGuest {
     }
 }
 
-/// `instruction=0.5,window=200,seed=0`: as the option of the lab takes it, in nanoseconds.
+/// `instruction=0.5,window=200,seed=0`, and `,idle=jump`: as the option of the lab takes it, in nanoseconds.
 impl fmt::Display for SimulatedTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             instruction_ps,
             window_ns,
             seed,
+            jumps_when_idle,
         } = self;
         let instruction_ns = f64::from(*instruction_ps) / 1000.0;
         write!(
             f,
             "instruction={instruction_ns},window={window_ns},seed={seed}"
-        )
+        )?;
+        match jumps_when_idle {
+            true => f.write_str(",idle=jump"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -55,11 +55,12 @@ impl Sides<'_> {
             errors: Box::new(&mut stderr),
         };
         let signals = Signals::of_process().map_err(failure)?;
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), guest.simulated_time());
         let exit = guest
             .exec(&Exec::new(self.command), streams, &signals)
             .map_err(failure)?;
-        let elapsed_s = start.elapsed().as_secs_f64();
+        let simulated = guest.simulated_time().zip(before);
+        let elapsed = simulated.map_or_else(|| start.elapsed(), |(after, before)| after - before);
         guest.power_off();
         // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
         if cancel.load(Ordering::Relaxed) {
@@ -67,7 +68,7 @@ impl Sides<'_> {
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(Run {
-            elapsed_s,
+            elapsed_s: elapsed.as_secs_f64(),
             exit_code: exit.code,
             stdout: text(&stdout),
             stderr: text(&stderr),

@@ -199,7 +199,11 @@ fn run(
         errors: Box::new(&mut stderr),
     };
     let signals = Signals::of_process()?;
-    let exit = guest.exec(&Exec::new(command), streams, &signals)?;
+    let exec = Exec {
+        asks_for_time: true,
+        ..Exec::new(command)
+    };
+    let exit = guest.exec(&exec, streams, &signals)?;
     // Ctrl-C went to the command in the guest; whatever it made of that, there is no sample.
     if cancel.load(Ordering::Relaxed) {
         return Err(LabError::Interrupted.into());

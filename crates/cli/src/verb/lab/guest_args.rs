@@ -40,7 +40,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "DELAYS")]
     delay: Option<DelaySpec>,
     /// The time that the guest's clocks follow while a command runs: host, simulated, or simulated with
-    /// instruction=NS,window=NS,seed=NUMBER (docs/time.md)
+    /// instruction=NS,window=NS,seed=NUMBER,idle=jump (docs/time.md)
     #[arg(long, value_name = "TIME")]
     time: Option<TimeSpec>,
     /// How the guest's CPUs run; delays and simulated time need software emulation
