@@ -1,16 +1,49 @@
 //! Simulated time of a guest, which passes while samples are taken: to start a command, to read the machine and to print cost nothing
 //! of it, and would take the host long.
 
-use nearfar_machine::Machine;
+mod self_test;
+
+use std::io;
+use std::time::Duration;
+
+use nearfar_machine::{CpuId, EmulatedGuest, Machine, SimulatedTime};
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::lab::{AskError, LabHost};
 
+/// What the kernel reads the time from. It chooses another one when it no longer trusts one (kernel/time/clocksource.c).
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
 /// Samples begin at multiples of this and a phase, by the guest's clock: its kernel's ticks, at most 10 ms apart, then fall on the same
 /// moments of each sample that has the same phase. In nanoseconds.
 const PERIOD_NS: i64 = 20_000_000;
 const NS_PER_S: i64 = 1_000_000_000;
+
+/// Simulated time that cannot be measured by.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TimeError {
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error("simulated time cannot be tested: {0}")]
+    System(io::Error),
+    #[error(
+        "simulated time is not as described: instructions of CPU {cpu} take {:+.1} % of their time; the guest's kernel may have \
+         measured its clock wrongly at boot: start it with --cold",
+        .off * 100.0
+    )]
+    Speed {
+        cpu: CpuId,
+        /// As a share of the time that they should take.
+        off: f64,
+    },
+    #[error("simulated time is not as described: a sleep of {asked:?} took {took:?}")]
+    Sleep { asked: Duration, took: Duration },
+    #[error(
+        "the guest's kernel no longer trusts its clock {before}, and uses {after}: the sample is not comparable"
+    )]
+    ClockSource { before: String, after: String },
+}
 
 /// The time of the guest that this runs in; of no effect elsewhere, and in a guest of the host's time.
 #[derive(Debug)]
@@ -21,40 +54,46 @@ struct Simulated {
     host: LabHost,
     /// Chooses the phase of each sample, so that a seed repeats a run.
     phases: fastrand::Rng,
+    /// What the kernel read the time from at first.
+    clock_source: String,
 }
 
 impl GuestTime {
-    /// Stops it, until this is dropped.
+    /// Tests that it is as described, and stops it, until this is dropped.
     ///
     /// # Errors
-    /// When the host does not stop it.
-    pub(crate) fn stopped(machine: &Machine) -> Result<Self, AskError> {
-        let emulation = machine.origin.emulation.as_ref();
-        let guest = emulation.and_then(|emulation| emulation.guest());
-        let time = Self(
-            guest
-                .and_then(|guest| guest.simulated_time)
-                .map(|time| Simulated {
-                    host: LabHost::default(),
-                    phases: fastrand::Rng::with_seed(time.seed),
-                }),
-        );
-        time.set("host")?;
+    /// When it is not, or the host does not stop it.
+    pub(crate) fn stopped(machine: &Machine) -> Result<Self, TimeError> {
+        let mut time = Self(simulated(machine).map(|(_, time)| Simulated {
+            host: LabHost::default(),
+            phases: fastrand::Rng::with_seed(time.seed),
+            clock_source: clock_source(),
+        }));
+        if let Some((guest, described)) = simulated(machine) {
+            let is_native = guest.architecture == std::env::consts::ARCH;
+            time.during(|| self_test::run(&described, is_native))??;
+        }
         Ok(time)
     }
 
     /// Lets it pass while this is done.
     ///
     /// # Errors
-    /// When the host does not begin or end it.
-    pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, AskError> {
+    /// When the host does not begin or end it, or the kernel does not trust its clock afterwards.
+    pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, TimeError> {
         self.set("simulated")?;
         if let Some(time) = &mut self.0 {
             wait_for(time.phases.i64(0..PERIOD_NS));
         }
         let done = work();
         self.set("host")?;
-        Ok(done)
+        match &self.0 {
+            Some(time) if clock_source() != time.clock_source => Err(TimeError::ClockSource {
+                before: time.clock_source.clone(),
+                after: clock_source(),
+            }),
+            _ => Ok(done),
+        }
     }
 
     fn set(&self, time: &str) -> Result<(), AskError> {
@@ -68,6 +107,34 @@ impl Drop for GuestTime {
         // What runs after this asks for it itself.
         drop(self.set("simulated"));
     }
+}
+
+/// Does in a sample what is not measured, such as starting programs: no simulated time passes meanwhile.
+///
+/// # Errors
+/// When the host does not end it or begin it again.
+pub fn unmeasured<T>(machine: &Machine, work: impl FnOnce() -> T) -> Result<T, AskError> {
+    let host = simulated(machine).map(|_| LabHost::default());
+    let set = |time: &str| match &host {
+        Some(host) => host.ask(time).map(drop),
+        None => Ok(()),
+    };
+    set("time host")?;
+    let done = work();
+    set("time simulated")?;
+    Ok(done)
+}
+
+/// The guest that this runs in, where it is one of simulated time.
+fn simulated(machine: &Machine) -> Option<(&EmulatedGuest, SimulatedTime)> {
+    let guest = machine.origin.emulation.as_ref()?.guest()?;
+    Some((guest, guest.simulated_time?))
+}
+
+/// Empty where the kernel does not say it.
+fn clock_source() -> String {
+    let name = std::fs::read_to_string(CLOCK_SOURCE).unwrap_or_default();
+    name.trim_end().to_owned()
 }
 
 /// Sleeps until the next period has this phase.

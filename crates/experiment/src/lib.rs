@@ -36,6 +36,7 @@ pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;
+pub use guest_time::unmeasured;
 pub use lab::{AskError, LabHost};
 pub use nearfar_lease::Process;
 pub use nearfar_placement::change::Change;

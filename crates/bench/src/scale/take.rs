@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::BoxError;
+use nearfar_experiment::{BoxError, unmeasured};
 use nearfar_machine::{Known, Machine, NodeSet};
 use nearfar_proc::{meminfo, tasks};
 use nearfar_trace::TraceError;
@@ -51,7 +51,7 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     // Before the load: opening events under load has been seen to crash emulated guests.
     let recorder = open_trace(plan);
     let sampler = open_profile(plan);
-    let mut children = start(plan, &counters, cancel)?;
+    let mut children = unmeasured(plan.machine, || start(plan, &counters, cancel))??;
     for child in &mut children {
         child.say("go")?;
     }
