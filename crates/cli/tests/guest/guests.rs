@@ -5,8 +5,10 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearfar_lab::cache::Cache;
+use nearfar_lab::delay::{self, TimeSpec};
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, LabError, foreign, kernels};
+use nearfar_machine::SimulatedTime;
 
 pub const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// The kernel of the guests here.
@@ -31,6 +33,19 @@ pub fn skipped() -> bool {
         println!("skipped: guests: {why}");
     }
     why.is_some()
+}
+
+/// The same for guests in simulated time.
+pub fn skipped_in_simulated_time() -> bool {
+    let look = || -> Result<(), LabError> {
+        let qemu = Qemu::find(Arch::X86_64)?;
+        TimeSpec::Simulated(SimulatedTime::default()).on(&qemu)?;
+        delay::find_plugin(&qemu).map(drop)
+    };
+    skipped()
+        || look()
+            .inspect_err(|why| println!("skipped: guests: {why}"))
+            .is_err()
 }
 
 /// `nearfar lab run` of a machine of the gallery, up to the command to run in it.

@@ -64,12 +64,12 @@ impl Traces {
 
     /// `nearfar lab run` of a small guest whose temporary and runtime files would be ours alone.
     fn lab_run(&self, script: &str) -> Command {
-        self.lab_run_of("two-node", "cpus=1,memory=384M", script)
+        self.lab_run_of("two-node", &["--scale", "cpus=1,memory=384M"], script)
     }
 
-    fn lab_run_of(&self, machine: &str, scale: &str, script: &str) -> Command {
+    fn lab_run_of(&self, machine: &str, options: &[&str], script: &str) -> Command {
         let results = self.results.path().to_str().unwrap();
-        let mut command = guests::lab_run(machine, &["--scale", scale, "--results", results]);
+        let mut command = guests::lab_run(machine, &[options, &["--results", results]].concat());
         command.args(["sh", "-c", script]).stdin(Stdio::null());
         command
             .env("TMPDIR", self.folder.path())
@@ -271,11 +271,17 @@ struct Started {
     killed: Option<Instant>,
 }
 
-/// The designs of guests that are started many times: one without and one with devices that are plugged in late, and queues.
-const DESIGNS: [(&str, &str); 3] = [
-    ("two-node", "cpus=1,memory=384M"),
-    ("nvme-two-controllers", "cpus=1,memory=384M"),
-    ("queues-on-node-2", "memory=256M"),
+/// The designs of guests that are started many times: one without and one with devices that are plugged in late, queues, and
+/// simulated time. With the nodes that each has.
+const DESIGNS: [(&str, &str, &str); 4] = [
+    ("two-node", "--scale=cpus=1,memory=384M", "0-1"),
+    ("nvme-two-controllers", "--scale=cpus=1,memory=384M", "0-1"),
+    ("queues-on-node-2", "--scale=memory=256M", "0-3"),
+    (
+        "two-node",
+        "--scale=cpus=4,memory=384M --time=simulated",
+        "0-1",
+    ),
 ];
 
 #[test]
@@ -288,10 +294,11 @@ fn many_starts_side_by_side_answer_right_and_leave_nothing() {
     let started = Instant::now();
     let (mut running, mut killed, mut again) = (Vec::<Started>::new(), 0, 0);
     for number in 0..count {
-        let (machine, scale) = DESIGNS[number as usize % DESIGNS.len()];
+        let (machine, options, _) = DESIGNS[number as usize % DESIGNS.len()];
+        let options: Vec<&str> = options.split(' ').collect();
         let mut command = traces.lab_run_of(
             machine,
-            scale,
+            &options,
             &format!("echo {number} $(cat /sys/devices/system/node/online)"),
         );
         let child = command
@@ -355,7 +362,7 @@ fn wait_for_one(running: &mut Vec<Started>, killed: &mut u32, again: &mut u32) {
             *killed += 1;
         }
         code => {
-            let nodes = if guest.number % 3 == 2 { "0-3" } else { "0-1" };
+            let (.., nodes) = DESIGNS[guest.number as usize % DESIGNS.len()];
             assert_eq!(code, Some(0), "{errors}");
             assert_eq!(
                 String::from_utf8_lossy(&output.stdout),

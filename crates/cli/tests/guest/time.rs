@@ -43,6 +43,9 @@ fn figures() -> Figures {
 
 #[test]
 fn private_work_scales_with_the_cpus_of_the_guest_also_on_a_busy_host() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
     let idle = figures();
     let is_over = AtomicBool::new(false);
     let busy = thread::scope(|threads| {
@@ -63,6 +66,61 @@ fn private_work_scales_with_the_cpus_of_the_guest_also_on_a_busy_host() {
         let (best, all) = (best as f64 / one, all as f64 / (one * threads as f64));
         assert!((best - 1.0).abs() < 0.005, "{threads}: {best}");
         assert!((0.95..1.005).contains(&all), "{threads}: {all}");
+    }
+}
+
+/// Lets simulated time begin and end some times, for moments in which most CPUs are idle, and prints the clock each time.
+const BEGIN_AND_END: &str = r#"
+    cd /run/nearfar-lab/pipe
+    ask() {
+        mkfifo answer.$$
+        echo "ask $$ time $1" > link
+        read -r line < answer.$$
+        rm answer.$$
+        echo "$line $(cut -d ' ' -f 1 /proc/uptime)"
+    }
+    for round in 1 2 3 4; do ask simulated; ask host; done
+"#;
+
+/// Also on CPUs that were idle while time was simulated.
+#[test]
+fn clocks_go_on_when_simulated_time_begins_and_ends() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
+    let options = ["--scale", "cpus=2,memory=512M", "--time", "simulated"];
+    let text = guests::script("queues-on-node-2", &options, BEGIN_AND_END);
+    let uptime_s = |line: &str| -> f64 { line.strip_prefix("ok ").unwrap().parse().unwrap() };
+    let uptimes_s: Vec<f64> = text.lines().map(uptime_s).collect();
+    assert_eq!(uptimes_s.len(), 8);
+    assert!(uptimes_s.is_sorted(), "{uptimes_s:?}");
+    // The guest has been up for some seconds, and the command takes some.
+    assert!(uptimes_s[7] < 300.0, "{uptimes_s:?}");
+}
+
+/// What the kernel prints about clocks and CPUs that it no longer trusts (kernel/time, kernel/rcu/tree_stall.h, kernel/watchdog.c,
+/// kernel/hung_task.c).
+const COMPLAINTS: [&str; 6] = [
+    "as unstable",
+    "clocksource: timekeeping watchdog",
+    "hrtimer: interrupt took",
+    "detected stall",
+    "soft lockup",
+    "blocked for more than",
+];
+
+#[test]
+fn an_idle_hour_takes_no_hour_and_the_kernel_has_no_complaint() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
+    let options = [OPTIONS[0], OPTIONS[1], "--time", "simulated,idle=jump"];
+    let script = "sleep 3600; cut -d ' ' -f 1 /proc/uptime; dmesg";
+    let text = guests::script("two-node", &options, script);
+    let uptime_s: f64 = text.lines().next().unwrap().parse().unwrap();
+    assert!(uptime_s > 3600.0, "{uptime_s}");
+    for complaint in COMPLAINTS {
+        assert!(!text.contains(complaint), "{complaint}");
     }
 }
 
