@@ -7,6 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use nearfar_machine::{CpuId, EmulatedGuest, Machine, SimulatedTime};
+use nearfar_proc::real_time::RealTime;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -82,10 +83,15 @@ impl GuestTime {
     /// When the host does not begin or end it, or the kernel does not trust its clock afterwards.
     pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, TimeError> {
         self.set("simulated")?;
-        if let Some(time) = &mut self.0 {
-            wait_for(time.phases.i64(0..PERIOD_NS));
-        }
-        let done = work();
+        let done = match &mut self.0 {
+            Some(time) => {
+                wait_for(time.phases.i64(0..PERIOD_NS));
+                // On CPUs that are all busy, the thread that measures would wait for its turn, milliseconds of each window.
+                let _measures = RealTime::new();
+                work()
+            }
+            None => work(),
+        };
         self.set("host")?;
         match &self.0 {
             Some(time) if clock_source() != time.clock_source => Err(TimeError::ClockSource {

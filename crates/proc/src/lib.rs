@@ -24,7 +24,8 @@
 //! A parser takes bytes: names of tasks, paths and groups need not be UTF-8, and `sources` reads the same files from a
 //! recorded tree. A reader opens the file of the running system and calls the parser.
 //!
-//! [`child`] is for those that start processes: it lets one end with its parent.
+//! [`child`] is for those that start processes: it lets one end with its parent. [`real_time`] is for those that measure on CPUs
+//! that they keep busy.
 //!
 //! This crate reads and parses. It does not decide what a value means for placement.
 
@@ -52,6 +53,7 @@ pub mod open_files;
 mod open_process;
 pub mod page_cache;
 pub mod pagemap;
+pub mod real_time;
 pub mod resident;
 pub mod rooted;
 pub mod sched;

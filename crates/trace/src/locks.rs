@@ -17,7 +17,7 @@ mod waits;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearfar_machine::CpuId;
+use nearfar_machine::{CpuId, Known};
 use serde::{Deserialize, Serialize};
 
 use crate::TraceError;
@@ -33,9 +33,13 @@ pub use waits::{LockWaits, ProcessWaits, Site, Waits};
 static ARE_SPINS_TRACED: AtomicBool = AtomicBool::new(false);
 
 /// The waits on this machine, named by this kernel's symbols: of all tasks, or of those of some processes.
-pub fn answer(waits: Waits, processes: Option<&BTreeSet<i32>>) -> LockWaits {
+pub fn answer(
+    waits: Waits,
+    processes: Option<&BTreeSet<i32>>,
+    symbols: &Known<Symbols>,
+) -> LockWaits {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut answer = waits.finish(&Symbols::read(), processes, &cpuinfo);
+    let mut answer = waits.finish(symbols, processes, &cpuinfo);
     match answer.no_spin_reason {
         None => ARE_SPINS_TRACED.store(true, Ordering::Relaxed),
         Some(_) if ARE_SPINS_TRACED.load(Ordering::Relaxed) => answer.no_spin_reason = None,

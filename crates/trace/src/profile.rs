@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! CPU 0  clock ─► ring ─┐
-//! CPU 1  clock ─► ring ─┴─► samples of the processes, by call chain ─► Profile     with Symbols for the names
+//! CPU 1  clock ─► ring ─┴─► Samples, by call chain ─► Profile of some processes     with Symbols for the names
 //! ```
 //!
 //! The clock is the kernel's own (`cpu-clock`, a high-resolution timer), which every machine and guest has. It interrupts the CPU,
@@ -29,6 +29,12 @@ pub struct Sampler {
     cpus: Vec<(CpuId, Event, Ring)>,
     scratch: Vec<u8>,
     found: Found,
+}
+
+/// What a [`Sampler`] saw, without names yet. Dropping it closes the clocks, which takes some milliseconds for each CPU.
+pub struct Samples {
+    found: Found,
+    _cpus: Vec<(CpuId, Event, Ring)>,
 }
 
 #[derive(Default)]
@@ -102,12 +108,17 @@ impl Sampler {
     /// # Errors
     /// When the kernel refuses.
     pub fn enable(&self) -> Result<(), TraceError> {
+        self.each("enabling the clock", Event::enable)
+    }
+
+    fn each(
+        &self,
+        step: &'static str,
+        f: impl Fn(&Event) -> std::io::Result<()>,
+    ) -> Result<(), TraceError> {
         self.cpus.iter().try_for_each(|(cpu, event, _)| {
-            event.enable().map_err(|source| TraceError::Step {
-                step: "enabling the clock",
-                cpu: *cpu,
-                source,
-            })
+            let cpu = *cpu;
+            f(event).map_err(|source| TraceError::Step { step, cpu, source })
         })
     }
 
@@ -123,10 +134,24 @@ impl Sampler {
         }
     }
 
-    /// Ends it: the samples of these processes.
-    pub fn finish(mut self, processes: &BTreeSet<i32>) -> Profile {
+    /// Ends it.
+    ///
+    /// # Errors
+    /// When the kernel does not.
+    pub fn finish(mut self) -> Result<Samples, TraceError> {
+        self.each("disabling the clock", Event::disable)?;
         self.drain();
-        self.found.profile(processes, &Symbols::read())
+        Ok(Samples {
+            found: self.found,
+            _cpus: self.cpus,
+        })
+    }
+}
+
+impl Samples {
+    /// Those of these processes.
+    pub fn profile(self, processes: &BTreeSet<i32>, symbols: &Known<Symbols>) -> Profile {
+        self.found.profile(processes, symbols)
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Plan<'a> {
     pub callers_of: Option<u16>,
 }
 
-/// An open trace. Finishing or dropping it closes its events: nothing of it stays in the kernel.
+/// An open trace. Dropping it closes its events, which takes some milliseconds for each CPU: nothing of it stays in the kernel.
 pub struct Session {
     cpus: Vec<OnCpu>,
     not_traced: CpuSet,
@@ -186,7 +186,7 @@ impl Session {
     /// Visits what is left until now, and says whether all was read and how long it took. The trace is over.
     ///
     /// # Errors
-    /// When the kernel does not say how often an event occurred.
+    /// When the kernel does not say how often an event occurred, or does not end it.
     pub fn finish(
         &mut self,
         visit: &mut dyn FnMut(CpuId, &Sample<'_>),
@@ -196,7 +196,9 @@ impl Session {
             .take()
             .map_or(Duration::ZERO, |since| since.elapsed());
         let losses = self.settle(visit)?;
-        self.cpus.clear();
+        for on_cpu in &self.cpus {
+            on_cpu.each("disabling an event", Event::disable)?;
+        }
         Ok(Finished {
             elapsed,
             losses,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_sources::synthetic;
+use nearfar_trace::locks::Symbols;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
 use nearfar_trace::profile::{Profile, Sampler};
@@ -388,7 +389,8 @@ fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
             work();
             sampler.drain();
         }
-        Some(sampler.finish(&[me].into()))
+        let samples = sampler.finish().unwrap();
+        Some(samples.profile(&[me].into(), &Symbols::read()))
     };
     // 999 samples a second of CPU time; fewer where a timer comes late. The longer ones are for that.
     let profile = |work: &dyn Fn()| {

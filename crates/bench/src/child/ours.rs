@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -99,6 +100,12 @@ impl Child {
             }
             result => result.map_err(|source| ChildError::Pipe { what, source }),
         }
+    }
+
+    /// Lets it do nothing more, until it is killed.
+    pub(crate) fn stop(&self) {
+        // One that has ended already does nothing either.
+        let _ = kill_process(Pid::from_child(&self.process), Signal::STOP);
     }
 
     /// Closes its standard input.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Resources, Values};
 use nearfar_machine::{IoPolicy, NodeId};
-use nearfar_trace::locks::Recorder;
+use nearfar_trace::locks::{self, Recorder, Symbols};
 use serde_json::Value;
 
 use super::declared::{DECLARATION, IOPOLICY, KEEP, PATTERN};
@@ -169,14 +169,15 @@ impl Experiment for IoExperiment<'_> {
         let disks = self.target.as_ref().map_or(&[][..], |it| &it.disks);
         let now = DiskCounts::now(disks);
         let locks = started.locks.take();
-        let locks = locks.map(|it| it.finish(Some(started.fio.processes())));
+        let locks = locks.map(Recorder::finish).transpose()?;
+        let locks = locks.map(|it| {
+            let processes = Some(started.fio.processes());
+            locks::answer(it.waits, processes, &Symbols::read())
+        });
         let fio = started.fio.answer()?;
         // fio and its jobs have ended: their system time from begin to end, as the trace is.
         let system_s = children_system_s() - started.system_s;
-        let locks = locks.transpose()?.map(|it| Waited {
-            locks: it.locks,
-            system_s,
-        });
+        let locks = locks.map(|locks| Waited { locks, system_s });
         let untraced = locks
             .as_ref()
             .and_then(|it| it.locks.no_spin_reason.clone());

@@ -1,8 +1,7 @@
 //! What tasks waited for while they were traced.
 
-use nearfar_machine::CpuSet;
-use nearfar_trace::locks::{LockKind, Recorded};
-use nearfar_trace::{Losses, TraceError};
+use nearfar_trace::locks::{LockKind, LockWaits};
+use nearfar_trace::{Finished, Losses};
 use serde::{Deserialize, Serialize};
 
 /// Locks of a sample that are kept.
@@ -37,8 +36,8 @@ pub struct HotLock {
 }
 
 impl Contention {
-    pub(super) fn new(recorded: Recorded, tasks: usize) -> Self {
-        let Recorded { locks, finished } = recorded;
+    /// Of a trace of so long, during which so many tasks ran.
+    pub(super) fn new(locks: LockWaits, finished: Finished, tasks: usize) -> Self {
         let seconds = finished.elapsed.as_secs_f64();
         // What an interrupt of theirs waits for counts as theirs.
         let share = |wait_s: f64| (wait_s / (seconds * tasks as f64)).min(1.0);
@@ -66,9 +65,4 @@ impl Contention {
         let untraced = untraced.map(|reason| format!("lock_share is unknown: {reason}"));
         lost.into_iter().chain(untraced)
     }
-}
-
-/// Opens a trace for a sample.
-pub(super) fn open(cpus: &CpuSet) -> Result<nearfar_trace::locks::Recorder, TraceError> {
-    nearfar_trace::locks::Recorder::open(cpus)
 }

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use nearfar_experiment::{BoxError, unmeasured};
 use nearfar_machine::{Known, Machine, NodeSet};
 use nearfar_proc::{meminfo, tasks};
-use nearfar_trace::TraceError;
-use nearfar_trace::locks::Recorder;
-use nearfar_trace::profile::Sampler;
+use nearfar_trace::locks::{self, Recorded, Recorder, Symbols};
+use nearfar_trace::profile::{Sampler, Samples};
 
 use super::counters::Counters;
 use super::hot::Hot;
-use super::locks::{self, Contention};
+use super::locks::Contention;
 use super::sample::Sample;
 use super::task::{TaskSpec, TasksSpec};
 use super::workload::Workload;
@@ -57,20 +56,18 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     }
     wait(plan.warm_up, cancel)?;
     let counted = count_for(plan, &children, &counters, sampler, cancel)?;
-    check_alive(&mut children, cancel)?;
-    let contention = match recorder {
+    let recorded = match recorder {
         Known::Yes(recorder) => traced(recorder, plan, &children, cancel)?,
         Known::No { unknown_reason } => Known::No { unknown_reason },
     };
-    check_alive(&mut children, cancel)?;
-    drop(children);
+    let named = || named(children, counted.samples, recorded, cancel);
+    let (profile, contention) = unmeasured(plan.machine, named)??;
     let memory_nodes: NodeSet = plan.tasks.iter().filter_map(|it| it.memory_node).collect();
     let untraced = contention
         .unknown_reason()
         .filter(|_| !plan.trace.is_zero())
         .map(|reason| format!("lock contention is unknown: {reason}"));
-    let unsampled = counted
-        .profile
+    let unsampled = profile
         .unknown_reason()
         .filter(|_| plan.profile_hertz > 0)
         .map(|reason| format!("where CPU time is spent is unknown: {reason}"));
@@ -83,7 +80,7 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
         memory_nodes,
         warnings: untraced.into_iter().chain(unsampled).collect(),
         contention,
-        profile: counted.profile,
+        profile,
     })
 }
 
@@ -94,7 +91,7 @@ struct Counted {
     rates: Vec<f64>,
     user_s: f64,
     system_s: f64,
-    profile: Known<Hot>,
+    samples: Known<Samples>,
 }
 
 fn count_for(
@@ -104,7 +101,6 @@ fn count_for(
     mut sampler: Known<Sampler>,
     cancel: &AtomicBool,
 ) -> Result<Counted, BoxError> {
-    let processes = children.iter().map(Child::pid).collect();
     if let Known::Yes(opened) = &sampler
         && let Err(error) = opened.enable()
     {
@@ -124,7 +120,7 @@ fn count_for(
         rates: rates.collect(),
         user_s: cpu_after.0 - cpu_before.0,
         system_s: cpu_after.1 - cpu_before.1,
-        profile: sampler.map(|it| Hot::new(it.finish(&processes))),
+        samples: sampler.and_then(|it| Known::from_result(it.finish())),
     })
 }
 
@@ -205,7 +201,7 @@ fn check_alive(children: &mut [Child], cancel: &AtomicBool) -> Result<(), BoxErr
 fn open_trace(plan: &Plan<'_>) -> Known<Recorder> {
     match plan.trace.is_zero() {
         true => Known::no("it was not traced"),
-        false => Known::from_result(locks::open(&plan.machine.cpu_states.online)),
+        false => Known::from_result(Recorder::open(&plan.machine.cpu_states.online)),
     }
 }
 
@@ -221,12 +217,31 @@ fn traced(
     plan: &Plan<'_>,
     children: &[Child],
     cancel: &AtomicBool,
-) -> Result<Known<Contention>, BoxError> {
-    let processes = children.iter().map(Child::pid).collect();
+) -> Result<Known<Recorded>, BoxError> {
     let begun = recorder.begin();
     wait(plan.trace, cancel)?;
-    let recorded: Result<_, TraceError> = begun.and_then(|()| recorder.finish(Some(&processes)));
-    Ok(Known::from_result(recorded).map(|it| Contention::new(it, plan.tasks.len())))
+    // What they do while the trace is read is of no interest, and they would take the CPU from the one that reads.
+    children.iter().for_each(Child::stop);
+    Ok(Known::from_result(begun.and_then(|()| recorder.finish())))
+}
+
+/// Ends the tasks, of which none has ended by itself, and names what they did.
+fn named(
+    mut children: Vec<Child>,
+    samples: Known<Samples>,
+    recorded: Known<Recorded>,
+    cancel: &AtomicBool,
+) -> Result<(Known<Hot>, Known<Contention>), BoxError> {
+    check_alive(&mut children, cancel)?;
+    let (processes, tasks) = (children.iter().map(Child::pid).collect(), children.len());
+    drop(children);
+    let symbols = Symbols::read();
+    let profile = samples.map(|it| Hot::new(it.profile(&processes, &symbols)));
+    let contention = recorded.map(|it| {
+        let waits = locks::answer(it.waits, Some(&processes), &symbols);
+        Contention::new(waits, it.finished, tasks)
+    });
+    Ok((profile, contention))
 }
 
 /// # Errors

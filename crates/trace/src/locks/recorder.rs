@@ -1,6 +1,5 @@
 //! Waits for locks while something else runs: a session that a thread of its own reads.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use nearfar_machine::CpuSet;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd as _, OwnedFd};
 
-use super::{Decoder, Formats, LockWaits, Waits};
+use super::{Decoder, Formats, Waits};
 use crate::{Finished, Plan, Session, TraceError, Tracefs};
 
 /// The longest time between two looks at the rings.
@@ -20,14 +19,14 @@ pub struct Recorder {
     wake: Arc<OwnedFd>,
     /// Until it begins.
     opened: Option<(Session, Waits)>,
-    thread: Option<JoinHandle<Result<(Waits, Finished), TraceError>>>,
+    thread: Option<JoinHandle<Result<Recorded, TraceError>>>,
 }
 
-/// What a [`Recorder`] saw.
-#[derive(Clone, PartialEq, Debug)]
+/// What a [`Recorder`] saw, without names yet ([`super::answer`]). Dropping it closes the events, as dropping a [`Session`] does.
 pub struct Recorded {
-    pub locks: LockWaits,
+    pub waits: Waits,
     pub finished: Finished,
+    _session: Session,
 }
 
 impl Recorder {
@@ -84,16 +83,14 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends it; what was waited for until now, by all tasks or by those of some processes.
+    /// Ends it; what was waited for until now.
     ///
     /// # Errors
     /// When reading the events failed.
-    pub fn finish(mut self, processes: Option<&BTreeSet<i32>>) -> Result<Recorded, TraceError> {
+    pub fn finish(mut self) -> Result<Recorded, TraceError> {
         self.end();
         let thread = self.thread.take().ok_or(TraceError::Ended)?;
-        let (waits, finished) = thread.join().map_err(|_| TraceError::Ended)??;
-        let locks = super::answer(waits, processes);
-        Ok(Recorded { locks, finished })
+        thread.join().map_err(|_| TraceError::Ended)?
     }
 
     fn end(&self) {
@@ -111,11 +108,7 @@ impl Drop for Recorder {
     }
 }
 
-fn record(
-    mut session: Session,
-    mut waits: Waits,
-    end: &OwnedFd,
-) -> Result<(Waits, Finished), TraceError> {
+fn record(mut session: Session, mut waits: Waits, end: &OwnedFd) -> Result<Recorded, TraceError> {
     loop {
         session.wait(LOOK, &[end.as_fd()])?;
         if rustix::io::read(end, &mut [0; 8]).is_ok() {
@@ -125,5 +118,9 @@ fn record(
         waits.end_round();
     }
     let finished = session.finish(&mut |cpu, sample| waits.take(cpu, sample))?;
-    Ok((waits, finished))
+    Ok(Recorded {
+        waits,
+        finished,
+        _session: session,
+    })
 }

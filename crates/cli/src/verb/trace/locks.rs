@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use nearfar_sources::Want;
-use nearfar_trace::locks::{self, Decoder, Formats, Waits};
+use nearfar_trace::locks::{self, Decoder, Formats, Symbols, Waits};
 use nearfar_trace::{Plan, Session, Traced, Tracefs};
 
 use super::meanwhile::Meanwhile;
@@ -57,7 +57,7 @@ impl Locks {
         let finished = session
             .finish(&mut |cpu, sample| waits.take(cpu, sample))
             .map_err(refused)?;
-        let answer = locks::answer(waits, None);
+        let answer = locks::answer(waits, None, &Symbols::read());
         let traced = Traced::new(finished, &machine, command, answer);
         self.answer.give(
             "trace-locks/1",
