@@ -11,8 +11,8 @@
 //! transfer 500 2000           of a line another vCPU wrote: from the same node, from another node, nanoseconds
 //! transfer_pair 0 1 4000      of a line of node 1 to a vCPU of node 0, nanoseconds; optional
 //! device 0 1 30000            of a doorbell write of a vCPU of node 0 to a device of node 1, nanoseconds; optional
-//! time 500 200000 0 0         simulated time: picoseconds an instruction, window in picoseconds, seed, 1 if it jumps when all
-//!                             vCPUs are idle; optional
+//! time 500 200000 0 0 20000   simulated time: picoseconds an instruction, window in picoseconds, seed, 1 if it jumps when all
+//!                             vCPUs are idle, nanoseconds that a disk takes for a request; optional
 //! ```
 //!
 //! With `time`, there may be no line of memory; then accesses cost nothing.
@@ -52,6 +52,8 @@ pub struct TimeConfig {
     pub seed: u64,
     /// Whether time jumps to the next timer while all vCPUs are idle.
     pub jumps_when_idle: bool,
+    /// What an emulated disk takes for a request; 0 if it answers at once.
+    pub disk_ps: u64,
 }
 
 /// A whole configuration.
@@ -247,12 +249,13 @@ impl Draft {
                 )
             }
             "time" => {
-                let [ps_per_instruction, window_ps, seed, jumps] = numbers(rest)?;
+                let [ps_per_instruction, window_ps, seed, jumps, disk_ns] = numbers(rest)?;
                 let time = TimeConfig {
                     ps_per_instruction: speed(ps_per_instruction)?,
                     window_ps,
                     seed,
                     jumps_when_idle: jumps != 0,
+                    disk_ps: u64::from(narrow(disk_ns)?) * 1000,
                 };
                 set(&mut self.time, key, time)
             }

@@ -26,7 +26,7 @@ use crate::qemu::{
     MissingFunction, NO_REGISTERS, STORES, TimeFunctions, Words,
 };
 use crate::region::{Region, RegionError, State};
-use crate::switches::InstructionSet;
+use crate::switches::{InstructionSet, PAUSE_PS};
 use crate::time::{self, Time};
 use crate::vcpu::{Access, Vcpu};
 
@@ -237,7 +237,14 @@ impl Plugin {
         unsafe {
             let instructions = (self.qemu.instructions)(block);
             if let (Some(Clocks { qemu, words, .. }), Some(time)) = (self.clocks, &self.time) {
-                let ps = instructions as u64 * time.ps_per_instruction();
+                let pauses = (0..instructions)
+                    .filter(|&number| {
+                        let instruction = (self.qemu.instruction)(block, number);
+                        let (bytes, size) = self.qemu.bytes(self.instruction_data, instruction);
+                        self.instructions.is_pause(&bytes[..size])
+                    })
+                    .count() as u64;
+                let ps = instructions as u64 * time.ps_per_instruction() + pauses * PAUSE_PS;
                 let (limit, nothing) = (time::LIMIT_PS, ptr::null_mut());
                 (qemu.on_block_if)(
                     block,

@@ -163,7 +163,6 @@ impl<C: Counters> Time<C> {
         self.ahead_ps.store(ahead, Relaxed);
         self.ended_ps.store(now_ps, Relaxed);
         self.show_passed(now_ps);
-        self.counter.end(now_ps);
         self.is_on.store(false, Relaxed);
         drop(turns);
         self.vcpus
@@ -214,7 +213,7 @@ impl<C: Counters> Time<C> {
     pub fn resume(&self, vcpu: usize) {
         VCPU.set(Some(vcpu));
         self.vcpus[vcpu].is_idle.store(false, Relaxed);
-        // Outside of simulated time as well: the counter is no longer the host's, and has to be the same on all vCPUs.
+        // Outside of simulated time as well: the counter follows the guest's time by then, and has to be the same on all vCPUs.
         if self.counter.has_begun() {
             self.prepare_thread(vcpu);
         }
@@ -388,10 +387,7 @@ impl<C: Counters> Time<C> {
 
     /// The time stamp counter.
     fn ticks(&self) -> u64 {
-        match self.is_on() {
-            true => self.counter.at(self.shown_ps()),
-            false => self.counter.outside(),
-        }
+        self.counter.at(self.shown_ps())
     }
 
     /// The monotonic clock, in nanoseconds.
@@ -415,6 +411,12 @@ impl<C: Counters> Time<C> {
         }
     }
 
+    /// When a disk answers what the main loop has handed to it. QEMU sleeps in whole milliseconds for disks.
+    fn disk_answers(&self, handed_ps: u64) -> Option<u64> {
+        let disk_ps = Some(self.config.disk_ps).filter(|&ps| ps != 0);
+        disk_ps.map(|ps| handed_ps.saturating_add(ps))
+    }
+
     /// Waits as the main loop does: for events until a timeout in simulated time. `wait` waits for events and for the
     /// descriptor that is given to it, at most so many nanoseconds of the host.
     fn main_loop_waits(
@@ -430,7 +432,7 @@ impl<C: Counters> Time<C> {
         }
         let saw_ps = self.main_loop_saw_ps.load(Relaxed);
         let due = |ns: u64| saw_ps.saturating_add(ns.saturating_mul(PS_PER_NS));
-        turns.main_loop_waits(timeout_ns.map(due));
+        turns.main_loop_waits(timeout_ns.map(due), self.disk_answers(saw_ps));
         loop {
             let given = turns.given();
             let turn = self.decide(&mut turns);
@@ -454,18 +456,17 @@ impl<C: Counters> Time<C> {
             {
                 self.say_stall(&turns);
             }
-            match turn {
-                Turn::MainLoop => turns.main_loop_has_nothing(),
-                Turn::AllIdle => {
-                    let passed_ns = preload::host_ns().saturating_sub(started_ns);
-                    let jumped_ps = jumps_ps.filter(|_| waited == Waited::Nothing);
-                    turns.pass(jumped_ps.unwrap_or(passed_ns.saturating_mul(PS_PER_NS)));
-                }
-                Turn::Of(_) | Turn::Later => {}
+            if turn == Turn::AllIdle {
+                let passed_ns = preload::host_ns().saturating_sub(started_ns);
+                let jumped_ps = jumps_ps.filter(|_| waited == Waited::Nothing);
+                turns.pass(jumped_ps.unwrap_or(passed_ns.saturating_mul(PS_PER_NS)));
             }
             if waited != Waited::Nothing || turns.is_due() || !self.is_on() {
                 turns.main_loop_goes_on();
                 return waited;
+            }
+            if turn == Turn::MainLoop {
+                turns.main_loop_has_nothing(self.disk_answers(saw_ps));
             }
         }
     }

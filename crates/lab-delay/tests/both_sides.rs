@@ -121,6 +121,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
             window_ns: 40,
             seed: 7,
             jumps_when_idle: true,
+            disk_ns: Some(20_000),
         };
         let setup = delay::setup(&design, &asked, Some(time), Path::new("plugin.so")).unwrap();
         let config: Config = setup
@@ -132,6 +133,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
             window_ps: 40_000,
             seed: 7,
             jumps_when_idle: true,
+            disk_ps: 20_000_000,
         };
         assert_eq!(config.time, Some(expected));
         let model = Model::new(&config).unwrap();

@@ -130,7 +130,7 @@ proptest! {
 
 #[test]
 fn simulated_time_needs_no_memory() {
-    let config: Config = "nearfar-delay 1\ncpus 0 1\ntime 250 40000 7 1\n"
+    let config: Config = "nearfar-delay 1\ncpus 0 1\ntime 250 40000 7 1 20000\n"
         .parse()
         .unwrap();
     let time = TimeConfig {
@@ -138,13 +138,14 @@ fn simulated_time_needs_no_memory() {
         window_ps: 40_000,
         seed: 7,
         jumps_when_idle: true,
+        disk_ps: 20_000_000,
     };
     assert_eq!((config.time, config.has_memory()), (Some(time), false));
     for wrong in [
-        "time 0 1 1 0",
-        "time 1 1 1",
-        "time 2000000 1 1 0",
-        "time 500 200 0 0\ntime 500 200 0 0",
+        "time 0 1 1 0 0",
+        "time 1 1 1 0",
+        "time 2000000 1 1 0 0",
+        "time 500 200 0 0 0\ntime 500 200 0 0 0",
     ] {
         let text = format!("nearfar-delay 1\ncpus 0 1\n{wrong}\n");
         assert!(text.parse::<Config>().is_err(), "{wrong}");

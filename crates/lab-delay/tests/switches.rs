@@ -20,6 +20,14 @@ fn x86_switches_by_cr3_and_takes_pages_away_by_invlpg_and_invpcid() {
 }
 
 #[test]
+fn only_x86_has_a_pause() {
+    let is_pause = |target, bytes: &[u8]| InstructionSet::of(target).is_pause(bytes);
+    assert!(is_pause("x86_64", &[0xf3, 0x90]));
+    assert!(!is_pause("x86_64", &[0x90]) && !is_pause("x86_64", &[0x66, 0x90]));
+    assert!(!is_pause("aarch64", &[0xf3, 0x90]));
+}
+
+#[test]
 fn arm_switches_by_its_table_registers() {
     let arm = InstructionSet::of("aarch64");
     assert!(

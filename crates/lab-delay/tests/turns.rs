@@ -9,7 +9,7 @@ const WINDOW: u64 = 200;
 fn ready(vcpus: usize) -> Turns {
     let mut turns = Turns::new(vcpus, WINDOW, 0, 1000);
     (0..vcpus).for_each(|vcpu| turns.ask(vcpu));
-    turns.main_loop_waits(None);
+    turns.main_loop_waits(None, None);
     turns
 }
 
@@ -46,7 +46,7 @@ fn one_at_a_time_and_the_one_furthest_behind_first() {
 fn the_seed_chooses_who_is_first_among_equals() {
     let mut turns = Turns::new(3, WINDOW, 5, 0);
     (0..3).for_each(|vcpu| turns.ask(vcpu));
-    turns.main_loop_waits(None);
+    turns.main_loop_waits(None, None);
     let order: Vec<usize> = (0..3).map(|_| execute(&mut turns, 10)).collect();
     assert_eq!(order, [2, 0, 1]);
 }
@@ -54,15 +54,40 @@ fn the_seed_chooses_who_is_first_among_equals() {
 #[test]
 fn no_vcpu_passes_a_timer_before_its_handler_has_run() {
     let mut turns = ready(2);
-    turns.main_loop_waits(Some(1120));
+    turns.main_loop_waits(Some(1120), None);
     assert_eq!(execute(&mut turns, WINDOW), 0);
     assert_eq!(turns.local_ps(0), 1120);
     assert_eq!((execute(&mut turns, WINDOW), turns.now_ps()), (1, 1120));
     assert_eq!(turns.decide(), Turn::MainLoop);
     turns.main_loop_goes_on();
     assert_eq!(turns.decide(), Turn::Later);
-    turns.main_loop_waits(Some(1_000_000));
+    turns.main_loop_waits(Some(1_000_000), None);
     assert_eq!((turns.decide(), turns.room_ps(0)), (Turn::Of(0), WINDOW));
+}
+
+#[test]
+fn a_disk_answers_its_time_after_the_main_loop_has_handed_it_a_request() {
+    let mut turns = ready(1);
+    assert_eq!(turns.decide(), Turn::Of(0));
+    turns.spend(0, 50);
+    turns.notify_main_loop();
+    turns.ask(0);
+    assert_eq!(turns.decide(), Turn::MainLoop);
+    turns.main_loop_goes_on();
+    // QEMU would sleep for a millisecond.
+    turns.main_loop_waits(Some(1_000_000_000), Some(1050 + 400));
+    turns.main_loop_goes_on();
+    // It was awake for something else: no further answer.
+    turns.main_loop_waits(Some(1_000_000_000), Some(1050 + 500));
+    assert_eq!(turns.due_ps(), Some(1450));
+    while turns.decide() == Turn::Of(0) {
+        turns.spend(0, turns.room_ps(0));
+        turns.ask(0);
+    }
+    assert_eq!((turns.now_ps(), turns.decide()), (1450, Turn::MainLoop));
+    turns.main_loop_goes_on();
+    turns.main_loop_waits(None, Some(1450 + 400));
+    assert_eq!(turns.due_ps(), None);
 }
 
 #[test]
@@ -105,7 +130,7 @@ fn a_notified_main_loop_goes_before_the_vcpus() {
     turns.notify_main_loop();
     turns.ask(0);
     assert_eq!(turns.decide(), Turn::MainLoop);
-    turns.main_loop_has_nothing();
+    turns.main_loop_has_nothing(None);
     assert_eq!(turns.decide(), Turn::Of(0));
 }
 
@@ -133,14 +158,14 @@ fn all_leave_guest_code_for_a_thread_that_waits_for_them() {
 #[test]
 fn idle_time_passes_up_to_a_timer() {
     let mut turns = Turns::new(2, WINDOW, 0, 0);
-    turns.main_loop_waits(Some(500));
+    turns.main_loop_waits(Some(500), None);
     turns.pass(300);
     assert_eq!((turns.now_ps(), turns.decide()), (300, Turn::AllIdle));
     turns.pass(300);
     assert_eq!((turns.now_ps(), turns.decide()), (500, Turn::MainLoop));
     turns.main_loop_goes_on();
     turns.wake(1, turns.now_ps());
-    turns.main_loop_waits(None);
+    turns.main_loop_waits(None, None);
     turns.ask(1);
     assert_eq!((turns.decide(), turns.local_ps(1)), (Turn::Of(1), 500));
     turns.pass(1000);
@@ -171,14 +196,14 @@ proptest! {
     fn nobody_is_a_window_ahead_and_time_never_goes_back(steps in steps(), seed in 0u64..9) {
         let mut turns = Turns::new(5, WINDOW, seed, 0);
         (0..5).for_each(|vcpu| turns.ask(vcpu));
-        turns.main_loop_waits(None);
+        turns.main_loop_waits(None, None);
         let mut last_ps = 0;
         for step in steps {
             let vcpu = match turns.decide() {
                 Turn::Of(vcpu) => vcpu,
                 Turn::MainLoop => {
                     turns.main_loop_goes_on();
-                    turns.main_loop_waits(None);
+                    turns.main_loop_waits(None, None);
                     continue;
                 }
                 Turn::AllIdle => {

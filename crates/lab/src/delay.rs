@@ -86,7 +86,8 @@ pub fn setup(
     if let Some(time) = time {
         let (speed, window) = (time.instruction_ps, u64::from(time.window_ns) * 1000);
         let (seed, jumps) = (time.seed, u8::from(time.jumps_when_idle));
-        let _ = writeln!(config, "time {speed} {window} {seed} {jumps}");
+        let disk = time.disk_ns.unwrap_or(0);
+        let _ = writeln!(config, "time {speed} {window} {seed} {jumps} {disk}");
     }
     if let DelaySpec::On(asked) = asked {
         let asked = &asked.with_scale(time.is_some());

@@ -115,6 +115,13 @@ impl PreparedGuest {
         Emulation::from(self.emulated_guest())
     }
 
+    /// Whether its clocks follow the instructions that it executes.
+    pub fn is_simulated(&self) -> bool {
+        self.delay
+            .as_ref()
+            .is_some_and(|delay| delay.time.is_some())
+    }
+
     fn emulated_guest(&self) -> EmulatedGuest {
         let request = &self.request;
         EmulatedGuest {

@@ -101,7 +101,7 @@ impl GuestRequest {
             None => Design::new(&machine, arch)?,
         };
         let acceleration = self.accelerate(&qemu, cache, &kernel);
-        let time = self.time.on(&qemu)?;
+        let time = self.time.on(&qemu, arch, acceleration)?;
         let delay = match (&self.delay, time) {
             (DelaySpec::Off, None) => None,
             (asked, time) => {
@@ -138,6 +138,36 @@ impl GuestRequest {
         })
     }
 
+    /// Makes the choices of guests that are compared. Where their time is left open, it is simulated in all of them or in none.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`], with the place of the guest.
+    pub fn prepare_alike(
+        requests: &[Self],
+        cache: &Cache,
+    ) -> Result<Vec<PreparedGuest>, (usize, LabError)> {
+        let prepare = |with: &dyn Fn(&Self) -> Self| {
+            let each = requests.iter().enumerate();
+            each.map(|(at, request)| with(request).prepare(cache).map_err(|error| (at, error)))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let guests = prepare(&Self::clone)?;
+        if guests.iter().all(PreparedGuest::is_simulated)
+            || requests
+                .iter()
+                .all(|request| request.time != TimeSpec::Auto)
+        {
+            return Ok(guests);
+        }
+        prepare(&|request| Self {
+            time: match request.time {
+                TimeSpec::Auto => TimeSpec::Host,
+                time => time,
+            },
+            ..request.clone()
+        })
+    }
+
     fn architecture(&self) -> Result<Arch, LabError> {
         let named = self.machine.origin.architecture.get();
         match (self.arch, named) {
@@ -168,7 +198,7 @@ impl GuestRequest {
 
     /// The plugin needs software emulation: under KVM it sees neither accesses nor instructions. `lab doctor` says why it is not KVM.
     fn accelerate(&self, qemu: &Qemu, cache: &Cache, kernel: &Kernel) -> Acceleration {
-        if (&self.delay, self.time) != (&DelaySpec::Off, TimeSpec::Host) {
+        if self.delay != DelaySpec::Off || matches!(self.time, TimeSpec::Simulated(_)) {
             return Acceleration::Tcg;
         }
         self.acceleration

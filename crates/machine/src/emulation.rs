@@ -66,6 +66,9 @@ pub struct SimulatedTime {
     /// Whether time jumps to the next timer while all CPUs are idle, instead of passing at the host's speed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jumps_when_idle: bool,
+    /// Nanoseconds that an emulated disk takes for a request; `None` where it is the host's disk, which answers when it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_ns: Option<u32>,
 }
 
 impl Default for SimulatedTime {
@@ -75,6 +78,7 @@ impl Default for SimulatedTime {
             window_ns: 200,
             seed: 0,
             jumps_when_idle: false,
+            disk_ns: None,
         }
     }
 }
@@ -139,6 +143,12 @@ impl Emulation {
             Self::Guest(guest) => Some(guest),
             Self::Label(_) => None,
         }
+    }
+
+    /// Whether its clocks follow the instructions that it executes.
+    pub fn is_simulated(&self) -> bool {
+        self.guest()
+            .is_some_and(|guest| guest.simulated_time.is_some())
     }
 
     /// The delays, where they are known.

@@ -8,7 +8,7 @@ use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::{self, TimeSpec};
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, LabError, foreign, kernels};
-use nearfar_machine::SimulatedTime;
+use nearfar_machine::{Acceleration, SimulatedTime};
 
 pub const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// The kernel of the guests here.
@@ -39,7 +39,7 @@ pub fn skipped() -> bool {
 pub fn skipped_in_simulated_time() -> bool {
     let look = || -> Result<(), LabError> {
         let qemu = Qemu::find(Arch::X86_64)?;
-        TimeSpec::Simulated(SimulatedTime::default()).on(&qemu)?;
+        TimeSpec::Simulated(SimulatedTime::default()).on(&qemu, Arch::X86_64, Acceleration::Tcg)?;
         delay::find_plugin(&qemu).map(drop)
     };
     skipped()

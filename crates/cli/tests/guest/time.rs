@@ -98,6 +98,35 @@ fn clocks_go_on_when_simulated_time_begins_and_ends() {
     assert!(uptimes_s[7] < 300.0, "{uptimes_s:?}");
 }
 
+/// Reads of 4 KiB, one after the other, and what they take together.
+const READS: u32 = 200;
+
+#[test]
+fn a_disk_answers_after_its_time() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
+    for disk_us in [20, 100] {
+        let time = format!("simulated,disk={disk_us}000");
+        let options = ["--scale", "cpus=2,memory=512M", "--time", &time];
+        let read = format!("dd if=/dev/nvme0n1 of=/dev/null bs=4k count={READS} iflag=direct 2>&1");
+        let script = format!("{read}; {read}");
+        let text = guests::script("queues-on-node-2", &options, &script);
+        let took_s = |line: &str| -> Option<f64> {
+            let (_, took) = line.split_once(" copied, ")?;
+            took.split(' ').next()?.parse().ok()
+        };
+        let took: Vec<f64> = text.lines().filter_map(took_s).collect();
+        // The first one also reads the program. The rest is the kernel's own work, some 6 us each.
+        let each_us = took[1] * 1e6 / f64::from(READS);
+        let disk_us = f64::from(disk_us);
+        assert!(
+            (disk_us..disk_us + 12.0).contains(&each_us),
+            "{disk_us}: {each_us}"
+        );
+    }
+}
+
 /// What the kernel prints about clocks and CPUs that it no longer trusts (kernel/time, kernel/rcu/tree_stall.h, kernel/watchdog.c,
 /// kernel/hung_task.c).
 const COMPLAINTS: [&str; 6] = [

@@ -5,7 +5,6 @@
 //! answers from simulated time. The guest has measured the counter's frequency at boot, so it stays the host's.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use super::preload;
 
@@ -16,17 +15,18 @@ const PS_PER_S: f64 = 1e12;
 /// How often both clocks are read for one pair of readings: the host may run another task in between.
 const READINGS: usize = 16;
 
-/// The counter in simulated time.
+/// The guest's counter, which follows its time from the moment on when simulated time began first.
 #[derive(Debug)]
 pub struct Counter {
     started: Reading,
-    /// Once it has begun.
-    ticks_per_ps: OnceLock<f64>,
-    /// Simulated time when it began last, and the counter then.
-    begun_ps: AtomicU64,
-    begun_ticks: AtomicU64,
-    /// How far the guest's counter is from the host's outside of simulated time.
-    ahead_ticks: AtomicI64,
+    begun: OnceLock<Begun>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    ps: u64,
+    ticks: u64,
+    ticks_per_ps: f64,
 }
 
 /// The host's clock, which no other program corrects, and its counter at one moment.
@@ -62,69 +62,49 @@ impl Counter {
         handle_faults();
         Self {
             started: Reading::now(),
-            ticks_per_ps: OnceLock::new(),
-            begun_ps: AtomicU64::new(0),
-            begun_ticks: AtomicU64::new(0),
-            ahead_ticks: AtomicI64::new(0),
+            begun: OnceLock::new(),
         }
     }
 
+    /// Simulated time begins at this moment, for the first time or again.
     pub fn begin(&self, now_ps: u64) {
-        let measure = || self.started.ticks_per_ps(&Reading::now());
-        self.ticks_per_ps.get_or_init(measure);
-        self.begun_ps.store(now_ps, Relaxed);
-        self.begun_ticks.store(self.outside(), Relaxed);
+        self.begun.get_or_init(|| {
+            let reading = Reading::now();
+            Begun {
+                ps: now_ps,
+                ticks: reading.ticks,
+                ticks_per_ps: self.started.ticks_per_ps(&reading),
+            }
+        });
     }
 
     /// Whether simulated time has ever begun.
     pub fn has_begun(&self) -> bool {
-        self.ticks_per_ps.get().is_some()
+        self.begun.get().is_some()
     }
 
-    pub fn end(&self, now_ps: u64) {
-        let ahead = self.at(now_ps).wrapping_sub(host_ticks());
-        self.ahead_ticks.store(ahead as i64, Relaxed);
-    }
-
-    /// The counter at a moment of simulated time.
+    /// The counter at a moment of the guest's time, since simulated time began first.
     pub fn at(&self, ps: u64) -> u64 {
-        let ps = ps.saturating_sub(self.begun_ps.load(Relaxed));
-        let ticks = (ps as f64 * self.ticks_per_ps.get().unwrap_or(&0.0)) as u64;
-        self.begun_ticks.load(Relaxed).wrapping_add(ticks)
-    }
-
-    /// The counter outside of simulated time.
-    pub fn outside(&self) -> u64 {
-        host_ticks().wrapping_add(self.ahead_ticks.load(Relaxed) as u64)
+        self.begun.get().map_or(0, |begun| {
+            let passed_ps = ps.saturating_sub(begun.ps) as f64;
+            let ticks = (passed_ps * begun.ticks_per_ps) as u64;
+            begun.ticks.wrapping_add(ticks)
+        })
     }
 
     /// From now on the instruction faults in this thread.
     pub fn trap_on_this_thread(&self) {
-        set_trap(libc::PR_TSC_SIGSEGV);
+        // SAFETY: changes nothing but how this thread may read the counter. Where it fails, the guest's clocks differ, which the
+        // self-test of the guest finds.
+        unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV, 0, 0, 0) };
     }
 }
 
-fn set_trap(how: libc::c_int) {
-    // SAFETY: changes nothing but how this thread may read the counter. Where it fails, the guest's clocks differ, which the
-    // self-test of the guest finds.
-    unsafe { libc::prctl(libc::PR_SET_TSC, how, 0, 0, 0) };
-}
-
-/// The host's counter, also in a thread in which it faults.
+/// The host's counter, in a thread in which it does not fault yet.
 #[cfg(target_arch = "x86_64")]
 fn host_ticks() -> u64 {
-    let mut how: libc::c_int = 0;
-    // SAFETY: writes how this thread may read the counter to the value above.
-    unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut how, 0, 0, 0) };
-    if how == libc::PR_TSC_SIGSEGV {
-        set_trap(libc::PR_TSC_ENABLE);
-    }
     // SAFETY: every x86-64 processor has the counter, and reading it touches no memory.
-    let ticks = unsafe { core::arch::x86_64::_rdtsc() };
-    if how == libc::PR_TSC_SIGSEGV {
-        set_trap(how);
-    }
-    ticks
+    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

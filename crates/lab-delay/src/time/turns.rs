@@ -12,6 +12,8 @@
 //!
 //! Arithmetic on local times, without clocks and threads: the same calls give the same turns. Times are picoseconds.
 
+use std::collections::VecDeque;
+
 /// What a vCPU's thread does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -30,7 +32,8 @@ pub enum State {
 /// What QEMU's main loop does, which runs timers and devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MainLoop {
-    Busy,
+    /// Whether a vCPU has given it something to do.
+    Busy { is_notified: bool },
     /// It waits for events until this moment, when its next timer is due; `u64::MAX` without a timer.
     Waits(u64),
 }
@@ -69,6 +72,8 @@ pub struct Turns {
     now_ps: u64,
     main_loop: MainLoop,
     is_notified: bool,
+    /// When disks answer what vCPUs have asked them for, ascending.
+    disks_ps: VecDeque<u64>,
     given: u64,
 }
 
@@ -87,8 +92,9 @@ impl Turns {
             window_ps: window_ps.max(1),
             first_vcpu: usize::try_from(seed % vcpus.max(1) as u64).unwrap_or(0),
             now_ps,
-            main_loop: MainLoop::Busy,
+            main_loop: MainLoop::Busy { is_notified: false },
             is_notified: false,
+            disks_ps: VecDeque::new(),
             given: 0,
         }
     }
@@ -171,20 +177,33 @@ impl Turns {
         self.enter(vcpu, State::Coming);
     }
 
-    /// The main loop waits for events, at most until its next timer is due.
-    pub fn main_loop_waits(&mut self, due_ps: Option<u64>) {
+    /// The main loop waits for events, at most until its next timer is due. If a vCPU has asked a disk for something, it answers
+    /// at this moment.
+    pub fn main_loop_waits(&mut self, due_ps: Option<u64>, disk_answers_ps: Option<u64>) {
+        // The notice may come while the main loop already does what it asks for.
+        if self.is_notified || self.main_loop == (MainLoop::Busy { is_notified: true }) {
+            self.disks_ps.extend(disk_answers_ps);
+        }
         self.main_loop = MainLoop::Waits(due_ps.unwrap_or(u64::MAX));
     }
 
     /// The main loop has something to do.
     pub fn main_loop_goes_on(&mut self) {
-        self.main_loop = MainLoop::Busy;
-        self.is_notified = false;
+        let is_notified = std::mem::take(&mut self.is_notified);
+        self.main_loop = MainLoop::Busy { is_notified };
+        let now_ps = self.now_ps;
+        while self
+            .disks_ps
+            .pop_front_if(|due_ps| *due_ps <= now_ps)
+            .is_some()
+        {}
     }
 
-    /// The main loop has looked for events, and there were none.
-    pub fn main_loop_has_nothing(&mut self) {
-        self.is_notified = false;
+    /// The main loop has looked for events, and there were none: it had done before what a notice asked for.
+    pub fn main_loop_has_nothing(&mut self, disk_answers_ps: Option<u64>) {
+        if std::mem::take(&mut self.is_notified) {
+            self.disks_ps.extend(disk_answers_ps);
+        }
     }
 
     /// A vCPU has given the main loop something to do.
@@ -192,17 +211,19 @@ impl Turns {
         self.is_notified = true;
     }
 
-    /// Whether the main loop's next timer is due.
+    /// Whether the main loop's next timer or disk is due.
     pub fn is_due(&self) -> bool {
         self.due_ps().is_some_and(|due| due <= self.now_ps)
     }
 
-    /// When the main loop's next timer is due; `None` without one, and while it is busy.
+    /// When the main loop's next timer or disk is due; `None` without one, and while it is busy.
     pub fn due_ps(&self) -> Option<u64> {
-        match self.main_loop {
-            MainLoop::Waits(due_ps) if due_ps != u64::MAX => Some(due_ps),
-            MainLoop::Waits(_) | MainLoop::Busy => None,
-        }
+        let MainLoop::Waits(due_ps) = self.main_loop else {
+            return None;
+        };
+        let disk_ps = self.disks_ps.front().copied();
+        let due_ps = due_ps.min(disk_ps.unwrap_or(u64::MAX));
+        (due_ps != u64::MAX).then_some(due_ps)
     }
 
     /// All vCPUs are idle, and so much time passes, but not past a timer.
@@ -240,7 +261,7 @@ impl Turns {
         if let Some(vcpu) = leaving {
             return self.give(vcpu, 0);
         }
-        if is_coming || self.main_loop == MainLoop::Busy {
+        if is_coming || matches!(self.main_loop, MainLoop::Busy { .. }) {
             return Turn::Later;
         }
         if self.is_notified || self.is_due() {

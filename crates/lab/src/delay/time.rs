@@ -2,9 +2,10 @@
 
 use std::str::FromStr;
 
-use nearfar_machine::SimulatedTime;
+use nearfar_machine::{Acceleration, SimulatedTime};
 use thiserror::Error;
 
+use crate::arch::Arch;
 use crate::error::LabError;
 use crate::qemu::{self, Qemu};
 
@@ -18,6 +19,8 @@ pub enum TimeSpec {
     #[default]
     Host,
     Simulated(SimulatedTime),
+    /// Simulated, where the guest can have it.
+    Auto,
 }
 
 /// A text that is not a value of `--time`.
@@ -25,7 +28,7 @@ pub enum TimeSpec {
 pub enum TimeSpecError {
     /// An unknown word or key.
     #[error(
-        "{0:?} is not host, simulated, or instruction=NS, window=NS, seed=NUMBER, idle=host or idle=jump, separated by commas"
+        "{0:?} is not auto, host, simulated, or instruction=NS, window=NS, seed=NUMBER, idle=host, idle=jump or disk=NS, separated by commas"
     )]
     Item(String),
     /// The value of a key.
@@ -41,8 +44,10 @@ impl FromStr for TimeSpec {
     type Err = TimeSpecError;
 
     fn from_str(text: &str) -> Result<Self, TimeSpecError> {
-        if text == "host" {
-            return Ok(Self::Host);
+        match text {
+            "host" => return Ok(Self::Host),
+            "auto" => return Ok(Self::Auto),
+            _ => {}
         }
         let mut time = SimulatedTime::default();
         for item in text.split(',').filter(|item| *item != "simulated") {
@@ -68,6 +73,10 @@ impl FromStr for TimeSpec {
                     let ns = within("window", "nanoseconds from 1 to 1000000", 1e6)?;
                     time.window_ns = (ns.round() as u32).max(1);
                 }
+                "disk" => {
+                    let ns = within("disk", "nanoseconds from 1 to 1000000000", 1e9)?;
+                    time.disk_ns = Some((ns.round() as u32).max(1));
+                }
                 "seed" => {
                     let seed = value.parse();
                     time.seed = seed.map_err(|_| wrong("seed", "a whole number"))?;
@@ -87,13 +96,28 @@ impl FromStr for TimeSpec {
 }
 
 impl TimeSpec {
-    /// Simulated time, where it is asked for and this QEMU and host have it.
+    /// Simulated time, where it is asked for and this QEMU and host have it. Left open, it is that of software emulation of the
+    /// host's own architecture.
     ///
     /// # Errors
-    /// When they have not, with what would.
-    pub fn on(self, qemu: &Qemu) -> Result<Option<SimulatedTime>, LabError> {
-        let Self::Simulated(time) = self else {
-            return Ok(None);
+    /// When it is asked for and they have it not, with what would.
+    pub fn on(
+        self,
+        qemu: &Qemu,
+        arch: Arch,
+        acceleration: Acceleration,
+    ) -> Result<Option<SimulatedTime>, LabError> {
+        let time = match self {
+            Self::Host => return Ok(None),
+            Self::Simulated(time) => time,
+            Self::Auto => {
+                let is_native = Some(arch) == Arch::host() && acceleration == Acceleration::Tcg;
+                let time = Self::Simulated(SimulatedTime::default());
+                return Ok(match is_native {
+                    true => time.on(qemu, arch, acceleration).unwrap_or(None),
+                    false => None,
+                });
+            }
         };
         let missing = |what: String, hint: &str| LabError::Missing {
             what,
@@ -123,9 +147,11 @@ mod tests {
             window_ns: 40,
             seed: 7,
             jumps_when_idle: true,
+            disk_ns: Some(20_000),
         };
         assert_eq!(time.to_string().parse(), Ok(TimeSpec::Simulated(time)));
         assert_eq!("host".parse(), Ok(TimeSpec::Host));
+        assert_eq!("auto".parse(), Ok(TimeSpec::Auto));
         let default = TimeSpec::Simulated(SimulatedTime::default());
         assert_eq!("simulated".parse(), Ok(default));
         assert_eq!("simulated,seed=0".parse(), Ok(default));
@@ -140,6 +166,7 @@ mod tests {
             "simulated,host",
             "instruction=nan",
             "idle=skip",
+            "disk=0",
         ] {
             assert!(wrong.parse::<TimeSpec>().is_err(), "{wrong}");
         }

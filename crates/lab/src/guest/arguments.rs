@@ -103,7 +103,17 @@ pub fn arguments(
     all.option("-serial", "chardev:console");
     folders(prepared, &mut all);
     ports(prepared, number, &mut all);
-    for (place, (name, _)) in disks(&prepared.design).into_iter().enumerate() {
+    let time = prepared.delay.as_ref().and_then(|delay| delay.time);
+    let disk_ns = time.and_then(|time| time.disk_ns);
+    for (place, (name, bytes)) in disks(&prepared.design).into_iter().enumerate() {
+        if let Some(ns) = disk_ns {
+            let content = "driver=null-co,read-zeroes=on";
+            all.option(
+                "-blockdev",
+                format!("{content},node-name={name},size={bytes},latency-ns={ns}"),
+            );
+            continue;
+        }
         let set = place + 1;
         all.option(
             "-add-fd",

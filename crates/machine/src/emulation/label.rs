@@ -41,7 +41,7 @@ impl fmt::Display for EmulatedGuest {
     }
 }
 
-/// `instruction=0.5,window=200,seed=0`, and `,idle=jump`: as the option of the lab takes it, in nanoseconds.
+/// `instruction=0.5,window=200,seed=0`, with `,idle=jump` and `,disk=20000` where it has them: as the option of the lab takes it, in nanoseconds.
 impl fmt::Display for SimulatedTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -49,16 +49,17 @@ impl fmt::Display for SimulatedTime {
             window_ns,
             seed,
             jumps_when_idle,
+            disk_ns,
         } = self;
         let instruction_ns = f64::from(*instruction_ps) / 1000.0;
         write!(
             f,
             "instruction={instruction_ns},window={window_ns},seed={seed}"
         )?;
-        match jumps_when_idle {
-            true => f.write_str(",idle=jump"),
-            false => Ok(()),
+        if *jumps_when_idle {
+            f.write_str(",idle=jump")?;
         }
+        disk_ns.map_or(Ok(()), |ns| write!(f, ",disk={ns}"))
     }
 }
 
