@@ -17,6 +17,7 @@ pub(crate) const DECLARATION: Declaration = Declaration {
     is_hidden: true,
     is_of_machine: false,
     needs_devices: false,
+    is_simulated: false,
     samples: 10,
     factors: &[
         Varied::new("speed", &["fast", "slow", "failing"], &["fast", "slow"]),

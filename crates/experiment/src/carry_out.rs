@@ -8,7 +8,7 @@ use nearfar_lease::{Measuring, Presence};
 use nearfar_machine::Machine;
 use nearfar_placement::change::Change;
 use nearfar_runs::{
-    Cell, Ending, Host, Metric, NewRun, NewSample, RunId, Sample, SampleResult, Store,
+    Cell, Ending, Host, Metric, NewRun, NewSample, RunId, RunTarget, Sample, SampleResult, Store,
     check_values, now_s, summarise,
 };
 
@@ -126,9 +126,12 @@ pub fn carry_out_with<E: Experiment>(
         run: named,
         error: error.into(),
     })?;
+    let targets = experiment.targets();
+    let is_simulated_elsewhere = !targets.is_empty() && targets.iter().all(RunTarget::is_simulated);
     let mut work = Work {
         experiment,
         time,
+        is_simulated_elsewhere,
         options: &mut options,
         store,
         cancel,
@@ -290,6 +293,8 @@ fn begin<E: Experiment>(
 struct Work<'a, E: Experiment> {
     experiment: &'a mut E,
     time: GuestTime,
+    /// Whether guests of simulated time take the samples, whatever this system does meanwhile.
+    is_simulated_elsewhere: bool,
     options: &'a mut Options,
     store: &'a mut Store,
     cancel: &'a AtomicBool,
@@ -331,9 +336,10 @@ impl<E: Experiment> Work<'_, E> {
         format!("{failed} of {wanted} samples failed")
     }
 
-    /// Other processes that measure now.
+    /// Other processes that measure now, where that disturbs samples.
     fn others(&self) -> BTreeSet<Measuring> {
         let presence = self.options.presence.iter();
+        let presence = presence.filter(|_| !self.is_simulated_elsewhere);
         presence.flat_map(Presence::others).collect()
     }
 

@@ -120,6 +120,13 @@ pub struct RunTarget {
     pub machine: Value,
 }
 
+impl RunTarget {
+    /// Whether its clocks follow the instructions that it executes.
+    pub fn is_simulated(&self) -> bool {
+        self.emulation.as_ref().is_some_and(Emulation::is_simulated)
+    }
+}
+
 /// A stored run, without what is large: see [`Detail`], [`Sample`] and the machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {

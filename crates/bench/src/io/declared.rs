@@ -28,6 +28,7 @@ pub const DECLARATION: Declaration = Declaration {
     is_hidden: false,
     is_of_machine: false,
     needs_devices: true,
+    is_simulated: false,
     samples: 10,
     factors: &[
         Varied::new(
@@ -67,8 +68,8 @@ pub const DECLARATION: Declaration = Declaration {
             "The device's node [default: by the model]",
             Kind::Text,
         ),
-        Argument::new("seconds", "Seconds a sample takes", "2"),
-        Argument::new("ramp-seconds", "Seconds of I/O before that", "0.2"),
+        Argument::seconds("seconds", "Seconds a sample takes", "2"),
+        Argument::seconds("ramp-seconds", "Seconds of I/O before that", "0.2"),
         Argument::new("jobs", "Jobs of fio, each with the depth", "1"),
         Argument {
             kind: Kind::OneOf(&["auto", "io_uring", "libaio"]),

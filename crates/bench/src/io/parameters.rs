@@ -54,7 +54,7 @@ impl Parameters {
         Ok(Self {
             asked: asked(arguments)?,
             device_node: arguments.within("device-node", 0..=u32::MAX)?.map(NodeId),
-            seconds: arguments.seconds_or_default("seconds", 0.05..=3600.0)?,
+            seconds: arguments.seconds_or_default("seconds", 0.01..=3600.0)?,
             ramp_seconds: arguments.seconds_or_default("ramp-seconds", 0.0..=3600.0)?,
             jobs: arguments.within_or_default("jobs", 1..=1024)?,
             engine: arguments.get("engine")?,

@@ -49,6 +49,7 @@ pub const DECLARATION: Declaration = Declaration {
     is_hidden: false,
     is_of_machine: true,
     needs_devices: false,
+    is_simulated: false,
     samples: 64,
     factors: &[
         Varied::of_machine(

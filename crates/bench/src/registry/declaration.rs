@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use nearfar_experiment::{Cell, Factor, Level};
-use nearfar_machine::alternatives;
-use nearfar_runs::{Detail, Run};
+use nearfar_machine::{Emulation, alternatives, seconds};
+use nearfar_runs::{Detail, Run, RunTarget};
 use serde_json::Value;
 
 use super::arguments::{ArgumentError, Arguments};
 
 /// Longest word of a command with several levels.
 const MAX_WORD_BYTES: usize = 56;
+/// How much of the time that a sample takes elsewhere it takes in simulated time: figures hardly differ there, and the host is
+/// slower by as much.
+const SIMULATED_SHARE: f64 = 0.01;
 
 /// What an experiment says of itself.
 pub struct Declaration {
@@ -27,6 +30,9 @@ pub struct Declaration {
     pub is_of_machine: bool,
     /// Whether it looks at devices and their interrupts, which take longer to read than the topology.
     pub needs_devices: bool,
+    /// Whether guests that take its samples have simulated time unless they are to have the host's. Not for what takes seconds of
+    /// a scheduler's work, or depends on devices of the host.
+    pub is_simulated: bool,
     /// Samples of each cell unless others are asked for.
     pub samples: u32,
     pub factors: &'static [Varied],
@@ -189,6 +195,8 @@ pub enum Kind {
     Text,
     /// A size such as 256M; the experiment gets bytes.
     Size,
+    /// A time as [`nearfar_machine::seconds::parse`] takes it, with another default in simulated time.
+    Seconds,
     /// One of these.
     OneOf(&'static [&'static str]),
     /// Nothing.
@@ -204,6 +212,14 @@ impl Argument {
         }
     }
 
+    /// A time with its default, in seconds.
+    pub const fn seconds(name: &'static str, help: &'static str, default: &'static str) -> Self {
+        Self {
+            kind: Kind::Seconds,
+            ..Self::new(name, help, default)
+        }
+    }
+
     /// An argument without a default.
     pub const fn optional(name: &'static str, help: &'static str, kind: Kind) -> Self {
         Self {
@@ -214,11 +230,23 @@ impl Argument {
         }
     }
 
+    /// Its value where none is given, for samples that are taken in simulated time or not.
+    pub fn default_in(&self, is_simulated: bool) -> Option<String> {
+        let default = self.default?;
+        match self.kind {
+            Kind::Seconds if is_simulated => {
+                let seconds = seconds::parse(default)? * SIMULATED_SHARE;
+                Some(seconds.to_string())
+            }
+            _ => Some(default.to_owned()),
+        }
+    }
+
     /// Whether it has this value anyway: a stored 20.0 is the default 20.
-    fn is_default(&self, value: &str) -> bool {
+    fn is_default(&self, value: &str, is_simulated: bool) -> bool {
         let number = |text: &str| text.parse::<f64>().ok();
-        self.default.is_some_and(|default| {
-            default == value || number(default).is_some_and(|it| number(value) == Some(it))
+        self.default_in(is_simulated).is_some_and(|default| {
+            default == value || number(&default).is_some_and(|it| number(value) == Some(it))
         })
     }
 
@@ -235,7 +263,7 @@ impl Argument {
 
 impl Declaration {
     /// The arguments as they were typed: `factors` as `NAME=LEVEL,LEVEL`, several of one factor together, `cells` as `NAME=LEVEL,NAME=LEVEL`, `values`
-    /// by argument.
+    /// by argument. Times that were not typed depend on whether samples are taken in simulated time.
     ///
     /// # Errors
     /// A factor or level that is not declared.
@@ -243,6 +271,7 @@ impl Declaration {
         &self,
         factors: &[String],
         cells: &[String],
+        is_simulated: bool,
         values: impl Fn(&Argument) -> Option<String>,
     ) -> Result<Arguments, ArgumentError> {
         let mut chosen: BTreeMap<&str, Vec<Level>> = BTreeMap::new();
@@ -260,7 +289,7 @@ impl Declaration {
         };
         let cells = cells.iter().map(|cell| self.cell(cell));
         let value = |argument: &'static Argument| {
-            let default = || argument.default.map(str::to_owned);
+            let default = || argument.default_in(is_simulated);
             (argument, Ok(values(argument).or_else(default)))
         };
         Ok(Arguments {
@@ -301,6 +330,10 @@ impl Declaration {
     pub fn command(&self, run: &Run, detail: &Detail) -> Vec<String> {
         let mut words = ["nearfar", "bench", self.name].map(str::to_owned).to_vec();
         let (factors, _) = detail.without_targets();
+        let is_simulated = match detail.targets.as_slice() {
+            [] => run.emulation.as_ref().is_some_and(Emulation::is_simulated),
+            targets => targets.iter().all(RunTarget::is_simulated),
+        };
         for factor in factors {
             let default = self.factor(&factor.name).map(Varied::default);
             if default.as_ref() != Some(&factor.levels) {
@@ -312,7 +345,7 @@ impl Declaration {
             let value = stored.and_then(|it| argument.stored(it));
             match (argument.kind, value) {
                 (Kind::Flag, Some(_)) => words.push(format!("--{}", argument.name)),
-                (_, Some(value)) if !argument.is_default(&value) => {
+                (_, Some(value)) if !argument.is_default(&value, is_simulated) => {
                     words.push(format!("--{}={value}", argument.name));
                 }
                 _ => {}

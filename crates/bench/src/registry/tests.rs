@@ -14,6 +14,7 @@ const DECLARATION: Declaration = Declaration {
     is_hidden: true,
     is_of_machine: false,
     needs_devices: false,
+    is_simulated: false,
     samples: 1,
     factors: &[
         Varied::new("speed", &["fast", "slow"], &["fast"]),
@@ -28,7 +29,7 @@ const DECLARATION: Declaration = Declaration {
 
 fn arguments(declaration: &Declaration, factors: &[&str]) -> Result<Arguments, ArgumentError> {
     let factors: Vec<String> = factors.iter().map(|&factor| factor.to_owned()).collect();
-    declaration.arguments(&factors, &[], |_| None)
+    declaration.arguments(&factors, &[], false, |_| None)
 }
 
 /// The arguments of a stored run with these parameters.
@@ -137,14 +138,28 @@ fn an_argument_that_is_not_stored_has_no_default() {
 #[test]
 fn a_sample_on_a_target_has_a_flag_without_a_value() {
     let given = |argument: &Argument| (argument.kind == Kind::Flag).then(|| "true".to_owned());
-    let arguments = DECLARATION.arguments(&[], &[], given).unwrap();
+    let arguments = DECLARATION.arguments(&[], &[], false, given).unwrap();
     let words = arguments.of_one_sample("declared").unwrap();
     assert_eq!(
         words,
         ["bench", "declared", ONE_SAMPLE, "--huge-pages", "--load=60"]
     );
-    let none = DECLARATION.arguments(&[], &[], |_| None).unwrap();
+    let none = DECLARATION.arguments(&[], &[], false, |_| None).unwrap();
     assert_eq!(none.of_one_sample("declared").unwrap().len(), 4);
+}
+
+#[test]
+fn samples_in_simulated_time_take_a_hundredth_of_the_time_unless_another_is_given() {
+    let taken = |is_simulated, given: Option<&str>| {
+        let value = |argument: &Argument| given.filter(|_| argument.name == "seconds");
+        let value = |argument: &Argument| value(argument).map(str::to_owned);
+        let arguments = scale::DECLARATION.arguments(&[], &[], is_simulated, value);
+        let arguments = arguments.unwrap();
+        ["seconds", "trace-seconds"].map(|name| arguments.seconds(name, 0.0..=9.0).unwrap())
+    };
+    assert_eq!(taken(false, None), [Some(1.0), Some(0.5)]);
+    assert_eq!(taken(true, None), [Some(0.01), Some(0.005)]);
+    assert_eq!(taken(true, Some("1")), [Some(1.0), Some(0.005)]);
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub const DECLARATION: Declaration = Declaration {
     is_hidden: false,
     is_of_machine: false,
     needs_devices: true,
+    is_simulated: false,
     samples: 10,
     factors: &[
         Varied::new(SERVER_NODE, &[CARD, ADJACENT, TOGETHER], &[CARD, ADJACENT]),
@@ -100,8 +101,8 @@ pub const DECLARATION: Declaration = Declaration {
             "Bytes of the value that each request gets",
             "3",
         ),
-        Argument::new("seconds", "Seconds for which a sample is measured", "1"),
-        Argument::new(
+        Argument::seconds("seconds", "Seconds for which a sample is measured", "1"),
+        Argument::seconds(
             "warm-up",
             "Seconds for which requests are made before",
             "0.5",
@@ -141,7 +142,7 @@ impl Parameters {
             client_command: arguments.text("client-command")?,
             client_rate: arguments.text("client-rate")?,
             value_bytes: arguments.within_or_default("value-bytes", 1..=60_000)?,
-            seconds: arguments.seconds_or_default("seconds", 0.01..=3600.0)?,
+            seconds: arguments.seconds_or_default("seconds", 0.001..=3600.0)?,
             warm_up: arguments
                 .seconds("warm-up", 0.0..=3600.0)?
                 .filter(|_| !has_client),

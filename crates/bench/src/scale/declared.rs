@@ -41,6 +41,7 @@ pub const DECLARATION: Declaration = Declaration {
     is_hidden: false,
     is_of_machine: false,
     needs_devices: false,
+    is_simulated: true,
     samples: 8,
     factors: &[
         Varied::new(WORKLOAD, &Workload::NAMES, &["tlb_flush"]),
@@ -70,9 +71,9 @@ pub const DECLARATION: Declaration = Declaration {
                 "few",
             )
         },
-        Argument::new("seconds", "Seconds for which operations are counted", "1"),
-        Argument::new("warm-up", "Seconds before that", "0.3"),
-        Argument::new(
+        Argument::seconds("seconds", "Seconds for which operations are counted", "1"),
+        Argument::seconds("warm-up", "Seconds before that", "0.3"),
+        Argument::seconds(
             "trace-seconds",
             "Seconds after that in which lock contention is traced; 0 for none",
             "0.5",
@@ -120,7 +121,7 @@ impl Parameters {
         let frequency = arguments.within("profile-frequency", 0..=MAX_FREQUENCY)?;
         Ok(Self {
             sweep: arguments.get("sweep")?,
-            seconds: seconds("seconds", 0.01)?,
+            seconds: seconds("seconds", 0.001)?,
             warm_up: seconds("warm-up", 0.0)?,
             trace_seconds: seconds("trace-seconds", 0.0)?,
             profile_frequency: frequency.unwrap_or(0),

@@ -46,6 +46,7 @@ pub const DECLARATION: Declaration = Declaration {
     is_hidden: false,
     is_of_machine: false,
     needs_devices: false,
+    is_simulated: true,
     samples: 12,
     factors: &[
         // The last one makes the columns of a page: the published table's variants.
@@ -61,7 +62,7 @@ pub const DECLARATION: Declaration = Declaration {
             "Workers of each group, as many as its node has CPUs for",
             "4",
         ),
-        Argument::new("seconds", "Seconds a sample takes", "0.5"),
+        Argument::seconds("seconds", "Seconds a sample takes", "0.5"),
         Argument::optional(
             "device-node",
             "The device's node [default: one with an adjacent and a most distant node]",
@@ -374,7 +375,11 @@ mod tests {
             cancel: &AtomicBool::new(false),
             is_measured_here: false,
         };
-        let made = make(&DECLARATION.arguments(&[], &[], |_| None).unwrap(), context).unwrap();
+        let made = make(
+            &DECLARATION.arguments(&[], &[], false, |_| None).unwrap(),
+            context,
+        )
+        .unwrap();
         let mut experiment = made.experiment;
         let alone = Groups::alone(NodeId(0), nearfar_machine::CpuId(0));
         assert_eq!(experiment.shares(248, &alone), [31]);

@@ -40,7 +40,7 @@ mod tests {
     fn arguments(words: &[&str], peers: bool) -> Arguments {
         let factors: Vec<String> = words.iter().map(|&it| it.to_owned()).collect();
         let given = |argument: &Argument| (peers && argument.name == "peers").then(String::new);
-        DECLARATION.arguments(&factors, &[], given).unwrap()
+        DECLARATION.arguments(&factors, &[], false, given).unwrap()
     }
 
     #[test]

@@ -9,6 +9,7 @@ use clap::Args;
 use nearfar_experiment::{Ended, Options, Resume, carry_out};
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
+use nearfar_lab::delay::TimeSpec;
 use nearfar_lab::guest::PreparedGuest;
 use nearfar_lab::request::GuestRequest;
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
@@ -73,8 +74,17 @@ impl Ab {
         // first lacks.
         let ((mut a, guest_a), (mut b, guest_b)) =
             (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
-        let (request_a, request_b) = (guest_a.request()?, guest_b.request()?);
-        let (prepared_a, prepared_b) = (prepare(&mut a, &request_a)?, prepare(&mut b, &request_b)?);
+        let requests = [
+            guest_a.request(TimeSpec::Auto)?,
+            guest_b.request(TimeSpec::Auto)?,
+        ];
+        let cache = Cache::of_user().map_err(failure)?;
+        let prepared = GuestRequest::prepare_alike(&requests, &cache);
+        let prepared = prepared.map_err(|(_, error)| failure(error))?;
+        let Ok([prepared_a, prepared_b]) = <[PreparedGuest; 2]>::try_from(prepared) else {
+            unreachable!("a guest for each request");
+        };
+        (a.emulation, b.emulation) = (Some(prepared_a.emulation()), Some(prepared_b.emulation()));
         let notes_a = &prepared_a.design.notes;
         let notes_b = prepared_b.design.notes.iter();
         for note in notes_a
@@ -177,13 +187,4 @@ impl Ab {
         };
         Ok([runs("a"), runs("b")])
     }
-}
-
-/// What a side's guests are made of.
-fn prepare(side: &mut Side, request: &GuestRequest) -> Result<PreparedGuest, Failure> {
-    let prepared = Cache::of_user()
-        .and_then(|cache| request.prepare(&cache))
-        .map_err(failure)?;
-    side.emulation = Some(prepared.emulation());
-    Ok(prepared)
 }

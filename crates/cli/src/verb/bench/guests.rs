@@ -9,7 +9,8 @@ use anyhow::anyhow;
 use nearfar_experiment::{BoxError, Cell, Factor, Target, TargetError, TargetOutput, Targets};
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, Guest, Input, Signals, Streams};
+use nearfar_lab::delay::TimeSpec;
+use nearfar_lab::guest::{Exec, Guest, Input, PreparedGuest, Signals, Streams};
 use nearfar_lab::request::GuestRequest;
 use nearfar_machine::Machine;
 use nearfar_runs::{Detail, Host, Run};
@@ -22,29 +23,62 @@ use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
 pub struct Guests {
     /// The keys that are given several times.
     factors: Vec<Factor>,
-    requests: Vec<(Cell, GuestRequest)>,
+    /// What differs between them, by guest; one cell without factors where there is one guest.
+    pub levels: Vec<Cell>,
+    requests: Vec<GuestRequest>,
+}
+
+/// The same with their kernels and the like.
+pub struct PreparedGuests {
+    factors: Vec<Factor>,
+    guests: Vec<PreparedGuest>,
 }
 
 impl Guests {
-    /// `None` without any such option.
+    /// `None` without any such option. `time` is that of guests for which none is asked.
     ///
     /// # Errors
     /// The first option that is wrong, by its words.
-    pub fn read(options: &[String]) -> Result<Option<Self>, Failure> {
+    pub fn read(options: &[String], time: TimeSpec) -> Result<Option<Self>, Failure> {
         if options.is_empty() {
             return Ok(None);
         }
         let (same, factors) = split(options)?;
-        let requests = Cell::all(&factors)
-            .into_iter()
-            .map(|levels| Ok((levels.clone(), args(&same, &levels)?.request()?)))
-            .collect::<Result<_, Failure>>()?;
-        Ok(Some(Self { factors, requests }))
+        let levels = Cell::all(&factors);
+        let requests = levels
+            .iter()
+            .map(|levels| args(&same, levels)?.request(time));
+        Ok(Some(Self {
+            requests: requests.collect::<Result<_, Failure>>()?,
+            factors,
+            levels,
+        }))
     }
 
-    /// What differs between them, by guest; one cell without factors where there is one guest.
-    pub fn levels(&self) -> impl Iterator<Item = &Cell> {
-        self.requests.iter().map(|(levels, _)| levels)
+    /// What they are made of.
+    ///
+    /// # Errors
+    /// The first guest for which something is missing.
+    pub fn prepare(self) -> Result<PreparedGuests, Failure> {
+        let Self {
+            factors,
+            levels,
+            requests,
+        } = self;
+        let cache = Cache::of_user().map_err(failure)?;
+        let guests = GuestRequest::prepare_alike(&requests, &cache);
+        let guests = guests.map_err(|(at, error)| {
+            let (levels, error) = (levels[at].clone(), Box::new(error));
+            refusal(TargetError::Open { levels, error })
+        })?;
+        Ok(PreparedGuests { factors, guests })
+    }
+}
+
+impl PreparedGuests {
+    /// Whether the samples are taken in simulated time, in all of them.
+    pub fn are_simulated(&self) -> bool {
+        self.guests.iter().all(PreparedGuest::is_simulated)
     }
 
     /// The guests, all up, and the path of this program in them.
@@ -53,11 +87,10 @@ impl Guests {
     /// The first guest that cannot be booted; those before it are ended.
     pub fn boot(self, cancel: &AtomicBool) -> Result<(Targets, PathBuf), Failure> {
         let program = std::env::current_exe().map_err(Failure::refused)?;
-        let mut requests = self.requests.into_iter();
+        let mut guests = self.guests.into_iter();
         let targets = Targets::open(self.factors, |levels| {
-            let (_, request) = requests.next().ok_or("no guest")?;
+            let prepared = guests.next().ok_or("no guest")?;
             output::say!("{}", starting(levels));
-            let prepared = request.prepare(&Cache::of_user()?)?;
             let guest = booted(&prepared, cancel)?;
             Ok(Box::new(GuestTarget::new(guest, &program, cancel)?))
         });
@@ -71,7 +104,7 @@ impl Guests {
 /// Where the samples were taken.
 pub fn same_guests(run: &Run, detail: &Detail, guests: Option<&Guests>) -> Result<(), Failure> {
     let stored: BTreeSet<&Cell> = detail.targets.iter().map(|target| &target.levels).collect();
-    let given: BTreeSet<&Cell> = guests.iter().flat_map(|guests| guests.levels()).collect();
+    let given: BTreeSet<&Cell> = guests.iter().flat_map(|guests| &guests.levels).collect();
     if stored == given {
         return Ok(());
     }
@@ -241,14 +274,14 @@ mod tests {
 
     fn read(options: &[&str]) -> Guests {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        Guests::read(&options).unwrap().unwrap()
+        Guests::read(&options, TimeSpec::Host).unwrap().unwrap()
     }
 
     #[test]
     fn a_guest_is_named_where_there_are_several() {
         let said = |options: &[&str]| {
             let guests = read(options);
-            guests.levels().map(starting).collect::<Vec<_>>()
+            guests.levels.iter().map(starting).collect::<Vec<_>>()
         };
         assert_eq!(said(&["machine=two-node"]), ["starting the guest"]);
         assert_eq!(

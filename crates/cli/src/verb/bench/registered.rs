@@ -10,12 +10,13 @@ use nearfar_bench::registry::{
     Announcement, Argument, Arguments, EXPERIMENTS, Entry, Kind, Request, RunError,
 };
 use nearfar_experiment::{Ended, Options, Resume, fingerprint};
-use nearfar_machine::Machine;
+use nearfar_lab::delay::TimeSpec;
+use nearfar_machine::{Emulation, Machine};
 use nearfar_report::count;
 use nearfar_runs::{Filter, Host, Run, RunId, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
-use super::guests::{Guests, same_guests};
+use super::guests::{Guests, PreparedGuests, same_guests};
 use crate::args::{Colour, FormatArgs, StoreArgs, of_store, runs_command, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -183,6 +184,7 @@ fn option(argument: &'static Argument) -> Arg {
     let option = match argument.kind {
         Kind::Flag => return option.action(ArgAction::SetTrue),
         Kind::Text => option.value_name("VALUE"),
+        Kind::Seconds => option.value_name("SECONDS"),
         Kind::Size => option
             .value_name("SIZE")
             .value_parser(|text: &str| size(text).map(|bytes| bytes.to_string())),
@@ -190,9 +192,14 @@ fn option(argument: &'static Argument) -> Arg {
             .value_name("NAME")
             .value_parser(PossibleValuesParser::new(values)),
     };
-    match argument.default {
-        Some(default) => option.default_value(default),
-        None => option,
+    match (argument.kind, argument.default) {
+        (Kind::Seconds, Some(default)) => {
+            let simulated = argument.default_in(true).unwrap_or_default();
+            let (help, of) = (argument.help, "in guests of simulated time");
+            option.help(format!("{help} [default: {default}, {of} {simulated}]"))
+        }
+        (_, Some(default)) => option.default_value(default),
+        (_, None) => option,
     }
 }
 
@@ -208,8 +215,6 @@ impl Registered {
             _ => self.matches.get_one::<String>(argument.name).cloned(),
         };
         let common = &self.common;
-        let arguments = declaration.arguments(&common.factor, &common.cell, value);
-        let mut arguments = arguments.map_err(Failure::input)?;
         if let (Some(guest), true) = (common.guest.first(), declaration.is_of_machine) {
             let name = declaration.name;
             return Err(Failure::Input(anyhow::anyhow!(
@@ -217,6 +222,18 @@ impl Registered {
                  nearfar lab run -- nearfar bench {name}"
             )));
         }
+        let time = match declaration.is_simulated {
+            true => TimeSpec::Auto,
+            false => TimeSpec::Host,
+        };
+        let guests = Guests::read(&common.guest, time)?;
+        let arguments = |is_simulated| {
+            let arguments =
+                declaration.arguments(&common.factor, &common.cell, is_simulated, value);
+            arguments.map_err(Failure::input)
+        };
+        // What is wrong with them is said before the machine is read.
+        arguments(false)?;
         let want = Want {
             devices: declaration.needs_devices,
             interrupts: declaration.needs_devices,
@@ -224,7 +241,10 @@ impl Registered {
         };
         let machine = nearfar_sources::read(&Source::live(want)).map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
+        let emulation = machine.origin.emulation.as_ref();
+        let is_simulated_here = emulation.is_some_and(Emulation::is_simulated);
         if common.one_sample {
+            let arguments = arguments(is_simulated_here)?;
             return one_sample(self.entry, arguments, &machine, &cancel);
         }
         if common.resume.is_some() {
@@ -232,12 +252,12 @@ impl Registered {
             common.store.open_existing()?;
         }
         let mut store = ExperimentStore::open(&common.store, !common.no_store)?;
-        let guests = Guests::read(&common.guest)?;
         let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
         (options.seed, options.label) = (common.seed, common.label.clone());
         options.resume = Resume::Nothing;
         options.is_kept = !common.no_store;
         options.progress = progress::on_standard_error();
+        let mut continued = None;
         if let Some(which) = &common.resume {
             let run = self.interrupted(which, &store, &machine)?;
             let detail = store.detail(run.run).map_err(of_store)?;
@@ -245,8 +265,12 @@ impl Registered {
             options.resume = Resume::Run(run.run);
             options.samples = common.samples.unwrap_or(run.samples_per_cell);
             options.label.clone_from(&run.label);
-            arguments = declaration.arguments_of(run, detail);
+            continued = Some(declaration.arguments_of(run, detail));
         }
+        let guests = guests.map(Guests::prepare).transpose()?;
+        let is_simulated = guests.as_ref().map(PreparedGuests::are_simulated);
+        let new = || arguments(is_simulated.unwrap_or(is_simulated_here));
+        let arguments = continued.map_or_else(new, Ok)?;
         options.presence = presence(&format!("nearfar bench {}", declaration.name));
         let targets = guests.map(|guests| guests.boot(&cancel)).transpose()?;
         let done = (self.entry.carry_out)(Request {

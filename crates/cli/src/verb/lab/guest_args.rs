@@ -39,8 +39,9 @@ pub struct GuestArgs {
     /// Make far memory slow: auto, off, or delays such as near=400,far=800 (docs/delays.md)
     #[arg(long, value_name = "DELAYS")]
     delay: Option<DelaySpec>,
-    /// The time that the guest's clocks follow while a command runs: host, simulated, or simulated with
-    /// instruction=NS,window=NS,seed=NUMBER,idle=jump (docs/time.md)
+    /// The time that the guest's clocks follow while a command runs: host, simulated, simulated with
+    /// instruction=NS,window=NS,seed=NUMBER,idle=jump,disk=NS, or auto: simulated in software emulation of this
+    /// host's architecture (docs/time.md) [default: auto where a verb measures, host in lab run and lab shell]
     #[arg(long, value_name = "TIME")]
     time: Option<TimeSpec>,
     /// How the guest's CPUs run; delays and simulated time need software emulation
@@ -112,8 +113,8 @@ impl GuestArgs {
         Ok(self)
     }
 
-    /// The request for the lab.
-    pub fn request(&self) -> Result<GuestRequest, Failure> {
+    /// The request for the lab; `time` is that of a guest for which none is asked.
+    pub fn request(&self, time: TimeSpec) -> Result<GuestRequest, Failure> {
         let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all()))
             .map_err(Failure::input)?;
         let name = self
@@ -128,7 +129,7 @@ impl GuestArgs {
             kernel: self.kernel.clone(),
             append: self.append.clone(),
             delay: self.delay.clone().unwrap_or(DelaySpec::Off),
-            time: self.time.unwrap_or_default(),
+            time: self.time.unwrap_or(time),
             acceleration: match self.accel {
                 Accel::Auto => None,
                 Accel::Kvm => Some(Acceleration::Kvm),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
+use nearfar_lab::delay::TimeSpec;
 use nearfar_lab::guest::{Exec, Guest, PreparedGuest, Signals, Streams, command_line};
 
 use super::counts;
@@ -108,7 +109,7 @@ struct Files {
 
 /// What the guest is made of; says on standard error what it could not reproduce.
 fn prepare(guest: &GuestArgs) -> Result<PreparedGuest, Failure> {
-    let request = guest.request()?;
+    let request = guest.request(TimeSpec::Host)?;
     let prepared = Cache::of_user()
         .and_then(|cache| request.prepare(&cache))
         .map_err(failure)?;
