@@ -110,13 +110,13 @@ impl Event {
         done(unsafe { sys::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
     }
 
-    /// How often it occurred while it was enabled and passed its filter, and for how many of those the ring had no room.
     /// Counts and samples nothing more.
     pub(crate) fn disable(&self) -> io::Result<()> {
         // SAFETY: the descriptor is an event's; the request takes a number.
         done(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
     }
 
+    /// How often it occurred while it was enabled and passed its filter, and for how many of those the ring had no room.
     pub(crate) fn count(&self) -> io::Result<Count> {
         let mut bytes = [0; 16];
         let read = rustix::io::read(&self.0, &mut bytes)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! CPU 0  clock ─► ring ─┐
-//! CPU 1  clock ─► ring ─┴─► Samples, by call chain ─► Profile of some processes     with Symbols for the names
+//! CPU 1  clock ─► ring ─┴─► samples by call chain ─► Profile of some processes     with Symbols for the names
 //! ```
 //!
 //! The clock is the kernel's own (`cpu-clock`, a high-resolution timer), which every machine and guest has. It interrupts the CPU,
@@ -24,17 +24,11 @@ use crate::ring::Ring;
 /// Bytes of one CPU's ring: at 160 bytes a sample, 16 seconds of 99 samples.
 const RING: usize = 256 << 10;
 
-/// A sampling of some CPUs. Dropping it ends it.
+/// A sampling of some CPUs. Dropping it closes its clocks, which takes some milliseconds for each CPU.
 pub struct Sampler {
     cpus: Vec<(CpuId, Event, Ring)>,
     scratch: Vec<u8>,
     found: Found,
-}
-
-/// What a [`Sampler`] saw, without names yet. Dropping it closes the clocks, which takes some milliseconds for each CPU.
-pub struct Samples {
-    found: Found,
-    _cpus: Vec<(CpuId, Event, Ring)>,
 }
 
 #[derive(Default)]
@@ -134,22 +128,17 @@ impl Sampler {
         }
     }
 
-    /// Ends it.
+    /// Samples nothing more, and takes what the rings hold.
     ///
     /// # Errors
-    /// When the kernel does not.
-    pub fn finish(mut self) -> Result<Samples, TraceError> {
+    /// When the kernel does not end it.
+    pub fn end(&mut self) -> Result<(), TraceError> {
         self.each("disabling the clock", Event::disable)?;
         self.drain();
-        Ok(Samples {
-            found: self.found,
-            _cpus: self.cpus,
-        })
+        Ok(())
     }
-}
 
-impl Samples {
-    /// Those of these processes.
+    /// The samples of these processes that were taken from the rings.
     pub fn profile(self, processes: &BTreeSet<i32>, symbols: &Known<Symbols>) -> Profile {
         self.found.profile(processes, symbols)
     }

@@ -389,8 +389,8 @@ fn a_profile_says_how_much_of_a_process_was_in_the_kernel() {
             work();
             sampler.drain();
         }
-        let samples = sampler.finish().unwrap();
-        Some(samples.profile(&[me].into(), &Symbols::read()))
+        sampler.end().unwrap();
+        Some(sampler.profile(&[me].into(), &Symbols::read()))
     };
     // 999 samples a second of CPU time; fewer where a timer comes late. The longer ones are for that.
     let profile = |work: &dyn Fn()| {

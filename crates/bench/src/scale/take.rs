@@ -9,7 +9,7 @@ use nearfar_experiment::{BoxError, unmeasured};
 use nearfar_machine::{Known, Machine, NodeSet};
 use nearfar_proc::{meminfo, tasks};
 use nearfar_trace::locks::{self, Recorded, Recorder, Symbols};
-use nearfar_trace::profile::{Sampler, Samples};
+use nearfar_trace::profile::Sampler;
 
 use super::counters::Counters;
 use super::hot::Hot;
@@ -60,7 +60,7 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
         Known::Yes(recorder) => traced(recorder, plan, &children, cancel)?,
         Known::No { unknown_reason } => Known::No { unknown_reason },
     };
-    let named = || named(children, counted.samples, recorded, cancel);
+    let named = || named(children, counted.sampler, recorded, cancel);
     let (profile, contention) = unmeasured(plan.machine, named)??;
     let memory_nodes: NodeSet = plan.tasks.iter().filter_map(|it| it.memory_node).collect();
     let untraced = contention
@@ -91,7 +91,7 @@ struct Counted {
     rates: Vec<f64>,
     user_s: f64,
     system_s: f64,
-    samples: Known<Samples>,
+    sampler: Known<Sampler>,
 }
 
 fn count_for(
@@ -120,7 +120,7 @@ fn count_for(
         rates: rates.collect(),
         user_s: cpu_after.0 - cpu_before.0,
         system_s: cpu_after.1 - cpu_before.1,
-        samples: sampler.and_then(|it| Known::from_result(it.finish())),
+        sampler: sampler.and_then(|mut it| Known::from_result(it.end().map(|()| it))),
     })
 }
 
@@ -228,7 +228,7 @@ fn traced(
 /// Ends the tasks, of which none has ended by itself, and names what they did.
 fn named(
     mut children: Vec<Child>,
-    samples: Known<Samples>,
+    sampler: Known<Sampler>,
     recorded: Known<Recorded>,
     cancel: &AtomicBool,
 ) -> Result<(Known<Hot>, Known<Contention>), BoxError> {
@@ -236,7 +236,7 @@ fn named(
     let (processes, tasks) = (children.iter().map(Child::pid).collect(), children.len());
     drop(children);
     let symbols = Symbols::read();
-    let profile = samples.map(|it| Hot::new(it.profile(&processes, &symbols)));
+    let profile = sampler.map(|it| Hot::new(it.profile(&processes, &symbols)));
     let contention = recorded.map(|it| {
         let waits = locks::answer(it.waits, Some(&processes), &symbols);
         Contention::new(waits, it.finished, tasks)
