@@ -169,15 +169,14 @@ impl Experiment for IoExperiment<'_> {
         let disks = self.target.as_ref().map_or(&[][..], |it| &it.disks);
         let now = DiskCounts::now(disks);
         let locks = started.locks.take();
-        let locks = locks.map(Recorder::finish).transpose()?;
-        let locks = locks.map(|it| {
-            let processes = Some(started.fio.processes());
-            locks::answer(it.waits, processes, &Symbols::read())
+        let processes = Some(started.fio.processes());
+        let locks = locks.map(Recorder::finish).map(|recorded| {
+            recorded.map(|it| locks::answer(it.waits, processes, &Symbols::read()))
         });
         let fio = started.fio.answer()?;
         // fio and its jobs have ended: their system time from begin to end, as the trace is.
         let system_s = children_system_s() - started.system_s;
-        let locks = locks.map(|locks| Waited { locks, system_s });
+        let locks = locks.transpose()?.map(|locks| Waited { locks, system_s });
         let untraced = locks
             .as_ref()
             .and_then(|it| it.locks.no_spin_reason.clone());
