@@ -146,26 +146,25 @@ impl GuestRequest {
         requests: &[Self],
         cache: &Cache,
     ) -> Result<Vec<PreparedGuest>, (usize, LabError)> {
-        let prepare = |with: &dyn Fn(&Self) -> Self| {
-            let each = requests.iter().enumerate();
-            each.map(|(at, request)| with(request).prepare(cache).map_err(|error| (at, error)))
-                .collect::<Result<Vec<_>, _>>()
+        let prepare = |at: usize, request: &Self| {
+            let prepared = request.prepare(cache);
+            prepared.map_err(|error| (at, error))
         };
-        let guests = prepare(&Self::clone)?;
-        if guests.iter().all(PreparedGuest::is_simulated)
-            || requests
-                .iter()
-                .all(|request| request.time != TimeSpec::Auto)
-        {
-            return Ok(guests);
+        let each = requests.iter().enumerate();
+        let guests = each.clone().map(|(at, request)| prepare(at, request));
+        let mut guests: Vec<PreparedGuest> = guests.collect::<Result<_, _>>()?;
+        if !guests.iter().all(PreparedGuest::is_simulated) {
+            for (at, request) in each.filter(|(_, request)| request.time == TimeSpec::Auto) {
+                if guests[at].is_simulated() {
+                    let in_host_time = Self {
+                        time: TimeSpec::Host,
+                        ..request.clone()
+                    };
+                    guests[at] = prepare(at, &in_host_time)?;
+                }
+            }
         }
-        prepare(&|request| Self {
-            time: match request.time {
-                TimeSpec::Auto => TimeSpec::Host,
-                time => time,
-            },
-            ..request.clone()
-        })
+        Ok(guests)
     }
 
     fn architecture(&self) -> Result<Arch, LabError> {

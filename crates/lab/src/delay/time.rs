@@ -5,6 +5,7 @@ use std::str::FromStr;
 use nearfar_machine::{Acceleration, SimulatedTime};
 use thiserror::Error;
 
+use super::find_plugin;
 use crate::arch::Arch;
 use crate::error::LabError;
 use crate::qemu::{self, Qemu};
@@ -97,7 +98,7 @@ impl FromStr for TimeSpec {
 
 impl TimeSpec {
     /// Simulated time, where it is asked for and this QEMU and host have it. Left open, it is that of software emulation of the
-    /// host's own architecture.
+    /// host's own architecture, where there is a plugin.
     ///
     /// # Errors
     /// When it is asked for and they have it not, with what would.
@@ -111,12 +112,12 @@ impl TimeSpec {
             Self::Host => return Ok(None),
             Self::Simulated(time) => time,
             Self::Auto => {
-                let is_native = Some(arch) == Arch::host() && acceleration == Acceleration::Tcg;
+                let can_be = Some(arch) == Arch::host()
+                    && acceleration == Acceleration::Tcg
+                    && find_plugin(qemu).is_ok();
                 let time = Self::Simulated(SimulatedTime::default());
-                return Ok(match is_native {
-                    true => time.on(qemu, arch, acceleration).unwrap_or(None),
-                    false => None,
-                });
+                let time = can_be.then(|| time.on(qemu, arch, acceleration).ok());
+                return Ok(time.flatten().flatten());
             }
         };
         let missing = |what: String, hint: &str| LabError::Missing {

@@ -98,9 +98,8 @@ fn guest_words(targets: &[RunTarget]) -> Vec<String> {
         let guest = target.emulation.as_ref().and_then(Emulation::guest);
         let options = guest.map(repeat::options).unwrap_or_default().into_iter();
         // Simulated time is the default of some experiments.
-        let is_host_s = guest.is_some_and(|it| it.simulated_time.is_none());
-        let host_s = is_host_s.then(|| ("time", "host".to_owned()));
-        let options = options.chain(host_s);
+        let host_time = guest.filter(|it| it.simulated_time.is_none());
+        let options = options.chain(host_time.map(|_| ("time", "host".to_owned())));
         let same = options.filter(|(key, _)| target.levels.level(key).is_none());
         let same = same.map(|(key, value)| format!("--guest={key}={value}"));
         let varied = target.levels.levels();
