@@ -236,14 +236,28 @@ impl Plugin {
         // SAFETY: the block is valid during the callback, and so are its instructions.
         unsafe {
             let instructions = (self.qemu.instructions)(block);
+            let mut pauses = 0;
+            for number in 0..instructions {
+                let instruction: *mut Instruction = (self.qemu.instruction)(block, number);
+                let (bytes, size) = self.qemu.bytes(self.instruction_data, instruction);
+                let bytes = &bytes[..size];
+                pauses += u64::from(self.instructions.is_pause(bytes));
+                if self.vcpus.is_empty() {
+                    continue;
+                }
+                let address = (self.qemu.instruction_address)(instruction) as usize as *mut c_void;
+                (self.qemu.on_memory)(instruction, on_load, NO_REGISTERS, LOADS, address);
+                (self.qemu.on_memory)(instruction, on_store, NO_REGISTERS, STORES, address);
+                if self.instructions.switches(bytes) {
+                    (self.qemu.on_instruction)(
+                        instruction,
+                        on_switch,
+                        NO_REGISTERS,
+                        ptr::null_mut(),
+                    );
+                }
+            }
             if let (Some(Clocks { qemu, words, .. }), Some(time)) = (self.clocks, &self.time) {
-                let pauses = (0..instructions)
-                    .filter(|&number| {
-                        let instruction = (self.qemu.instruction)(block, number);
-                        let (bytes, size) = self.qemu.bytes(self.instruction_data, instruction);
-                        self.instructions.is_pause(&bytes[..size])
-                    })
-                    .count() as u64;
                 let ps = instructions as u64 * time.ps_per_instruction() + pauses * PAUSE_PS;
                 let (limit, nothing) = (time::LIMIT_PS, ptr::null_mut());
                 (qemu.on_block_if)(
@@ -256,24 +270,6 @@ impl Plugin {
                     nothing,
                 );
                 (qemu.on_block_add)(block, ADD, words, ps);
-            }
-            if self.vcpus.is_empty() {
-                return;
-            }
-            for number in 0..instructions {
-                let instruction: *mut Instruction = (self.qemu.instruction)(block, number);
-                let address = (self.qemu.instruction_address)(instruction) as usize as *mut c_void;
-                (self.qemu.on_memory)(instruction, on_load, NO_REGISTERS, LOADS, address);
-                (self.qemu.on_memory)(instruction, on_store, NO_REGISTERS, STORES, address);
-                let (bytes, size) = self.qemu.bytes(self.instruction_data, instruction);
-                if self.instructions.switches(&bytes[..size]) {
-                    (self.qemu.on_instruction)(
-                        instruction,
-                        on_switch,
-                        NO_REGISTERS,
-                        ptr::null_mut(),
-                    );
-                }
             }
         }
     }

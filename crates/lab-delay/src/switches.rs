@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Instructions that are told apart.
 //!
-//! After some, a virtual address may stand for other memory.
-//! The filter of [`crate::vcpu`] goes by virtual addresses, so it must be emptied when the guest's kernel switches to
+//! After some, a virtual address may stand for other memory. The filter of [`crate::vcpu`] goes by virtual addresses, so it must be emptied when the guest's kernel switches to
 //! another process or takes a page away. On x86-64 every CPU does both with instructions of its own. On arm64 and Power
 //! pages are taken away on all CPUs at once by one of them; there, a line of the filter may outlive its page until the
 //! next process switch.
