@@ -110,7 +110,8 @@ pub fn carry_out_with<E: Experiment>(
     settings: &mut dyn Settings,
     resources: &mut Resources,
 ) -> Result<Outcome<E::Sample>, ExperimentError> {
-    let begun = begin(experiment, &options, store, machine)?;
+    let targets = experiment.targets();
+    let begun = begin(experiment, &targets, &options, store, machine)?;
     let run = begun.run;
     let named = options.is_kept.then_some(run);
     let already = begun.samples.len();
@@ -126,7 +127,6 @@ pub fn carry_out_with<E: Experiment>(
         run: named,
         error: error.into(),
     })?;
-    let targets = experiment.targets();
     let is_simulated_elsewhere = !targets.is_empty() && targets.iter().all(RunTarget::is_simulated);
     let mut work = Work {
         experiment,
@@ -210,6 +210,7 @@ impl<S> BegunRun<S> {
 
 fn begin<E: Experiment>(
     experiment: &E,
+    targets: &[RunTarget],
     options: &Options,
     store: &mut Store,
     machine: &Machine,
@@ -229,14 +230,13 @@ fn begin<E: Experiment>(
     let (host, parameters) = (Host::here(), experiment.parameters());
     let metrics = experiment.metrics();
     let fingerprint = fingerprint(machine, &host);
-    let targets = experiment.targets();
     let same = resume::Same {
         experiment: experiment.name(),
         parameters: &parameters,
         plan: &plan,
         metrics: &metrics,
         fingerprint: &fingerprint,
-        targets: &targets,
+        targets,
         label: options.label.as_deref(),
         seed: options.seed,
     };
@@ -276,7 +276,7 @@ fn begin<E: Experiment>(
         machine,
         fingerprint: &fingerprint,
         host: &host,
-        targets: &targets,
+        targets,
     })?;
     Ok(BegunRun {
         run,
