@@ -3,7 +3,7 @@
 #
 #   port           what goes through it
 #   nearfar.run    from the host: "run ID INPUT TERMINAL SCRIPT", one line a command
-#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT", "ping NUMBER"
+#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT", "ping NUMBER [timers]"
 #                  to the host: "ready", "started ID GROUP", "exit ID CODE", "ask ID WORDS", "pong NUMBER"
 #   nearfar.in     from the host: "open", "data BYTES" followed by so many bytes, "end"
 #   nearfar.out, nearfar.err     to the host: the command's bytes, between two marks
@@ -29,12 +29,21 @@ feed() {
 }
 feed < "$INPUT" &
 
+pong() { # with a second word, once a process has slept on each CPU
+	[ -z "$2" ] || for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+		taskset -c "${cpu##*cpu}" usleep 1000 2> /dev/null
+	done
+	echo "pong $1" > pipe/link
+}
+
 listen() {
 	while read -r word first second; do
 		case $word in
 		kill) kill -s "$first" -- "-$second" 2> /dev/null ;;
 		size) stty -F "$TERMINAL" rows "$first" cols "$second" 2> /dev/null ;;
-		ping) echo "pong $first" > pipe/link ;;
+		ping)
+			if [ -z "$second" ]; then pong "$first"; else pong "$first" "$second" & fi
+			;;
 		# In the background: an asker that was killed never opens its end.
 		answer) [ -p "pipe/answer.$first" ] && echo "$second" > "pipe/answer.$first" & ;;
 		esac

@@ -150,14 +150,14 @@ fn is_halted(monitor: &mut Monitor, vcpu: usize) -> Result<bool, MonitorError> {
     Ok(ask(monitor, vcpu, "info registers")?.contains("HLT=1"))
 }
 
-/// A line of the console that a sound kernel does not print.
+/// The last line of the console that a sound kernel does not print.
 pub fn complaint(console: &Console) -> Option<String> {
     /// Besides stalls: lockups (kernel/watchdog.c), BUG() and WARN() (lib/bug.c, kernel/panic.c).
     const COMPLAINTS: [&str; 3] = ["lockup", "BUG:", "WARNING: CPU"];
     let text = console.last_lines(usize::MAX);
     // The kernel repeats its command line, in which a user may have written anything.
     let mut lines = text.lines().filter(|line| !line.contains("ommand line:"));
-    let line = lines.find(|line| {
+    let line = lines.rfind(|line| {
         STALLS
             .iter()
             .chain(&COMPLAINTS)
@@ -203,5 +203,7 @@ mod tests {
         console
             .hear(b"[    9.0] rcu: INFO: rcu_sched self-detected stall on CPU\n[   10.0] fine\n");
         assert!(complaint(&console).is_some_and(|line| line.contains("stall")));
+        console.hear(b"[   30.0] watchdog: BUG: soft lockup - CPU#1 stuck for 26s!\n");
+        assert!(complaint(&console).is_some_and(|line| line.contains("lockup")));
     }
 }

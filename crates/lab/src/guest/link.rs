@@ -140,9 +140,10 @@ impl Link {
         self.say(&format!("size {rows} {columns}"))
     }
 
-    /// Asks the agent for a sign of life.
-    pub fn ping(&mut self, number: u64) -> io::Result<()> {
-        self.say(&format!("ping {number}"))
+    /// Asks the agent for a sign of life; with `timers`, once a process has slept on each CPU.
+    pub fn ping(&mut self, number: u64, timers: bool) -> io::Result<()> {
+        let timers = if timers { " timers" } else { "" };
+        self.say(&format!("ping {number}{timers}"))
     }
 
     /// Answers a question.

@@ -159,7 +159,7 @@ impl Guest {
     ) -> Result<Exit, LabError> {
         let begun = Instant::now();
         let mut progress = Progress::default();
-        let mut watch = Watch::new(self.child.id(), self.arch, self.vcpus);
+        let mut watch = Watch::new(self.child.id(), self.arch, self.vcpus, &self.console);
         loop {
             while let Some(said) = self.link.next() {
                 self.handle(said, id, &mut progress, &mut watch)?;
@@ -186,7 +186,7 @@ impl Guest {
                 return Err(self.died("it ended while a command ran in it"));
             }
             if !link {
-                let watched = watch.look(&mut self.monitor, &mut self.link);
+                let watched = watch.look(&mut self.monitor, &mut self.link, &self.console);
                 if let Some(sign) = watched
                     .map_err(|error| self.died(&format!("it takes no messages ({error})")))?
                 {

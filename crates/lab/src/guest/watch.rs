@@ -6,6 +6,9 @@
 //!                                                   used hardly any CPU time: the guest hangs
 //! ```
 //!
+//! An emulated vCPU sometimes loses its timer. Where the kernel has complained of a CPU since the last ping, the pong waits until a process
+//! has slept on each CPU. This needs the timer of each, and sets it anew on a CPU that lost it: the guest goes on or counts as hanging.
+//!
 //! A guest that is busy may take long to answer, and a QEMU that gets no CPU time (stopped, frozen, swapped out) cannot. A guest that is
 //! idle in a QEMU that answers does so at once.
 
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::console::Console;
 use super::health::{self, HangSign, StuckVcpu};
 use super::link::Link;
 use super::progress::{MAX_IDLE_CPU_SECONDS, cpu_seconds};
@@ -45,11 +49,13 @@ pub struct Watch {
     pong: u64,
     silent_since: Instant,
     cpu_seconds_then: f64,
+    /// The kernel's last complaint before the last ping.
+    complaint: Option<String>,
 }
 
 impl Watch {
     /// Of the guest in this QEMU process, from now on.
-    pub fn new(process: u32, arch: Arch, vcpus: usize) -> Self {
+    pub fn new(process: u32, arch: Arch, vcpus: usize, console: &Console) -> Self {
         let now = Instant::now();
         Self {
             arch,
@@ -61,6 +67,7 @@ impl Watch {
             pong: 0,
             silent_since: now,
             cpu_seconds_then: 0.0,
+            complaint: health::complaint(console),
         }
     }
 
@@ -78,7 +85,12 @@ impl Watch {
     ///
     /// # Errors
     /// When the link to the guest fails.
-    pub fn look(&mut self, monitor: &mut Monitor, link: &mut Link) -> io::Result<Option<HangSign>> {
+    pub fn look(
+        &mut self,
+        monitor: &mut Monitor,
+        link: &mut Link,
+        console: &Console,
+    ) -> io::Result<Option<HangSign>> {
         if !self.until_next_look().is_zero() {
             return Ok(None);
         }
@@ -102,7 +114,9 @@ impl Watch {
         if self.ping == self.pong {
             self.ping += 1;
             (self.silent_since, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
-            link.ping(self.ping)?;
+            let complaint = health::complaint(console);
+            link.ping(self.ping, complaint != self.complaint)?;
+            self.complaint = complaint;
             return Ok(None);
         }
         if !is_running {
@@ -162,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_vcpu_counts_as_stuck_when_three_looks_in_a_row_show_it() {
-        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4);
+        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4, &Console::default());
         let looks: [&[usize]; 7] = [&[1], &[1], &[], &[1], &[1, 2], &[2], &[3]];
         for seen in looks {
             assert_eq!(watch.note_stuck(stuck(seen)), None, "{seen:?}");
@@ -177,7 +191,7 @@ mod tests {
 
     #[test]
     fn another_interrupt_in_service_is_another_matter() {
-        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4);
+        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4, &Console::default());
         for vector in ["236", "236", "35", "236"] {
             let seen = vec![StuckVcpu {
                 in_service: vector.to_owned(),
@@ -189,7 +203,7 @@ mod tests {
 
     #[test]
     fn silence_counts_only_while_the_vcpus_sleep() {
-        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4);
+        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4, &Console::default());
         assert_eq!(watch.silence(Duration::from_secs(9), 0.0), None);
         assert_eq!(watch.silence(Duration::from_secs(11), 5.0), None);
         assert!(watch.silence(Duration::from_secs(11), 0.1).is_some());
