@@ -8,12 +8,14 @@
 //!   turns          who goes on: one vCPU at a time, none a window ahead of another
 //!   preload        QEMU's clocks, waits of its main loop and of its threads, in this time
 //!   counter        the host's time stamp counter, which QEMU's emulation of x86 reads itself
+//!   host_cpu       where the threads run meanwhile
 //! ```
 //!
 //! It begins and ends with the gate, while no vCPU runs. The guest's clocks go on without a jump: outside, they are the host's
 //! and as far from them as when it ended.
 
 pub mod counter;
+mod host_cpu;
 pub mod preload;
 pub mod turns;
 
@@ -29,6 +31,7 @@ use std::thread::{self, Thread};
 
 use crate::config::TimeConfig;
 use counter::Counter;
+use host_cpu::HostCpu;
 use turns::{State, Turn, Turns};
 
 /// A block calls back when its vCPU's counter has reached this.
@@ -75,6 +78,7 @@ pub struct Time<C> {
     main_loop_saw_ps: AtomicU64,
     has_stalled: AtomicBool,
     counter: Counter,
+    host_cpu: HostCpu,
 }
 
 #[derive(Default, Debug)]
@@ -82,8 +86,8 @@ struct Vcpu {
     /// Local time when the counter was set, and what it was set to.
     base_ps: AtomicU64,
     set_ps: AtomicU64,
-    /// Its thread, once it has asked for a turn: it sleeps until it has one.
-    thread: OnceLock<Thread>,
+    /// Its thread and the kernel's number of it, once it has asked for a turn: it sleeps until it has one.
+    thread: OnceLock<(Thread, i32)>,
     has_turn: AtomicBool,
     is_idle: AtomicBool,
     /// The condition that its thread waits for while it is idle or blocked; 0 if it has never waited.
@@ -121,6 +125,7 @@ impl<C: Counters> Time<C> {
             main_loop_saw_ps: AtomicU64::new(0),
             has_stalled: AtomicBool::new(false),
             counter: Counter::started(),
+            host_cpu: HostCpu::new(),
         })
     }
 
@@ -149,6 +154,7 @@ impl<C: Counters> Time<C> {
         let outside_ps = now_ps - self.ended_ps.load(Relaxed);
         self.outside_ps.fetch_add(outside_ps, Relaxed);
         self.counter.begin(now_ps);
+        self.host_cpu.share(self.threads());
         self.is_on.store(true, Relaxed);
         self.wake_main_loop();
     }
@@ -165,11 +171,17 @@ impl<C: Counters> Time<C> {
         self.show_passed(now_ps);
         self.is_on.store(false, Relaxed);
         drop(turns);
-        self.vcpus
-            .iter()
-            .filter_map(|vcpu| vcpu.thread.get())
-            .for_each(Thread::unpark);
+        self.host_cpu.release(self.threads());
+        let threads = self.vcpus.iter().filter_map(|vcpu| vcpu.thread.get());
+        threads.for_each(|(thread, _)| thread.unpark());
         self.wake_main_loop();
+    }
+
+    /// The kernel's numbers of the threads that run vCPUs, and of the main loop's, which is the process'.
+    fn threads(&self) -> impl Iterator<Item = i32> {
+        let threads = self.vcpus.iter().filter_map(|vcpu| vcpu.thread.get());
+        let main_loop = std::process::id().cast_signed();
+        threads.map(|(_, number)| *number).chain([main_loop])
     }
 
     /// Adds to the local time of the vCPU that this thread runs and that has the turn.
@@ -228,7 +240,9 @@ impl<C: Counters> Time<C> {
     fn prepare_thread(&self, vcpu: usize) {
         self.vcpus[vcpu].thread.get_or_init(|| {
             self.counter.trap_on_this_thread();
-            thread::current()
+            self.host_cpu.join();
+            // SAFETY: asks for a number.
+            (thread::current(), unsafe { libc::gettid() })
         });
     }
 
@@ -342,7 +356,7 @@ impl<C: Counters> Time<C> {
 
     fn wake(&self, vcpu: usize) {
         let is_other = VCPU.get() != Some(vcpu);
-        if let Some(thread) = self.vcpus[vcpu].thread.get().filter(|_| is_other) {
+        if let Some((thread, _)) = self.vcpus[vcpu].thread.get().filter(|_| is_other) {
             thread.unpark();
         }
     }

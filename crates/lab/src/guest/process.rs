@@ -114,13 +114,11 @@ pub fn start(start: QemuCommand) -> Result<Child, LabError> {
 fn spawn(start: QemuCommand) -> io::Result<Child> {
     let inherited: Vec<RawFd> = start.inherited.iter().map(AsRawFd::as_raw_fd).collect();
     let mut command = Command::new(&start.program);
-    // A process group of its own: Ctrl-C at the terminal is for us to pass on, not for QEMU to die of.
     command
         .args(&start.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0);
+        .stderr(Stdio::piped());
     if let Some(library) = start.preloaded {
         let mut all = library.into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD") {
@@ -130,7 +128,10 @@ fn spawn(start: QemuCommand) -> io::Result<Child> {
         command.env("LD_PRELOAD", all);
     }
     nearfar_proc::child::end_with_parent(&mut command, Signal::KILL);
-    let inherit = move || {
+    let prepare = move || {
+        // Ctrl-C at the terminal is for us to pass on, not for QEMU to die of. Many threads that share a CPU (simulated time) are one in the
+        // scheduler's eyes where they have a session of their own (sched(7), "The autogroup feature").
+        rustix::process::setsid()?;
         for number in &inherited {
             // SAFETY: the descriptors are open, since `start.inherited` lives until after the fork.
             let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(*number) };
@@ -139,7 +140,7 @@ fn spawn(start: QemuCommand) -> io::Result<Child> {
         Ok(())
     };
     // SAFETY: between fork and exec only system calls are made; nothing is allocated or locked.
-    unsafe { command.pre_exec(inherit) };
+    unsafe { command.pre_exec(prepare) };
     command.spawn()
 }
 
@@ -188,4 +189,26 @@ pub fn duplicate(file: impl AsFd) -> Result<OwnedFd, LabError> {
     file.as_fd()
         .try_clone_to_owned()
         .map_err(|error| LabError::system("duplicating a descriptor", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_has_a_session_of_its_own() {
+        let started = start(QemuCommand {
+            program: "/bin/sh".into(),
+            arguments: [
+                "-c",
+                "read -r pid rest < /proc/self/stat; set -- $rest; [ $5 = $pid ]",
+            ]
+            .map(OsString::from)
+            .into(),
+            preloaded: None,
+            inherited: Vec::new(),
+        });
+        let mut child = started.expect("a shell");
+        assert!(child.wait().expect("its end").success());
+    }
 }
