@@ -80,7 +80,7 @@ fn the_run_of_a_case_in_a_guest_is_in_the_store() {
     }
     let own = Sandbox::new();
     let words = "case 3 --samples 1 --format json -- --factor distance=alone --factor depth=248 \
-                 --factor policy=stock,limit --seconds 0.2";
+                 --factor policy=stock,limit";
     let (_, shown) = repeated(&own, words);
     assert_eq!(
         (&shown["label"], &shown["experiment"]),
