@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An emulated vCPU sometimes loses its timer. Where the kernel has complained of a CPU since the last ping, the pong waits until a process
-//! has slept on each CPU. This needs the timer of each, and sets it anew on a CPU that lost it: the guest goes on or counts as hanging.
+//! has slept on each CPU. This needs the timer of each, and sets it again on a CPU that lost it: the guest goes on or counts as hanging.
 //!
 //! A guest that is busy may take long to answer, and a QEMU that gets no CPU time (stopped, frozen, swapped out) cannot. A guest that is
 //! idle in a QEMU that answers does so at once.
