@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nearfar_machine::{Cache, CacheKind, Emulation, Machine, NodeId};
+use nearfar_machine::{Cache, Emulation, Machine, NodeId};
 use nearfar_proc::{cgroup, meminfo, tasks};
 
 use crate::options::{ProbeError, ProbeOptions};
@@ -122,7 +122,7 @@ pub(crate) fn size_of(
 ) -> BufferSize {
     let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
     let last_level_cache_bytes =
-        modelled.or_else(|| last_level_caches(machine).filter_map(size).max());
+        modelled.or_else(|| machine.last_level_caches().filter_map(size).max());
     let line_bytes = machine
         .caches
         .iter()
@@ -212,18 +212,6 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
     by_node.chain(by_spare).chain([by_time]).collect()
 }
 
-/// The caches of the highest level that hold data.
-pub(crate) fn last_level_caches(machine: &Machine) -> impl Iterator<Item = &Cache> {
-    let data = || {
-        machine
-            .caches
-            .iter()
-            .filter(|cache| cache.kind != CacheKind::Instruction)
-    };
-    let level = data().map(|cache| cache.level).max();
-    data().filter(move |cache| Some(cache.level) == level)
-}
-
 fn size(cache: &Cache) -> Option<u64> {
     cache.size_bytes.get().copied()
 }
@@ -237,7 +225,8 @@ fn modelled_cache(emulation: &Emulation) -> Option<u64> {
 /// The last-level caches of one node together, for the node that has most, in bytes.
 fn largest_sum_of_a_node(machine: &Machine) -> u64 {
     let of_node = |cpus| {
-        last_level_caches(machine)
+        machine
+            .last_level_caches()
             .filter(move |cache| cache.cpus.intersects(cpus))
             .filter_map(size)
     };
@@ -279,7 +268,9 @@ pub(crate) fn spare_memory() -> Option<u64> {
 mod tests {
     use nearfar_machine::{Cache, CpuId, CpuSet, Known, Memory, Node, Origin, SourceKind};
 
-    use nearfar_machine::{Acceleration, CacheModel, Delays, EmulatedGuest, NodeDelay, NodeLimits};
+    use nearfar_machine::{
+        Acceleration, CacheKind, CacheModel, Delays, EmulatedGuest, NodeDelay, NodeLimits,
+    };
 
     use super::*;
 
@@ -418,12 +409,15 @@ mod tests {
             cache: CacheModel {
                 bytes: 12 << 20,
                 ways: 16,
+                hit_ns: 0,
             },
             transfer: NodeDelay {
                 same_node_ns: 5,
                 other_node_ns: 9,
                 is_by_distance: false,
-            },
+            }
+            .into(),
+            bandwidth: None,
             device: None,
         };
         let mut guest = EmulatedGuest {

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 pub trait Clock {
     /// Now, in ticks.
     fn now(&self) -> u64;
-    /// Nanoseconds in ticks.
-    fn ticks(&self, ns: u32) -> u64;
+    /// Picoseconds in ticks.
+    fn ticks(&self, ps: u64) -> u64;
     /// Returns when it is `until`, in ticks.
     fn wait(&self, until: u64);
+    /// Now, in picoseconds of simulated time, which only waiting makes pass; `None` in the host's time.
+    fn simulated_ps(&self) -> Option<u64>;
 }
 
 /// The host's time stamp counter, or its monotonic clock where there is none that can be read cheaply.
@@ -56,8 +58,8 @@ impl Clock for HostClock {
         self.counter()
     }
 
-    fn ticks(&self, ns: u32) -> u64 {
-        (f64::from(ns) * self.ticks_per_ns) as u64
+    fn ticks(&self, ps: u64) -> u64 {
+        (ps as f64 / 1000.0 * self.ticks_per_ns) as u64
     }
 
     fn wait(&self, until: u64) {
@@ -65,22 +67,37 @@ impl Clock for HostClock {
             spin_loop();
         }
     }
+
+    fn simulated_ps(&self) -> Option<u64> {
+        None
+    }
 }
 
-/// Waiting that only counts, in nanoseconds: what is due is charged to a vCPU's simulated time.
-#[derive(Default, Debug)]
+/// Waiting that only counts, in picoseconds of a vCPU's local time.
+#[derive(Debug)]
 pub struct Charged(Cell<u64>);
+
+impl Charged {
+    /// From a local time on.
+    pub fn from(local_ps: u64) -> Self {
+        Self(Cell::new(local_ps))
+    }
+}
 
 impl Clock for Charged {
     fn now(&self) -> u64 {
         self.0.get()
     }
 
-    fn ticks(&self, ns: u32) -> u64 {
-        u64::from(ns)
+    fn ticks(&self, ps: u64) -> u64 {
+        ps
     }
 
     fn wait(&self, until: u64) {
         self.0.set(until.max(self.0.get()));
+    }
+
+    fn simulated_ps(&self) -> Option<u64> {
+        Some(self.0.get())
     }
 }

@@ -2,14 +2,18 @@
 //! The plugin's configuration: CPUs and memory by node, and what an access costs.
 //!
 //! ```text
-//! nearfar-delay 1
+//! nearfar-delay 2
 //! cpus 0 0 1 1                the node of each vCPU, by its number
+//! caches 0 1 2 2              the last-level cache of each vCPU; optional: one a node
 //! memory 0 268435456 0        first guest physical address, bytes, node; ascending
 //! memory 268435456 268435456 1
-//! cache 8388608 16            last-level cache of a node: bytes, ways
+//! cache 8388608 16 20         a last-level cache: bytes, ways, nanoseconds of a hit
 //! delay 0 1 800               from the CPUs of a node, to the memory of a node, nanoseconds; every pair once
-//! transfer 500 2000           of a line another vCPU wrote: from the same node, from another node, nanoseconds
+//! transfer 100 500 2000       of a line another vCPU wrote: of the same cache, of another of the node, of another node, nanoseconds
 //! transfer_pair 0 1 4000      of a line of node 1 to a vCPU of node 0, nanoseconds; optional
+//! bandwidth 0 3200            the memory of node 0 is busy for so many picoseconds a line; optional, with time
+//! link 0 1 6400               what carries lines to node 0 from node 1 is busy for so many; optional, with time
+//! stream 8000                 lines of a sequential stream that are on their way at once, in thousandths; optional
 //! device 0 1 30000            of a doorbell write of a vCPU of node 0 to a device of node 1, nanoseconds; optional
 //! time 500 200000 0 0 20000   simulated time: picoseconds an instruction, window in picoseconds, seed, 1 if it jumps when all
 //!                             vCPUs are idle, nanoseconds that a disk takes for a request; optional
@@ -24,8 +28,8 @@ use thiserror::Error;
 
 /// Bytes of a cache line. Power has 128; modelling it with two halves changes nothing for random accesses.
 pub const LINE_BYTES: u64 = 64;
-/// A line's word has a bit for each node with CPUs.
-pub const MAX_CPU_NODES: usize = 50;
+/// A line's word has a bit for each last-level cache.
+pub const MAX_CACHES: usize = 50;
 /// A line's word holds the number of a vCPU.
 pub const MAX_VCPUS: usize = 4094;
 /// The longest delay, in nanoseconds: a millisecond.
@@ -61,24 +65,41 @@ pub struct TimeConfig {
 pub struct Config {
     /// The node of each vCPU.
     pub cpus: Vec<u32>,
+    /// The last-level cache of each vCPU, counted from 0.
+    pub caches: Vec<usize>,
     /// Memory, ascending, without overlaps.
     pub memory: Vec<Range>,
-    /// Size of a node's last-level cache.
+    /// Size of a last-level cache.
     pub cache_bytes: u64,
     /// Associativity of that cache.
     pub cache_ways: u32,
+    /// Nanoseconds of an access that the cache answers.
+    pub cache_hit: u32,
     /// Nanoseconds by (node of the vCPU, node of the memory).
     pub delays: BTreeMap<(u32, u32), u32>,
-    /// Nanoseconds for a line from another vCPU of the same node.
-    pub transfer_same: u32,
-    /// Nanoseconds for a line from another node.
-    pub transfer_other: u32,
+    /// Nanoseconds for a line from another vCPU.
+    pub transfer: Transfer,
     /// The same by (node of the vCPU, node that has the line), for pairs that have their own.
     pub transfer_pairs: BTreeMap<(u32, u32), u32>,
     /// Nanoseconds for a doorbell write by (node of the vCPU, node of the device).
     pub devices: BTreeMap<(u32, u32), u32>,
+    /// Picoseconds that a line occupies a node's memory, for those that have a limit.
+    pub bandwidth: BTreeMap<u32, u32>,
+    /// Picoseconds that a line occupies what carries it to the first node from the second.
+    pub links: BTreeMap<(u32, u32), u32>,
+    /// Thousandths of the lines of a sequential stream that are on their way at once; at least 1000.
+    pub stream_thousandths: u32,
     /// `None` for the host's time.
     pub time: Option<TimeConfig>,
+}
+
+/// Nanoseconds for a line from another vCPU.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Transfer {
+    pub same_cache: u32,
+    /// Of another last-level cache of the node.
+    pub same_node: u32,
+    pub other_node: u32,
 }
 
 impl Config {
@@ -110,8 +131,14 @@ pub enum ConfigError {
         to: u32,
     },
     /// More vCPUs or nodes than a line's word has room for.
-    #[error("delay configuration: more than {MAX_VCPUS} vCPUs or {MAX_CPU_NODES} nodes with vCPUs")]
+    #[error("delay configuration: more than {MAX_VCPUS} vCPUs or {MAX_CACHES} last-level caches")]
     TooManyVcpus,
+    /// Not one cache for each vCPU, or one without a vCPU.
+    #[error("delay configuration: the caches are not one for each vCPU, counted from 0")]
+    Caches,
+    /// What only simulated time has.
+    #[error("delay configuration: bandwidth and links need simulated time")]
+    NoTime,
     /// More memory than lines can be counted in.
     #[error("delay configuration: 256 GiB of memory or more")]
     TooMuchMemory,
@@ -131,10 +158,12 @@ pub enum ConfigError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LineFault {
     /// The first line is not the format's name and version.
-    #[error("{0:?} is not \"nearfar-delay 1\"")]
+    #[error("{0:?} is not \"nearfar-delay 2\"")]
     Format(String),
     /// An unknown key.
-    #[error("{0:?} is not cpus, memory, cache, delay, transfer, transfer_pair, device or time")]
+    #[error(
+        "{0:?} is not cpus, caches, memory, cache, delay, transfer, transfer_pair, bandwidth, link, stream, device or time"
+    )]
     Key(String),
     /// A key that may be there once.
     #[error("{0} a second time")]
@@ -190,7 +219,7 @@ impl FromStr for Config {
         let mut draft = Draft::default();
         let mut lines = text.lines().enumerate();
         let (_, first) = lines.next().unwrap_or((0, ""));
-        if first != "nearfar-delay 1" {
+        if first != "nearfar-delay 2" {
             let fault = LineFault::Format(first.to_owned());
             return Err(ConfigError::Line { line: 1, fault });
         }
@@ -207,12 +236,16 @@ impl FromStr for Config {
 #[derive(Default)]
 struct Draft {
     cpus: Option<Vec<u32>>,
+    caches: Option<Vec<usize>>,
     memory: Vec<Range>,
-    cache: Option<(u64, u32)>,
+    cache: Option<(u64, u32, u32)>,
     delays: BTreeMap<(u32, u32), u32>,
-    transfer: Option<(u32, u32)>,
+    transfer: Option<Transfer>,
     transfer_pairs: BTreeMap<(u32, u32), u32>,
     devices: BTreeMap<(u32, u32), u32>,
+    bandwidth: BTreeMap<u32, u32>,
+    links: BTreeMap<(u32, u32), u32>,
+    stream: Option<u32>,
     time: Option<TimeConfig>,
 }
 
@@ -220,11 +253,8 @@ impl Draft {
     fn line(&mut self, line: &str) -> Result<(), LineFault> {
         let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
         match key {
-            "cpus" => set(
-                &mut self.cpus,
-                key,
-                rest.split(' ').map(number).collect::<Result<_, _>>()?,
-            ),
+            "cpus" => set(&mut self.cpus, key, list(rest)?),
+            "caches" => set(&mut self.caches, key, list(rest)?),
             "memory" => {
                 let [start, bytes, node] = numbers(rest)?;
                 self.range(Range {
@@ -234,24 +264,47 @@ impl Draft {
                 })
             }
             "cache" => {
-                let [bytes, ways] = numbers(rest)?;
-                set(&mut self.cache, key, (bytes, narrow(ways)?))
+                let [bytes, ways, hit] = numbers(rest)?;
+                let cache = (bytes, narrow(ways)?, nanoseconds(hit)?);
+                set(&mut self.cache, key, cache)
             }
             "delay" => pair(&mut self.delays, rest),
             "transfer_pair" => pair(&mut self.transfer_pairs, rest),
             "device" => pair(&mut self.devices, rest),
             "transfer" => {
-                let [same, other] = numbers(rest)?;
-                set(
-                    &mut self.transfer,
-                    key,
-                    (nanoseconds(same)?, nanoseconds(other)?),
-                )
+                let [same_cache, same_node, other_node] = numbers(rest)?;
+                let transfer = Transfer {
+                    same_cache: nanoseconds(same_cache)?,
+                    same_node: nanoseconds(same_node)?,
+                    other_node: nanoseconds(other_node)?,
+                };
+                set(&mut self.transfer, key, transfer)
+            }
+            "bandwidth" => {
+                let [node, ps] = numbers(rest)?;
+                match self.bandwidth.insert(narrow(node)?, picoseconds(ps)?) {
+                    None => Ok(()),
+                    Some(_) => Err(LineFault::Repeated(format!("bandwidth {node}"))),
+                }
+            }
+            "link" => {
+                let [to, from, ps] = numbers(rest)?;
+                let pair = (narrow(to)?, narrow(from)?);
+                match self.links.insert(pair, picoseconds(ps)?) {
+                    None => Ok(()),
+                    Some(_) => Err(LineFault::Repeated(format!("link {to} {from}"))),
+                }
+            }
+            "stream" => {
+                let [thousandths] = numbers(rest)?;
+                let thousandths = Some(thousandths).filter(|it| (1000..=1_000_000).contains(it));
+                let thousandths = thousandths.ok_or_else(|| LineFault::Number(rest.to_owned()))?;
+                set(&mut self.stream, key, narrow(thousandths)?)
             }
             "time" => {
                 let [ps_per_instruction, window_ps, seed, jumps, disk_ns] = numbers(rest)?;
                 let time = TimeConfig {
-                    ps_per_instruction: speed(ps_per_instruction)?,
+                    ps_per_instruction: picoseconds(ps_per_instruction)?.into(),
                     window_ps,
                     seed,
                     jumps_when_idle: jumps != 0,
@@ -285,21 +338,31 @@ impl Draft {
     fn finish(self) -> Result<Config, ConfigError> {
         let cpus = self.cpus.ok_or(ConfigError::Missing("cpus"))?;
         let is_without_memory = self.memory.is_empty() && self.time.is_some();
-        let or_none = |value: Option<_>, key| match value {
-            None if is_without_memory => Ok((0, 0)),
-            value => value.ok_or(ConfigError::Missing(key)),
-        };
-        let (cache_bytes, cache_ways) = match self.cache {
-            None if is_without_memory => (LINE_BYTES, 1),
+        let (cache_bytes, cache_ways, cache_hit) = match self.cache {
+            None if is_without_memory => (LINE_BYTES, 1, 0),
             cache => cache.ok_or(ConfigError::Missing("cache"))?,
         };
-        let (transfer_same, transfer_other) = or_none(self.transfer, "transfer")?;
+        let transfer = match self.transfer {
+            None if is_without_memory => Transfer::default(),
+            transfer => transfer.ok_or(ConfigError::Missing("transfer"))?,
+        };
         if self.memory.is_empty() && self.time.is_none() {
             return Err(ConfigError::Missing("memory"));
         }
+        if self.time.is_none() && !(self.bandwidth.is_empty() && self.links.is_empty()) {
+            return Err(ConfigError::NoTime);
+        }
         let nodes: BTreeSet<u32> = cpus.iter().copied().collect();
-        if cpus.len() > MAX_VCPUS || nodes.len() > MAX_CPU_NODES {
+        let place = |node: &u32| nodes.iter().position(|it| it == node);
+        let one_a_node = || cpus.iter().filter_map(place).collect();
+        let caches: Vec<usize> = self.caches.unwrap_or_else(one_a_node);
+        let most = caches.iter().max().map_or(0, |most| most + 1);
+        if cpus.len() > MAX_VCPUS || most > MAX_CACHES {
             return Err(ConfigError::TooManyVcpus);
+        }
+        let numbers: BTreeSet<_> = caches.iter().collect();
+        if caches.len() != cpus.len() || numbers.len() != most {
+            return Err(ConfigError::Caches);
         }
         let lines = self
             .memory
@@ -331,14 +394,18 @@ impl Draft {
         let (memory, delays) = (self.memory, self.delays);
         Ok(Config {
             cpus,
+            caches,
             memory,
             cache_bytes,
             cache_ways,
+            cache_hit,
             delays,
-            transfer_same,
-            transfer_other,
+            transfer,
             transfer_pairs: self.transfer_pairs,
             devices: self.devices,
+            bandwidth: self.bandwidth,
+            links: self.links,
+            stream_thousandths: self.stream.unwrap_or(1000),
             time: self.time,
         })
     }
@@ -353,10 +420,10 @@ fn pair(pairs: &mut BTreeMap<(u32, u32), u32>, rest: &str) -> Result<(), LineFau
     }
 }
 
-/// From a picosecond to a microsecond an instruction.
-fn speed(ps: u64) -> Result<u64, LineFault> {
+/// From a picosecond to a microsecond, of an instruction or a line.
+fn picoseconds(ps: u64) -> Result<u32, LineFault> {
     match ps {
-        1..=1_000_000 => Ok(ps),
+        1..=1_000_000 => narrow(ps),
         _ => Err(LineFault::Number(ps.to_string())),
     }
 }
@@ -374,6 +441,10 @@ fn number<T: FromStr>(word: &str) -> Result<T, LineFault> {
         false => word.parse().map_err(|_| LineFault::Number(word.to_owned())),
         true => Err(LineFault::Sign(word.to_owned())),
     }
+}
+
+fn list<T: FromStr>(text: &str) -> Result<Vec<T>, LineFault> {
+    text.split(' ').map(number).collect()
 }
 
 fn numbers<const N: usize>(text: &str) -> Result<[u64; N], LineFault> {

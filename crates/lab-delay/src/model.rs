@@ -6,6 +6,7 @@
 //! CPUs for long.
 
 pub mod cache;
+pub mod channel;
 pub mod doorbell;
 pub mod lines;
 pub mod memory;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::config::{Config, LINE_BYTES};
 use cache::Cache;
+use channel::Channel;
 use lines::{Lines, LinesError};
 use memory::{Memory, Spot};
 use ownership::{Accessor, Cost, Word};
@@ -24,6 +26,8 @@ use ownership::{Accessor, Cost, Word};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub vcpu: u16,
+    /// Its last-level cache.
+    pub cache: usize,
     /// Its node's position among the nodes with CPUs.
     pub node: usize,
     pub node_number: u32,
@@ -40,6 +44,16 @@ pub struct Touched<'a> {
     pub left: Word,
     /// The line's word before the access.
     pub before: Word,
+    /// The memory, by position, that got a line back from the cache.
+    pub written_back: Option<usize>,
+}
+
+/// What an access takes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Price {
+    pub ps: u64,
+    /// The part of it that it waits for others that use the memory or the link.
+    pub wait_ps: u64,
 }
 
 /// Caches, lines and costs.
@@ -48,13 +62,22 @@ pub struct Model {
     places: Vec<Place>,
     memory: Memory,
     caches: Vec<Cache>,
+    /// The node of each cache; one of them, where it is of several.
+    cache_nodes: Vec<u32>,
     lines: Lines,
-    delays: Vec<Vec<u32>>,
-    transfer_same: u32,
-    /// By the vCPU's node and the node that has the line, both by position.
-    transfers_other: Vec<Vec<u32>>,
+    hit_ps: u64,
+    /// Picoseconds, by the position of the vCPU's node and of the memory.
+    delays: Vec<Vec<u64>>,
+    transfer_same_ps: u64,
+    /// Picoseconds, by the vCPU's cache and the cache that has the line.
+    transfers_other: Vec<Vec<u64>>,
     /// Nanoseconds by (node of the vCPU, node of the device).
     devices: BTreeMap<(u32, u32), u32>,
+    /// By the memory's position.
+    channels: Vec<Option<Channel>>,
+    /// What carries lines to a node from another.
+    links: BTreeMap<(u32, u32), Channel>,
+    stream_thousandths: u64,
 }
 
 impl Model {
@@ -67,30 +90,54 @@ impl Model {
         nodes.sort_unstable();
         nodes.dedup();
         let memory = Memory::new(&config.memory);
-        let place = |(vcpu, &node): (u16, &u32)| Place {
+        let place = |(vcpu, (&node, &cache)): (u16, (&u32, &usize))| Place {
             vcpu,
+            cache,
             node: nodes.binary_search(&node).unwrap_or(0),
             node_number: node,
         };
-        let delay = |from: u32, to: u32| config.delays.get(&(from, to)).copied().unwrap_or(0);
+        let cpus = config.cpus.iter().zip(&config.caches);
+        let places: Vec<Place> = (0..).zip(cpus).map(place).collect();
+        let mut cache_nodes = vec![0; config.caches.iter().max().map_or(0, |most| most + 1)];
+        for place in &places {
+            cache_nodes[place.cache] = place.node_number;
+        }
+        let ps = |ns: u32| u64::from(ns) * 1000;
+        let delay = |from: u32, to: u32| config.delays.get(&(from, to)).copied().map_or(0, ps);
         let row = |&from: &u32| memory.nodes().iter().map(|&to| delay(from, to)).collect();
-        let transfer = |from: u32, to: u32| {
-            let own = config.transfer_pairs.get(&(from, to)).copied();
-            own.unwrap_or(config.transfer_other)
+        let transfer = |from: u32, to: u32| match from == to {
+            true => ps(config.transfer.same_node),
+            false => {
+                let own = config.transfer_pairs.get(&(from, to)).copied();
+                ps(own.unwrap_or(config.transfer.other_node))
+            }
         };
-        let transfers = |&from: &u32| nodes.iter().map(|&to| transfer(from, to)).collect();
+        let transfers = |&from: &u32| cache_nodes.iter().map(|&to| transfer(from, to)).collect();
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
+        let channel = |&ps: &u32| Channel::new(ps.into());
+        let channels = memory.nodes().iter();
         Ok(Self {
-            places: (0..).zip(&config.cpus).map(place).collect(),
-            caches: nodes
+            caches: cache_nodes
                 .iter()
                 .map(|_| Cache::new(sets, config.cache_ways as usize))
                 .collect(),
             lines: Lines::new(memory.lines())?,
+            hit_ps: ps(config.cache_hit),
             delays: nodes.iter().map(row).collect(),
-            transfer_same: config.transfer_same,
-            transfers_other: nodes.iter().map(transfers).collect(),
+            transfer_same_ps: ps(config.transfer.same_cache),
+            transfers_other: cache_nodes.iter().map(transfers).collect(),
             devices: config.devices.clone(),
+            channels: channels
+                .map(|node| config.bandwidth.get(node).map(channel))
+                .collect(),
+            links: config
+                .links
+                .iter()
+                .map(|(&pair, ps)| (pair, channel(ps)))
+                .collect(),
+            stream_thousandths: config.stream_thousandths.into(),
+            places,
+            cache_nodes,
             memory,
         })
     }
@@ -112,15 +159,8 @@ impl Model {
 
     /// Lets a vCPU load from or store to a line.
     pub fn touch(&self, place: Place, line: u32, write: bool) -> Touched<'_> {
-        let touch = self.caches[place.node].touch(line);
-        if let Some(evicted) = touch.evicted {
-            let _ = self
-                .lines
-                .word(evicted)
-                .fetch_update(Relaxed, Relaxed, |word| {
-                    Some(Word(word).without(place.node).0)
-                });
-        }
+        let touch = self.caches[place.cache].touch(line);
+        let written_back = touch.evicted.and_then(|line| self.evict(place, line));
         let word = self.lines.word(line);
         loop {
             let old = Word(word.load(Relaxed));
@@ -129,9 +169,9 @@ impl Model {
                 .and_then(|vcpu| self.places.get(usize::from(vcpu)));
             let accessor = Accessor {
                 vcpu: place.vcpu,
-                node: place.node,
+                cache: place.cache,
                 present: touch.hit,
-                with_writer: writer.is_some_and(|writer| writer.node == place.node),
+                with_writer: writer.is_some_and(|writer| writer.cache == place.cache),
             };
             let (cost, left) = if write {
                 ownership::write(old, accessor)
@@ -148,9 +188,19 @@ impl Model {
                     word,
                     left,
                     before: old,
+                    written_back,
                 };
             }
         }
+    }
+
+    /// A line leaves a cache; the memory, by position, that it goes back to.
+    fn evict(&self, place: Place, line: u32) -> Option<usize> {
+        let drop = |word| Some(Word(word).without(place.cache).0);
+        let before = self.lines.word(line).fetch_update(Relaxed, Relaxed, drop);
+        let is_last = |&word: &u64| Word(word).is_dirty() && Word(word).at(place.cache);
+        let was_dirty = before.ok().filter(is_last).is_some();
+        was_dirty.then(|| self.memory.of_line(line))
     }
 
     /// The nanoseconds of a doorbell write to a device of a node.
@@ -159,18 +209,72 @@ impl Model {
         self.devices.get(&pair).copied().unwrap_or(0)
     }
 
-    /// The nanoseconds of a cost, for a line of the memory node at a position, whose word was `before`. A line of several other nodes
-    /// is waited for until the last of them has answered.
-    pub fn nanoseconds(&self, place: Place, cost: Cost, memory: usize, before: Word) -> u32 {
-        match cost {
-            Cost::Hit => 0,
-            Cost::Memory => self.delays[place.node][memory],
-            Cost::TransferSame => self.transfer_same,
+    /// The cache that a line comes from, where its word was `before`, and the picoseconds that takes. A line of several other caches is
+    /// waited for until the last of them has answered.
+    fn source(&self, place: Place, before: Word) -> Option<(usize, u64)> {
+        let row = self.transfers_other[place.cache]
+            .iter()
+            .copied()
+            .enumerate();
+        row.filter(|&(cache, _)| cache != place.cache && before.at(cache))
+            .max_by_key(|&(_, ps)| ps)
+    }
+
+    /// Whether a line whose word was `before` comes from a cache of another node.
+    pub fn comes_from_other_node(&self, place: Place, before: Word) -> bool {
+        let source = self.source(place, before);
+        source.is_some_and(|(cache, _)| self.cache_nodes[cache] != place.node_number)
+    }
+
+    /// What an access takes that costs this, for a line at a spot. Where time is simulated, `now_ps` is the vCPU's: memory and links
+    /// are busy for some time with each line.
+    pub fn price(
+        &self,
+        place: Place,
+        touched: &Touched<'_>,
+        spot: Spot,
+        is_in_stream: bool,
+        now_ps: Option<u64>,
+    ) -> Price {
+        if let (Some(memory), Some(now_ps)) = (touched.written_back, now_ps) {
+            self.channels[memory]
+                .as_ref()
+                .map(|it| it.carry(place.vcpu, now_ps));
+        }
+        let plain = |ps| Price { ps, wait_ps: 0 };
+        match touched.cost {
+            Cost::Hit => plain(self.hit_ps),
+            Cost::TransferSame => plain(self.transfer_same_ps),
             Cost::TransferOther => {
-                let row = self.transfers_other[place.node].iter().enumerate();
-                let has_copy = |&(node, _): &(usize, &u32)| node != place.node && before.at(node);
-                row.filter(has_copy).map(|(_, &ns)| ns).max().unwrap_or(0)
+                let Some((cache, ps)) = self.source(place, touched.before) else {
+                    return Price::default();
+                };
+                let wait_ps = self.link_wait(place, self.cache_nodes[cache], now_ps);
+                let ps = ps + wait_ps;
+                Price { ps, wait_ps }
+            }
+            Cost::Memory => {
+                let ps = self.delays[place.node][spot.memory];
+                let channel = self.channels[spot.memory].as_ref().zip(now_ps);
+                let wait_ps = channel.map_or(0, |(channel, now)| channel.carry(place.vcpu, now))
+                    + self.link_wait(place, spot.node, now_ps);
+                // The lines of a stream are on their way at the same time, also while they wait.
+                let overlapped = |ps: u64| match is_in_stream {
+                    true => ps * 1000 / self.stream_thousandths,
+                    false => ps,
+                };
+                Price {
+                    ps: overlapped(ps + wait_ps),
+                    wait_ps: overlapped(wait_ps),
+                }
             }
         }
+    }
+
+    fn link_wait(&self, place: Place, from: u32, now_ps: Option<u64>) -> u64 {
+        let link = || self.links.get(&(place.node_number, from));
+        now_ps
+            .and_then(|now_ps| Some(link()?.carry(place.vcpu, now_ps)))
+            .unwrap_or(0)
     }
 }

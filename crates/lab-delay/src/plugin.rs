@@ -284,9 +284,10 @@ impl Plugin {
         match &self.time {
             None => vcpu.look(access, &self.clock, target),
             Some(time) => {
-                let charged = Charged::default();
+                let charged = Charged::from(time.local_ps(vcpu.number()));
+                let before = charged.now();
                 vcpu.look(access, &charged, target);
-                time.charge(vcpu.number(), charged.now());
+                time.charge(vcpu.number(), charged.now() - before);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
 //!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
-//!     8  layout, 3         48  vCPUs                            0 accesses        40 transfers, other node
+//!     8  layout, 4         48  vCPUs                            0 accesses        40 transfers, other node
 //!    16  bytes in all      56  memory nodes                     8 cache hits      48 nanoseconds of delay
 //!    24  config's offset   64  stride of a vCPU's counters     16 near            56 doorbell writes, near
 //!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             64 doorbell writes, far
@@ -29,7 +29,7 @@ use crate::model::doorbell::{self, Doorbells};
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
 /// The layout that is understood here.
-pub const LAYOUT: u64 = 3;
+pub const LAYOUT: u64 = 4;
 
 const BYTES: usize = 16;
 const CONFIG: usize = 24;
@@ -45,7 +45,7 @@ const CONTROLLERS: usize = 96;
 const SIMULATED: usize = 104;
 const HEADER: usize = 112;
 /// Words of a vCPU before those by node.
-const FIXED: usize = 9;
+const FIXED: usize = 11;
 
 /// A region that cannot be used.
 #[derive(Debug, Error)]
@@ -247,7 +247,7 @@ pub enum Count {
     Near = 2,
     /// Memory of another node.
     Far = 3,
-    /// Lines from another vCPU of the node.
+    /// Lines from another vCPU of the same last-level cache.
     TransfersSame = 4,
     /// Lines from another node.
     TransfersOther = 5,
@@ -257,6 +257,10 @@ pub enum Count {
     DoorbellsNear = 7,
     /// Doorbell writes to controllers of other nodes.
     DoorbellsFar = 8,
+    /// Lines from another last-level cache of the node.
+    TransfersSameNode = 9,
+    /// Nanoseconds of [`Self::DelayNs`] that were for others that used a memory or a link.
+    WaitNs = 10,
 }
 
 /// A vCPU's counters. Only its own thread writes them, so adding needs no locked instruction.
@@ -270,9 +274,9 @@ impl Counters {
     /// Counters in given words.
     ///
     /// # Panics
-    /// For fewer than nine.
+    /// For fewer than eleven.
     pub fn over(words: &'static [AtomicU64]) -> Self {
-        let (counts, misses) = words.split_first_chunk().expect("nine words at least");
+        let (counts, misses) = words.split_first_chunk().expect("eleven words at least");
         Self { counts, misses }
     }
 

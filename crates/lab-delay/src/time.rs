@@ -184,10 +184,15 @@ impl<C: Counters> Time<C> {
         threads.map(|(_, number)| *number).chain([main_loop])
     }
 
+    /// The local time of the vCPU that this thread runs and that has the turn.
+    pub fn local_ps(&self, vcpu: usize) -> u64 {
+        self.vcpus[vcpu].base_ps.load(Relaxed) + self.executed_ps(vcpu)
+    }
+
     /// Adds to the local time of the vCPU that this thread runs and that has the turn.
-    pub fn charge(&self, vcpu: usize, ns: u64) {
+    pub fn charge(&self, vcpu: usize, ps: u64) {
         if self.is_on() {
-            let ps = self.counters.get(vcpu).saturating_add(ns * PS_PER_NS);
+            let ps = self.counters.get(vcpu).saturating_add(ps);
             self.counters.set(vcpu, ps);
         }
     }

@@ -10,19 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::clock::Clock;
 use crate::model::doorbell::Doorbells;
 use crate::model::ownership::{Cost, Word};
-use crate::model::{Model, Place};
+use crate::model::{Model, Place, Price};
 use crate::region::{Count, Counters};
 
 /// Lines of the filter: 32 KiB, the size of a first-level data cache.
 pub const FILTER_LINES: usize = 512;
 /// How much of what emulation itself takes for an access may count as part of its delay, in nanoseconds.
-pub const OWN_COST_NS: u32 = 300;
+pub const OWN_COST_NS: u64 = 300;
 /// How much of what the model took too long for one delay may be taken off the next, in nanoseconds. Beyond it, the host ran
 /// another task.
-pub const OVERRUN_NS: u32 = 1000;
+pub const OVERRUN_NS: u64 = 1000;
 /// After how many accesses at most the next delay is one that follows at once.
 pub const AT_ONCE: u64 = 4;
 const LINE_SHIFT: u32 = 6;
+const PS_PER_NS: u64 = 1000;
 const NOTHING: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +73,46 @@ pub struct Vcpu<'a> {
     filter: Box<[Recent<'a>; FILTER_LINES]>,
     paid: Option<(usize, u32)>,
     ended: Option<Ended>,
+    streams: Streams,
+    /// What was delayed and waited for, in picoseconds, and is not counted yet.
+    uncounted: Price,
+}
+
+/// Lines that may be of sequential streams.
+#[derive(Clone, Copy, Default, Debug)]
+struct Streams {
+    all: [Stream; STREAMS],
+    oldest: usize,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Stream {
+    /// Its last line, by virtual address.
+    last: u64,
+    /// How often it has gone on.
+    run: u32,
+}
+
+/// Streams that a core follows at once: half of the 32 of Intel's second-level prefetcher.
+const STREAMS: usize = 16;
+/// How far from its last line a stream may go on: unrolled loops do not load the lines of a turn in their order.
+const STREAM_LINES: u64 = 4;
+/// From how many lines after the first on it is one: by chance, a random line is next to one of the last.
+const STREAM_RUN: u32 = 2;
+
+impl Streams {
+    /// Whether a line is of a stream. It is the last of that now, or may begin one.
+    fn goes_on(&mut self, line: u64) -> bool {
+        let near = |it: &&mut Stream| it.last.abs_diff(line) <= STREAM_LINES;
+        if let Some(stream) = self.all.iter_mut().find(near) {
+            stream.last = line;
+            stream.run = stream.run.saturating_add(1);
+            return stream.run >= STREAM_RUN;
+        }
+        self.all[self.oldest] = Stream { last: line, run: 0 };
+        self.oldest = (self.oldest + 1) % STREAMS;
+        false
+    }
 }
 
 /// The end of a delay.
@@ -87,7 +128,7 @@ struct Ended {
 impl<'a> Vcpu<'a> {
     /// A vCPU that has used no line yet.
     pub fn new(model: &'a Model, place: Place, counters: Counters, doorbells: Doorbells) -> Self {
-        let own = Word::written(place.vcpu, place.node);
+        let own = Word::written(place.vcpu, place.cache);
         Self {
             model,
             place,
@@ -97,6 +138,8 @@ impl<'a> Vcpu<'a> {
             filter: Box::new([EMPTY; FILTER_LINES]),
             paid: None,
             ended: None,
+            streams: Streams::default(),
+            uncounted: Price::default(),
         }
     }
 
@@ -139,32 +182,40 @@ impl<'a> Vcpu<'a> {
             return;
         };
         let touched = self.model.touch(self.place, spot.line, access.write);
-        let cost = self.charged(touched.cost, access, spot.line);
+        let is_paid = self.is_paid(touched.cost, access, spot.line);
         let line = access.address >> LINE_SHIFT;
         self.filter[line as usize % FILTER_LINES] = Recent {
             line,
             word: touched.word,
             left: touched.left,
         };
+        if is_paid {
+            return self.counters.add(Count::CacheHits, 1);
+        }
         let near = spot.node == self.place.node_number;
+        let is_from_other_node = || self.model.comes_from_other_node(self.place, touched.before);
         self.counters.add(
-            match cost {
+            match touched.cost {
                 Cost::Hit => Count::CacheHits,
                 Cost::Memory if near => Count::Near,
                 Cost::Memory => Count::Far,
                 Cost::TransferSame => Count::TransfersSame,
-                Cost::TransferOther => Count::TransfersOther,
+                Cost::TransferOther if is_from_other_node() => Count::TransfersOther,
+                Cost::TransferOther => Count::TransfersSameNode,
             },
             1,
         );
-        if cost == Cost::Memory {
+        let is_miss = touched.cost == Cost::Memory;
+        if is_miss {
             self.counters.miss_to(spot.memory);
         }
-        let ns = self
+        let is_in_stream = is_miss && self.streams.goes_on(line);
+        let now_ps = clock.simulated_ps();
+        let price = self
             .model
-            .nanoseconds(self.place, cost, spot.memory, touched.before);
-        if ns != 0 {
-            let until = self.ready(start, clock) + clock.ticks(ns);
+            .price(self.place, &touched, spot, is_in_stream, now_ps);
+        if price.ps != 0 {
+            let until = self.ready(start, clock) + clock.ticks(price.ps);
             clock.wait(until);
             let access = self.counters.get(Count::Accesses);
             self.ended = Some(Ended {
@@ -172,7 +223,19 @@ impl<'a> Vcpu<'a> {
                 at: clock.now(),
                 access,
             });
-            self.counters.add(Count::DelayNs, u64::from(ns));
+            self.count(price);
+        }
+    }
+
+    fn count(&mut self, price: Price) {
+        let Price { ps, wait_ps } = &mut self.uncounted;
+        for (sum, more, count) in [
+            (ps, price.ps, Count::DelayNs),
+            (wait_ps, price.wait_ps, Count::WaitNs),
+        ] {
+            *sum += more;
+            self.counters.add(count, *sum / PS_PER_NS);
+            *sum %= PS_PER_NS;
         }
     }
 
@@ -189,7 +252,7 @@ impl<'a> Vcpu<'a> {
         self.counters.add(count, 1);
         let ns = self.model.device_nanoseconds(self.place, node);
         if ns != 0 {
-            clock.wait(start + clock.ticks(ns));
+            clock.wait(start + clock.ticks(u64::from(ns) * PS_PER_NS));
             self.counters.add(Count::DelayNs, u64::from(ns));
         }
     }
@@ -197,21 +260,24 @@ impl<'a> Vcpu<'a> {
     /// From when on a delay counts. What emulation takes between two accesses that are delayed one right after the other
     /// (a chain of dependent loads) is part of the second delay, up to a limit, and so is what the first took too long:
     /// such a chain runs at the speed that was asked for, and code that computes in between is not given the time it
-    /// computes.
+    /// computes. In simulated time, looking up takes none.
     fn ready(&self, start: u64, clock: &impl Clock) -> u64 {
         match self.ended {
             Some(ended)
-                if self
-                    .counters
-                    .get(Count::Accesses)
-                    .wrapping_sub(ended.access)
-                    <= AT_ONCE =>
+                if clock.simulated_ps().is_none()
+                    && self
+                        .counters
+                        .get(Count::Accesses)
+                        .wrapping_sub(ended.access)
+                        <= AT_ONCE =>
             {
-                let between = start.saturating_sub(ended.at).min(clock.ticks(OWN_COST_NS));
+                let between = start
+                    .saturating_sub(ended.at)
+                    .min(clock.ticks(OWN_COST_NS * PS_PER_NS));
                 let overrun = ended
                     .at
                     .saturating_sub(ended.due)
-                    .min(clock.ticks(OVERRUN_NS));
+                    .min(clock.ticks(OVERRUN_NS * PS_PER_NS));
                 start.saturating_sub(between).saturating_sub(overrun)
             }
             _ => start,
@@ -220,13 +286,9 @@ impl<'a> Vcpu<'a> {
 
     /// An instruction that reads and writes a line (an atomic one, above all) gets it once: QEMU reports the read, which
     /// pays, and then the write.
-    fn charged(&mut self, cost: Cost, access: Access, line: u32) -> Cost {
+    fn is_paid(&mut self, cost: Cost, access: Access, line: u32) -> bool {
         let paid = self.paid == Some((access.instruction, line));
         self.paid = (cost != Cost::Hit && !access.write).then_some((access.instruction, line));
-        if access.write && paid {
-            Cost::Hit
-        } else {
-            cost
-        }
+        access.write && paid
     }
 }

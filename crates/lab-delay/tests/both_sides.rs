@@ -29,7 +29,7 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
 
 #[test]
 fn what_the_plugin_counts_is_what_the_host_reads() {
-    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 1\n")
+    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 2\n")
         .start()
         .unwrap();
     let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
@@ -49,19 +49,23 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
     counters.add(Count::DoorbellsNear, 8);
     counters.add(Count::DoorbellsFar, 9);
     counters.add(Count::DelayNs, 6);
+    counters.add(Count::TransfersSameNode, 10);
+    counters.add(Count::WaitNs, 11);
     counters.miss_to(1);
     let counts = host.counts();
     let vcpu = &counts.vcpus[1];
     assert!(counts.counting);
-    assert_eq!((vcpu.node, vcpu.accesses, vcpu.hits), (NodeId(2), 100, 86));
+    assert_eq!((vcpu.node, vcpu.accesses, vcpu.hits), (NodeId(2), 100, 76));
     assert_eq!(
         (
             vcpu.near,
             vcpu.far,
+            vcpu.transfers_same_cache,
             vcpu.transfers_same_node,
-            vcpu.transfers_other_node
+            vcpu.transfers_other_node,
+            vcpu.wait_ns,
         ),
-        (2, 3, 4, 5)
+        (2, 3, 4, 14, 5, 11)
     );
     assert_eq!(
         (
@@ -118,7 +122,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let asked: DelaySpec = "device=0/30000/distance".parse().unwrap();
         let time = SimulatedTime {
             instruction_ps: 250,
-            window_ns: 40,
+            window_ns: Some(40),
             seed: 7,
             jumps_when_idle: true,
             disk_ns: Some(20_000),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The configuration's text: what is taken, what is refused and where.
 
-use nearfar_lab_delay::config::{Config, ConfigError, LineFault, TimeConfig};
+use nearfar_lab_delay::config::{Config, ConfigError, LineFault, TimeConfig, Transfer};
 use proptest::prelude::*;
 
-const GOOD: &str = "nearfar-delay 1\ncpus 0 1\nmemory 0 4096 0\nmemory 8192 4096 1\ncache 65536 16\n\
-                    delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 400\ntransfer 500 2000\n";
+const GOOD: &str = "nearfar-delay 2\ncpus 0 1\nmemory 0 4096 0\nmemory 8192 4096 1\ncache 65536 16 0\n\
+                    delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 400\ntransfer 500 500 2000\n";
 
 fn refused(text: &str) -> ConfigError {
     text.parse::<Config>().expect_err(text)
@@ -18,7 +18,12 @@ fn a_good_text_is_taken_whole() {
     assert_eq!(config.memory[1].start, 8192);
     assert_eq!((config.cache_bytes, config.cache_ways), (65536, 16));
     assert_eq!((config.delays[&(0, 1)], config.delays[&(1, 0)]), (800, 700));
-    assert_eq!((config.transfer_same, config.transfer_other), (500, 2000));
+    let transfer = Transfer {
+        same_cache: 500,
+        same_node: 500,
+        other_node: 2000,
+    };
+    assert_eq!((config.transfer, config.caches), (transfer, vec![0, 1]));
 }
 
 #[test]
@@ -30,10 +35,10 @@ fn a_fault_is_named_with_its_line() {
     let number = |word: &str| LineFault::Number(word.to_owned());
     for (from, to, line, fault) in [
         (
-            "nearfar-delay 1",
             "nearfar-delay 2",
+            "nearfar-delay 1",
             1,
-            LineFault::Format("nearfar-delay 2".to_owned()),
+            LineFault::Format("nearfar-delay 1".to_owned()),
         ),
         ("cpus 0 1", "cpus 0 x", 2, number("x")),
         ("cpus 0 1", "cpus 0  1", 2, number("")),
@@ -78,7 +83,7 @@ fn a_fault_is_named_with_its_line() {
             },
         ),
         (
-            "transfer 500 2000",
+            "transfer 500 500 2000",
             "speed 9",
             10,
             LineFault::Key("speed".to_owned()),
@@ -102,13 +107,25 @@ fn what_the_whole_lacks_is_named() {
             "",
             ConfigError::MissingDelay { from: 0, to: 1 },
         ),
-        ("cache 65536 16", "cache 64 16", cache),
-        ("transfer 500 2000\n", "", ConfigError::Missing("transfer")),
+        ("cache 65536 16 0", "cache 64 16 0", cache),
+        (
+            "transfer 500 500 2000\n",
+            "",
+            ConfigError::Missing("transfer"),
+        ),
         (
             "memory 8192 4096 1",
             "memory 8192 274877906944 1",
             ConfigError::TooMuchMemory,
         ),
+        ("cpus 0 1", "cpus 0 1\ncaches 0 2", ConfigError::Caches),
+        ("cpus 0 1", "cpus 0 1\ncaches 0", ConfigError::Caches),
+        (
+            "cpus 0 1",
+            "cpus 0 1\ncaches 0 50",
+            ConfigError::TooManyVcpus,
+        ),
+        ("cpus 0 1", "cpus 0 1\nlink 0 1 3200", ConfigError::NoTime),
     ] {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD);
@@ -118,7 +135,7 @@ fn what_the_whole_lacks_is_named() {
 
 proptest! {
     #[test]
-    fn any_text_is_taken_or_refused(text in "(nearfar-delay 1\n)?([a-z]{0,8}( [0-9+x-]{0,20}){0,4}\n){0,8}") {
+    fn any_text_is_taken_or_refused(text in "(nearfar-delay 2\n)?([a-z]{0,8}( [0-9+x-]{0,20}){0,4}\n){0,8}") {
         let _ = text.parse::<Config>();
     }
 
@@ -130,7 +147,7 @@ proptest! {
 
 #[test]
 fn simulated_time_needs_no_memory() {
-    let config: Config = "nearfar-delay 1\ncpus 0 1\ntime 250 40000 7 1 20000\n"
+    let config: Config = "nearfar-delay 2\ncpus 0 1\ntime 250 40000 7 1 20000\n"
         .parse()
         .unwrap();
     let time = TimeConfig {
@@ -147,11 +164,11 @@ fn simulated_time_needs_no_memory() {
         "time 2000000 1 1 0 0",
         "time 500 200 0 0 0\ntime 500 200 0 0 0",
     ] {
-        let text = format!("nearfar-delay 1\ncpus 0 1\n{wrong}\n");
+        let text = format!("nearfar-delay 2\ncpus 0 1\n{wrong}\n");
         assert!(text.parse::<Config>().is_err(), "{wrong}");
     }
     assert_eq!(
-        "nearfar-delay 1\ncpus 0 1\n".parse::<Config>(),
+        "nearfar-delay 2\ncpus 0 1\n".parse::<Config>(),
         Err(ConfigError::Missing("cache"))
     );
 }

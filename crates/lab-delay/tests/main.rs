@@ -2,6 +2,7 @@
 
 mod both_sides;
 mod cache;
+mod channel;
 mod config;
 mod ownership;
 mod switches;

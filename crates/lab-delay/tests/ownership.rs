@@ -4,13 +4,12 @@
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
 use nearfar_lab_delay::model::ownership::Cost::{self, Hit, Memory, TransferOther, TransferSame};
-use nearfar_lab_delay::model::ownership::Word;
 use proptest::prelude::*;
 
 fn model() -> Model {
     // One set of two ways a node: two other lines in it evict.
-    let config: Config = "nearfar-delay 1\ncpus 0 0 1 1\nmemory 0 65536 0\nmemory 65536 65536 1\ncache 128 2\n\
-                          delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 2000\n"
+    let config: Config = "nearfar-delay 2\ncpus 0 0 1 1\nmemory 0 65536 0\nmemory 65536 65536 1\ncache 128 2 0\n\
+                          delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 500 2000\n"
         .parse()
         .unwrap();
     Model::new(&config).unwrap()
@@ -101,50 +100,65 @@ fn an_evicted_line_is_read_from_memory_again_and_its_writer_is_forgotten() {
     assert_eq!(play(&model, &[(2, 'r'), (0, 'r')]), [Memory, Memory]);
 }
 
+/// What an access takes in nanoseconds, in the host's time.
+fn ns(model: &Model, vcpu: usize, address: u64, write: bool) -> u64 {
+    let (place, spot) = (model.places()[vcpu], model.spot(address).unwrap());
+    let touched = model.touch(place, spot.line, write);
+    let price = model.price(place, &touched, spot, false, None);
+    assert_eq!(price.wait_ps, 0);
+    price.ps / 1000
+}
+
 #[test]
 fn costs_become_nanoseconds_by_pair() {
     let model = model();
-    let (near, far) = (model.places()[0], model.places()[2]);
-    assert_eq!(
-        [0, 1].map(|memory| model.nanoseconds(near, Memory, memory, Word::default())),
-        [400, 800]
-    );
-    assert_eq!(
-        [0, 1].map(|memory| model.nanoseconds(far, Memory, memory, Word::default())),
-        [700, 300]
-    );
-    assert_eq!(
-        [Hit, TransferSame, TransferOther].map(|cost| model.nanoseconds(
-            near,
-            cost,
-            0,
-            Word::written(far.vcpu, far.node)
-        )),
-        [0, 500, 2000]
-    );
+    let steps = [
+        (0, 0),
+        (0, 65536),
+        (2, 128),
+        (2, 65536 + 128),
+        (1, 0),
+        (2, 0),
+        (2, 0),
+    ];
+    let all = steps.map(|(vcpu, address)| ns(&model, vcpu, address, true));
+    assert_eq!(all, [400, 800, 700, 300, 500, 2000, 0]);
 }
 
 #[test]
 fn a_line_that_several_nodes_have_is_waited_for_until_the_last_has_answered() {
-    let config: Config = "nearfar-delay 1\ncpus 0 1 2\nmemory 0 65536 0\ncache 128 2\n\
-                          delay 0 0 1\ndelay 1 0 1\ndelay 2 0 1\ntransfer 500 2000\n\
+    let config: Config = "nearfar-delay 2\ncpus 0 1 2\nmemory 0 65536 0\ncache 128 2 0\n\
+                          delay 0 0 1\ndelay 1 0 1\ndelay 2 0 1\ntransfer 500 500 2000\n\
                           transfer_pair 0 2 4000\n"
         .parse()
         .unwrap();
     let model = Model::new(&config).unwrap();
-    let [first, second, third] = [0, 1, 2].map(|vcpu| model.places()[vcpu]);
-    let mut ns = Vec::new();
-    for (place, write) in [
-        (second, true),
-        (first, true),
-        (third, true),
-        (second, false),
-        (first, true),
-    ] {
-        let touched = model.touch(place, 0, write);
-        ns.push(model.nanoseconds(place, touched.cost, 0, touched.before));
-    }
-    assert_eq!(ns, [1, 2000, 2000, 2000, 4000]);
+    let steps = [(1, true), (0, true), (2, true), (1, false), (0, true)];
+    let all = steps.map(|(vcpu, write)| ns(&model, vcpu, 0, write));
+    assert_eq!(all, [1, 2000, 2000, 2000, 4000]);
+}
+
+#[test]
+fn caches_of_one_node_are_told_apart() {
+    // Two caches of node 0, of two vCPUs each, and one of node 1.
+    let config: Config = "nearfar-delay 2\ncpus 0 0 0 0 1\ncaches 0 0 1 1 2\nmemory 0 65536 0\n\
+                          cache 128 2 20\ndelay 0 0 90\ndelay 1 0 140\ntransfer 25 80 190\n"
+        .parse()
+        .unwrap();
+    let model = Model::new(&config).unwrap();
+    let steps = [
+        (0, true),
+        (1, true),
+        (2, true),
+        (4, true),
+        (4, true),
+        (3, false),
+    ];
+    let all = steps.map(|(vcpu, write)| ns(&model, vcpu, 0, write));
+    assert_eq!(all, [90, 25, 80, 190, 20, 190]);
+    // A line that caches share without a change comes from memory.
+    let all = [0, 2, 4].map(|vcpu| ns(&model, vcpu, 1024, false));
+    assert_eq!(all, [90, 90, 140]);
 }
 
 #[test]

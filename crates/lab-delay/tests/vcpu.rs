@@ -11,8 +11,8 @@ use nearfar_lab_delay::model::doorbell::Doorbells;
 use nearfar_lab_delay::region::{Count, Counters};
 use nearfar_lab_delay::vcpu::{Access, FILTER_LINES, Target, Vcpu};
 
-const CONFIG: &str = "nearfar-delay 1\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16\n\
-                      delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 2000\n\
+const CONFIG: &str = "nearfar-delay 2\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
+                      delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 500 2000\n\
                       device 0 0 10\ndevice 0 1 30000\ndevice 1 0 20000\ndevice 1 1 0\n";
 const IO: u64 = 1 << 40;
 
@@ -35,8 +35,12 @@ impl Clock for Emulator {
         self.time.get()
     }
 
-    fn ticks(&self, ns: u32) -> u64 {
-        ns.into()
+    fn ticks(&self, ps: u64) -> u64 {
+        ps / 1000
+    }
+
+    fn simulated_ps(&self) -> Option<u64> {
+        None
     }
 
     fn wait(&self, until: u64) {
@@ -75,11 +79,15 @@ impl Emulator {
 }
 
 fn machine() -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters>) {
-    let config: Config = CONFIG.parse().unwrap();
+    machine_of(CONFIG)
+}
+
+fn machine_of(config: &str) -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters>) {
+    let config: Config = config.parse().unwrap();
     let model: &'static Model = Box::leak(Box::new(Model::new(&config).unwrap()));
     let words = || {
         Counters::over(Box::leak(
-            (0..10).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>(),
+            (0..13).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>(),
         ))
     };
     // One controller of node 1, with doorbells from the second register on, and room for another.
@@ -108,6 +116,24 @@ fn memory_costs_its_delay_once_and_is_passed_without_a_look_afterwards() {
     let counts = [Count::Accesses, Count::Near, Count::Far, Count::DelayNs]
         .map(|count| counters[0].get(count));
     assert_eq!(counts, [6, 1, 1, 1200]);
+}
+
+#[test]
+fn lines_of_a_stream_are_on_their_way_at_once_whatever_their_order_in_a_turn() {
+    let (_, mut vcpus, counters) = machine_of(&format!("{CONFIG}stream 8000\n"));
+    let qemu = Emulator::default();
+    // Two streams in turns, the second backwards, and a line of neither.
+    for line in [100, 300, 101, 299, 103, 297, 102, 298, 104, 296, 900] {
+        qemu.run(&mut vcpus[2], 1, line * 64, false);
+        // Something else than a chain of loads.
+        (0..9).for_each(|_| qemu.run(&mut vcpus[2], 2, 0x1f_0000, false));
+    }
+    let mut waited = qemu.waited();
+    assert_eq!(waited.remove(1), 300, "the line in between");
+    // The third line of each is the first that is known to be of a stream.
+    assert_eq!(waited, [[700; 4].as_slice(), &[87; 6], &[700]].concat());
+    // 6 of 87.5 ns each.
+    assert_eq!(counters[2].get(Count::DelayNs), 5 * 700 + 300 + 525);
 }
 
 #[test]

@@ -34,7 +34,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{Delays, Distance, NodeDelay, NodeId, PairDelay, SimulatedTime};
+use nearfar_machine::{
+    Bandwidth, CacheModel, Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, PairDelay,
+    SimulatedTime,
+};
 
 use crate::design::Design;
 
@@ -70,12 +73,16 @@ pub fn setup(
     let memory: BTreeSet<NodeId> = design.memory_map.iter().map(|range| range.node).collect();
     let mut setup = DelaySetup {
         plugin: plugin.to_owned(),
-        config: "nearfar-delay 1\ncpus".to_owned(),
+        config: "nearfar-delay 2\ncpus".to_owned(),
         delays: None,
         time,
         controllers: 0,
         cpu_nodes: design.cpu_nodes.clone(),
         memory_nodes: Vec::new(),
+    };
+    let asked = match asked {
+        DelaySpec::Off => None,
+        DelaySpec::On(asked) => Some(asked.on(time.is_some(), design.timing.as_ref())),
     };
     let config = &mut setup.config;
     // Writing to a string cannot fail.
@@ -83,21 +90,28 @@ pub fn setup(
         let _ = write!(config, " {}", node.0);
     }
     config.push('\n');
-    if let Some(time) = time {
-        let (speed, window) = (time.instruction_ps, u64::from(time.window_ns) * 1000);
+    if let Some(time) = &mut setup.time {
+        let chosen = || window_ns(asked.as_ref().map(Asked::transfer));
+        let window_ns = *time.window_ns.get_or_insert_with(chosen);
+        let (speed, window) = (time.instruction_ps, u64::from(window_ns) * 1000);
         let (seed, jumps) = (time.seed, u8::from(time.jumps_when_idle));
         let disk = time.disk_ns.unwrap_or(0);
         let _ = writeln!(config, "time {speed} {window} {seed} {jumps} {disk}");
     }
-    if let DelaySpec::On(asked) = asked {
-        let asked = &asked.with_scale(time.is_some());
+    if let Some(asked) = &asked {
         let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
         let delays = Delays {
             pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
-            cache: asked.cache,
+            cache: asked.cache(),
             transfer: asked.transfer(),
+            bandwidth: Some(asked.bandwidth).filter(|limits| *limits != Bandwidth::default()),
             device: asked.device,
         };
+        let needs_time =
+            |limits: &Bandwidth| (limits.memory_mb_per_s, limits.link_mb_per_s) != (None, None);
+        if time.is_none() && delays.bandwidth.is_some_and(|limits| needs_time(&limits)) {
+            return Err(DelayError::NeedsSimulatedTime);
+        }
         write_delays(config, design, &delays);
         if let Some(delay) = delays.device {
             doorbell::write_delays(config, design, delay);
@@ -109,23 +123,92 @@ pub fn setup(
     Ok(setup)
 }
 
+/// How far a vCPU may be ahead of another, where that is not asked for: a vCPU that waits for a line of another sees it so much too
+/// late at most.
+fn window_ns(transfer: Option<LineDelay>) -> u32 {
+    /// Shorter than what programs wait for each other where lines cost nothing, such as a held lock.
+    const LONGEST: u32 = 200;
+    let Some(LineDelay {
+        same_cache_ns,
+        by_node,
+    }) = transfer
+    else {
+        return LONGEST;
+    };
+    let all = [
+        same_cache_ns.unwrap_or(by_node.same_node_ns),
+        by_node.same_node_ns,
+        by_node.other_node_ns,
+    ];
+    let shortest = all.into_iter().filter(|ns| *ns > 0).min();
+    shortest.map_or(LONGEST, |ns| (ns / 2).clamp(1, LONGEST))
+}
+
 /// The lines of memory that the plugin reads; docs/delays.md has the format.
 fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     for range in &design.memory_map {
         let (start, bytes, node) = (range.start, range.bytes, range.node.0);
         let _ = writeln!(text, "memory {start} {bytes} {node}");
     }
-    let _ = writeln!(text, "cache {} {}", delays.cache.bytes, delays.cache.ways);
+    // One a node where the plugin has no room for more: a line's word has a bit for each.
+    const MAX_CACHES: usize = 50;
+    let has_room = |caches: &&Vec<usize>| caches.iter().all(|&number| number < MAX_CACHES);
+    if let Some(caches) = design.cpu_caches.as_ref().filter(has_room) {
+        let numbers: Vec<String> = caches.iter().map(usize::to_string).collect();
+        let _ = writeln!(text, "caches {}", numbers.join(" "));
+    }
+    let CacheModel {
+        bytes,
+        ways,
+        hit_ns,
+    } = delays.cache;
+    let _ = writeln!(text, "cache {bytes} {ways} {hit_ns}");
     for pair in &delays.pairs {
         let (from, to, ns) = (pair.cpu_node.0, pair.memory_node.0, pair.delay_ns);
         let _ = writeln!(text, "delay {from} {to} {ns}");
     }
-    let transfer = delays.transfer;
-    let (same, other) = (transfer.same_node_ns, transfer.other_node_ns);
-    let _ = writeln!(text, "transfer {same} {other}");
+    let NodeDelay {
+        same_node_ns: same,
+        other_node_ns: other,
+        ..
+    } = delays.transfer.by_node;
+    let cache = delays.transfer.same_cache_ns.unwrap_or(same);
+    let _ = writeln!(text, "transfer {cache} {same} {other}");
     for (pair, ns) in transfers_by_distance(delays) {
         let (from, to) = (pair.cpu_node.0, pair.memory_node.0);
         let _ = writeln!(text, "transfer_pair {from} {to} {ns}");
+    }
+    write_bandwidth(text, delays);
+}
+
+/// The lines of what carries so much and not more.
+fn write_bandwidth(text: &mut String, delays: &Delays) {
+    const LINE_BYTES: u64 = 64;
+    let Some(limits) = delays.bandwidth else {
+        return;
+    };
+    // Bytes by megabytes a second are microseconds.
+    let line_ps = |mb: u32| (LINE_BYTES * 1_000_000 / u64::from(mb)).max(1);
+    if let Some(mb) = limits.memory_mb_per_s {
+        let nodes: BTreeSet<NodeId> = delays.pairs.iter().map(|pair| pair.memory_node).collect();
+        for node in nodes {
+            let _ = writeln!(text, "bandwidth {} {}", node.0, line_ps(mb));
+        }
+    }
+    if let Some(mb) = limits.link_mb_per_s {
+        for pair in delays.pairs.iter().filter(|pair| !pair.is_local()) {
+            let (to, from) = (pair.cpu_node.0, pair.memory_node.0);
+            let _ = writeln!(text, "link {to} {from} {}", line_ps(mb));
+        }
+    }
+    let near = delays.pairs.iter().filter(|pair| pair.is_local());
+    if let Some((mb, near)) = limits
+        .stream_mb_per_s
+        .zip(near.map(|pair| pair.delay_ns).min())
+    {
+        // As many lines at once as give this bandwidth at the latency of near memory (Little's law).
+        let thousandths = u64::from(mb) * u64::from(near) / LINE_BYTES;
+        let _ = writeln!(text, "stream {}", thousandths.clamp(1000, 1_000_000));
     }
 }
 
@@ -133,13 +216,14 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
 fn transfers_by_distance(delays: &Delays) -> Vec<(&PairDelay, u32)> {
     let others = || {
         let pairs = delays.pairs.iter();
-        pairs.filter(|pair| pair.cpu_node != pair.memory_node)
+        pairs.filter(|pair| !pair.is_local())
     };
     let nearest = others().map(|pair| pair.distance).min();
-    let Some(nearest) = nearest.filter(|_| delays.transfer.is_by_distance) else {
+    let transfer = delays.transfer.by_node;
+    let Some(nearest) = nearest.filter(|_| transfer.is_by_distance) else {
         return Vec::new();
     };
-    let with_ns = |pair: &'_ PairDelay| in_proportion(delays.transfer, pair.distance, nearest);
+    let with_ns = |pair: &'_ PairDelay| in_proportion(transfer, pair.distance, nearest);
     others().map(|pair| (pair, with_ns(pair))).collect()
 }
 
@@ -147,5 +231,5 @@ fn transfers_by_distance(delays: &Delays) -> Vec<(&PairDelay, u32)> {
 fn in_proportion(delay: NodeDelay, distance: Distance, nearest: Distance) -> u32 {
     let scaled =
         f64::from(delay.other_node_ns) * f64::from(distance.0) / f64::from(nearest.0.max(1));
-    scaled.round().min(f64::from(spec::MAX_DELAY_NS)) as u32
+    scaled.round().min(f64::from(MAX_DELAY_NS)) as u32
 }

@@ -26,7 +26,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nearfar_machine::{Acceleration, CpuId, Machine, NodeId};
+use nearfar_machine::{Acceleration, CpuId, Machine, NodeId, Timing};
 
 use crate::arch::Arch;
 use crate::error::LabError;
@@ -48,6 +48,10 @@ pub struct Design {
     pub memory_map: Vec<MemoryRange>,
     /// The node of each vCPU, by number. Fake nodes lie over these.
     pub cpu_nodes: Vec<NodeId>,
+    /// The last-level cache of each vCPU, counted from 0; `None` where the machine's caches are unknown.
+    pub cpu_caches: Option<Vec<usize>>,
+    /// What accesses take on the machine, by the guest's nodes, where that is known.
+    pub timing: Option<Timing>,
     /// Disks whose content the guest process has to provide: each becomes the block node of that name.
     pub disks: Vec<Disk>,
     /// Ports left free for hot plug.
@@ -174,6 +178,8 @@ impl Design {
             notes,
             memory_map,
             cpu_nodes,
+            cpu_caches: processors::caches(machine, &cpus),
+            timing: machine.timing.as_ref().map(|it| numbers.timing(it)),
             disks,
             spare_ports,
             append,

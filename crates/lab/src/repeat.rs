@@ -58,12 +58,15 @@ mod tests {
             cache: CacheModel {
                 bytes: 8 << 20,
                 ways: 16,
+                hit_ns: 0,
             },
             transfer: NodeDelay {
                 same_node_ns: 500,
                 other_node_ns: 2000,
                 is_by_distance: false,
-            },
+            }
+            .into(),
+            bandwidth: None,
             device: None,
         }
     }
@@ -96,6 +99,7 @@ mod tests {
         );
         let time = SimulatedTime {
             seed: 7,
+            window_ns: Some(200),
             ..SimulatedTime::default()
         };
         let repeated = words(None, Some(time));
@@ -120,7 +124,8 @@ mod tests {
                 same_node_ns: 500,
                 other_node_ns: 2000,
                 is_by_distance: true,
-            },
+            }
+            .into(),
             ..delays([400, 800, 800, 400])
         };
         assert_eq!(of(by_distance), "transfer=500/2000/distance");
@@ -128,6 +133,7 @@ mod tests {
             cache: CacheModel {
                 bytes: 1 << 20,
                 ways: 8,
+                hit_ns: 0,
             },
             ..delays([400, 900, 900, 400])
         };

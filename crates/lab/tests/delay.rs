@@ -5,7 +5,7 @@ use std::path::Path;
 use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelayError, DelaySetup, DelaySpec, DelaySpecError, far_for_ratio};
 use nearfar_lab::design::Design;
-use nearfar_machine::{CacheModel, Distance, NodeId};
+use nearfar_machine::{CacheModel, DelayFault, Distance, Latency, NodeId, SimulatedTime, Timing};
 use nearfar_sources::{Request, Want, read};
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn delays_follow_the_distances_four_times_slower_than_hardware() {
     assert_eq!(delays(&setup), ["0 0 400", "0 1 800", "1 0 800", "1 1 400"]);
     assert_eq!(
         setup.delays.as_ref().unwrap().to_string(),
-        "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways per node; transfer 500/2000 ns"
+        "delays 10: 400 ns, 20: 800 ns; last-level caches 8M/16; transfer 500/2000 ns"
     );
 }
 
@@ -76,8 +76,8 @@ fn the_scale_holds_for_memory_and_transfers() {
     let setup = setup("node:2 core:1 pu:1", "scale=2,cache=24M/12").unwrap();
     assert_eq!(delays(&setup)[..2], ["0 0 200", "0 1 400"]);
     assert!(
-        setup.config.contains("\ncache 25165824 12\n")
-            && setup.config.ends_with("\ntransfer 250 1000\n")
+        setup.config.contains("\ncache 25165824 12 0\n")
+            && setup.config.ends_with("\ntransfer 250 250 1000\n")
     );
 }
 
@@ -85,7 +85,7 @@ fn the_scale_holds_for_memory_and_transfers() {
 fn transfers_by_distance_are_in_proportion_to_the_nearest_other_node() {
     let setup = setup(FOUR, "transfer=500/2000/distance").unwrap();
     for line in [
-        "transfer 500 2000",
+        "transfer 500 500 2000",
         "transfer_pair 0 1 2000",
         "transfer_pair 0 3 4000",
     ] {
@@ -97,6 +97,84 @@ fn transfers_by_distance_are_in_proportion_to_the_nearest_other_node() {
     }
     let label = setup.delays.as_ref().unwrap().to_string();
     assert!(label.ends_with("transfer 500/2000/distance ns"), "{label}");
+}
+
+#[test]
+fn bandwidth_becomes_picoseconds_a_line_and_needs_simulated_time() {
+    let asked = "near=80,far=140,cache=1M/16/20,transfer=25/90/190,bandwidth=20,link=10,stream=12";
+    let design = design(FOUR);
+    let spec: DelaySpec = asked.parse().unwrap();
+    let of = |time| delay::setup(&design, &spec, time, Path::new("plugin.so"));
+    assert_eq!(of(None), Err(DelayError::NeedsSimulatedTime));
+    let made = of(Some(SimulatedTime::default())).unwrap();
+    for line in [
+        "cache 1048576 16 20",
+        "transfer 25 90 190",
+        "bandwidth 3 3200",
+        "link 0 3 6400",
+        "stream 15000",
+    ] {
+        let mut lines = made.config.lines();
+        assert!(lines.any(|it| it == line), "{line} in\n{}", made.config);
+    }
+    assert!(!made.config.contains("link 0 0"));
+    let window = |spec: &str| {
+        let made = delay::setup(
+            &design,
+            &spec.parse().unwrap(),
+            Some(SimulatedTime::default()),
+            Path::new("/p.so"),
+        );
+        made.unwrap().time.unwrap().window_ns
+    };
+    let windows = [asked, "auto", "off", "transfer=0/900"].map(window);
+    assert_eq!(windows, [12, 62, 200, 200].map(Some));
+    let delays = made.delays.unwrap();
+    let label = delays.to_string();
+    assert!(
+        label.ends_with("transfer 25/90/190 ns; GB/s: bandwidth=20,link=10,stream=12"),
+        "{label}"
+    );
+    // What was asked for is what a stored run asks for again.
+    let again: DelaySpec = delay::spec_of(&delays, true).parse().unwrap();
+    let again = delay::setup(&design, &again, made.time, Path::new("plugin.so")).unwrap();
+    assert_eq!(again.delays, Some(delays));
+    // Items without a limit of memory or links do not need it.
+    assert!(setup(FOUR, "stream=12").is_ok());
+}
+
+#[test]
+fn a_machine_in_simulated_time_has_its_own_figures() {
+    let mut machine = read(&Request::source(FOUR.to_owned(), Want::audit())).unwrap();
+    let latency = |cpu, memory, ns| Latency {
+        cpu_node: NodeId(cpu),
+        memory_node: NodeId(memory),
+        ns,
+    };
+    machine.timing = Some(Timing {
+        latencies: vec![latency(0, 0, 81), latency(0, 1, 139)],
+        cache: Some("1M/8/20".parse().unwrap()),
+        transfer: Some("25/90/190".parse().unwrap()),
+        bandwidth: None,
+        sources: Vec::new(),
+    });
+    let design = Design::with_firmware(&machine, Arch::X86_64, None).unwrap();
+    let of = |asked: &str, time| {
+        let asked: DelaySpec = asked.parse().unwrap();
+        delay::setup(&design, &asked, time, Path::new("/p.so")).unwrap()
+    };
+    let time = Some(SimulatedTime::default());
+    let own = of("auto", time);
+    // Derived from the distance where there is no figure.
+    assert_eq!(delays(&own)[..3], ["0 0 81", "0 1 139", "0 2 250"]);
+    assert!(own.config.contains("\ncache 1048576 8 20\n"));
+    assert!(own.config.contains("\ntransfer 25 90 190\n"));
+    let asked = of("0:1=150,transfer=50/100", time);
+    assert_eq!(delays(&asked)[..2], ["0 0 81", "0 1 150"]);
+    assert!(asked.config.contains("\ntransfer 50 50 100\n"));
+    // Not where a scale is asked for, nor in the host's time, which is four times as slow.
+    assert_eq!(delays(&of("scale=1", time))[0], "0 0 100");
+    assert_eq!(delays(&of("auto", None))[0], "0 0 400");
 }
 
 #[test]
@@ -160,6 +238,11 @@ fn what_the_machine_has_not_is_refused() {
 #[test]
 fn what_is_no_delay_is_refused_and_named() {
     let refused = |text: &str| text.parse::<DelaySpec>().unwrap_err();
+    let part = |key: &str, value: &str, fault| DelaySpecError::Part {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        fault,
+    };
     for text in ["", "on", "near"] {
         assert_eq!(refused(text), DelaySpecError::Item(text.to_owned()));
     }
@@ -172,20 +255,33 @@ fn what_is_no_delay_is_refused_and_named() {
         assert_eq!(refused(&format!("scale={value}")), error);
     }
     for value in ["4M", "4M/0", "4T/16", "64/2", "99999G/16"] {
-        let error = DelaySpecError::Cache(value.to_owned());
-        assert_eq!(refused(&format!("cache={value}")), error);
+        let fault = DelayFault::Cache;
+        assert_eq!(
+            refused(&format!("cache={value}")),
+            part("cache", value, fault)
+        );
     }
     for key in ["0-", "-1", "color"] {
         let error = DelaySpecError::Key(key.to_owned());
         assert_eq!(refused(&format!("{key}=5")), error);
     }
-    assert_eq!(
-        refused("transfer=500"),
-        DelaySpecError::Transfer("500".to_owned())
-    );
+    for value in ["500", "1/2/3/4", "1/2/x", "1/2/3/near"] {
+        let fault = DelayFault::Line;
+        assert_eq!(
+            refused(&format!("transfer={value}")),
+            part("transfer", value, fault)
+        );
+    }
+    for value in ["0", "nan", "20G", "-1"] {
+        let fault = DelayFault::Bandwidth;
+        assert_eq!(
+            refused(&format!("link={value}")),
+            part("link", value, fault)
+        );
+    }
     assert_eq!(
         refused("device=500"),
-        DelaySpecError::Device("500".to_owned())
+        part("device", "500", DelayFault::Node)
     );
 }
 
@@ -215,11 +311,11 @@ proptest! {
     }
 
     #[test]
-    fn a_cache_reads_as_it_is_written(lines in 64u64..(1 << 26), ways in 1u32..65) {
-        let cache = CacheModel { bytes: lines * 64, ways };
+    fn a_cache_reads_as_it_is_written(lines in 64u64..(1 << 26), ways in 1u32..65, hit_ns in 0u32..100) {
+        let cache = CacheModel { bytes: lines * 64, ways, hit_ns };
         let DelaySpec::On(asked) = format!("cache={cache}").parse().unwrap() else {
             panic!("delays");
         };
-        prop_assert_eq!(asked.cache, cache);
+        prop_assert_eq!(asked.cache, Some(cache));
     }
 }

@@ -13,8 +13,10 @@
 mod json;
 mod label;
 mod node_limits;
+mod parse;
 
 pub use node_limits::{NodeLimits, NodeLimitsError, NodeLimitsFault};
+pub use parse::{DelayFault, MAX_DELAY_NS, delay_digits, delay_nanoseconds, megabytes};
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Distance, NodeId};
@@ -59,8 +61,8 @@ pub struct EmulatedGuest {
 pub struct SimulatedTime {
     /// Picoseconds that each instruction of a CPU takes.
     pub instruction_ps: u32,
-    /// Nanoseconds that a CPU may be ahead of another.
-    pub window_ns: u32,
+    /// Nanoseconds that a CPU may be ahead of another; `None` until it is known how soon another CPU's line arrives.
+    pub window_ns: Option<u32>,
     /// Chooses which CPU is first among equals.
     pub seed: u64,
     /// Whether time jumps to the next timer while all CPUs are idle, instead of passing at the host's speed.
@@ -75,7 +77,7 @@ impl Default for SimulatedTime {
     fn default() -> Self {
         Self {
             instruction_ps: 500,
-            window_ns: 200,
+            window_ns: None,
             seed: 0,
             jumps_when_idle: false,
             disk_ns: None,
@@ -97,10 +99,13 @@ pub enum Acceleration {
 pub struct Delays {
     /// Every pair of a node with CPUs and a node with memory.
     pub pairs: Vec<PairDelay>,
-    /// The cache of each node, whose hits are not delayed.
+    /// Each last-level cache.
     pub cache: CacheModel,
     /// Lines that another CPU has written.
-    pub transfer: NodeDelay,
+    pub transfer: LineDelay,
+    /// How much memory and links carry; `None` for any amount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
     /// Writes to the submission doorbells of NVMe controllers, by the nodes of the CPU and of the controller. A stand-in for remote
     /// devices: hardware does not wait for such a write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,11 +122,58 @@ pub struct PairDelay {
     pub delay_ns: u32,
 }
 
+impl PairDelay {
+    pub fn is_local(&self) -> bool {
+        self.cpu_node == self.memory_node
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CacheModel {
     /// Its size.
     pub bytes: u64,
     pub ways: u32,
+    /// Nanoseconds of an access that it answers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hit_ns: u32,
+}
+
+fn is_zero(ns: &u32) -> bool {
+    *ns == 0
+}
+
+/// The delay of a line that another CPU has written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LineDelay {
+    /// From a CPU of the same last-level cache; `None` as from another cache of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_cache_ns: Option<u32>,
+    #[serde(flatten)]
+    pub by_node: NodeDelay,
+}
+
+/// As from another cache of the node.
+impl From<NodeDelay> for LineDelay {
+    fn from(by_node: NodeDelay) -> Self {
+        Self {
+            same_cache_ns: None,
+            by_node,
+        }
+    }
+}
+
+/// Limits in megabytes (10^6) a second; `None` for none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Of each node's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb_per_s: Option<u32>,
+    /// From a node to another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_mb_per_s: Option<u32>,
+    /// What one CPU reads of a sequential stream in its own node's memory; without it, it waits for each line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_mb_per_s: Option<u32>,
 }
 
 /// A delay within a node and between nodes.
@@ -185,12 +237,15 @@ mod samples {
             cache: CacheModel {
                 bytes: 8 << 20,
                 ways: 16,
+                hit_ns: 0,
             },
             transfer: NodeDelay {
                 same_node_ns: 500,
                 other_node_ns: 2000,
                 is_by_distance: false,
-            },
+            }
+            .into(),
+            bandwidth: None,
             device: None,
         }
     }

@@ -41,6 +41,7 @@ mod set;
 pub mod size;
 mod system;
 mod task;
+mod timing;
 mod warning;
 
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
@@ -48,8 +49,9 @@ pub use device_use::{TaskFiles, UseKind, UsedFiles};
 pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
-    Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, NodeLimits,
-    NodeLimitsError, NodeLimitsFault, PairDelay, SimulatedTime,
+    Acceleration, Bandwidth, CacheModel, DelayFault, Delays, EmulatedGuest, Emulation, LineDelay,
+    MAX_DELAY_NS, NodeDelay, NodeLimits, NodeLimitsError, NodeLimitsFault, PairDelay,
+    SimulatedTime, delay_digits, delay_nanoseconds, megabytes,
 };
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
@@ -70,4 +72,5 @@ pub use system::{Settings, Writer, WriterKind};
 pub use task::{
     CpuTime, Cpuset, MemorySample, NodeBytes, PolicyBytes, ResidentBytes, Task, Thread,
 };
+pub use timing::{Latency, Timing};
 pub use warning::Warning;

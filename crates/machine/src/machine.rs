@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cpu::{Cache, Cpu, CpuStates};
+use crate::cpu::{Cache, CacheKind, Cpu, CpuStates};
 use crate::disk::Disk;
 use crate::distance::Distances;
 use crate::id::{CpuId, Distance, NodeId, PciAddress};
@@ -19,6 +19,7 @@ use crate::pci::{HostBridge, PciDevice, RootBus};
 use crate::set::{CpuSet, NodeSet};
 use crate::system::{Settings, Writer};
 use crate::task::{Cpuset, Task};
+use crate::timing::Timing;
 use crate::warning::Warning;
 
 /// Everything a source saw of one machine. Immutable once read: a change of the system means a new one.
@@ -62,6 +63,9 @@ pub struct Machine {
     /// Cpusets, by path.
     pub cpusets: Known<Vec<Cpuset>>,
     pub settings: Settings,
+    /// What accesses take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
     /// Programs that write placement by themselves.
     pub writers: Known<Vec<Writer>>,
     /// What was wrong with the input. `diagnostics` in snapshots and runs that were stored before it was renamed.
@@ -93,6 +97,7 @@ impl Machine {
             tasks: Known::no(reason()),
             cpusets: Known::no(reason()),
             settings: Settings::unknown(reason()),
+            timing: None,
             writers: Known::no(reason()),
             warnings: Vec::new(),
         }
@@ -176,6 +181,17 @@ impl Machine {
         in_table(&self.distances)
             .or_else(|| in_table(&self.firmware_distances))
             .or_else(|| (from == to).then_some(Distance::LOCAL))
+    }
+
+    /// The caches of the highest level that hold data; none where caches are unknown.
+    pub fn last_level_caches(&self) -> impl Iterator<Item = &Cache> {
+        let data = || {
+            self.caches
+                .iter()
+                .filter(|cache| cache.kind != CacheKind::Instruction)
+        };
+        let level = data().map(|cache| cache.level).max();
+        data().filter(move |cache| Some(cache.level) == level)
     }
 
     /// The CPUs of one core: SMT siblings of `cpu`, itself included.

@@ -144,14 +144,6 @@ impl Packages {
     }
 }
 
-/// The caches of the last level that holds data.
-pub(crate) fn last_level(machine: &Machine) -> Vec<&Cache> {
-    let data = machine.caches.iter();
-    let data = data.filter(|cache| cache.kind != CacheKind::Instruction);
-    let level = data.clone().map(|cache| cache.level).max();
-    data.filter(|cache| Some(cache.level) == level).collect()
-}
-
 /// How many nodes a cache serves; 1 where none of its CPUs is on a node. Fake nodes count as the real one they are of.
 pub(crate) fn nodes_behind(machine: &Machine, cache: &Cache) -> usize {
     let nodes = cache.cpus.iter().filter_map(|cpu| machine.node_of(cpu));

@@ -29,6 +29,7 @@ mod devices;
 mod fault;
 mod file;
 mod tasks;
+mod timing;
 
 use nearfar_machine::Machine;
 

@@ -49,6 +49,7 @@ pub(crate) fn join(
         tasks,
         cpusets,
         settings,
+        timing,
         writers,
         warnings,
     } = second;
@@ -72,6 +73,10 @@ pub(crate) fn join(
     joining.cpus(&mut joined.cpus, cpus);
     joining.distances(&mut joined.distances, distances);
     joining.distances(&mut joined.firmware_distances, firmware_distances);
+    joined.timing = match (joined.timing.take(), timing) {
+        (Some(first), Some(second)) => Some(first.or(second)),
+        (first, second) => first.or(second),
+    };
     place_cpus(&mut joined);
     let CpuStates {
         possible,

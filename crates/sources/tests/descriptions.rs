@@ -265,6 +265,53 @@ fn tasks_and_cpusets_are_as_described() {
     assert!(other.tasks.get().is_none() && other.cpusets.get().is_none());
 }
 
+const TIMED: &str = r#"
+[[node]]
+cpus = 2
+memory = "1G"
+[[node]]
+cpus = 2
+memory = "1G"
+[timing]
+latency = [[81, 139], ["-", 82]]
+cache = "22M/11/20"
+transfer = "48/141"
+bandwidth = 113.5
+link = 34
+sources = ["a paper, table 2"]
+"#;
+
+#[test]
+fn what_accesses_take_is_as_described() {
+    let timing = parse(TIMED).timing.unwrap();
+    let ns = |cpu, memory| timing.latency_ns(NodeId(cpu), NodeId(memory));
+    let all = [ns(0, 0), ns(0, 1), ns(1, 0), ns(1, 1)];
+    assert_eq!(all, [Some(81), Some(139), None, Some(82)]);
+    let (cache, transfer) = (timing.cache.unwrap(), timing.transfer.unwrap());
+    assert_eq!((cache.bytes, cache.ways, cache.hit_ns), (22 << 20, 11, 20));
+    assert_eq!(transfer.to_string(), "48/141");
+    let limits = timing.bandwidth.unwrap();
+    assert_eq!(limits.to_string(), "bandwidth=113.5,link=34");
+    assert_eq!(timing.sources, ["a paper, table 2"]);
+    for (from, to, line, key) in [
+        ("[81, 139]", "[81]", 9, "latency"),
+        ("81", "0", 9, "latency"),
+        ("\"-\"", "\"x\"", 9, "latency"),
+        ("22M/11/20", "22M", 10, "cache"),
+        ("48/141", "48", 11, "transfer"),
+        ("113.5", "0.0", 12, "bandwidth"),
+        ("34", "1e6", 13, "link"),
+    ] {
+        let text = TIMED.replacen(from, to, 1);
+        assert_ne!(text, TIMED);
+        let error = description::parse(&text, "m.toml").unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("line {line}")) && error.contains(key),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn faults_are_named_with_line_and_key() {
     const NODE: &str = "[[node]]\ncpus = 2\nmemory = \"1G\"\n";

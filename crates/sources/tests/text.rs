@@ -193,6 +193,34 @@ Numa node            0       1
        1         139.4    81.9
 ";
 
+const MLC_BANDWIDTHS: &str = "
+Measuring Peak Injection Memory Bandwidths for the system
+ALL Reads        :      226318.4
+Measuring Memory Bandwidths between nodes within system
+Bandwidths are in MB/sec (1 MB/sec = 1,000,000 Bytes/sec)
+                Numa node
+Numa node            0       1
+       0        113100.0        34400.0
+       1        34600.0         112900.0
+Measuring Loaded Latencies for the system
+Inject  Latency Bandwidth
+ 00000  244.46   226000.1
+ 00002  245.01   225900.0
+Measuring cache-to-cache transfer latency (in ns)...
+Local Socket L2->L2 HIT  latency        48.5
+Local Socket L2->L2 HITM latency        48.7
+Remote Socket L2->L2 HITM latency (data address homed in writer socket)
+                        Reader Numa Node
+Writer Numa Node     0       1
+            0        -   111.5
+            1    111.7       -
+Remote Socket L2->L2 HITM latency (data address homed in reader socket)
+                        Reader Numa Node
+Writer Numa Node     0       1
+            0        -   177.0
+            1    177.2       -
+";
+
 const ALL: [&str; 16] = [
     LSTOPO, LSTOPO_1, MLC, LSCPU, LSCPU_E, LSCPU_P, NUMACTL, NUMASTAT, MEMINFO, ZONEINFO,
     INTERRUPTS, AFFINITY, NVIDIA, SUBSYS, FILES, VIRSH,
@@ -542,13 +570,32 @@ fn lstopo_on_a_terminal_has_nodes_cores_and_caches() {
 }
 
 #[test]
-fn mlc_names_nodes_and_says_what_is_not_read() {
+fn mlc_has_nodes_and_what_accesses_take() {
     let machine = read(MLC);
     assert_eq!(nodes(&machine), listed(&[(0, "?"), (1, "?")]));
-    assert!(
-        messages(&machine)
-            .contains("line 4: the latencies and bandwidths that mlc measured are not read")
+    let timing = machine.timing.unwrap();
+    let ns = |cpu, memory| timing.latency_ns(NodeId(cpu), NodeId(memory));
+    assert_eq!(
+        [ns(0, 0), ns(0, 1), ns(1, 0), ns(1, 1)],
+        [82, 140, 139, 82].map(Some)
     );
+    assert_eq!((timing.bandwidth, timing.transfer), (None, None));
+
+    let whole = format!("{MLC}{MLC_BANDWIDTHS}");
+    let timing = read(&whole).timing.unwrap();
+    assert_eq!(timing.latencies.len(), 4);
+    let limits = timing.bandwidth.unwrap();
+    assert_eq!(
+        (limits.memory_mb_per_s, limits.link_mb_per_s),
+        (Some(113_000), Some(34_500))
+    );
+    assert_eq!(timing.transfer.unwrap().to_string(), "49/112");
+    // Cut after the first row: the rest is unknown.
+    let cut = MLC.rsplit_once("       1 ").unwrap().0;
+    assert_eq!(read(cut).timing.unwrap().latencies.len(), 2);
+    // Together with a text that has the CPUs.
+    let both = read(&format!("{NUMACTL}\n{MLC}"));
+    assert!(both.timing.is_some() && both.cpus.len() > 1);
 }
 
 #[test]

@@ -3,8 +3,6 @@
 use nearfar_machine::{CpuId, Machine, NodeId};
 use nearfar_tags::{Cpu, Topology};
 
-use crate::buffer_size::last_level_caches;
-
 /// The distance of a pair of nodes that has none: the largest of ACPI's SLIT, which means unreachable.
 const UNREACHABLE: u32 = 255;
 
@@ -31,7 +29,7 @@ pub(super) fn topology(machine: &Machine) -> Topology {
 
 /// The lowest CPU that shares the last-level cache.
 fn last_level_cache(machine: &Machine, cpu: CpuId) -> Option<CpuId> {
-    let mut caches = last_level_caches(machine);
+    let mut caches = machine.last_level_caches();
     caches
         .find(|cache| cache.cpus.contains(cpu))
         .and_then(|cache| cache.cpus.first())

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 
 use super::Nearness;
-use crate::buffer_size::last_level_caches;
 use crate::options::ProbeOptions;
 
 /// Two CPUs, the lower first.
@@ -31,7 +30,7 @@ pub(super) fn choose(
     all_cpus: bool,
     options: &ProbeOptions,
 ) -> Vec<Pair> {
-    let caches = last_level_caches(machine).enumerate();
+    let caches = machine.last_level_caches().enumerate();
     let caches = caches
         .flat_map(|(index, cache)| cache.cpus.iter().map(move |cpu| (cpu, index)))
         .collect();

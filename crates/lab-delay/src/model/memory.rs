@@ -66,6 +66,14 @@ impl Memory {
         self.lines
     }
 
+    /// The position of a line's node among the nodes with memory.
+    pub fn of_line(&self, line: u32) -> usize {
+        let after = self
+            .pieces
+            .partition_point(|piece| piece.first_line <= line);
+        self.pieces[after.max(1) - 1].memory
+    }
+
     /// What is at an address; `None` for a hole.
     pub fn spot(&self, physical: u64) -> Option<Spot> {
         let after = self.pieces.partition_point(|piece| piece.start <= physical);

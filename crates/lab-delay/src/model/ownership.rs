@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who wrote a line last, which nodes have a copy, and what that makes the next access cost: MESI with a cache a node,
-//! and with the private caches of a node's vCPUs told apart only by who wrote last.
+//! Who wrote a line last, which last-level caches have a copy, and what that makes the next access cost: MESI between these
+//! caches, with the private caches of the vCPUs of one told apart only by who wrote last.
 //!
 //! ```text
 //!   63                            14   13      12       11 ... 0      (a word a line)
 //!  ┌────────────────────────────────┬───────┬────────┬─────────────┐
-//!  │ nodes with a copy, by position │ dirty │ shared │ writer + 1  │
+//!  │ caches with a copy, by number  │ dirty │ shared │ writer + 1  │
 //!  └────────────────────────────────┴───────┴────────┴─────────────┘
-//!    dirty: memory is older than the writer's copy; shared: another vCPU of the writer's node read it since
+//!    dirty: memory is older than the writer's copy; shared: another vCPU of the writer's cache read it since
 //!
-//!                      the node has it                     the node has it not
-//!  read    wrote: other vCPU of the node, not shared yet   dirty elsewhere     ──► transfer, other node
-//!            ──► transfer, same node                       otherwise           ──► memory
+//!                      the cache has it                    the cache has it not
+//!  read    wrote: other vCPU of the cache, not shared yet  dirty elsewhere     ──► transfer, other cache
+//!            ──► transfer, same cache                      otherwise           ──► memory
 //!          otherwise ──► hit
-//!  write   copies elsewhere ──► transfer, other node       copies elsewhere    ──► transfer, other node
+//!  write   copies elsewhere ──► transfer, other cache      copies elsewhere    ──► transfer, other cache
 //!          wrote: itself, not shared; or no vCPU       otherwise           ──► memory
 //!            ──► hit
-//!          otherwise ──► transfer, same node
+//!          otherwise ──► transfer, same cache
 //! ```
 //! A write leaves the line dirty and only here, a read leaves it shared.
 
@@ -34,11 +34,11 @@ pub struct Word(pub u64);
 pub struct Accessor {
     /// The vCPU.
     pub vcpu: u16,
-    /// Its node's position among the nodes with CPUs.
-    pub node: usize,
-    /// Whether its node's cache found the line.
+    /// Its last-level cache.
+    pub cache: usize,
+    /// Whether that cache found the line.
     pub present: bool,
-    /// Whether the line's writer is of the same node.
+    /// Whether the line's writer is of the same cache.
     pub with_writer: bool,
 }
 
@@ -49,16 +49,16 @@ pub enum Cost {
     Hit,
     /// The delay of the memory's node.
     Memory,
-    /// A line from another vCPU of the same node.
+    /// A line from another vCPU of the same cache.
     TransferSame,
-    /// A line from another node.
+    /// A line from another cache.
     TransferOther,
 }
 
 impl Word {
     /// What a vCPU's write leaves.
-    pub fn written(vcpu: u16, node: usize) -> Self {
-        Self(u64::from(vcpu + 1) | DIRTY | copy(node))
+    pub fn written(vcpu: u16, cache: usize) -> Self {
+        Self(u64::from(vcpu + 1) | DIRTY | copy(cache))
     }
 
     /// The vCPU that wrote last.
@@ -66,20 +66,25 @@ impl Word {
         (self.0 & WRITER).checked_sub(1).map(|vcpu| vcpu as u16)
     }
 
-    /// The same with the copy of a node dropped.
-    pub fn without(self, node: usize) -> Self {
-        let left = self.0 & !copy(node);
+    /// The same with the copy of a cache dropped.
+    pub fn without(self, cache: usize) -> Self {
+        let left = self.0 & !copy(cache);
         // Without copies the line is in memory only, and its writer is not recorded.
         Self(if left >> COPIES == 0 { 0 } else { left })
     }
 
-    /// Whether a node has a copy.
-    pub fn at(self, node: usize) -> bool {
-        self.0 & copy(node) != 0
+    /// Whether a cache has a copy.
+    pub fn at(self, cache: usize) -> bool {
+        self.0 & copy(cache) != 0
     }
 
-    fn elsewhere(self, node: usize) -> bool {
-        (self.0 & !copy(node)) >> COPIES != 0
+    /// Whether memory is older than a copy.
+    pub fn is_dirty(self) -> bool {
+        self.has(DIRTY)
+    }
+
+    fn elsewhere(self, cache: usize) -> bool {
+        (self.0 & !copy(cache)) >> COPIES != 0
     }
 
     fn has(self, flag: u64) -> bool {
@@ -87,34 +92,34 @@ impl Word {
     }
 }
 
-fn copy(node: usize) -> u64 {
-    1 << (COPIES as usize + node).min(63)
+fn copy(cache: usize) -> u64 {
+    1 << (COPIES as usize + cache).min(63)
 }
 
 /// A load: its cost, and the word it leaves.
 pub fn read(word: Word, by: Accessor) -> (Cost, Word) {
-    let here = Word(word.0 | copy(by.node));
-    if by.present && word.at(by.node) {
+    let here = Word(word.0 | copy(by.cache));
+    if by.present && word.at(by.cache) {
         let own = word.writer().is_none_or(|writer| writer == by.vcpu);
         return match own || word.has(SHARED) || !by.with_writer {
             true => (Cost::Hit, word),
             false => (Cost::TransferSame, Word(here.0 | SHARED)),
         };
     }
-    match word.has(DIRTY) && word.elsewhere(by.node) {
+    match word.has(DIRTY) && word.elsewhere(by.cache) {
         true => (Cost::TransferOther, Word((here.0 & !DIRTY) | SHARED)),
         // A line whose last copies were here and left is as if never touched.
-        false if !word.elsewhere(by.node) => (Cost::Memory, Word(copy(by.node))),
+        false if !word.elsewhere(by.cache) => (Cost::Memory, Word(copy(by.cache))),
         false => (Cost::Memory, here),
     }
 }
 
 /// A store: its cost, and the word it leaves.
 pub fn write(word: Word, by: Accessor) -> (Cost, Word) {
-    let left = Word::written(by.vcpu, by.node);
-    let cost = if word.elsewhere(by.node) {
+    let left = Word::written(by.vcpu, by.cache);
+    let cost = if word.elsewhere(by.cache) {
         Cost::TransferOther
-    } else if !(by.present && word.at(by.node)) {
+    } else if !(by.present && word.at(by.cache)) {
         Cost::Memory
     } else if !by.with_writer || (word.writer() == Some(by.vcpu) && !word.has(SHARED)) {
         Cost::Hit

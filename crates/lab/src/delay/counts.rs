@@ -28,6 +28,8 @@ pub struct VcpuCounts {
     pub far: u64,
     /// Lines that another vCPU of its node had written.
     pub transfers_same_node: u64,
+    /// Those of them that were in its own last-level cache.
+    pub transfers_same_cache: u64,
     /// Lines that a vCPU of another node had.
     pub transfers_other_node: u64,
     /// Submissions to NVMe controllers of its own node, by doorbell writes. Counted with `device=` only.
@@ -36,6 +38,8 @@ pub struct VcpuCounts {
     pub doorbells_far: u64,
     /// What all that was delayed by, in nanoseconds.
     pub delay_ns: u64,
+    /// The part of it that was for others that used a memory or a link, in nanoseconds.
+    pub wait_ns: u64,
     /// Accesses to memory by its node.
     pub misses: Misses,
 }
@@ -56,10 +60,12 @@ impl Counts {
             sum.near += vcpu.near;
             sum.far += vcpu.far;
             sum.transfers_same_node += vcpu.transfers_same_node;
+            sum.transfers_same_cache += vcpu.transfers_same_cache;
             sum.transfers_other_node += vcpu.transfers_other_node;
             sum.doorbells_near += vcpu.doorbells_near;
             sum.doorbells_far += vcpu.doorbells_far;
             sum.delay_ns += vcpu.delay_ns;
+            sum.wait_ns += vcpu.wait_ns;
             for (to, count) in &vcpu.misses {
                 *sum.misses.entry(*to).or_default() += count;
             }

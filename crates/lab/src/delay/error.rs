@@ -1,9 +1,7 @@
 //! What can be wrong with `--delay`.
 
-use nearfar_machine::{Distance, NodeId};
+use nearfar_machine::{DelayFault, Distance, MAX_DELAY_NS, NodeId};
 use thiserror::Error;
-
-use super::spec::MAX_DELAY_NS;
 
 /// A text that is not a value of `--delay`.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -13,7 +11,7 @@ pub enum DelaySpecError {
     Item(String),
     /// An unknown key.
     #[error(
-        "{0:?} is not scale, base, near, far, cache, transfer, device, a distance (20), nodes (0-1) or one way (0:1)"
+        "{0:?} is not scale, base, near, far, cache, transfer, bandwidth, link, stream, device, a distance (20), nodes (0-1) or one way (0:1)"
     )]
     Key(String),
     /// The value of `scale`.
@@ -22,15 +20,13 @@ pub enum DelaySpecError {
     /// A value in nanoseconds.
     #[error("{0:?} is not a delay in nanoseconds (0 to {MAX_DELAY_NS})")]
     Nanoseconds(String),
-    /// The value of `cache`.
-    #[error("cache {0:?} is not SIZE/WAYS such as 4M/16 (64 bytes a way at least, 4G at most)")]
-    Cache(String),
-    /// The value of `transfer`.
-    #[error("transfer {0:?} is not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
-    Transfer(String),
-    /// The value of `device`.
-    #[error("device {0:?} is not SAME/OTHER such as 0/30000, or SAME/NEAREST/distance")]
-    Device(String),
+    /// The value of another key.
+    #[error("{key} {value:?} is {fault}")]
+    Part {
+        key: String,
+        value: String,
+        fault: DelayFault,
+    },
 }
 
 /// Delays that a guest cannot have.
@@ -47,6 +43,9 @@ pub enum DelayError {
     /// A node that the guest does not have.
     #[error("the guest has no node {0} with CPUs or memory")]
     UnknownNode(NodeId),
+    /// A limit of memory or links in the host's time.
+    #[error("bandwidth and link need simulated time: add --time simulated")]
+    NeedsSimulatedTime,
     /// A derived delay above the limit.
     #[error("scale {scale}: {delay_ns} ns for distance {distance} is more than {MAX_DELAY_NS}")]
     TooLong {

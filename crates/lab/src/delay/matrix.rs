@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_machine::{Distance, NodeId, PairDelay};
+use nearfar_machine::{Distance, MAX_DELAY_NS, NodeId, PairDelay};
 
 use super::error::DelayError;
-use super::spec::{Asked, MAX_DELAY_NS};
+use super::spec::Asked;
 
 /// The delay of far memory with which an access to it takes `ratio` times as long as one to near memory, when near memory
 /// is delayed by `near_ns` and emulation adds `base_ns` to both: `ratio x (near + base) - base`.
@@ -86,7 +86,12 @@ fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<
             asked.far_ns
         }
     };
-    if let Some(ns) = pair.or_else(by_distance).or_else(by_side) {
+    let own = || {
+        let mut latencies = asked.latencies.iter();
+        let own = latencies.find(|it| (it.cpu_node, it.memory_node) == (from, to));
+        own.map(|it| it.ns)
+    };
+    if let Some(ns) = pair.or_else(by_distance).or_else(by_side).or_else(own) {
         return Ok(ns);
     }
     let derived = asked.derived_ns(distance).round();

@@ -1,6 +1,6 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
-//! Its layout (version 3) is in docs/delays.md; all words are 64 bits in the host's byte order.
+//! Its layout (version 4) is in docs/delays.md; all words are 64 bits in the host's byte order.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::{DelaySetup, Doorbells};
 use crate::error::LabError;
 
 const MAGIC: [u8; 8] = *b"NFDELAY1";
-const LAYOUT: u64 = 3;
+const LAYOUT: u64 = 4;
 const HEADER: usize = 128;
 const GATE: usize = 72;
 const STATE: usize = 80;
@@ -24,7 +24,7 @@ const OPEN: u64 = 2;
 const DOORBELLS: usize = 88;
 const SIMULATED: usize = 104;
 /// Words of a vCPU before those by node.
-const FIXED: usize = 9;
+const FIXED: usize = 11;
 /// How long the gate may take to open or close.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Words of a controller's doorbells: start, bytes, stride, node.
@@ -201,9 +201,10 @@ impl DelayRegion {
                     self.word(self.counters + number * self.stride + position * 8)
                         .load(Relaxed)
                 };
-                let [accesses, near, far, same, other, delay_ns] = [0, 2, 3, 4, 5, 6].map(at);
-                let [doorbells_near, doorbells_far] = [7, 8].map(at);
-                let paid = near + far + same + other;
+                let [accesses, near, far] = [0, 2, 3].map(at);
+                let [same_cache, other_cache, other] = [4, 9, 5].map(at);
+                let [delay_ns, doorbells_near, doorbells_far, wait_ns] = [6, 7, 8, 10].map(at);
+                let paid = near + far + same_cache + other_cache + other;
                 let misses = self
                     .setup
                     .memory_nodes
@@ -217,11 +218,13 @@ impl DelayRegion {
                     hits: accesses.saturating_sub(paid),
                     near,
                     far,
-                    transfers_same_node: same,
+                    transfers_same_node: same_cache + other_cache,
+                    transfers_same_cache: same_cache,
                     transfers_other_node: other,
                     doorbells_near,
                     doorbells_far,
                     delay_ns,
+                    wait_ns,
                     misses,
                 }
             });

@@ -2,17 +2,23 @@
 
 use std::str::FromStr;
 
-use nearfar_machine::{CacheModel, Distance, NodeDelay, NodeId, size};
+use nearfar_machine::{
+    Bandwidth, CacheModel, DelayFault, Distance, Latency, LineDelay, MAX_DELAY_NS, NodeDelay,
+    NodeId, Timing, delay_digits as digits, delay_nanoseconds, megabytes,
+};
 
 use super::error::DelaySpecError;
 
-/// The longest delay, in nanoseconds: a millisecond.
-pub(super) const MAX_DELAY_NS: u32 = 1_000_000;
 /// In the host's time, emulation costs some 200 ns a random access by itself, so delays of real hardware would hardly show: they
 /// are made four times as long.
 const SCALE_IN_HOST_TIME: f64 = 4.0;
 /// What hardware takes for memory at distance 10, in nanoseconds.
 const LOCAL_NS: f64 = 100.0;
+const CACHE: CacheModel = CacheModel {
+    bytes: 8 << 20,
+    ways: 16,
+    hit_ns: 0,
+};
 /// What hardware takes for a line of another core of the node, and of another node, in nanoseconds.
 const TRANSFER_NS: (f64, f64) = (125.0, 500.0);
 
@@ -27,7 +33,7 @@ pub enum DelaySpec {
 }
 
 /// What was asked for. Later and more special items win: pairs over distances over near and far over the scale.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct Asked {
     /// How many times longer than hardware's the derived delays are; `None` for once in simulated time, and four times in the
     /// host's.
@@ -43,44 +49,43 @@ pub struct Asked {
     pub distances: Vec<(Distance, u32)>,
     /// From the CPUs of one node to the memory of another.
     pub pairs: Vec<(NodeId, NodeId, u32)>,
-    /// The last-level cache of each node.
-    pub cache: CacheModel,
+    /// What the machine's own memory takes, where nothing else is asked for.
+    pub latencies: Vec<Latency>,
+    /// Each last-level cache; `None` for one of 8 MiB.
+    pub cache: Option<CacheModel>,
     /// Line transfers; `None` for hardware's times the scale.
-    pub transfer: Option<NodeDelay>,
+    pub transfer: Option<LineDelay>,
+    /// How much memory and links carry.
+    pub bandwidth: Bandwidth,
     /// Doorbell writes to NVMe controllers; `None` for no delay.
     pub device: Option<NodeDelay>,
 }
 
-impl Default for Asked {
-    fn default() -> Self {
-        Self {
-            scale: None,
-            base_ns: 0,
-            near_ns: None,
-            far_ns: None,
-            distances: Vec::new(),
-            pairs: Vec::new(),
-            cache: CacheModel {
-                bytes: 8 << 20,
-                ways: 16,
-            },
-            transfer: None,
-            device: None,
-        }
-    }
-}
-
 impl Asked {
-    /// These delays for a guest of simulated or of the host's time.
-    pub(super) fn with_scale(&self, is_simulated: bool) -> Self {
+    /// These delays for a guest of simulated or of the host's time. In simulated time they are the machine's own where they are known
+    /// and no scale is asked for.
+    pub(super) fn on(&self, is_simulated: bool, timing: Option<&Timing>) -> Self {
+        let mut all = self.clone();
+        if let Some(timing) = timing.filter(|_| is_simulated && self.scale.is_none()) {
+            all.latencies.clone_from(&timing.latencies);
+            all.cache = all.cache.or(timing.cache);
+            all.transfer = all.transfer.or(timing.transfer);
+            let own = timing.bandwidth.unwrap_or_default();
+            let asked = &mut all.bandwidth;
+            asked.memory_mb_per_s = asked.memory_mb_per_s.or(own.memory_mb_per_s);
+            asked.link_mb_per_s = asked.link_mb_per_s.or(own.link_mb_per_s);
+            asked.stream_mb_per_s = asked.stream_mb_per_s.or(own.stream_mb_per_s);
+        }
         let scale = match is_simulated {
             true => 1.0,
             false => SCALE_IN_HOST_TIME,
         };
-        Self {
-            scale: self.scale.or(Some(scale)),
-            ..self.clone()
-        }
+        all.scale = all.scale.or(Some(scale));
+        all
+    }
+
+    pub(super) fn cache(&self) -> CacheModel {
+        self.cache.unwrap_or(CACHE)
     }
 
     pub(super) fn scale(&self) -> f64 {
@@ -88,14 +93,15 @@ impl Asked {
     }
 
     /// The cost of line transfers.
-    pub fn transfer(&self) -> NodeDelay {
+    pub fn transfer(&self) -> LineDelay {
         let scaled = |ns: f64| (ns * self.scale()).round().min(f64::from(MAX_DELAY_NS)) as u32;
         let (same, other) = TRANSFER_NS;
-        self.transfer.unwrap_or(NodeDelay {
+        let derived = NodeDelay {
             same_node_ns: scaled(same),
             other_node_ns: scaled(other),
             is_by_distance: false,
-        })
+        };
+        self.transfer.unwrap_or(derived.into())
     }
 
     /// The delay derived from a distance: `distance / 10 x 100 ns x scale`, with the base made up for.
@@ -108,6 +114,15 @@ impl Asked {
         let (key, value) = item
             .split_once('=')
             .ok_or_else(|| DelaySpecError::Item(item.to_owned()))?;
+        let fault = |fault| DelaySpecError::Part {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            fault,
+        };
+        let gigabytes = || {
+            let gb_per_s = value.parse().map_err(|_| DelayFault::Bandwidth);
+            gb_per_s.and_then(megabytes).map_err(fault)
+        };
         match key {
             "scale" => {
                 let scale: Option<f64> = value.parse().ok();
@@ -118,9 +133,12 @@ impl Asked {
             "base" => self.base_ns = nanoseconds(value)?,
             "near" => self.near_ns = Some(nanoseconds(value)?),
             "far" => self.far_ns = Some(nanoseconds(value)?),
-            "cache" => self.cache = cache(value)?,
-            "transfer" => self.transfer = Some(by_side(value, DelaySpecError::Transfer)?),
-            "device" => self.device = Some(by_side(value, DelaySpecError::Device)?),
+            "cache" => self.cache = Some(value.parse().map_err(fault)?),
+            "transfer" => self.transfer = Some(value.parse().map_err(fault)?),
+            "device" => self.device = Some(value.parse().map_err(fault)?),
+            "bandwidth" => self.bandwidth.memory_mb_per_s = Some(gigabytes()?),
+            "link" => self.bandwidth.link_mb_per_s = Some(gigabytes()?),
+            "stream" => self.bandwidth.stream_mb_per_s = Some(gigabytes()?),
             other => self.place(other, nanoseconds(value)?)?,
         }
         Ok(())
@@ -147,7 +165,8 @@ impl FromStr for DelaySpec {
     type Err = DelaySpecError;
 
     /// `off`, `auto`, or items with commas between: `scale=4`, `base=200`, `near=400`, `far=800`, `20=900`, `0-1=800`,
-    /// `0:1=800`, `cache=4M/16`, `transfer=500/2000`, `transfer=500/2000/distance`, `device=0/30000`.
+    /// `0:1=800`, `cache=4M/16`, `cache=4M/16/20`, `transfer=500/2000`, `transfer=100/500/2000`, `transfer=500/2000/distance`,
+    /// `bandwidth=20`, `link=10.5`, `stream=12`, `device=0/30000`.
     fn from_str(text: &str) -> Result<Self, DelaySpecError> {
         match text {
             "off" => Ok(Self::Off),
@@ -161,44 +180,7 @@ impl FromStr for DelaySpec {
     }
 }
 
-/// `4M/16`: bytes (with K, M or G) and ways.
-fn cache(text: &str) -> Result<CacheModel, DelaySpecError> {
-    let model = text.split_once('/').and_then(|(bytes, ways)| {
-        Some(CacheModel {
-            bytes: size::parse(bytes, 1)?,
-            ways: digits(ways)?,
-        })
-    });
-    model
-        .filter(|CacheModel { bytes, ways }| {
-            (1..=64).contains(ways) && *bytes >= 64 * u64::from(*ways) && *bytes <= 1 << 32
-        })
-        .ok_or_else(|| DelaySpecError::Cache(text.to_owned()))
-}
-
-/// `500/2000`: nanoseconds within a node, and between nodes; `500/2000/distance`: between the nearest ones, others in proportion
-/// to their distance.
-fn by_side(text: &str, fault: fn(String) -> DelaySpecError) -> Result<NodeDelay, DelaySpecError> {
-    let plain = text.strip_suffix("/distance");
-    let (same, other) = plain
-        .unwrap_or(text)
-        .split_once('/')
-        .ok_or_else(|| fault(text.to_owned()))?;
-    Ok(NodeDelay {
-        same_node_ns: nanoseconds(same)?,
-        other_node_ns: nanoseconds(other)?,
-        is_by_distance: plain.is_some(),
-    })
-}
-
-fn digits(text: &str) -> Option<u32> {
-    text.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| text.parse().ok())?
-}
-
 fn nanoseconds(text: &str) -> Result<u32, DelaySpecError> {
-    digits(text.strip_suffix("ns").unwrap_or(text))
-        .filter(|ns| *ns <= MAX_DELAY_NS)
-        .ok_or_else(|| DelaySpecError::Nanoseconds(text.to_owned()))
+    let ns = delay_nanoseconds(text);
+    ns.ok_or_else(|| DelaySpecError::Nanoseconds(text.to_owned()))
 }

@@ -8,19 +8,20 @@ use super::spec::Asked;
 
 /// As short as it can be: what is derived without being asked for is left out.
 pub fn spec_of(delays: &Delays, is_simulated: bool) -> String {
-    let derived = Asked::default().with_scale(is_simulated);
+    let derived = Asked::default().on(is_simulated, None);
     let is_derived =
         |pair: &PairDelay| f64::from(pair.delay_ns) == derived.derived_ns(pair.distance).round();
     let mut items = match delays.pairs.iter().all(is_derived) {
         true => Vec::new(),
         false => by_distance(&delays.pairs).unwrap_or_else(|| by_pair(&delays.pairs)),
     };
-    if delays.cache != derived.cache {
+    if delays.cache != derived.cache() {
         items.push(format!("cache={}", delays.cache));
     }
     if delays.transfer != derived.transfer() {
         items.push(format!("transfer={}", delays.transfer));
     }
+    items.extend(delays.bandwidth.map(|limits| limits.to_string()));
     items.extend(delays.device.map(|device| format!("device={device}")));
     match items.is_empty() {
         true => "auto".to_owned(),

@@ -72,7 +72,7 @@ impl FromStr for TimeSpec {
                 }
                 "window" => {
                     let ns = within("window", "nanoseconds from 1 to 1000000", 1e6)?;
-                    time.window_ns = (ns.round() as u32).max(1);
+                    time.window_ns = Some((ns.round() as u32).max(1));
                 }
                 "disk" => {
                     let ns = within("disk", "nanoseconds from 1 to 1000000000", 1e9)?;
@@ -145,7 +145,7 @@ mod tests {
     fn the_value_is_read_as_it_is_shown() {
         let time = SimulatedTime {
             instruction_ps: 250,
-            window_ns: 40,
+            window_ns: Some(40),
             seed: 7,
             jumps_when_idle: true,
             disk_ns: Some(20_000),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Machine, NodeId};
+use nearfar_machine::{Latency, Machine, NodeId, Timing};
 
 use super::board::{Board, NodeNumbers};
 use super::processors::VirtualCpu;
@@ -83,6 +83,21 @@ impl Numbers {
     /// The guest's number of a described node.
     pub fn guest(&self, described: NodeId) -> Option<NodeId> {
         self.guest.get(&described).copied()
+    }
+
+    /// The same figures by the guest's numbers.
+    pub fn timing(&self, described: &Timing) -> Timing {
+        let guest = |it: &Latency| {
+            Some(Latency {
+                cpu_node: self.guest(it.cpu_node)?,
+                memory_node: self.guest(it.memory_node)?,
+                ..*it
+            })
+        };
+        Timing {
+            latencies: described.latencies.iter().filter_map(guest).collect(),
+            ..described.clone()
+        }
     }
 
     /// Described nodes with their numbers in the guest.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Cpu, CpuId, Machine, NodeId};
+use nearfar_machine::{Cpu, CpuId, CpuSet, Machine, NodeId};
 
 use super::board::Board;
 use super::hardware::Topology;
@@ -18,6 +18,21 @@ pub(super) struct VirtualCpu {
     pub described: CpuId,
     /// The described node it is on.
     pub node: NodeId,
+}
+
+/// The last-level cache of each CPU of the guest, in the order in which they come; `None` where one has none.
+pub(super) fn caches(machine: &Machine, cpus: &[VirtualCpu]) -> Option<Vec<usize>> {
+    let mut found: Vec<&CpuSet> = Vec::new();
+    let mut number = |cpu: &VirtualCpu| {
+        let mut caches = machine.last_level_caches().map(|cache| &cache.cpus);
+        let own = caches.find(|behind| behind.contains(cpu.described))?;
+        let known = found.iter().position(|&behind| behind == own);
+        Some(known.unwrap_or_else(|| {
+            found.push(own);
+            found.len() - 1
+        }))
+    };
+    cpus.iter().map(&mut number).collect()
 }
 
 /// The CPUs that the guest has: those online, in the order of their numbers, without the gaps between them.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{
-    Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeDelay, PairDelay, SimulatedTime,
+    Acceleration, Bandwidth, CacheModel, Delays, EmulatedGuest, Emulation, LineDelay, NodeDelay,
+    PairDelay, SimulatedTime,
 };
 use crate::id::Distance;
 use crate::size;
@@ -52,10 +53,11 @@ impl fmt::Display for SimulatedTime {
             disk_ns,
         } = self;
         let instruction_ns = f64::from(*instruction_ps) / 1000.0;
-        write!(
-            f,
-            "instruction={instruction_ns},window={window_ns},seed={seed}"
-        )?;
+        write!(f, "instruction={instruction_ns}")?;
+        if let Some(ns) = window_ns {
+            write!(f, ",window={ns}")?;
+        }
+        write!(f, ",seed={seed}")?;
         if *jumps_when_idle {
             f.write_str(",idle=jump")?;
         }
@@ -72,20 +74,24 @@ impl fmt::Display for Acceleration {
     }
 }
 
-/// `delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns`.
+/// `delays 10: 400 ns, 20: 800 ns; last-level caches 8M/16; transfer 500/2000 ns`.
 impl fmt::Display for Delays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             pairs,
             cache,
             transfer,
+            bandwidth,
             device,
         } = self;
         let pairs = by_distance(pairs).unwrap_or_else(|| by_pair(pairs));
         write!(
             f,
-            "delays {pairs}; cache {cache} ways per node; transfer {transfer} ns"
+            "delays {pairs}; last-level caches {cache}; transfer {transfer} ns"
         )?;
+        if let Some(bandwidth) = bandwidth {
+            write!(f, "; GB/s: {bandwidth}")?;
+        }
         match device {
             Some(device) => write!(
                 f,
@@ -129,14 +135,45 @@ fn by_pair(pairs: &[PairDelay]) -> String {
     parts.join(", ")
 }
 
-/// As `--delay cache=` takes it: `8M/16`.
+/// As `--delay cache=` takes it: `8M/16`, `8M/16/20` with the nanoseconds of a hit.
 impl fmt::Display for CacheModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", size::render(self.bytes), self.ways)
+        write!(f, "{}/{}", size::render(self.bytes), self.ways)?;
+        match self.hit_ns {
+            0 => Ok(()),
+            ns => write!(f, "/{ns}"),
+        }
     }
 }
 
-/// As `--delay transfer=` and `device=` take it: `500/2000`, `500/2000/distance`.
+/// As `--delay transfer=` takes it: `25/80/190`, or `80/190` where a node has one cache.
+impl fmt::Display for LineDelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(ns) = self.same_cache_ns {
+            write!(f, "{ns}/")?;
+        }
+        write!(f, "{}", self.by_node)
+    }
+}
+
+/// As `--delay` takes it, in GB/s: `bandwidth=20,link=10,stream=12`.
+impl fmt::Display for Bandwidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            ("bandwidth", self.memory_mb_per_s),
+            ("link", self.link_mb_per_s),
+            ("stream", self.stream_mb_per_s),
+        ];
+        let all = all.into_iter().filter_map(|(key, mb)| Some((key, mb?)));
+        for (place, (key, mb)) in all.enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma}{key}={}", f64::from(mb) / 1000.0)?;
+        }
+        Ok(())
+    }
+}
+
+/// As `--delay device=` takes it: `500/2000`, `500/2000/distance`.
 impl fmt::Display for NodeDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.same_node_ns, self.other_node_ns)?;
@@ -157,7 +194,7 @@ mod tests {
         assert_eq!(
             guest.to_string(),
             "two-node at cpus=2,memory=512M as a guest: Linux 6.12.9 with numa=fake=2, software emulation, \
-             delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways per node; transfer 500/2000 ns"
+             delays 10: 400 ns, 20: 800 ns; last-level caches 8M/16; transfer 500/2000 ns"
         );
         guest.node_limits = NodeLimits::default();
         guest.kernel_arguments.clear();
@@ -173,9 +210,9 @@ mod tests {
         let mut delays = samples::delays();
         delays.pairs[1].delay_ns = 900;
         assert!(
-            delays
-                .to_string()
-                .starts_with("delays 0:0: 400 ns, 0:1: 900 ns, 1:0: 800 ns, 1:1: 400 ns; cache")
+            delays.to_string().starts_with(
+                "delays 0:0: 400 ns, 0:1: 900 ns, 1:0: 800 ns, 1:1: 400 ns; last-level"
+            )
         );
     }
 

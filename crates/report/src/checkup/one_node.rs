@@ -8,7 +8,6 @@ use nearfar_placement::audit::serving;
 use crate::amount::count;
 use crate::document::{Document, Table, cells};
 use crate::style::Role::{Dim, Heading, Subject};
-use crate::summary;
 use crate::topo::marks::names;
 
 /// Most caches that have a line of their own.
@@ -68,7 +67,7 @@ pub(super) fn about(machine: &Machine, caches: &[&Cache]) -> String {
 /// The last-level caches with a CPU that is online.
 pub(super) fn caches(machine: &Machine) -> Vec<&Cache> {
     let online = &machine.cpu_states.online;
-    let all = summary::last_level(machine).into_iter();
+    let all = machine.last_level_caches();
     all.filter(|cache| cache.cpus.intersects(online)).collect()
 }
 

@@ -360,8 +360,10 @@ fn guest() -> Emulation {
             cache: CacheModel {
                 bytes: 8 << 20,
                 ways: 16,
+                hit_ns: 0,
             },
-            transfer,
+            transfer: transfer.into(),
+            bandwidth: None,
             device: None,
         }),
     })

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use super::fault::Faults;
 use super::file::{CacheEntry, CpuCount, Description, Each, Entry, NodeEntry, Siblings};
-use super::{devices, tasks};
+use super::{devices, tasks, timing};
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
 use nearfar_machine::size;
@@ -31,6 +31,9 @@ pub(super) fn machine(file: &Description, faults: &Faults<'_>) -> Result<Machine
         .caches
         .sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind));
     distances(file, &mut machine, faults)?;
+    if let Some(entry) = &file.timing {
+        machine.timing = Some(timing::read(entry, &machine, faults)?);
+    }
     if let Some(balancing) = file.numa_balancing {
         machine.settings.numa_balancing = Known::Yes(balancing);
     }

@@ -29,6 +29,7 @@ pub(super) struct Description {
     pub firmware_distances: Option<Spanned<Vec<Vec<Entry>>>>,
     #[serde(default)]
     pub cpu: Cpus,
+    pub timing: Option<TimingEntry>,
     #[serde(default)]
     pub node: Vec<Spanned<NodeEntry>>,
     #[serde(default)]
@@ -45,6 +46,22 @@ pub(super) struct Description {
     pub task: Vec<Spanned<TaskEntry>>,
     #[serde(default)]
     pub cpuset: Vec<Spanned<CpusetEntry>>,
+}
+
+/// What accesses take. Values as `--delay` takes them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TimingEntry {
+    /// Nanoseconds; rows as those of distances.
+    pub latency: Option<Spanned<Vec<Vec<Entry>>>>,
+    pub cache: Option<Spanned<String>>,
+    pub transfer: Option<Spanned<String>>,
+    /// GB/s of each node's memory, between two nodes, and of one CPU that reads a stream.
+    pub bandwidth: Option<Spanned<f64>>,
+    pub link: Option<Spanned<f64>>,
+    pub stream: Option<Spanned<f64>>,
+    /// Where the figures come from.
+    pub sources: Vec<String>,
 }
 
 /// One distance, or "-" for a hole.

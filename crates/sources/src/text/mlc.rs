@@ -1,5 +1,4 @@
-//! Intel's Memory Latency Checker: which nodes there are. Its latencies and bandwidths are measurements, for which a
-//! description of a machine has no place: nearfar's own are in runs.
+//! Intel's Memory Latency Checker: which nodes there are, and what accesses take.
 //!
 //! ```text
 //! Measuring idle latencies for random access (in ns)...
@@ -7,40 +6,181 @@
 //! Numa node            0       1
 //!        0          81.5   139.6
 //!        1         139.4    81.9
+//!
+//! Measuring Memory Bandwidths between nodes within system
+//! Numa node            0       1                            MB/s; rows are the CPUs' nodes
+//!        0      112000.0 34000.0
+//!
+//! Measuring cache-to-cache transfer latency (in ns)...
+//! Local Socket L2->L2 HITM latency        48.7
+//! Remote Socket L2->L2 HITM latency (data address homed in writer socket)
+//! Writer Numa Node     0       1
+//!        0             -   111.5
 //! ```
 
-use nearfar_machine::{MAX_NUMBER, NodeId, NodeSet};
+use std::collections::BTreeSet;
+
+use nearfar_machine::{
+    Bandwidth, Latency, LineDelay, MAX_DELAY_NS, MAX_NUMBER, NodeDelay, NodeId, Timing, megabytes,
+};
 
 use super::printed::Line;
 use super::{Kind, Reading, Start};
 
 pub(super) const KIND: Kind = Kind {
     name: "mlc",
-    has: "the numbers of nodes",
+    has: "the numbers of nodes, latencies and bandwidths",
     starts: &[
         Start::new(&["Latency Checker"], r"(Intel\(R\) Memory Latency Checker)"),
-        Start::new(&["Numa node"], r"(?:^|\W)(Numa node(?:\s+\d+)+)\s*$"),
+        Start::new(
+            &["Numa "],
+            r"(?:^|\W)((?:Writer )?Numa [nN]ode(?:\s+\d+)+)\s*$",
+        ),
+        Start::new(
+            &["Measuring "],
+            r"(Measuring (?:idle|Peak|Memory Bandwidths|Loaded|Maximum|cache-to-cache)\b.*)$",
+        ),
+        Start::new(&["L2->L2"], r"((?:Local|Remote) Socket L2->L2 .*)$"),
     ],
-    goes_on: r"^\s*\d+(?:\s+[\d.]+)+\s*$",
+    goes_on: r"^\s*\d+(?:\s+(?:[\d.]+|-))+\s*$",
     read,
 };
 
+/// A matrix by node; rows are the CPUs' (or the writer's).
+struct Matrix {
+    section: Section,
+    columns: Vec<u32>,
+    entries: Vec<(u32, u32, f64)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    /// No heading stands before it.
+    Unnamed,
+    Latency,
+    Bandwidth,
+    /// Between caches of packages.
+    Transfer,
+    Other,
+}
+
+impl Section {
+    fn of(heading: &str) -> Option<Self> {
+        let named = [
+            ("Measuring idle", Self::Latency),
+            ("Measuring Memory Bandwidths", Self::Bandwidth),
+            ("Remote Socket L2->L2 HITM", Self::Transfer),
+            ("Measuring", Self::Other),
+            ("Remote Socket", Self::Other),
+        ];
+        let own = named.iter().find(|(words, _)| heading.starts_with(words));
+        own.map(|&(_, section)| section)
+    }
+}
+
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
-    let heads = lines
+    let (mut section, mut matrices, mut local) = (Section::Unnamed, Vec::<Matrix>::new(), None);
+    for line in lines {
+        let text = line.text.trim();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if let Some(heading) = Section::of(text) {
+            section = heading;
+        } else if text.starts_with("Local Socket L2->L2 HITM") {
+            local = words.last().and_then(|word| ns(word.parse().ok()?));
+        } else if let Some(columns) = columns(&words) {
+            matrices.push(Matrix {
+                section,
+                columns,
+                entries: Vec::new(),
+            });
+        } else if let (Some(matrix), [row, values @ ..]) = (matrices.last_mut(), &words[..])
+            && matrix.section == section
+            && let Ok(row) = row.parse()
+            && values.len() == matrix.columns.len()
+        {
+            let entries = matrix.columns.iter().zip(values);
+            let entries =
+                entries.filter_map(|(&column, value)| Some((row, column, value.parse().ok()?)));
+            matrix.entries.extend(entries);
+        }
+    }
+    let nodes: BTreeSet<u32> = matrices
         .iter()
-        .filter_map(|line| Some((line.number, line.text.trim().strip_prefix("Numa node")?)));
-    let mut heads = heads.filter(|(_, columns)| !columns.trim().is_empty());
-    let Some((number, columns)) = heads.next() else {
+        .flat_map(|it| it.columns.iter().copied())
+        .collect();
+    if nodes.is_empty() {
         return Err("mlc's matrix of latencies is missing".to_owned());
-    };
-    let ids = columns.split_whitespace().filter_map(|id| id.parse().ok());
-    let nodes: NodeSet = ids.filter(|&id| id <= MAX_NUMBER).map(NodeId).collect();
+    }
     reading.machine.nodes = nodes
         .iter()
-        .map(|id| reading.node_of_unknown_cpus(id))
+        .map(|&id| reading.node_of_unknown_cpus(NodeId(id)))
         .collect();
-    let message = "the latencies and bandwidths that mlc measured are not read: a machine's description has none; \
-                   nearfar bench latency measures them";
-    reading.warnings.note_line(number, message);
+    let timing = timing(&matrices, local);
+    if timing == Timing::default() {
+        let message = "no row of mlc's matrices is complete: what accesses take is unknown";
+        reading.warnings.note_line(lines[0].number, message);
+    } else {
+        let sources = vec!["Intel Memory Latency Checker".to_owned()];
+        reading.machine.timing = Some(Timing { sources, ..timing });
+    }
     Ok(())
+}
+
+/// The nodes of a heading such as `Writer Numa Node 0 1`.
+fn columns(words: &[&str]) -> Option<Vec<u32>> {
+    let start = words.iter().position(|word| *word == "Numa")? + 2;
+    let columns = words.get(start..)?.iter().map(|word| word.parse().ok());
+    let columns: Option<Vec<u32>> = columns.collect();
+    columns.filter(|all| !all.is_empty() && all.iter().all(|&id| id <= MAX_NUMBER))
+}
+
+fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
+    let first = |section| matrices.iter().find(|matrix| matrix.section == section);
+    let latency = first(Section::Latency).or_else(|| first(Section::Unnamed));
+    let latencies = latency.into_iter().flat_map(|matrix| &matrix.entries);
+    let latencies = latencies.filter_map(|&(row, column, value)| {
+        Some(Latency {
+            cpu_node: NodeId(row),
+            memory_node: NodeId(column),
+            ns: ns(value)?,
+        })
+    });
+    // A machine has one figure for all nodes, the mean: packages are alike.
+    let mean = |section, is_local: bool| {
+        let entries = first(section)?.entries.iter();
+        let entries = entries.filter(|(row, column, _)| (row == column) == is_local);
+        let values: Vec<f64> = entries.map(|&(_, _, value)| value).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let megabytes = |is_local| {
+        let mean = mean(Section::Bandwidth, is_local)?;
+        megabytes(mean / 1000.0).ok()
+    };
+    let bandwidth = Bandwidth {
+        memory_mb_per_s: megabytes(true),
+        link_mb_per_s: megabytes(false),
+        stream_mb_per_s: None,
+    };
+    let remote_ns = mean(Section::Transfer, false).and_then(ns);
+    let transfer = |(same_node_ns, other_node_ns)| {
+        LineDelay::from(NodeDelay {
+            same_node_ns,
+            other_node_ns,
+            is_by_distance: false,
+        })
+    };
+    Timing {
+        latencies: latencies.collect(),
+        cache: None,
+        transfer: local_ns.zip(remote_ns).map(transfer),
+        bandwidth: Some(bandwidth).filter(|limits| *limits != Bandwidth::default()),
+        sources: Vec::new(),
+    }
+}
+
+/// Whole nanoseconds, of a figure that can be one.
+fn ns(value: f64) -> Option<u32> {
+    (1.0..=f64::from(MAX_DELAY_NS))
+        .contains(&value)
+        .then(|| value.round() as u32)
 }

@@ -8,7 +8,6 @@ use nearfar_machine::{Cache, CpuId, CpuSet, Machine, Node, NodeSet};
 
 use super::{Detail, Drawn, at, text};
 use crate::amount::{bytes, or};
-use crate::summary;
 use crate::topo::marks::Marks;
 
 /// Most numbered cells in a box; more are drawn small and without numbers.
@@ -56,7 +55,7 @@ impl<'a> Cores<'a> {
         let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
         Self {
             by_leader,
-            last_level: summary::last_level(machine),
+            last_level: machine.last_level_caches().collect(),
             online,
             kept_free,
             marks,

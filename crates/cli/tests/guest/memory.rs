@@ -1,0 +1,98 @@
+//! A memory system in nanoseconds, end to end: a described machine with two last-level caches in each node, measured by `bench latency`
+//! in a guest of it. Latency, bandwidth and transfers are those of the description, whatever else the host does.
+
+use std::process::Command;
+
+use crate::guests;
+use crate::guests::NEARFAR;
+use serde_json::Value;
+
+const MACHINE: &str = r#"
+distances = [[10, 20], [20, 10]]
+[[node]]
+cpus = 4
+memory = "512M"
+package = 0
+[[node]]
+cpus = 4
+memory = "512M"
+package = 1
+[[cache]]
+level = 3
+cpus = ["0-1", "2-3", "4-5", "6-7"]
+[timing]
+latency = [[80, 140], [140, 80]]
+cache = "1M/16/20"
+transfer = "25/90/190"
+bandwidth = 20
+link = 10
+stream = 12
+sources = ["a machine of this test"]
+"#;
+/// Loads of one CPU, lines handed over, then streams of all CPUs of node 0.
+const MEASURE: &str = "latency='bench latency --from 0 --no-store --format json';
+    $0 $latency --what latency --what transfer --all-cpus --buffer 64M --samples 7 --budget 2 && \
+     $0 $latency --what bandwidth --samples 1 --budget 0.1";
+
+fn median(pair: &Value, what: &str) -> f64 {
+    pair[what]["median"].as_f64().unwrap()
+}
+
+#[test]
+fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.toml");
+    std::fs::write(&file, MACHINE).unwrap();
+    let mut command = Command::new(NEARFAR);
+    command.args(["lab", "run", "--arch", "x86_64", "--machine"]);
+    command.arg(&file).args(guests::IN_TIME);
+    // Fast instructions, so that what is measured is memory.
+    command.args(["--time", "instruction=0.1", "--delay", "auto", "--"]);
+    command.args(["sh", "-c", MEASURE, NEARFAR]);
+    let output = guests::output(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let answers = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    let answers: Vec<Value> = answers.collect::<Result<_, _>>().unwrap();
+    let [first, second] = &answers[..] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(first["emulation"]["simulated_time"]["window_ns"], 12);
+
+    for pair in first["latency"]["pairs"].as_array().unwrap() {
+        let expected = match pair["memory_node"] == 0 {
+            true => 80.0,
+            false => 140.0,
+        };
+        let ns = pair["median_ns"].as_f64().unwrap();
+        println!("latency {expected} ns: {ns}");
+        assert!((ns / expected - 1.0_f64).abs() < 0.02, "{pair}");
+    }
+    for pair in first["transfer"]["pairs"].as_array().unwrap() {
+        let cpu = |key: &str| pair[key].as_u64().unwrap();
+        let (one, other) = (cpu("first"), cpu("second"));
+        let one_way_ns = match (one / 2 == other / 2, one / 4 == other / 4) {
+            (true, _) => 25.0,
+            (false, true) => 90.0,
+            (false, false) => 190.0,
+        };
+        // Both ways, and what the loops execute.
+        let ns = median(pair, "round_trip_ns") - 2.0 * one_way_ns;
+        assert!((0.0..15.0).contains(&ns), "{pair}");
+    }
+    for pair in second["bandwidth"]["pairs"].as_array().unwrap() {
+        let carried = if pair["memory_node"] == 0 { 20.0 } else { 10.0 };
+        // What is written moves to the cache and back: the memory carries it twice, and the link one way each.
+        let expected = match (pair["traffic"].as_str().unwrap(), carried == 20.0) {
+            ("write", true) => carried / 2.0,
+            ("copy", true) => carried * 2.0 / 3.0,
+            _ => carried,
+        };
+        let gb = median(pair, "bytes_per_s") / 1e9;
+        println!("{} {expected} GB/s: {gb}", pair["traffic"]);
+        assert!((gb / expected - 1.0).abs() < 0.05, "{pair}");
+    }
+}

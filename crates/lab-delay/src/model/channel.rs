@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A memory or a link that carries one line after the other.
+//!
+//! vCPUs do not come in the order of their local times: one may be a window ahead of another that runs later. So time is cut into
+//! slots that each carry so many lines, and a line goes into the first slot from its own time on that has room, in whatever order they come:
+//!
+//! ```text
+//!   slot      7        8        9        10
+//!          ████████ ████████ ███░░░░░ ░░░░░░░░
+//!              ▲ a line of slot 7 goes into slot 9, and waits until that begins
+//! ```
+//!
+//! Below its limit a channel makes a line wait in proportion to how full the last slots were, for banks that are at work. Intel's
+//! memory latency checker shows it (v3.5, two Xeon Silver 4110, 136 GB/s, 82 ns without load, published in Intel's community): 13 ns
+//! at 31 % of the bandwidth, 17 ns at half, 42 ns at 97 %. A vCPU does not wait for banks that only itself has used.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Picoseconds of a slot: some 40 lines of 20 GB/s.
+const SLOT_PS: u64 = 128_000;
+/// Slots that are kept, 33 us: more than a window, and than anyone waits.
+const SLOTS: usize = 256;
+/// How many slots the share is of.
+const RECENT: u64 = 8;
+/// What a line waits for busy banks where all slots are full.
+const BANKS_PS: u64 = 36_000;
+/// A slot's word: its number (as many bits as are left), who has used it, and the picoseconds it is busy.
+const BUSY_BITS: u32 = 18;
+const USER_BITS: u32 = 10;
+const BUSY: u64 = (1 << BUSY_BITS) - 1;
+/// More than one vCPU.
+const SEVERAL: u64 = (1 << USER_BITS) - 1;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    number: u64,
+    user: u64,
+    busy_ps: u64,
+}
+
+impl Slot {
+    fn of(word: u64) -> Self {
+        Self {
+            number: word >> (BUSY_BITS + USER_BITS),
+            user: word >> BUSY_BITS & SEVERAL,
+            busy_ps: word & BUSY,
+        }
+    }
+
+    fn word(self) -> u64 {
+        self.number << (BUSY_BITS + USER_BITS) | self.user << BUSY_BITS | self.busy_ps.min(BUSY)
+    }
+}
+
+/// One memory, or one direction of a link.
+#[derive(Debug)]
+pub struct Channel {
+    line_ps: u64,
+    slots: Box<[AtomicU64; SLOTS]>,
+}
+
+impl Channel {
+    /// A channel that a line occupies for so long, at least a picosecond and at most a slot.
+    pub fn new(line_ps: u64) -> Self {
+        Self {
+            line_ps: line_ps.clamp(1, SLOT_PS),
+            slots: Box::new([const { AtomicU64::new(0) }; SLOTS]),
+        }
+    }
+
+    /// Carries a line to a vCPU at its time, and returns how long it waits.
+    pub fn carry(&self, vcpu: u16, now_ps: u64) -> u64 {
+        let (own, user) = (now_ps / SLOT_PS, u64::from(vcpu) % SEVERAL);
+        let mut number = own;
+        while self.busy_ps(number) >= SLOT_PS && number < own + SLOTS as u64 / 2 {
+            number += 1;
+        }
+        let busy_ps = self.busy_ps(number) + self.line_ps;
+        self.set(number, user, busy_ps.min(SLOT_PS));
+        if busy_ps > SLOT_PS {
+            let rest_ps = busy_ps - SLOT_PS;
+            self.set(number + 1, user, self.busy_ps(number + 1) + rest_ps);
+        }
+        let recent = (1..=RECENT).filter_map(|ago| self.slot(own.saturating_sub(ago)));
+        let others = recent.filter(|slot| slot.user != user);
+        let others_ps: u64 = others.map(|slot| slot.busy_ps.min(SLOT_PS)).sum();
+        let until_slot = (number * SLOT_PS).saturating_sub(now_ps);
+        until_slot + BANKS_PS * others_ps / (RECENT * SLOT_PS)
+    }
+
+    fn word(&self, number: u64) -> &AtomicU64 {
+        &self.slots[number as usize % SLOTS]
+    }
+
+    /// `None` for a slot that no vCPU has used, or that is not kept any more.
+    fn slot(&self, number: u64) -> Option<Slot> {
+        let slot = Slot::of(self.word(number).load(Relaxed));
+        (slot.number == number && slot.busy_ps != 0).then_some(slot)
+    }
+
+    fn busy_ps(&self, number: u64) -> u64 {
+        self.slot(number).map_or(0, |slot| slot.busy_ps)
+    }
+
+    fn set(&self, number: u64, user: u64, busy_ps: u64) {
+        let word = self.word(number);
+        if Slot::of(word.load(Relaxed)).number > number {
+            return;
+        }
+        let known = self.slot(number).map_or(user, |slot| slot.user);
+        let user = if known == user { user } else { SEVERAL };
+        let slot = Slot {
+            number,
+            user,
+            busy_ps,
+        };
+        word.store(slot.word(), Relaxed);
+    }
+}

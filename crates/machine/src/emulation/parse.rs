@@ -1,0 +1,111 @@
+//! Parts of delays as people write them: the reverse of their `Display`.
+
+use std::str::FromStr;
+
+use super::{CacheModel, LineDelay, NodeDelay};
+use crate::size;
+
+/// The longest delay, in nanoseconds: a millisecond.
+pub const MAX_DELAY_NS: u32 = 1_000_000;
+const MAX_CACHE_BYTES: u64 = 1 << 32;
+const MAX_WAYS: u32 = 64;
+const LINE_BYTES: u64 = 64;
+
+/// A text that is not one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DelayFault {
+    #[error("not SIZE/WAYS or SIZE/WAYS/NS such as 4M/16 (64 bytes a way at least, 4G at most)")]
+    Cache,
+    #[error("not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
+    Node,
+    #[error("not SAME/OTHER such as 500/2000, CACHE/SAME/OTHER, or either with /distance")]
+    Line,
+    #[error("not a number of GB/s between 0.1 and 10000")]
+    Bandwidth,
+}
+
+/// A whole number of nanoseconds up to [`MAX_DELAY_NS`], with or without the unit.
+pub fn delay_nanoseconds(text: &str) -> Option<u32> {
+    let ns = delay_digits(text.strip_suffix("ns").unwrap_or(text));
+    ns.filter(|ns| *ns <= MAX_DELAY_NS)
+}
+
+/// Digits and nothing else.
+pub fn delay_digits(text: &str) -> Option<u32> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+/// Gigabytes (10^9) a second in megabytes.
+///
+/// # Errors
+/// When it is too little or too much.
+pub fn megabytes(gb_per_s: f64) -> Result<u32, DelayFault> {
+    match (0.1..=10_000.0).contains(&gb_per_s) {
+        true => Ok((gb_per_s * 1000.0).round() as u32),
+        false => Err(DelayFault::Bandwidth),
+    }
+}
+
+/// `4M/16`, `4M/16/20`: bytes (with K, M or G), ways, nanoseconds of a hit.
+impl FromStr for CacheModel {
+    type Err = DelayFault;
+
+    fn from_str(text: &str) -> Result<Self, DelayFault> {
+        let read = || {
+            let (bytes, rest) = text.split_once('/')?;
+            let (ways, hit) = rest.split_once('/').unwrap_or((rest, "0"));
+            Some(Self {
+                bytes: size::parse(bytes, 1)?,
+                ways: delay_digits(ways)?,
+                hit_ns: delay_nanoseconds(hit)?,
+            })
+        };
+        let fits = |cache: &Self| {
+            (1..=MAX_WAYS).contains(&cache.ways)
+                && cache.bytes >= LINE_BYTES * u64::from(cache.ways)
+                && cache.bytes <= MAX_CACHE_BYTES
+        };
+        read().filter(fits).ok_or(DelayFault::Cache)
+    }
+}
+
+/// `500/2000`: nanoseconds within a node, and between nodes; `500/2000/distance`: between the nearest ones, others in proportion
+/// to their distance.
+impl FromStr for NodeDelay {
+    type Err = DelayFault;
+
+    fn from_str(text: &str) -> Result<Self, DelayFault> {
+        let plain = text.strip_suffix("/distance");
+        let read = || {
+            let (same, other) = plain.unwrap_or(text).split_once('/')?;
+            Some(Self {
+                same_node_ns: delay_nanoseconds(same)?,
+                other_node_ns: delay_nanoseconds(other)?,
+                is_by_distance: plain.is_some(),
+            })
+        };
+        read().ok_or(DelayFault::Node)
+    }
+}
+
+/// What a [`NodeDelay`] takes, or `100/500/2000`: nanoseconds within a last-level cache first.
+impl FromStr for LineDelay {
+    type Err = DelayFault;
+
+    fn from_str(text: &str) -> Result<Self, DelayFault> {
+        let numbers = text.strip_suffix("/distance").unwrap_or(text);
+        let read = || match numbers.matches('/').count() {
+            2 => {
+                let (first, rest) = text.split_once('/')?;
+                Some(Self {
+                    same_cache_ns: Some(delay_nanoseconds(first)?),
+                    by_node: rest.parse().ok()?,
+                })
+            }
+            _ => Some(text.parse::<NodeDelay>().ok()?.into()),
+        };
+        read().ok_or(DelayFault::Line)
+    }
+}

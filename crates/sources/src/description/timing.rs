@@ -1,0 +1,86 @@
+//! The section `[timing]`.
+
+use std::str::FromStr;
+
+use nearfar_machine::{
+    Bandwidth, DelayFault, Latency, MAX_DELAY_NS, Machine, NodeId, Timing, megabytes,
+};
+use toml::Spanned;
+
+use super::fault::Faults;
+use super::file::{Entry, TimingEntry};
+use crate::error::TextError;
+
+pub(super) fn read(
+    file: &TimingEntry,
+    machine: &Machine,
+    faults: &Faults<'_>,
+) -> Result<Timing, TextError> {
+    let limit = |value: &Option<Spanned<f64>>, key| -> Result<Option<u32>, TextError> {
+        let read = |value: &Spanned<f64>| {
+            megabytes(*value.get_ref()).map_err(|fault| faults.at(value, key, fault))
+        };
+        value.as_ref().map(read).transpose()
+    };
+    let bandwidth = Bandwidth {
+        memory_mb_per_s: limit(&file.bandwidth, "bandwidth")?,
+        link_mb_per_s: limit(&file.link, "link")?,
+        stream_mb_per_s: limit(&file.stream, "stream")?,
+    };
+    Ok(Timing {
+        latencies: latencies(file, machine, faults)?,
+        cache: part(&file.cache, "cache", faults)?,
+        transfer: part(&file.transfer, "transfer", faults)?,
+        bandwidth: Some(bandwidth).filter(|limits| *limits != Bandwidth::default()),
+        sources: file.sources.clone(),
+    })
+}
+
+fn part<T: FromStr<Err = DelayFault>>(
+    value: &Option<Spanned<String>>,
+    key: &str,
+    faults: &Faults<'_>,
+) -> Result<Option<T>, TextError> {
+    let read = |value: &Spanned<String>| {
+        let part = value.get_ref().parse();
+        part.map_err(|fault| faults.at(value, key, fault))
+    };
+    value.as_ref().map(read).transpose()
+}
+
+fn latencies(
+    file: &TimingEntry,
+    machine: &Machine,
+    faults: &Faults<'_>,
+) -> Result<Vec<Latency>, TextError> {
+    let Some(spanned) = &file.latency else {
+        return Ok(Vec::new());
+    };
+    let nodes: Vec<NodeId> = machine.nodes.iter().map(|node| node.id).collect();
+    let rows = spanned.get_ref();
+    if rows.len() != nodes.len() || rows.iter().any(|row| row.len() != nodes.len()) {
+        let wanted = format!(
+            "{0} rows of {0} entries are wanted, one a node",
+            nodes.len()
+        );
+        return Err(faults.at(spanned, "latency", wanted));
+    }
+    let mut all = Vec::new();
+    for (&cpu_node, row) in nodes.iter().zip(rows) {
+        for (&memory_node, entry) in nodes.iter().zip(row) {
+            match entry {
+                Entry::Distance(ns) if (1..=MAX_DELAY_NS).contains(ns) => all.push(Latency {
+                    cpu_node,
+                    memory_node,
+                    ns: *ns,
+                }),
+                Entry::Hole(mark) if mark == "-" => {}
+                _ => {
+                    let wanted = format!("an entry is 1 to {MAX_DELAY_NS} ns, or \"-\" for a hole");
+                    return Err(faults.at(spanned, "latency", wanted));
+                }
+            }
+        }
+    }
+    Ok(all)
+}
