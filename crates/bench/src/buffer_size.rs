@@ -269,7 +269,8 @@ mod tests {
     use nearfar_machine::{Cache, CpuId, CpuSet, Known, Memory, Node, Origin, SourceKind};
 
     use nearfar_machine::{
-        Acceleration, CacheKind, CacheModel, Delays, EmulatedGuest, NodeDelay, NodeLimits,
+        Acceleration, Bandwidth, CacheKind, CacheModel, Delays, EmulatedGuest, NodeDelay,
+        NodeLimits,
     };
 
     use super::*;
@@ -417,7 +418,7 @@ mod tests {
                 is_by_distance: false,
             }
             .into(),
-            bandwidth: None,
+            bandwidth: Bandwidth::default(),
             device: None,
         };
         let mut guest = EmulatedGuest {

@@ -268,9 +268,10 @@ impl Draft {
                 let cache = (bytes, narrow(ways)?, nanoseconds(hit)?);
                 set(&mut self.cache, key, cache)
             }
-            "delay" => pair(&mut self.delays, rest),
-            "transfer_pair" => pair(&mut self.transfer_pairs, rest),
-            "device" => pair(&mut self.devices, rest),
+            "delay" => pair(&mut self.delays, rest, nanoseconds),
+            "transfer_pair" => pair(&mut self.transfer_pairs, rest, nanoseconds),
+            "device" => pair(&mut self.devices, rest, nanoseconds),
+            "link" => pair(&mut self.links, rest, picoseconds),
             "transfer" => {
                 let [same_cache, same_node, other_node] = numbers(rest)?;
                 let transfer = Transfer {
@@ -285,14 +286,6 @@ impl Draft {
                 match self.bandwidth.insert(narrow(node)?, picoseconds(ps)?) {
                     None => Ok(()),
                     Some(_) => Err(LineFault::Repeated(format!("bandwidth {node}"))),
-                }
-            }
-            "link" => {
-                let [to, from, ps] = numbers(rest)?;
-                let pair = (narrow(to)?, narrow(from)?);
-                match self.links.insert(pair, picoseconds(ps)?) {
-                    None => Ok(()),
-                    Some(_) => Err(LineFault::Repeated(format!("link {to} {from}"))),
                 }
             }
             "stream" => {
@@ -411,10 +404,14 @@ impl Draft {
     }
 }
 
-/// `FROM TO NS`.
-fn pair(pairs: &mut BTreeMap<(u32, u32), u32>, rest: &str) -> Result<(), LineFault> {
-    let [from, to, ns] = numbers(rest)?;
-    match pairs.insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?) {
+/// Two nodes and what takes so long between them.
+fn pair(
+    pairs: &mut BTreeMap<(u32, u32), u32>,
+    rest: &str,
+    read: fn(u64) -> Result<u32, LineFault>,
+) -> Result<(), LineFault> {
+    let [from, to, time] = numbers(rest)?;
+    match pairs.insert((narrow(from)?, narrow(to)?), read(time)?) {
         None => Ok(()),
         Some(_) => Err(LineFault::RepeatedDelay { from, to }),
     }

@@ -54,6 +54,8 @@ pub struct Price {
     pub ps: u64,
     /// The part of it that it waits for others that use the memory or the link.
     pub wait_ps: u64,
+    /// Whether the line comes from a cache of another node.
+    pub is_from_other_node: bool,
 }
 
 /// Caches, lines and costs.
@@ -220,12 +222,6 @@ impl Model {
             .max_by_key(|&(_, ps)| ps)
     }
 
-    /// Whether a line whose word was `before` comes from a cache of another node.
-    pub fn comes_from_other_node(&self, place: Place, before: Word) -> bool {
-        let source = self.source(place, before);
-        source.is_some_and(|(cache, _)| self.cache_nodes[cache] != place.node_number)
-    }
-
     /// What an access takes that costs this, for a line at a spot. Where time is simulated, `now_ps` is the vCPU's: memory and links
     /// are busy for some time with each line.
     pub fn price(
@@ -236,12 +232,19 @@ impl Model {
         is_in_stream: bool,
         now_ps: Option<u64>,
     ) -> Price {
-        if let (Some(memory), Some(now_ps)) = (touched.written_back, now_ps) {
-            self.channels[memory]
-                .as_ref()
-                .map(|it| it.carry(place.vcpu, now_ps));
+        let carry = |channel: Option<&Channel>| match (channel, now_ps) {
+            (Some(channel), Some(now_ps)) => channel.carry(place.vcpu, now_ps),
+            _ => 0,
+        };
+        let link = |from| self.links.get(&(place.node_number, from));
+        if let Some(memory) = touched.written_back {
+            // The vCPU does not wait for it.
+            carry(self.channels[memory].as_ref());
         }
-        let plain = |ps| Price { ps, wait_ps: 0 };
+        let plain = |ps| Price {
+            ps,
+            ..Price::default()
+        };
         match touched.cost {
             Cost::Hit => plain(self.hit_ps),
             Cost::TransferSame => plain(self.transfer_same_ps),
@@ -249,15 +252,17 @@ impl Model {
                 let Some((cache, ps)) = self.source(place, touched.before) else {
                     return Price::default();
                 };
-                let wait_ps = self.link_wait(place, self.cache_nodes[cache], now_ps);
-                let ps = ps + wait_ps;
-                Price { ps, wait_ps }
+                let from = self.cache_nodes[cache];
+                let wait_ps = carry(link(from));
+                Price {
+                    ps: ps + wait_ps,
+                    wait_ps,
+                    is_from_other_node: from != place.node_number,
+                }
             }
             Cost::Memory => {
                 let ps = self.delays[place.node][spot.memory];
-                let channel = self.channels[spot.memory].as_ref().zip(now_ps);
-                let wait_ps = channel.map_or(0, |(channel, now)| channel.carry(place.vcpu, now))
-                    + self.link_wait(place, spot.node, now_ps);
+                let wait_ps = carry(self.channels[spot.memory].as_ref()) + carry(link(spot.node));
                 // The lines of a stream are on their way at the same time, also while they wait.
                 let overlapped = |ps: u64| match is_in_stream {
                     true => ps * 1000 / self.stream_thousandths,
@@ -266,15 +271,9 @@ impl Model {
                 Price {
                     ps: overlapped(ps + wait_ps),
                     wait_ps: overlapped(wait_ps),
+                    is_from_other_node: false,
                 }
             }
         }
-    }
-
-    fn link_wait(&self, place: Place, from: u32, now_ps: Option<u64>) -> u64 {
-        let link = || self.links.get(&(place.node_number, from));
-        now_ps
-            .and_then(|now_ps| Some(link()?.carry(place.vcpu, now_ps)))
-            .unwrap_or(0)
     }
 }

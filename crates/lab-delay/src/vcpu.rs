@@ -74,8 +74,8 @@ pub struct Vcpu<'a> {
     paid: Option<(usize, u32)>,
     ended: Option<Ended>,
     streams: Streams,
-    /// What was delayed and waited for, in picoseconds, and is not counted yet.
-    uncounted: Price,
+    /// Picoseconds that were delayed, and waited for, and are not counted yet.
+    uncounted: (u64, u64),
 }
 
 /// Lines that may be of sequential streams.
@@ -139,7 +139,7 @@ impl<'a> Vcpu<'a> {
             paid: None,
             ended: None,
             streams: Streams::default(),
-            uncounted: Price::default(),
+            uncounted: (0, 0),
         }
     }
 
@@ -192,28 +192,27 @@ impl<'a> Vcpu<'a> {
         if is_paid {
             return self.counters.add(Count::CacheHits, 1);
         }
+        let is_miss = touched.cost == Cost::Memory;
+        let is_in_stream = is_miss && self.streams.goes_on(line);
+        let now_ps = clock.simulated_ps();
+        let price = self
+            .model
+            .price(self.place, &touched, spot, is_in_stream, now_ps);
         let near = spot.node == self.place.node_number;
-        let is_from_other_node = || self.model.comes_from_other_node(self.place, touched.before);
         self.counters.add(
             match touched.cost {
                 Cost::Hit => Count::CacheHits,
                 Cost::Memory if near => Count::Near,
                 Cost::Memory => Count::Far,
                 Cost::TransferSame => Count::TransfersSame,
-                Cost::TransferOther if is_from_other_node() => Count::TransfersOther,
+                Cost::TransferOther if price.is_from_other_node => Count::TransfersOther,
                 Cost::TransferOther => Count::TransfersSameNode,
             },
             1,
         );
-        let is_miss = touched.cost == Cost::Memory;
         if is_miss {
             self.counters.miss_to(spot.memory);
         }
-        let is_in_stream = is_miss && self.streams.goes_on(line);
-        let now_ps = clock.simulated_ps();
-        let price = self
-            .model
-            .price(self.place, &touched, spot, is_in_stream, now_ps);
         if price.ps != 0 {
             let until = self.ready(start, clock) + clock.ticks(price.ps);
             clock.wait(until);
@@ -228,7 +227,7 @@ impl<'a> Vcpu<'a> {
     }
 
     fn count(&mut self, price: Price) {
-        let Price { ps, wait_ps } = &mut self.uncounted;
+        let (ps, wait_ps) = &mut self.uncounted;
         for (sum, more, count) in [
             (ps, price.ps, Count::DelayNs),
             (wait_ps, price.wait_ps, Count::WaitNs),

@@ -35,7 +35,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::{
-    Bandwidth, CacheModel, Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, PairDelay,
+    CacheModel, Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, PairDelay,
     SimulatedTime,
 };
 
@@ -104,12 +104,11 @@ pub fn setup(
             pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
             cache: asked.cache(),
             transfer: asked.transfer(),
-            bandwidth: Some(asked.bandwidth).filter(|limits| *limits != Bandwidth::default()),
+            bandwidth: asked.bandwidth(),
             device: asked.device,
         };
-        let needs_time =
-            |limits: &Bandwidth| (limits.memory_mb_per_s, limits.link_mb_per_s) != (None, None);
-        if time.is_none() && delays.bandwidth.is_some_and(|limits| needs_time(&limits)) {
+        let limits = delays.bandwidth;
+        if time.is_none() && (limits.memory_mb_per_s.or(limits.link_mb_per_s)).is_some() {
             return Err(DelayError::NeedsSimulatedTime);
         }
         write_delays(config, design, &delays);
@@ -128,19 +127,8 @@ pub fn setup(
 fn window_ns(transfer: Option<LineDelay>) -> u32 {
     /// Shorter than what programs wait for each other where lines cost nothing, such as a held lock.
     const LONGEST: u32 = 200;
-    let Some(LineDelay {
-        same_cache_ns,
-        by_node,
-    }) = transfer
-    else {
-        return LONGEST;
-    };
-    let all = [
-        same_cache_ns.unwrap_or(by_node.same_node_ns),
-        by_node.same_node_ns,
-        by_node.other_node_ns,
-    ];
-    let shortest = all.into_iter().filter(|ns| *ns > 0).min();
+    let all = transfer.into_iter().flat_map(LineDelay::by_class);
+    let shortest = all.filter(|ns| *ns > 0).min();
     shortest.map_or(LONGEST, |ns| (ns / 2).clamp(1, LONGEST))
 }
 
@@ -167,12 +155,7 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
         let (from, to, ns) = (pair.cpu_node.0, pair.memory_node.0, pair.delay_ns);
         let _ = writeln!(text, "delay {from} {to} {ns}");
     }
-    let NodeDelay {
-        same_node_ns: same,
-        other_node_ns: other,
-        ..
-    } = delays.transfer.by_node;
-    let cache = delays.transfer.same_cache_ns.unwrap_or(same);
+    let [cache, same, other] = delays.transfer.by_class();
     let _ = writeln!(text, "transfer {cache} {same} {other}");
     for (pair, ns) in transfers_by_distance(delays) {
         let (from, to) = (pair.cpu_node.0, pair.memory_node.0);
@@ -184,9 +167,7 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
 /// The lines of what carries so much and not more.
 fn write_bandwidth(text: &mut String, delays: &Delays) {
     const LINE_BYTES: u64 = 64;
-    let Some(limits) = delays.bandwidth else {
-        return;
-    };
+    let limits = delays.bandwidth;
     // Bytes by megabytes a second are microseconds.
     let line_ps = |mb: u32| (LINE_BYTES * 1_000_000 / u64::from(mb)).max(1);
     if let Some(mb) = limits.memory_mb_per_s {

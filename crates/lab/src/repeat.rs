@@ -40,7 +40,8 @@ fn accel(acceleration: Acceleration) -> &'static str {
 #[cfg(test)]
 mod tests {
     use nearfar_machine::{
-        CacheModel, Delays, Distance, NodeDelay, NodeId, NodeLimits, PairDelay, SimulatedTime,
+        Bandwidth, CacheModel, Delays, Distance, NodeDelay, NodeId, NodeLimits, PairDelay,
+        SimulatedTime,
     };
 
     use super::*;
@@ -66,7 +67,7 @@ mod tests {
                 is_by_distance: false,
             }
             .into(),
-            bandwidth: None,
+            bandwidth: Bandwidth::default(),
             device: None,
         }
     }

@@ -5,7 +5,9 @@ use std::path::Path;
 use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelayError, DelaySetup, DelaySpec, DelaySpecError, far_for_ratio};
 use nearfar_lab::design::Design;
-use nearfar_machine::{CacheModel, DelayFault, Distance, Latency, NodeId, SimulatedTime, Timing};
+use nearfar_machine::{
+    Bandwidth, CacheModel, DelayFault, Distance, Latency, NodeId, SimulatedTime, Timing,
+};
 use nearfar_sources::{Request, Want, read};
 use proptest::prelude::*;
 
@@ -155,7 +157,7 @@ fn a_machine_in_simulated_time_has_its_own_figures() {
         latencies: vec![latency(0, 0, 81), latency(0, 1, 139)],
         cache: Some("1M/8/20".parse().unwrap()),
         transfer: Some("25/90/190".parse().unwrap()),
-        bandwidth: None,
+        bandwidth: Bandwidth::default(),
         sources: Vec::new(),
     });
     let design = Design::with_firmware(&machine, Arch::X86_64, None).unwrap();

@@ -103,9 +103,9 @@ pub struct Delays {
     pub cache: CacheModel,
     /// Lines that another CPU has written.
     pub transfer: LineDelay,
-    /// How much memory and links carry; `None` for any amount.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<Bandwidth>,
+    /// How much memory and links carry.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
+    pub bandwidth: Bandwidth,
     /// Writes to the submission doorbells of NVMe controllers, by the nodes of the CPU and of the controller. A stand-in for remote
     /// devices: hardware does not wait for such a write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,6 +188,37 @@ pub struct NodeDelay {
     pub is_by_distance: bool,
 }
 
+impl Bandwidth {
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These limits, and those of `other` that are missing here.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            memory_mb_per_s: self.memory_mb_per_s.or(other.memory_mb_per_s),
+            link_mb_per_s: self.link_mb_per_s.or(other.link_mb_per_s),
+            stream_mb_per_s: self.stream_mb_per_s.or(other.stream_mb_per_s),
+        }
+    }
+}
+
+impl LineDelay {
+    /// Nanoseconds from a CPU of the same last-level cache, of another one of the node, of another node.
+    pub fn by_class(self) -> [u32; 3] {
+        let NodeDelay {
+            same_node_ns,
+            other_node_ns,
+            ..
+        } = self.by_node;
+        [
+            self.same_cache_ns.unwrap_or(same_node_ns),
+            same_node_ns,
+            other_node_ns,
+        ]
+    }
+}
+
 impl Emulation {
     /// The guest; `None` where only a label is known.
     pub fn guest(&self) -> Option<&EmulatedGuest> {
@@ -245,7 +276,7 @@ mod samples {
                 is_by_distance: false,
             }
             .into(),
-            bandwidth: None,
+            bandwidth: Bandwidth::default(),
             device: None,
         }
     }

@@ -194,6 +194,12 @@ impl Machine {
         data().filter(move |cache| Some(cache.level) == level)
     }
 
+    /// The last-level cache of a CPU, where it is known.
+    pub fn last_level_cache(&self, cpu: CpuId) -> Option<&Cache> {
+        self.last_level_caches()
+            .find(|cache| cache.cpus.contains(cpu))
+    }
+
     /// The CPUs of one core: SMT siblings of `cpu`, itself included.
     pub fn siblings(&self, cpu: CpuId) -> CpuSet {
         let core = self.cpu(cpu).and_then(|cpu| cpu.core);

@@ -16,8 +16,8 @@ pub struct Timing {
     /// A line that another CPU has written, one way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<LineDelay>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<Bandwidth>,
+    #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
+    pub bandwidth: Bandwidth,
     /// Where the figures come from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,

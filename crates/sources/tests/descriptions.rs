@@ -290,7 +290,7 @@ fn what_accesses_take_is_as_described() {
     let (cache, transfer) = (timing.cache.unwrap(), timing.transfer.unwrap());
     assert_eq!((cache.bytes, cache.ways, cache.hit_ns), (22 << 20, 11, 20));
     assert_eq!(transfer.to_string(), "48/141");
-    let limits = timing.bandwidth.unwrap();
+    let limits = timing.bandwidth;
     assert_eq!(limits.to_string(), "bandwidth=113.5,link=34");
     assert_eq!(timing.sources, ["a paper, table 2"]);
     for (from, to, line, key) in [

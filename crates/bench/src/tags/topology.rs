@@ -1,6 +1,6 @@
 //! Where each CPU is, as the allocator asks for it.
 
-use nearfar_machine::{CpuId, Machine, NodeId};
+use nearfar_machine::{Machine, NodeId};
 use nearfar_tags::{Cpu, Topology};
 
 /// The distance of a pair of nodes that has none: the largest of ACPI's SLIT, which means unreachable.
@@ -17,22 +17,18 @@ pub(super) fn topology(machine: &Machine) -> Topology {
             .node
             .and_then(|node| nodes.iter().position(|&other| other == node));
         let (core, node) = (cpu.core.unwrap_or(cpu.id), node.unwrap_or(0));
+        // By the lowest CPU that shares it.
+        let cache = machine
+            .last_level_cache(cpu.id)
+            .and_then(|it| it.cpus.first());
         let place = Cpu::new(core.0, node as u32)
             .with_core_group(cpu.cluster.unwrap_or(core).0)
-            .with_llc(last_level_cache(machine, cpu.id).map_or(node as u32, |first| first.0));
+            .with_llc(cache.map_or(node as u32, |first| first.0));
         cpus[cpu.id.0 as usize] = Some(place);
     }
     let distance = |from, to| machine.distance(from, to).map_or(UNREACHABLE, |it| it.0);
     let row = |&from: &NodeId| nodes.iter().map(|&to| distance(from, to)).collect();
     Topology::new(cpus, nodes.iter().map(row).collect())
-}
-
-/// The lowest CPU that shares the last-level cache.
-fn last_level_cache(machine: &Machine, cpu: CpuId) -> Option<CpuId> {
-    let mut caches = machine.last_level_caches();
-    caches
-        .find(|cache| cache.cpus.contains(cpu))
-        .and_then(|cache| cache.cpus.first())
 }
 
 #[cfg(test)]

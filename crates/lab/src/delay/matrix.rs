@@ -86,11 +86,7 @@ fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<
             asked.far_ns
         }
     };
-    let own = || {
-        let mut latencies = asked.latencies.iter();
-        let own = latencies.find(|it| (it.cpu_node, it.memory_node) == (from, to));
-        own.map(|it| it.ns)
-    };
+    let own = || asked.own.latency_ns(from, to);
     if let Some(ns) = pair.or_else(by_distance).or_else(by_side).or_else(own) {
         return Ok(ns);
     }

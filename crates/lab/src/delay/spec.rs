@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use nearfar_machine::{
-    Bandwidth, CacheModel, DelayFault, Distance, Latency, LineDelay, MAX_DELAY_NS, NodeDelay,
-    NodeId, Timing, delay_digits as digits, delay_nanoseconds, megabytes,
+    Bandwidth, CacheModel, DelayFault, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId,
+    Timing, delay_digits as digits, delay_nanoseconds, megabytes,
 };
 
 use super::error::DelaySpecError;
@@ -49,8 +49,6 @@ pub struct Asked {
     pub distances: Vec<(Distance, u32)>,
     /// From the CPUs of one node to the memory of another.
     pub pairs: Vec<(NodeId, NodeId, u32)>,
-    /// What the machine's own memory takes, where nothing else is asked for.
-    pub latencies: Vec<Latency>,
     /// Each last-level cache; `None` for one of 8 MiB.
     pub cache: Option<CacheModel>,
     /// Line transfers; `None` for hardware's times the scale.
@@ -59,33 +57,32 @@ pub struct Asked {
     pub bandwidth: Bandwidth,
     /// Doorbell writes to NVMe controllers; `None` for no delay.
     pub device: Option<NodeDelay>,
+    /// What accesses take on the machine, where nothing else is asked for.
+    pub(super) own: Box<Timing>,
 }
 
 impl Asked {
     /// These delays for a guest of simulated or of the host's time. In simulated time they are the machine's own where they are known
     /// and no scale is asked for.
     pub(super) fn on(&self, is_simulated: bool, timing: Option<&Timing>) -> Self {
-        let mut all = self.clone();
-        if let Some(timing) = timing.filter(|_| is_simulated && self.scale.is_none()) {
-            all.latencies.clone_from(&timing.latencies);
-            all.cache = all.cache.or(timing.cache);
-            all.transfer = all.transfer.or(timing.transfer);
-            let own = timing.bandwidth.unwrap_or_default();
-            let asked = &mut all.bandwidth;
-            asked.memory_mb_per_s = asked.memory_mb_per_s.or(own.memory_mb_per_s);
-            asked.link_mb_per_s = asked.link_mb_per_s.or(own.link_mb_per_s);
-            asked.stream_mb_per_s = asked.stream_mb_per_s.or(own.stream_mb_per_s);
-        }
+        let own = timing.filter(|_| is_simulated && self.scale.is_none());
         let scale = match is_simulated {
             true => 1.0,
             false => SCALE_IN_HOST_TIME,
         };
-        all.scale = all.scale.or(Some(scale));
-        all
+        Self {
+            scale: self.scale.or(Some(scale)),
+            own: Box::new(own.cloned().unwrap_or_default()),
+            ..self.clone()
+        }
     }
 
     pub(super) fn cache(&self) -> CacheModel {
-        self.cache.unwrap_or(CACHE)
+        self.cache.or(self.own.cache).unwrap_or(CACHE)
+    }
+
+    pub(super) fn bandwidth(&self) -> Bandwidth {
+        self.bandwidth.or(self.own.bandwidth)
     }
 
     pub(super) fn scale(&self) -> f64 {
@@ -101,7 +98,8 @@ impl Asked {
             other_node_ns: scaled(other),
             is_by_distance: false,
         };
-        self.transfer.unwrap_or(derived.into())
+        let known = self.transfer.or(self.own.transfer);
+        known.unwrap_or(derived.into())
     }
 
     /// The delay derived from a distance: `distance / 10 x 100 ns x scale`, with the base made up for.

@@ -21,7 +21,9 @@ pub fn spec_of(delays: &Delays, is_simulated: bool) -> String {
     if delays.transfer != derived.transfer() {
         items.push(format!("transfer={}", delays.transfer));
     }
-    items.extend(delays.bandwidth.map(|limits| limits.to_string()));
+    if !delays.bandwidth.is_unlimited() {
+        items.push(delays.bandwidth.to_string());
+    }
     items.extend(delays.device.map(|device| format!("device={device}")));
     match items.is_empty() {
         true => "auto".to_owned(),

@@ -24,8 +24,7 @@ pub(super) struct VirtualCpu {
 pub(super) fn caches(machine: &Machine, cpus: &[VirtualCpu]) -> Option<Vec<usize>> {
     let mut found: Vec<&CpuSet> = Vec::new();
     let mut number = |cpu: &VirtualCpu| {
-        let mut caches = machine.last_level_caches().map(|cache| &cache.cpus);
-        let own = caches.find(|behind| behind.contains(cpu.described))?;
+        let own = &machine.last_level_cache(cpu.described)?.cpus;
         let known = found.iter().position(|&behind| behind == own);
         Some(known.unwrap_or_else(|| {
             found.push(own);

@@ -89,7 +89,7 @@ impl fmt::Display for Delays {
             f,
             "delays {pairs}; last-level caches {cache}; transfer {transfer} ns"
         )?;
-        if let Some(bandwidth) = bandwidth {
+        if !bandwidth.is_unlimited() {
             write!(f, "; GB/s: {bandwidth}")?;
         }
         match device {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use nearfar_bench::{matrix, tags};
 use nearfar_machine::{
-    Acceleration, CacheModel, Delays, Distance, EmulatedGuest, Emulation, NodeDelay, NodeId,
-    NodeLimits, PairDelay,
+    Acceleration, Bandwidth, CacheModel, Delays, Distance, EmulatedGuest, Emulation, NodeDelay,
+    NodeId, NodeLimits, PairDelay,
 };
 use nearfar_report::runs::Shown;
 use nearfar_runs::{
@@ -363,7 +363,7 @@ fn guest() -> Emulation {
                 hit_ns: 0,
             },
             transfer: transfer.into(),
-            bandwidth: None,
+            bandwidth: Bandwidth::default(),
             device: None,
         }),
     })

@@ -1,7 +1,5 @@
 //! The section `[timing]`.
 
-use std::str::FromStr;
-
 use nearfar_machine::{
     Bandwidth, DelayFault, Latency, MAX_DELAY_NS, Machine, NodeId, Timing, megabytes,
 };
@@ -16,36 +14,29 @@ pub(super) fn read(
     machine: &Machine,
     faults: &Faults<'_>,
 ) -> Result<Timing, TextError> {
-    let limit = |value: &Option<Spanned<f64>>, key| -> Result<Option<u32>, TextError> {
-        let read = |value: &Spanned<f64>| {
-            megabytes(*value.get_ref()).map_err(|fault| faults.at(value, key, fault))
-        };
-        value.as_ref().map(read).transpose()
-    };
-    let bandwidth = Bandwidth {
-        memory_mb_per_s: limit(&file.bandwidth, "bandwidth")?,
-        link_mb_per_s: limit(&file.link, "link")?,
-        stream_mb_per_s: limit(&file.stream, "stream")?,
-    };
+    let limit = |value, key| part(value, key, faults, |&gb_per_s| megabytes(gb_per_s));
     Ok(Timing {
         latencies: latencies(file, machine, faults)?,
-        cache: part(&file.cache, "cache", faults)?,
-        transfer: part(&file.transfer, "transfer", faults)?,
-        bandwidth: Some(bandwidth).filter(|limits| *limits != Bandwidth::default()),
+        cache: part(&file.cache, "cache", faults, |text| text.parse())?,
+        transfer: part(&file.transfer, "transfer", faults, |text| text.parse())?,
+        bandwidth: Bandwidth {
+            memory_mb_per_s: limit(&file.bandwidth, "bandwidth")?,
+            link_mb_per_s: limit(&file.link, "link")?,
+            stream_mb_per_s: limit(&file.stream, "stream")?,
+        },
         sources: file.sources.clone(),
     })
 }
 
-fn part<T: FromStr<Err = DelayFault>>(
-    value: &Option<Spanned<String>>,
+fn part<V, T>(
+    value: &Option<Spanned<V>>,
     key: &str,
     faults: &Faults<'_>,
+    read: impl Fn(&V) -> Result<T, DelayFault>,
 ) -> Result<Option<T>, TextError> {
-    let read = |value: &Spanned<String>| {
-        let part = value.get_ref().parse();
-        part.map_err(|fault| faults.at(value, key, fault))
-    };
-    value.as_ref().map(read).transpose()
+    let part =
+        |value: &Spanned<V>| read(value.get_ref()).map_err(|fault| faults.at(value, key, fault));
+    value.as_ref().map(part).transpose()
 }
 
 fn latencies(

@@ -156,11 +156,6 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
         let mean = mean(Section::Bandwidth, is_local)?;
         megabytes(mean / 1000.0).ok()
     };
-    let bandwidth = Bandwidth {
-        memory_mb_per_s: megabytes(true),
-        link_mb_per_s: megabytes(false),
-        stream_mb_per_s: None,
-    };
     let remote_ns = mean(Section::Transfer, false).and_then(ns);
     let transfer = |(same_node_ns, other_node_ns)| {
         LineDelay::from(NodeDelay {
@@ -173,7 +168,11 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
         latencies: latencies.collect(),
         cache: None,
         transfer: local_ns.zip(remote_ns).map(transfer),
-        bandwidth: Some(bandwidth).filter(|limits| *limits != Bandwidth::default()),
+        bandwidth: Bandwidth {
+            memory_mb_per_s: megabytes(true),
+            link_mb_per_s: megabytes(false),
+            stream_mb_per_s: None,
+        },
         sources: Vec::new(),
     }
 }
