@@ -10,7 +10,22 @@ const LINE_PS: u64 = 3200;
 /// vCPUs that each have so many lines on their way; the one that is furthest behind goes on, within a window. Lines a microsecond,
 /// and the mean time that a line takes in nanoseconds.
 fn carried(vcpus: usize, latency_ps: u64, overlap: u64, window_ps: u64) -> (f64, f64) {
-    let channel = Channel::new(LINE_PS);
+    carried_by(
+        &Channel::new(LINE_PS),
+        vcpus,
+        latency_ps,
+        overlap,
+        window_ps,
+    )
+}
+
+fn carried_by(
+    channel: &Channel,
+    vcpus: usize,
+    latency_ps: u64,
+    overlap: u64,
+    window_ps: u64,
+) -> (f64, f64) {
     let mut local = vec![0_u64; vcpus];
     let (mut lines, mut took) = (0_u64, 0_u64);
     let end = 400_000_000;
@@ -56,6 +71,14 @@ fn all_together_get_what_the_channel_carries_whatever_the_window() {
             );
         }
     }
+}
+
+#[test]
+fn a_line_may_occupy_a_channel_for_several_slots() {
+    // 0.1 GB/s.
+    let channel = Channel::new(640_000);
+    let (rate, _) = carried_by(&channel, 4, 80_000, 1, 200_000);
+    assert!((1.54..1.6).contains(&rate), "{rate}");
 }
 
 #[test]

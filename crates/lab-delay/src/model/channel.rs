@@ -25,7 +25,7 @@ const RECENT: u64 = 8;
 /// What a line waits for busy banks where all slots are full.
 const BANKS_PS: u64 = 36_000;
 /// A slot's word: its number (as many bits as are left), who has used it, and the picoseconds it is busy.
-const BUSY_BITS: u32 = 18;
+const BUSY_BITS: u32 = 17;
 const USER_BITS: u32 = 10;
 const BUSY: u64 = (1 << BUSY_BITS) - 1;
 /// More than one vCPU.
@@ -48,7 +48,7 @@ impl Slot {
     }
 
     fn word(self) -> u64 {
-        self.number << (BUSY_BITS + USER_BITS) | self.user << BUSY_BITS | self.busy_ps.min(BUSY)
+        self.number << (BUSY_BITS + USER_BITS) | self.user << BUSY_BITS | self.busy_ps
     }
 }
 
@@ -60,10 +60,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel that a line occupies for so long, at least a picosecond and at most a slot.
+    /// A channel that a line occupies for so long.
     pub fn new(line_ps: u64) -> Self {
         Self {
-            line_ps: line_ps.clamp(1, SLOT_PS),
+            line_ps,
             slots: Box::new([const { AtomicU64::new(0) }; SLOTS]),
         }
     }
@@ -71,20 +71,20 @@ impl Channel {
     /// Carries a line to a vCPU at its time, and returns how long it waits.
     pub fn carry(&self, vcpu: u16, now_ps: u64) -> u64 {
         let (own, user) = (now_ps / SLOT_PS, u64::from(vcpu) % SEVERAL);
-        let mut number = own;
-        while self.busy_ps(number) >= SLOT_PS && number < own + SLOTS as u64 / 2 {
-            number += 1;
-        }
-        let busy_ps = self.busy_ps(number) + self.line_ps;
-        self.set(number, user, busy_ps.min(SLOT_PS));
-        if busy_ps > SLOT_PS {
-            let rest_ps = busy_ps - SLOT_PS;
-            self.set(number + 1, user, self.busy_ps(number + 1) + rest_ps);
+        let is_full = |number: u64| self.busy_ps(number) == SLOT_PS;
+        let last = own + SLOTS as u64 / 2;
+        let first = (own..last).find(|&number| !is_full(number)).unwrap_or(last);
+        let (mut number, mut rest_ps) = (first, self.line_ps);
+        while rest_ps > 0 {
+            let busy_ps = self.busy_ps(number);
+            let part_ps = rest_ps.min(SLOT_PS - busy_ps);
+            self.set(number, user, busy_ps + part_ps);
+            (number, rest_ps) = (number + 1, rest_ps - part_ps);
         }
         let recent = (1..=RECENT).filter_map(|ago| self.slot(own.saturating_sub(ago)));
         let others = recent.filter(|slot| slot.user != user);
-        let others_ps: u64 = others.map(|slot| slot.busy_ps.min(SLOT_PS)).sum();
-        let until_slot = (number * SLOT_PS).saturating_sub(now_ps);
+        let others_ps: u64 = others.map(|slot| slot.busy_ps).sum();
+        let until_slot = (first * SLOT_PS).saturating_sub(now_ps);
         until_slot + BANKS_PS * others_ps / (RECENT * SLOT_PS)
     }
 
