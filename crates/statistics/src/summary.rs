@@ -12,6 +12,8 @@ use crate::CONFIDENCE;
 
 /// A sample this many interquartile ranges beyond a quartile stands apart (Tukey's "far out").
 const FAR_OUT: f64 = 3.0;
+/// A share of the median that sets no sample apart: samples of simulated time are equal but for the last digit of the clock.
+const NOT_APART: f64 = 1e-3;
 
 /// From one figure to another.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -43,7 +45,7 @@ pub struct Summary {
     pub high: f64,
     /// The 95 % confidence interval of the median; `None` below six samples, which cannot give one.
     pub confidence: Option<Interval>,
-    /// How many samples lie more than three interquartile ranges beyond the quartiles.
+    /// How many samples lie more than three interquartile ranges and a thousandth of the median (the larger of the two) beyond the quartiles.
     pub outliers: usize,
 }
 
@@ -72,7 +74,7 @@ impl Summary {
                 high: *sorted.get(sorted.len().checked_sub(rank)?)?,
             })
         });
-        let fence = FAR_OUT * (high - low);
+        let fence = (FAR_OUT * (high - low)).max(NOT_APART * median.abs());
         let outliers = sorted
             .iter()
             .filter(|&&sample| sample < low - fence || sample > high + fence)
@@ -199,6 +201,15 @@ mod tests {
         assert_eq!(Summary::of(&samples).unwrap().outliers, 0);
         samples.extend([500.0, 1.0]);
         assert_eq!(Summary::of(&samples).unwrap().outliers, 2);
+    }
+
+    #[test]
+    fn equal_samples_make_no_outlier_of_the_clocks_last_digit() {
+        let mut samples = vec![102.42; 18];
+        samples.extend([102.41, 102.43]);
+        assert_eq!(Summary::of(&samples).unwrap().outliers, 0);
+        samples.push(103.0);
+        assert_eq!(Summary::of(&samples).unwrap().outliers, 1);
     }
 
     /// Repeated drawing from a known distribution has to find its median inside at least about 95 times in 100.

@@ -196,7 +196,7 @@ fn distances_are_delays_that_are_measured_paid_and_counted() {
         return;
     }
     let options = " --time simulated";
-    let measured = measure(options, "scale=4", "--samples 3 --budget 3", "0 3");
+    let measured = measure(options, "scale=4", "--samples 15 --budget 3", "0 3");
     let pairs = measured.survey["latency"]["pairs"].as_array().unwrap();
     assert_eq!(pairs.len(), 16);
     for pair in pairs {
