@@ -27,7 +27,8 @@ pub use crate::sampling::Measured;
 pub use crate::warning::Warning;
 pub(crate) use run::{Chases, measure_on};
 
-use crate::buffer_size::{self, Use};
+use crate::buffer_size::{self, BufferSize, Use};
+use crate::mapping::HUGE_PAGE;
 use crate::options::{check_live, on_own_thread};
 use crate::{node_buffers, node_selection};
 use nearfar_proc::affinity;
@@ -97,6 +98,49 @@ pub(crate) fn cell(cpu_node: NodeId, memory_node: NodeId) -> Cell {
     Cell::new()
         .with("cpu_node", cpu_node.0)
         .with("memory_node", memory_node.0)
+}
+
+/// Nanoseconds of a load that a last-level cache answers, from the first node that the options name to its memory; `None` where the
+/// size of the caches is unknown. Half of a cache holds all lines, and other CPUs' too.
+///
+/// # Errors
+/// As those of [`measure`].
+pub(crate) fn of_cache_hits(
+    machine: &Machine,
+    options: &LatencyOptions,
+) -> Result<Option<f64>, ProbeError> {
+    let start = Instant::now();
+    on_own_thread(|| {
+        let allowed = affinity::get(0).map_err(ProbeError::Thread)?;
+        let selection = node_selection::select(machine, &allowed, options)?;
+        let spare = buffer_size::spare_memory();
+        let size = buffer_size::size_of(machine, &selection.memory, options, Use::OneCpu, spare);
+        let Some(half) = size.last_level_cache_bytes.map(|bytes| bytes / 2) else {
+            return Ok(None);
+        };
+        let size = BufferSize {
+            buffer_bytes: half.next_multiple_of(HUGE_PAGE as u64),
+            one_cpu_bytes: half,
+            warnings: Vec::new(),
+            ..size
+        };
+        let mut buffers = node_buffers::allocate(
+            machine,
+            &selection.memory,
+            &selection.sources,
+            size.buffer_bytes,
+            options,
+        )?;
+        let measured = measure_on(Chases {
+            machine,
+            options,
+            sources: &selection.sources,
+            size: &size,
+            buffers: &mut buffers,
+            deadline: start + options.budget,
+        })?;
+        Ok(measured.answer.pairs.first().map(|pair| pair.median_ns))
+    })
 }
 
 /// Measures every pair of online nodes of the live system, as far as CPUs and memory allow.

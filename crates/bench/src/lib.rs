@@ -44,6 +44,7 @@ mod sampling;
 pub mod scale;
 pub mod survey;
 pub mod tags;
+pub mod timing;
 pub mod transfer;
 pub mod unbound;
 pub mod warning;

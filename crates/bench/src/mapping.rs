@@ -18,7 +18,7 @@ const MAP_HUGE_SHIFT: u32 = 26;
 /// How many pages of a mapping are asked for their node.
 const PAGES_ASKED: usize = 128;
 /// A huge page of x86-64 and of arm64 with 4 KiB pages; the size that alignment aims at.
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Which pages to ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

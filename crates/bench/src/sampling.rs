@@ -1,6 +1,5 @@
 //! What the measurements of this crate have in common when they use the sampler.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -106,18 +105,15 @@ pub(crate) struct Declared {
 }
 
 impl<V> Samples<V> {
-    /// The samples of each item by block; each sample is one where they were taken one after the other.
-    pub(crate) fn by_block(&self) -> Vec<Vec<Vec<&V>>> {
-        let rounds = self.rounds_per_block.unwrap_or(1);
-        let items = self.outcome.by_item().len();
-        let mut by_item: Vec<BTreeMap<u32, Vec<&V>>> = vec![BTreeMap::new(); items];
+    /// The samples of each item, each with its block; without one where they were taken one after the other.
+    pub(crate) fn by_item(&self) -> Vec<Vec<(Option<u32>, &V)>> {
+        let mut by_item: Vec<Vec<_>> = self.outcome.by_item().iter().map(|_| Vec::new()).collect();
         for taken in &self.outcome.samples {
-            let block = taken.slot.round.saturating_sub(1) / rounds;
-            let of_block = by_item[taken.slot.item].entry(block).or_default();
-            of_block.push(&taken.value);
+            let rounds = self.rounds_per_block;
+            let block = rounds.map(|rounds| taken.slot.round.saturating_sub(1) / rounds);
+            by_item[taken.slot.item].push((block, &taken.value));
         }
-        let blocks = |of_item: BTreeMap<_, _>| of_item.into_values().collect();
-        by_item.into_iter().map(blocks).collect()
+        by_item
     }
 
     /// What is to be said of the samples: of the sampling as a whole, and of outliers among those of a pair.

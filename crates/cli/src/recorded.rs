@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use clap::Args;
 use nearfar_bench::survey::Measured;
-use nearfar_lease::{Leases, Presence};
+use nearfar_experiment::DISTURBS;
+use nearfar_lease::{Leases, Measuring, Presence};
 use nearfar_machine::Machine;
 use nearfar_runs::{RunId, Store};
 use tempfile::TempDir;
@@ -94,6 +95,25 @@ impl RecordArgs {
                 Ok(Recorder(None))
             }
         }
+    }
+}
+
+/// Notes in what was measured which other processes measured when it began and when it ended; the latter are said here.
+pub fn note_others<T>(
+    measured: &mut Measured<T>,
+    at_start: Vec<Measuring>,
+    presence: Option<&Presence>,
+) {
+    let mut all = at_start;
+    for other in presence.map(Presence::others).unwrap_or_default() {
+        if !all.contains(&other) {
+            output::say!("warning: {other} {DISTURBS}");
+            all.push(other);
+        }
+    }
+    for recording in &mut measured.recordings {
+        let warnings = all.iter().map(|other| format!("{other} {DISTURBS}"));
+        recording.warnings.extend(warnings);
     }
 }
 

@@ -383,12 +383,18 @@ fn two_that_measure_at_once_warn_of_each_other() {
         first.id()
     );
     assert!(message(&output).contains(&expected), "{}", message(&output));
+    place.nearfar("bench latency --what latency --buffer 4M --samples 2 --budget 0.5");
     rustix::process::kill_process(
         rustix::process::Pid::from_child(&first),
         rustix::process::Signal::INT,
     )
     .unwrap();
     let first_pid = first.id();
+    let exported = place.nearfar("runs export 3").stdout;
+    let exported: Value = serde_json::from_slice(&exported).unwrap();
+    let warnings = exported["runs"][0]["warnings"].to_string();
+    let warning = format!("process {first_pid} (nearfar bench mock) measured at the same time");
+    assert!(warnings.contains(&warning), "{exported}");
     first.wait().unwrap();
     for (run, other) in [("1", second_pid), ("2", first_pid)] {
         let exported: Value =

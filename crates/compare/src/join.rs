@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_runs::{Cell, Metric};
-use nearfar_statistics::Summary;
+use nearfar_statistics::block_medians;
 use nearfar_statistics::compare::{Design, Question};
 
 use crate::comparison::OneSided;
@@ -135,21 +135,12 @@ impl<'a> Join<'a> {
 
 /// The values of each run that has any: those of a block, which one disturbance changes together, as their median.
 fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
-    /// The number of a block, if there are any, with its values.
-    type Block = (Option<u32>, Vec<f64>);
-    let mut runs: BTreeMap<usize, Vec<Block>> = BTreeMap::new();
+    let mut runs: BTreeMap<usize, Vec<(Option<u32>, f64)>> = BTreeMap::new();
     for (sample, value) in side {
-        let blocks = runs.entry(sample.run).or_default();
-        match blocks.last_mut() {
-            Some((block, values)) if block.is_some() && *block == sample.block => {
-                values.push(*value);
-            }
-            _ => blocks.push((sample.block, vec![*value])),
-        }
+        let samples = runs.entry(sample.run).or_default();
+        samples.push((sample.block, *value));
     }
-    let median = |(_, values): (_, Vec<f64>)| Summary::of(&values).map(|it| it.median);
-    let values = |blocks: Vec<_>| blocks.into_iter().filter_map(median).collect();
-    runs.into_values().map(values).collect()
+    runs.into_values().map(block_medians).collect()
 }
 
 /// The values by run and round, of those that have one.

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::Emulation;
 use nearfar_runs::export::Whole;
-use nearfar_runs::{
-    Better, Cell, Level, Metric, MetricKind, MetricValue, ROUNDS_PER_BLOCK, RunTarget,
-};
+use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue, RunTarget};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -86,12 +84,6 @@ impl Side {
             .iter()
             .partition(|sample| sample.failed.is_none());
         let name = name.into();
-        let rounds_per_block = detail.parameters[ROUNDS_PER_BLOCK].as_u64();
-        let rounds_per_block = rounds_per_block.filter(|&rounds| rounds > 0);
-        let block = |round: u32| {
-            let block = u64::from(round.saturating_sub(1)) / rounds_per_block?;
-            u32::try_from(block).ok()
-        };
         let warnings = detail.warnings.iter().map(|warning| RunWarning {
             run: name.clone(),
             warning: warning.clone(),
@@ -100,7 +92,7 @@ impl Side {
             run: 0,
             cell: sample.cell.clone(),
             round: Some(sample.round),
-            block: block(sample.round),
+            block: detail.block(sample.round),
             values: sample.values.iter().flat_map(numbers).collect(),
         });
         let factors = detail.factors.iter().map(|factor| factor.name.clone());
@@ -209,12 +201,12 @@ impl Side {
                 values.insert(metric.name.clone(), number);
             }
         }
-        let round = text("round").and_then(|text| text.parse().ok());
+        let number = |name| text(name).and_then(|text| text.parse().ok());
         self.samples.push(Sample {
             run: 0,
             cell,
-            round,
-            block: None,
+            round: number("round"),
+            block: number("block"),
             values,
         });
         Ok(())

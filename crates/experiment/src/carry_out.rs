@@ -75,7 +75,8 @@ impl Options {
 }
 
 /// What a warning says of another process.
-const DISTURBS: &str = "measured at the same time: both have less of the CPUs, caches and memory";
+pub const DISTURBS: &str =
+    "measured at the same time: both have less of the CPUs, caches and memory";
 
 /// Carries an experiment out on the running system. `machine` is what a source saw of it; a set `cancel` ends the run at
 /// the next occasion, to be continued later.
@@ -169,7 +170,7 @@ pub fn carry_out_with<E: Experiment>(
     restored.map_err(|error| ExperimentError::Restore { run: named, error })?;
     let Work { begun, store, .. } = work;
     let stored = store.samples(run)?;
-    let cells = summarise(&begun.plan, &begun.metrics, &stored);
+    let cells = summarise(&store.detail(run)?, &stored);
     let failed = stored
         .iter()
         .filter(|sample| sample.failed.is_some())

@@ -32,7 +32,7 @@ pub mod sampler;
 mod settings;
 mod target;
 
-pub use carry_out::{Options, Resume, carry_out, carry_out_with};
+pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;

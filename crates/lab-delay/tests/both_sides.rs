@@ -121,7 +121,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let design = Design::with_firmware(&scaled(&machine, scale).unwrap(), arch, None).unwrap();
         let asked: DelaySpec = "device=0/30000/distance".parse().unwrap();
         let time = SimulatedTime {
-            instruction_ps: 250,
+            instruction_ps: Some(250),
             window_ns: Some(40),
             seed: 7,
             jumps_when_idle: true,

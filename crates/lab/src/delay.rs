@@ -41,6 +41,9 @@ use nearfar_machine::{
 
 use crate::design::Design;
 
+/// Picoseconds of an instruction where nothing else is known of the machine: two a nanosecond.
+const INSTRUCTION_PS: u32 = 500;
+
 /// The plugin with its configuration for one guest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DelaySetup {
@@ -93,7 +96,11 @@ pub fn setup(
     if let Some(time) = &mut setup.time {
         let chosen = || window_ns(asked.as_ref().map(Asked::transfer));
         let window_ns = *time.window_ns.get_or_insert_with(chosen);
-        let (speed, window) = (time.instruction_ps, u64::from(window_ns) * 1000);
+        let own = design.timing.as_ref().and_then(|it| it.instruction_ps);
+        let speed = *time
+            .instruction_ps
+            .get_or_insert(own.unwrap_or(INSTRUCTION_PS));
+        let window = u64::from(window_ns) * 1000;
         let (seed, jumps) = (time.seed, u8::from(time.jumps_when_idle));
         let disk = time.disk_ns.unwrap_or(0);
         let _ = writeln!(config, "time {speed} {window} {seed} {jumps} {disk}");
@@ -127,7 +134,7 @@ pub fn setup(
 fn window_ns(transfer: Option<LineDelay>) -> u32 {
     /// Shorter than what programs wait for each other where lines cost nothing, such as a held lock.
     const LONGEST: u32 = 200;
-    let all = transfer.into_iter().flat_map(LineDelay::by_class);
+    let all = transfer.iter().flat_map(LineDelay::by_class);
     let shortest = all.filter(|ns| *ns > 0).min();
     shortest.map_or(LONGEST, |ns| (ns / 2).clamp(1, LONGEST))
 }
@@ -200,12 +207,15 @@ fn transfers_by_distance(delays: &Delays) -> Vec<(&PairDelay, u32)> {
         pairs.filter(|pair| !pair.is_local())
     };
     let nearest = others().map(|pair| pair.distance).min();
-    let transfer = delays.transfer.by_node;
-    let Some(nearest) = nearest.filter(|_| transfer.is_by_distance) else {
-        return Vec::new();
+    let (transfer, by_node) = (&delays.transfer, delays.transfer.by_node);
+    let ns = |pair: &PairDelay| {
+        let nearest = nearest.filter(|_| by_node.is_by_distance);
+        let in_proportion = |nearest| in_proportion(by_node, pair.distance, nearest);
+        transfer.at(pair.distance).or(nearest.map(in_proportion))
     };
-    let with_ns = |pair: &'_ PairDelay| in_proportion(transfer, pair.distance, nearest);
-    others().map(|pair| (pair, with_ns(pair))).collect()
+    others()
+        .filter_map(|pair| Some((pair, ns(pair)?)))
+        .collect()
 }
 
 /// The delay between nodes at a distance, where the least distance between two nodes is `nearest`.

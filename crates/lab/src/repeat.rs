@@ -100,6 +100,7 @@ mod tests {
         );
         let time = SimulatedTime {
             seed: 7,
+            instruction_ps: Some(500),
             window_ns: Some(200),
             ..SimulatedTime::default()
         };

@@ -6,7 +6,7 @@ use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelayError, DelaySetup, DelaySpec, DelaySpecError, far_for_ratio};
 use nearfar_lab::design::Design;
 use nearfar_machine::{
-    Bandwidth, CacheModel, DelayFault, Distance, Latency, NodeId, SimulatedTime, Timing,
+    Bandwidth, CacheModel, DelayFault, Distance, Latency, LineDelay, NodeId, SimulatedTime, Timing,
 };
 use nearfar_sources::{Request, Want, read};
 use proptest::prelude::*;
@@ -146,6 +146,43 @@ fn bandwidth_becomes_picoseconds_a_line_and_needs_simulated_time() {
 }
 
 #[test]
+fn lines_of_other_nodes_take_what_their_distance_takes() {
+    // Distances 16, 25, 32 and 33.
+    let made = setup(FOUR, "transfer=25/90/16:110/32:190").unwrap();
+    let pairs = |from: &str| -> Vec<String> {
+        let lines = made.config.lines();
+        let pairs =
+            lines.filter_map(|line| line.strip_prefix("transfer_pair ")?.strip_prefix(from));
+        pairs.map(|pair| pair.trim().to_owned()).collect()
+    };
+    assert_eq!(pairs("0"), ["1 110", "2 190", "3 190"]);
+    assert!(
+        made.config.contains("\ntransfer 25 90 110\n"),
+        "{}",
+        made.config
+    );
+    let delays = made.delays.unwrap();
+    assert_eq!(delays.transfer.to_string(), "25/90/16:110/32:190");
+    let spec = delay::spec_of(&delays, false);
+    assert!(spec.contains("transfer=25/90/16:110/32:190"), "{spec}");
+    for wrong in [
+        "25/16:",
+        "25/90/32:5/16:5",
+        "25/90/16:5/16:6",
+        "16:5",
+        "1/2/3/16:5",
+        "25/16:5/distance",
+    ] {
+        assert!(wrong.parse::<LineDelay>().is_err(), "{wrong}");
+    }
+    let unknown = setup(FOUR, "transfer=90/16:110/21:190");
+    assert!(
+        matches!(unknown, Err(DelayError::UnknownDistance { .. })),
+        "{unknown:?}"
+    );
+}
+
+#[test]
 fn a_machine_in_simulated_time_has_its_own_figures() {
     let mut machine = read(&Request::source(FOUR.to_owned(), Want::audit())).unwrap();
     let latency = |cpu, memory, ns| Latency {
@@ -158,6 +195,7 @@ fn a_machine_in_simulated_time_has_its_own_figures() {
         cache: Some("1M/8/20".parse().unwrap()),
         transfer: Some("25/90/190".parse().unwrap()),
         bandwidth: Bandwidth::default(),
+        instruction_ps: Some(400),
         sources: Vec::new(),
     });
     let design = Design::with_firmware(&machine, Arch::X86_64, None).unwrap();
@@ -167,6 +205,8 @@ fn a_machine_in_simulated_time_has_its_own_figures() {
     };
     let time = Some(SimulatedTime::default());
     let own = of("auto", time);
+    assert!(own.config.contains("\ntime 400 "), "{}", own.config);
+    assert_eq!(own.time.unwrap().instruction_ps, Some(400));
     // Derived from the distance where there is no figure.
     assert_eq!(delays(&own)[..3], ["0 0 81", "0 1 139", "0 2 250"]);
     assert!(own.config.contains("\ncache 1048576 8 20\n"));

@@ -7,12 +7,23 @@ use std::path::PathBuf;
 use crate::differences::differences;
 use nearfar_lab::Arch;
 use nearfar_lab::design::{Design, MemoryRange};
+use nearfar_lab::scale::scaled;
 use nearfar_machine::Acceleration;
 use nearfar_machine::{Known, Machine, NodeId};
 use nearfar_sources::{Request, Want, gallery, read, synthetic};
 
+/// With as much memory as the smallest address space of a guest has room for.
 fn machine(name: &str) -> Machine {
-    read(&Request::source(name, Want::all())).unwrap()
+    let machine = read(&Request::source(name, Want::all())).unwrap();
+    let bytes: u64 = machine
+        .nodes
+        .iter()
+        .filter_map(|node| node.total_bytes())
+        .sum();
+    match bytes > 512 << 30 {
+        true => scaled(&machine, "memory=96G".parse().unwrap()).unwrap(),
+        false => machine,
+    }
 }
 
 fn design(machine: &Machine, arch: Arch) -> Design {

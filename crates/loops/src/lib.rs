@@ -3,6 +3,7 @@
 //! None of them is generic or inlined into its caller: what runs is what was compiled here.
 
 pub mod access;
+pub mod additions;
 pub mod chase;
 pub mod hand_over;
 pub mod vectors;

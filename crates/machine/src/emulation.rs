@@ -57,10 +57,10 @@ pub struct EmulatedGuest {
 }
 
 /// Time that passes with the instructions a guest executes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct SimulatedTime {
-    /// Picoseconds that each instruction of a CPU takes.
-    pub instruction_ps: u32,
+    /// Picoseconds that each instruction of a CPU takes; `None` until it is known what the machine's take.
+    pub instruction_ps: Option<u32>,
     /// Nanoseconds that a CPU may be ahead of another; `None` until it is known how soon another CPU's line arrives.
     pub window_ns: Option<u32>,
     /// Chooses which CPU is first among equals.
@@ -71,18 +71,6 @@ pub struct SimulatedTime {
     /// Nanoseconds that an emulated disk takes for a request; `None` where it is the host's disk, which answers when it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_ns: Option<u32>,
-}
-
-impl Default for SimulatedTime {
-    fn default() -> Self {
-        Self {
-            instruction_ps: 500,
-            window_ns: None,
-            seed: 0,
-            jumps_when_idle: false,
-            disk_ns: None,
-        }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -143,13 +131,24 @@ fn is_zero(ns: &u32) -> bool {
 }
 
 /// The delay of a line that another CPU has written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LineDelay {
     /// From a CPU of the same last-level cache; `None` as from another cache of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_cache_ns: Option<u32>,
     #[serde(flatten)]
     pub by_node: NodeDelay,
+    /// From another node by its distance, ascending; a distance that is not among them takes what the nearest of them takes. Empty
+    /// where `by_node` says it for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_distance: Vec<DistanceDelay>,
+}
+
+/// The delay between two nodes at a distance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DistanceDelay {
+    pub distance: Distance,
+    pub ns: u32,
 }
 
 /// As from another cache of the node.
@@ -158,6 +157,7 @@ impl From<NodeDelay> for LineDelay {
         Self {
             same_cache_ns: None,
             by_node,
+            by_distance: Vec::new(),
         }
     }
 }
@@ -204,8 +204,15 @@ impl Bandwidth {
 }
 
 impl LineDelay {
+    /// Between nodes at a distance, where each distance has a delay of its own.
+    pub fn at(&self, distance: Distance) -> Option<u32> {
+        let all = self.by_distance.iter();
+        let nearest = all.min_by_key(|it| it.distance.0.abs_diff(distance.0));
+        nearest.map(|it| it.ns)
+    }
+
     /// Nanoseconds from a CPU of the same last-level cache, of another one of the node, of another node.
-    pub fn by_class(self) -> [u32; 3] {
+    pub fn by_class(&self) -> [u32; 3] {
         let NodeDelay {
             same_node_ns,
             other_node_ns,

@@ -49,9 +49,9 @@ pub use device_use::{TaskFiles, UseKind, UsedFiles};
 pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
-    Acceleration, Bandwidth, CacheModel, DelayFault, Delays, EmulatedGuest, Emulation, LineDelay,
-    MAX_DELAY_NS, NodeDelay, NodeLimits, NodeLimitsError, NodeLimitsFault, PairDelay,
-    SimulatedTime, delay_digits, delay_nanoseconds, megabytes,
+    Acceleration, Bandwidth, CacheModel, DelayFault, Delays, DistanceDelay, EmulatedGuest,
+    Emulation, LineDelay, MAX_DELAY_NS, NodeDelay, NodeLimits, NodeLimitsError, NodeLimitsFault,
+    PairDelay, SimulatedTime, delay_digits, delay_nanoseconds, megabytes,
 };
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};

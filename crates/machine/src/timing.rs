@@ -18,6 +18,9 @@ pub struct Timing {
     pub transfer: Option<LineDelay>,
     #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
     pub bandwidth: Bandwidth,
+    /// Picoseconds of an instruction that waits for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction_ps: Option<u32>,
     /// Where the figures come from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
@@ -44,6 +47,7 @@ impl Timing {
             cache: self.cache.or(other.cache),
             transfer: self.transfer.or(other.transfer),
             bandwidth: self.bandwidth.or(other.bandwidth),
+            instruction_ps: self.instruction_ps.or(other.instruction_ps),
             ..self
         }
     }

@@ -325,6 +325,26 @@ fn without_xps_every_cpu_gets_the_queue_nearest_to_it() {
 }
 
 #[test]
+fn siblings_send_through_the_queue_of_their_core() {
+    let mut machine = two_nodes();
+    for cpu in &mut machine.cpus {
+        cpu.core = Some(CpuId(cpu.id.0 & !1));
+    }
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 6]);
+    let transmit = &mut list(&mut machine.networks)[0].transmit;
+    transmit[0].xps = Known::Yes(set("4-5"));
+    transmit[1].xps = Known::Yes(set("0"));
+    let found = findings(&machine);
+    assert!(
+        found.contains(r#""queue":1,"cpus":"2-3,6-7""#)
+            && found.contains(r#""queue":0,"cpus":"0-1,4-5""#),
+        "{found}"
+    );
+    let reason = "CPUs 4-5 may send through it. Once the other queues are fixed, CPUs 0-1 have no nearer one.";
+    assert!(found.contains(reason), "{found}");
+}
+
+#[test]
 fn one_transmit_queue_has_no_xps_and_needs_none() {
     let mut machine = two_nodes();
     add_nic(&mut machine, "eth0", NIC, Some(1), &[4]);

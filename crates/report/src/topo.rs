@@ -8,6 +8,7 @@ pub(crate) mod marks;
 pub(crate) mod nodes;
 mod paths;
 mod svg;
+mod timing;
 pub(crate) mod unknown;
 
 use nearfar_machine::Machine;
@@ -30,6 +31,7 @@ pub fn document(machine: &Machine) -> Document {
     let mut out = head(machine);
     nodes::section(machine, &mut out);
     distances::section(machine, &mut out);
+    timing::section(machine, &mut out);
     cpus::section(machine, &mut out);
     devices::section(machine, &mut out);
     paths::sections(machine, &mut out);

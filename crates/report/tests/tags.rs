@@ -87,7 +87,7 @@ fn the_page_has_scenarios_findings_and_steals() {
 fn a_run_without_samples_claims_nothing() {
     let mut stored = stored::case_3();
     stored.samples.clear();
-    stored.cells = nearfar_runs::summarise(&stored.detail.plan, &stored.detail.metrics, &[]);
+    stored.cells = nearfar_runs::summarise(&stored.detail, &[]);
     let text = own(&stored).text.to_text(&Style::default());
     assert!(
         text.contains("no round has a sample of both cells"),

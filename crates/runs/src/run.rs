@@ -187,6 +187,13 @@ pub struct Detail {
 }
 
 impl Detail {
+    /// Which block a round is in, from 0; `None` where samples were taken without time between them.
+    pub fn block(&self, round: u32) -> Option<u32> {
+        let rounds = self.parameters[ROUNDS_PER_BLOCK].as_u64()?;
+        let block = u64::from(round.saturating_sub(1)).checked_div(rounds)?;
+        u32::try_from(block).ok()
+    }
+
     /// The machine that took the samples of a cell; `None` where the run's own did.
     pub fn target(&self, cell: &Cell) -> Option<&RunTarget> {
         let has = |(factor, level)| cell.level(factor) == Some(level);

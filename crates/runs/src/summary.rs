@@ -6,8 +6,8 @@ use nearfar_statistics::{Interval, Moments, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Cell;
-use crate::metric::{Metric, MetricValue, Quantiles};
-use crate::run::Sample;
+use crate::metric::{MetricValue, Quantiles};
+use crate::run::{Detail, Sample};
 
 /// What the samples of one cell say together.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -80,9 +80,9 @@ pub fn counted(said: impl IntoIterator<Item = impl Into<String>>) -> Vec<Counted
 }
 
 /// Sums a run's samples up by cell, in the order of the plan; cells that are only in samples come last.
-pub fn summarise(plan: &[Cell], metrics: &[Metric], samples: &[Sample]) -> Vec<CellSummary> {
-    let mut cells: Vec<&Cell> = plan.iter().collect();
-    let planned: BTreeSet<&Cell> = plan.iter().collect();
+pub fn summarise(detail: &Detail, samples: &[Sample]) -> Vec<CellSummary> {
+    let mut cells: Vec<&Cell> = detail.plan.iter().collect();
+    let planned: BTreeSet<&Cell> = detail.plan.iter().collect();
     let others: BTreeSet<&Cell> = samples
         .iter()
         .map(|sample| &sample.cell)
@@ -95,11 +95,11 @@ pub fn summarise(plan: &[Cell], metrics: &[Metric], samples: &[Sample]) -> Vec<C
     }
     cells
         .into_iter()
-        .map(|cell| of_cell(cell, metrics, by_cell.get(cell).map_or(&[], Vec::as_slice)))
+        .map(|cell| of_cell(cell, detail, by_cell.get(cell).map_or(&[], Vec::as_slice)))
         .collect()
 }
 
-fn of_cell(cell: &Cell, metrics: &[Metric], samples: &[&Sample]) -> CellSummary {
+fn of_cell(cell: &Cell, detail: &Detail, samples: &[&Sample]) -> CellSummary {
     let failed = samples.iter().filter(|sample| sample.failed.is_some());
     let failed = failed.count();
     CellSummary {
@@ -110,17 +110,24 @@ fn of_cell(cell: &Cell, metrics: &[Metric], samples: &[&Sample]) -> CellSummary 
             .filter(|sample| !sample.warnings.is_empty())
             .count(),
         failed,
-        metrics: metrics
+        metrics: detail
+            .metrics
             .iter()
-            .map(|metric| of_metric(&metric.name, samples))
+            .map(|metric| of_metric(&metric.name, detail, samples))
             .collect(),
     }
 }
 
-fn of_metric(name: &str, samples: &[&Sample]) -> MetricSummary {
-    let values = || samples.iter().filter_map(|sample| sample.values.get(name));
-    let numbers: Vec<f64> = values().map(MetricValue::number).collect();
-    let histograms = values().filter_map(|value| match value {
+fn of_metric(name: &str, detail: &Detail, samples: &[&Sample]) -> MetricSummary {
+    let values = samples
+        .iter()
+        .filter_map(|sample| Some((sample, sample.values.get(name)?)));
+    let values: Vec<_> = values.collect();
+    let numbers: Vec<f64> = values.iter().map(|(_, value)| value.number()).collect();
+    let blocks = values
+        .iter()
+        .map(|(sample, value)| (detail.block(sample.round), value.number()));
+    let histograms = values.iter().filter_map(|(_, value)| match value {
         MetricValue::Histogram(histogram) => Some(histogram.clone()),
         _ => None,
     });
@@ -128,7 +135,7 @@ fn of_metric(name: &str, samples: &[&Sample]) -> MetricSummary {
         merged.merge(&histogram);
         merged
     });
-    let summary = Summary::of(&numbers);
+    let summary = Summary::of_blocks(&blocks.collect::<Vec<_>>());
     MetricSummary {
         metric: name.to_owned(),
         samples: numbers.len(),

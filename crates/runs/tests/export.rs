@@ -48,7 +48,7 @@ fn columns_of_different_runs_are_put_together() {
         .map(|column| column.name.as_str())
         .collect();
     let of_all =
-        "run label experiment host kernel emulated sample round started_at failed warnings";
+        "run label experiment host kernel emulated sample round block started_at failed warnings";
     let expected = format!(
         "{of_all} memory Depth elapsed_s done detail_elapsed_s faults_minor long pages_0 pages_1"
     );
@@ -92,7 +92,7 @@ fn csv_quotes_what_needs_it() {
         "{text}"
     );
     assert!(
-        lines[1].contains(",,1,1,1250000000.0,,another process ran,0,,1.5,"),
+        lines[1].contains(",,1,1,,1250000000.0,,another process ran,0,,1.5,"),
         "{text}"
     );
     assert!(lines[2].contains(",it died,,1,"), "{text}");
@@ -135,7 +135,7 @@ fn a_run_without_samples_is_a_table_without_rows() {
     let mut store = given.store();
     let run = given.begin(&mut store, "probe", None);
     let table = Table::of(&[store.whole(run).unwrap()]).unwrap();
-    assert_eq!((table.rows, table.columns.len()), (0, 11));
+    assert_eq!((table.rows, table.columns.len()), (0, 12));
     let mut out = Vec::new();
     write_parquet(&table, &mut out).unwrap();
     assert!(rows(out).is_empty());

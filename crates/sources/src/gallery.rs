@@ -20,9 +20,11 @@ const MACHINES: &[(&str, &str)] = machines![
     "cxl-memory-only",
     "database-host",
     "eight-node-ring",
+    "epyc-7742",
     "fake-nodes",
     "five-nodes",
     "kunpeng",
+    "kunpeng-4826",
     "nvme-two-controllers",
     "powerpc-case1",
     "powerpc-case1-after",
@@ -31,6 +33,10 @@ const MACHINES: &[(&str, &str)] = machines![
     "sub-numa-clusters",
     "two-node",
     "x86-case1",
+    "xeon-6242",
+    "xeon-8180",
+    "xeon-8269cy-snc",
+    "xeon-e7-4870",
 ];
 
 /// All machines of the gallery, by name.

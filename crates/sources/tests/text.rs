@@ -590,6 +590,16 @@ fn mlc_has_nodes_and_what_accesses_take() {
         (Some(113_000), Some(34_500))
     );
     assert_eq!(timing.transfer.unwrap().to_string(), "49/112");
+    // Versions up to 3.1.
+    let older = read(&whole.replace("Remote Socket L2->L2", "Remote Socket LLC->LLC"));
+    assert_eq!(
+        older.timing.unwrap().transfer.unwrap().to_string(),
+        "49/112"
+    );
+    let sockets = "Measuring idle latencies (in ns)...\n\tMemory node\nSocket\t     0\t     1\t\n     \
+                   0\t 70.6\t 113.5\t\n     1\t 113.9\t 71.7\n";
+    let timing = read(sockets).timing.unwrap();
+    assert_eq!(timing.latency_ns(NodeId(1), NodeId(0)), Some(114));
     // Cut after the first row: the rest is unknown.
     let cut = MLC.rsplit_once("       1 ").unwrap().0;
     assert_eq!(read(cut).timing.unwrap().latencies.len(), 2);

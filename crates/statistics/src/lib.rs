@@ -24,7 +24,7 @@ mod summary;
 
 pub use moments::Moments;
 pub use rank::spearman;
-pub use summary::{Figures, Interval, Summary};
+pub use summary::{Figures, Interval, Summary, block_medians};
 
 /// How sure every confidence interval is.
 pub const CONFIDENCE: f64 = 0.95;

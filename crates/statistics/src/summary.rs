@@ -87,6 +87,32 @@ impl Summary {
             outliers,
         })
     }
+
+    /// The same for samples of blocks: the median is that of the blocks' medians, and the interval is theirs; quartiles and outliers
+    /// are those of all samples.
+    pub fn of_blocks(samples: &[(Option<u32>, f64)]) -> Option<Self> {
+        let values: Vec<f64> = samples.iter().map(|it| it.1).collect();
+        let blocks = Self::of(&block_medians(samples.iter().copied()))?;
+        Some(Self {
+            median: blocks.median,
+            confidence: blocks.confidence,
+            ..Self::of(&values)?
+        })
+    }
+}
+
+/// Samples that were taken in blocks with time between them, by block: what disturbs the machine for a while changes all samples of a
+/// block, so that the median of a block counts as one. Each sample without a block counts by itself.
+pub fn block_medians(samples: impl IntoIterator<Item = (Option<u32>, f64)>) -> Vec<f64> {
+    let mut blocks: Vec<(Option<u32>, Vec<f64>)> = Vec::new();
+    for (block, value) in samples {
+        match blocks.last_mut() {
+            Some((last, values)) if block.is_some() && *last == block => values.push(value),
+            _ => blocks.push((block, vec![value])),
+        }
+    }
+    let medians = blocks.iter().filter_map(|(_, values)| Summary::of(values));
+    medians.map(|it| it.median).collect()
 }
 
 /// Samples of one thing in the unit that the name of the field gives, and what they say together.
@@ -109,15 +135,21 @@ pub struct Figures {
 impl Figures {
     /// Sums samples up; `None` when there is none.
     pub fn of(samples: Vec<f64>) -> Option<Self> {
+        let blocks: Vec<_> = samples.iter().map(|&sample| (None, sample)).collect();
+        Self::of_blocks(&blocks)
+    }
+
+    /// As [`Summary::of_blocks`].
+    pub fn of_blocks(samples: &[(Option<u32>, f64)]) -> Option<Self> {
         let Summary {
             low,
             median,
             high,
             confidence,
             outliers,
-        } = Summary::of(&samples)?;
+        } = Summary::of_blocks(samples)?;
         Some(Self {
-            samples,
+            samples: samples.iter().map(|it| it.1).collect(),
             median,
             low,
             high,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use nearfar_experiment::Recording;
-use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
+use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_machine::{CpuId, Machine};
 use nearfar_runs::{Better, Metric};
 use nearfar_statistics::Figures;
@@ -64,7 +64,7 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatri
         is_spread: options.is_spread,
     };
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
-    let pairs = run.summaries(&samples.outcome);
+    let pairs = run.summaries(&samples);
     let Streams {
         sources,
         size,
@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn summaries(&self, outcome: &Outcome<Rates>) -> Vec<BandwidthPair> {
+    fn summaries(&self, samples: &Samples<Rates>) -> Vec<BandwidthPair> {
         let Streams {
             machine,
             buffers,
@@ -193,11 +193,12 @@ impl<'a> Run<'a> {
             ..
         } = &self.streams;
         let mut pairs = Vec::new();
-        for (pair, samples) in self.pairs.iter().zip(outcome.by_item()) {
+        for (pair, samples) in self.pairs.iter().zip(samples.by_item()) {
             let (cpu_node, memory_node) = (pair.source.node, buffers.buffers[pair.buffer].node);
             for (index, traffic) in Traffic::ALL.into_iter().enumerate() {
-                let rates = samples.iter().map(|rates| rates[index]).collect();
-                let Some(bytes_per_s) = Figures::of(rates) else {
+                let rates = samples.iter().map(|(block, rates)| (*block, rates[index]));
+                let rates: Vec<_> = rates.collect();
+                let Some(bytes_per_s) = Figures::of_blocks(&rates) else {
                     continue;
                 };
                 pairs.push(BandwidthPair {

@@ -309,26 +309,23 @@ impl<'a> Run<'a> {
     }
 
     fn summaries(&self, samples: &Samples<f64>, buffers: &NodeBuffers) -> Vec<LatencyPair> {
-        let pairs = self.pairs.iter().zip(samples.by_block());
-        let summary = |(pair, blocks): (&Pair, Vec<Vec<&f64>>)| {
-            let samples_ns: Vec<f64> = blocks.iter().flatten().map(|&&ns| ns).collect();
-            let median = |block: &Vec<&f64>| {
-                let block: Vec<f64> = block.iter().map(|&&ns| ns).collect();
-                Summary::of(&block).map(|it| it.median)
-            };
-            // What disturbs one sample of a block disturbs all of them.
-            let blocks: Vec<f64> = blocks.iter().filter_map(median).collect();
-            let summary = Summary::of(&samples_ns)?;
+        let pairs = self.pairs.iter().zip(samples.by_item());
+        let summary = |(pair, samples): (&Pair, Vec<(Option<u32>, &f64)>)| {
+            let samples: Vec<_> = samples
+                .into_iter()
+                .map(|(block, &ns)| (block, ns))
+                .collect();
+            let summary = Summary::of_blocks(&samples)?;
             let memory_node = buffers.buffers[pair.buffer].node;
             Some(LatencyPair {
                 cpu_node: pair.cpu_node,
                 memory_node,
                 cpu: pair.cpu,
-                samples_ns,
+                samples_ns: samples.iter().map(|it| it.1).collect(),
                 median_ns: summary.median,
                 low_ns: summary.low,
                 high_ns: summary.high,
-                confidence_ns: Summary::of(&blocks)?.confidence,
+                confidence_ns: summary.confidence,
                 outliers: summary.outliers,
                 distance: self.machine.distance(pair.cpu_node, memory_node),
             })

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::Recording;
-use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
+use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_runs::{Better, Cell, Metric};
 use nearfar_statistics::Figures;
@@ -85,7 +85,7 @@ pub(crate) fn measure_on(
         is_spread: options.is_spread,
     };
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
-    let pairs = run.summaries(&samples.outcome);
+    let pairs = run.summaries(&samples);
     let mut warnings: Vec<Warning> = conditions::governor(machine).into_iter().collect();
     warnings.extend(Ticks::now().warnings_since(&ticks, cpus.iter()));
     let times = pairs
@@ -214,14 +214,15 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn summaries(&mut self, outcome: &Outcome<f64>) -> Vec<TransferPair> {
+    fn summaries(&mut self, samples: &Samples<f64>) -> Vec<TransferPair> {
         let machine = self.hand_overs.machine;
         let mut pairs = Vec::new();
-        for (item, samples) in outcome.by_item().into_iter().enumerate() {
-            if outcome.excluded.contains(&item) {
+        for (item, of_item) in samples.by_item().into_iter().enumerate() {
+            if samples.outcome.excluded.contains(&item) {
                 continue;
             }
-            let Some(round_trip_ns) = Figures::of(samples.into_iter().copied().collect()) else {
+            let of_item: Vec<_> = of_item.iter().map(|&(block, &ns)| (block, ns)).collect();
+            let Some(round_trip_ns) = Figures::of_blocks(&of_item) else {
                 let reason =
                     "no sample ended in time: the two CPUs did not run side by side for long";
                 self.exclude(item, reason.to_owned());

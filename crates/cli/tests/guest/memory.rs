@@ -1,6 +1,7 @@
 //! A memory system in nanoseconds, end to end: a described machine with two last-level caches in each node, measured by `bench latency`
 //! in a guest of it. Latency, bandwidth and transfers are those of the description, whatever else the host does.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::guests;
@@ -27,12 +28,16 @@ transfer = "25/90/190"
 bandwidth = 20
 link = 10
 stream = 12
+instruction = 0.1
 sources = ["a machine of this test"]
 "#;
-/// Loads of one CPU, lines handed over, then streams of all CPUs of node 0.
+/// Loads of one CPU, lines handed over, then streams of all CPUs of node 0; and all that again into a snapshot.
 const MEASURE: &str = "latency='bench latency --from 0 --no-store --format json';
     $0 $latency --what latency --what transfer --all-cpus --buffer 64M --samples 7 --budget 2 && \
-     $0 $latency --what bandwidth --samples 1 --budget 0.1";
+     $0 $latency --what bandwidth --samples 1 --budget 0.1 && \
+     $0 snapshot --with-timing=1 --no-tasks -o /results/machine.nearfar";
+const MEASURE_AGAIN: &str =
+    "$0 bench latency --from 0 --no-store --format json --what latency --samples 7 --budget 1";
 
 fn median(pair: &Value, what: &str) -> f64 {
     pair[what]["median"].as_f64().unwrap()
@@ -46,20 +51,25 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("machine.toml");
     std::fs::write(&file, MACHINE).unwrap();
-    let mut command = Command::new(NEARFAR);
-    command.args(["lab", "run", "--arch", "x86_64", "--machine"]);
-    command.arg(&file).args(guests::IN_TIME);
-    // Fast instructions, so that what is measured is memory.
-    command.args(["--time", "instruction=0.1", "--delay", "auto", "--"]);
-    command.args(["sh", "-c", MEASURE, NEARFAR]);
-    let output = guests::output(&mut command);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let answers = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let answers: Vec<Value> = answers.collect::<Result<_, _>>().unwrap();
+    let measured = |machine: &Path, script: &str| -> Vec<Value> {
+        let mut command = Command::new(NEARFAR);
+        command.args(["lab", "run", "--arch", "x86_64", "--machine"]);
+        command.arg(machine).args(guests::IN_TIME);
+        command.args(["--time", "simulated", "--delay", "auto", "--results"]);
+        command.arg(folder.path());
+        command.args(["--", "sh", "-c", script, NEARFAR]);
+        let output = guests::output(&mut command);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        let answers = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        answers.collect::<Result<_, _>>().unwrap()
+    };
+    let answers = measured(&file, MEASURE);
     let [first, second] = &answers[..] else {
         panic!("{answers:?}");
     };
+    // Fast instructions, so that what is measured is memory.
+    assert_eq!(first["emulation"]["simulated_time"]["instruction_ps"], 100);
     assert_eq!(first["emulation"]["simulated_time"]["window_ns"], 12);
 
     for pair in first["latency"]["pairs"].as_array().unwrap() {
@@ -94,5 +104,20 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
         let gb = median(pair, "bytes_per_s") / 1e9;
         println!("{} {expected} GB/s: {gb}", pair["traffic"]);
         assert!((gb / expected - 1.0).abs() < 0.05, "{pair}");
+    }
+
+    // A guest of the guest's snapshot is as fast as the guest.
+    let again = measured(&folder.path().join("machine.nearfar"), MEASURE_AGAIN);
+    let delays = &again[0]["emulation"]["delays"];
+    for (key, expected) in [("memory_mb_per_s", 20_000.0), ("link_mb_per_s", 10_000.0)] {
+        let limit = delays["bandwidth"][key].as_f64().unwrap();
+        assert!((limit / expected - 1.0_f64).abs() < 0.05, "{delays}");
+    }
+    assert_eq!(delays["cache"]["bytes"], 1 << 20);
+    let latencies = |answer: &Value| answer["latency"]["pairs"].as_array().unwrap().clone();
+    for (first, again) in latencies(first).iter().zip(latencies(&again[0])) {
+        let ns = |pair: &Value| pair["median_ns"].as_f64().unwrap();
+        println!("latency {} ns, then {}", ns(first), ns(&again));
+        assert!((ns(&again) / ns(first) - 1.0).abs() < 0.03, "{again}");
     }
 }

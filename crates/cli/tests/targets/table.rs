@@ -943,6 +943,7 @@ pub const NO_TARGETS: &[&str] = &[
     "bench io trace",
     "bench io null-queues",
     "bench io null-delay-us",
+    "snapshot with_timing",
     // Names of what a run has; tests/compare.rs has runs.
     "compare baseline",
     "compare by",

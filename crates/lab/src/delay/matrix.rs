@@ -34,7 +34,9 @@ pub(super) fn pairs(
         }
     }
     let known: BTreeSet<u32> = pairs.iter().map(|pair| pair.distance.0).collect();
-    for &(wanted, _) in &asked.distances {
+    let transfer = asked.transfer();
+    let of_lines = transfer.by_distance.iter().map(|it| it.distance);
+    for wanted in asked.distances.iter().map(|it| it.0).chain(of_lines) {
         if !known.contains(&wanted.0) {
             let known = known.into_iter().collect();
             return Err(DelayError::UnknownDistance { wanted, known });

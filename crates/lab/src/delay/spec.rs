@@ -98,8 +98,8 @@ impl Asked {
             other_node_ns: scaled(other),
             is_by_distance: false,
         };
-        let known = self.transfer.or(self.own.transfer);
-        known.unwrap_or(derived.into())
+        let known = self.transfer.as_ref().or(self.own.transfer.as_ref());
+        known.cloned().unwrap_or(derived.into())
     }
 
     /// The delay derived from a distance: `distance / 10 x 100 ns x scale`, with the base made up for.
@@ -163,7 +163,7 @@ impl FromStr for DelaySpec {
     type Err = DelaySpecError;
 
     /// `off`, `auto`, or items with commas between: `scale=4`, `base=200`, `near=400`, `far=800`, `20=900`, `0-1=800`,
-    /// `0:1=800`, `cache=4M/16`, `cache=4M/16/20`, `transfer=500/2000`, `transfer=100/500/2000`, `transfer=500/2000/distance`,
+    /// `0:1=800`, `cache=4M/16`, `cache=4M/16/20`, `transfer=500/2000`, `transfer=100/500/2000`, `transfer=500/2000/distance`, `transfer=500/12:600/32:2000`,
     /// `bandwidth=20`, `link=10.5`, `stream=12`, `device=0/30000`.
     fn from_str(text: &str) -> Result<Self, DelaySpecError> {
         match text {

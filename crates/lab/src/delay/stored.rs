@@ -6,7 +6,8 @@ use nearfar_machine::{Delays, Distance, PairDelay};
 
 use super::spec::Asked;
 
-/// As short as it can be: what is derived without being asked for is left out.
+/// As short as it can be: what is derived without being asked for is left out. In simulated time a machine may have figures of its
+/// own, and a scale says that they are not meant.
 pub fn spec_of(delays: &Delays, is_simulated: bool) -> String {
     let derived = Asked::default().on(is_simulated, None);
     let is_derived =
@@ -25,6 +26,9 @@ pub fn spec_of(delays: &Delays, is_simulated: bool) -> String {
         items.push(delays.bandwidth.to_string());
     }
     items.extend(delays.device.map(|device| format!("device={device}")));
+    if is_simulated {
+        items.insert(0, "scale=1".to_owned());
+    }
     match items.is_empty() {
         true => "auto".to_owned(),
         false => items.join(","),

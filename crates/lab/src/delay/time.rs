@@ -68,7 +68,7 @@ impl FromStr for TimeSpec {
             match key {
                 "instruction" => {
                     let ns = within("instruction", "nanoseconds from 0.001 to 1000", 1000.0)?;
-                    time.instruction_ps = (ns * 1000.0).round() as u32;
+                    time.instruction_ps = Some((ns * 1000.0).round() as u32);
                 }
                 "window" => {
                     let ns = within("window", "nanoseconds from 1 to 1000000", 1e6)?;
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_value_is_read_as_it_is_shown() {
         let time = SimulatedTime {
-            instruction_ps: 250,
+            instruction_ps: Some(250),
             window_ns: Some(40),
             seed: 7,
             jumps_when_idle: true,

@@ -52,12 +52,13 @@ impl fmt::Display for SimulatedTime {
             jumps_when_idle,
             disk_ns,
         } = self;
-        let instruction_ns = f64::from(*instruction_ps) / 1000.0;
-        write!(f, "instruction={instruction_ns}")?;
-        if let Some(ns) = window_ns {
-            write!(f, ",window={ns}")?;
+        if let Some(ps) = instruction_ps {
+            write!(f, "instruction={},", f64::from(*ps) / 1000.0)?;
         }
-        write!(f, ",seed={seed}")?;
+        if let Some(ns) = window_ns {
+            write!(f, "window={ns},")?;
+        }
+        write!(f, "seed={seed}")?;
         if *jumps_when_idle {
             f.write_str(",idle=jump")?;
         }
@@ -146,13 +147,18 @@ impl fmt::Display for CacheModel {
     }
 }
 
-/// As `--delay transfer=` takes it: `25/80/190`, or `80/190` where a node has one cache.
+/// As `--delay transfer=` takes it: `25/80/190`, `80/190` where a node has one cache, `25/80/12:90/32:190` where distances differ.
 impl fmt::Display for LineDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(ns) = self.same_cache_ns {
             write!(f, "{ns}/")?;
         }
-        write!(f, "{}", self.by_node)
+        if self.by_distance.is_empty() {
+            return self.by_node.fmt(f);
+        }
+        write!(f, "{}", self.by_node.same_node_ns)?;
+        let mut all = self.by_distance.iter();
+        all.try_for_each(|it| write!(f, "/{}:{}", it.distance.0, it.ns))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use super::{CacheModel, LineDelay, NodeDelay};
+use super::{CacheModel, DistanceDelay, LineDelay, NodeDelay};
+use crate::id::Distance;
 use crate::size;
 
 /// The longest delay, in nanoseconds: a millisecond.
@@ -18,10 +19,14 @@ pub enum DelayFault {
     Cache,
     #[error("not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
     Node,
-    #[error("not SAME/OTHER such as 500/2000, CACHE/SAME/OTHER, or either with /distance")]
+    #[error(
+        "not SAME/OTHER such as 500/2000, CACHE/SAME/OTHER, either with /distance, or with DISTANCE:NS/DISTANCE:NS for OTHER"
+    )]
     Line,
     #[error("not a number of GB/s between 0.1 and 10000")]
     Bandwidth,
+    #[error("not a number of nanoseconds between 0.001 and 1000")]
+    Instruction,
 }
 
 /// A whole number of nanoseconds up to [`MAX_DELAY_NS`], with or without the unit.
@@ -90,22 +95,55 @@ impl FromStr for NodeDelay {
     }
 }
 
-/// What a [`NodeDelay`] takes, or `100/500/2000`: nanoseconds within a last-level cache first.
+/// What a [`NodeDelay`] takes, or `100/500/2000`: nanoseconds within a last-level cache first. `500/12:600/32:2000` has those
+/// between nodes by their distance.
 impl FromStr for LineDelay {
     type Err = DelayFault;
 
     fn from_str(text: &str) -> Result<Self, DelayFault> {
-        let numbers = text.strip_suffix("/distance").unwrap_or(text);
-        let read = || match numbers.matches('/').count() {
-            2 => {
-                let (first, rest) = text.split_once('/')?;
-                Some(Self {
-                    same_cache_ns: Some(delay_nanoseconds(first)?),
-                    by_node: rest.parse().ok()?,
-                })
-            }
-            _ => Some(text.parse::<NodeDelay>().ok()?.into()),
+        let read = || {
+            let first_distance = text.split('/').position(|part| part.contains(':'));
+            let numbers = text.strip_suffix("/distance").unwrap_or(text);
+            let has_cache = first_distance.unwrap_or(numbers.matches('/').count()) == 2;
+            let (cache, rest) = match has_cache {
+                true => text
+                    .split_once('/')
+                    .map(|(cache, rest)| (Some(cache), rest))?,
+                false => (None, text),
+            };
+            let delay = match first_distance {
+                Some(_) => by_distance(rest)?,
+                None => rest.parse::<NodeDelay>().ok()?.into(),
+            };
+            Some(Self {
+                same_cache_ns: cache.map_or(Some(None), |ns| delay_nanoseconds(ns).map(Some))?,
+                ..delay
+            })
         };
         read().ok_or(DelayFault::Line)
     }
+}
+
+/// `500/12:600/32:2000`, each distance once, ascending.
+fn by_distance(text: &str) -> Option<LineDelay> {
+    let (same, others) = text.split_once('/')?;
+    let other = |text: &str| {
+        let (distance, ns) = text.split_once(':')?;
+        Some(DistanceDelay {
+            distance: Distance(delay_digits(distance)?),
+            ns: delay_nanoseconds(ns)?,
+        })
+    };
+    let by_distance: Vec<DistanceDelay> = others.split('/').map(other).collect::<Option<_>>()?;
+    let by_node = NodeDelay {
+        same_node_ns: delay_nanoseconds(same)?,
+        other_node_ns: by_distance.first()?.ns,
+        is_by_distance: false,
+    };
+    let ascends = by_distance.is_sorted_by(|one, next| one.distance < next.distance);
+    ascends.then_some(LineDelay {
+        same_cache_ns: None,
+        by_node,
+        by_distance,
+    })
 }

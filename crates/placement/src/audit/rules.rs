@@ -87,7 +87,7 @@ pub static RULES: &[Rule] = &[
         title: "transmit queues do not follow the interrupts",
         severity: Severity::Notice,
         explanation: "The CPU that serves a transmit queue's interrupt does not send through that queue (XPS), so one \
-                      CPU sends and another completes.",
+                      CPU sends and another completes. Where one queue is so, the CPUs are shared out among all.",
     },
     Rule {
         id: "rps-mismatch",

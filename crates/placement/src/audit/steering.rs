@@ -162,8 +162,8 @@ impl Nic<'_, '_> {
         }
     }
 
-    /// Every online CPU with the queue whose interrupt is served nearest to it; equally near queues get equal shares, each
-    /// of neighbouring CPUs.
+    /// Every online CPU with the queue whose interrupt is served nearest to it: on its own core, else at the least distance. Equally
+    /// near queues get equal shares of whole cores, each of neighbours.
     fn shared_out(&self, queues: impl Iterator<Item = u32>) -> BTreeMap<u32, CpuSet> {
         let owners: Vec<(u32, CpuId)> = queues
             .filter_map(|queue| Some((queue, self.transmitter(queue)?)))
@@ -174,6 +174,15 @@ impl Nic<'_, '_> {
             .collect();
         let serving: CpuSet = owners.iter().map(|&(_, cpu)| cpu).collect();
         let mut left = self.site.machine.cpu_states.online.difference(&serving);
+        let cores = self.by_core(&left);
+        for &(queue, cpu) in &owners {
+            let Some(core) = cores.get(&self.core(cpu)) else {
+                continue;
+            };
+            let siblings = core.intersection(&left);
+            left = left.difference(&siblings);
+            masks.entry(queue).or_default().extend(siblings.iter());
+        }
         let mut shares: BTreeMap<Vec<u32>, CpuSet> = BTreeMap::new();
         for node in self.site.machine.online_nodes() {
             let cpus = node.known_cpus().intersection(&left);
@@ -192,8 +201,23 @@ impl Nic<'_, '_> {
         *all = all.union(&left);
         shares
             .iter()
-            .for_each(|(queues, cpus)| deal(cpus, queues, &mut masks));
+            .for_each(|(queues, cpus)| deal(self.by_core(cpus).values(), queues, &mut masks));
         masks
+    }
+
+    /// The number of a CPU's core; without one it is a core by itself.
+    fn core(&self, cpu: CpuId) -> CpuId {
+        let described = self.site.machine.cpu(cpu);
+        described.and_then(|it| it.core).unwrap_or(cpu)
+    }
+
+    /// The CPUs of a set by their core.
+    fn by_core(&self, cpus: &CpuSet) -> BTreeMap<CpuId, CpuSet> {
+        let mut cores: BTreeMap<CpuId, CpuSet> = BTreeMap::new();
+        for cpu in cpus.iter() {
+            cores.entry(self.core(cpu)).or_default().extend([cpu]);
+        }
+        cores
     }
 
     fn nearest_queues(&self, node: NodeId, owners: &[(u32, CpuId)]) -> Vec<u32> {
@@ -221,8 +245,19 @@ impl Nic<'_, '_> {
                 "No CPU is set to send through it (XPS is off); CPU {cpu} serves its interrupt."
             )
         } else if mask.contains(cpu) {
+            // Right by itself; the shares of all queues are made together.
+            let (more, fewer) = (expected.difference(mask), mask.difference(&expected));
+            let change = match (more.is_empty(), fewer.is_empty()) {
+                (_, true) => format!("{} have no nearer one", cpus(&more)),
+                (true, false) => format!("{} have one as near or nearer", cpus(&fewer)),
+                (false, false) => format!(
+                    "{} have no nearer one, and {} have one as near or nearer",
+                    cpus(&more),
+                    cpus(&fewer)
+                ),
+            };
             format!(
-                "{} may send through it. Once the other queues are fixed, some have a nearer one.",
+                "{} may send through it. Once the other queues are fixed, {change}.",
                 cpus(mask)
             )
         } else {
@@ -391,16 +426,24 @@ impl Nic<'_, '_> {
     }
 }
 
-/// Gives each queue an equal run of the CPUs.
-fn deal(cpus: &CpuSet, queues: &[u32], masks: &mut BTreeMap<u32, CpuSet>) {
-    let mut rest = cpus.iter();
+/// Gives each queue an equal run of the cores.
+fn deal<'a>(
+    mut cores: impl ExactSizeIterator<Item = &'a CpuSet>,
+    queues: &[u32],
+    masks: &mut BTreeMap<u32, CpuSet>,
+) {
     let (each, left_over) = (
-        cpus.len() / queues.len().max(1),
-        cpus.len() % queues.len().max(1),
+        cores.len() / queues.len().max(1),
+        cores.len() % queues.len().max(1),
     );
     for (position, queue) in queues.iter().enumerate() {
-        let run = rest.by_ref().take(each + usize::from(position < left_over));
-        masks.entry(*queue).or_default().extend(run);
+        let run = cores
+            .by_ref()
+            .take(each + usize::from(position < left_over));
+        masks
+            .entry(*queue)
+            .or_default()
+            .extend(run.flat_map(CpuSet::iter));
     }
 }
 

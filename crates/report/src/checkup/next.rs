@@ -29,12 +29,12 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             "every finding with its evidence and what would fix it",
         ));
     }
-    if let Some(command) = plan_command(&checkup.machine, audit, None, &checkup.made.source) {
-        steps.push(Step {
-            command,
-            does: "the changes that fix them; nothing is changed before nearfar apply",
-        });
-    }
+    steps.extend(plan_step(
+        &checkup.machine,
+        audit,
+        None,
+        &checkup.made.source,
+    ));
     if checkup.unbound.get().is_some_and(unbound::is_slower) {
         let does = "how to keep a task on its node, and release it while that is full";
         steps.push(Step {
@@ -65,6 +65,10 @@ pub(crate) fn plan_command(
     rule: Option<&str>,
     source: &str,
 ) -> Option<String> {
+    plan_step(machine, audit, rule, source).map(|step| step.command)
+}
+
+fn plan_step(machine: &Machine, audit: &Audit, rule: Option<&str>, source: &str) -> Option<Step> {
     let options = PlanOptions {
         rules: rule.map(|rule| vec![rule.to_owned()]),
         ..PlanOptions::default()
@@ -78,22 +82,38 @@ pub(crate) fn plan_command(
         ..options.clone()
     };
     let ways = [
-        ("", options),
-        (" --override-device-node", overriding),
-        (" --iopolicy round-robin", policy),
+        (
+            "",
+            options,
+            "the changes that fix them; nothing is changed before nearfar apply",
+        ),
+        (
+            " --override-device-node",
+            overriding,
+            "the last resort, with what it costs: it taints the kernel and stops the device for a moment",
+        ),
+        (
+            " --iopolicy round-robin",
+            policy,
+            "what another policy would be; measure both under the real load before nearfar apply",
+        ),
     ];
     let has_changes = |options| !plan(machine, audit, options).changes.is_empty();
-    match (ways.iter().find(|(_, options)| has_changes(options)), rule) {
-        (Some((option, _)), rule) => {
+    match (
+        ways.iter().find(|(_, options, _)| has_changes(options)),
+        rule,
+    ) {
+        (Some((option, _, does)), rule) => {
             let rule = rule.map_or_else(String::new, |rule| format!(" --rule {rule}"));
             let command = format!("nearfar plan{rule}{option} {source}");
-            Some(command.trim_end().to_owned())
+            let command = command.trim_end().to_owned();
+            Some(Step { command, does })
         }
         // Some changes are planned only where their rule is asked for.
         (None, None) => {
             let fixed = audit.findings.iter().filter(|it| it.fix.is_some());
             let mut rules = fixed.map(|finding| finding.rule);
-            rules.find_map(|rule| plan_command(machine, audit, Some(rule), source))
+            rules.find_map(|rule| plan_step(machine, audit, Some(rule), source))
         }
         (None, Some(_)) => None,
     }

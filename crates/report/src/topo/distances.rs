@@ -9,7 +9,7 @@ use crate::document::{Document, HeatCell, HeatMap, Scale};
 use crate::style::Role;
 
 /// Tables of more nodes are lists: in a terminal a map of them would be wider than most.
-const MAX_MAP_NODES: usize = 20;
+pub(super) const MAX_MAP_NODES: usize = 20;
 
 /// The section on distances: the kernel's table, and the firmware's where it says something else.
 pub(super) fn section(machine: &Machine, out: &mut Document) {

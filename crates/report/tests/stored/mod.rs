@@ -59,7 +59,7 @@ impl Stored {
         };
         Self {
             run,
-            cells: summarise(&detail.plan, &detail.metrics, &samples),
+            cells: summarise(&detail, &samples),
             detail,
             samples,
         }

@@ -1,8 +1,8 @@
 //! Samples of one or several runs as columns of one type each.
 //!
 //! ```text
-//!  run label experiment host kernel emulated sample round started_at failed warnings │ memory cpu │ elapsed_s │ faults_minor ...
-//!  ─────────────────────────── of every run ──────────────────────────────────────── │ factors ── │ metrics ─ │ details ─
+//!  run label experiment host kernel emulated sample round block started_at failed warnings │ memory cpu │ elapsed_s │ faults_minor ...
+//!  ─────────────────────────── of every run ────────────────────────────────────────────── │ factors ── │ metrics ─ │ details ─
 //! ```
 //!
 //! A metric of histograms is six columns: `latency_ns_count`, `_p50`, `_p90`, `_p99`, `_p999`, `_max`.
@@ -95,7 +95,7 @@ enum Key {
 }
 
 /// The columns of every run, in their order.
-const OF_RUN: [&str; 11] = [
+const OF_RUN: [&str; 12] = [
     "run",
     "label",
     "experiment",
@@ -104,6 +104,7 @@ const OF_RUN: [&str; 11] = [
     "emulated",
     "sample",
     "round",
+    "block",
     "started_at",
     "failed",
     "warnings",
@@ -298,6 +299,7 @@ fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
         emulation.as_ref().map(ToString::to_string).into(),
         sample.number.into(),
         sample.round.into(),
+        whole.detail.block(sample.round).into(),
         sample.started_at_s.into(),
         sample.failed.clone().into(),
         warnings.into(),

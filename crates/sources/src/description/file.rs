@@ -60,6 +60,8 @@ pub(super) struct TimingEntry {
     pub bandwidth: Option<Spanned<f64>>,
     pub link: Option<Spanned<f64>>,
     pub stream: Option<Spanned<f64>>,
+    /// Nanoseconds of an instruction.
+    pub instruction: Option<Spanned<f64>>,
     /// Where the figures come from.
     pub sources: Vec<String>,
 }

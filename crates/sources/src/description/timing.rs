@@ -24,8 +24,19 @@ pub(super) fn read(
             link_mb_per_s: limit(&file.link, "link")?,
             stream_mb_per_s: limit(&file.stream, "stream")?,
         },
+        instruction_ps: part(&file.instruction, "instruction", faults, |&ns| {
+            picoseconds(ns)
+        })?,
         sources: file.sources.clone(),
     })
+}
+
+/// Of nanoseconds of an instruction.
+fn picoseconds(ns: f64) -> Result<u32, DelayFault> {
+    match (0.001..=1000.0).contains(&ns) {
+        true => Ok((ns * 1000.0).round() as u32),
+        false => Err(DelayFault::Instruction),
+    }
 }
 
 fn part<V, T>(

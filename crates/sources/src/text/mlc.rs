@@ -36,11 +36,16 @@ pub(super) const KIND: Kind = Kind {
             &["Numa "],
             r"(?:^|\W)((?:Writer )?Numa [nN]ode(?:\s+\d+)+)\s*$",
         ),
+        // Older versions: rows are sockets, columns memory nodes.
+        Start::new(&["Socket"], r"^\s*(Socket(?:\s+\d+){2,})\s*$"),
         Start::new(
             &["Measuring "],
             r"(Measuring (?:idle|Peak|Memory Bandwidths|Loaded|Maximum|cache-to-cache)\b.*)$",
         ),
-        Start::new(&["L2->L2"], r"((?:Local|Remote) Socket L2->L2 .*)$"),
+        Start::new(
+            &["L2->L2", "LLC->LLC"],
+            r"((?:Local|Remote) Socket (?:L2->L2|LLC->LLC) .*)$",
+        ),
     ],
     goes_on: r"^\s*\d+(?:\s+(?:[\d.]+|-))+\s*$",
     read,
@@ -70,6 +75,7 @@ impl Section {
             ("Measuring idle", Self::Latency),
             ("Measuring Memory Bandwidths", Self::Bandwidth),
             ("Remote Socket L2->L2 HITM", Self::Transfer),
+            ("Remote Socket LLC->LLC HITM", Self::Transfer),
             ("Measuring", Self::Other),
             ("Remote Socket", Self::Other),
         ];
@@ -126,9 +132,13 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     Ok(())
 }
 
-/// The nodes of a heading such as `Writer Numa Node 0 1`.
+/// The nodes of a heading such as `Writer Numa Node 0 1`, or `Socket 0 1` below `Memory node`.
 fn columns(words: &[&str]) -> Option<Vec<u32>> {
-    let start = words.iter().position(|word| *word == "Numa")? + 2;
+    let numa = words.iter().position(|word| *word == "Numa");
+    let start = numa.map_or_else(
+        || (*words.first()? == "Socket").then_some(1),
+        |at| Some(at + 2),
+    )?;
     let columns = words.get(start..)?.iter().map(|word| word.parse().ok());
     let columns: Option<Vec<u32>> = columns.collect();
     columns.filter(|all| !all.is_empty() && all.iter().all(|&id| id <= MAX_NUMBER))
@@ -173,6 +183,7 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
             link_mb_per_s: megabytes(false),
             stream_mb_per_s: None,
         },
+        instruction_ps: None,
         sources: Vec::new(),
     }
 }

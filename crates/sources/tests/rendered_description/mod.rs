@@ -20,6 +20,7 @@ pub fn render(machine: &Machine) -> String {
 
 fn write_all(machine: &Machine, out: &mut String) -> fmt::Result {
     head(machine, out)?;
+    timing(machine, out)?;
     cpus(machine, out)?;
     let packages = node_packages(machine);
     machine
@@ -88,6 +89,34 @@ fn head(machine: &Machine, out: &mut String) -> fmt::Result {
             line(out, "firmware_distances", firmwares)
         }
     }
+}
+
+fn timing(machine: &Machine, out: &mut String) -> fmt::Result {
+    let Some(timing) = &machine.timing else {
+        return Ok(());
+    };
+    writeln!(out, "\n[timing]")?;
+    let nodes = || machine.nodes.iter().map(|node| node.id);
+    let ns = |from, to| {
+        timing
+            .latency_ns(from, to)
+            .map_or("\"-\"".to_owned(), |ns| ns.to_string())
+    };
+    let rows = nodes().map(|from| list(nodes().map(|to| ns(from, to))));
+    line(out, "latency", Some(list(rows)))?;
+    line(out, "cache", timing.cache.map(quoted))?;
+    line(out, "transfer", timing.transfer.as_ref().map(quoted))?;
+    let thousandths = |value: Option<u32>| value.map(|it| f64::from(it) / 1000.0);
+    let limits = timing.bandwidth;
+    line(out, "bandwidth", thousandths(limits.memory_mb_per_s))?;
+    line(out, "link", thousandths(limits.link_mb_per_s))?;
+    line(out, "stream", thousandths(limits.stream_mb_per_s))?;
+    line(out, "instruction", thousandths(timing.instruction_ps))?;
+    line(
+        out,
+        "sources",
+        Some(list(timing.sources.iter().map(quoted))),
+    )
 }
 
 fn agree(machine: &Machine) -> bool {

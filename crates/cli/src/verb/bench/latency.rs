@@ -5,13 +5,14 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{self, Part, SurveyOptions};
+use nearfar_lease::Presence;
 use nearfar_machine::NodeSet;
 use nearfar_sources::{Request, Want};
 
 use crate::args::{Colour, seconds, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::recorded::{RecordArgs, presence};
+use crate::recorded::{RecordArgs, note_others, presence};
 use crate::signals;
 
 /// Measure memory latency and bandwidth from node to node, and cache line transfers from CPU to CPU
@@ -117,8 +118,9 @@ impl Latency {
             nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let options = self.options(machine.origin.emulation.is_some())?;
         let mut recorder = self.record.open()?;
-        let _presence = presence("nearfar bench latency");
-        let measured = survey::measure(&machine, &options).map_err(|error| match error {
+        let presence = presence("nearfar bench latency");
+        let others = presence.as_ref().map(Presence::others).unwrap_or_default();
+        let mut measured = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. }
             | ProbeError::NoCpus { .. }
             | ProbeError::NoMemory { .. }
@@ -126,6 +128,7 @@ impl Latency {
             | ProbeError::BufferTooSmall { .. } => Failure::input(error),
             _ => Failure::refused(error),
         })?;
+        note_others(&mut measured, others, presence.as_ref());
         recorder.keep(&measured, &machine, self.label.as_deref());
         let survey = measured.answer;
         output::print(&match self.format {

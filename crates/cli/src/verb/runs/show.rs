@@ -168,7 +168,7 @@ impl Stored {
         let samples = store.samples(id).map_err(of_store)?;
         Ok(Self {
             run: store.run(id).map_err(of_store)?,
-            cells: summarise(&detail.plan, &detail.metrics, &samples),
+            cells: summarise(&detail, &samples),
             machine: store.machine(id).ok(),
             detail,
             samples,

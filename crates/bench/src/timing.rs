@@ -1,0 +1,278 @@
+//! What accesses take on the live system, measured, as an emulated machine can have it: the section `[timing]` of a machine.
+//!
+//! ```text
+//!  bench latency ──► latencies by pair of nodes
+//!                    line transfers ──► a figure a class: same cache, same node, other node by distance
+//!                    all CPUs of a node read ──► near: its memory, far: a link
+//!  the same with one CPU ──► stream
+//!  chase in half of a last-level cache ──► its hits
+//!  additions that wait for each other ──► an instruction
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nearfar_loops::additions;
+use nearfar_machine::{
+    Bandwidth, CacheModel, Distance, DistanceDelay, Latency, LineDelay, MAX_DELAY_NS, Machine,
+    NodeDelay, NodeSet, Timing,
+};
+use nearfar_statistics::Summary;
+
+use crate::bandwidth::Traffic;
+use crate::latency;
+use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
+use crate::survey::{self, Part, Survey, SurveyOptions};
+use crate::transfer::{Nearness, TransferMatrix};
+
+/// What takes part of the budget: pairs of nodes and CPUs, one CPU's stream, a cache.
+const SHARES: [f64; 3] = [0.75, 0.15, 0.1];
+/// All CPUs of a node together are limited by its memory where they read less than this share of what each alone would.
+const IS_LIMITED: f64 = 0.9;
+/// Additions in a try that times an instruction: some hundred microseconds.
+const ADDITIONS: u64 = 1 << 20;
+const TRIES: usize = 9;
+
+/// Figures of a machine, and what of them is not known.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MeasuredTiming {
+    pub timing: Timing,
+    /// A sentence each: which figure, and why.
+    pub unknown: Vec<String>,
+}
+
+/// Measures on the live system for as long as the budget of the options allows.
+///
+/// # Errors
+/// Those of [`survey::measure`].
+pub fn measure(machine: &Machine, options: &ProbeOptions) -> Result<MeasuredTiming, ProbeError> {
+    check_live(machine)?;
+    let [pairs, stream, cache] = SHARES.map(|share| options.budget.mul_f64(share));
+    let part = |parts: &[Part], threads, budget, only: Option<NodeSet>| {
+        let options = SurveyOptions {
+            parts: parts.to_vec(),
+            threads,
+            all_cpus: false,
+            probe: ProbeOptions {
+                budget,
+                from: only.clone(),
+                to: only,
+                ..options.clone()
+            },
+        };
+        survey::measure(machine, &options).map(|measured| measured.answer)
+    };
+    let all = part(&Part::ALL, None, pairs, None)?;
+    let near = near_node(&all);
+    let one_cpu = match &near {
+        Some(node) => Some(part(
+            &[Part::Bandwidth],
+            Some(1),
+            stream,
+            Some(node.clone()),
+        )?),
+        None => None,
+    };
+    let hit_ns = match near {
+        Some(node) => {
+            let options = ProbeOptions {
+                budget: cache,
+                from: Some(node.clone()),
+                to: Some(node),
+                ..options.clone()
+            };
+            latency::of_cache_hits(machine, &options)?
+        }
+        None => None,
+    };
+    let instruction = on_own_thread(|| Ok(instruction()))?;
+    let mut measured = of(machine, &all, one_cpu.as_ref(), hit_ns);
+    measured.timing.instruction_ps = instruction;
+    Ok(measured)
+}
+
+/// A node whose CPUs read its own memory.
+fn near_node(survey: &Survey) -> Option<NodeSet> {
+    let pairs = &survey.bandwidth.as_ref()?.pairs;
+    let near = pairs.iter().find(|it| it.cpu_node == it.memory_node)?;
+    Some([near.cpu_node].into_iter().collect())
+}
+
+/// Picoseconds; `None` where no loop counts instructions on this architecture.
+fn instruction() -> Option<u32> {
+    let tries = (0..TRIES).map(|_| {
+        let start = Instant::now();
+        additions::execute(ADDITIONS).then(|| start.elapsed())
+    });
+    let least: Duration = tries.collect::<Option<Vec<_>>>()?.into_iter().min()?;
+    let ps = least.as_nanos() * 1000 / u128::from(ADDITIONS);
+    u32::try_from(ps).ok().filter(|ps| *ps > 0)
+}
+
+/// The figures of what was measured.
+fn of(
+    machine: &Machine,
+    all: &Survey,
+    one_cpu: Option<&Survey>,
+    hit_ns: Option<f64>,
+) -> MeasuredTiming {
+    let mut unknown: Vec<String> = Vec::new();
+    let mut is_known = |what: &str, reason: &str, known: bool| {
+        if !known {
+            unknown.push(format!("{what}: {reason}"));
+        }
+    };
+    let latencies = latencies(all);
+    is_known("latency", "no pair was measured", !latencies.is_empty());
+    let cache = cache(machine, hit_ns);
+    let reason =
+        "size or ways of the last-level caches are unknown, or no load of one was measured";
+    is_known("cache", reason, cache.is_some());
+    let transfer = all.transfer.as_ref().and_then(transfer);
+    let reason = all.not_measured.iter().find(|it| it.part == Part::Transfer);
+    let reason = reason.map_or("no pair of CPUs was measured", |it| &it.reason);
+    is_known("transfer", reason, transfer.is_some());
+    let bandwidth = bandwidth(all, one_cpu);
+    let reason = "the CPUs of a node together read as much as each alone: nothing limits them";
+    is_known("bandwidth", reason, bandwidth.memory_mb_per_s.is_some());
+    let reason = "far memory is read as fast as near memory, or there is none";
+    is_known("link", reason, bandwidth.link_mb_per_s.is_some());
+    is_known(
+        "stream",
+        "one CPU was not measured",
+        bandwidth.stream_mb_per_s.is_some(),
+    );
+    let of_what = machine.origin.emulation.as_ref();
+    let of_what = of_what.map_or_else(|| machine.origin.place.clone(), ToString::to_string);
+    MeasuredTiming {
+        timing: Timing {
+            latencies,
+            cache,
+            transfer,
+            bandwidth,
+            instruction_ps: None,
+            sources: vec![format!(
+                "measured by nearfar {} in {:.0} s: medians ({of_what})",
+                env!("CARGO_PKG_VERSION"),
+                all.elapsed_s
+            )],
+        },
+        unknown,
+    }
+}
+
+fn latencies(all: &Survey) -> Vec<Latency> {
+    let pairs = all.latency.iter().flat_map(|it| &it.pairs);
+    let latency = pairs.filter_map(|pair| {
+        Some(Latency {
+            cpu_node: pair.cpu_node,
+            memory_node: pair.memory_node,
+            ns: ns(pair.median_ns)?,
+        })
+    });
+    latency.collect()
+}
+
+/// The largest last-level cache.
+fn cache(machine: &Machine, hit_ns: Option<f64>) -> Option<CacheModel> {
+    let modelled = machine.origin.emulation.as_ref().and_then(|it| it.delays());
+    let (bytes, ways) = match modelled {
+        Some(delays) => (delays.cache.bytes, delays.cache.ways),
+        None => {
+            let sizes = machine.last_level_caches();
+            let sizes = sizes.filter_map(|it| Some((*it.size_bytes.get()?, it.ways?)));
+            sizes.filter(|(_, ways)| *ways > 0).max()?
+        }
+    };
+    let hit_ns = ns(hit_ns?)?;
+    // As a person would write it, and as it is checked.
+    format!("{bytes}/{ways}/{hit_ns}").parse().ok()
+}
+
+fn transfer(matrix: &TransferMatrix) -> Option<LineDelay> {
+    let mut within: BTreeMap<Nearness, Vec<f64>> = BTreeMap::new();
+    let mut between: BTreeMap<Option<Distance>, Vec<f64>> = BTreeMap::new();
+    for pair in &matrix.pairs {
+        let one_way_ns = pair.round_trip_ns.median / 2.0;
+        match pair.nearness {
+            Nearness::Nodes => between.entry(pair.distance).or_default().push(one_way_ns),
+            nearness => within.entry(nearness).or_default().push(one_way_ns),
+        }
+    }
+    let within = |nearness| {
+        within
+            .get(&nearness)
+            .and_then(|all| median(all))
+            .and_then(ns)
+    };
+    let between: Vec<(Option<Distance>, u32)> = between
+        .iter()
+        .filter_map(|(&distance, all)| Some((distance, ns(median(all)?)?)))
+        .collect();
+    let (cache, node) = (within(Nearness::Cache), within(Nearness::Node));
+    let nearest = between.first().map(|&(_, ns)| ns);
+    // Where a node has one cache, or one CPU, nothing in a guest is that far apart.
+    let same_node_ns = node.or(cache).or(nearest)?;
+    let by_distance: Vec<DistanceDelay> = between
+        .iter()
+        .filter_map(|&(distance, ns)| {
+            Some(DistanceDelay {
+                distance: distance?,
+                ns,
+            })
+        })
+        .collect();
+    Some(LineDelay {
+        same_cache_ns: node.and(cache),
+        by_node: NodeDelay {
+            same_node_ns,
+            other_node_ns: nearest.unwrap_or(same_node_ns),
+            is_by_distance: false,
+        },
+        by_distance: if by_distance.len() > 1 {
+            by_distance
+        } else {
+            Vec::new()
+        },
+    })
+}
+
+fn bandwidth(all: &Survey, one_cpu: Option<&Survey>) -> Bandwidth {
+    let reads = |survey: &Survey, is_near: bool| {
+        let pairs = survey.bandwidth.iter().flat_map(|it| &it.pairs);
+        let pairs = pairs.filter(|it| it.traffic == Traffic::Read);
+        let pairs = pairs.filter(|it| (it.cpu_node == it.memory_node) == is_near);
+        let all: Vec<(f64, usize)> = pairs
+            .map(|it| (it.bytes_per_s.median, it.cpus.len()))
+            .collect();
+        let rates: Vec<f64> = all.iter().map(|it| it.0).collect();
+        Some((median(&rates)?, all.iter().map(|it| it.1).max()?))
+    };
+    let stream = one_cpu
+        .and_then(|survey| reads(survey, true))
+        .map(|it| it.0);
+    let near = reads(all, true).filter(|&(rate, cpus)| {
+        stream.is_none_or(|stream| rate < IS_LIMITED * stream * cpus as f64)
+    });
+    let far = reads(all, false).filter(|far| reads(all, true).is_some_and(|near| far.0 < near.0));
+    // A single CPU waits longer for each far line, and that alone makes its stream slower.
+    let far = far.filter(|&(_, cpus)| cpus > 1);
+    let megabytes = |rate: f64| nearfar_machine::megabytes(rate / 1e9).ok();
+    Bandwidth {
+        memory_mb_per_s: near.and_then(|it| megabytes(it.0)),
+        link_mb_per_s: far.and_then(|it| megabytes(it.0)),
+        stream_mb_per_s: stream.and_then(megabytes),
+    }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    Summary::of(values).map(|it| it.median)
+}
+
+/// Whole nanoseconds, of a figure that can be a delay.
+fn ns(value: f64) -> Option<u32> {
+    let ns = value.round();
+    (1.0..=f64::from(MAX_DELAY_NS))
+        .contains(&ns)
+        .then_some(ns as u32)
+}
