@@ -147,6 +147,44 @@ fn queues_that_share_a_cpu_spread_only_over_cpus_as_near() {
 }
 
 #[test]
+fn no_cpu_is_called_as_near_where_its_distance_is_unknown() {
+    let unknown = |mut machine: Machine| {
+        let audit = audit(&machine, &AuditOptions::default());
+        assert!(
+            !audit.findings.iter().any(|it| it.fix.is_some()),
+            "{:?}",
+            audit.findings
+        );
+        let skipped = audit
+            .not_checked
+            .iter()
+            .find(|it| it.rule == "queues-share-cpu");
+        let reason = "interrupt 101 (eth0-TxRx-1): which CPUs are as near to its device is unknown";
+        assert_eq!(skipped.map(|it| it.reason.as_str()), Some(reason));
+        // With one node all CPUs are as near.
+        machine.nodes.truncate(1);
+        machine.nodes[0].cpus = Known::Yes(set("0-7"));
+        for cpu in &mut machine.cpus {
+            cpu.node = Some(nearfar_machine::NodeId(0));
+        }
+        assert!(findings(&machine).contains("is as near"));
+    };
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, None, &[4, 4]);
+    list(&mut machine.networks).clear();
+    unknown(machine);
+    // On a node without CPUs to which no distance leads.
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(2), &[4, 4]);
+    list(&mut machine.networks).clear();
+    machine.nodes.push(nearfar_machine::Node::new(
+        nearfar_machine::NodeId(2),
+        set(""),
+    ));
+    unknown(machine);
+}
+
+#[test]
 fn a_cpu_may_serve_one_queue_each_way() {
     let mut machine = two_nodes();
     add_function(

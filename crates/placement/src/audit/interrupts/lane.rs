@@ -90,6 +90,11 @@ pub(super) fn check(
         }
         for (placed, cpus) in placed.iter().zip(moves) {
             if let Some(cpus) = cpus {
+                if !lane.is_comparable(placed, &cpus) {
+                    let reason = "which CPUs are as near to its device is unknown";
+                    ledger.skip_thing(SHARE, || titled(placed.interrupt), reason);
+                    continue;
+                }
                 let is_shared = cpus
                     .first()
                     .and_then(|cpu| queues_of.get(&cpu))
@@ -191,6 +196,15 @@ impl Lane<'_, '_> {
         now.iter()
             .map(|now| nearest.filter(|_| far(now)).cloned())
             .collect()
+    }
+
+    /// Whether a move within one ring stays as near: on several nodes only where the ring has a distance. What leaves an
+    /// isolated CPU moves wherever it goes.
+    fn is_comparable(&self, placed: &Placed<'_>, moved: &CpuSet) -> bool {
+        let after = || self.site.distance(self.locality.node, moved.first()?);
+        placed.now == Now::MustMove
+            || !self.site.has_several_nodes()
+            || self.distance_of(placed).or_else(after).is_some()
     }
 
     /// `is_shared`: `moved` serves other queues of the device.
