@@ -139,7 +139,12 @@ pub fn audit(machine: &Machine, options: &AuditOptions) -> Audit {
     system::check(&site, &mut ledger);
     // Without any node listed nothing is known; that the rules say themselves.
     if machine.online_nodes().count() == 1 {
-        ledger.not_applicable(rules::AMONG_NODES);
+        match site.other_nodes_unknown() {
+            None => ledger.not_applicable(rules::AMONG_NODES),
+            Some(reason) => rules::AMONG_NODES
+                .iter()
+                .for_each(|rule| ledger.skip(rule, reason.as_str())),
+        }
     }
     ledger.close()
 }

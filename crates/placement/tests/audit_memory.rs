@@ -293,3 +293,48 @@ fn the_nearest_card_shares_a_bridge_then_the_root_bus_then_the_node() {
     }
     assert_eq!(nearest_cards(&machine).len(), 5);
 }
+
+#[test]
+fn advice_has_only_commands_that_can_be_given_again() {
+    let mut machine = two_nodes();
+    machine.nodes[0].memory = memory(64 * GIB, GIB, None);
+    machine.nodes[1].memory = memory(64 * GIB, 48 * GIB, None);
+    machine.tasks = Known::no("numactl -H text has only nodes");
+    let advice = |source: &str| {
+        let options = AuditOptions {
+            source: source.to_owned(),
+            ..AuditOptions::default()
+        };
+        let found = audit(&machine, &options).findings;
+        let full = found.iter().find(|it| it.rule == "node-nearly-full");
+        full.and_then(|it| it.advice.clone()).unwrap()
+    };
+    // Without tasks `nearfar tasks` shows none; what was read from standard input is not there any more.
+    let file = advice("--source mail.txt");
+    assert!(!file.contains("nearfar tasks"), "{file}");
+    assert!(
+        file.contains("--format systemd --source mail.txt)"),
+        "{file}"
+    );
+    let piped = advice("--source -");
+    assert!(!piped.contains("--source"), "{piped}");
+    assert!(piped.contains("uses all of it, or start"), "{piped}");
+}
+
+#[test]
+fn without_nodes_the_reason_is_the_sources() {
+    let mut machine = two_nodes();
+    machine.nodes.clear();
+    machine.possible_nodes = Known::no("x/sys/devices/system/node was not gathered");
+    let found = audit(&machine, &AuditOptions::default());
+    let reasons = found.not_checked.iter();
+    let reasons =
+        reasons.filter(|it| ["node-nearly-full", "huge-pages-elsewhere"].contains(&it.rule));
+    for skipped in reasons {
+        assert_eq!(
+            skipped.reason,
+            "which nodes there are is unknown: x/sys/devices/system/node was not gathered"
+        );
+    }
+    assert_eq!(state(&machine, "node-nearly-full"), State::NotChecked);
+}

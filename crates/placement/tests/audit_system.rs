@@ -3,11 +3,11 @@
 use crate::common;
 use crate::common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_machine::{
-    AnaState, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, MemorySample, NodeBytes,
-    NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning, Writer,
-    WriterKind,
+    AnaState, Cpu, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, MemorySample,
+    NodeBytes, NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning,
+    Writer, WriterKind,
 };
-use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
+use nearfar_placement::audit::{AuditOptions, RULES, Severity, State, audit};
 use nearfar_placement::change::{Change, Plan};
 use nearfar_placement::plan::{PlanOptions, plan};
 
@@ -825,4 +825,65 @@ fn a_reason_that_repeats_for_many_tasks_is_one_line() {
         reason(&machine),
         ["task 3521 (sleep): /proc/3521/numa_maps: permission denied"]
     );
+}
+
+#[test]
+fn one_node_of_a_source_that_may_show_some_only_is_not_a_machine_of_one_node() {
+    // Without `no-card-on-node`: there is no GPU.
+    const AMONG_NODES: [&str; 6] = [
+        "device-without-node",
+        "flat-distances",
+        "task-memory-far",
+        "cpuset-disjoint",
+        "node-nearly-full",
+        "huge-pages-elsewhere",
+    ];
+    let applies = |machine: &Machine| {
+        let audit = audit(machine, &AuditOptions::default());
+        let states = audit
+            .rules
+            .iter()
+            .filter(|it| AMONG_NODES.contains(&it.rule));
+        let applies = states.filter(|it| it.state != State::NotApplicable).count();
+        let reason = audit
+            .not_checked
+            .iter()
+            .find(|it| it.rule == "flat-distances");
+        (applies, reason.map(|it| it.reason.clone()))
+    };
+    let one = || common::machine(&["0-3"], &[&[10]]);
+    assert_eq!(applies(&one()), (0, None));
+    let because = |reason: &str| {
+        (
+            6,
+            Some(format!("there may be other nodes than 0: {reason}")),
+        )
+    };
+    // CPUs that no node has.
+    let mut machine = one();
+    for id in [4, 5] {
+        machine.cpus.push(Cpu::new(CpuId(id), None));
+        machine.cpu_states.online.insert(CpuId(id));
+    }
+    assert_eq!(
+        applies(&machine),
+        because("CPUs 4-5 are on none of the nodes listed")
+    );
+    // Memory without CPUs.
+    let mut machine = one();
+    machine.nodes[0].cpus = Known::no("meminfo has none");
+    assert_eq!(
+        applies(&machine),
+        because("the CPUs of node 0 are unknown: meminfo has none")
+    );
+    // The node next to a GPU.
+    let mut machine = one();
+    machine.origin.kind = SourceKind::Text;
+    assert_eq!(applies(&machine), (0, None));
+    machine.nodes[0].memory = Known::no("the text has only GPUs");
+    machine.distances = Known::no("the text has only GPUs");
+    assert_eq!(applies(&machine).0, 6);
+    // lscpu names the processor, and lists all nodes.
+    machine.origin.architecture = Known::Yes("x86_64".to_owned());
+    assert_eq!(applies(&machine), (0, None));
 }

@@ -24,9 +24,10 @@ const PASSED_ON: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
 
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     if site.machine.nodes.is_empty() {
+        let reason = site.cpu_nodes_unknown.as_deref().unwrap_or_default();
         return [FULL, HUGE]
             .into_iter()
-            .for_each(|rule| ledger.skip(rule, "the machine shows no nodes"));
+            .for_each(|rule| ledger.skip(rule, reason));
     }
     full(site, ledger);
     huge(site, ledger);
@@ -144,15 +145,23 @@ fn nearly_full(site: &Site<'_>, full: &Filled<'_>, empty: &Filled<'_>) -> Findin
         Some(mode) => finding.evidence(site.place(Fact::ZoneReclaimMode), mode.to_string()),
         None => finding,
     };
+    let tasks = site
+        .machine
+        .tasks
+        .get()
+        .and_then(|_| site.command("nearfar tasks"));
+    let whose = tasks.map_or_else(String::new, |tasks| {
+        format!("{tasks} shows whose memory it is. ")
+    });
+    let spread = site.command(&format!(
+        "nearfar plan --bind-unit UNIT --policy interleave --to-node {id},{other} --format systemd"
+    ));
+    let spread = spread.map_or_else(String::new, |command| format!(" ({command})"));
     finding
         .cost(site.machine.distance(id, id), site.machine.distance(id, other))
         .advice(format!(
-            "{tasks} shows whose memory it is. Move that of one task (nearfar apply --memory PID --to-node {other}), \
-             spread a service that uses all of it ({spread}), or start it with the policy preferred instead of bind.",
-            tasks = site.command("nearfar tasks"),
-            spread = site.command(&format!(
-                "nearfar plan --bind-unit UNIT --policy interleave --to-node {id},{other} --format systemd"
-            )),
+            "{whose}Move that of one task (nearfar apply --memory PID --to-node {other}), spread a service that uses all of \
+             it{spread}, or start it with the policy preferred instead of bind.",
         ))
 }
 
@@ -190,6 +199,8 @@ fn huge(site: &Site<'_>, ledger: &mut Ledger) {
         let unknown = |node: &Node| node.memory.unknown_reason().map(str::to_owned);
         return match site.machine.online_nodes().find_map(unknown) {
             Some(because) => ledger.skip(HUGE, because),
+            // Else the audit says why, for all rules that compare nodes.
+            None if site.other_nodes_unknown().is_some() => {}
             None => ledger.not_applicable(&[HUGE]),
         };
     }

@@ -69,6 +69,10 @@ fn finding(
         None => ("there is none".to_owned(), None),
     };
     let message = format!("No network card is on its node {node}: {at}.");
+    let shown = site.command("nearfar topo --pairs");
+    let shown = shown.map_or_else(String::new, |command| {
+        format!("{command} shows the nearest card of each. ")
+    });
     Finding::new(NO_CARD, devices::named(device), message)
         .evidence(
             site.place(Fact::DeviceNode(device.address)),
@@ -77,8 +81,7 @@ fn finding(
         .cost(distance, None)
         .device(device.address)
         .advice(format!(
-            "{} shows the nearest card of each. Where data goes from the GPU to the network, use the GPU next \
-             to the card, or put a card next to the GPU.",
-            site.command("nearfar topo --pairs")
+            "{shown}Where data goes from the GPU to the network, use the GPU next to the card, or put a card next to \
+             the GPU."
         ))
 }

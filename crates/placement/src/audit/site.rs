@@ -5,7 +5,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use nearfar_machine::{CpuId, CpuSet, Distance, Interrupt, Machine, NodeId, NodeSet, PciAddress};
+use nearfar_machine::{
+    CpuId, CpuSet, Distance, Interrupt, Machine, NodeId, NodeSet, PciAddress, SourceKind,
+};
 
 use super::AuditOptions;
 use super::evidence::{self, Fact};
@@ -109,6 +111,43 @@ impl<'a> Site<'a> {
         self.machine.online_nodes().nth(1).is_some()
     }
 
+    /// Why a source that lists one node may have left out others: some texts, such as the table of `nvidia-smi` or a few
+    /// lines of `lscpu`, show the nodes of what they are about.
+    pub fn other_nodes_unknown(&self) -> Option<String> {
+        let machine = self.machine;
+        let node = machine.online_nodes().next()?;
+        if self.has_several_nodes() {
+            return None;
+        }
+        let elsewhere = machine.cpus.iter().filter(|cpu| cpu.is_online());
+        let elsewhere: CpuSet = elsewhere
+            .filter(|cpu| cpu.node.is_none())
+            .map(|cpu| cpu.id)
+            .collect();
+        // What lists all nodes has their distances (numactl), or describes the processor (lscpu).
+        let says_nothing = machine.origin.kind == SourceKind::Text
+            && machine.possible_nodes.get().is_none()
+            && machine.distances.get().is_none()
+            && machine.origin.architecture.get().is_none()
+            && machine.cpus.iter().all(|cpu| cpu.core.is_none());
+        let reason = match &self.cpu_nodes_unknown {
+            Some(reason) => reason.clone(),
+            None if !elsewhere.is_empty() => {
+                let verb = if elsewhere.len() == 1 { "is" } else { "are" };
+                format!("{} {verb} on none of the nodes listed", cpus(&elsewhere))
+            }
+            None => node
+                .memory
+                .unknown_reason()
+                .filter(|_| says_nothing)?
+                .to_owned(),
+        };
+        Some(format!(
+            "there may be other nodes than {}: {reason}",
+            node.id
+        ))
+    }
+
     /// Nodes of which these CPUs are, in ascending order.
     pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
         self.machine
@@ -132,9 +171,10 @@ impl<'a> Site<'a> {
         evidence::place(&self.machine.origin, fact)
     }
 
-    /// A command about this machine, for advice.
-    pub fn command(&self, command: &str) -> String {
-        format!("{command} {}", self.source).trim_end().to_owned()
+    /// A command about this machine, for advice; none for one read from standard input, of which nothing is left to read.
+    pub fn command(&self, command: &str) -> Option<String> {
+        let is_read_up = self.source.split(' ').any(|word| word == "-");
+        (!is_read_up).then(|| format!("{command} {}", self.source).trim_end().to_owned())
     }
 
     /// What the source itself named as evidence.
