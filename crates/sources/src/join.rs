@@ -67,7 +67,10 @@ pub(crate) fn join(
         if !twice.is_empty() {
             let what = format!("CPUs {twice}");
             joining.contradiction(&what, "on other nodes", format!("on node {}", node.id));
-            node.cpus = Known::Yes(node.known_cpus().difference(&twice));
+            // Taking these CPUs away could leave a node that seems to have none.
+            node.cpus = Known::no(format!(
+                "{second_name} gives it CPUs {twice}, which {first_name} has on other nodes"
+            ));
         }
     }
     joining.cpus(&mut joined.cpus, cpus);

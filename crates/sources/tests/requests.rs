@@ -164,3 +164,33 @@ proptest! {
         let _ = read_bytes(&gzip(&bytes), "file");
     }
 }
+
+#[test]
+fn nodes_that_lose_their_cpus_to_an_earlier_source_have_unknown_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let [two, four] = ["two.txt", "four.txt"].map(|name| folder.path().join(name));
+    std::fs::write(
+        &two,
+        "available: 2 nodes (0-1)\nnode 0 cpus: 0 1 2 3\nnode 1 cpus: 4 5 6 7\n",
+    )
+    .unwrap();
+    std::fs::write(
+        &four,
+        "available: 4 nodes (0-3)\nnode 0 cpus: 0 1\nnode 1 cpus: 2 3\nnode 2 cpus: 4 5\nnode 3 cpus: 6 7 8\n",
+    )
+    .unwrap();
+    let request = Request {
+        sources: [&two, &four].map(|it| it.display().to_string()).to_vec(),
+        ..Request::source("", Want::all())
+    };
+    let machine = read(&request).unwrap();
+    let known = machine.nodes.iter();
+    let known: Vec<Option<String>> = known
+        .map(|node| node.cpus.get().map(ToString::to_string))
+        .collect();
+    let some = |cpus: &str| Some(cpus.to_owned());
+    assert_eq!(known, [some("0-3"), some("4-7"), None, None]);
+    let reason = machine.nodes[2].cpus.unknown_reason().unwrap();
+    assert!(reason.contains("gives it CPUs 4-5, which "), "{reason}");
+    assert!(reason.ends_with("two.txt has on other nodes"), "{reason}");
+}
