@@ -854,3 +854,34 @@ fn all_machines_of_hwlocs_own_tests_are_read() {
     }
     assert!(read_files > 50, "only {read_files} files");
 }
+
+#[test]
+fn a_node_without_a_size_has_unknown_memory_and_not_none() {
+    for (size, bytes, is_noted) in [
+        ("local_memory=\"1024\"", Some(1024), false),
+        ("local_memory=\"0\"", Some(0), false),
+        ("", None, false),
+        ("local_memory=\"-5\"", None, true),
+        ("local_memory=\"99999999999999999999999\"", None, true),
+    ] {
+        let node = node(0, "0x3", 0, "").replace("local_memory=\"0\"", size);
+        let machine = read(&xml("0x3", "0x1", &(node + &pus(0..2, "0x1"))));
+        let memory = &machine.nodes[0].memory;
+        assert_eq!(machine.nodes[0].total_bytes(), bytes, "{size}");
+        assert_eq!(
+            memory
+                .unknown_reason()
+                .is_some_and(|it| it.contains("local_memory")),
+            bytes.is_none(),
+            "{memory:?}"
+        );
+        let noted = machine.warnings.iter();
+        let noted = noted.filter(|it| it.message.contains("is not a number of bytes"));
+        assert_eq!(
+            noted.count(),
+            usize::from(is_noted),
+            "{:?}",
+            machine.warnings
+        );
+    }
+}

@@ -301,8 +301,13 @@ impl Walk<'_> {
             ..Object::default()
         };
         let (is_root, mut root) = (self.document.objects.is_empty(), RootSets::default());
+        let mut not_a_size = None;
         let before = self.document.objects.last();
         self.attributes(element, at, |name, value| match name {
+            "local_memory" => match value.parse() {
+                Ok(bytes) => object.local_memory = Some(bytes),
+                Err(_) => not_a_size = Some(excerpt(&value)),
+            },
             "online_cpuset" if is_root => root.online_cpus = set_of(&value),
             "allowed_nodeset" if is_root => root.allowed_nodes = set_of(&value),
             "complete_nodeset" => {
@@ -316,6 +321,13 @@ impl Walk<'_> {
         })?;
         if is_root {
             self.document.root = root;
+        }
+        if let Some(found) = not_a_size
+            && self.document.oddities.len() < MOST_ODDITIES
+        {
+            let oddity =
+                format!("local_memory {found:?} is not a number of bytes; taken as unknown");
+            self.document.oddities.push((self.line(at), oddity));
         }
         if object.kind == "PU"
             && self.document.oddities.len() < MOST_ODDITIES
@@ -537,7 +549,6 @@ fn set(object: &mut Object, name: &str, value: &str) {
         "osdev_type" => object.osdev_type = value.parse().ok(),
         "cpuset" => object.cpuset = value.to_owned(),
         "complete_cpuset" => object.complete_cpuset = value.to_owned(),
-        "local_memory" => object.local_memory = value.parse().ok(),
         "cache_size" => object.cache_size = value.parse().ok(),
         "cache_linesize" => object.cache_line = value.parse().ok(),
         "cache_associativity" => object.cache_ways = value.parse().ok(),

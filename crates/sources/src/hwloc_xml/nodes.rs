@@ -92,7 +92,7 @@ pub(super) fn read(document: &Document, ranks: &Ranks, warnings: &mut Warnings) 
             node.access = access;
             match place.object {
                 Some(at) => {
-                    node.memory = Known::Yes(memory(&document.objects[at]));
+                    node.memory = memory(&document.objects[at]);
                     node.memory_side_caches = memory_side_caches(&document.objects, at);
                 }
                 None => node.memory = memory_of_absent(document, place.id),
@@ -363,8 +363,11 @@ fn access(
     }]
 }
 
-/// hwloc leaves `local_memory` out where a node has none.
-fn memory(object: &Object) -> Memory {
+/// hwloc leaves `local_memory` out both where a node has none and where it could not read how much.
+fn memory(object: &Object) -> Known<Memory> {
+    let Some(bytes) = object.local_memory else {
+        return Known::no("the XML has no size of it (local_memory)");
+    };
     let mut pages: Vec<_> = object.pages.clone();
     pages.sort_unstable();
     pages.dedup_by_key(|page| page.0);
@@ -377,17 +380,17 @@ fn memory(object: &Object) -> Memory {
             free: None,
         })
         .collect();
-    Memory {
+    Known::Yes(Memory {
         huge_pages,
-        ..Memory::of(object.local_memory.unwrap_or(0))
-    }
+        ..Memory::of(bytes)
+    })
 }
 
 /// Where a machine is one node, version 1 has its memory at the outermost object.
 fn memory_of_absent(document: &Document, node: NodeId) -> Known<Memory> {
     let root = document.objects.first();
     if let Some(root) = root.filter(|root| document.version == 1 && root.local_memory.is_some()) {
-        return Known::Yes(memory(root));
+        return memory(root);
     }
     if document.version == 1
         && !document

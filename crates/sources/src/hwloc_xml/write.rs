@@ -202,7 +202,8 @@ impl Writer<'_> {
         self.targets.insert(id, self.written);
         self.attribute("os_index", id)?;
         self.sets((&cpus, node.known_cpus()), (&own, &own))?;
-        if let Some(bytes) = node.total_bytes().filter(|&bytes| bytes > 0) {
+        // hwloc writes no 0, and reads it: without it the size would be unknown.
+        if let Some(bytes) = node.total_bytes() {
             self.attribute("local_memory", bytes)?;
         }
         self.out.push_str(">\n");
