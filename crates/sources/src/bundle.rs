@@ -131,12 +131,40 @@ impl Bundle {
     }
 
     /// Keeps what is read of an archive, and of those in it, below `top`; whether it is one.
-    fn archive(&mut self, mut content: impl Read, top: &Path, depth: usize) -> io::Result<bool> {
+    fn archive(&mut self, content: impl Read, top: &Path, depth: usize) -> io::Result<bool> {
+        let gauge = Rc::new(Gauge::default());
+        match self.members(content, top, depth, &gauge) {
+            // The libraries have a kind and a text of their own for it each ("incomplete deflate stream").
+            Err(error) if gauge.ended.get() && error.kind() != TOO_MUCH => {
+                let Some(last) = gauge.last.take() else {
+                    return Err(io::Error::other("it was cut before its first whole member"));
+                };
+                let name = match top.as_os_str().is_empty() {
+                    true => "the archive".to_owned(),
+                    false => top.display().to_string(),
+                };
+                self.warnings.note(format!(
+                    "{name} was cut: {} is its last whole member, and what came behind it is unknown",
+                    last.display()
+                ));
+                Ok(true)
+            }
+            read => read,
+        }
+    }
+
+    /// The members of an archive, one after the other.
+    fn members(
+        &mut self,
+        mut content: impl Read,
+        top: &Path,
+        depth: usize,
+        gauge: &Rc<Gauge>,
+    ) -> io::Result<bool> {
         let mut head = Vec::new();
         content.by_ref().take(6).read_to_end(&mut head)?;
         let packing = Packing::of(&head);
-        let gauge = Rc::new(Gauge::default());
-        let content = Packed(Cursor::new(head).chain(content), Rc::clone(&gauge));
+        let content = Packed(Cursor::new(head).chain(content), Rc::clone(gauge));
         let mut content: Box<dyn Read + '_> = match packing {
             Some(packing) => packing.reader(content)?,
             None => Box::new(content),
@@ -151,7 +179,7 @@ impl Bundle {
         }
         gauge.left.set(MOST_BETWEEN);
         let content = Cursor::new(head).chain(content);
-        let mut archive = tar::Archive::new(Limited(content, Rc::clone(&gauge)));
+        let mut archive = tar::Archive::new(Limited(content, Rc::clone(gauge)));
         for entry in archive.entries()? {
             let mut entry = entry?;
             self.count(entry.size())?;
@@ -182,7 +210,7 @@ impl Bundle {
                     let target = entry.link_name()?;
                     if let Some(target) = target.and_then(|target| relative(&target)) {
                         self.kept += BYTES_OF_ENTRY;
-                        self.links.push((path, top.join(target)));
+                        self.links.push((path.clone(), top.join(target)));
                     }
                 }
                 EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse if is_read => {
@@ -191,6 +219,9 @@ impl Bundle {
                         .by_ref()
                         .take(LARGEST as u64 + 1)
                         .read_to_end(&mut content)?;
+                    if (content.len() as u64) < entry.size().min(LARGEST as u64) {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
                     match content.len() > LARGEST {
                         true => self.warn(&path, "larger than any such file of the kernel"),
                         false => self.keep(&path, tree::Entry::File(content)),
@@ -204,6 +235,7 @@ impl Bundle {
             if self.kept > MOST_KEPT {
                 return Err(too_much());
             }
+            gauge.last.set(Some(path));
         }
         if gauge.zeros.get() < BLOCK {
             let message = "it ends without the mark of its end: perhaps it was cut";
@@ -379,6 +411,10 @@ struct Gauge {
     left: Cell<u64>,
     /// Zeros at the end of what was read: an archive ends with blocks of them.
     zeros: Cell<usize>,
+    /// Whether more was wanted than there is.
+    ended: Cell<bool>,
+    /// The last member that was read whole.
+    last: Cell<Option<PathBuf>>,
 }
 
 /// Counts what is read before it is unpacked.
@@ -388,6 +424,7 @@ impl<R: Read> Read for Packed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let got = self.0.read(buffer)?;
         self.1.packed.set(self.1.packed.get() + got as u64);
+        self.1.ended.set(got == 0 && !buffer.is_empty());
         Ok(got)
     }
 }
@@ -414,8 +451,12 @@ impl<R: Read> Read for Limited<R> {
     }
 }
 
+/// The kind of [`too_much`], which no reader of archives has.
+const TOO_MUCH: io::ErrorKind = io::ErrorKind::FileTooLarge;
+
 fn too_much() -> io::Error {
-    io::Error::other(
+    io::Error::new(
+        TOO_MUCH,
         "it holds more than any bundle: extract what is of one machine and give the directory that holds sys and proc",
     )
 }

@@ -103,7 +103,11 @@ pub(crate) fn start(bytes: &[u8], most: u64) -> io::Result<Vec<u8>> {
 }
 
 fn damaged(error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("damaged or truncated ({error})"))
+    let problem = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "damaged or truncated: its end is missing".to_owned(),
+        _ => format!("damaged or truncated ({error})"),
+    };
+    io::Error::new(error.kind(), problem)
 }
 
 /// What a packed file may inflate to, in bytes.

@@ -228,9 +228,59 @@ fn an_archive_without_a_machine_or_with_its_end_missing_is_an_error_that_names_i
     assert!(none.contains("logs.tar: no directory in it"), "{none}");
     let none = from(folder.path()).unwrap_err().to_string();
     assert!(none.contains("the directory that holds"), "{none}");
-    let whole = gzip(&archive(tree().path(), "x"));
-    let cut = error(&whole[..whole.len() / 2]);
-    assert!(cut.contains("logs.tar"), "{cut}");
+    for (content, length) in [(gzip(&ARCHIVE), 40), (ARCHIVE.clone(), 600)] {
+        let cut = error(&content[..length]);
+        assert!(cut.contains("logs.tar"), "{cut}");
+        assert!(!cut.contains("deflate") && !cut.contains("block"), "{cut}");
+    }
+}
+
+#[test]
+fn what_comes_before_the_cut_of_an_archive_is_read() {
+    let mut builder = Builder::new(Vec::new());
+    for (path, content) in [
+        ("x/sys/devices/system/cpu/online", "0-3\n"),
+        ("x/sys/devices/system/node/online", "0-1\n"),
+        ("x/sys/devices/system/node/node0/cpulist", "0-1\n"),
+        ("x/sys/devices/system/node/node1/cpulist", "2-3\n"),
+    ] {
+        let mut header = Header::new_gnu();
+        header.set_size(content.len() as u64);
+        builder
+            .append_data(&mut header, path, content.as_bytes())
+            .unwrap();
+    }
+    let whole = builder.into_inner().unwrap();
+    // Each member is a head and a block: of the last one a part of the content, of the head, or of the padding is missing.
+    for length in [3 * 1024 + 512 + 2, 3 * 1024 + 200] {
+        let content = &whole[..length];
+        let inner = {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("a.tar"), content).unwrap();
+            archive(folder.path(), "")
+        };
+        for (content, named) in [
+            (content.to_vec(), "the archive was cut: x/sys"),
+            (inner, "a.tar was cut: a.tar/x/sys"),
+        ] {
+            let machine = read_bytes(&content, "cut.tar").unwrap();
+            assert_eq!(machine.cpus.len(), 4);
+            let node = |at: usize| machine.nodes[at].cpus.get().map(ToString::to_string);
+            assert_eq!((node(0).as_deref(), node(1)), (Some("0-1"), None));
+            let is_named = |it: &nearfar_machine::Warning| {
+                it.message.starts_with(named)
+                    && it.message.contains("node0/cpulist is its last whole")
+            };
+            assert!(
+                machine.warnings.iter().any(is_named),
+                "{:?}",
+                machine.warnings
+            );
+        }
+    }
+    let packed = gzip(&whole);
+    let machine = read_bytes(&packed[..packed.len() - 12], "cut.tgz").unwrap();
+    assert_eq!(machine.nodes.len(), 2);
 }
 
 static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| archive(tree().path(), "x"));
@@ -240,7 +290,10 @@ fn a_damaged_archive_in_another_one_gives_nothing_and_a_cut_one_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let whole = gzip(&ARCHIVE);
     std::fs::write(folder.path().join("a.tgz"), &whole).unwrap();
-    std::fs::write(folder.path().join("b.tgz"), &whole[..whole.len() / 2]).unwrap();
+    let mut damaged = whole.clone();
+    let middle = whole.len() / 2;
+    damaged[middle..middle + 8].fill(0xff);
+    std::fs::write(folder.path().join("b.tgz"), damaged).unwrap();
     let machine = read_bytes(&archive(folder.path(), ""), "outer.tar").unwrap();
     assert_eq!(machine.origin.place, "outer.tar/a.tgz/x");
     let [warning] = &machine.warnings[..] else {
