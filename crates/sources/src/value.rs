@@ -90,10 +90,20 @@ fn narrow(bytes: &[u8], number: u64) -> Result<u32, ValueError> {
 
 /// A list such as `0-3,8`.
 pub(crate) fn list<T: Id>(bytes: &[u8]) -> Result<IdSet<T>, ValueError> {
-    Ok(IdSet::parse_list(text(bytes)?)?)
+    Ok(IdSet::parse_list(text(written(bytes)?)?)?)
 }
 
 /// A mask such as `00000000,0000010f`.
 pub(crate) fn mask<T: Id>(bytes: &[u8]) -> Result<IdSet<T>, ValueError> {
-    Ok(IdSet::parse_mask(text(bytes)?)?)
+    Ok(IdSet::parse_mask(text(written(bytes)?)?)?)
+}
+
+/// Refuses what a gatherer leaves where it copied nothing: such a file is not the kernel's empty set, which is a newline.
+fn written(bytes: &[u8]) -> Result<&[u8], ValueError> {
+    let problem = match bytes {
+        [] => "the file is empty, and the kernel writes at least a newline",
+        _ if bytes.iter().all(|&byte| byte == 0) => "the file holds only NUL bytes",
+        _ => return Ok(bytes),
+    };
+    Err(ValueError::Truncated(problem.to_owned()))
 }

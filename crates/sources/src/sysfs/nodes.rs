@@ -187,9 +187,9 @@ fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> Known<CpuSet> {
         );
     }
     match mask {
-        Known::No { .. } => list,
+        Known::No { .. } if directory.exists("cpulist") => list,
         mask => {
-            if mask != list {
+            if mask.get().is_some() && mask != list {
                 notes.read_instead(directory.below("cpulist"), directory.below("cpumap"));
             }
             mask
