@@ -1,10 +1,11 @@
 //! Everything of a machine that is not nodes, CPUs, memory and caches: what hangs on it and what runs on it.
 
-use nearfar_machine::{CpuSet, Known, Machine, NOT_ASKED_FOR, Node, PciDevice, RootBus};
+use nearfar_machine::{CpuSet, Known, Machine, NOT_ASKED_FOR, Node, NodeSet, PciDevice, RootBus};
 
 use super::notes::Notes;
 use super::{
-    cpusets, disks, firmware, interrupts, networks, nvme, pci, settings, tasks, virtio, writers,
+    cpusets, disks, firmware, interrupts, networks, nodes, nvme, pci, settings, tasks, virtio,
+    writers,
 };
 use crate::tree::Tree;
 use crate::want::{TaskScope, Want};
@@ -33,6 +34,7 @@ fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) 
         Default::default()
     };
     let functions = pci.get().map_or(&[][..], Vec::as_slice);
+    missing_nodes(tree, notes, functions, &machine.possible_nodes);
     machine.interrupts = match want.interrupts {
         true => interrupts::read(tree, want, notes, functions, &virtio),
         false => Known::no(NOT_ASKED_FOR),
@@ -50,6 +52,24 @@ fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) 
         machine.firmware_distances = Known::no(NOT_ASKED_FOR);
         machine.networks = Known::no(NOT_ASKED_FOR);
         machine.nvme = Known::no(NOT_ASKED_FOR);
+    }
+}
+
+/// Notes devices on a node that cannot exist: the kernel has each of its nodes in `possible`.
+fn missing_nodes(tree: &Tree, notes: &Notes, functions: &[PciDevice], possible: &Known<NodeSet>) {
+    let Some(possible) = possible.get() else {
+        return;
+    };
+    for device in functions {
+        if let Some(node) = device.node.get().copied().flatten()
+            && !possible.contains(node)
+        {
+            let nodes = tree.display(nodes::DIRECTORY);
+            notes.note(
+                tree.display(&format!("{}/{}/numa_node", pci::DEVICES, device.address)),
+                format!("names node {node}, but {nodes} has only nodes {possible}"),
+            );
+        }
     }
 }
 
