@@ -27,7 +27,15 @@ sys/bus/pci/devices/0000:3e:00.0 -> ../../../devices/pci0000:00/0000:3e:00.0
 ";
 
 fn read(text: &str) -> Machine {
+    read_with(text, &[])
+}
+
+/// The same with these files, byte by byte.
+fn read_with(text: &str, files: &[(&str, &[u8])]) -> Machine {
     let (root, _) = small_trees::unpack(text);
+    for (path, content) in files {
+        std::fs::write(root.path().join(path), content).unwrap();
+    }
     let tree = Tree::at(root.path()).unwrap();
     let machine = sysfs::read(&tree, &Want::audit()).unwrap();
     assert_eq!(machine.check(), Vec::<String>::new());
@@ -46,7 +54,7 @@ fn files(lines: &[(u32, &str)]) -> String {
         table += &format!("\\n {irq}: 9 0 0 0  {line}");
         files += &format!("proc/irq/{irq}/smp_affinity_list: 0\n");
     }
-    table + "\n" + &files
+    table + "\\nERR: 0\n" + &files
 }
 
 fn interrupt(machine: &Machine, irq: u32) -> &Interrupt {
@@ -346,4 +354,111 @@ proc/irq/25/smp_affinity_list: 1
     sys/fs/cgroup/db/cpuset.cpus.effective <- sys/fs/cgroup/cpuset/db/cpuset.effective_cpus
     sys/fs/cgroup/db/cpuset.mems.effective <- sys/fs/cgroup/cpuset/db/cpuset.mems
     ");
+}
+
+/// The warnings, and behind which file each stands.
+fn warnings(machine: &Machine) -> Vec<String> {
+    let all = machine.warnings.iter();
+    let short = |place: &str| place.split_once("/proc/").map(|(_, file)| file.to_owned());
+    all.map(|it| format!("{}: {}", short(&it.place).unwrap_or_default(), it.message))
+        .collect()
+}
+
+#[test]
+fn an_interrupt_without_a_line_in_a_cut_table_may_have_a_handler() {
+    let text = TWO_NODES.to_owned()
+        + CARD_AND_DISK
+        + "proc/interrupts: x\nproc/irq/40/smp_affinity_list: 0\nproc/irq/41/smp_affinity_list: 0\n";
+    let head = "      CPU0 CPU1 CPU2 CPU3\n";
+    let whole = " 40:  9 0 0 0  PCI-MSIX-0000:81:00.0  0-edge  eth0-TxRx-0\n";
+    let cut = "was cut in line 3: the interrupts of this line and of those behind it are unknown";
+    let whole_end = "NMI:  0 0 0 0  Non-maskable interrupts\nERR:  0\n";
+    for (end, is_noted, is_cut) in [
+        (whole_end, false, false),
+        // Between two lines nothing is wrong with either.
+        ("", false, true),
+        (" 41:  9 0 0 0  IR-PC", true, true),
+        (" 41:  9 0\n", true, true),
+        ("NMI:  0 0", true, true),
+    ] {
+        let table = [head, whole, end].concat();
+        let machine = read_with(&text, &[("proc/interrupts", table.as_bytes())]);
+        let noted = warnings(&machine).contains(&format!("interrupts: {cut}"));
+        assert_eq!(noted, is_noted, "{end:?}: {:?}", machine.warnings);
+        let last = interrupt(&machine, 41);
+        assert_eq!(last.immovable_reason.is_none(), is_cut, "{end:?}: {last:?}");
+        assert!(last.device_unknown_reason.is_some(), "{end:?}: {last:?}");
+        assert_eq!(device(&machine, 40).as_deref(), Some("0000:81:00.0"));
+    }
+}
+
+#[test]
+fn an_empty_table_of_interrupts_was_not_gathered() {
+    let text = TWO_NODES.to_owned() + CARD_AND_DISK + "proc/interrupts: x\n";
+    for content in ["", "\n"] {
+        let machine = read_with(&text, &[("proc/interrupts", content.as_bytes())]);
+        assert!(machine.interrupts.get().is_none(), "{content:?}");
+        let machine = read_with(
+            &(text.clone() + "proc/irq/40/smp_affinity_list: 0\n"),
+            &[("proc/interrupts", content.as_bytes())],
+        );
+        let only = interrupt(&machine, 40);
+        assert_eq!(only.immovable_reason, None, "{content:?}");
+        assert!(only.device_unknown_reason.is_some(), "{content:?}");
+        let message = "interrupts: has no head with CPUs: it was not gathered";
+        assert!(
+            warnings(&machine).iter().any(|it| it == message),
+            "{:?}",
+            machine.warnings
+        );
+    }
+}
+
+#[test]
+fn a_list_without_a_byte_of_the_kernel_is_unknown_and_its_newline_is_the_empty_set() {
+    for (content, reason) in [
+        (&b""[..], Some("the file is empty")),
+        (b"\0\0\0\0", Some("the file holds only NUL bytes")),
+        (b"\n", None),
+    ] {
+        // A mask has at least a digit.
+        let names = ["cpulist", "cpumap"].into_iter();
+        for name in names.take(1 + usize::from(reason.is_some())) {
+            let path = format!("sys/devices/system/node/node1/{name}");
+            let text = TWO_NODES.replace("sys/devices/system/node/node1/cpulist: 2-3\n", "");
+            let machine = read_with(
+                &(text + "sys/devices/system/node/node1/distance: 21 10\n"),
+                &[(&path, content)],
+            );
+            let cpus = &machine.node(NodeId(1)).unwrap().cpus;
+            match reason {
+                Some(reason) => {
+                    assert!(cpus.unknown_reason().unwrap().contains(reason), "{cpus:?}");
+                    let noted = machine
+                        .warnings
+                        .iter()
+                        .any(|it| it.message.contains(reason));
+                    assert!(noted, "{:?}", machine.warnings);
+                }
+                None => assert_eq!(cpus.get().map(|cpus| cpus.len()), Some(0)),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_on_a_node_that_cannot_exist_is_a_contradiction() {
+    let text = TWO_NODES.to_owned() + CARD_AND_DISK;
+    let far = text.replace("numa_node: 1", "numa_node: 7");
+    for (possible, is_noted) in [("0-1", true), ("0-7", false)] {
+        let machine = read(&format!(
+            "{far}sys/devices/system/node/possible: {possible}\n"
+        ));
+        let noted = machine.warnings.iter().any(|it| {
+            it.place.ends_with("0000:81:00.0/numa_node")
+                && it.message.starts_with("names node 7, but ")
+                && it.message.ends_with("has only nodes 0-1")
+        });
+        assert_eq!(noted, is_noted, "{:?}", machine.warnings);
+    }
 }

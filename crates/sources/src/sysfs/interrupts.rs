@@ -103,11 +103,11 @@ impl Reader<'_> {
             source.as_ref(),
             self.habits.is_fixed(number),
         );
-        let name = name.unwrap_or_default();
         let table = || self.table.as_ref().map(|_| self.tree.display(table::FILE));
         let owner = self
             .owners
-            .of(number, &name, source.as_ref(), self.notes, table);
+            .of(number, name.as_deref(), source.as_ref(), self.notes, table);
+        let name = name.unwrap_or_default();
         let cpus = |list: &str, mask: &str| {
             let Some(irqs) = &self.irqs else {
                 return Known::no(format!("{} was not gathered", self.tree.display(PROC)));
@@ -154,9 +154,12 @@ impl Reader<'_> {
             return Some(name);
         }
         if let Some(table) = &self.table {
-            // The kernel leaves out lines without a handler that never fired.
-            let line = table.get(number);
-            return Some(line.map_or_else(String::new, |line| line.name.clone()));
+            match table.get(number) {
+                Some(line) => return Some(line.name.clone()),
+                // The kernel leaves out lines without a handler that never fired.
+                None if table.is_whole() => return Some(String::new()),
+                None => {}
+            }
         }
         let entry = self.irqs.as_ref()?.directory(&number.to_string()).ok()?;
         let mut names = entry.names().unwrap_or_default();

@@ -76,11 +76,12 @@ impl<'a> Owners<'a> {
 
     /// The owner of an interrupt: by `msi_irqs`, or where that was not gathered by what the kernel prints of its
     /// controller, by the line's number, by the names of its handlers. Of one that must have an owner the error says why
-    /// it is unknown. `table` is the file with what the kernel prints, where there is one.
+    /// it is unknown. `name` is `None` where nothing that names its handlers was gathered; `table` is the file with what the
+    /// kernel prints, where there is one.
     pub(super) fn of(
         &self,
         number: u32,
-        name: &str,
+        name: Option<&str>,
         source: Option<&Source>,
         notes: &Notes,
         table: impl Fn() -> Option<String>,
@@ -102,14 +103,14 @@ impl<'a> Owners<'a> {
         if let Some(&owner) = self.lines.get(&number).filter(|_| !is_message) {
             return Ok(owner);
         }
-        match (self.by_name(name), source) {
+        match (name.and_then(|name| self.by_name(name)), source) {
             (Some(owner), _) => Ok(Some(owner)),
             (None, Some(source)) if is_message => Err(format!(
                 "no msi_irqs was gathered, and {} does not name the PCI function",
                 source.chip
             )),
             (None, None) if !self.live && self.messages.is_empty() => Err(match table() {
-                Some(table) if name.is_empty() => {
+                Some(table) if name == Some("") => {
                     format!("{table} has no line of it: no handler")
                 }
                 Some(table) => format!("no msi_irqs was gathered, and {table} has no line of it"),

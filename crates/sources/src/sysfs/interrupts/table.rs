@@ -42,13 +42,36 @@ pub(crate) struct Source {
 /// The lines of numbered interrupts.
 pub(crate) struct Table {
     pub(crate) lines: HashMap<u32, Line>,
+    /// Where it was cut.
+    cut: Option<Cut>,
+    /// Whether it ends with lines without a number, as every kernel with nodes prints them (`NMI`, `ERR`, `IPI0`): one cut
+    /// between two lines shows no other sign.
+    has_end: bool,
+}
+
+/// The last line, which ends too early: it, and what came behind it, is unknown.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Counted from 1.
+    line: usize,
+    /// The line's interrupt, if it shows one.
+    number: Option<u32>,
 }
 
 impl Table {
     pub(crate) fn read(tree: &Tree, notes: &Notes) -> Option<Self> {
         match tree.file(FILE) {
             Ok(file) => match Self::parse(BufReader::with_capacity(BUFFER, file)) {
-                Ok(table) => Some(table),
+                Ok(mut table) => {
+                    if let Some(Cut { line, number }) = table.cut {
+                        table.lines.retain(|&of, _| Some(of) != number);
+                        let message = format!(
+                            "was cut in line {line}: the interrupts of this line and of those behind it are unknown"
+                        );
+                        notes.note(tree.display(FILE), message);
+                    }
+                    Some(table)
+                }
                 Err(error) => {
                     notes.note(tree.display(FILE), error.to_string());
                     None
@@ -65,6 +88,11 @@ impl Table {
         self.lines.get(&number)
     }
 
+    /// Whether an interrupt without a line has no handler: its line may be in an end that is missing.
+    pub(super) fn is_whole(&self) -> bool {
+        self.cut.is_none() && self.has_end
+    }
+
     /// In no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Line)> {
         self.lines.iter().map(|(&number, line)| (number, line))
@@ -73,23 +101,37 @@ impl Table {
     pub(crate) fn parse(mut text: impl BufRead) -> io::Result<Self> {
         let mut lines = HashMap::new();
         let mut line = Vec::new();
-        let mut cpus = None;
+        next_line(&mut text, &mut line)?;
+        let is_cpu = |word: &&[u8]| word.starts_with(b"CPU");
+        let cpus = line.split(u8::is_ascii_whitespace).filter(is_cpu).count();
+        if cpus == 0 {
+            // The kernel prints this line even where no interrupt has a handler.
+            let message = "has no head with CPUs: it was not gathered";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let (mut at, mut has_end) = (1, false);
+        let mut cut = (!line.ends_with(b"\n")).then_some(Cut {
+            line: at,
+            number: None,
+        });
         while next_line(&mut text, &mut line)? {
-            let Some(cpus) = cpus else {
-                cpus = Some(
-                    line.split(u8::is_ascii_whitespace)
-                        .filter(|word| word.starts_with(b"CPU"))
-                        .count(),
-                );
-                continue;
-            };
-            if let Some((number, parsed)) = parse_line(&line, cpus)
+            at += 1;
+            let parsed = parse_line(&line, cpus);
+            let number = parsed.as_ref().map(|(number, ..)| *number);
+            has_end = parsed.is_none();
+            let is_short = parsed.as_ref().is_some_and(|(.., counts)| *counts < cpus);
+            cut = (is_short || !line.ends_with(b"\n")).then_some(Cut { line: at, number });
+            if let Some((number, parsed, _)) = parsed
                 && lines.len() < MOST_LINES
             {
                 lines.insert(number, parsed);
             }
         }
-        Ok(Self { lines })
+        Ok(Self {
+            lines,
+            cut,
+            has_end,
+        })
     }
 }
 
@@ -103,7 +145,8 @@ fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(read > 0)
 }
 
-fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
+/// The number of an interrupt, its line, and how many counts the line has.
+fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line, usize)> {
     let colon = line.iter().position(|&byte| byte == b':')?;
     let number: u32 = std::str::from_utf8(&line[..colon])
         .ok()?
@@ -111,11 +154,12 @@ fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
         .parse()
         .ok()?;
     let mut rest = &line[colon + 1..];
-    let mut count = 0u64;
-    for _ in 0..cpus {
+    let (mut count, mut counts) = (0u64, 0);
+    while counts < cpus {
         let (digits, behind) = next_word(rest);
         let Some(fired) = decimal(digits) else { break };
         count = count.saturating_add(fired);
+        counts += 1;
         rest = behind;
     }
     let (source, name) = source_and_handlers(rest);
@@ -126,6 +170,7 @@ fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
             source,
             name,
         },
+        counts,
     ))
 }
 
