@@ -1,6 +1,6 @@
 //! Arguments that several verbs share.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
@@ -66,8 +66,15 @@ impl SourceArgs {
         let root = root.map(|root| ("--root", root.into()));
         let fake = fake.map(|fake| ("--fake", fake.into()));
         let all = source.chain(root).chain(fake);
-        all.flat_map(|(name, value): (&str, OsString)| [name.into(), value])
-            .collect()
+        all.flat_map(|(name, value): (&str, OsString)| {
+            // Behind a space it would be taken for an option.
+            let is_like_option = value.len() > 1 && value.as_encoded_bytes().starts_with(b"-");
+            match is_like_option {
+                true => vec![[name.into(), value].join(OsStr::new("="))],
+                false => vec![name.into(), value],
+            }
+        })
+        .collect()
     }
 
     /// Reads what is wanted of the machine. Fails where it has not every process that is asked for by number.
@@ -277,6 +284,17 @@ mod tests {
         for wrong in ["", "0", "0M", "M", "1.5", "-1", "16X", "99999999999999G"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_source_that_looks_like_an_option_is_one_word_with_its_option() {
+        let arguments = SourceArgs {
+            source: ["-dash.txt", "-", "a.txt"].map(str::to_owned).to_vec(),
+            root: None,
+            fake: None,
+        };
+        let wanted = ["--source=-dash.txt", "--source", "-", "--source", "a.txt"];
+        assert_eq!(arguments.words(), wanted.map(OsString::from));
     }
 
     #[test]

@@ -158,8 +158,9 @@ fn commands_after_a_refusal_name_the_target_of_this_call() {
         .nearfar(["audit", "--source", "a mail.txt"])
         .env("COLUMNS", "400")
         .prints();
-    let tasks = "nearfar tasks --source 'a mail.txt' shows whose memory it is";
-    assert!(text.contains(tasks), "{text}");
+    let spread = "--format systemd --source 'a mail.txt')";
+    assert!(text.contains(spread), "{text}");
+    assert!(!text.contains("nearfar tasks"), "{text}");
     let text = nearfar(["audit", "--source", "kunpeng", "--device", "eth0"]).prints();
     let plan = "nearfar plan --rule interrupt-far --source kunpeng --device eth0";
     assert!(text.contains(plan), "{text}");

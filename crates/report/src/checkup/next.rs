@@ -58,7 +58,8 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
 }
 
 /// The command that plans what a rule found, or all rules, with the options that its changes need; `None` where there are no
-/// changes. `source`: the arguments that choose the machine.
+/// changes, and where the machine came from standard input, which cannot be read again. `source`: the arguments that choose
+/// the machine.
 pub(crate) fn plan_command(
     machine: &Machine,
     audit: &Audit,
@@ -69,6 +70,9 @@ pub(crate) fn plan_command(
 }
 
 fn plan_step(machine: &Machine, audit: &Audit, rule: Option<&str>, source: &str) -> Option<Step> {
+    if source.split(' ').any(|word| word == "-") {
+        return None;
+    }
     let options = PlanOptions {
         rules: rule.map(|rule| vec![rule.to_owned()]),
         ..PlanOptions::default()
