@@ -110,6 +110,11 @@ impl Ledger {
         }
     }
 
+    /// Whether something that a rule should look at is unknown.
+    pub fn lacks(&self, rule: &str) -> bool {
+        self.skipped.keys().any(|&(of, _)| of == position(rule))
+    }
+
     /// The state of a rule: findings come before missing input.
     fn state(&self, rule: &'static str) -> RuleState {
         let findings = self
@@ -117,7 +122,7 @@ impl Ledger {
             .iter()
             .filter(|finding| finding.rule == rule)
             .count();
-        let lacks = self.skipped.keys().any(|&(of, _)| of == position(rule));
+        let lacks = self.lacks(rule);
         let state = match self.checked.contains(rule) {
             _ if findings > 0 => State::Found,
             _ if self.not_applicable.contains(rule) => State::NotApplicable,
