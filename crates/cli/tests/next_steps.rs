@@ -158,6 +158,7 @@ fn commands_after_a_refusal_name_the_target_of_this_call() {
         .nearfar(["audit", "--source", "a mail.txt"])
         .env("COLUMNS", "400")
         .prints();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let spread = "--format systemd --source 'a mail.txt')";
     assert!(text.contains(spread), "{text}");
     assert!(!text.contains("nearfar tasks"), "{text}");
