@@ -145,3 +145,17 @@ impl TextError {
         }
     }
 }
+
+/// What is wrong with JSON text, without the place.
+pub(crate) fn json_problem(error: &serde_json::Error) -> String {
+    use serde_json::error::Category;
+    match error.classify() {
+        Category::Syntax => "not JSON".to_owned(),
+        Category::Eof => "the JSON text ends early".to_owned(),
+        Category::Data | Category::Io => {
+            let text = error.to_string();
+            let (problem, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));
+            problem.replace('`', "\"")
+        }
+    }
+}

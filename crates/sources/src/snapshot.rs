@@ -14,6 +14,7 @@ use flate2::write::GzEncoder;
 use nearfar_machine::{Known, Machine, SourceKind};
 use serde::{Deserialize, Serialize};
 
+use crate::error::json_problem;
 use crate::packed::{self, Packing};
 
 /// The version of the format that this nearfar writes, and the newest it reads.
@@ -51,7 +52,7 @@ pub enum SnapshotError {
         env!("CARGO_PKG_VERSION")
     )]
     OtherSchema { place: String, schema: String },
-    #[error("{place} does not hold a nearfar snapshot: {reason}")]
+    #[error("{place} does not hold a nearfar snapshot: {}", located(reason))]
     NotASnapshot {
         place: String,
         /// What is wrong, with line and column of the JSON text.
@@ -184,6 +185,14 @@ pub(crate) fn restore(bytes: &[u8], place: &str) -> Result<Machine, SnapshotErro
         }
     }
     Ok(machine)
+}
+
+fn located(reason: &serde_json::Error) -> String {
+    let problem = json_problem(reason);
+    match reason.line() {
+        0 => problem,
+        line => format!("line {line}, column {}: {problem}", reason.column()),
+    }
 }
 
 fn damaged(place: &str, reason: io::Error) -> SnapshotError {

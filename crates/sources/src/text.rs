@@ -27,13 +27,14 @@ mod printed;
 mod virsh;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use nearfar_machine::{CpuSet, Known, Machine, Node, NodeId, Origin, SourceKind, Warning};
 
 use crate::error::{SourceError, TextError};
 use crate::join;
 use crate::limits::MOST_NODES;
-use crate::warnings::Warnings;
+use crate::warnings::{Warnings, second_output};
 use document::Document;
 use piece::Piece;
 use printed::Line;
@@ -114,6 +115,10 @@ struct Reading {
     machine: Machine,
     reason: Cow<'static, str>,
     warnings: Warnings,
+    /// What prints the text.
+    name: &'static str,
+    /// The headings and names of fields that an output has once, as far as it was read.
+    keys: BTreeSet<String>,
 }
 
 /// Reads what programs printed about one machine, of whatever kinds there are in a text.
@@ -157,10 +162,11 @@ impl Parts {
         let pieces = self.pieces.iter().map(|piece| {
             let label = format!("{} ({place}, line {})", piece.kind.name, piece.line());
             let read = Reading::read(piece.kind, &piece.lines, place, reason.clone());
+            let line = piece.line();
             (
-                piece.line(),
+                line,
                 label,
-                read.map_err(|problem| nothing(&problem, place).into()),
+                read.map_err(|problem| nothing(&problem, place, Some(line)).into()),
             )
         });
         let (mut joined, mut failures): (Option<(Machine, String)>, _) = (None, Vec::new());
@@ -177,8 +183,14 @@ impl Parts {
             }
         }
         let Some((mut machine, _)) = joined else {
-            let none =
-                || nothing("no line about a node (\"node 0 cpus: 0 1 2\") in it", place).into();
+            let none = || {
+                nothing(
+                    "no line about a node (\"node 0 cpus: 0 1 2\") in it",
+                    place,
+                    None,
+                )
+                .into()
+            };
             return Err(failures
                 .into_iter()
                 .next()
@@ -206,13 +218,14 @@ fn only(kind: &Kind) -> String {
 
 /// Reads lines of one kind, without others.
 fn read_alone(kind: &'static Kind, lines: &[Line], place: &str) -> Result<Machine, TextError> {
-    Reading::read(kind, lines, place, only(kind)).map_err(|problem| nothing(&problem, place))
+    let first = lines.first().map(|line| line.number);
+    Reading::read(kind, lines, place, only(kind)).map_err(|problem| nothing(&problem, place, first))
 }
 
-fn nothing(problem: &str, place: &str) -> TextError {
+fn nothing(problem: &str, place: &str, line: Option<usize>) -> TextError {
     const ASK: &str =
         "paste the whole output of numactl -H, or take a snapshot there: nearfar snapshot -o FILE";
-    TextError::new(place, None, problem, ASK)
+    TextError::new(place, line, problem, ASK)
 }
 
 impl Reading {
@@ -230,6 +243,8 @@ impl Reading {
             machine: Machine::empty(Origin::new(source, place), reason.clone()),
             reason: reason.into(),
             warnings: Warnings::about(place),
+            name: kind.name,
+            keys: BTreeSet::new(),
         };
         (kind.read)(lines, &mut reading)?;
         let Self {
@@ -245,6 +260,24 @@ impl Reading {
         machine.warnings = warnings.finish();
         join::place_cpus(&mut machine);
         Ok(machine)
+    }
+
+    /// Whether a second output of the program begins in this line, because it repeats what an output has once. The
+    /// reader ends there: of two machines in one text it would make one that does not exist.
+    fn is_second(&mut self, key: impl Into<String>, line: usize) -> bool {
+        let is_second = !self.keys.insert(key.into());
+        if is_second {
+            self.warnings.note_line(line, second_output(self.name));
+        }
+        is_second
+    }
+
+    /// The same for the first line of an output, whose beginning may be missing where it was copied before.
+    fn is_second_heading(&mut self, heading: &str, line: usize) -> bool {
+        if !self.keys.is_empty() {
+            self.keys.insert(heading.to_owned());
+        }
+        self.is_second(heading, line)
     }
 
     /// A node of which nothing else is known yet.

@@ -60,3 +60,10 @@ pub(crate) fn excerpt(text: &str) -> String {
         None => text.to_owned(),
     }
 }
+
+/// The warning about the line where a second output of a program begins: of two machines in one text no one is made.
+pub(crate) fn second_output(name: &str) -> String {
+    format!(
+        "a second output of {name} begins here; only the first one was read: cut the text in two to see the other"
+    )
+}

@@ -17,5 +17,6 @@ mod small_trees;
 mod snapshots;
 mod synthetic;
 mod text;
+mod text_odd;
 mod trees;
 mod trees_hostile;

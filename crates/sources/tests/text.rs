@@ -4,8 +4,8 @@ use nearfar_machine::{CpuId, Known, Machine, NodeId, SourceKind};
 use nearfar_sources::{hwloc_xml, read_bytes, snapshot, text};
 use proptest::prelude::*;
 
-const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
-const LSCPU: &str = "\
+pub(crate) const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
+pub(crate) const LSCPU: &str = "\
 Architecture:                    x86_64
 CPU op-mode(s):                  32-bit, 64-bit
 CPU(s):                          8
@@ -20,14 +20,14 @@ NUMA node0 CPU(s):               0-3
 NUMA node1 CPU(s):               4-6
 NUMA node2 CPU(s):
 ";
-const LSCPU_E: &str = "\
+pub(crate) const LSCPU_E: &str = "\
 CPU NODE SOCKET CORE L1d:L1i:L2:L3 ONLINE    MAXMHZ   MINMHZ
   0    0      0    0 0:0:0:0          yes 3900.0000 800.0000
   1    1      1    1 1:1:1:1          yes 3900.0000 800.0000
   2    0      0    0 0:0:0:0          yes 3900.0000 800.0000
   3    -      -    - -                 no         -        -
 ";
-const LSCPU_P: &str = "\
+pub(crate) const LSCPU_P: &str = "\
 # The following is the parsable format, which can be fed to other
 # programs.
 # CPU,Core,Socket,Node,,L1d,L1i,L2,L3
@@ -35,7 +35,7 @@ const LSCPU_P: &str = "\
 1,1,1,1,,1,1,1,1
 2,0,0,0,,0,0,0,0
 ";
-const NUMACTL: &str = "\
+pub(crate) const NUMACTL: &str = "\
 available: 2 nodes (0-1)
 node 0 cpus: 0 2
 node 0 size: 64215 MB
@@ -48,7 +48,7 @@ node   0   1
   0:  10  21
   1:  21  10
 ";
-const NUMASTAT: &str = "
+pub(crate) const NUMASTAT: &str = "
 Per-node system memory usage (in MBs):
 Token Unaccepted not in hash table.
                           Node 0          Node 1
@@ -60,13 +60,13 @@ MemUsed                 62972.42         4185.13
                  ---------------
 MemTotal               128722.55
 ";
-const MEMINFO: &str = "\
+pub(crate) const MEMINFO: &str = "\
 Node 0 MemTotal:       65756160 kB
 Node 0 MemFree:         1272832 kB
 Node 1 MemTotal:       66055168 kB
 Node 1 HugePages_Total:     0
 ";
-const ZONEINFO: &str = "\
+pub(crate) const ZONEINFO: &str = "\
 Node 0, zone   Normal
   per-node stats
       nr_inactive_anon 5
@@ -79,7 +79,7 @@ Node 1, zone   Normal
   pages free     0
         managed  0
 ";
-const INTERRUPTS: &str = "            CPU0       CPU1       CPU2
+pub(crate) const INTERRUPTS: &str = "            CPU0       CPU1       CPU2
    0:         12          0          0   IO-APIC   2-edge      timer
   24:        310          0          5   PCI-MSI 1572865-edge      eth0-TxRx-1
   25:          0          7          0   PCI-MSI 1048577-edge      nvme0q1
@@ -92,7 +92,7 @@ const AFFINITY: &str = "\
 /proc/irq/25/smp_affinity_list:0-1
 /proc/irq/25/effective_affinity_list:1
 ";
-const NVIDIA: &str = "\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+pub(crate) const NVIDIA: &str = "\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
 GPU0\t X \tNV12\tPXB\tSYS\t48-63,176-191\t3\t\tN/A
 GPU1\tNV12\t X \tSYS\tPXB\t16-31,144-159\t1\t\tN/A
 NIC0\tPXB\tSYS\t X \tSYS
@@ -103,7 +103,7 @@ Legend:
 NIC Legend:
   NIC0: mlx5_0
 ";
-const SUBSYS: &str = "\
+pub(crate) const SUBSYS: &str = "\
 nvme-subsys0 - NQN=nqn.2014.08.org.nvmexpress:1344
                hostnqn=nqn.2014-08.org.nvmexpress:uuid:1
                iopolicy=round-robin
@@ -114,7 +114,7 @@ nvme-subsys1 - NQN=nqn.x
 \\
  +- nvme2 tcp traddr=10.0.0.1 trsvcid=4420 connecting
 ";
-const SUBSYS_JSON: &str = r#"[ { "HostNQN": "nqn.h", "Subsystems": [
+pub(crate) const SUBSYS_JSON: &str = r#"[ { "HostNQN": "nqn.h", "Subsystems": [
   { "Name": "nvme-subsys0", "NQN": "nqn.2014", "IOPolicy": "numa",
     "Paths": [ { "Name": "nvme0", "Transport": "pcie", "Address": "0000:11:00.0", "State": "live" } ] } ] } ]"#;
 const FILES: &str = "\
@@ -128,7 +128,7 @@ $ cat /sys/devices/system/cpu/online
 ==> /sys/devices/system/node/possible <==
 0-3
 ";
-const VIRSH: &str = "\
+pub(crate) const VIRSH: &str = "\
 <capabilities><host><uuid>x</uuid><cpu><arch>x86_64</arch></cpu><topology><cells num='2'>
  <cell id='0'><memory unit='KiB'>65756160</memory>
   <distances><sibling id='0' value='10'/><sibling id='1' value='21'/></distances>
@@ -138,7 +138,7 @@ const VIRSH: &str = "\
 </cells></topology></host><guest><arch name='i686'/></guest></capabilities>
 ";
 
-const LSTOPO: &str = "\
+pub(crate) const LSTOPO: &str = "\
 Machine (126GB total)
   Package L#0
     NUMANode L#0 (P#0 63GB)
@@ -184,7 +184,7 @@ Machine (126GB)
       PU L#1 (P#2)
   NUMANode L#1 (P#1 63GB) + Socket L#1 + L3 L#1 (20MB) + L2 L#1 (256KB) + L1d L#1 (32KB) + L1i L#1 (32KB) + Core L#1 + PU L#2 (P#1)
 ";
-const MLC: &str = "\
+pub(crate) const MLC: &str = "\
 Intel(R) Memory Latency Checker - v3.9
 Measuring idle latencies (in ns)...
                 Numa node
@@ -193,7 +193,7 @@ Numa node            0       1
        1         139.4    81.9
 ";
 
-const MLC_BANDWIDTHS: &str = "
+pub(crate) const MLC_BANDWIDTHS: &str = "
 Measuring Peak Injection Memory Bandwidths for the system
 ALL Reads        :      226318.4
 Measuring Memory Bandwidths between nodes within system
@@ -226,14 +226,14 @@ const ALL: [&str; 16] = [
     INTERRUPTS, AFFINITY, NVIDIA, SUBSYS, FILES, VIRSH,
 ];
 
-fn read(text: &str) -> Machine {
+pub(crate) fn read(text: &str) -> Machine {
     let machine =
         read_bytes(text.as_bytes(), "bug.txt").unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(machine.check(), Vec::<String>::new(), "{text}");
     machine
 }
 
-fn nodes(machine: &Machine) -> Vec<(u32, String)> {
+pub(crate) fn nodes(machine: &Machine) -> Vec<(u32, String)> {
     let cpus = |node: &nearfar_machine::Node| match &node.cpus {
         Known::Yes(cpus) => cpus.to_string(),
         Known::No { .. } => "?".to_owned(),
@@ -245,18 +245,18 @@ fn nodes(machine: &Machine) -> Vec<(u32, String)> {
         .collect()
 }
 
-fn listed(nodes: &[(u32, &str)]) -> Vec<(u32, String)> {
+pub(crate) fn listed(nodes: &[(u32, &str)]) -> Vec<(u32, String)> {
     nodes
         .iter()
         .map(|(id, cpus)| (*id, (*cpus).to_owned()))
         .collect()
 }
 
-fn bytes(machine: &Machine, node: u32) -> Option<u64> {
+pub(crate) fn bytes(machine: &Machine, node: u32) -> Option<u64> {
     machine.node(NodeId(node)).unwrap().total_bytes()
 }
 
-fn messages(machine: &Machine) -> String {
+pub(crate) fn messages(machine: &Machine) -> String {
     machine
         .warnings
         .iter()

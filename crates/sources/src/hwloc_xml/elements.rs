@@ -8,7 +8,7 @@ use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
 use crate::error::TextError;
-use crate::warnings::excerpt;
+use crate::warnings::{excerpt, second_output};
 
 /// How deep objects may nest. Real files stay below 30.
 const DEEPEST: usize = 256;
@@ -129,6 +129,11 @@ pub(super) fn read(text: &str, place: &str) -> Result<Document, TextError> {
         inside: Inside::Nothing,
         attribute: String::new(),
     };
+    let end = start + part.len();
+    if let Some((second, _)) = topology(&text[end..]) {
+        let oddity = (walk.line(end + second), second_output("hwloc XML"));
+        walk.document.oddities.push(oddity);
+    }
     let mut seen = false;
     loop {
         let at = position(reader.buffer_position());

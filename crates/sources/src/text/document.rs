@@ -10,12 +10,15 @@
 
 use std::borrow::Cow;
 
-use nearfar_machine::Machine;
+use nearfar_machine::{Machine, Warning};
+
+use serde_json::Value;
 
 use super::prefix::Prefix;
 use super::printed::expression;
 use super::{lscpu, nvme, virsh};
-use crate::error::SourceError;
+use crate::error::{SourceError, TextError, json_problem};
+use crate::warnings::second_output;
 use crate::{hwloc_xml, snapshot};
 
 /// One kind of document.
@@ -90,6 +93,8 @@ pub(crate) struct Document {
     pub(super) line: usize,
     /// Of the part of the file that it is, at least.
     length: usize,
+    /// The line where another document of its kind begins, which is not read.
+    pub(super) second: Option<usize>,
     /// Behind as many empty lines as there are before it in the file, so that lines have their numbers.
     text: String,
 }
@@ -100,7 +105,15 @@ impl Document {
     }
 
     pub(super) fn read(&self, place: &str) -> Result<Machine, SourceError> {
-        (self.kind.read)(&self.text, place)
+        let mut machine = (self.kind.read)(&self.text, place)?;
+        let second = self.second.map(|line| {
+            Warning::new(
+                format!("{place}, line {line}"),
+                second_output(self.kind.name),
+            )
+        });
+        machine.warnings.extend(second);
+        Ok(machine)
     }
 }
 
@@ -108,8 +121,7 @@ impl Document {
 pub(crate) fn find(text: &str) -> Vec<Document> {
     let mut found: Vec<(std::ops::Range<usize>, Document)> = Vec::new();
     for kind in KINDS {
-        let Some((range, is_escaped)) = kind.find(text, false).or_else(|| kind.find(text, true))
-        else {
+        let Some((range, is_escaped)) = kind.find(text, 0) else {
             continue;
         };
         if found.iter().all(|(other, _)| !other.contains(&range.start)) {
@@ -117,11 +129,44 @@ pub(crate) fn find(text: &str) -> Vec<Document> {
             found.push((range.start..range.start + document.length, document));
         }
     }
+    let ranges: Vec<_> = found.iter().map(|(range, _)| range.clone()).collect();
+    for (range, document) in &mut found {
+        let second = document.kind.find(text, range.end).map(|it| it.0.start);
+        let second = second.filter(|at| ranges.iter().all(|range| !range.contains(at)));
+        document.second = second.map(|at| line_of(text, at));
+    }
     found.into_iter().map(|(_, document)| document).collect()
 }
 
+/// The line where a document begins, by the empty lines before it.
+pub(super) fn first_line(text: &str) -> usize {
+    text.len() - text.trim_start_matches('\n').len() + 1
+}
+
+/// Reads the JSON of a document.
+///
+/// # Errors
+/// When it is no JSON.
+pub(super) fn json(text: &str, place: &str, next: &str) -> Result<Value, TextError> {
+    serde_json::from_str(text).map_err(|error| {
+        let problem = format!("{} (column {})", json_problem(&error), error.column());
+        TextError::new(place, Some(error.line()), problem, next)
+    })
+}
+
+/// The number of the line with this byte.
+fn line_of(text: &str, byte: usize) -> usize {
+    text[..byte].matches('\n').count() + 1
+}
+
 impl Kind {
-    fn find(&self, text: &str, is_escaped: bool) -> Option<(std::ops::Range<usize>, bool)> {
+    /// The first document behind this byte, and whether its signs are escaped.
+    fn find(&self, text: &str, from: usize) -> Option<(std::ops::Range<usize>, bool)> {
+        let found = |is_escaped| Some((self.find_as(text, from, is_escaped)?, is_escaped));
+        found(false).or_else(|| found(true))
+    }
+
+    fn find_as(&self, text: &str, from: usize, is_escaped: bool) -> Option<std::ops::Range<usize>> {
         let escaped = |tag: &str| match is_escaped {
             true => tag
                 .replace('<', "&lt;")
@@ -135,15 +180,15 @@ impl Kind {
             let next: String = text[at + mark.len()..].chars().take(ENOUGH).collect();
             behind.is_match(&plain(&next, is_escaped))
         };
-        let mark = text.match_indices(&mark).map(|(at, _)| at).find(is_it)?;
-        let range = match self.end {
+        let mut marks = text[from..].match_indices(&mark).map(|(at, _)| from + at);
+        let mark = marks.find(is_it)?;
+        Some(match self.end {
             Some(end) => {
                 let end = escaped(end);
                 mark..mark + text[mark..].find(&end)? + end.len()
             }
-            None => text[..mark].rfind('{')?..text.len(),
-        };
-        Some((range, is_escaped))
+            None => from + text[from..mark].rfind('{')?..text.len(),
+        })
     }
 }
 
@@ -154,10 +199,7 @@ fn extract(
     is_escaped: bool,
 ) -> Document {
     let line_start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
-    let before = text[..range.start]
-        .bytes()
-        .filter(|&byte| byte == b'\n')
-        .count();
+    let line = line_of(text, range.start);
     let prefix = Prefix::of(&text[line_start..range.start]);
     let mut own = String::new();
     for (at, line) in text[range.clone()].split('\n').enumerate() {
@@ -174,9 +216,10 @@ fn extract(
     }
     Document {
         kind,
-        line: before + 1,
+        line,
         length,
-        text: "\n".repeat(before) + &own,
+        second: None,
+        text: "\n".repeat(line - 1) + &own,
     }
 }
 

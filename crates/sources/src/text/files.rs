@@ -53,14 +53,21 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         let Some(found) = path.captures(&line.text).and_then(|found| found.get(1)) else {
             continue;
         };
-        let behind = line.text[found.end()..].trim_matches([':', ' ', '=', '<', '>']);
+        let end = line.text[found.end()..].trim();
+        let behind = end.trim_matches([':', ' ', '=', '<', '>']);
+        let next = lines.get(at + 1).map_or("", |next| next.text.trim());
+        let is_path_next = path.is_match(next);
         let value = match behind.is_empty() {
+            true if is_path_next => "",
+            true => next,
             false => behind,
-            true => match lines.get(at + 1) {
-                Some(next) if !path.is_match(&next.text) => next.text.trim(),
-                _ => "",
-            },
         };
+        // Prose may name a file at the end of a line. `grep ""` and tail name an empty one before the next; of the
+        // "<==" of tail the sign of a folded line was taken off.
+        let is_empty_file = is_path_next && matches!(end, ":" | "<");
+        if value.is_empty() && !is_empty_file {
+            continue;
+        }
         match said.file(found.as_str(), value, reading) {
             Some(()) => is_any = true,
             // A command that names a file is not its content.

@@ -12,31 +12,44 @@ pub(super) const KIND: Kind = Kind {
     starts: &[Start::before(
         &["CPU"],
         r"(?:^|\W)(CPU\d+(?:\s+CPU\d+)*)\s*$",
-        r"^\s*\w+:\s+\d+(?:\s|$)",
+        r"^\s*(?:CPU\d+(?:\s+CPU\d+)*\s*$|\w+:\s+\d+(?:\s|$))",
     )
     .if_likely(ends_in_digit)],
     goes_on: r"^\s*\w+:\s+\d+(?:\s|$)",
     read,
 };
 
+/// What the line with the CPUs begins with.
+const HEADING: &str = "CPU";
+
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
-    let is_head = |line: &&Line| line.text.trim_start().starts_with("CPU");
+    let is_head = |line: &&Line| line.text.trim_start().starts_with(HEADING);
     let Some(head) = lines.first().filter(is_head) else {
         return Err("the line with the CPUs is missing".to_owned());
     };
-    let own = lines.iter().skip(1).take_while(|line| !is_head(line));
-    let mut text = String::new();
-    for line in std::iter::once(head).chain(own) {
+    let mut heads = String::new();
+    let rows = lines.iter().position(|line| !is_head(&line));
+    let rows = rows.unwrap_or(lines.len());
+    for line in &lines[..rows] {
+        heads.push_str(&line.text);
+        heads.push(' ');
+    }
+    let is_folded = rows > 1;
+    if is_folded {
+        let message = "the line with the CPUs is folded: the counts of interrupts are unknown";
+        reading.warnings.note_line(head.number, message);
+    }
+    let mut text = format!("{heads}\n");
+    reading.is_second(HEADING, head.number);
+    for line in &lines[rows..] {
+        if is_head(&line) && reading.is_second(HEADING, line.number) {
+            break;
+        }
         text.push_str(&line.text);
         text.push('\n');
     }
-    if let Some(second) = lines.iter().skip(1).find(is_head) {
-        let message = "a second table of interrupts begins here; only the first one was read";
-        reading.warnings.note_line(second.number, message);
-    }
     let table = Table::parse(text.as_bytes()).map_err(|error| error.to_string())?;
-    let cpus = head
-        .text
+    let cpus = heads
         .split_whitespace()
         .filter_map(|word| word.strip_prefix("CPU")?.parse().ok());
     let mut cpus: Vec<CpuId> = cpus.filter(|&cpu| cpu <= MAX_NUMBER).map(CpuId).collect();
@@ -56,7 +69,10 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         effective: Known::no(unknown()),
         managed: Known::no(unknown()),
         node: Known::no(unknown()),
-        count: Known::Yes(line.count),
+        count: match is_folded {
+            true => Known::no("the rows of the table are folded"),
+            false => Known::Yes(line.count),
+        },
         name: line.name.clone(),
     };
     let mut interrupts: Vec<_> = table.iter().map(interrupt).collect();

@@ -19,10 +19,21 @@ use nearfar_machine::{
 
 use serde_json::Value;
 
+use super::document::{first_line, json};
 use super::printed::{Line, expression};
 use super::{Kind, Reading, Start};
 use crate::error::TextError;
 use crate::warnings::excerpt;
+
+/// One of these columns is in each table.
+const COLUMNS: [&str; 3] = ["NODE", "SOCKET", "CORE"];
+
+fn is_head(line: &str) -> bool {
+    line.starts_with("CPU,") || COLUMNS.iter().any(|column| line.contains(column))
+}
+
+/// The first field of a summary.
+const HEADING: &str = "Architecture";
 
 const FIELD: &str = r"(?:^|\W)((?:CPU\(s\)|On-line CPU\(s\) (?:list|mask)|Off-line CPU\(s\) (?:list|mask)|Thread\(s\) per core|Core\(s\) per \w+|Socket\(s\)|NUMA node\(s\)|NUMA node\d+ CPU\(s\)):)(?:\s|$)";
 
@@ -50,35 +61,29 @@ pub(super) const TABLE: Kind = Kind {
             r"(?:^|\W)(CPU\s+(?:[A-Z0-9:a-z]+\s+)*(?:NODE|SOCKET|CORE)\b.*)$",
             r"^\s*\d+\s",
         )
-        .if_likely(|line| {
-            ["NODE", "SOCKET", "CORE"]
-                .iter()
-                .any(|column| line.contains(column))
-        }),
+        .if_likely(is_head),
         Start::before(&["CPU,"], r"(#?\s*CPU,\w[\w,]*)\s*$", r"^\d+,"),
     ],
     goes_on: r"^\s*\d+(?:\s+(?:-|\d)|,)",
     read: read_table,
 };
 
-/// The fields of a summary, the first of each name.
+/// The fields of a summary, the first of each name: those of a core type come again for each type.
 fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let mut fields: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for line in lines {
-        if let Some((name, value)) = line.text.split_once(':') {
-            let name = name.trim();
-            let before = *fields.entry(name).or_insert((line.number, value.trim()));
-            if before.1 != value.trim() && (name.starts_with("NUMA") || name.contains("CPU(s)")) {
-                let message = format!(
-                    "{:?} is {:?} here and {:?} in line {}; the first was taken",
-                    excerpt(name),
-                    excerpt(value.trim()),
-                    excerpt(before.1),
-                    before.0
-                );
-                reading.warnings.note_line(line.number, message);
-            }
+        let Some((name, value)) = line.text.split_once(':') else {
+            continue;
+        };
+        let name = name.trim();
+        let is_second = match name {
+            HEADING => reading.is_second_heading(HEADING, line.number),
+            _ => is_of_machine(name) && reading.is_second(name, line.number),
+        };
+        if is_second {
+            break;
         }
+        fields.entry(name).or_insert((line.number, value.trim()));
     }
     let number = |name: &str| {
         fields
@@ -90,6 +95,7 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         found.filter(|value| !value.is_empty() && value != "-")
     };
     let mut nodes: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
+    let mut no_list = None;
     for (name, (line, value)) in &fields {
         let id = name
             .strip_prefix("NUMA node")
@@ -102,16 +108,19 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         };
         match set(value) {
             Some(cpus) => drop(nodes.insert(NodeId(id), cpus)),
-            None => reading
-                .warnings
-                .note_line(*line, format!("{:?} is not a list of CPUs", excerpt(value))),
+            None => {
+                let message = format!("{:?} is not a list of CPUs", excerpt(value));
+                reading.warnings.note_line(*line, message.clone());
+                no_list.get_or_insert(message);
+            }
         }
     }
     let listed = |name: &str| fields.get(name).and_then(|(_, value)| set::<CpuId>(value));
     let online = listed("On-line CPU(s) list");
     let offline = listed("Off-line CPU(s) list").unwrap_or_default();
     if online.is_none() && nodes.is_empty() {
-        return Err("lscpu's lines with the CPUs (\"On-line CPU(s) list\", \"NUMA node0 CPU(s)\") are missing".to_owned());
+        const MISSING: &str = "lscpu's lines with the CPUs (\"On-line CPU(s) list\", \"NUMA node0 CPU(s)\") are missing";
+        return Err(no_list.unwrap_or_else(|| MISSING.to_owned()));
     }
     let on_nodes = nodes
         .values()
@@ -182,6 +191,14 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether lscpu prints the field once: it is about the whole machine, or about one node.
+fn is_of_machine(name: &str) -> bool {
+    name == "CPU(s)"
+        || name.starts_with("NUMA node")
+        || name.ends_with("CPU(s) list")
+        || name.ends_with("CPU(s) mask")
+}
+
 /// A list (`0-3,8`) or a mask (`0xff`).
 fn set<T: Id>(value: &str) -> Option<IdSet<T>> {
     match value {
@@ -195,7 +212,6 @@ fn set<T: Id>(value: &str) -> Option<IdSet<T>> {
 
 /// One row of a table, by the names of its columns in capitals.
 struct Row<'a> {
-    line: usize,
     cells: Vec<(&'a str, &'a str)>,
 }
 
@@ -216,7 +232,10 @@ fn read_table(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let mut rows: BTreeMap<CpuId, Row<'_>> = BTreeMap::new();
     for line in lines {
         let text = line.text.trim().trim_start_matches('#').trim_start();
-        if text.starts_with("CPU") {
+        if text.starts_with("CPU") && (columns.is_empty() || is_head(text)) {
+            if reading.is_second("CPU", line.number) {
+                break;
+            }
             separator = if text.starts_with("CPU,") { ',' } else { ' ' };
             columns = cells(text, separator);
             continue;
@@ -225,7 +244,6 @@ fn read_table(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             continue;
         }
         let read = Row {
-            line: line.number,
             cells: columns
                 .iter()
                 .copied()
@@ -237,16 +255,12 @@ fn read_table(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             continue;
         };
         if let Some(before) = rows.get(&cpu) {
-            let differs = |column: &&&str| {
+            let differs = |column: &&str| {
                 let numbers = before.number(column).zip(read.number(column));
                 numbers.is_some_and(|(before, now)| before != now)
             };
-            if let Some(column) = ["NODE", "SOCKET", "CORE"].iter().find(differs) {
-                let message = format!(
-                    "CPU {cpu} has another {column} than in line {}; that one was taken",
-                    before.line
-                );
-                reading.warnings.note_line(line.number, message);
+            if COLUMNS.iter().any(differs) && reading.is_second("CPU", line.number) {
+                break;
             }
             continue;
         }
@@ -341,23 +355,26 @@ fn cache_kind(column: &str) -> Option<(u32, CacheKind)> {
     Some((level.parse().ok()?, kind))
 }
 
+const NEXT: &str = "copy all of it";
+
 /// Reads the JSON of `lscpu -J`: fields and data, some of them below others.
 ///
 /// # Errors
 /// As for the text.
 pub(super) fn parse_summary(text: &str, place: &str) -> Result<Machine, TextError> {
-    fn fields(value: &Value, lines: &mut Vec<Line>) {
+    fn fields(value: &Value, number: usize, lines: &mut Vec<Line>) {
         for item in value.as_array().into_iter().flatten() {
             let text = |key: &str| item[key].as_str().unwrap_or_default();
             lines.push(Line {
-                number: lines.len() + 1,
+                number,
                 text: format!("{}: {}", text("field").trim_end_matches(':'), text("data")),
             });
-            fields(&item["children"], lines);
+            fields(&item["children"], number, lines);
         }
     }
     let mut lines = Vec::new();
-    fields(&json(text, place)?["lscpu"], &mut lines);
+    let value = json(text, place, NEXT)?;
+    fields(&value["lscpu"], first_line(text), &mut lines);
     super::read_alone(&SUMMARY, &lines, place)
 }
 
@@ -366,7 +383,7 @@ pub(super) fn parse_summary(text: &str, place: &str) -> Result<Machine, TextErro
 /// # Errors
 /// As for the text.
 pub(super) fn parse_table(text: &str, place: &str) -> Result<Machine, TextError> {
-    let value = json(text, place)?;
+    let value = json(text, place, NEXT)?;
     let rows = value["cpus"].as_array().map_or(&[][..], Vec::as_slice);
     let mut columns: Vec<String> = match rows.first() {
         Some(Value::Object(row)) => row.keys().cloned().collect(),
@@ -387,21 +404,7 @@ pub(super) fn parse_table(text: &str, place: &str) -> Result<Machine, TextError>
             .join(" ")
     };
     let texts = std::iter::once(head).chain(rows.iter().map(row));
-    let lines: Vec<Line> = (1..)
-        .zip(texts)
-        .map(|(number, text)| Line { number, text })
-        .collect();
+    let number = first_line(text);
+    let lines: Vec<Line> = texts.map(|text| Line { number, text }).collect();
     super::read_alone(&TABLE, &lines, place)
-}
-
-fn json(text: &str, place: &str) -> Result<Value, TextError> {
-    let wrong = |error: serde_json::Error| {
-        TextError::new(
-            place,
-            Some(error.line()),
-            error.to_string(),
-            "copy all of it",
-        )
-    };
-    serde_json::from_str(text).map_err(wrong)
 }

@@ -36,6 +36,8 @@ pub(super) const KIND: Kind = Kind {
 /// Deeper than any machine, in lines, and in objects of a line.
 const DEEPEST: usize = 64;
 const LONGEST_CHAIN: usize = 16;
+/// Why nothing is known about what is in what.
+const FLAT: &str = "lines of lstopo lost their indentation, which says what is near what";
 /// More than the largest machine has CPUs, cores, caches and devices together.
 const MOST_OBJECTS: usize = 400_000;
 
@@ -57,7 +59,7 @@ impl Object {
 }
 
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
-    let objects = objects(lines);
+    let (objects, is_flat) = objects(lines, reading);
     let is = |name: &'static str| objects.iter().filter(move |object| object.kind == name);
     if is("PU").all(|pu| pu.cpus.is_empty()) {
         return Err(
@@ -69,7 +71,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     for pu in is("PU") {
         let Some(id) = pu.cpus.first() else { continue };
         let mut cpu = Cpu::new(id, None);
-        let mut above = pu.parent;
+        let mut above = pu.parent.filter(|_| !is_flat);
         while let Some(object) = above.and_then(|at| objects.get(at)) {
             let leader = object.cpus.first();
             match object.kind.as_str() {
@@ -88,19 +90,29 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     // A node above others, or next to another, is near the CPUs of those.
     let mut near: Vec<(NodeId, &Object, CpuSet)> = is("NUMANode")
         .filter_map(|object| {
-            let around = object.parent.filter(|_| object.cpus.is_empty());
-            let near = around.map_or(object, |at| &objects[at]).cpus.clone();
-            Some((NodeId(object.number?), object, near))
+            let mut around = object;
+            while around.cpus.is_empty()
+                && ["NUMANode", "MemCache"].contains(&around.kind.as_str())
+                && let Some(parent) = around.parent
+            {
+                around = &objects[parent];
+            }
+            Some((NodeId(object.number?), object, around.cpus.clone()))
         })
         .collect();
     near.sort_by_key(|(_, _, near)| near.len());
     let mut taken = CpuSet::new();
     for (id, object, near) in near {
-        let cpus = match near.intersection(&taken).is_empty() {
-            true => Known::Yes(near.clone()),
-            false => Known::no(format!(
+        let cpus = if is_flat {
+            Known::no(FLAT)
+        } else if near.is_empty() {
+            Known::no("lstopo shows no CPUs next to it")
+        } else if near.intersection(&taken).is_empty() {
+            Known::Yes(near.clone())
+        } else {
+            Known::no(format!(
                 "lstopo shows it near CPUs {near}, which are another node's, and not whether it has CPUs"
-            )),
+            ))
         };
         taken = taken.union(&near);
         let mut node = reading.node(id, cpus);
@@ -131,29 +143,47 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             ways: object.named("ways").and_then(|it| it.parse().ok()),
         })
     };
-    machine.caches = objects.iter().filter_map(cache).collect();
+    if !is_flat {
+        machine.caches = objects.iter().filter_map(cache).collect();
+    }
     machine
         .caches
         .sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind));
     Ok(())
 }
 
-/// The objects of the first machine; a parent comes before its children and has the CPUs of all of them.
-fn objects(lines: &[Line]) -> Vec<Object> {
+/// The objects of the first machine, and whether their nesting is unknown; a parent comes before its children and has
+/// the CPUs of all of them.
+fn objects(lines: &[Line], reading: &mut Reading) -> (Vec<Object>, bool) {
     let object =
         expression(r"^(\w+)(?:\(\w+\))?(?: L#\d+)?(?: P#(\d+))?(?: \((?:P#(\d+)\s*)?([^)]*)\))?");
+    let numbered = expression(r"^\w+(?:\(\w+\))? L#\d");
     let mut objects: Vec<Object> = Vec::new();
+    let mut is_flat = false;
     // Indentation and last object of the lines that are open.
     let mut open: Vec<(usize, usize)> = Vec::new();
-    for line in lines {
-        let indent = line.text.len() - line.text.trim_start().len();
-        if (line.text.starts_with("Machine") && !objects.is_empty()) || objects.len() > MOST_OBJECTS
+    let mut lines = lines.iter();
+    while let Some(line) = lines.next() {
+        let is_machine = line.text.starts_with("Machine");
+        if (is_machine && reading.is_second("Machine", line.number)) || objects.len() > MOST_OBJECTS
         {
             break;
         }
+        let mut text = line.text.trim().to_owned();
+        while text.ends_with(" +")
+            && let Some(rest) = lines.next()
+        {
+            text = format!("{text} {}", rest.text.trim());
+        }
+        let indent = line.text.len() - line.text.trim_start().len();
+        // All objects are in the machine.
+        if indent == 0 && !is_machine && !is_flat && numbered.is_match(&text) {
+            is_flat = true;
+            reading.warnings.note_line(line.number, FLAT);
+        }
         open.retain(|&(column, _)| column < indent);
         let mut parent = open.last().map(|&(_, at)| at);
-        for part in line.text.trim().split(" + ").take(LONGEST_CHAIN) {
+        for part in text.split(" + ").take(LONGEST_CHAIN) {
             let Some(found) = object.captures(part) else {
                 break;
             };
@@ -184,7 +214,7 @@ fn objects(lines: &[Line]) -> Vec<Object> {
             open.push((indent, last));
         }
     }
-    objects
+    (objects, is_flat)
 }
 
 /// `L3`, `L1d`; `L3Cache`, `L1dCache`

@@ -65,7 +65,7 @@ struct Figures {
 fn read_numastat(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let mut nodes: BTreeMap<NodeId, Figures> = BTreeMap::new();
     let mut columns: Vec<Option<NodeId>> = Vec::new();
-    for line in lines {
+    'lines: for line in lines {
         let words: Vec<&str> = line.text.split_whitespace().collect();
         match words[..] {
             ["Node", ..] | ["Total"] => columns = heads(&words),
@@ -74,13 +74,16 @@ fn read_numastat(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
                     let Some((id, bytes)) = column.zip(mib(figure)) else {
                         continue;
                     };
+                    if reading.is_second(format!("{name} {id}"), line.number) {
+                        break 'lines;
+                    }
                     let node = nodes.entry(id).or_default();
                     let slot = if name == "MemTotal" {
                         &mut node.total
                     } else {
                         &mut node.free
                     };
-                    slot.get_or_insert(bytes);
+                    *slot = Some(bytes);
                 }
             }
             _ => {}
@@ -122,13 +125,16 @@ fn read_meminfo(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         if let ["Node", id, name @ ("MemTotal:" | "MemFree:"), figure, ..] = words[..]
             && let (Some(id), Ok(kib)) = (node(id), figure.parse::<u64>())
         {
+            if reading.is_second(format!("{name} {id}"), line.number) {
+                break;
+            }
             let figures = nodes.entry(id).or_default();
             let slot = if name == "MemTotal:" {
                 &mut figures.total
             } else {
                 &mut figures.free
             };
-            slot.get_or_insert(kib.saturating_mul(1024));
+            *slot = Some(kib.saturating_mul(1024));
         }
     }
     fill(nodes, reading)
@@ -158,7 +164,10 @@ fn read_zoneinfo(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     for line in lines {
         let words: Vec<&str> = line.text.split_whitespace().collect();
         match words[..] {
-            ["Node", id, "zone", ..] => {
+            ["Node", id, "zone", zone] => {
+                if reading.is_second(format!("{id} {zone}"), line.number) {
+                    break;
+                }
                 inside = id.strip_suffix(',').and_then(node);
                 if let Some(id) = inside {
                     managed.entry(id).or_default();

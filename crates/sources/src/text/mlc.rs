@@ -69,18 +69,26 @@ enum Section {
     Other,
 }
 
+/// The heading of the latencies, which a matrix without a heading is taken for.
+const LATENCY: &str = "Measuring idle";
+/// The second matrix of transfers.
+const READER_HOMED: &str = "Remote Socket L2->L2 HITM latency (data address homed in reader";
+
 impl Section {
-    fn of(heading: &str) -> Option<Self> {
+    /// The section that a heading names, and the words that name it.
+    fn of(heading: &str) -> Option<(&'static str, Self)> {
         let named = [
-            ("Measuring idle", Self::Latency),
+            (LATENCY, Self::Latency),
             ("Measuring Memory Bandwidths", Self::Bandwidth),
+            (READER_HOMED, Self::Other),
             ("Remote Socket L2->L2 HITM", Self::Transfer),
             ("Remote Socket LLC->LLC HITM", Self::Transfer),
             ("Measuring", Self::Other),
             ("Remote Socket", Self::Other),
         ];
-        let own = named.iter().find(|(words, _)| heading.starts_with(words));
-        own.map(|&(_, section)| section)
+        named
+            .into_iter()
+            .find(|(words, _)| heading.starts_with(words))
     }
 }
 
@@ -89,11 +97,18 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     for line in lines {
         let text = line.text.trim();
         let words: Vec<&str> = text.split_whitespace().collect();
-        if let Some(heading) = Section::of(text) {
-            section = heading;
+        if let Some((heading, named)) = Section::of(text) {
+            // Versions differ in what follows. Other sections are not read.
+            if named != Section::Other && reading.is_second(heading, line.number) {
+                break;
+            }
+            section = named;
         } else if text.starts_with("Local Socket L2->L2 HITM") {
             local = words.last().and_then(|word| ns(word.parse().ok()?));
         } else if let Some(columns) = columns(&words) {
+            if section == Section::Unnamed && reading.is_second(LATENCY, line.number) {
+                break;
+            }
             matrices.push(Matrix {
                 section,
                 columns,

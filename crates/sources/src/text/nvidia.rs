@@ -30,6 +30,9 @@ pub(super) const KIND: Kind = Kind {
     read,
 };
 
+/// What the line of titles has.
+const HEADING: &str = "Affinity";
+
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let Some((head, rows)) = lines.split_first() else {
         return Err("the table is empty".to_owned());
@@ -39,7 +42,11 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let has_node = titles.contains("NUMA");
     let mut nodes: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
     let mut no_node = Vec::new();
+    reading.is_second(HEADING, head.number);
     for line in rows {
+        if line.text.contains(HEADING) && reading.is_second(HEADING, line.number) {
+            break;
+        }
         let words: Vec<&str> = line.text.split_whitespace().collect();
         let Some((name, cells)) = words.split_first() else {
             continue;

@@ -14,6 +14,7 @@ use nearfar_machine::{
 };
 use serde_json::Value;
 
+use super::document::{first_line, json};
 use super::printed::Line;
 use super::{Kind, Reading, Start};
 use crate::error::TextError;
@@ -35,6 +36,9 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     for line in lines {
         let text = line.text.trim();
         if let Some((name, nqn)) = text.split_once(" - NQN=") {
+            if reading.is_second(name.trim(), line.number) {
+                break;
+            }
             subsystems.push(subsystem(name.trim(), nqn, Known::no(reason.clone())));
             continue;
         }
@@ -47,7 +51,10 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             subsystem.model = Some(model.trim().to_owned());
         } else if let Some(path) = text.strip_prefix("+- ") {
             let words: Vec<&str> = path.split_whitespace().collect();
-            if let [name, transport, address, ref rest @ ..] = words[..] {
+            // `nvme show-topology` has lines of namespaces too: "+- ns id 4".
+            if let [name, transport, address, ref rest @ ..] = words[..]
+                && name.starts_with("nvme")
+            {
                 // Older versions print the parts of a fabric's address as words.
                 let state = rest.iter().find(|word| !word.contains('='));
                 let state = state.map(|state| (*state).to_owned());
@@ -112,15 +119,8 @@ fn in_order(mut subsystems: Vec<NvmeSubsystem>) -> Vec<NvmeSubsystem> {
 /// # Errors
 /// When it is no JSON, or names no subsystem.
 pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
-    let wrong = |problem: String| {
-        TextError::new(
-            place,
-            None,
-            problem,
-            "write it again: nvme list-subsys -o json",
-        )
-    };
-    let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    const NEXT: &str = "write it again: nvme list-subsys -o json";
+    let value = json(text, place, NEXT)?;
     let reason = std::borrow::Cow::from(format!("{} text has only {}", KIND.name, KIND.has));
     let mut subsystems: Vec<NvmeSubsystem> = Vec::new();
     let text_of =
@@ -154,7 +154,8 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
         }
     }
     if subsystems.is_empty() {
-        return Err(wrong("no subsystem in it".to_owned()));
+        let line = Some(first_line(text));
+        return Err(TextError::new(place, line, "no subsystem in it", NEXT));
     }
     let mut machine = Machine::empty(Origin::new(SourceKind::Text, place), reason);
     machine.nvme = Known::Yes(in_order(subsystems));

@@ -18,6 +18,7 @@ use nearfar_machine::{
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
+use super::document::first_line;
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
 
@@ -29,7 +30,8 @@ const BECAUSE: &str = "virsh capabilities has only nodes, their CPUs, memory and
 /// When it is no XML, or has no cell.
 pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     let wrong = |problem: String| {
-        TextError::new(place, None, problem, "write it again: virsh capabilities")
+        let line = Some(first_line(text));
+        TextError::new(place, line, problem, "write it again: virsh capabilities")
     };
     let mut reader = Reader::from_str(text);
     let mut machine = Machine::empty(Origin::new(SourceKind::Text, place), BECAUSE);

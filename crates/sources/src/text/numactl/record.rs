@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{CpuId, CpuSet, Distance, MAX_NUMBER, NodeId, NodeSet};
 
-use crate::warnings::{Warnings, excerpt};
+use crate::warnings::{Warnings, excerpt, second_output};
 use nearfar_machine::size;
 
 pub(super) struct Word<'a> {
@@ -102,13 +102,21 @@ impl<'a, 'd> Reader<'a, 'd> {
             match (word.text, rest.get(1).map(|word| word.text)) {
                 ("available:", Some(count)) if number(count).is_some() => {
                     if self.record.header.is_some() || !self.record.nodes.is_empty() {
-                        self.second_output(word.line);
+                        let message = second_output(super::NAME);
+                        self.warnings.note_line(word.line, message);
                         break;
                     }
                     self.header();
                 }
                 ("node", Some("distances:")) => {
                     self.at += 2;
+                    // A note behind the heading is not of the table.
+                    while self
+                        .word(0)
+                        .is_some_and(|next| next.line == word.line && next.text != "node")
+                    {
+                        self.at += 1;
+                    }
                     self.table(word.line);
                 }
                 // The line of columns where the heading was not copied.
@@ -128,12 +136,6 @@ impl<'a, 'd> Reader<'a, 'd> {
             }
         }
         self.record
-    }
-
-    fn second_output(&mut self, line: usize) {
-        let message = "a second output of numactl begins here; only the first one was read: \
-                       cut the text in two to see the other";
-        self.warnings.note_line(line, message);
     }
 
     fn word(&self, ahead: usize) -> Option<&'a Word<'a>> {
