@@ -117,7 +117,7 @@ pub enum ProbeError {
     },
     #[error("cannot prepare the measuring thread: {0}")]
     Thread(#[source] std::io::Error),
-    #[error("the probe was cancelled before it had its samples")]
+    #[error("interrupted before there were samples: nothing is printed or stored")]
     Cancelled,
 }
 

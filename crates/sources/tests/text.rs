@@ -592,6 +592,7 @@ fn mlc_has_nodes_and_what_accesses_take() {
     assert_eq!(timing.transfer.unwrap().to_string(), "49/112");
     // Versions up to 3.1.
     let older = read(&whole.replace("Remote Socket L2->L2", "Remote Socket LLC->LLC"));
+    assert_eq!(messages(&older), "");
     assert_eq!(
         older.timing.unwrap().transfer.unwrap().to_string(),
         "49/112"

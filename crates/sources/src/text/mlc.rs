@@ -71,8 +71,8 @@ enum Section {
 
 /// The heading of the latencies, which a matrix without a heading is taken for.
 const LATENCY: &str = "Measuring idle";
-/// The second matrix of transfers.
-const READER_HOMED: &str = "Remote Socket L2->L2 HITM latency (data address homed in reader";
+/// What the heading of the second matrix of transfers ends with; that of the first one says "writer".
+const READER_HOMED: &str = "homed in reader socket)";
 
 impl Section {
     /// The section that a heading names, and the words that name it.
@@ -80,15 +80,18 @@ impl Section {
         let named = [
             (LATENCY, Self::Latency),
             ("Measuring Memory Bandwidths", Self::Bandwidth),
-            (READER_HOMED, Self::Other),
             ("Remote Socket L2->L2 HITM", Self::Transfer),
             ("Remote Socket LLC->LLC HITM", Self::Transfer),
             ("Measuring", Self::Other),
             ("Remote Socket", Self::Other),
         ];
-        named
+        let named = named
             .into_iter()
-            .find(|(words, _)| heading.starts_with(words))
+            .find(|(words, _)| heading.starts_with(words))?;
+        match heading.contains(READER_HOMED) {
+            true => Some((READER_HOMED, Self::Other)),
+            false => Some(named),
+        }
     }
 }
 
