@@ -11,6 +11,7 @@ pub mod doorbell;
 pub mod lines;
 pub mod memory;
 pub mod ownership;
+pub mod stores;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,6 +22,7 @@ use channel::Channel;
 use lines::{Lines, LinesError};
 use memory::{Memory, Spot};
 use ownership::{Accessor, Cost, Word};
+use stores::Stores;
 
 /// A vCPU's place in the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +82,7 @@ pub struct Model {
     /// What carries lines to a node from another.
     links: BTreeMap<(u32, u32), Channel>,
     stream_thousandths: u64,
+    stores: Stores,
 }
 
 impl Model {
@@ -138,6 +141,7 @@ impl Model {
                 .map(|(&pair, ps)| (pair, channel(ps)))
                 .collect(),
             stream_thousandths: config.stream_thousandths.into(),
+            stores: Stores::new(config.time.map_or(0, |time| time.window_ps)),
             places,
             cache_nodes,
             memory,
@@ -152,6 +156,11 @@ impl Model {
     /// Nodes with memory, ascending.
     pub fn memory_nodes(&self) -> &[u32] {
         self.memory.nodes()
+    }
+
+    /// The stores to lines, in simulated time.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
     }
 
     /// The line at a guest physical address; `None` for what is not the guest's memory.

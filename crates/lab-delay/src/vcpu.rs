@@ -17,6 +17,9 @@ use crate::region::{Count, Counters};
 pub const FILTER_LINES: usize = 512;
 /// How much of what emulation itself takes for an access may count as part of its delay, in nanoseconds.
 pub const OWN_COST_NS: u64 = 300;
+/// How much of the instructions before an access may be part of its delay in simulated time, in nanoseconds: a core executes what
+/// does not need a line while it waits for it, for as long as its reorder buffer has room.
+pub const OVERLAP_NS: u64 = 20;
 /// How much of what the model took too long for one delay may be taken off the next, in nanoseconds. Beyond it, the host ran
 /// another task.
 pub const OVERRUN_NS: u64 = 1000;
@@ -184,11 +187,15 @@ impl<'a> Vcpu<'a> {
         let touched = self.model.touch(self.place, spot.line, access.write);
         let is_paid = self.is_paid(touched.cost, access, spot.line);
         let line = access.address >> LINE_SHIFT;
-        self.filter[line as usize % FILTER_LINES] = Recent {
+        let recent = Recent {
             line,
             word: touched.word,
             left: touched.left,
         };
+        let before = &mut self.filter[line as usize % FILTER_LINES];
+        // It has loaded the line since another vCPU did, and loads it again.
+        let polls = before.line == line && before.left != self.own && !access.write;
+        *before = recent;
         if is_paid {
             return self.counters.add(Count::CacheHits, 1);
         }
@@ -213,8 +220,16 @@ impl<'a> Vcpu<'a> {
         if is_miss {
             self.counters.miss_to(spot.memory);
         }
+        let mut ready = self.ready(start, clock);
+        match now_ps {
+            Some(_) if access.write => self.model.stores().note(spot.line, ready),
+            Some(now_ps) if polls && !is_miss => {
+                ready = ready.min(self.model.stores().seen_late(spot.line, now_ps));
+            }
+            _ => {}
+        }
         if price.ps != 0 {
-            let until = self.ready(start, clock) + clock.ticks(price.ps);
+            let until = ready + clock.ticks(price.ps);
             clock.wait(until);
             let access = self.counters.get(Count::Accesses);
             self.ended = Some(Ended {
@@ -256,23 +271,26 @@ impl<'a> Vcpu<'a> {
         }
     }
 
-    /// From when on a delay counts. What emulation takes between two accesses that are delayed one right after the other
-    /// (a chain of dependent loads) is part of the second delay, up to a limit, and so is what the first took too long:
-    /// such a chain runs at the speed that was asked for, and code that computes in between is not given the time it
-    /// computes. In simulated time, looking up takes none.
+    /// From when on a delay counts. What passes between two accesses that are delayed one right after the other (a chain of
+    /// dependent loads, a line that is handed back and forth) is part of the second delay, up to a limit, and so is what the
+    /// first took too long: such a chain runs at the speed that was asked for, and code that computes in between is not given
+    /// the time it computes. What passes is what emulation takes, or the time of instructions in simulated time.
     fn ready(&self, start: u64, clock: &impl Clock) -> u64 {
         match self.ended {
             Some(ended)
-                if clock.simulated_ps().is_none()
-                    && self
-                        .counters
-                        .get(Count::Accesses)
-                        .wrapping_sub(ended.access)
-                        <= AT_ONCE =>
+                if self
+                    .counters
+                    .get(Count::Accesses)
+                    .wrapping_sub(ended.access)
+                    <= AT_ONCE =>
             {
+                let most_ns = match clock.simulated_ps() {
+                    Some(_) => OVERLAP_NS,
+                    None => OWN_COST_NS,
+                };
                 let between = start
                     .saturating_sub(ended.at)
-                    .min(clock.ticks(OWN_COST_NS * PS_PER_NS));
+                    .min(clock.ticks(most_ns * PS_PER_NS));
                 let overrun = ended
                     .at
                     .saturating_sub(ended.due)

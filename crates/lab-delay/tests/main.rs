@@ -4,6 +4,7 @@ mod both_sides;
 mod cache;
 mod channel;
 mod config;
+mod hand_over;
 mod ownership;
 mod switches;
 mod turns;

@@ -25,6 +25,7 @@ mod hot_plug;
 mod io;
 mod kernel;
 mod leftovers;
+mod measured;
 mod memory;
 mod move_group;
 mod move_meanwhile;

@@ -89,9 +89,9 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
             (false, true) => 90.0,
             (false, false) => 190.0,
         };
-        // Both ways, and what the loops execute.
-        let ns = median(pair, "round_trip_ns") - 2.0 * one_way_ns;
-        assert!((0.0..15.0).contains(&ns), "{pair}");
+        let ns = median(pair, "round_trip_ns") / 2.0;
+        println!("transfer {one_way_ns} ns: {ns}");
+        assert!((ns / one_way_ns - 1.0_f64).abs() < 0.03, "{pair}");
     }
     for pair in second["bandwidth"]["pairs"].as_array().unwrap() {
         let carried = if pair["memory_node"] == 0 { 20.0 } else { 10.0 };
