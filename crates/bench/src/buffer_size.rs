@@ -120,9 +120,7 @@ pub(crate) fn size_of(
     used_by: Use,
     spare: Option<u64>,
 ) -> BufferSize {
-    let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
-    let last_level_cache_bytes =
-        modelled.or_else(|| machine.last_level_caches().filter_map(size).max());
+    let last_level_cache_bytes = last_level_cache(machine);
     let line_bytes = machine
         .caches
         .iter()
@@ -210,6 +208,12 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
         reason: format!("this process may take {} MiB more memory", spare >> 20),
     });
     by_node.chain(by_spare).chain([by_time]).collect()
+}
+
+/// The largest last-level cache, in bytes, as far as sizes are known: the one that is modelled where that is known.
+pub(crate) fn last_level_cache(machine: &Machine) -> Option<u64> {
+    let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
+    modelled.or_else(|| machine.last_level_caches().filter_map(size).max())
 }
 
 fn size(cache: &Cache) -> Option<u64> {

@@ -109,62 +109,49 @@ pub(crate) fn of_cache_hits(
     machine: &Machine,
     options: &LatencyOptions,
 ) -> Result<Option<f64>, ProbeError> {
-    let start = Instant::now();
-    on_own_thread(|| {
-        let allowed = affinity::get(0).map_err(ProbeError::Thread)?;
-        let selection = node_selection::select(machine, &allowed, options)?;
-        let spare = buffer_size::spare_memory();
-        let size = buffer_size::size_of(machine, &selection.memory, options, Use::OneCpu, spare);
-        let Some(half) = size.last_level_cache_bytes.map(|bytes| bytes / 2) else {
-            return Ok(None);
-        };
-        let size = BufferSize {
+    let Some(half) = buffer_size::last_level_cache(machine).map(|bytes| bytes / 2) else {
+        return Ok(None);
+    };
+    let size = |nodes: &[NodeId], spare| {
+        let usual = buffer_size::size_of(machine, nodes, options, Use::OneCpu, spare);
+        Ok(BufferSize {
             buffer_bytes: half.next_multiple_of(HUGE_PAGE as u64),
             one_cpu_bytes: half,
             warnings: Vec::new(),
-            ..size
-        };
-        let mut buffers = node_buffers::allocate(
-            machine,
-            &selection.memory,
-            &selection.sources,
-            size.buffer_bytes,
-            options,
-        )?;
-        let measured = measure_on(Chases {
-            machine,
-            options,
-            sources: &selection.sources,
-            size: &size,
-            buffers: &mut buffers,
-            deadline: start + options.budget,
-        })?;
-        Ok(measured.answer.pairs.first().map(|pair| pair.median_ns))
-    })
+            ..usual
+        })
+    };
+    let measured = measure_in(machine, options, size)?.answer;
+    Ok(measured.pairs.first().map(|pair| pair.median_ns))
 }
 
 /// Measures every pair of online nodes of the live system, as far as CPUs and memory allow.
 ///
 /// # Errors
-/// When the machine is not the live system, nothing can be measured, memory lacks, or the probe was cancelled. What
-/// concerns single pairs only is in [`LatencyMatrix::skipped`] and [`LatencyMatrix::warnings`] instead.
+/// When the machine is not the live system, nothing can be measured, memory lacks, or the probe was cancelled before each
+/// pair had a sample. What concerns single pairs only is in [`LatencyMatrix::skipped`] and [`LatencyMatrix::warnings`] instead.
 pub fn measure(
     machine: &Machine,
     options: &LatencyOptions,
+) -> Result<Measured<LatencyMatrix>, ProbeError> {
+    measure_in(machine, options, |nodes, spare| {
+        buffer_size::decide(machine, nodes, options, Use::OneCpu, spare)
+    })
+}
+
+/// The same in buffers of the size that is decided for these nodes, by the memory that this process may still take.
+fn measure_in(
+    machine: &Machine,
+    options: &LatencyOptions,
+    size: impl FnOnce(&[NodeId], Option<u64>) -> Result<BufferSize, ProbeError> + Send,
 ) -> Result<Measured<LatencyMatrix>, ProbeError> {
     check_live(machine)?;
     let start = Instant::now();
     on_own_thread(|| {
         let allowed = affinity::get(0).map_err(ProbeError::Thread)?;
         let selection = node_selection::select(machine, &allowed, options)?;
-        let size = buffer_size::decide(
-            machine,
-            &selection.memory,
-            options,
-            Use::OneCpu,
-            buffer_size::spare_memory(),
-        )?;
-        let buffers = node_buffers::allocate(
+        let size = size(&selection.memory, buffer_size::spare_memory())?;
+        let mut buffers = node_buffers::allocate(
             machine,
             &selection.memory,
             &selection.sources,
@@ -176,7 +163,7 @@ pub fn measure(
             options,
             sources: &selection.sources,
             size: &size,
-            buffers: &mut { buffers },
+            buffers: &mut buffers,
             deadline: start + options.budget,
         })?;
         let matrix = &mut measured.answer;

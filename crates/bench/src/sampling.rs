@@ -73,10 +73,10 @@ pub(crate) struct Samples<V> {
     rounds_per_block: Option<u32>,
 }
 
-/// Takes the samples.
+/// Takes the samples; of a sampling that is cancelled those until then, if each item has one.
 ///
 /// # Errors
-/// Those of the source, and [`ProbeError::Cancelled`].
+/// Those of the source, and [`ProbeError::Cancelled`] where an item has no sample yet.
 pub(crate) fn sample<S: Source<Error = ProbeError>>(
     amount: &Amount,
     cancel: &AtomicBool,
@@ -84,15 +84,15 @@ pub(crate) fn sample<S: Source<Error = ProbeError>>(
 ) -> Result<Samples<S::Value>, ProbeError> {
     let (clock, began_at_s) = (Monotonic::start(), now_s());
     let outcome = sampler::sample(&amount.plan(&clock), &clock, cancel, source)?;
-    match outcome.end {
-        End::Cancelled => Err(ProbeError::Cancelled),
-        End::Complete | End::BudgetSpent => Ok(Samples {
-            outcome,
-            began_at_s,
-            rounds: amount.rounds(),
-            rounds_per_block: amount.is_spread.then(|| amount.rounds_per_block()),
-        }),
+    if outcome.end == End::Cancelled && outcome.fewest() == 0 {
+        return Err(ProbeError::Cancelled);
     }
+    Ok(Samples {
+        outcome,
+        began_at_s,
+        rounds: amount.rounds(),
+        rounds_per_block: amount.is_spread.then(|| amount.rounds_per_block()),
+    })
 }
 
 /// What is measured, as runs in the store declare it.

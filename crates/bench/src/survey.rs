@@ -108,11 +108,12 @@ pub struct NotMeasured {
     pub reason: String,
 }
 
-/// Measures what was asked for, on the live system.
+/// Measures what was asked for, on the live system. Of a measurement that is cancelled the answer has what was measured until
+/// then, with a warning, if that is something.
 ///
 /// # Errors
 /// When the machine is not the live system, a node that was asked for lacks what it takes, there is nothing to measure at
-/// all, memory lacks, or the measurement was cancelled.
+/// all, memory lacks, or the measurement was cancelled before anything was measured.
 pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Measured<Survey>, ProbeError> {
     check_live(machine)?;
     on_own_thread(|| {
@@ -164,27 +165,52 @@ impl Measuring<'_> {
             elapsed_s: 0.0,
             emulation: self.machine.origin.emulation.clone(),
         };
-        if self.wants(Part::Latency) || self.wants(Part::Bandwidth) {
-            self.measure_memory(&mut survey)?;
-        }
-        if self.wants(Part::Transfer) {
-            match self.transfers() {
-                Ok(transfer) => survey.transfer = Some(self.keep(transfer)),
-                // On a machine with one CPU the rest is still worth having.
-                Err(ProbeError::NothingToMeasure { reason }) if self.options.parts.len() > 1 => {
-                    survey.not_measured.push(NotMeasured {
-                        part: Part::Transfer,
-                        reason,
-                    });
-                }
-                Err(error) => return Err(error),
+        match self.measure_parts(&mut survey) {
+            // What there is took its time.
+            Err(ProbeError::Cancelled) if !self.recordings.is_empty() => {
+                let measured = [
+                    survey.latency.is_some(),
+                    survey.bandwidth.is_some(),
+                    survey.transfer.is_some(),
+                ];
+                let missing = Part::ALL.into_iter().zip(measured);
+                let missing =
+                    missing.filter(|&(part, is_measured)| self.wants(part) && !is_measured);
+                survey.not_measured = missing
+                    .map(|(part, _)| NotMeasured {
+                        part,
+                        reason: "interrupted".to_owned(),
+                    })
+                    .collect();
             }
+            ended => ended?,
         }
         survey.elapsed_s = self.start.elapsed().as_secs_f64();
         Ok(Measured {
             answer: survey,
             recordings: self.recordings,
         })
+    }
+
+    fn measure_parts(&mut self, survey: &mut Survey) -> Result<(), ProbeError> {
+        if self.wants(Part::Latency) || self.wants(Part::Bandwidth) {
+            self.measure_memory(survey)?;
+        }
+        if !self.wants(Part::Transfer) {
+            return Ok(());
+        }
+        match self.transfers() {
+            Ok(transfer) => survey.transfer = Some(self.keep(transfer)),
+            // On a machine with one CPU the rest is still worth having.
+            Err(ProbeError::NothingToMeasure { reason }) if self.options.parts.len() > 1 => {
+                survey.not_measured.push(NotMeasured {
+                    part: Part::Transfer,
+                    reason,
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// The answer of a part, whose recordings are kept.

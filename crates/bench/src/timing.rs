@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use nearfar_loops::additions;
 use nearfar_machine::{
-    Bandwidth, CacheModel, Distance, DistanceDelay, Latency, LineDelay, MAX_DELAY_NS, Machine,
-    NodeDelay, NodeSet, Timing,
+    Bandwidth, CacheModel, Distance, DistanceDelay, Latency, LineDelay, Machine, NodeDelay,
+    NodeSet, Timing, delay_of,
 };
 use nearfar_statistics::Summary;
 
@@ -60,7 +60,10 @@ pub fn measure(machine: &Machine, options: &ProbeOptions) -> Result<MeasuredTimi
                 ..options.clone()
             },
         };
-        survey::measure(machine, &options).map(|measured| measured.answer)
+        let measured = survey::measure(machine, &options)?;
+        // A part that was cut short is no figure of a machine.
+        options.probe.check_cancelled()?;
+        Ok(measured.answer)
     };
     let all = part(&Part::ALL, None, pairs, None)?;
     let near = near_node(&all);
@@ -81,7 +84,9 @@ pub fn measure(machine: &Machine, options: &ProbeOptions) -> Result<MeasuredTimi
                 to: Some(node),
                 ..options.clone()
             };
-            latency::of_cache_hits(machine, &options)?
+            let hit_ns = latency::of_cache_hits(machine, &options)?;
+            options.check_cancelled()?;
+            hit_ns
         }
         None => None,
     };
@@ -167,7 +172,7 @@ fn latencies(all: &Survey) -> Vec<Latency> {
         Some(Latency {
             cpu_node: pair.cpu_node,
             memory_node: pair.memory_node,
-            ns: ns(pair.median_ns)?,
+            ns: delay_of(pair.median_ns)?,
         })
     });
     latency.collect()
@@ -184,9 +189,7 @@ fn cache(machine: &Machine, hit_ns: Option<f64>) -> Option<CacheModel> {
             sizes.filter(|(_, ways)| *ways > 0).max()?
         }
     };
-    let hit_ns = ns(hit_ns?)?;
-    // As a person would write it, and as it is checked.
-    format!("{bytes}/{ways}/{hit_ns}").parse().ok()
+    CacheModel::new(bytes, ways, delay_of(hit_ns?)?).ok()
 }
 
 fn transfer(matrix: &TransferMatrix) -> Option<LineDelay> {
@@ -203,11 +206,11 @@ fn transfer(matrix: &TransferMatrix) -> Option<LineDelay> {
         within
             .get(&nearness)
             .and_then(|all| median(all))
-            .and_then(ns)
+            .and_then(delay_of)
     };
     let between: Vec<(Option<Distance>, u32)> = between
         .iter()
-        .filter_map(|(&distance, all)| Some((distance, ns(median(all)?)?)))
+        .filter_map(|(&distance, all)| Some((distance, delay_of(median(all)?)?)))
         .collect();
     let (cache, node) = (within(Nearness::Cache), within(Nearness::Node));
     let nearest = between.first().map(|&(_, ns)| ns);
@@ -267,12 +270,4 @@ fn bandwidth(all: &Survey, one_cpu: Option<&Survey>) -> Bandwidth {
 
 fn median(values: &[f64]) -> Option<f64> {
     Summary::of(values).map(|it| it.median)
-}
-
-/// Whole nanoseconds, of a figure that can be a delay.
-fn ns(value: f64) -> Option<u32> {
-    let ns = value.round();
-    (1.0..=f64::from(MAX_DELAY_NS))
-        .contains(&ns)
-        .then_some(ns as u32)
 }

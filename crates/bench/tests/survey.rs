@@ -251,9 +251,14 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         let result = ended
             .recv_timeout(Duration::from_secs(60))
             .expect("a cancelled survey ends");
-        assert!(
-            matches!(result, Err(ProbeError::Cancelled)),
-            "{part}: {result:?}"
-        );
+        // How far it came is the host's affair; samples that there are have the warning.
+        match result {
+            Err(ProbeError::Cancelled) => {}
+            Ok(survey) => {
+                let warnings = serde_json::to_string(&survey).unwrap();
+                assert!(warnings.contains(r#""kind":"cancelled""#), "{warnings}");
+            }
+            Err(other) => panic!("{part}: {other:?}"),
+        }
     }
 }

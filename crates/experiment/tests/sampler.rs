@@ -179,6 +179,11 @@ fn an_attempt_that_the_flag_ended_is_neither_lost_nor_complete() {
     });
     let outcome = sample(&Plan::rounds(1, 1, SEED), &clock, &cancel, &mut source).unwrap();
     assert_eq!((outcome.end, outcome.lost.len()), (End::Cancelled, 0));
+    let interrupted = Warning::Cancelled {
+        samples: 0,
+        wanted: 1,
+    };
+    assert_eq!(outcome.warnings(), [interrupted]);
 }
 
 #[test]

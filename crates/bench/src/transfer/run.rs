@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
             Ok(time) => time,
             Err(Trouble::TooSlow(trips)) => TRIAL_LIMIT.as_nanos() as f64 / (trips + 1) as f64,
             Err(Trouble::Cannot(reason)) => return Ok(self.exclude(item, reason)),
-            Err(Trouble::Cancelled) => return Err(ProbeError::Cancelled),
+            Err(Trouble::Cancelled) => return Ok(Attempt::Lost),
         };
         self.best_trial_ns = self.best_trial_ns.min(time);
         if self.best_trial_ns < SIDE_BY_SIDE_NS {
@@ -260,9 +260,8 @@ impl sampler::Source for Run<'_> {
         let item = turn.slot.item;
         match self.hand_over(item, self.trips[item], SAMPLE_LIMIT) {
             Ok(time) => Ok(Attempt::Value(time)),
-            Err(Trouble::Cancelled) => Err(ProbeError::Cancelled),
-            // It waited for the scheduler, which says nothing of the pair.
-            Err(Trouble::TooSlow(_) | Trouble::Cannot(_)) => Ok(Attempt::Lost),
+            // It waited for the scheduler, which says nothing of the pair, or was cancelled.
+            Err(_) => Ok(Attempt::Lost),
         }
     }
 }

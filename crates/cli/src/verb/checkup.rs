@@ -3,9 +3,10 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use clap::Args;
 use nearfar_bench::latency::{self, LatencyOptions};
 use nearfar_bench::unbound::{self, UnboundError, UnboundOptions};
@@ -99,7 +100,7 @@ impl Checkup {
         };
         let ended = self.measure(&mut checkup, budget, cancel);
         // Each is given also where the other cannot be: what was measured took half a minute.
-        let measured = || nearfar_report::checkup::measured(&checkup).to_text(&style);
+        let measured = || nearfar_report::checkup::measured(&checkup, style.width).to_text(&style);
         let printed = printed.and_then(|()| {
             output::print(&match is_json {
                 true => output::json("checkup/1", None, &checkup)?,
@@ -148,6 +149,10 @@ impl Checkup {
             Ok(measured) => {
                 recorder.keep(&measured, machine, Some(LABEL));
                 checkup.probe = Known::Yes(measured.answer);
+                if cancel.load(Ordering::Relaxed) {
+                    checkup.unbound = Known::no("interrupted");
+                    return Err(Failure::Refused(anyhow!("interrupted")));
+                }
             }
             Err(error) => {
                 checkup.probe = Known::no(error.to_string());

@@ -80,7 +80,10 @@ impl<V> Outcome<V> {
     pub fn warnings(&self) -> Vec<Warning> {
         let (samples, wanted) = (self.fewest(), self.wanted as usize);
         let is_short = samples < wanted.min(MIN_SAMPLES) && self.excluded.len() < self.items;
-        let cut_short = is_short.then_some(Warning::CutShort { samples, wanted });
+        let cut_short = match self.end {
+            End::Cancelled => Some(Warning::Cancelled { samples, wanted }),
+            _ => is_short.then_some(Warning::CutShort { samples, wanted }),
+        };
         let (lost, attempts) = (self.lost.len(), self.lost.len() + self.samples.len());
         let lost = too_many(lost, attempts).then_some(Warning::Lost { lost, attempts });
         cut_short.into_iter().chain(lost).collect()

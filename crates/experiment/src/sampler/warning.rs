@@ -26,6 +26,13 @@ pub enum Warning {
         /// Samples it should have.
         wanted: usize,
     },
+    /// The sampling was cancelled before every item had the samples it should have.
+    Cancelled {
+        /// Samples the item with fewest has.
+        samples: usize,
+        /// Samples it should have.
+        wanted: usize,
+    },
     /// More than one in twenty attempts gave no sample.
     Lost {
         /// How many.
@@ -62,6 +69,9 @@ impl fmt::Display for Warning {
                 f,
                 "the time budget ended after {samples} of {wanted} samples; a larger budget gives narrower intervals"
             ),
+            Self::Cancelled { samples, wanted } => {
+                write!(f, "interrupted after {samples} of {wanted} samples")
+            }
             Self::Lost { lost, attempts } => write!(
                 f,
                 "{lost} of {attempts} attempts at a sample took too long and are not in the figures: the machine is busy"

@@ -1,7 +1,9 @@
 //! `nearfar bench latency`: node-by-node latency and bandwidth, core-to-core transfers.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{self, Part, SurveyOptions};
@@ -131,7 +133,7 @@ impl Latency {
         note_others(&mut measured, others, presence.as_ref());
         recorder.keep(&measured, &machine, self.label.as_deref());
         let survey = measured.answer;
-        output::print(&match self.format {
+        let printed = output::print(&match self.format {
             LatencyFormat::Table => {
                 nearfar_report::latency::survey(&survey, &machine, self.details)
                     .to_text(&output::style(colour))
@@ -140,6 +142,12 @@ impl Latency {
             LatencyFormat::Svg => {
                 nearfar_report::latency::survey(&survey, &machine, false).to_svg()
             }
+        });
+        printed.and_then(|()| match options.probe.cancel.load(Ordering::Relaxed) {
+            true => Err(Failure::Refused(anyhow!(
+                "interrupted: this is what was measured until then"
+            ))),
+            false => Ok(()),
         })
     }
 
