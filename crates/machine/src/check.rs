@@ -2,6 +2,7 @@
 
 use crate::machine::Machine;
 use crate::set::CpuSet;
+use crate::timing::Latency;
 
 /// Each broken invariant in words.
 pub(crate) fn violations(machine: &Machine) -> Vec<String> {
@@ -54,6 +55,18 @@ pub(crate) fn violations(machine: &Machine) -> Vec<String> {
     );
     cpus(machine, &mut found);
     nodes(machine, &mut found);
+    let latencies = machine.timing.iter().flat_map(|timing| &timing.latencies);
+    ascending(
+        "latencies",
+        latencies.clone().map(Latency::pair),
+        &mut found,
+    );
+    let mut of_nodes = latencies.flat_map(|it| [it.cpu_node, it.memory_node]);
+    if let Some(stray) = of_nodes.find(|node| machine.node(*node).is_none()) {
+        found.push(format!(
+            "latencies name node {stray}, which is not in the list of nodes"
+        ));
+    }
     found
 }
 

@@ -16,7 +16,7 @@ mod node_limits;
 mod parse;
 
 pub use node_limits::{NodeLimits, NodeLimitsError, NodeLimitsFault};
-pub use parse::{DelayFault, MAX_DELAY_NS, delay_digits, delay_nanoseconds, megabytes};
+pub use parse::{DelayFault, MAX_DELAY_NS, delay_digits, delay_nanoseconds, delay_of, megabytes};
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Distance, NodeId};

@@ -1,5 +1,7 @@
 //! Interrupts: their devices, the CPUs that may serve them, the CPU that does.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Irq, NodeId, PciAddress};
@@ -35,6 +37,26 @@ pub struct Interrupt {
     pub node: Known<Option<NodeId>>,
     /// How often it fired since boot, on all CPUs.
     pub count: Known<u64>,
+}
+
+impl Interrupt {
+    /// One of which nothing but the number is known, for this reason.
+    pub fn unknown(irq: Irq, reason: impl Into<Cow<'static, str>>) -> Self {
+        let reason = reason.into();
+        Self {
+            irq,
+            name: String::new(),
+            device: None,
+            device_unknown_reason: Some(reason.clone().into_owned()),
+            immovable_reason: None,
+            queue: None,
+            affinity: Known::no(reason.clone()),
+            effective: Known::no(reason.clone()),
+            managed: Known::no(reason.clone()),
+            node: Known::no(reason.clone()),
+            count: Known::no(reason),
+        }
+    }
 }
 
 /// The kernel's own files in `/proc/irq/N`; every other name there is a handler's directory.

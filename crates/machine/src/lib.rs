@@ -38,6 +38,7 @@ mod pci;
 mod queue;
 pub mod seconds;
 mod set;
+mod shell;
 pub mod size;
 mod system;
 mod task;
@@ -51,7 +52,7 @@ pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
     Acceleration, Bandwidth, CacheModel, DelayFault, Delays, DistanceDelay, EmulatedGuest,
     Emulation, LineDelay, MAX_DELAY_NS, NodeDelay, NodeLimits, NodeLimitsError, NodeLimitsFault,
-    PairDelay, SimulatedTime, delay_digits, delay_nanoseconds, megabytes,
+    PairDelay, SimulatedTime, delay_digits, delay_nanoseconds, delay_of, megabytes,
 };
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
@@ -68,6 +69,7 @@ pub use page_cache::PageCache;
 pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
 pub use queue::queue_of;
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
+pub use shell::shell_words;
 pub use system::{Settings, Writer, WriterKind};
 pub use task::{
     CpuTime, Cpuset, MemorySample, NodeBytes, PolicyBytes, ResidentBytes, Task, Thread,

@@ -8,7 +8,7 @@ use crate::id::NodeId;
 /// The figures that are known. An emulated machine in simulated time has them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Timing {
-    /// By node of the CPU and node of the memory; pairs without a figure are left out.
+    /// In ascending order of the CPU's node and the memory's, each pair once; pairs without a figure are left out.
     pub latencies: Vec<Latency>,
     /// Each last-level cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,11 +37,10 @@ pub struct Latency {
 impl Timing {
     /// These figures, and those of `other` that are missing here.
     pub fn or(mut self, other: Self) -> Self {
-        for more in other.latencies {
-            if self.latency_ns(more.cpu_node, more.memory_node).is_none() {
-                self.latencies.push(more);
-            }
-        }
+        self.latencies.extend(other.latencies);
+        // A stable order: of equal pairs the first is kept.
+        self.latencies.sort_by_key(Latency::pair);
+        self.latencies.dedup_by_key(|it| it.pair());
         self.sources.extend(other.sources);
         Self {
             cache: self.cache.or(other.cache),
@@ -55,8 +54,14 @@ impl Timing {
     /// Nanoseconds from the CPUs of a node to the memory of another.
     pub fn latency_ns(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<u32> {
         let pair = (cpu_node, memory_node);
-        let mut latencies = self.latencies.iter();
-        let known = latencies.find(|it| (it.cpu_node, it.memory_node) == pair);
-        known.map(|it| it.ns)
+        let at = self.latencies.binary_search_by_key(&pair, Latency::pair);
+        at.ok().map(|at| self.latencies[at].ns)
+    }
+}
+
+impl Latency {
+    /// The nodes of the CPU and the memory.
+    pub fn pair(&self) -> (NodeId, NodeId) {
+        (self.cpu_node, self.memory_node)
     }
 }

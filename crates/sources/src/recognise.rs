@@ -70,7 +70,8 @@ pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
     {
         return Ok(Kind::Snapshot);
     }
-    if is_xml(text) && text.contains("<topology") {
+    // libvirt's capabilities have an element of the same name in them.
+    if is_xml(text) && text.contains("<topology") && !text.contains("<capabilities") {
         return Ok(Kind::HwlocXml);
     }
     if text.lines().any(is_table_of_toml) {

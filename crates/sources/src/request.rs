@@ -13,7 +13,7 @@ use crate::packed::{self, Packing};
 use crate::recognise::{self, Kind};
 use crate::tree::Tree;
 use crate::want::Want;
-use crate::warnings::excerpt;
+use crate::warnings::{excerpt, implausible_distances};
 use crate::{bundle, description, gallery, hwloc_xml, join, snapshot, synthetic, sysfs, text};
 
 /// The most that is read of a file or stream, in bytes.
@@ -65,7 +65,7 @@ impl Request {
 pub fn read(request: &Request) -> Result<Machine, SourceError> {
     // A layout that is wrong in itself is an error before anything is read.
     let fake = request.fake.as_deref().map(str::parse).transpose()?;
-    let mut machine = match (&request.root, request.sources.split_first()) {
+    let machine = match (&request.root, request.sources.split_first()) {
         (Some(root), Some((source, _))) => {
             let (root, source_name) = (root.display().to_string(), excerpt(source));
             return Err(SourceError::TwoMachines { root, source_name });
@@ -91,6 +91,7 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
             joined
         }
     };
+    let mut machine = implausible_distances(machine);
     if request.want.names {
         sysfs::pci_ids::add_names(&mut machine);
     }
@@ -105,7 +106,7 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
 /// # Errors
 /// When the kind is not one that nearfar reads, or the content has a fault; `place` names it in messages.
 pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
-    stream(bytes, place, Path::new(""), None, &Want::all())
+    stream(bytes, place, Path::new(""), None, &Want::all()).map(implausible_distances)
 }
 
 fn of_kind(kind: Kind, bytes: &[u8], place: &str) -> Result<Machine, SourceError> {

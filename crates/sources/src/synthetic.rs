@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Result<Machine, TextError> {
     machine.cpu_states = CpuStates::online_only(order.span(0, cpus), BECAUSE);
     machine.caches = caches(&spec.levels, cpus, &order);
     machine.distances = match &spec.distances {
-        Some(distant) => Known::Yes(matrix(distant, nodes).map_err(|problem| {
+        Some(distant) => Known::Yes(matrix(distant, &order.nodes).map_err(|problem| {
             wrong(
                 problem.to_string(),
                 "give one row (10,20), all rows (10,20;20,10) or one number for all others (20)",
@@ -174,10 +174,12 @@ fn caches(levels: &[Level], cpus: u32, order: &Order) -> Vec<Cache> {
     caches
 }
 
-fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, ValueError> {
-    let mut matrix = Distances::empty(DistanceOrigin::Described, (0..nodes).map(NodeId));
-    let width = nodes as usize;
-    let misfit = |found| ValueError::Contradiction(format!("{found} for {nodes} nodes"));
+/// The distances of nodes in the order of the string.
+fn matrix(distant: &Distant, nodes: &[u32]) -> Result<Distances, ValueError> {
+    let ids = nodes.iter().copied().map(NodeId);
+    let mut matrix = Distances::empty(DistanceOrigin::Described, ids);
+    let width = nodes.len();
+    let misfit = |found| ValueError::Contradiction(format!("{found} for {width} nodes"));
     let entry: Box<dyn Fn(usize, usize) -> Option<Distance>> = match distant {
         Distant::Others(distance) => Box::new(|from, to| {
             if from == to {
@@ -199,9 +201,9 @@ fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, ValueError> {
             None => Box::new(|from, to| rows[from][to]),
         },
     };
-    for from in 0..nodes {
-        for to in 0..nodes {
-            matrix.set(NodeId(from), NodeId(to), entry(from as usize, to as usize));
+    for (from, &from_node) in nodes.iter().enumerate() {
+        for (to, &to_node) in nodes.iter().enumerate() {
+            matrix.set(NodeId(from_node), NodeId(to_node), entry(from, to));
         }
     }
     Ok(matrix)

@@ -1,6 +1,6 @@
 //! Collects what is odd about an input while it is read, without letting a hostile one grow the list for ever.
 
-use nearfar_machine::Warning;
+use nearfar_machine::{Distance, Machine, Warning};
 
 /// How many warnings one input may cause; further ones are only counted.
 const MOST: usize = 64;
@@ -51,6 +51,33 @@ impl Warnings {
             false => self.left_out += 1,
         }
     }
+}
+
+/// Names the distances that no firmware should say; the table is kept as it is.
+pub(crate) fn implausible_distances(mut machine: Machine) -> Machine {
+    let mut warnings = Warnings::about(&format!("{}, distances", machine.origin.place));
+    let table = machine.distances.get().into_iter();
+    for (from, to, distance) in table.flat_map(|table| table.entries()) {
+        match distance {
+            Some(distance) if from != to && distance < Distance::LOCAL => warnings.note(format!(
+                "from node {from} node {to} is at {distance}, nearer than a node is to itself (10)"
+            )),
+            Some(distance) if from == to && distance != Distance::LOCAL => warnings.note(format!(
+                "node {from} is at {distance} from itself, not at 10"
+            )),
+            _ => {}
+        }
+    }
+    // A snapshot brings those along that were found when it was taken.
+    let known: Vec<&str> = machine
+        .warnings
+        .iter()
+        .map(|it| it.message.as_str())
+        .collect();
+    let mut found = warnings.finish();
+    found.retain(|warning| !known.contains(&warning.message.as_str()));
+    machine.warnings.extend(found);
+    machine
 }
 
 /// Foreign text, cut to what fits into a message.

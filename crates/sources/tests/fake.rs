@@ -1,7 +1,9 @@
 //! Fake nodes over real ones, as the kernel lays them.
 
 use crate::any_machine::any_machine;
-use nearfar_machine::{CpuId, Known, Machine, NodeId, PciAddress, PciDevice, RootBus};
+use nearfar_machine::{
+    CpuId, Distance, Known, Latency, Machine, NodeId, PciAddress, PciDevice, RootBus, Timing,
+};
 use nearfar_sources::fake::{self, FakeSpec};
 use nearfar_sources::synthetic;
 use proptest::prelude::*;
@@ -39,6 +41,31 @@ fn row(machine: &Machine, from: u32) -> Vec<u32> {
 }
 
 const TWO: &str = "node:2 core:2 memory:1G distance:10,20";
+
+#[test]
+fn a_fake_has_the_latencies_and_distances_of_its_real_node() {
+    let mut machine =
+        synthetic::parse("node:2(indexes=0,8) pu:2 memory:1G distance:10,21").unwrap();
+    let latency = |cpu_node, memory_node, ns| Latency {
+        cpu_node: NodeId(cpu_node),
+        memory_node: NodeId(memory_node),
+        ns,
+    };
+    machine.timing = Some(Timing {
+        latencies: vec![latency(0, 0, 90), latency(0, 8, 140), latency(8, 8, 91)],
+        ..Timing::default()
+    });
+    assert_eq!(machine.check(), Vec::<String>::new());
+    assert_eq!(machine.distance(NodeId(8), NodeId(0)), Some(Distance(21)));
+    let fakes = fake::lay(machine, &"2U".parse().unwrap()).unwrap();
+    assert_eq!(fakes.check(), Vec::<String>::new());
+    let timing = fakes.timing.unwrap();
+    let ns = |cpu, memory| timing.latency_ns(NodeId(cpu), NodeId(memory));
+    assert_eq!(
+        [ns(1, 0), ns(0, 3), ns(3, 2), ns(2, 1)],
+        [Some(90), Some(140), Some(91), None]
+    );
+}
 
 #[test]
 fn four_over_two_nodes_is_what_a_guest_with_numa_fake_4_shows() {

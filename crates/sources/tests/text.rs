@@ -601,6 +601,16 @@ fn mlc_has_nodes_and_what_accesses_take() {
                    0\t 70.6\t 113.5\t\n     1\t 113.9\t 71.7\n";
     let timing = read(sockets).timing.unwrap();
     assert_eq!(timing.latency_ns(NodeId(1), NodeId(0)), Some(114));
+    // A row of a node that no column has, which no machine could be described with, and rows in another order.
+    let strange = MLC.replace("       1 ", "  131000 ");
+    assert_eq!(read(&strange).timing.unwrap().latencies.len(), 2);
+    let first = "       0          81.5   139.6\n";
+    let machine = read(&(MLC.replace(first, "") + first));
+    assert_eq!(machine.check(), Vec::<String>::new());
+    assert_eq!(
+        machine.timing.unwrap().latency_ns(NodeId(1), NodeId(0)),
+        Some(139)
+    );
     // Cut after the first row: the rest is unknown.
     let cut = MLC.rsplit_once("       1 ").unwrap().0;
     assert_eq!(read(cut).timing.unwrap().latencies.len(), 2);
@@ -610,7 +620,9 @@ fn mlc_has_nodes_and_what_accesses_take() {
 }
 
 #[test]
-fn capabilities_of_virsh_are_a_machine() {
+fn capabilities_of_virsh_are_a_machine_behind_a_prolog_too() {
+    let prolog = format!("<?xml version=\"1.0\"?>\n{VIRSH}");
+    assert_eq!(nodes(&read(&prolog)), nodes(&read(VIRSH)));
     for text in [
         VIRSH.to_owned(),
         VIRSH.lines().map(|line| format!("> {line}\n")).collect(),

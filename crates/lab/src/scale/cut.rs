@@ -14,7 +14,7 @@ pub(super) fn cut(machine: &mut Machine, most: usize) {
     }
     cpus(machine, &kept);
     for node in &mut machine.nodes {
-        node.cpus = kept.clipped(node.known_cpus()).into();
+        node.cpus = node.cpus.as_ref().map(|cpus| kept.clipped(cpus));
     }
     let states = &mut machine.cpu_states;
     states.online = kept.clipped(&states.online);

@@ -42,6 +42,14 @@ pub fn delay_digits(text: &str) -> Option<u32> {
         .then(|| text.parse().ok())?
 }
 
+/// A time in whole nanoseconds, if it can be a delay.
+pub fn delay_of(ns: f64) -> Option<u32> {
+    let ns = ns.round();
+    (1.0..=f64::from(MAX_DELAY_NS))
+        .contains(&ns)
+        .then_some(ns as u32)
+}
+
 /// Gigabytes (10^9) a second in megabytes.
 ///
 /// # Errors
@@ -53,6 +61,22 @@ pub fn megabytes(gb_per_s: f64) -> Result<u32, DelayFault> {
     }
 }
 
+impl CacheModel {
+    /// # Errors
+    /// When no cache has this shape.
+    pub fn new(bytes: u64, ways: u32, hit_ns: u32) -> Result<Self, DelayFault> {
+        let fits = (1..=MAX_WAYS).contains(&ways)
+            && bytes >= LINE_BYTES * u64::from(ways)
+            && bytes <= MAX_CACHE_BYTES;
+        let cache = Self {
+            bytes,
+            ways,
+            hit_ns,
+        };
+        fits.then_some(cache).ok_or(DelayFault::Cache)
+    }
+}
+
 /// `4M/16`, `4M/16/20`: bytes (with K, M or G), ways, nanoseconds of a hit.
 impl FromStr for CacheModel {
     type Err = DelayFault;
@@ -61,18 +85,10 @@ impl FromStr for CacheModel {
         let read = || {
             let (bytes, rest) = text.split_once('/')?;
             let (ways, hit) = rest.split_once('/').unwrap_or((rest, "0"));
-            Some(Self {
-                bytes: size::parse(bytes, 1)?,
-                ways: delay_digits(ways)?,
-                hit_ns: delay_nanoseconds(hit)?,
-            })
+            let (bytes, ways) = (size::parse(bytes, 1)?, delay_digits(ways)?);
+            Self::new(bytes, ways, delay_nanoseconds(hit)?).ok()
         };
-        let fits = |cache: &Self| {
-            (1..=MAX_WAYS).contains(&cache.ways)
-                && cache.bytes >= LINE_BYTES * u64::from(cache.ways)
-                && cache.bytes <= MAX_CACHE_BYTES
-        };
-        read().filter(fits).ok_or(DelayFault::Cache)
+        read().ok_or(DelayFault::Cache)
     }
 }
 

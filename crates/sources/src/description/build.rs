@@ -15,7 +15,7 @@ use crate::error::TextError;
 use crate::limits::MOST_NODES;
 use nearfar_machine::size;
 
-pub(super) const BECAUSE: &str = "a description file does not say";
+pub(super) const BECAUSE: &str = "the description does not say";
 
 pub(super) fn machine(file: &Description, faults: &Faults<'_>) -> Result<Machine, TextError> {
     let mut machine = Machine::empty(origin(file, faults), BECAUSE);

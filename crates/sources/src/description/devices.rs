@@ -9,6 +9,7 @@ use nearfar_machine::{
 };
 use toml::Spanned;
 
+use super::build::BECAUSE;
 use super::fault::Faults;
 use super::file::{
     ControllerEntry, CpuCount, Description, KernelNode, NicEntry, NvmeEntry, PciEntry,
@@ -277,10 +278,9 @@ impl Devices<'_> {
     }
 
     fn node_of(&self, address: PciAddress) -> KernelSays {
-        self.pci.get(&address).map_or_else(
-            || Known::no("the description does not say"),
-            |device| device.node.clone(),
-        )
+        self.pci
+            .get(&address)
+            .map_or_else(|| Known::no(BECAUSE), |device| device.node.clone())
     }
 
     fn network(&mut self, spanned: &Spanned<NicEntry>) -> Result<NetworkDevice, TextError> {
@@ -359,26 +359,23 @@ impl Devices<'_> {
             let problem = format!("queue_cpus: CPU {stray} is in no node");
             return Err(contradiction(problem));
         }
-        let reason = "a description file does not say";
+        let irq = Irq(FIRST_IRQ + self.interrupts.len() as u32);
         self.interrupts.push(Interrupt {
-            irq: Irq(FIRST_IRQ + self.interrupts.len() as u32),
             name: format!("{name}-TxRx-{queue}"),
             device: Some(device),
             device_unknown_reason: None,
-            immovable_reason: None,
             queue: Some(queue),
             // With one CPU to choose from, the controller uses that one.
             effective: match affinity.len() {
                 1 => Known::Yes(affinity.clone()),
-                _ => Known::no(reason),
+                _ => Known::no(BECAUSE),
             },
             affinity: Known::Yes(affinity),
             managed: Known::Yes(Managed {
                 managed: false,
                 evidence: "queue_cpus of the description".to_owned(),
             }),
-            node: Known::no(reason),
-            count: Known::no(reason),
+            ..Interrupt::unknown(irq, BECAUSE)
         });
         Ok(())
     }

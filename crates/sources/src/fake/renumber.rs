@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    CpuId, CpuSet, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId,
-    NodeSet, Warning,
+    CpuId, CpuSet, Distance, DistanceOrigin, Distances, Known, Latency, Machine, Memory, Node,
+    NodeId, NodeSet, Warning,
 };
 
 use super::cut::Part;
@@ -58,6 +58,7 @@ pub(super) fn machine(mut machine: Machine, parts: &[Part], shares: &[CpuSet]) -
         Known::Yes(_) => Known::Yes(machine.nodes.iter().map(|node| node.id).collect()),
         unknown => unknown,
     };
+    timing(&mut machine, &numbers);
     devices(&mut machine, &numbers);
     tasks(&mut machine, &numbers);
     machine
@@ -178,6 +179,23 @@ fn table(machine: &Machine, numbers: &Numbers, nodes: impl Iterator<Item = NodeI
         );
     }
     table
+}
+
+/// A fake has the latencies of its real node.
+fn timing(machine: &mut Machine, numbers: &Numbers) {
+    let Some(timing) = &mut machine.timing else {
+        return;
+    };
+    let fakes = || (0..).map(NodeId).zip(numbers.parents.iter().copied());
+    let pairs = fakes().flat_map(|from| fakes().map(move |to| (from, to)));
+    let latencies = pairs.filter_map(|((cpu_node, from), (memory_node, to))| {
+        Some(Latency {
+            cpu_node,
+            memory_node,
+            ns: timing.latency_ns(from, to)?,
+        })
+    });
+    timing.latencies = latencies.collect();
 }
 
 fn devices(machine: &mut Machine, numbers: &Numbers) {

@@ -1,7 +1,7 @@
 //! Distances between nodes: `nodeN/distance` holds row N, one number for each online node in ascending order, so the
 //! columns have no names: a row of another length cannot be assigned and is left out.
 
-use nearfar_machine::{Distance, DistanceOrigin, Distances, Known, NodeId, NodeSet};
+use nearfar_machine::{Distance, DistanceOrigin, Distances, Known, NodeSet};
 
 use super::nodes::{DIRECTORY, Nodes};
 use super::notes::{Notes, read_noted};
@@ -47,7 +47,6 @@ pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances
             tree.display(&format!("{DIRECTORY}/nodeN/distance"))
         ));
     }
-    implausible(tree, &table, notes);
     Known::Yes(table)
 }
 
@@ -56,25 +55,6 @@ fn row(bytes: &[u8]) -> Result<Vec<Distance>, ValueError> {
         .split_ascii_whitespace()
         .map(|word| value::natural32(word.as_bytes()).map(Distance))
         .collect()
-}
-
-/// Names what no firmware should say; the table is kept as it is.
-fn implausible(tree: &Tree, table: &Distances, notes: &Notes) {
-    let place = |node: NodeId| tree.display(&format!("{DIRECTORY}/node{node}/distance"));
-    for (from, to, distance) in table.entries() {
-        let Some(distance) = distance else { continue };
-        if from != to && distance < Distance::LOCAL {
-            notes.note(
-                place(from),
-                format!("node {to} is at {distance}, nearer than a node is to itself (10)"),
-            );
-        } else if from == to && distance != Distance::LOCAL {
-            notes.note(
-                place(from),
-                format!("node {from} is at {distance} from itself, not at 10"),
-            );
-        }
-    }
 }
 
 #[cfg(test)]

@@ -101,19 +101,7 @@ impl Said {
             let interrupt = self
                 .interrupts
                 .entry(Irq(irq))
-                .or_insert_with(|| Interrupt {
-                    irq: Irq(irq),
-                    name: String::new(),
-                    device: None,
-                    device_unknown_reason: Some(reason.to_string()),
-                    immovable_reason: None,
-                    queue: None,
-                    affinity: Known::no(reason.clone()),
-                    effective: Known::no(reason.clone()),
-                    managed: Known::no(reason.clone()),
-                    node: Known::no(reason.clone()),
-                    count: Known::no(reason.clone()),
-                });
+                .or_insert_with(|| Interrupt::unknown(Irq(irq), reason.clone()));
             match name {
                 "smp_affinity" | "smp_affinity_list" => {
                     interrupt.affinity = Known::Yes(cpus(name, value)?)

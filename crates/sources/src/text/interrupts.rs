@@ -56,24 +56,19 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     cpus.sort_unstable();
     cpus.dedup();
     reading.machine.cpus = cpus.into_iter().map(|cpu| Cpu::new(cpu, None)).collect();
-    let unknown = || reading.reason.clone();
     let interrupt = |(number, line): (u32, &TableLine)| Interrupt {
-        irq: Irq(number),
         device: owner::by_source(&line.source, &[]),
         device_unknown_reason: (owner::is_pci_message(&line.source.chip)
             && owner::by_source(&line.source, &[]).is_none())
         .then(|| format!("{} does not name the PCI function", line.source.chip)),
         immovable_reason: immovable_reason(Some(&line.name), Some(&line.source), false),
         queue: queue_of(&line.name),
-        affinity: Known::no(unknown()),
-        effective: Known::no(unknown()),
-        managed: Known::no(unknown()),
-        node: Known::no(unknown()),
         count: match is_folded {
             true => Known::no("the rows of the table are folded"),
             false => Known::Yes(line.count),
         },
         name: line.name.clone(),
+        ..Interrupt::unknown(Irq(number), reading.reason.clone())
     };
     let mut interrupts: Vec<_> = table.iter().map(interrupt).collect();
     interrupts.sort_by_key(|interrupt| interrupt.irq);

@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 
 use nearfar_machine::{
-    Bandwidth, Latency, LineDelay, MAX_DELAY_NS, MAX_NUMBER, NodeDelay, NodeId, Timing, megabytes,
+    Bandwidth, Latency, LineDelay, MAX_NUMBER, NodeDelay, NodeId, Timing, delay_of, megabytes,
 };
 
 use super::printed::Line;
@@ -107,7 +107,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             }
             section = named;
         } else if text.starts_with("Local Socket L2->L2 HITM") {
-            local = words.last().and_then(|word| ns(word.parse().ok()?));
+            local = words.last().and_then(|word| delay_of(word.parse().ok()?));
         } else if let Some(columns) = columns(&words) {
             if section == Section::Unnamed && reading.is_second(LATENCY, line.number) {
                 break;
@@ -120,6 +120,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         } else if let (Some(matrix), [row, values @ ..]) = (matrices.last_mut(), &words[..])
             && matrix.section == section
             && let Ok(row) = row.parse()
+            && matrix.columns.contains(&row)
             && values.len() == matrix.columns.len()
         {
             let entries = matrix.columns.iter().zip(values);
@@ -170,7 +171,7 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
         Some(Latency {
             cpu_node: NodeId(row),
             memory_node: NodeId(column),
-            ns: ns(value)?,
+            ns: delay_of(value)?,
         })
     });
     // A machine has one figure for all nodes, the mean: packages are alike.
@@ -184,7 +185,7 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
         let mean = mean(Section::Bandwidth, is_local)?;
         megabytes(mean / 1000.0).ok()
     };
-    let remote_ns = mean(Section::Transfer, false).and_then(ns);
+    let remote_ns = mean(Section::Transfer, false).and_then(delay_of);
     let transfer = |(same_node_ns, other_node_ns)| {
         LineDelay::from(NodeDelay {
             same_node_ns,
@@ -192,8 +193,12 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
             is_by_distance: false,
         })
     };
+    // Two rows of one node are none of mlc's; the first is taken.
+    let mut latencies: Vec<Latency> = latencies.collect();
+    latencies.sort_by_key(Latency::pair);
+    latencies.dedup_by_key(|it| it.pair());
     Timing {
-        latencies: latencies.collect(),
+        latencies,
         cache: None,
         transfer: local_ns.zip(remote_ns).map(transfer),
         bandwidth: Bandwidth {
@@ -204,11 +209,4 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
         instruction_ps: None,
         sources: Vec::new(),
     }
-}
-
-/// Whole nanoseconds, of a figure that can be one.
-fn ns(value: f64) -> Option<u32> {
-    (1.0..=f64::from(MAX_DELAY_NS))
-        .contains(&value)
-        .then(|| value.round() as u32)
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::document::{first_line, json};
 use super::printed::Line;
-use super::{Kind, Reading, Start};
+use super::{Kind, Reading, Start, only};
 use crate::error::TextError;
 
 pub(super) const KIND: Kind = Kind {
@@ -121,7 +121,7 @@ fn in_order(mut subsystems: Vec<NvmeSubsystem>) -> Vec<NvmeSubsystem> {
 pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     const NEXT: &str = "write it again: nvme list-subsys -o json";
     let value = json(text, place, NEXT)?;
-    let reason = std::borrow::Cow::from(format!("{} text has only {}", KIND.name, KIND.has));
+    let reason = std::borrow::Cow::from(only(&KIND));
     let mut subsystems: Vec<NvmeSubsystem> = Vec::new();
     let text_of =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);

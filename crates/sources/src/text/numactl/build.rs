@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, DistanceOrigin, Distances, Known, Memory, Node, NodeId, NodeSet,
+    CpuId, CpuSet, DistanceOrigin, Distances, Known, Memory, Node, NodeId, NodeSet,
 };
 
 use super::record::{NodeLines, Record};
@@ -17,8 +17,7 @@ pub(super) fn fill(mut record: Record, reading: &mut Reading) {
     check_header(&record, warnings);
     check_free(&mut record, warnings);
     machine.nodes = nodes(&record);
-    machine.cpus = cpus(&machine.nodes, warnings);
-    machine.cpu_states.online = machine.cpus.iter().map(|cpu| cpu.id).collect();
+    note_shared_cpus(&machine.nodes, warnings);
     machine.distances = distances(&record, &machine.nodes, warnings);
 }
 
@@ -85,7 +84,7 @@ fn check_free(record: &mut Record, warnings: &mut Warnings) {
     }
 }
 
-fn cpus(nodes: &[Node], warnings: &mut Warnings) -> Vec<Cpu> {
+fn note_shared_cpus(nodes: &[Node], warnings: &mut Warnings) {
     let mut homes: BTreeMap<CpuId, NodeId> = BTreeMap::new();
     for node in nodes {
         let shared: CpuSet = node
@@ -104,10 +103,6 @@ fn cpus(nodes: &[Node], warnings: &mut Warnings) -> Vec<Cpu> {
             homes.entry(cpu).or_insert(node.id);
         }
     }
-    homes
-        .into_iter()
-        .map(|(cpu, node)| Cpu::new(cpu, Some(node)))
-        .collect()
 }
 
 fn distances(record: &Record, nodes: &[Node], warnings: &mut Warnings) -> Known<Distances> {
