@@ -148,7 +148,5 @@ impl Recorder {
 }
 
 fn not_stored(failure: &Failure) {
-    if let Failure::Input(error) | Failure::Refused(error) = failure {
-        output::say!("nearfar: not stored: {error:#}");
-    }
+    output::say!("nearfar: not stored: {}", failure.message());
 }

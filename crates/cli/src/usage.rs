@@ -26,10 +26,14 @@ const NEVER_PROPOSED: [&str; 8] = [
 
 /// The options that choose a machine, and what to do where a verb has none of them.
 const OF_SOURCES: [&str; 3] = ["--source", "--root", "--fake"];
-const ELSEWHERE: [(&str, &str); 6] = [
+const ELSEWHERE: [(&str, &str); 7] = [
     (
         "apply",
         "it changes the running system only; nearfar plan shows what would be changed on another machine",
+    ),
+    (
+        "bench",
+        "it measures the machine it runs on; nearfar lab run --machine MACHINE -- nearfar bench boots another one",
     ),
     (
         "rollback",
@@ -121,7 +125,8 @@ fn explain_option(error: &mut clap::Error, typed: &[&str]) {
     };
     let verb = verb(typed);
     let elsewhere = ELSEWHERE.iter().find(|(name, _)| {
-        OF_SOURCES.contains(&option.as_str()) && typed.iter().skip(1).any(|word| word == name)
+        let own = typed.iter().skip(1).take_while(|word| **word != "--");
+        OF_SOURCES.contains(&option.as_str()) && own.into_iter().any(|word| word == name)
     });
     let options: Vec<String> = verb
         .get_arguments()
@@ -244,6 +249,8 @@ mod tests {
         assert!(!apply.contains("--force"), "{apply}");
         let top = said(&["nearfar", "top", "--source", "kunpeng"]);
         assert!(top.contains("nearfar tasks"), "{top}");
+        let bench = said(&["nearfar", "bench", "latency", "--source", "kunpeng"]);
+        assert!(bench.contains("nearfar lab run --machine"), "{bench}");
         let typo = said(&["nearfar", "topo", "--sorce", "kunpeng"]);
         assert!(
             typo.contains("'--source' exists") || typo.contains("'--source'"),

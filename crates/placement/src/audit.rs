@@ -43,6 +43,7 @@ pub use rules::{RULES, Rule, rule, unknown_rule};
 
 use ledger::Ledger;
 use site::Site;
+pub use site::pasteable;
 
 /// What counts and from which size on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -145,7 +146,7 @@ pub fn audit(machine: &Machine, options: &AuditOptions) -> Audit {
                 for rule in rules::AMONG_NODES {
                     // What a rule says itself is as much and shorter.
                     if !ledger.lacks(rule) {
-                        ledger.skip(rule, reason.as_str());
+                        ledger.skip(&[rule], &reason);
                     }
                 }
             }

@@ -115,7 +115,8 @@ pub enum PathError {
     },
 }
 
-/// Which paths of a subsystem each I/O policy takes from a CPU.
+/// Which paths of a subsystem each I/O policy takes from a CPU. The name may also be that of a controller of it, or of a
+/// namespace, whose paths alone are answered then.
 ///
 /// # Errors
 /// When the machine has no such subsystem or CPU, or the source could not see NVMe subsystems.
@@ -128,9 +129,10 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
             });
         }
     };
+    let subsystem = subsystem.strip_prefix("/dev/").unwrap_or(subsystem);
     let found = subsystems
         .iter()
-        .find(|found| found.name == subsystem)
+        .find(|found| is_named(found, subsystem))
         .ok_or_else(|| PathError::UnknownSubsystem {
             name: subsystem.to_owned(),
             known: subsystems
@@ -147,6 +149,7 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
     if listed.is_offline() {
         return Err(no_cpu(true));
     }
+    let of_one = has_namespace(found, subsystem);
     let localities = Localities::new(machine);
     let view = View::new(machine, &localities, found, listed.node);
     Ok(PathAnswer {
@@ -157,9 +160,22 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         namespaces: found
             .namespaces
             .iter()
+            .filter(|namespace| !of_one || namespace.name == subsystem)
             .map(|namespace| view.namespace(namespace))
             .collect(),
     })
+}
+
+fn is_named(subsystem: &NvmeSubsystem, name: &str) -> bool {
+    let mut controllers = subsystem.controllers.iter();
+    subsystem.name == name
+        || controllers.any(|controller| controller.name == name)
+        || has_namespace(subsystem, name)
+}
+
+fn has_namespace(subsystem: &NvmeSubsystem, name: &str) -> bool {
+    let mut namespaces = subsystem.namespaces.iter();
+    namespaces.any(|namespace| namespace.name == name)
 }
 
 /// A subsystem as seen from a node.

@@ -12,6 +12,7 @@
 
 mod choice;
 mod owner;
+mod proposal;
 mod reason;
 
 use std::collections::{BTreeSet, HashSet};
@@ -26,6 +27,7 @@ use crate::change::{Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan,
 use crate::near;
 pub use choice::narrow;
 use choice::{subsystem, subsystem_of, takes};
+pub use proposal::{Needs, Proposal, proposal};
 
 const NVME: &str = "nvme-far-path";
 const MANAGED: &str = "managed-interrupt";

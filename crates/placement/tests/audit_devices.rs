@@ -294,7 +294,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = -1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       cost 40 -> 10
-      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.
     ");
     insta::assert_snapshot!(findings(&device_on_an_offline_node(2)), @r#"
     warning firmware-node-offline | 0000:40:00.0 (nvme): The firmware puts this device on node 2, which is not online; the kernel has no node for it. The online node nearest to it is 1, at 31 by the firmware's distances.
@@ -309,7 +309,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = -1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       cost 40 -> 10
-      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.
     "#);
 }
 

@@ -316,6 +316,8 @@ fn advice_has_only_commands_that_can_be_given_again() {
         file.contains("--format systemd --source mail.txt)"),
         "{file}"
     );
+    let named = advice("--source 'dump - copy.txt'");
+    assert!(named.contains("--source 'dump - copy.txt'"), "{named}");
     let piped = advice("--source -");
     assert!(!piped.contains("--source"), "{piped}");
     assert!(piped.contains("uses all of it, or start"), "{piped}");

@@ -52,7 +52,7 @@ fn numa_leaves_paths_idle_and_that_is_worth_knowing() {
       /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
       /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = 1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
-      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.
     ");
 }
 
@@ -64,7 +64,7 @@ fn round_robin_and_queue_depth_send_part_of_the_io_far() {
       /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = 1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = round-robin
       cost 21 -> 10
-      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.
     ");
     insta::assert_snapshot!(findings(&disk(IoPolicy::QueueDepth, [Some(1), Some(1)])), @"");
 }
@@ -77,7 +77,7 @@ fn a_controller_without_a_node_under_numa() {
       /sys/class/nvme-subsystem/nvme-subsys0/nvme0/numa_node = 0
       /sys/class/nvme-subsystem/nvme-subsys0/nvme1/numa_node = -1
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
-      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.
     notice device-without-node | 0000:40:00.0 (nvme): The kernel has no node for this device, and its node is unknown.
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1
       advice Not placed: the kernel says none (-1); its host bridge is unknown; no other device on root bus 0000:40 has a node.

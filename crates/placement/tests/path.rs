@@ -50,13 +50,13 @@ fn each_node_gets_its_own_controller() {
     insta::assert_snapshot!(choices(&machine, 0), @r"
     * numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     nearest: nvme0c0n1
     ");
     insta::assert_snapshot!(choices(&machine, 7), @r"
     * numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     nearest: nvme0c1n1
     ");
 }
@@ -85,7 +85,7 @@ fn without_an_optimized_path_the_others_share() {
     insta::assert_snapshot!(choices(&disk(IoPolicy::QueueDepth, &paths), 4), @r"
       numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: none is optimized: each usable path in turn, near or far
-    * queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+    * queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     nearest: nvme0c1n1
     ");
 }
@@ -122,7 +122,7 @@ fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
     insta::assert_snapshot!(choices(&case_1(1, None), 0), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     nearest: nvme0c0n1
     ");
     // From node 1 the controller of node 0 is at 21, the one without a node counts as local.
@@ -169,7 +169,7 @@ fn a_tie_is_not_decided_by_guessing() {
     insta::assert_snapshot!(choices(&machine, 5), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: all at 21 from node 1: the kernel keeps to the one it found first
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     nearest: nvme0c0n1 nvme0c1n1
     ");
 }
@@ -186,7 +186,7 @@ fn queue_depth_follows_the_load() {
     insta::assert_snapshot!(choices(&machine, 0), @r"
       numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-    * queue-depth one of [nvme0c1n1]: fewest commands in flight when the source looked (7); follows the load, not distance
+    * queue-depth one of [nvme0c1n1]: fewest commands in flight when the source looked (7); follows the load, not distance; since Linux 6.11
     nearest: nvme0c0n1
     ");
 }
@@ -202,7 +202,7 @@ fn controllers_that_are_not_live_and_paths_without_ana() {
     insta::assert_snapshot!(choices(&machine, 0), @r#"
       numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     * latency one of [nvme0c0n1 nvme0c1n1]: this version does not know the policy "latency"
     nearest: nvme0c0n1
     "#);
@@ -239,7 +239,7 @@ fn a_cpu_without_a_node_leaves_numa_open() {
     insta::assert_snapshot!(choices(&machine, 0), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: the CPU's node is unknown
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have; since Linux 6.11
     nearest:
     ");
 }
@@ -250,7 +250,7 @@ fn questions_without_an_answer_say_what_there_is() {
     let failure = |machine: &Machine, name: &str, cpu| {
         paths(machine, name, CpuId(cpu)).unwrap_err().to_string()
     };
-    insta::assert_snapshot!(failure(&machine, "nvme0", 0), @r#"there is no NVMe subsystem "nvme0"; did you mean "nvme-subsys0"? there are: nvme-subsys0"#);
+    insta::assert_snapshot!(failure(&machine, "nvme-subsy0", 0), @r#"there is no NVMe subsystem "nvme-subsy0"; did you mean "nvme-subsys0"? there are: nvme-subsys0"#);
     insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 99), @"CPU 99 is not in this machine; CPUs that are online: 0-7");
     machine.cpus[3].online = false.into();
     let error = paths(&machine, "nvme-subsys0", CpuId(3)).unwrap_err();
@@ -300,4 +300,27 @@ fn paths_that_are_unknown_are_not_unusable() {
         "{:#?}",
         found.not_checked
     );
+}
+
+#[test]
+fn a_subsystem_is_found_by_its_controllers_and_namespaces_too() {
+    let machine = disk(
+        IoPolicy::Numa,
+        &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
+    );
+    let answer = |name: &str| paths(&machine, name, CpuId(0)).unwrap();
+    let whole = answer("nvme-subsys0");
+    for name in ["nvme0", "nvme1", "nvme0n1", "/dev/nvme0n1"] {
+        assert_eq!(answer(name), whole, "{name}");
+    }
+    let mut machine = machine.clone();
+    let namespaces = &mut list(&mut machine.nvme)[0].namespaces;
+    let mut second = namespaces[0].clone();
+    second.name = "nvme0n2".to_owned();
+    namespaces.push(second);
+    let answer = paths(&machine, "nvme0n2", CpuId(0)).unwrap();
+    let names = answer.namespaces.iter().map(|it| it.namespace.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["nvme0n2"]);
+    let whole = paths(&machine, "nvme1", CpuId(0)).unwrap();
+    assert_eq!(whole.namespaces.len(), 2);
 }

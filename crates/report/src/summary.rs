@@ -18,8 +18,8 @@ pub(crate) struct Summary {
     /// Threads of the core that has most.
     pub(crate) threads: Option<usize>,
     pub(crate) packages: Option<usize>,
-    /// `None` where the size of every node is unknown.
-    pub(crate) memory_bytes: Option<u64>,
+    /// `256 GiB`, `at least 64 GiB` where the size of a node is unknown; `None` where that of each is.
+    pub(crate) memory: Option<String>,
 }
 
 impl Summary {
@@ -37,7 +37,12 @@ impl Summary {
                 .map(|number| (None, number)),
         };
         let packages: BTreeSet<(Option<CpuId>, i64)> = online().filter_map(package).collect();
-        let sizes = machine.online_nodes().filter_map(Node::total_bytes);
+        let sizes = || machine.online_nodes().map(Node::total_bytes);
+        let total = sizes().flatten().reduce(u64::saturating_add).map(bytes);
+        let memory = total.map(|total| match sizes().all(|size| size.is_some()) {
+            true => total,
+            false => format!("at least {total}"),
+        });
         Self {
             nodes_online: (!machine.nodes.is_empty()).then(|| machine.online_nodes().count()),
             cpus_online: Some(machine.cpu_states.online.len()).filter(|&cpus| cpus > 0),
@@ -45,7 +50,7 @@ impl Summary {
             cores: (!cores.is_empty()).then_some(cores.len()),
             threads: cores.values().copied().max(),
             packages: (!packages.is_empty()).then_some(packages.len()),
-            memory_bytes: sizes.reduce(u64::saturating_add),
+            memory,
         }
     }
 
@@ -60,7 +65,7 @@ impl Summary {
             }
             _ => self.cpus(),
         });
-        let memory = self.memory_bytes.map(bytes);
+        let memory = self.memory.as_ref();
         parts.extend(memory.map(|size| format!("{size} of memory")));
         parts.join(", ")
     }

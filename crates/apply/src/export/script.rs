@@ -27,6 +27,8 @@ put() {
 }
 "#;
 
+const LEFT_OUT: &str = "    printf 'a change is left out; %s says why\\n' \"$0\" >&2\n";
+
 const END: &str = r#"
 case ${1-} in
     '') make ;;
@@ -67,7 +69,8 @@ pub fn script(plan: &Plan) -> String {
 fn make(writing: &Exported<'_>) -> String {
     let writing = match writing {
         Ok(writing) => writing,
-        Err(left_out) => return format!("    # {left_out}\n"),
+        // Only as a comment: the text of a plan is no shell's.
+        Err(left_out) => return format!("    # {left_out}\n{LEFT_OUT}"),
     };
     let mut text = String::new();
     for reason in writing.reasons() {

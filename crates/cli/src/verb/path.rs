@@ -18,7 +18,7 @@ pub struct Path {
     /// The CPU that submits the I/O
     #[arg(long, value_name = "C")]
     cpu: u32,
-    /// The subsystem, as the kernel names it
+    /// The subsystem as the kernel names it (nvme-subsys0), a controller of it (nvme0), or a namespace (nvme0n1)
     #[arg(long, value_name = "NAME")]
     subsystem: String,
     #[command(flatten)]

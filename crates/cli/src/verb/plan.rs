@@ -73,8 +73,8 @@ pub struct ChoiceArgs {
     /// driver has to be bound again, which stops the device for a moment
     #[arg(long)]
     override_device_node: bool,
-    /// Set this I/O policy on NVMe subsystems that have an audit finding: numa, round-robin or queue-depth.
-    /// No policy is best for every load: measure
+    /// Set this I/O policy on NVMe subsystems that have an audit finding: numa, round-robin or queue-depth (since
+    /// Linux 6.11). No policy is best for every load: measure
     #[arg(long, value_name = "POLICY", value_parser = ["numa", "round-robin", "queue-depth"])]
     iopolicy: Option<String>,
     #[command(flatten)]

@@ -19,8 +19,7 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         return;
     };
     if let Some(reason) = site.machine.host_bridges.unknown_reason() {
-        ledger.skip(OFFLINE, reason);
-        ledger.skip(DIFFERS, reason);
+        ledger.skip(&[OFFLINE, DIFFERS], reason);
     }
     for device in devices.iter().filter(|device| matters(device)) {
         if !device.is_identified() && device.driver.is_none() {
@@ -46,24 +45,13 @@ fn matters(device: &PciDevice) -> bool {
 
 /// Whether its class or its driver is one that moves data in bulk.
 fn is_made_for_data(device: &PciDevice) -> bool {
-    const STORAGE: u32 = 0x01;
-    const NETWORK: u32 = 0x02;
     const DISPLAY: u32 = 0x03;
-    const PROCESSOR: u32 = 0x0b;
-    const FIBRE_CHANNEL: u32 = 0x0c04;
-    const INFINIBAND: u32 = 0x0c06;
-    const ENCRYPTION: u32 = 0x10;
-    const ACCELERATOR: u32 = 0x12;
     /// Copy engines, of class "system peripheral", and devices that a guest or a program has.
     const DRIVERS: [&str; 4] = ["ioatdma", "idxd", "ptdma", "vfio-pci"];
     let driver = device.driver.as_deref();
     match device.class >> 16 {
         DISPLAY => !is_console(device),
-        STORAGE | NETWORK | PROCESSOR | ENCRYPTION | ACCELERATOR => true,
-        _ => {
-            matches!(device.kind(), FIBRE_CHANNEL | INFINIBAND)
-                || driver.is_some_and(|driver| DRIVERS.contains(&driver))
-        }
+        _ => device.moves_data() || driver.is_some_and(|driver| DRIVERS.contains(&driver)),
     }
 }
 

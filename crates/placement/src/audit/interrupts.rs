@@ -27,31 +27,20 @@ pub(super) type After = BTreeMap<Irq, CpuSet>;
 /// Judges every interrupt; what it would move is in the answer.
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
     let mut after = After::new();
-    let Some(interrupts) = ledger.need(&site.machine.interrupts, &[]) else {
-        let reason = site.machine.interrupts.unknown_reason().unwrap_or_default();
-        for rule in [FAR, SHARE, ISOLATED, MANAGED] {
-            ledger.skip(rule, reason);
-        }
+    let rules = [FAR, SHARE, ISOLATED, MANAGED];
+    let Some(interrupts) = ledger.known(&site.machine.interrupts, &rules) else {
         return after;
     };
     ledger.checked(&[ISOLATED]);
     if let Some(reason) = &site.devices_unknown {
-        for rule in [FAR, SHARE, MANAGED, XPS] {
-            ledger.skip(rule, reason);
-        }
+        ledger.skip(&[FAR, SHARE, MANAGED, XPS], reason);
     }
     if site.devices_unknown.is_none() || !site.by_device.is_empty() {
         ledger.checked(&[FAR, SHARE, MANAGED]);
     }
     let states = &site.machine.cpu_states;
-    for reason in [
-        states.isolated.unknown_reason(),
-        states.nohz_full.unknown_reason(),
-    ]
-    .into_iter()
-    .flatten()
-    {
-        ledger.skip(ISOLATED, reason);
+    for cpus in [&states.isolated, &states.nohz_full] {
+        ledger.known(cpus, &[ISOLATED]);
     }
     for (&device, members) in &site.by_device {
         managed(site, device, members, ledger);

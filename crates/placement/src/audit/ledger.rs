@@ -38,11 +38,12 @@ impl Ledger {
         self.not_applicable.extend(rules);
     }
 
-    /// A rule could not be checked at all.
-    pub fn skip(&mut self, rule: &'static str, reason: impl Into<String>) {
-        self.skipped
-            .entry((position(rule), reason.into()))
-            .or_default();
+    /// These rules could not be checked at all.
+    pub fn skip(&mut self, rules: &[&'static str], reason: &str) {
+        for rule in rules {
+            let key = (position(rule), reason.to_owned());
+            self.skipped.entry(key).or_default();
+        }
     }
 
     /// A rule could not be checked for one thing. Reasons that differ in the thing's number only are one.
@@ -57,20 +58,19 @@ impl Ledger {
         }
     }
 
-    /// What is known, with the rules that need it marked as checked; else their reason is written down.
-    pub fn need<'a, T>(&mut self, known: &'a Known<T>, rules: &[&'static str]) -> Option<&'a T> {
-        match known {
-            Known::Yes(value) => {
-                self.checked(rules);
-                Some(value)
-            }
-            Known::No { unknown_reason } => {
-                rules
-                    .iter()
-                    .for_each(|rule| self.skip(rule, unknown_reason.as_ref()));
-                None
-            }
+    /// What is known; else these rules could not be checked.
+    pub fn known<'a, T>(&mut self, known: &'a Known<T>, rules: &[&'static str]) -> Option<&'a T> {
+        if let Some(reason) = known.unknown_reason() {
+            self.skip(rules, reason);
         }
+        known.get()
+    }
+
+    /// The same for rules that need nothing else: they are checked where it is known.
+    pub fn need<'a, T>(&mut self, known: &'a Known<T>, rules: &[&'static str]) -> Option<&'a T> {
+        let value = self.known(known, rules)?;
+        self.checked(rules);
+        Some(value)
     }
 
     /// Whether a finding so far meets a condition.

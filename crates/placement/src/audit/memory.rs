@@ -25,9 +25,7 @@ const PASSED_ON: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     if site.machine.nodes.is_empty() {
         let reason = site.cpu_nodes_unknown.as_deref().unwrap_or_default();
-        return [FULL, HUGE]
-            .into_iter()
-            .for_each(|rule| ledger.skip(rule, reason));
+        return ledger.skip(&[FULL, HUGE], reason);
     }
     full(site, ledger);
     huge(site, ledger);
@@ -196,25 +194,24 @@ fn bound(site: &Site<'_>, id: NodeId, other: NodeId) -> String {
 fn huge(site: &Site<'_>, ledger: &mut Ledger) {
     let pools = || site.machine.online_nodes().filter_map(pool);
     if pools().count() == 0 {
-        let unknown = |node: &Node| node.memory.unknown_reason().map(str::to_owned);
-        return match site.machine.online_nodes().find_map(unknown) {
-            Some(because) => ledger.skip(HUGE, because),
+        return match site
+            .machine
+            .online_nodes()
+            .find_map(|it| it.memory.unknown_reason())
+        {
+            Some(because) => ledger.skip(&[HUGE], because),
             // Else the audit says why, for all rules that compare nodes.
             None if site.other_nodes_unknown().is_some() => {}
             None => ledger.not_applicable(&[HUGE]),
         };
     }
     ledger.checked(&[HUGE]);
-    if let Some(because) = site.machine.pci.unknown_reason() {
-        ledger.skip(HUGE, because);
-    }
-    for device in site.machine.pci.get().into_iter().flatten() {
+    let devices = ledger.known(&site.machine.pci, &[HUGE]);
+    for device in devices.into_iter().flatten() {
         device_needs(site, device, ledger);
     }
-    if let Some(because) = site.machine.tasks.unknown_reason() {
-        ledger.skip(HUGE, because);
-    }
-    for task in site.machine.tasks.get().into_iter().flatten() {
+    let tasks = ledger.known(&site.machine.tasks, &[HUGE]);
+    for task in tasks.into_iter().flatten() {
         task_needs(site, task, ledger);
     }
 }

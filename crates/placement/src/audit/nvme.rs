@@ -10,14 +10,14 @@ use nearfar_machine::{Distance, IoPolicy, Known, NodeId, NodeSet, NvmeSubsystem}
 
 use super::evidence::{Fact, node_number};
 use super::ledger::Ledger;
-use super::site::{Site, spoken};
+use super::site::{Site, nodes as named, spoken};
 use super::{Finding, Severity};
 use crate::path::kernel::NoNode;
 use crate::path::{NamespacePaths, PathView, Standing, View};
 
 const FAR: &str = "nvme-far-path";
 const MEASURE: &str = "Compare policies under the real load before changing one: numa keeps I/O near, round-robin and \
-                       queue-depth use every path; which wins depends on whether a path or the distance is the limit.";
+                       queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.";
 
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     let Some(subsystems) = ledger.need(&site.machine.nvme, &[FAR]) else {
@@ -175,14 +175,6 @@ impl<'a> Chosen<'a> {
     }
 }
 
-fn nodes_named(nodes: &NodeSet) -> String {
-    if nodes.len() == 1 {
-        format!("node {nodes}")
-    } else {
-        format!("nodes {nodes}")
-    }
-}
-
 impl Seen {
     fn under_numa(&self, no_node: &NoNode) -> Option<Finding> {
         self.without_a_node(no_node)
@@ -220,7 +212,7 @@ impl Seen {
                 let paths: Vec<&str> = paths.into_iter().collect();
                 message += &format!(
                     " I/O from {} {verb} through {}.",
-                    nodes_named(&nodes),
+                    named(&nodes),
                     paths.join(", ")
                 );
             }

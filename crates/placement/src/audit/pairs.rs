@@ -1,6 +1,6 @@
 //! GPUs without a network card on their node.
 
-use nearfar_machine::{Known, NodeId, PciDevice};
+use nearfar_machine::{NodeId, PciDevice};
 
 use super::evidence::Fact;
 use super::ledger::Ledger;
@@ -11,9 +11,8 @@ use crate::pairs::{is_card, is_gpu};
 const NO_CARD: &str = "no-card-on-node";
 
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
-    let Known::Yes(all) = &site.machine.pci else {
-        let reason = site.machine.pci.unknown_reason().unwrap_or_default();
-        return ledger.skip(NO_CARD, reason);
+    let Some(all) = ledger.known(&site.machine.pci, &[NO_CARD]) else {
+        return;
     };
     let gpus: Vec<&PciDevice> = all.iter().filter(|it| is_gpu(it)).collect();
     let mut cards: Vec<(NodeId, &PciDevice)> = Vec::new();

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use nearfar_machine::{
     CpuId, CpuSet, Distance, Interrupt, Machine, NodeId, NodeSet, PciAddress, SourceKind,
+    shell_words,
 };
 
 use super::AuditOptions;
@@ -171,16 +172,21 @@ impl<'a> Site<'a> {
         evidence::place(&self.machine.origin, fact)
     }
 
-    /// A command about this machine, for advice; none for one read from standard input, of which nothing is left to read.
+    /// A command about this machine, for advice, see [`pasteable`].
     pub fn command(&self, command: &str) -> Option<String> {
-        let is_read_up = self.source.split(' ').any(|word| word == "-");
-        (!is_read_up).then(|| format!("{command} {}", self.source).trim_end().to_owned())
+        pasteable(command, &self.source)
     }
 
     /// What the source itself named as evidence.
     pub fn said(&self, evidence: &str) -> String {
         evidence::said(&self.machine.origin, evidence)
     }
+}
+
+/// A command with the arguments that choose its machine; none where that came from standard input, which is used up.
+pub fn pasteable(command: &str, source: &str) -> Option<String> {
+    let is_used_up = shell_words(source).any(|word| word == "-");
+    (!is_used_up).then(|| format!("{command} {source}").trim_end().to_owned())
 }
 
 fn devices_unknown(machine: &Machine) -> Option<String> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuId, CpuSet, Interrupt, NetworkDevice, NodeId, PciAddress};
+use nearfar_machine::{CpuId, CpuSet, Interrupt, Known, NetworkDevice, NodeId, PciAddress};
 
 use super::evidence::Fact;
 use super::interrupts::{self, After, Direction, direction};
@@ -16,17 +16,14 @@ pub(super) const XPS: &str = "xps-mismatch";
 const RPS: &str = "rps-mismatch";
 
 pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
-    let Some(networks) = ledger.need(&site.machine.networks, &[RPS]) else {
-        if let Some(reason) = site.machine.networks.unknown_reason() {
-            ledger.skip(XPS, reason);
-        }
+    let Some(networks) = ledger.known(&site.machine.networks, &[XPS, RPS]) else {
         return;
     };
-    let known = ledger.need(&site.machine.interrupts, &[]).is_some();
-    match site.machine.interrupts.unknown_reason() {
-        Some(reason) => ledger.skip(XPS, reason),
-        None if site.devices_unknown.is_some() && site.by_device.is_empty() => {}
-        None => ledger.checked(&[XPS]),
+    ledger.checked(&[RPS]);
+    let interrupts = &site.machine.interrupts;
+    let known = ledger.known(interrupts, &[XPS]).is_some();
+    if known && (site.devices_unknown.is_none() || !site.by_device.is_empty()) {
+        ledger.checked(&[XPS]);
     }
     for network in networks {
         let Some(device) = network.device else {
@@ -109,17 +106,12 @@ impl Nic<'_, '_> {
         let name = |queue: u32| format!("{} transmit queue {queue}", self.network.name);
         let mut masks = BTreeMap::new();
         for queue in &self.network.transmit {
-            match ledger.need(&queue.xps, &[]) {
-                Some(mask) => _ = masks.insert(queue.queue, mask),
-                None => {
-                    ledger.skip_thing(
-                        XPS,
-                        || name(queue.queue),
-                        queue.xps.unknown_reason().unwrap_or_default(),
-                    );
-                    continue;
-                }
-            }
+            let Known::Yes(mask) = &queue.xps else {
+                let reason = queue.xps.unknown_reason().unwrap_or_default();
+                ledger.skip_thing(XPS, || name(queue.queue), reason);
+                continue;
+            };
+            masks.insert(queue.queue, mask);
             if self.transmitter(queue.queue).is_none() {
                 ledger.skip_thing(
                     XPS,

@@ -37,13 +37,10 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
 fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
     if site.machine.nodes_unknown_reason().is_some() {
         let reason = site.cpu_nodes_unknown.as_deref().unwrap_or_default();
-        for rule in [NO_CPUS, NO_MEMORY] {
-            ledger.skip(rule, reason);
-        }
-        return;
+        return ledger.skip(&[NO_CPUS, NO_MEMORY], reason);
     }
     if let Some(reason) = &site.cpu_nodes_unknown {
-        ledger.skip(NO_CPUS, reason);
+        ledger.skip(&[NO_CPUS], reason);
     }
     for node in site.machine.online_nodes() {
         if let Some(has_cpus) = node.has_cpus() {

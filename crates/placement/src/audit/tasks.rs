@@ -16,7 +16,7 @@ const BALANCING: &str = "numa-balancing";
 pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     if let Some(tasks) = ledger.need(&site.machine.tasks, &[FAR]) {
         if let Some(reason) = &site.cpu_nodes_unknown {
-            ledger.skip(FAR, reason);
+            ledger.skip(&[FAR], reason);
         }
         let nodes = Nodes::of(site.machine);
         for task in tasks.iter().filter(|_| site.has_several_nodes()) {
@@ -123,14 +123,9 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
 type Heaviest<'a> = Vec<(&'a Task, u64)>;
 
 fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
-    let Some(&value) = ledger.need(&site.machine.settings.numa_balancing, &[]) else {
-        let reason = site
-            .machine
-            .settings
-            .numa_balancing
-            .unknown_reason()
-            .unwrap_or_default();
-        return ledger.skip(BALANCING, reason);
+    let setting = &site.machine.settings.numa_balancing;
+    let Some(&value) = ledger.known(setting, &[BALANCING]) else {
+        return;
     };
     let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else {
         return;

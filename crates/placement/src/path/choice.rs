@@ -198,7 +198,7 @@ fn queue_depth<'a>(class: &[&'a PathView]) -> Taken<'a> {
     let depths: Option<Vec<u32>> = class.iter().map(|path| path.queue_depth).collect();
     let Some(least) = depths.and_then(|depths| depths.into_iter().min()) else {
         let reason =
-            "the one with the fewest commands in flight, which the source does not have".to_owned();
+            "the one with the fewest commands in flight, which the source does not have; since Linux 6.11".to_owned();
         return (class.to_vec(), false, reason);
     };
     let taken: Vec<_> = class
@@ -207,7 +207,7 @@ fn queue_depth<'a>(class: &[&'a PathView]) -> Taken<'a> {
         .filter(|path| path.queue_depth == Some(least))
         .collect();
     let reason = format!(
-        "fewest commands in flight when the source looked ({least}); follows the load, not distance"
+        "fewest commands in flight when the source looked ({least}); follows the load, not distance; since Linux 6.11"
     );
     (taken, false, reason)
 }

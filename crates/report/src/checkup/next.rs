@@ -1,8 +1,8 @@
 //! What to do after a checkup: commands that can be pasted as they are.
 
-use nearfar_machine::{IoPolicy, Machine, SourceKind};
-use nearfar_placement::audit::Audit;
-use nearfar_placement::plan::{PlanOptions, plan};
+use nearfar_machine::{Machine, SourceKind};
+use nearfar_placement::audit::{Audit, pasteable};
+use nearfar_placement::plan::{Needs, Proposal, proposal};
 
 use super::{Checkup, one_node};
 use crate::unbound;
@@ -18,13 +18,13 @@ pub(crate) struct Step {
 
 /// The commands, with the arguments that choose the machine of this checkup.
 pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
-    let step = |command: &str, does| Step {
-        command: on_this_machine(checkup, command),
-        does,
+    let step = |command: &str, does| {
+        let command = pasteable(command, &checkup.made.source)?;
+        Some(Step { command, does })
     };
     let (audit, mut steps) = (&checkup.audit, Vec::new());
     if !audit.findings.is_empty() {
-        steps.push(step(
+        steps.extend(step(
             "nearfar audit",
             "every finding with its evidence and what would fix it",
         ));
@@ -45,12 +45,12 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
     let machine = &checkup.machine;
     let is_live = machine.origin.kind == SourceKind::Live;
     if is_live && checkup.is_one_node() && one_node::caches(machine).len() > 1 {
-        steps.push(step(
+        steps.extend(step(
             "nearfar bench latency --what transfer",
             "the time of a cache line from CPU to CPU, behind one cache and behind two",
         ));
     }
-    steps.push(step("nearfar topo", "the whole machine"));
+    steps.extend(step("nearfar topo", "the whole machine"));
     if is_live && checkup.is_one_node() {
         steps.extend(elsewhere());
     }
@@ -70,57 +70,24 @@ pub(crate) fn plan_command(
 }
 
 fn plan_step(machine: &Machine, audit: &Audit, rule: Option<&str>, source: &str) -> Option<Step> {
-    if source.split(' ').any(|word| word == "-") {
-        return None;
-    }
-    let options = PlanOptions {
-        rules: rule.map(|rule| vec![rule.to_owned()]),
-        ..PlanOptions::default()
-    };
-    let overriding = PlanOptions {
-        device_node_override: true,
-        ..options.clone()
-    };
-    let policy = PlanOptions {
-        iopolicy: Some(IoPolicy::RoundRobin),
-        ..options.clone()
-    };
-    let ways = [
-        (
+    let Proposal { rule, needs } = proposal(machine, audit, rule)?;
+    let (option, does) = match needs {
+        Needs::Nothing => (
             "",
-            options,
             "the changes that fix them; nothing is changed before nearfar apply",
         ),
-        (
+        Needs::DeviceNodeOverride => (
             " --override-device-node",
-            overriding,
             "the last resort, with what it costs: it taints the kernel and stops the device for a moment",
         ),
-        (
+        Needs::IoPolicy => (
             " --iopolicy round-robin",
-            policy,
             "what another policy would be; measure both under the real load before nearfar apply",
         ),
-    ];
-    let has_changes = |options| !plan(machine, audit, options).changes.is_empty();
-    match (
-        ways.iter().find(|(_, options, _)| has_changes(options)),
-        rule,
-    ) {
-        (Some((option, _, does)), rule) => {
-            let rule = rule.map_or_else(String::new, |rule| format!(" --rule {rule}"));
-            let command = format!("nearfar plan{rule}{option} {source}");
-            let command = command.trim_end().to_owned();
-            Some(Step { command, does })
-        }
-        // Some changes are planned only where their rule is asked for.
-        (None, None) => {
-            let fixed = audit.findings.iter().filter(|it| it.fix.is_some());
-            let mut rules = fixed.map(|finding| finding.rule);
-            rules.find_map(|rule| plan_step(machine, audit, Some(rule), source))
-        }
-        (None, Some(_)) => None,
-    }
+    };
+    let rule = rule.map_or_else(String::new, |rule| format!(" --rule {rule}"));
+    let command = pasteable(&format!("nearfar plan{rule}{option}"), source)?;
+    Some(Step { command, does })
 }
 
 /// What there is to see on machines with several nodes, on one that has a single one.

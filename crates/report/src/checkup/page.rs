@@ -9,7 +9,7 @@ mod unbound;
 use nearfar_machine::Machine;
 
 use super::{Checkup, next};
-use crate::amount::{bytes, count, moment, nanoseconds, or};
+use crate::amount::{count, moment, nanoseconds, or};
 use crate::audit;
 use crate::document::{Document, Head, Text, Tile};
 use crate::latency;
@@ -56,7 +56,7 @@ fn tiles(checkup: &Checkup) -> Vec<Tile> {
         (Some(cores), None) => count(cores, "core"),
         _ => String::new(),
     };
-    let memory = summary.memory_bytes.map_or_else(|| "?".to_owned(), bytes);
+    let memory = or(summary.memory.clone(), "?");
     let nodes = summary.nodes_online;
     let offline = nodes.map(|nodes| match checkup.machine.nodes.len() - nodes {
         0 => "online".to_owned(),

@@ -38,7 +38,7 @@ const MEASURED_LINES: usize = 12;
 /// The checkup on one screen of so many columns.
 pub fn screen(checkup: &Checkup, columns: usize) -> Document {
     let mut out = found(checkup, columns);
-    out.append(measured(checkup));
+    out.append(measured(checkup, columns));
     out
 }
 
@@ -72,7 +72,7 @@ pub fn found(checkup: &Checkup, columns: usize) -> Document {
 }
 
 /// What was measured, and what to do next.
-pub fn measured(checkup: &Checkup) -> Document {
+pub fn measured(checkup: &Checkup, columns: usize) -> Document {
     let mut out = Document::new();
     latencies(checkup, &mut out);
     unbound_tasks(checkup, &mut out);
@@ -86,7 +86,7 @@ pub fn measured(checkup: &Checkup) -> Document {
         out.heading("Warnings", "about what was measured");
         all.into_iter().for_each(|text| out.warning(text));
     }
-    next(checkup, &mut out);
+    next(checkup, columns, &mut out);
     out
 }
 
@@ -327,10 +327,19 @@ fn warnings(checkup: &Checkup, columns: usize) -> Document {
     out
 }
 
-fn next(checkup: &Checkup, out: &mut Document) {
+fn next(checkup: &Checkup, columns: usize, out: &mut Document) {
     out.heading("Next", "");
+    let steps = steps(checkup);
+    // A table would break a long command, which could not be pasted then.
+    if steps.iter().any(|step| step.command.len() > columns / 2) {
+        for step in steps {
+            out.command(step.command);
+            out.indented(6, "", Dim.text(step.does));
+        }
+        return;
+    }
     let mut table = Table::of(["", ""]);
-    for step in steps(checkup) {
+    for step in steps {
         table.row(cells![Subject.text(step.command), Dim.text(step.does)]);
     }
     out.table(table);

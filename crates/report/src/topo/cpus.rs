@@ -16,7 +16,10 @@ pub(super) fn section(machine: &Machine, out: &mut Document) {
         let cpus = machine.cpus.iter().filter(|cpu| test(cpu));
         cpus.map(|cpu| cpu.id).collect()
     };
-    let (offline, on_no_node) = (that(Cpu::is_offline), that(|cpu| cpu.node.is_none()));
+    let (offline, on_no_node) = (
+        that(Cpu::is_offline),
+        that(|cpu| !cpu.is_offline() && cpu.node.is_none()),
+    );
     let of_unknown_state = that(|cpu| cpu.online.get().is_none());
     let on_no_node = match machine.cpu_nodes_unknown_reason() {
         Some(_) => ("node unknown", Plain, Some(&on_no_node)),

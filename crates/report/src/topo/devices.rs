@@ -81,11 +81,7 @@ pub(crate) fn place(localities: &Localities<'_>, device: &PciDevice) -> String {
     }
 }
 
-/// Whether a device moves data to or from memory, or may do so because its class is unknown: storage, network, display, processing accelerators, wireless,
-/// encryption, InfiniBand, CXL memory (base classes and subclasses of the PCI Code and ID Assignment Specification).
+/// Whether a device moves data to or from memory, or may do so because its class is unknown.
 pub(crate) fn notable(device: &PciDevice) -> bool {
-    let base = device.class >> 16;
-    matches!(base, 0x01 | 0x02 | 0x03 | 0x0b | 0x0d | 0x10 | 0x12)
-        || matches!(device.kind(), 0x0502 | 0x0c06)
-        || !device.is_identified()
+    device.moves_data() || !device.is_identified()
 }

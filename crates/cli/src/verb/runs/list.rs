@@ -65,11 +65,16 @@ impl List {
         let (runs, reason) = match Store::open_existing(&path) {
             Ok(store) => {
                 let runs = store.list(&filter).map_err(of_store)?;
+                let mut reason = String::new();
                 if runs.is_empty() {
                     let all = store.list(&Filter::default()).map_err(of_store)?;
                     check_experiment(&all, filter.experiment.as_deref())?;
+                    reason = match all.len() {
+                        0 => format!("{place} holds no run yet"),
+                        others => format!("none of the {others} in {place} was asked for"),
+                    };
                 }
-                (runs, format!("{place} has none that was asked for"))
+                (runs, reason)
             }
             // The usual place has nothing yet; a file that was named has to be there.
             Err(error @ StoreError::Absent { .. }) if store.store.is_none() => {

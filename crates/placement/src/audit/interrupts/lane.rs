@@ -59,8 +59,7 @@ pub(super) fn check(
         return;
     }
     if let Some(reason) = &site.cpu_nodes_unknown {
-        ledger.skip(FAR, reason);
-        return ledger.skip(SHARE, reason);
+        return ledger.skip(&[FAR, SHARE], reason);
     }
     let locality = site.locality(device);
     let rings = site.rings(locality.node);

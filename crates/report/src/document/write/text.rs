@@ -1,5 +1,7 @@
 //! A document for a terminal.
 
+use nearfar_machine::shell_words;
+
 use super::super::{Block, Head, Text};
 use super::text_chart;
 use super::text_table;
@@ -56,13 +58,8 @@ fn pasted(out: &mut String, label: &str, command: &str, style: &Style) {
         label => format!("      {label:<10}"),
     };
     let room = style.columns().saturating_sub(columns(&before) + 4);
-    let mut is_quoted = false;
-    let words = command.split(|c| {
-        is_quoted ^= c == '\'';
-        c == ' ' && !is_quoted
-    });
     let mut lines: Vec<String> = Vec::new();
-    for word in words.filter(|word| !word.is_empty()) {
+    for word in shell_words(command) {
         match lines.last_mut() {
             Some(line) if columns(line) + 1 + columns(word) <= room => {
                 line.push(' ');
