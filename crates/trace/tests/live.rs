@@ -206,10 +206,10 @@ fn what_does_not_fit_into_the_ring_is_counted() {
         "{losses:?}"
     );
     assert!(!losses.is_whole() && elapsed > Duration::ZERO);
-    // Some kernels write nothing of what certain tasks do (docs/trace.md): almost nothing, compared with a thread that only moves.
+    // Some kernels write nothing of what certain tasks do (docs/trace.md), but not of a thread of this process.
     let unwritten = losses.unwritten.unwrap_or(0);
     assert!(
-        unwritten < losses.lost / 10,
+        unwritten + moves <= losses.occurred + 2,
         "the ring was full, and the kernel says so: {losses:?}"
     );
 }

@@ -98,14 +98,18 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_between_the_marks_comes_out_however_it_arrives(
-            content in proptest::collection::vec(prop_oneof![Just(b't'), Just(b'.'), any::<u8>()], 0..200),
+            mut content in proptest::collection::vec(prop_oneof![Just(b't'), Just(b'.'), any::<u8>()], 0..200),
             cuts in proptest::collection::vec(1_usize..40, 1..40),
         ) {
+            // Where the mark's own first byte stands before it, the mark begins there.
+            if content.ends_with(b"t") {
+                content.push(b'.');
+            }
             let mut port = b"leftover tt.begin.6.".to_vec();
             port.extend_from_slice(b"tt.begin.7.");
             port.extend_from_slice(&content);
             port.extend_from_slice(b"tt.end.7.later");
-            prop_assume!(find(&content, b"tt.end.7.").is_none() && !content.ends_with(b"t"));
+            prop_assume!(find(&content, b"tt.end.7.").is_none());
             let mut cut = Cut::new("tt", 7, false);
             let mut seen = Vec::new();
             let mut rest = &port[..];
