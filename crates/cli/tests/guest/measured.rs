@@ -1,63 +1,35 @@
 //! The gallery's measured machines: a guest of each, in simulated time, has the latencies and transfers of its description.
 
-use std::process::Command;
-
-use nearfar_machine::{LineDelay, Machine};
+use nearfar_machine::{Distance, LineDelay};
 use nearfar_sources::{Request, Want, read};
 use serde_json::Value;
 
-use crate::guests::{self, NEARFAR};
+use crate::guests;
 
-const MEASURE: [&str; 15] = [
-    "bench",
-    "latency",
-    "--from",
-    "0",
-    "--no-store",
-    "--format",
-    "json",
-    "--what",
-    "latency,transfer",
-    "--buffer",
-    "64M",
-    "--samples",
-    "7",
-    "--budget",
-    "4",
+const OPTIONS: [&str; 8] = [
+    "--scale",
+    "cpus=2,memory=256M",
+    "--time",
+    "simulated",
+    "--delay",
+    "auto",
+    // Programs of this machine run in the guest.
+    "--arch",
+    "x86_64",
 ];
-
-fn measured(machine: &str) -> Value {
-    let mut command = Command::new(NEARFAR);
-    command.args(["lab", "run", "--arch", "x86_64", "--machine", machine]);
-    command.args([
-        "--scale",
-        "cpus=2,memory=256M",
-        "--time",
-        "simulated",
-        "--delay",
-        "auto",
-    ]);
-    command
-        .args(guests::IN_TIME)
-        .args(["--", NEARFAR])
-        .args(MEASURE);
-    let output = guests::output(&mut command);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{machine}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
+const MEASURE: &str = "$0 bench latency --what latency,transfer --from 0 --no-store --format json \
+                       --buffer 64M --samples 7 --budget 4";
 
 /// Nanoseconds one way of a pair that `bench latency` measured.
 fn described(transfer: &LineDelay, pair: &Value) -> u32 {
-    let mut by_distance = transfer.by_distance.iter();
+    let [same_cache, same_node, other_node] = transfer.by_class();
     match pair["nearness"].as_str().unwrap() {
-        "cache" => transfer
-            .same_cache_ns
-            .unwrap_or(transfer.by_node.same_node_ns),
-        "node" => transfer.by_node.same_node_ns,
-        _ => by_distance
-            .rfind(|it| u64::from(it.distance.0) <= pair["distance"].as_u64().unwrap())
-            .map_or(transfer.by_node.other_node_ns, |it| it.ns),
+        "cache" => same_cache,
+        "node" => same_node,
+        _ => {
+            let distance: Distance = serde_json::from_value(pair["distance"].clone()).unwrap();
+            transfer.at(distance).unwrap_or(other_node)
+        }
     }
 }
 
@@ -67,13 +39,13 @@ fn each_measured_machine_is_as_fast_as_its_description_says() {
         return;
     }
     let described_machines = nearfar_sources::gallery().into_iter().filter_map(|entry| {
-        let machine: Machine = read(&Request::source(entry.name, Want::all())).unwrap();
-        let timing = machine.timing.clone()?;
-        Some((entry.name, timing))
+        let machine = read(&Request::source(entry.name, Want::all())).unwrap();
+        Some((entry.name, machine.timing?))
     });
     let mut machines = 0;
     for (name, timing) in described_machines {
-        let answer = measured(name);
+        let answer = guests::script(name, &OPTIONS, MEASURE);
+        let answer: Value = serde_json::from_str(&answer).unwrap();
         let (mut pairs, mut transfers) = (0, 0);
         for pair in answer["latency"]["pairs"].as_array().unwrap() {
             let node = |key: &str| serde_json::from_value(pair[key].clone()).unwrap();

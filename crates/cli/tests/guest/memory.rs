@@ -2,10 +2,8 @@
 //! in a guest of it. Latency, bandwidth and transfers are those of the description, whatever else the host does.
 
 use std::path::Path;
-use std::process::Command;
 
 use crate::guests;
-use crate::guests::NEARFAR;
 use serde_json::Value;
 
 const MACHINE: &str = r#"
@@ -52,16 +50,17 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     let file = folder.path().join("machine.toml");
     std::fs::write(&file, MACHINE).unwrap();
     let measured = |machine: &Path, script: &str| -> Vec<Value> {
-        let mut command = Command::new(NEARFAR);
-        command.args(["lab", "run", "--arch", "x86_64", "--machine"]);
-        command.arg(machine).args(guests::IN_TIME);
-        command.args(["--time", "simulated", "--delay", "auto", "--results"]);
-        command.arg(folder.path());
-        command.args(["--", "sh", "-c", script, NEARFAR]);
-        let output = guests::output(&mut command);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{errors}");
-        let answers = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        let results = folder.path().to_str().unwrap();
+        let options = [
+            "--time",
+            "simulated",
+            "--delay",
+            "auto",
+            "--results",
+            results,
+        ];
+        let text = guests::script(machine.to_str().unwrap(), &options, script);
+        let answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
         answers.collect::<Result<_, _>>().unwrap()
     };
     let answers = measured(&file, MEASURE);
