@@ -60,10 +60,7 @@ pub fn measure(machine: &Machine, options: &ProbeOptions) -> Result<MeasuredTimi
                 ..options.clone()
             },
         };
-        let measured = survey::measure(machine, &options)?;
-        // A part that was cut short is no figure of a machine.
-        options.probe.check_cancelled()?;
-        Ok(measured.answer)
+        survey::measure(machine, &options).map(|measured| measured.answer)
     };
     let all = part(&Part::ALL, None, pairs, None)?;
     let near = near_node(&all);
@@ -84,13 +81,13 @@ pub fn measure(machine: &Machine, options: &ProbeOptions) -> Result<MeasuredTimi
                 to: Some(node),
                 ..options.clone()
             };
-            let hit_ns = latency::of_cache_hits(machine, &options)?;
-            options.check_cancelled()?;
-            hit_ns
+            latency::of_cache_hits(machine, &options)?
         }
         None => None,
     };
     let instruction = on_own_thread(|| Ok(instruction()))?;
+    // What was cut short is no figure of a machine.
+    options.check_cancelled()?;
     let mut measured = of(machine, &all, one_cpu.as_ref(), hit_ns);
     measured.timing.instruction_ps = instruction;
     Ok(measured)
