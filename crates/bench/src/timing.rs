@@ -3,19 +3,18 @@
 //! ```text
 //!  bench latency ──► latencies by pair of nodes
 //!                    line transfers ──► a figure a class: same cache, same node, other node by distance
-//!                    all CPUs of a node read ──► near: its memory, far: a link
+//!                    all CPUs of a node read ──► near: its memory, of another package: a link
 //!  the same with one CPU ──► stream
 //!  chase in half of a last-level cache ──► its hits
 //!  additions that wait for each other ──► an instruction
 //! ```
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nearfar_loops::additions;
 use nearfar_machine::{
-    Bandwidth, CacheModel, Distance, DistanceDelay, Latency, LineDelay, Machine, NodeDelay,
-    NodeSet, Timing, delay_of,
+    Bandwidth, CacheModel, Latency, LineDelay, LineTransfer, Machine, NodeId, NodeSet, Timing,
+    delay_of,
 };
 use nearfar_statistics::Summary;
 
@@ -23,7 +22,7 @@ use crate::bandwidth::Traffic;
 use crate::latency;
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
 use crate::survey::{self, Part, Survey, SurveyOptions};
-use crate::transfer::{Nearness, TransferMatrix};
+use crate::transfer::TransferMatrix;
 
 /// What takes part of the budget: pairs of nodes and CPUs, one CPU's stream, a cache.
 const SHARES: [f64; 3] = [0.75, 0.15, 0.1];
@@ -62,7 +61,7 @@ pub fn measure(machine: &Machine, options: &ProbeOptions) -> Result<MeasuredTimi
         };
         survey::measure(machine, &options).map(|measured| measured.answer)
     };
-    let all = part(&Part::ALL, None, pairs, None)?;
+    let all = part(&Part::USUAL, None, pairs, None)?;
     let near = near_node(&all);
     let one_cpu = match &near {
         Some(node) => Some(part(
@@ -130,11 +129,11 @@ fn of(
     let reason =
         "size or ways of the last-level caches are unknown, or no load of one was measured";
     is_known("cache", reason, cache.is_some());
-    let transfer = all.transfer.as_ref().and_then(transfer);
+    let transfer = all.transfer.as_ref().and_then(|it| transfer(machine, it));
     let reason = all.not_measured.iter().find(|it| it.part == Part::Transfer);
     let reason = reason.map_or("no pair of CPUs was measured", |it| &it.reason);
     is_known("transfer", reason, transfer.is_some());
-    let bandwidth = bandwidth(all, one_cpu);
+    let bandwidth = bandwidth(machine, all, one_cpu);
     let reason = "the CPUs of a node together read as much as each alone: nothing limits them";
     is_known("bandwidth", reason, bandwidth.memory_mb_per_s.is_some());
     let reason = "far memory is read as fast as near memory, or there is none";
@@ -153,6 +152,7 @@ fn of(
             transfer,
             bandwidth,
             instruction_ps: None,
+            between_cpus: Vec::new(),
             sources: vec![format!(
                 "measured by nearfar {} in {:.0} s: medians ({of_what})",
                 env!("CARGO_PKG_VERSION"),
@@ -189,59 +189,32 @@ fn cache(machine: &Machine, hit_ns: Option<f64>) -> Option<CacheModel> {
     CacheModel::new(bytes, ways, delay_of(hit_ns?)?).ok()
 }
 
-fn transfer(matrix: &TransferMatrix) -> Option<LineDelay> {
-    let mut within: BTreeMap<Nearness, Vec<f64>> = BTreeMap::new();
-    let mut between: BTreeMap<Option<Distance>, Vec<f64>> = BTreeMap::new();
-    for pair in &matrix.pairs {
-        let one_way_ns = pair.round_trip_ns.median / 2.0;
-        match pair.nearness {
-            Nearness::Nodes => between.entry(pair.distance).or_default().push(one_way_ns),
-            nearness => within.entry(nearness).or_default().push(one_way_ns),
-        }
-    }
-    let within = |nearness| {
-        within
-            .get(&nearness)
-            .and_then(|all| median(all))
-            .and_then(delay_of)
-    };
-    let between: Vec<(Option<Distance>, u32)> = between
-        .iter()
-        .filter_map(|(&distance, all)| Some((distance, delay_of(median(all)?)?)))
-        .collect();
-    let (cache, node) = (within(Nearness::Cache), within(Nearness::Node));
-    let nearest = between.first().map(|&(_, ns)| ns);
-    // Where a node has one cache, or one CPU, nothing in a guest is that far apart.
-    let same_node_ns = node.or(cache).or(nearest)?;
-    let by_distance: Vec<DistanceDelay> = between
-        .iter()
-        .filter_map(|&(distance, ns)| {
-            Some(DistanceDelay {
-                distance: distance?,
-                ns,
-            })
-        })
-        .collect();
-    Some(LineDelay {
-        same_cache_ns: node.and(cache),
-        by_node: NodeDelay {
-            same_node_ns,
-            other_node_ns: nearest.unwrap_or(same_node_ns),
-            is_by_distance: false,
-        },
-        by_distance: if by_distance.len() > 1 {
-            by_distance
-        } else {
-            Vec::new()
-        },
-    })
+fn transfer(machine: &Machine, matrix: &TransferMatrix) -> Option<LineDelay> {
+    let one_way = matrix.pairs.iter().map(|pair| LineTransfer {
+        nearness: pair.nearness,
+        distance: pair.distance,
+        ns: pair.round_trip_ns.median / 2.0,
+    });
+    LineDelay::of_transfers(one_way, machine)
 }
 
-fn bandwidth(all: &Survey, one_cpu: Option<&Survey>) -> Bandwidth {
+fn bandwidth(machine: &Machine, all: &Survey, one_cpu: Option<&Survey>) -> Bandwidth {
+    let are_of_one_package = |one: NodeId, other: NodeId| {
+        let package = |node| {
+            let cpu = machine.node(node)?.known_cpus().first()?;
+            machine.cpu(cpu)?.package_leader
+        };
+        package(one).is_some() && package(one) == package(other)
+    };
     let reads = |survey: &Survey, is_near: bool| {
         let pairs = survey.bandwidth.iter().flat_map(|it| &it.pairs);
         let pairs = pairs.filter(|it| it.traffic == Traffic::Read);
-        let pairs = pairs.filter(|it| (it.cpu_node == it.memory_node) == is_near);
+        let pairs = pairs.filter(|it| match is_near {
+            true => it.cpu_node == it.memory_node,
+            false => {
+                it.cpu_node != it.memory_node && !are_of_one_package(it.cpu_node, it.memory_node)
+            }
+        });
         let all: Vec<(f64, usize)> = pairs
             .map(|it| (it.bytes_per_s.median, it.cpus.len()))
             .collect();

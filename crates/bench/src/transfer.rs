@@ -12,37 +12,12 @@
 mod pairs;
 mod run;
 
-use nearfar_machine::{CpuId, Distance, Emulation, NodeId};
+use nearfar_machine::{CpuId, Distance, Emulation, Nearness, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::warning::Warning;
 use nearfar_statistics::Figures;
 pub(crate) use run::{HandOvers, measure_on};
-
-/// What two CPUs share, nearest first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Nearness {
-    /// A core: they are its hardware threads.
-    Core,
-    /// A last-level cache.
-    Cache,
-    /// A node, and no cache as far as is known.
-    Node,
-    /// They are on different nodes.
-    Nodes,
-}
-
-impl std::fmt::Display for Nearness {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Core => "same core",
-            Self::Cache => "same cache",
-            Self::Node => "same node",
-            Self::Nodes => "other node",
-        })
-    }
-}
 
 /// What was measured, and what is to be said about it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! The plugin's configuration: CPUs and memory by node, and what an access costs.
 //!
 //! ```text
-//! nearfar-delay 2
+//! nearfar-delay 3
 //! cpus 0 0 1 1                the node of each vCPU, by its number
 //! caches 0 1 2 2              the last-level cache of each vCPU; optional: one a node
 //! memory 0 268435456 0        first guest physical address, bytes, node; ascending
@@ -10,9 +10,13 @@
 //! cache 8388608 16 20         a last-level cache: bytes, ways, nanoseconds of a hit
 //! delay 0 1 800               from the CPUs of a node, to the memory of a node, nanoseconds; every pair once
 //! transfer 100 500 2000       of a line another vCPU wrote: of the same cache, of another of the node, of another node, nanoseconds
+//! transfer_core 8 0 0 1 1      of a line another vCPU of the core wrote, nanoseconds; the core of each vCPU; optional: each has its own
 //! transfer_pair 0 1 4000      of a line of node 1 to a vCPU of node 0, nanoseconds; optional
-//! bandwidth 0 3200            the memory of node 0 is busy for so many picoseconds a line; optional, with time
-//! link 0 1 6400               what carries lines to node 0 from node 1 is busy for so many; optional, with time
+//! transfer_home 60             more of a line from a cache of another package whose memory is not of that package, nanoseconds; optional
+//! package 0 0                  node 0 is of package 0; optional, also for some nodes only
+//! bandwidth 0 3200             the memory of node 0 is busy for so many picoseconds a line; optional, with time
+//! link 6400                    what carries lines from a package to another, or from a node to another where there are no packages, is busy
+//!                              for so many; optional, with time
 //! stream 8000                 lines of a sequential stream that are on their way at once, in thousandths; optional
 //! device 0 1 30000            of a doorbell write of a vCPU of node 0 to a device of node 1, nanoseconds; optional
 //! time 500 200000 0 0 20000   simulated time: picoseconds an instruction, window in picoseconds, seed, 1 if it jumps when all
@@ -29,7 +33,7 @@ use thiserror::Error;
 /// Bytes of a cache line. Power has 128; modelling it with two halves changes nothing for random accesses.
 pub const LINE_BYTES: u64 = 64;
 /// A line's word has a bit for each last-level cache.
-pub const MAX_CACHES: usize = 50;
+pub const MAX_CACHES: usize = 49;
 /// A line's word holds the number of a vCPU.
 pub const MAX_VCPUS: usize = 4094;
 /// The longest delay, in nanoseconds: a millisecond.
@@ -79,14 +83,20 @@ pub struct Config {
     pub delays: BTreeMap<(u32, u32), u32>,
     /// Nanoseconds for a line from another vCPU.
     pub transfer: Transfer,
+    /// The core of each vCPU.
+    pub cores: Vec<u32>,
     /// The same by (node of the vCPU, node that has the line), for pairs that have their own.
     pub transfer_pairs: BTreeMap<(u32, u32), u32>,
+    /// Nanoseconds more of a line from a cache of another package whose memory is not of that package.
+    pub transfer_home: u32,
+    /// The package of each node that has a known one.
+    pub packages: BTreeMap<u32, u32>,
     /// Nanoseconds for a doorbell write by (node of the vCPU, node of the device).
     pub devices: BTreeMap<(u32, u32), u32>,
     /// Picoseconds that a line occupies a node's memory, for those that have a limit.
     pub bandwidth: BTreeMap<u32, u32>,
-    /// Picoseconds that a line occupies what carries it to the first node from the second.
-    pub links: BTreeMap<(u32, u32), u32>,
+    /// Picoseconds that a line occupies what carries it from a package to another, or from a node to another where no packages are known.
+    pub link: Option<u32>,
     /// Thousandths of the lines of a sequential stream that are on their way at once; at least 1000.
     pub stream_thousandths: u32,
     /// `None` for the host's time.
@@ -96,6 +106,8 @@ pub struct Config {
 /// Nanoseconds for a line from another vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Transfer {
+    /// Of another vCPU of the core.
+    pub same_core: u32,
     pub same_cache: u32,
     /// Of another last-level cache of the node.
     pub same_node: u32,
@@ -136,6 +148,9 @@ pub enum ConfigError {
     /// Not one cache for each vCPU, or one without a vCPU.
     #[error("delay configuration: the caches are not one for each vCPU, counted from 0")]
     Caches,
+    /// Not one core for each vCPU.
+    #[error("delay configuration: the cores are not one for each vCPU")]
+    Cores,
     /// What only simulated time has.
     #[error("delay configuration: bandwidth and links need simulated time")]
     NoTime,
@@ -158,11 +173,11 @@ pub enum ConfigError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LineFault {
     /// The first line is not the format's name and version.
-    #[error("{0:?} is not \"nearfar-delay 2\"")]
+    #[error("{0:?} is not \"nearfar-delay 3\"")]
     Format(String),
     /// An unknown key.
     #[error(
-        "{0:?} is not cpus, caches, memory, cache, delay, transfer, transfer_pair, bandwidth, link, stream, device or time"
+        "{0:?} is not cpus, caches, memory, cache, delay, transfer, transfer_core, transfer_pair, transfer_home, package, bandwidth, link, stream, device or time"
     )]
     Key(String),
     /// A key that may be there once.
@@ -219,7 +234,7 @@ impl FromStr for Config {
         let mut draft = Draft::default();
         let mut lines = text.lines().enumerate();
         let (_, first) = lines.next().unwrap_or((0, ""));
-        if first != "nearfar-delay 2" {
+        if first != "nearfar-delay 3" {
             let fault = LineFault::Format(first.to_owned());
             return Err(ConfigError::Line { line: 1, fault });
         }
@@ -241,10 +256,13 @@ struct Draft {
     cache: Option<(u64, u32, u32)>,
     delays: BTreeMap<(u32, u32), u32>,
     transfer: Option<Transfer>,
+    cores: Option<(u32, Vec<u32>)>,
     transfer_pairs: BTreeMap<(u32, u32), u32>,
+    transfer_home: Option<u32>,
+    packages: BTreeMap<u32, u32>,
     devices: BTreeMap<(u32, u32), u32>,
     bandwidth: BTreeMap<u32, u32>,
-    links: BTreeMap<(u32, u32), u32>,
+    link: Option<u32>,
     stream: Option<u32>,
     time: Option<TimeConfig>,
 }
@@ -268,25 +286,39 @@ impl Draft {
                 let cache = (bytes, narrow(ways)?, nanoseconds(hit)?);
                 set(&mut self.cache, key, cache)
             }
-            "delay" => pair(&mut self.delays, rest, nanoseconds),
-            "transfer_pair" => pair(&mut self.transfer_pairs, rest, nanoseconds),
-            "device" => pair(&mut self.devices, rest, nanoseconds),
-            "link" => pair(&mut self.links, rest, picoseconds),
+            "delay" => pair(&mut self.delays, rest),
+            "transfer_pair" => pair(&mut self.transfer_pairs, rest),
+            "transfer_home" => {
+                let [ns] = numbers(rest)?;
+                set(&mut self.transfer_home, key, nanoseconds(ns)?)
+            }
+            "package" => {
+                let [node, package] = numbers(rest)?;
+                one_a_node(&mut self.packages, key, node, narrow(package)?)
+            }
+            "device" => pair(&mut self.devices, rest),
+            "link" => {
+                let [ps] = numbers(rest)?;
+                set(&mut self.link, key, picoseconds(ps)?)
+            }
             "transfer" => {
                 let [same_cache, same_node, other_node] = numbers(rest)?;
                 let transfer = Transfer {
+                    same_core: 0,
                     same_cache: nanoseconds(same_cache)?,
                     same_node: nanoseconds(same_node)?,
                     other_node: nanoseconds(other_node)?,
                 };
                 set(&mut self.transfer, key, transfer)
             }
+            "transfer_core" => {
+                let (ns, cores) = rest.split_once(' ').unwrap_or((rest, ""));
+                let cores = (nanoseconds(number(ns)?)?, list(cores)?);
+                set(&mut self.cores, key, cores)
+            }
             "bandwidth" => {
                 let [node, ps] = numbers(rest)?;
-                match self.bandwidth.insert(narrow(node)?, picoseconds(ps)?) {
-                    None => Ok(()),
-                    Some(_) => Err(LineFault::Repeated(format!("bandwidth {node}"))),
-                }
+                one_a_node(&mut self.bandwidth, key, node, picoseconds(ps)?)
             }
             "stream" => {
                 let [thousandths] = numbers(rest)?;
@@ -335,14 +367,14 @@ impl Draft {
             None if is_without_memory => (LINE_BYTES, 1, 0),
             cache => cache.ok_or(ConfigError::Missing("cache"))?,
         };
-        let transfer = match self.transfer {
+        let mut transfer = match self.transfer {
             None if is_without_memory => Transfer::default(),
             transfer => transfer.ok_or(ConfigError::Missing("transfer"))?,
         };
         if self.memory.is_empty() && self.time.is_none() {
             return Err(ConfigError::Missing("memory"));
         }
-        if self.time.is_none() && !(self.bandwidth.is_empty() && self.links.is_empty()) {
+        if self.time.is_none() && !(self.bandwidth.is_empty() && self.link.is_none()) {
             return Err(ConfigError::NoTime);
         }
         let nodes: BTreeSet<u32> = cpus.iter().copied().collect();
@@ -357,6 +389,12 @@ impl Draft {
         if caches.len() != cpus.len() || numbers.len() != most {
             return Err(ConfigError::Caches);
         }
+        let one_each = || (0, (0..cpus.len() as u32).collect());
+        let (same_core, cores) = self.cores.unwrap_or_else(one_each);
+        if cores.len() != cpus.len() {
+            return Err(ConfigError::Cores);
+        }
+        transfer.same_core = same_core;
         let lines = self
             .memory
             .iter()
@@ -394,26 +432,37 @@ impl Draft {
             cache_hit,
             delays,
             transfer,
+            cores,
             transfer_pairs: self.transfer_pairs,
+            transfer_home: self.transfer_home.unwrap_or(0),
+            packages: self.packages,
             devices: self.devices,
             bandwidth: self.bandwidth,
-            links: self.links,
+            link: self.link,
             stream_thousandths: self.stream.unwrap_or(1000),
             time: self.time,
         })
     }
 }
 
-/// Two nodes and what takes so long between them.
-fn pair(
-    pairs: &mut BTreeMap<(u32, u32), u32>,
-    rest: &str,
-    read: fn(u64) -> Result<u32, LineFault>,
-) -> Result<(), LineFault> {
+/// Two nodes and the nanoseconds between them.
+fn pair(pairs: &mut BTreeMap<(u32, u32), u32>, rest: &str) -> Result<(), LineFault> {
     let [from, to, time] = numbers(rest)?;
-    match pairs.insert((narrow(from)?, narrow(to)?), read(time)?) {
+    match pairs.insert((narrow(from)?, narrow(to)?), nanoseconds(time)?) {
         None => Ok(()),
         Some(_) => Err(LineFault::RepeatedDelay { from, to }),
+    }
+}
+
+fn one_a_node(
+    nodes: &mut BTreeMap<u32, u32>,
+    key: &str,
+    node: u64,
+    value: u32,
+) -> Result<(), LineFault> {
+    match nodes.insert(narrow(node)?, value) {
+        None => Ok(()),
+        Some(_) => Err(LineFault::Repeated(format!("{key} {node}"))),
     }
 }
 

@@ -13,12 +13,12 @@ pub mod memory;
 pub mod ownership;
 pub mod stores;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::config::{Config, LINE_BYTES};
 use cache::Cache;
-use channel::Channel;
+use channel::{BANKS_PS, Channel};
 use lines::{Lines, LinesError};
 use memory::{Memory, Spot};
 use ownership::{Accessor, Cost, Word};
@@ -28,6 +28,7 @@ use stores::Stores;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub vcpu: u16,
+    pub core: u32,
     /// Its last-level cache.
     pub cache: usize,
     /// Its node's position among the nodes with CPUs.
@@ -72,14 +73,17 @@ pub struct Model {
     hit_ps: u64,
     /// Picoseconds, by the position of the vCPU's node and of the memory.
     delays: Vec<Vec<u64>>,
+    transfer_core_ps: u64,
     transfer_same_ps: u64,
     /// Picoseconds, by the vCPU's cache and the cache that has the line.
     transfers_other: Vec<Vec<u64>>,
+    transfer_home_ps: u64,
+    packages: BTreeMap<u32, u32>,
     /// Nanoseconds by (node of the vCPU, node of the device).
     devices: BTreeMap<(u32, u32), u32>,
     /// By the memory's position.
     channels: Vec<Option<Channel>>,
-    /// What carries lines to a node from another.
+    /// What carries lines to a package from another, or to a node from another where there are no packages.
     links: BTreeMap<(u32, u32), Channel>,
     stream_thousandths: u64,
     stores: Stores,
@@ -95,13 +99,14 @@ impl Model {
         nodes.sort_unstable();
         nodes.dedup();
         let memory = Memory::new(&config.memory);
-        let place = |(vcpu, (&node, &cache)): (u16, (&u32, &usize))| Place {
+        let place = |(vcpu, ((&node, &cache), &core)): (u16, ((&u32, &usize), &u32))| Place {
             vcpu,
+            core,
             cache,
             node: nodes.binary_search(&node).unwrap_or(0),
             node_number: node,
         };
-        let cpus = config.cpus.iter().zip(&config.caches);
+        let cpus = config.cpus.iter().zip(&config.caches).zip(&config.cores);
         let places: Vec<Place> = (0..).zip(cpus).map(place).collect();
         let mut cache_nodes = vec![0; config.caches.iter().max().map_or(0, |most| most + 1)];
         for place in &places {
@@ -119,8 +124,18 @@ impl Model {
         };
         let transfers = |&from: &u32| cache_nodes.iter().map(|&to| transfer(from, to)).collect();
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
-        let channel = |&ps: &u32| Channel::new(ps.into());
         let channels = memory.nodes().iter();
+        let channel = |&ps: &u32| Channel::new(ps.into(), BANKS_PS);
+        let packages = &config.packages;
+        let ends: BTreeSet<u32> = match packages.is_empty() {
+            true => nodes.iter().chain(memory.nodes()).copied().collect(),
+            false => packages.values().copied().collect(),
+        };
+        let pairs = ends
+            .iter()
+            .flat_map(|to| ends.iter().map(|from| (*to, *from)));
+        let pairs = pairs.filter(|(to, from)| to != from);
+        let link = |pair| Some((pair, Channel::new(config.link?.into(), 0)));
         Ok(Self {
             caches: cache_nodes
                 .iter()
@@ -129,17 +144,16 @@ impl Model {
             lines: Lines::new(memory.lines())?,
             hit_ps: ps(config.cache_hit),
             delays: nodes.iter().map(row).collect(),
+            transfer_core_ps: ps(config.transfer.same_core),
             transfer_same_ps: ps(config.transfer.same_cache),
             transfers_other: cache_nodes.iter().map(transfers).collect(),
+            transfer_home_ps: ps(config.transfer_home),
+            packages: packages.clone(),
             devices: config.devices.clone(),
             channels: channels
                 .map(|node| config.bandwidth.get(node).map(channel))
                 .collect(),
-            links: config
-                .links
-                .iter()
-                .map(|(&pair, ps)| (pair, channel(ps)))
-                .collect(),
+            links: pairs.filter_map(link).collect(),
             stream_thousandths: config.stream_thousandths.into(),
             stores: Stores::new(config.time.map_or(0, |time| time.window_ps)),
             places,
@@ -183,6 +197,7 @@ impl Model {
                 cache: place.cache,
                 present: touch.hit,
                 with_writer: writer.is_some_and(|writer| writer.cache == place.cache),
+                in_writers_core: writer.is_some_and(|writer| writer.core == place.core),
             };
             let (cost, left) = if write {
                 ownership::write(old, accessor)
@@ -231,6 +246,22 @@ impl Model {
             .max_by_key(|&(_, ps)| ps)
     }
 
+    /// Whether two nodes are known to be of different packages.
+    fn is_between_packages(&self, one: u32, other: u32) -> bool {
+        let package = |node| self.packages.get(&node);
+        package(one).is_some_and(|it| package(other).is_some_and(|other| it != other))
+    }
+
+    /// What carries lines to a node from another. Nodes of one package need none, and of a node whose package alone is unknown it is not
+    /// known what it is behind.
+    fn link(&self, to: u32, from: u32) -> Option<&Channel> {
+        let end = |node| match self.packages.is_empty() {
+            true => Some(node),
+            false => self.packages.get(&node).copied(),
+        };
+        self.links.get(&(end(to)?, end(from)?))
+    }
+
     /// What an access takes that costs this, for a line at a spot. Where time is simulated, `now_ps` is the vCPU's: memory and links
     /// are busy for some time with each line.
     pub fn price(
@@ -245,10 +276,11 @@ impl Model {
             (Some(channel), Some(now_ps)) => channel.carry(place.vcpu, now_ps),
             _ => 0,
         };
-        let link = |from| self.links.get(&(place.node_number, from));
+        let link = |from| self.link(place.node_number, from);
         if let Some(memory) = touched.written_back {
             // The vCPU does not wait for it.
             carry(self.channels[memory].as_ref());
+            carry(self.link(self.memory.nodes()[memory], place.node_number));
         }
         let plain = |ps| Price {
             ps,
@@ -256,6 +288,7 @@ impl Model {
         };
         match touched.cost {
             Cost::Hit => plain(self.hit_ps),
+            Cost::TransferCore => plain(self.transfer_core_ps),
             Cost::TransferSame => plain(self.transfer_same_ps),
             Cost::TransferOther => {
                 let Some((cache, ps)) = self.source(place, touched.before) else {
@@ -263,8 +296,21 @@ impl Model {
                 };
                 let from = self.cache_nodes[cache];
                 let wait_ps = carry(link(from));
+                if touched.before.is_dirty() && !touched.left.is_dirty() {
+                    // Both caches share it from now on, and memory has it.
+                    carry(self.channels[spot.memory].as_ref());
+                }
+                // A load asks the memory's node first. A store that does so, too, is not waited for by who polls the line.
+                let is_home_far = !touched.left.is_dirty()
+                    && self.is_between_packages(place.node_number, from)
+                    && self.is_between_packages(spot.node, from);
+                let home_ps = if is_home_far {
+                    self.transfer_home_ps
+                } else {
+                    0
+                };
                 Price {
-                    ps: ps + wait_ps,
+                    ps: ps + home_ps + wait_ps,
                     wait_ps,
                     is_from_other_node: from != place.node_number,
                 }

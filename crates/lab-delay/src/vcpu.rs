@@ -23,8 +23,10 @@ pub const OVERLAP_NS: u64 = 20;
 /// How much of what the model took too long for one delay may be taken off the next, in nanoseconds. Beyond it, the host ran
 /// another task.
 pub const OVERRUN_NS: u64 = 1000;
-/// After how many accesses at most the next delay is one that follows at once.
+/// After how many accesses at most the next delay is one that follows at once, in the host's time, where they take time themselves.
 pub const AT_ONCE: u64 = 4;
+/// The same in simulated time: two lines of a stream, word by word.
+pub const AT_ONCE_SIMULATED: u64 = 16;
 const LINE_SHIFT: u32 = 6;
 const PS_PER_NS: u64 = 1000;
 const NOTHING: u64 = u64::MAX;
@@ -211,7 +213,7 @@ impl<'a> Vcpu<'a> {
                 Cost::Hit => Count::CacheHits,
                 Cost::Memory if near => Count::Near,
                 Cost::Memory => Count::Far,
-                Cost::TransferSame => Count::TransfersSame,
+                Cost::TransferCore | Cost::TransferSame => Count::TransfersSame,
                 Cost::TransferOther if price.is_from_other_node => Count::TransfersOther,
                 Cost::TransferOther => Count::TransfersSameNode,
             },
@@ -276,18 +278,13 @@ impl<'a> Vcpu<'a> {
     /// first took too long: such a chain runs at the speed that was asked for, and code that computes in between is not given
     /// the time it computes. What passes is what emulation takes, or the time of instructions in simulated time.
     fn ready(&self, start: u64, clock: &impl Clock) -> u64 {
+        let (at_once, most_ns) = match clock.simulated_ps() {
+            Some(_) => (AT_ONCE_SIMULATED, OVERLAP_NS),
+            None => (AT_ONCE, OWN_COST_NS),
+        };
+        let accesses = self.counters.get(Count::Accesses);
         match self.ended {
-            Some(ended)
-                if self
-                    .counters
-                    .get(Count::Accesses)
-                    .wrapping_sub(ended.access)
-                    <= AT_ONCE =>
-            {
-                let most_ns = match clock.simulated_ps() {
-                    Some(_) => OVERLAP_NS,
-                    None => OWN_COST_NS,
-                };
+            Some(ended) if accesses.wrapping_sub(ended.access) <= at_once => {
                 let between = start
                     .saturating_sub(ended.at)
                     .min(clock.ticks(most_ns * PS_PER_NS));

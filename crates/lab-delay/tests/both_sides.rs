@@ -29,7 +29,7 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
 
 #[test]
 fn what_the_plugin_counts_is_what_the_host_reads() {
-    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 2\n")
+    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 3\n")
         .start()
         .unwrap();
     let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();

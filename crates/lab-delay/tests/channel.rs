@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What waits for a memory or a link that is busy.
 
-use nearfar_lab_delay::model::channel::Channel;
+use nearfar_lab_delay::model::channel::{BANKS_PS, Channel};
+use nearfar_lab_delay::model::{Model, Price};
 use proptest::prelude::*;
 
 /// 20 GB/s.
@@ -11,7 +12,7 @@ const LINE_PS: u64 = 3200;
 /// and the mean time that a line takes in nanoseconds.
 fn carried(vcpus: usize, latency_ps: u64, overlap: u64, window_ps: u64) -> (f64, f64) {
     carried_by(
-        &Channel::new(LINE_PS),
+        &Channel::new(LINE_PS, BANKS_PS),
         vcpus,
         latency_ps,
         overlap,
@@ -76,7 +77,7 @@ fn all_together_get_what_the_channel_carries_whatever_the_window() {
 #[test]
 fn a_line_may_occupy_a_channel_for_several_slots() {
     // 0.1 GB/s.
-    let channel = Channel::new(640_000);
+    let channel = Channel::new(640_000, BANKS_PS);
     let (rate, _) = carried_by(&channel, 4, 80_000, 1, 200_000);
     assert!((1.54..1.6).contains(&rate), "{rate}");
 }
@@ -95,10 +96,77 @@ fn a_line_takes_longer_the_busier_the_channel_is() {
 proptest! {
     #[test]
     fn no_line_is_carried_before_its_time_nor_after_all_others(steps in prop::collection::vec(0u64..3_000_000, 1..400)) {
-        let channel = Channel::new(LINE_PS);
+        let channel = Channel::new(LINE_PS, BANKS_PS);
         for now in steps.iter().copied() {
             let wait = channel.carry(0, now);
             prop_assert!(wait < 20_000_000);
         }
     }
+}
+
+/// Two packages of two nodes each, a vCPU a node: what goes from one package to the other shares a link, and a line whose memory is in
+/// the other package than the cache that has it takes 60 ns more.
+fn two_packages() -> Model {
+    let mut text = "nearfar-delay 3\ncpus 0 1 2 3\ntime 100 200000 0 0 0\ncache 128 2 0\n\
+                    transfer 10 50 100\ntransfer_home 60\nlink 6400\n"
+        .to_owned();
+    for node in 0..4 {
+        text += &format!(
+            "memory {} 65536 {node}\npackage {node} {}\n",
+            node * 65536,
+            node / 2
+        );
+        for other in 0..4 {
+            text += &format!("delay {node} {other} 80\n");
+        }
+    }
+    Model::new(&text.parse().unwrap()).unwrap()
+}
+
+/// What an access of a vCPU to an address takes at the start of time.
+fn access(model: &Model, vcpu: usize, address: u64, write: bool) -> Price {
+    let place = model.places()[vcpu];
+    let spot = model.spot(address).unwrap();
+    let touched = model.touch(place, spot.line, write);
+    model.price(place, &touched, spot, false, Some(0))
+}
+
+#[test]
+fn all_nodes_of_a_package_share_the_link_to_another() {
+    let model = two_packages();
+    // 256 ns of the link from package 0 to package 1.
+    for line in 0..40 {
+        access(&model, 2, line * 64, false);
+    }
+    let other_pair = access(&model, 3, 65536, false);
+    assert!(other_pair.wait_ps >= 256_000, "{other_pair:?}");
+    // Neither the way back nor the way within a package is the same link.
+    for (vcpu, address) in [(0, 3 * 65536), (1, 0x8000), (2, 3 * 65536 + 64)] {
+        let price = access(&model, vcpu, address, false);
+        assert_eq!((price.ps, price.wait_ps), (80_000, 0), "{vcpu}");
+    }
+}
+
+#[test]
+fn a_line_of_memory_far_from_the_cache_that_has_it_takes_longer() {
+    let model = two_packages();
+    let ps = |vcpu, address, write| {
+        let price = access(&model, vcpu, address, write);
+        price.ps - price.wait_ps
+    };
+    let (near_0, near_2) = (0, 2 * 65536);
+    for address in [near_0, near_2] {
+        ps(0, address, true);
+    }
+    // From node 0's cache: its own memory, then the reader's.
+    assert_eq!(ps(2, near_0, false), 100_000);
+    assert_eq!(ps(2, near_2, false), 160_000);
+    // Back, after it was written there.
+    ps(2, near_0, true);
+    ps(2, near_2, true);
+    assert_eq!(ps(0, near_0, false), 160_000);
+    assert_eq!(ps(1, near_2, false), 100_000);
+    // Within a package it does not matter.
+    ps(0, near_2, true);
+    assert_eq!(ps(1, near_2, false), 100_000);
 }

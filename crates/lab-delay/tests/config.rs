@@ -4,7 +4,7 @@
 use nearfar_lab_delay::config::{Config, ConfigError, LineFault, TimeConfig, Transfer};
 use proptest::prelude::*;
 
-const GOOD: &str = "nearfar-delay 2\ncpus 0 1\nmemory 0 4096 0\nmemory 8192 4096 1\ncache 65536 16 0\n\
+const GOOD: &str = "nearfar-delay 3\ncpus 0 1\nmemory 0 4096 0\nmemory 8192 4096 1\ncache 65536 16 0\n\
                     delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 400\ntransfer 500 500 2000\n";
 
 fn refused(text: &str) -> ConfigError {
@@ -19,6 +19,7 @@ fn a_good_text_is_taken_whole() {
     assert_eq!((config.cache_bytes, config.cache_ways), (65536, 16));
     assert_eq!((config.delays[&(0, 1)], config.delays[&(1, 0)]), (800, 700));
     let transfer = Transfer {
+        same_core: 0,
         same_cache: 500,
         same_node: 500,
         other_node: 2000,
@@ -35,7 +36,7 @@ fn a_fault_is_named_with_its_line() {
     let number = |word: &str| LineFault::Number(word.to_owned());
     for (from, to, line, fault) in [
         (
-            "nearfar-delay 2",
+            "nearfar-delay 3",
             "nearfar-delay 1",
             1,
             LineFault::Format("nearfar-delay 1".to_owned()),
@@ -125,7 +126,7 @@ fn what_the_whole_lacks_is_named() {
             "cpus 0 1\ncaches 0 50",
             ConfigError::TooManyVcpus,
         ),
-        ("cpus 0 1", "cpus 0 1\nlink 0 1 3200", ConfigError::NoTime),
+        ("cpus 0 1", "cpus 0 1\nlink 3200", ConfigError::NoTime),
     ] {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD);
@@ -135,7 +136,7 @@ fn what_the_whole_lacks_is_named() {
 
 proptest! {
     #[test]
-    fn any_text_is_taken_or_refused(text in "(nearfar-delay 2\n)?([a-z]{0,8}( [0-9+x-]{0,20}){0,4}\n){0,8}") {
+    fn any_text_is_taken_or_refused(text in "(nearfar-delay 3\n)?([a-z]{0,8}( [0-9+x-]{0,20}){0,4}\n){0,8}") {
         let _ = text.parse::<Config>();
     }
 
@@ -147,7 +148,7 @@ proptest! {
 
 #[test]
 fn simulated_time_needs_no_memory() {
-    let config: Config = "nearfar-delay 2\ncpus 0 1\ntime 250 40000 7 1 20000\n"
+    let config: Config = "nearfar-delay 3\ncpus 0 1\ntime 250 40000 7 1 20000\n"
         .parse()
         .unwrap();
     let time = TimeConfig {
@@ -163,12 +164,15 @@ fn simulated_time_needs_no_memory() {
         "time 1 1 1 0",
         "time 2000000 1 1 0 0",
         "time 500 200 0 0 0\ntime 500 200 0 0 0",
+        "time 500 200 0 0 0\nlink 0 1 3200",
+        "time 500 200 0 0 0\nlink 3200\nlink 3200",
+        "time 500 200 0 0 0\npackage 0 0\npackage 0 1",
     ] {
-        let text = format!("nearfar-delay 2\ncpus 0 1\n{wrong}\n");
+        let text = format!("nearfar-delay 3\ncpus 0 1\n{wrong}\n");
         assert!(text.parse::<Config>().is_err(), "{wrong}");
     }
     assert_eq!(
-        "nearfar-delay 2\ncpus 0 1\n".parse::<Config>(),
+        "nearfar-delay 3\ncpus 0 1\n".parse::<Config>(),
         Err(ConfigError::Missing("cache"))
     );
 }

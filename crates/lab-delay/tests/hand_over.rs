@@ -61,7 +61,7 @@ impl Player {
 /// Nanoseconds of a transfer one way.
 fn one_way(transfer_ns: u64, window_ps: u64, instruction_ps: u64) -> f64 {
     let config: Config = format!(
-        "nearfar-delay 2\ncpus 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
+        "nearfar-delay 3\ncpus 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
          delay 0 0 80\ndelay 0 1 140\ndelay 1 0 140\ndelay 1 1 80\n\
          transfer {transfer_ns} {transfer_ns} {transfer_ns}\ntime {instruction_ps} {window_ps} 0 0 0\n"
     )

@@ -6,6 +6,7 @@ mod channel;
 mod config;
 mod hand_over;
 mod ownership;
+mod stream;
 mod switches;
 mod turns;
 mod vcpu;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 fn model() -> Model {
     // One set of two ways a node: two other lines in it evict.
-    let config: Config = "nearfar-delay 2\ncpus 0 0 1 1\nmemory 0 65536 0\nmemory 65536 65536 1\ncache 128 2 0\n\
+    let config: Config = "nearfar-delay 3\ncpus 0 0 1 1\nmemory 0 65536 0\nmemory 65536 65536 1\ncache 128 2 0\n\
                           delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 500 2000\n"
         .parse()
         .unwrap();
@@ -127,7 +127,7 @@ fn costs_become_nanoseconds_by_pair() {
 
 #[test]
 fn a_line_that_several_nodes_have_is_waited_for_until_the_last_has_answered() {
-    let config: Config = "nearfar-delay 2\ncpus 0 1 2\nmemory 0 65536 0\ncache 128 2 0\n\
+    let config: Config = "nearfar-delay 3\ncpus 0 1 2\nmemory 0 65536 0\ncache 128 2 0\n\
                           delay 0 0 1\ndelay 1 0 1\ndelay 2 0 1\ntransfer 500 500 2000\n\
                           transfer_pair 0 2 4000\n"
         .parse()
@@ -141,7 +141,7 @@ fn a_line_that_several_nodes_have_is_waited_for_until_the_last_has_answered() {
 #[test]
 fn caches_of_one_node_are_told_apart() {
     // Two caches of node 0, of two vCPUs each, and one of node 1.
-    let config: Config = "nearfar-delay 2\ncpus 0 0 0 0 1\ncaches 0 0 1 1 2\nmemory 0 65536 0\n\
+    let config: Config = "nearfar-delay 3\ncpus 0 0 0 0 1\ncaches 0 0 1 1 2\nmemory 0 65536 0\n\
                           cache 128 2 20\ndelay 0 0 90\ndelay 1 0 140\ntransfer 25 80 190\n"
         .parse()
         .unwrap();
@@ -197,4 +197,29 @@ proptest! {
         model.touch(other, 0, true);
         prop_assert_ne!(model.touch(model.places()[last], 0, true).cost, Hit);
     }
+}
+
+#[test]
+fn threads_of_a_core_hand_a_line_over_sooner_than_cores_of_a_cache() {
+    let config: Config = "nearfar-delay 3\ncpus 0 0 0 0\nmemory 0 65536 0\ncache 65536 2 0\n\
+                          delay 0 0 90\ntransfer 25 80 190\ntransfer_core 8 0 0 1 1\n"
+        .parse()
+        .unwrap();
+    let model = Model::new(&config).unwrap();
+    let ns = |vcpu: usize, write| {
+        let (place, spot) = (model.places()[vcpu], model.spot(0).unwrap());
+        let touched = model.touch(place, spot.line, write);
+        model.price(place, &touched, spot, false, None).ps / 1000
+    };
+    assert_eq!(ns(0, true), 90);
+    // To the other thread and back, where it is found again.
+    assert_eq!([ns(1, false), ns(1, false), ns(1, true)], [8, 0, 8]);
+    assert_eq!([ns(0, false), ns(0, true)], [8; 2]);
+    // One thread stores again and again, the other reads.
+    assert_eq!([ns(1, false), ns(0, true)], [8, 0]);
+    assert_eq!([ns(1, false), ns(0, true)], [8, 0]);
+    // To the other core, whose threads find it in the cache afterwards.
+    assert_eq!([ns(2, false), ns(3, false), ns(1, false)], [25, 0, 0]);
+    // Both have it: the other core's copy goes.
+    assert_eq!([ns(0, true), ns(1, false)], [25, 8]);
 }

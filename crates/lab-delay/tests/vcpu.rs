@@ -11,7 +11,7 @@ use nearfar_lab_delay::model::doorbell::Doorbells;
 use nearfar_lab_delay::region::{Count, Counters};
 use nearfar_lab_delay::vcpu::{Access, FILTER_LINES, Target, Vcpu};
 
-const CONFIG: &str = "nearfar-delay 2\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
+const CONFIG: &str = "nearfar-delay 3\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
                       delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 500 2000\n\
                       device 0 0 10\ndevice 0 1 30000\ndevice 1 0 20000\ndevice 1 1 0\n";
 const IO: u64 = 1 << 40;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The plugin is a program of its own licence; it and this module share nothing but the layout of the region and the
-//! format of the text in it, both written down in docs/delays.md.
+//! format of the text in it, both written down in docs/delay-plugin.md.
 
 mod counts;
 mod doorbell;
@@ -30,13 +30,12 @@ pub use spec::{Asked, DelaySpec};
 pub use stored::spec_of;
 pub use time::{TimeSpec, TimeSpecError};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::{
-    CacheModel, Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, PairDelay,
-    SimulatedTime,
+    CacheModel, Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, SimulatedTime,
 };
 
 use crate::design::Design;
@@ -76,7 +75,7 @@ pub fn setup(
     let memory: BTreeSet<NodeId> = design.memory_map.iter().map(|range| range.node).collect();
     let mut setup = DelaySetup {
         plugin: plugin.to_owned(),
-        config: "nearfar-delay 2\ncpus".to_owned(),
+        config: "nearfar-delay 3\ncpus".to_owned(),
         delays: None,
         time,
         controllers: 0,
@@ -94,7 +93,8 @@ pub fn setup(
     }
     config.push('\n');
     if let Some(time) = &mut setup.time {
-        let chosen = || window_ns(asked.as_ref().map(Asked::transfer));
+        let has_threads = design.hardware.topology.threads > 1;
+        let chosen = || window_ns(asked.as_ref().map(Asked::transfer), has_threads);
         let window_ns = *time.window_ns.get_or_insert_with(chosen);
         let own = design.timing.as_ref().and_then(|it| it.instruction_ps);
         let speed = *time
@@ -131,22 +131,30 @@ pub fn setup(
 
 /// How far a vCPU may be ahead of another, where that is not asked for: a vCPU that waits for a line of another sees it so much too
 /// late at most.
-fn window_ns(transfer: Option<LineDelay>) -> u32 {
+fn window_ns(transfer: Option<LineDelay>, has_threads: bool) -> u32 {
     /// Shorter than what programs wait for each other where lines cost nothing, such as a held lock.
     const LONGEST: u32 = 200;
-    let all = transfer.iter().flat_map(LineDelay::by_class);
+    let all = transfer.iter().flat_map(|transfer| {
+        let of_core = transfer.same_core_ns.filter(|_| has_threads);
+        let by_distance = transfer.by_distance.iter().map(|it| it.ns);
+        transfer
+            .by_class()
+            .into_iter()
+            .chain(of_core)
+            .chain(by_distance)
+    });
     let shortest = all.filter(|ns| *ns > 0).min();
     shortest.map_or(LONGEST, |ns| (ns / 2).clamp(1, LONGEST))
 }
 
-/// The lines of memory that the plugin reads; docs/delays.md has the format.
+/// The lines of memory that the plugin reads; docs/delay-plugin.md has the format.
 fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     for range in &design.memory_map {
         let (start, bytes, node) = (range.start, range.bytes, range.node.0);
         let _ = writeln!(text, "memory {start} {bytes} {node}");
     }
     // One a node where the plugin has no room for more: a line's word has a bit for each.
-    const MAX_CACHES: usize = 50;
+    const MAX_CACHES: usize = 49;
     let has_room = |caches: &&Vec<usize>| caches.iter().all(|&number| number < MAX_CACHES);
     if let Some(caches) = design.cpu_caches.as_ref().filter(has_room) {
         let numbers: Vec<String> = caches.iter().map(usize::to_string).collect();
@@ -164,11 +172,36 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     }
     let [cache, same, other] = delays.transfer.by_class();
     let _ = writeln!(text, "transfer {cache} {same} {other}");
-    for (pair, ns) in transfers_by_distance(delays) {
-        let (from, to) = (pair.cpu_node.0, pair.memory_node.0);
-        let _ = writeln!(text, "transfer_pair {from} {to} {ns}");
+    let topology = &design.hardware.topology;
+    if let Some(ns) = delays
+        .transfer
+        .same_core_ns
+        .filter(|_| topology.threads > 1)
+    {
+        let cores = (0..design.cpu_nodes.len()).map(|cpu| cpu / topology.threads);
+        let cores: Vec<String> = cores.map(|core| core.to_string()).collect();
+        let _ = writeln!(text, "transfer_core {ns} {}", cores.join(" "));
+    }
+    for ((to, from), ns) in transfers_by_distance(design, &delays.transfer) {
+        let _ = writeln!(text, "transfer_pair {} {} {ns}", to.0, from.0);
+    }
+    if delays.transfer.home_ns > 0 {
+        let _ = writeln!(text, "transfer_home {}", delays.transfer.home_ns);
+    }
+    for (node, package) in packages(design) {
+        let _ = writeln!(text, "package {} {package}", node.0);
     }
     write_bandwidth(text, delays);
+}
+
+/// The package of each node with CPUs; none where they are unknown, or all nodes are of one.
+fn packages(design: &Design) -> BTreeMap<NodeId, usize> {
+    let known = design.cpu_packages.iter().flatten().copied();
+    let packages: BTreeMap<NodeId, usize> = design.cpu_nodes.iter().copied().zip(known).collect();
+    match packages.values().all(|package| *package == 0) {
+        true => BTreeMap::new(),
+        false => packages,
+    }
 }
 
 /// The lines of what carries so much and not more.
@@ -184,10 +217,7 @@ fn write_bandwidth(text: &mut String, delays: &Delays) {
         }
     }
     if let Some(mb) = limits.link_mb_per_s {
-        for pair in delays.pairs.iter().filter(|pair| !pair.is_local()) {
-            let (to, from) = (pair.cpu_node.0, pair.memory_node.0);
-            let _ = writeln!(text, "link {to} {from} {}", line_ps(mb));
-        }
+        let _ = writeln!(text, "link {}", line_ps(mb));
     }
     let near = delays.pairs.iter().filter(|pair| pair.is_local());
     if let Some((mb, near)) = limits
@@ -200,22 +230,22 @@ fn write_bandwidth(text: &mut String, delays: &Delays) {
     }
 }
 
-/// What a line from each other node takes, where that depends on the distance.
-fn transfers_by_distance(delays: &Delays) -> Vec<(&PairDelay, u32)> {
-    let others = || {
-        let pairs = delays.pairs.iter();
-        pairs.filter(|pair| !pair.is_local())
+/// What a line takes to a node from another one with CPUs, where that depends on the distance.
+fn transfers_by_distance(design: &Design, transfer: &LineDelay) -> Vec<((NodeId, NodeId), u32)> {
+    let nodes: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
+    let pairs = nodes
+        .iter()
+        .flat_map(|&to| nodes.iter().map(move |&from| (to, from)));
+    let pairs: Vec<_> = pairs.filter(|(to, from)| to != from).collect();
+    let distance = |&(to, from): &_| matrix::distance(&design.hardware.distances, to, from);
+    let nearest = pairs.iter().map(distance).min();
+    let nearest = nearest.filter(|_| transfer.by_node.is_by_distance);
+    let ns = |distance| {
+        let in_proportion = |nearest| in_proportion(transfer.by_node, distance, nearest);
+        transfer.at(distance).or(nearest.map(in_proportion))
     };
-    let nearest = others().map(|pair| pair.distance).min();
-    let (transfer, by_node) = (&delays.transfer, delays.transfer.by_node);
-    let ns = |pair: &PairDelay| {
-        let nearest = nearest.filter(|_| by_node.is_by_distance);
-        let in_proportion = |nearest| in_proportion(by_node, pair.distance, nearest);
-        transfer.at(pair.distance).or(nearest.map(in_proportion))
-    };
-    others()
-        .filter_map(|pair| Some((pair, ns(pair)?)))
-        .collect()
+    let with_ns = pairs.iter().map(|pair| Some((*pair, ns(distance(pair))?)));
+    with_ns.flatten().collect()
 }
 
 /// The delay between nodes at a distance, where the least distance between two nodes is `nearest`.

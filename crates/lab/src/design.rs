@@ -50,6 +50,8 @@ pub struct Design {
     pub cpu_nodes: Vec<NodeId>,
     /// The last-level cache of each vCPU, counted from 0; `None` where the machine's caches are unknown.
     pub cpu_caches: Option<Vec<usize>>,
+    /// The package of each vCPU on the machine, counted from 0; `None` where the machine's packages are unknown.
+    pub cpu_packages: Option<Vec<usize>>,
     /// What accesses take on the machine, by the guest's nodes, where that is known.
     pub timing: Option<Timing>,
     /// Disks whose content the guest process has to provide: each becomes the block node of that name.
@@ -179,6 +181,7 @@ impl Design {
             memory_map,
             cpu_nodes,
             cpu_caches: processors::caches(machine, &cpus),
+            cpu_packages: processors::packages(machine, &cpus),
             timing: machine.timing.as_ref().map(|it| numbers.timing(it)),
             disks,
             spare_ports,

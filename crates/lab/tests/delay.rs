@@ -6,7 +6,7 @@ use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelayError, DelaySetup, DelaySpec, DelaySpecError, far_for_ratio};
 use nearfar_lab::design::Design;
 use nearfar_machine::{
-    Bandwidth, CacheModel, DelayFault, Distance, Latency, LineDelay, NodeId, SimulatedTime, Timing,
+    CacheModel, DelayFault, Distance, Latency, LineDelay, NodeId, SimulatedTime, Timing,
 };
 use nearfar_sources::{Request, Want, read};
 use proptest::prelude::*;
@@ -113,13 +113,13 @@ fn bandwidth_becomes_picoseconds_a_line_and_needs_simulated_time() {
         "cache 1048576 16 20",
         "transfer 25 90 190",
         "bandwidth 3 3200",
-        "link 0 3 6400",
+        "link 6400",
         "stream 15000",
     ] {
         let mut lines = made.config.lines();
         assert!(lines.any(|it| it == line), "{line} in\n{}", made.config);
     }
-    assert!(!made.config.contains("link 0 0"));
+    assert!(!made.config.contains("\npackage "));
     let window = |spec: &str| {
         let made = delay::setup(
             &design,
@@ -146,9 +146,68 @@ fn bandwidth_becomes_picoseconds_a_line_and_needs_simulated_time() {
 }
 
 #[test]
+fn links_are_between_packages_and_shared_by_their_nodes() {
+    let machine = "xeon-8269cy-snc";
+    let spec: DelaySpec = "auto".parse().unwrap();
+    let time = Some(SimulatedTime::default());
+    let made = delay::setup(&design(machine), &spec, time, Path::new("/p.so")).unwrap();
+    let lines = |key: &str| -> Vec<String> {
+        let lines = made.config.lines();
+        let lines = lines.filter_map(|line| line.strip_prefix(key));
+        lines.map(str::to_owned).collect()
+    };
+    // 50.5 GB/s.
+    assert_eq!(lines("link "), ["1267"]);
+    assert_eq!(lines("transfer_home "), ["61"]);
+    assert_eq!(lines("package "), ["0 0", "1 0", "2 1", "3 1"]);
+    // Nodes of one package have each their own link, and no memory of another package.
+    let one = "package:1 node:2 core:2 pu:1";
+    assert!(
+        !setup(one, "transfer=48/110+61")
+            .unwrap()
+            .config
+            .contains("package")
+    );
+    assert!(
+        made.delays
+            .unwrap()
+            .to_string()
+            .contains("48/11:48/21:110+61 ns")
+    );
+}
+
+#[test]
+fn lines_between_threads_of_a_core_take_their_own_time_where_there_are_such() {
+    for (text, again) in [
+        ("8/25/90/190", "8/25/90/190"),
+        ("8/25/90/12:110/32:190+60", "8/25/90/12:110/32:190+60"),
+        ("25/90/190/distance", "25/90/190/distance"),
+    ] {
+        assert_eq!(text.parse::<LineDelay>().unwrap().to_string(), again);
+    }
+    let threads = "node:2 core:2 pu:2";
+    let made = setup(threads, "transfer=8/25/90/190").unwrap();
+    assert!(
+        made.config
+            .contains("\ntransfer 25 90 190\ntransfer_core 8 0 0 1 1 2 2 3 3\n"),
+        "{}",
+        made.config
+    );
+    let without = [
+        setup(threads, "transfer=25/90/190"),
+        setup(FOUR, "transfer=8/25/90/190"),
+    ];
+    assert!(
+        without
+            .iter()
+            .all(|it| !it.as_ref().unwrap().config.contains("transfer_core"))
+    );
+}
+
+#[test]
 fn lines_of_other_nodes_take_what_their_distance_takes() {
     // Distances 16, 25, 32 and 33.
-    let made = setup(FOUR, "transfer=25/90/16:110/32:190").unwrap();
+    let made = setup(FOUR, "transfer=25/90/16:110/32:190+60").unwrap();
     let pairs = |from: &str| -> Vec<String> {
         let lines = made.config.lines();
         let pairs =
@@ -162,16 +221,20 @@ fn lines_of_other_nodes_take_what_their_distance_takes() {
         made.config
     );
     let delays = made.delays.unwrap();
-    assert_eq!(delays.transfer.to_string(), "25/90/16:110/32:190");
+    assert_eq!(delays.transfer.to_string(), "25/90/16:110/32:190+60");
     let spec = delay::spec_of(&delays, false);
-    assert!(spec.contains("transfer=25/90/16:110/32:190"), "{spec}");
+    assert!(spec.contains("transfer=25/90/16:110/32:190+60"), "{spec}");
     for wrong in [
         "25/16:",
         "25/90/32:5/16:5",
         "25/90/16:5/16:6",
         "16:5",
-        "1/2/3/16:5",
         "25/16:5/distance",
+        "25/90+",
+        "25/90+5+6",
+        "25+5/90",
+        "1/2/3/4/5",
+        "1/2/3/4/16:5",
     ] {
         assert!(wrong.parse::<LineDelay>().is_err(), "{wrong}");
     }
@@ -194,9 +257,8 @@ fn a_machine_in_simulated_time_has_its_own_figures() {
         latencies: vec![latency(0, 0, 81), latency(0, 1, 139)],
         cache: Some("1M/8/20".parse().unwrap()),
         transfer: Some("25/90/190".parse().unwrap()),
-        bandwidth: Bandwidth::default(),
         instruction_ps: Some(400),
-        sources: Vec::new(),
+        ..Timing::default()
     });
     let design = Design::with_firmware(&machine, Arch::X86_64, None).unwrap();
     let of = |asked: &str, time| {
@@ -307,7 +369,7 @@ fn what_is_no_delay_is_refused_and_named() {
         let error = DelaySpecError::Key(key.to_owned());
         assert_eq!(refused(&format!("{key}=5")), error);
     }
-    for value in ["500", "1/2/3/4", "1/2/x", "1/2/3/near"] {
+    for value in ["500", "1/2/3/4/5/6", "1/2/x", "1/2/3/near"] {
         let fault = DelayFault::Line;
         assert_eq!(
             refused(&format!("transfer={value}")),

@@ -133,6 +133,9 @@ fn is_zero(ns: &u32) -> bool {
 /// The delay of a line that another CPU has written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LineDelay {
+    /// From the other hardware thread of the core; `None` as from another core of the last-level cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_core_ns: Option<u32>,
     /// From a CPU of the same last-level cache; `None` as from another cache of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_cache_ns: Option<u32>,
@@ -142,6 +145,9 @@ pub struct LineDelay {
     /// where `by_node` says it for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_distance: Vec<DistanceDelay>,
+    /// Nanoseconds more of a line from a cache of another package whose memory is not of that package: the memory's node is asked first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub home_ns: u32,
 }
 
 /// The delay between two nodes at a distance.
@@ -155,9 +161,11 @@ pub struct DistanceDelay {
 impl From<NodeDelay> for LineDelay {
     fn from(by_node: NodeDelay) -> Self {
         Self {
+            same_core_ns: None,
             same_cache_ns: None,
             by_node,
             by_distance: Vec::new(),
+            home_ns: 0,
         }
     }
 }
@@ -168,7 +176,7 @@ pub struct Bandwidth {
     /// Of each node's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb_per_s: Option<u32>,
-    /// From a node to another.
+    /// From a package to another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_mb_per_s: Option<u32>,
     /// What one CPU reads of a sequential stream in its own node's memory; without it, it waits for each line.
@@ -211,7 +219,7 @@ impl LineDelay {
         nearest.map(|it| it.ns)
     }
 
-    /// Nanoseconds from a CPU of the same last-level cache, of another one of the node, of another node.
+    /// Nanoseconds from another core of the same last-level cache, of another one of the node, of another node.
     pub fn by_class(&self) -> [u32; 3] {
         let NodeDelay {
             same_node_ns,

@@ -27,6 +27,7 @@ mod interrupt;
 mod known;
 mod machine;
 mod names;
+mod nearness;
 mod network;
 mod node;
 mod numa_balancing;
@@ -59,6 +60,7 @@ pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
 pub use known::{Known, NOT_ASKED_FOR};
 pub use machine::Machine;
 pub use names::{alternatives, near_match};
+pub use nearness::{Nearness, Neighbourhood};
 pub use network::{NetworkDevice, ReceiveQueue, TransmitQueue};
 pub use node::{Access, HugePages, Memory, MemorySideCache, Node};
 pub use numa_balancing::NumaBalancing;
@@ -74,5 +76,5 @@ pub use system::{Settings, Writer, WriterKind};
 pub use task::{
     CpuTime, Cpuset, MemorySample, NodeBytes, PolicyBytes, ResidentBytes, Task, Thread,
 };
-pub use timing::{Latency, Timing};
+pub use timing::{Latency, LineTransfer, Timing};
 pub use warning::Warning;

@@ -1,9 +1,13 @@
 //! What accesses take on a machine, as it was measured or published.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::emulation::{Bandwidth, CacheModel, LineDelay};
-use crate::id::NodeId;
+use crate::emulation::{Bandwidth, CacheModel, DistanceDelay, LineDelay, NodeDelay, delay_of};
+use crate::id::{CpuId, Distance, NodeId};
+use crate::machine::Machine;
+use crate::nearness::Nearness;
 
 /// The figures that are known. An emulated machine in simulated time has them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -24,6 +28,19 @@ pub struct Timing {
     /// Where the figures come from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
+    /// Picoseconds one way between two CPUs, of a source that does not know what they share; gone when a machine is whole.
+    #[serde(skip)]
+    pub between_cpus: Vec<(CpuId, CpuId, u32)>,
+}
+
+/// What a line took from one CPU to another that has nothing to do but to wait for it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LineTransfer {
+    pub nearness: Nearness,
+    /// Between the CPUs' nodes, where the machine gives one.
+    pub distance: Option<Distance>,
+    /// Nanoseconds one way.
+    pub ns: f64,
 }
 
 /// Nanoseconds of a load that waits for the one before, from memory.
@@ -47,6 +64,10 @@ impl Timing {
             transfer: self.transfer.or(other.transfer),
             bandwidth: self.bandwidth.or(other.bandwidth),
             instruction_ps: self.instruction_ps.or(other.instruction_ps),
+            between_cpus: match self.between_cpus.is_empty() {
+                true => other.between_cpus,
+                false => self.between_cpus,
+            },
             ..self
         }
     }
@@ -64,4 +85,76 @@ impl Latency {
     pub fn pair(&self) -> (NodeId, NodeId) {
         (self.cpu_node, self.memory_node)
     }
+}
+
+impl LineDelay {
+    /// The medians of transfers on a machine, by what the CPUs share and by the distance of their nodes; `None` where the machine has pairs
+    /// of CPUs within a node, or between nodes, and none of them is among these.
+    pub fn of_transfers(
+        all: impl IntoIterator<Item = LineTransfer>,
+        machine: &Machine,
+    ) -> Option<Self> {
+        let mut within: BTreeMap<Nearness, Vec<f64>> = BTreeMap::new();
+        let mut between: BTreeMap<Option<Distance>, Vec<f64>> = BTreeMap::new();
+        for LineTransfer {
+            nearness,
+            distance,
+            ns,
+        } in all
+        {
+            match nearness {
+                Nearness::Nodes => between.entry(distance).or_default().push(ns),
+                _ => within.entry(nearness).or_default().push(ns),
+            }
+        }
+        let mut within = |nearness| delay_of(median(within.get_mut(&nearness)?)?);
+        let between = between.into_iter();
+        let between: Vec<(Option<Distance>, u32)> = between
+            .filter_map(|(distance, mut all)| Some((distance, delay_of(median(&mut all)?)?)))
+            .collect();
+        let [core, cache, node] =
+            [Nearness::Core, Nearness::Cache, Nearness::Node].map(&mut within);
+        let nearest = between.first().map(|&(_, ns)| ns);
+        // Where a node has one CPU, or the machine one node, nothing is that far apart.
+        let cpus = machine.nodes.iter().map(|node| node.known_cpus().len());
+        let (nodes, most) = cpus.fold((0, 0), |(nodes, most), cpus| {
+            (nodes + usize::from(cpus > 0), most.max(cpus))
+        });
+        let same_node_ns = node.or(cache).or(nearest.filter(|_| most < 2))?;
+        let other_node_ns = nearest.or(Some(same_node_ns).filter(|_| nodes < 2))?;
+        let by_distance = between.iter();
+        let by_distance: Vec<DistanceDelay> = by_distance
+            .filter_map(|&(distance, ns)| {
+                Some(DistanceDelay {
+                    distance: distance?,
+                    ns,
+                })
+            })
+            .collect();
+        Some(Self {
+            same_core_ns: core,
+            // With threads of a core, other cores of the cache have a figure too.
+            same_cache_ns: node.and(cache).or(core.and(Some(same_node_ns))),
+            by_node: NodeDelay {
+                same_node_ns,
+                other_node_ns,
+                is_by_distance: false,
+            },
+            // Both directions are in it.
+            home_ns: 0,
+            by_distance: match by_distance.len() {
+                0 | 1 => Vec::new(),
+                _ => by_distance,
+            },
+        })
+    }
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    Some(match values.len() % 2 {
+        0 => f64::midpoint(values[values.len() / 2 - 1], upper),
+        _ => upper,
+    })
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_machine::{CpuId, CpuSet, Machine, Nearness, Neighbourhood, NodeId};
 
-use super::Nearness;
 use crate::options::ProbeOptions;
 
 /// Two CPUs, the lower first.
@@ -15,13 +14,6 @@ pub(super) struct Pair {
     pub(super) nearness: Nearness,
 }
 
-/// CPUs by what they share.
-struct Neighbourhood<'a> {
-    machine: &'a Machine,
-    /// The last-level cache of each CPU that has a known one, by position.
-    caches: BTreeMap<CpuId, usize>,
-}
-
 /// The pairs to measure among `usable` CPUs: all of them, or one for each nearness of each node and one for each pair of
 /// nodes. With `from` and `to` one CPU is on a node of each.
 pub(super) fn choose(
@@ -30,11 +22,7 @@ pub(super) fn choose(
     all_cpus: bool,
     options: &ProbeOptions,
 ) -> Vec<Pair> {
-    let caches = machine.last_level_caches().enumerate();
-    let caches = caches
-        .flat_map(|(index, cache)| cache.cpus.iter().map(move |cpu| (cpu, index)))
-        .collect();
-    let neighbourhood = Neighbourhood { machine, caches };
+    let neighbourhood = Neighbourhood::of(machine);
     let cpus: Vec<CpuId> = usable.iter().collect();
     let wanted = |node: Option<NodeId>, nodes: &Option<nearfar_machine::NodeSet>| {
         nodes
@@ -74,24 +62,6 @@ pub(super) fn choose(
     let mut chosen: Vec<Pair> = chosen.into_values().collect();
     chosen.sort();
     chosen
-}
-
-impl Neighbourhood<'_> {
-    fn nearness(&self, a: CpuId, b: CpuId) -> Nearness {
-        let core = |cpu: CpuId| self.machine.cpu(cpu).and_then(|cpu| cpu.core);
-        match (self.machine.node_of(a), self.machine.node_of(b)) {
-            _ if core(a).is_some() && core(a) == core(b) => Nearness::Core,
-            (one, other) if one != other => Nearness::Nodes,
-            _ if self
-                .caches
-                .get(&a)
-                .is_some_and(|cache| Some(cache) == self.caches.get(&b)) =>
-            {
-                Nearness::Cache
-            }
-            _ => Nearness::Node,
-        }
-    }
 }
 
 #[cfg(test)]

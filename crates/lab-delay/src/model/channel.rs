@@ -10,7 +10,7 @@
 //!              ▲ a line of slot 7 goes into slot 9, and waits until that begins
 //! ```
 //!
-//! Below its limit a channel makes a line wait in proportion to how full the last slots were, for banks that are at work. Intel's
+//! Below its limit a memory makes a line wait in proportion to how full the last slots were, for banks that are at work. Intel's
 //! memory latency checker shows it (v3.5, two Xeon Silver 4110, 136 GB/s, 82 ns without load, published in Intel's community): 13 ns
 //! at 31 % of the bandwidth, 17 ns at half, 42 ns at 97 %. A vCPU does not wait for banks that only itself has used.
 
@@ -22,8 +22,8 @@ const SLOT_PS: u64 = 128_000;
 const SLOTS: usize = 256;
 /// How many slots the share is of.
 const RECENT: u64 = 8;
-/// What a line waits for busy banks where all slots are full.
-const BANKS_PS: u64 = 36_000;
+/// What a line of a memory waits for busy banks where all slots are full.
+pub const BANKS_PS: u64 = 36_000;
 /// A slot's word: its number (as many bits as are left), who has used it, and the picoseconds it is busy.
 const BUSY_BITS: u32 = 17;
 const USER_BITS: u32 = 10;
@@ -56,14 +56,16 @@ impl Slot {
 #[derive(Debug)]
 pub struct Channel {
     line_ps: u64,
+    banks_ps: u64,
     slots: Box<[AtomicU64; SLOTS]>,
 }
 
 impl Channel {
-    /// A channel that a line occupies for so long.
-    pub fn new(line_ps: u64) -> Self {
+    /// A channel that a line occupies for so long, and waits for its banks up to so long: a link has none.
+    pub fn new(line_ps: u64, banks_ps: u64) -> Self {
         Self {
             line_ps,
+            banks_ps,
             slots: Box::new([const { AtomicU64::new(0) }; SLOTS]),
         }
     }
@@ -85,7 +87,7 @@ impl Channel {
         let others = recent.filter(|slot| slot.user != user);
         let others_ps: u64 = others.map(|slot| slot.busy_ps).sum();
         let until_slot = (first * SLOT_PS).saturating_sub(now_ps);
-        until_slot + BANKS_PS * others_ps / (RECENT * SLOT_PS)
+        until_slot + self.banks_ps * others_ps / (RECENT * SLOT_PS)
     }
 
     fn word(&self, number: u64) -> &AtomicU64 {

@@ -3,27 +3,34 @@
 //! caches, with the private caches of the vCPUs of one told apart only by who wrote last.
 //!
 //! ```text
-//!   63                            14   13      12       11 ... 0      (a word a line)
-//!  ┌────────────────────────────────┬───────┬────────┬─────────────┐
-//!  │ caches with a copy, by number  │ dirty │ shared │ writer + 1  │
-//!  └────────────────────────────────┴───────┴────────┴─────────────┘
-//!    dirty: memory is older than the writer's copy; shared: another vCPU of the writer's cache read it since
+//!   63                            15   14      13      12       11 ... 0      (a word a line)
+//!  ┌────────────────────────────────┬───────┬───────┬────────┬─────────────┐
+//!  │ caches with a copy, by number  │ core  │ dirty │ shared │ writer + 1  │
+//!  └────────────────────────────────┴───────┴───────┴────────┴─────────────┘
+//!    dirty: memory is older than the writer's copy; shared: another core of the writer's cache read it since;
+//!    core: another vCPU of the writer's core did
 //!
 //!                      the cache has it                    the cache has it not
-//!  read    wrote: other vCPU of the cache, not shared yet  dirty elsewhere     ──► transfer, other cache
-//!            ──► transfer, same cache                      otherwise           ──► memory
+//!  read    wrote: other vCPU of the core, not read yet     dirty elsewhere     ──► transfer, other cache
+//!            ──► transfer, same core                       otherwise           ──► memory
+//!          wrote: other core of the cache, not shared yet
+//!            ──► transfer, same cache
 //!          otherwise ──► hit
 //!  write   copies elsewhere ──► transfer, other cache      copies elsewhere    ──► transfer, other cache
 //!          wrote: itself, not shared; or no vCPU       otherwise           ──► memory
 //!            ──► hit
+//!          wrote: other vCPU of the core, not shared
+//!            ──► transfer, same core
 //!          otherwise ──► transfer, same cache
 //! ```
-//! A write leaves the line dirty and only here, a read leaves it shared.
+//! A write leaves the line dirty and only here, a read leaves it shared: by the writer's core, by its cache, or by others.
 
 const WRITER: u64 = 0xfff;
 const SHARED: u64 = 1 << 12;
 const DIRTY: u64 = 1 << 13;
-const COPIES: u32 = 14;
+/// Another vCPU of the writer's core has read it.
+const CORE: u64 = 1 << 14;
+const COPIES: u32 = 15;
 
 /// A line's word.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -40,6 +47,8 @@ pub struct Accessor {
     pub present: bool,
     /// Whether the line's writer is of the same cache.
     pub with_writer: bool,
+    /// Whether its core is this one, or the vCPU itself the writer.
+    pub in_writers_core: bool,
 }
 
 /// What an access costs.
@@ -49,7 +58,9 @@ pub enum Cost {
     Hit,
     /// The delay of the memory's node.
     Memory,
-    /// A line from another vCPU of the same cache.
+    /// A line from another vCPU of the core.
+    TransferCore,
+    /// A line from another core of the same cache.
     TransferSame,
     /// A line from another cache.
     TransferOther,
@@ -103,6 +114,8 @@ pub fn read(word: Word, by: Accessor) -> (Cost, Word) {
         let own = word.writer().is_none_or(|writer| writer == by.vcpu);
         return match own || word.has(SHARED) || !by.with_writer {
             true => (Cost::Hit, word),
+            false if by.in_writers_core && word.has(CORE) => (Cost::Hit, word),
+            false if by.in_writers_core => (Cost::TransferCore, Word(here.0 | CORE)),
             false => (Cost::TransferSame, Word(here.0 | SHARED)),
         };
     }
@@ -123,6 +136,8 @@ pub fn write(word: Word, by: Accessor) -> (Cost, Word) {
         Cost::Memory
     } else if !by.with_writer || (word.writer() == Some(by.vcpu) && !word.has(SHARED)) {
         Cost::Hit
+    } else if by.in_writers_core && !word.has(SHARED) {
+        Cost::TransferCore
     } else {
         Cost::TransferSame
     };

@@ -1,6 +1,6 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
-//! Its layout (version 4) is in docs/delays.md; all words are 64 bits in the host's byte order.
+//! Its layout (version 4) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

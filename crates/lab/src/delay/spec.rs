@@ -29,7 +29,7 @@ pub enum DelaySpec {
     #[default]
     Off,
     /// With delays.
-    On(Asked),
+    On(Box<Asked>),
 }
 
 /// What was asked for. Later and more special items win: pairs over distances over near and far over the scale.
@@ -168,11 +168,11 @@ impl FromStr for DelaySpec {
     fn from_str(text: &str) -> Result<Self, DelaySpecError> {
         match text {
             "off" => Ok(Self::Off),
-            "auto" => Ok(Self::On(Asked::default())),
+            "auto" => Ok(Self::On(Box::default())),
             items => {
                 let mut asked = Asked::default();
                 items.split(',').try_for_each(|item| asked.item(item))?;
-                Ok(Self::On(asked))
+                Ok(Self::On(Box::new(asked)))
             }
         }
     }

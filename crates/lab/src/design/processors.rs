@@ -22,16 +22,33 @@ pub(super) struct VirtualCpu {
 
 /// The last-level cache of each CPU of the guest, in the order in which they come; `None` where one has none.
 pub(super) fn caches(machine: &Machine, cpus: &[VirtualCpu]) -> Option<Vec<usize>> {
-    let mut found: Vec<&CpuSet> = Vec::new();
-    let mut number = |cpu: &VirtualCpu| {
-        let own = &machine.last_level_cache(cpu.described)?.cpus;
-        let known = found.iter().position(|&behind| behind == own);
-        Some(known.unwrap_or_else(|| {
-            found.push(own);
-            found.len() - 1
-        }))
+    let behind = |cpu: &VirtualCpu| Some(&machine.last_level_cache(cpu.described)?.cpus);
+    let behind: Option<Vec<&CpuSet>> = cpus.iter().map(behind).collect();
+    Some(numbered(behind?))
+}
+
+/// The package of each CPU of the guest, in the order in which they come; `None` where one has none.
+pub(super) fn packages(machine: &Machine, cpus: &[VirtualCpu]) -> Option<Vec<usize>> {
+    let described = |cpu: &VirtualCpu| machine.cpu(cpu.described);
+    let is_known = |cpu: &Cpu| {
+        let is_numbered = cpu.package.is_some_and(|package| package >= 0);
+        is_numbered || cpu.package_leader.is_some()
     };
-    cpus.iter().map(&mut number).collect()
+    let packages = cpus.iter().map(|cpu| package(machine, cpu)).collect();
+    (cpus.iter().all(|cpu| described(cpu).is_some_and(is_known))).then(|| numbered(packages))
+}
+
+/// Equal items have the same number, counted from 0 in the order in which they come.
+fn numbered<T: PartialEq + Copy>(items: Vec<T>) -> Vec<usize> {
+    let mut found: Vec<T> = Vec::new();
+    let number = |item: T| {
+        let known = found.iter().position(|&it| it == item);
+        known.unwrap_or_else(|| {
+            found.push(item);
+            found.len() - 1
+        })
+    };
+    items.into_iter().map(number).collect()
 }
 
 /// The CPUs that the guest has: those online, in the order of their numbers, without the gaps between them.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{
-    Acceleration, Bandwidth, CacheModel, Delays, EmulatedGuest, Emulation, LineDelay, NodeDelay,
-    PairDelay, SimulatedTime,
+    Acceleration, Bandwidth, CacheModel, Delays, DistanceDelay, EmulatedGuest, Emulation,
+    LineDelay, NodeDelay, PairDelay, SimulatedTime,
 };
 use crate::id::Distance;
 use crate::size;
@@ -147,18 +147,28 @@ impl fmt::Display for CacheModel {
     }
 }
 
-/// As `--delay transfer=` takes it: `25/80/190`, `80/190` where a node has one cache, `25/80/12:90/32:190` where distances differ.
+/// As `--delay transfer=` takes it: `25/80/190`, `80/190` where a node has one cache, `25/80/12:90/32:190` where distances differ,
+/// `8/25/80/190` with threads of a core, `80/190+60` where the line's own memory counts.
 impl fmt::Display for LineDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(ns) = self.same_cache_ns {
-            write!(f, "{ns}/")?;
+        let [same_cache_ns, ..] = self.by_class();
+        if let Some(ns) = self.same_core_ns {
+            write!(f, "{ns}/{same_cache_ns}/")?;
+        } else if self.same_cache_ns.is_some() {
+            write!(f, "{same_cache_ns}/")?;
         }
         if self.by_distance.is_empty() {
-            return self.by_node.fmt(f);
+            self.by_node.fmt(f)?;
+        } else {
+            write!(f, "{}", self.by_node.same_node_ns)?;
         }
-        write!(f, "{}", self.by_node.same_node_ns)?;
-        let mut all = self.by_distance.iter();
-        all.try_for_each(|it| write!(f, "/{}:{}", it.distance.0, it.ns))
+        for DistanceDelay { distance, ns } in &self.by_distance {
+            write!(f, "/{}:{ns}", distance.0)?;
+        }
+        match self.home_ns {
+            0 => Ok(()),
+            ns => write!(f, "+{ns}"),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub enum DelayFault {
     #[error("not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
     Node,
     #[error(
-        "not SAME/OTHER such as 500/2000, CACHE/SAME/OTHER, either with /distance, or with DISTANCE:NS/DISTANCE:NS for OTHER"
+        "not SAME/OTHER such as 500/2000, CACHE/SAME/OTHER or CORE/CACHE/SAME/OTHER, any with /distance, or with DISTANCE:NS/DISTANCE:NS for OTHER, each optionally followed by +NS"
     )]
     Line,
     #[error("not a number of GB/s between 0.1 and 10000")]
@@ -111,28 +111,39 @@ impl FromStr for NodeDelay {
     }
 }
 
-/// What a [`NodeDelay`] takes, or `100/500/2000`: nanoseconds within a last-level cache first. `500/12:600/32:2000` has those
-/// between nodes by their distance.
+/// What a [`NodeDelay`] takes, or `100/500/2000`: nanoseconds within a last-level cache first, or `10/100/500/2000`: within a core
+/// before. `500/12:600/32:2000` has those between nodes by their distance. `+60` behind it is for lines of memory of another package than
+/// the cache.
 impl FromStr for LineDelay {
     type Err = DelayFault;
 
     fn from_str(text: &str) -> Result<Self, DelayFault> {
         let read = || {
-            let first_distance = text.split('/').position(|part| part.contains(':'));
+            let (text, home) = text.split_once('+').unwrap_or((text, "0"));
             let numbers = text.strip_suffix("/distance").unwrap_or(text);
-            let has_cache = first_distance.unwrap_or(numbers.matches('/').count()) == 2;
-            let (cache, rest) = match has_cache {
-                true => text
-                    .split_once('/')
-                    .map(|(cache, rest)| (Some(cache), rest))?,
-                false => (None, text),
-            };
+            let first_distance = text.split('/').position(|part| part.contains(':'));
+            // Those before the nanoseconds within a node.
+            let within = first_distance.unwrap_or(numbers.matches('/').count());
+            let (mut rest, mut inner) = (text, Vec::new());
+            for _ in 1..within {
+                let (ns, behind) = rest.split_once('/')?;
+                inner.push(delay_nanoseconds(ns)?);
+                rest = behind;
+            }
             let delay = match first_distance {
                 Some(_) => by_distance(rest)?,
                 None => rest.parse::<NodeDelay>().ok()?.into(),
             };
+            let (same_core_ns, same_cache_ns) = match inner[..] {
+                [] => (None, None),
+                [cache] => (None, Some(cache)),
+                [core, cache] => (Some(core), Some(cache)),
+                _ => return None,
+            };
             Some(Self {
-                same_cache_ns: cache.map_or(Some(None), |ns| delay_nanoseconds(ns).map(Some))?,
+                same_core_ns,
+                same_cache_ns,
+                home_ns: delay_nanoseconds(home)?,
                 ..delay
             })
         };
@@ -158,8 +169,10 @@ fn by_distance(text: &str) -> Option<LineDelay> {
     };
     let ascends = by_distance.is_sorted_by(|one, next| one.distance < next.distance);
     ascends.then_some(LineDelay {
+        same_core_ns: None,
         same_cache_ns: None,
         by_node,
         by_distance,
+        home_ns: 0,
     })
 }

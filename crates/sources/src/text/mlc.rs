@@ -16,6 +16,7 @@
 //! Remote Socket L2->L2 HITM latency (data address homed in writer socket)
 //! Writer Numa Node     0       1
 //!        0             -   111.5
+//! Remote Socket L2->L2 HITM latency (data address homed in reader socket)
 //! ```
 
 use std::collections::BTreeSet;
@@ -64,11 +65,15 @@ enum Section {
     Unnamed,
     Latency,
     Bandwidth,
-    /// Between caches of packages.
+    /// Between caches of packages, of lines of the writer's memory.
     Transfer,
+    /// The same, of the reader's memory.
+    ReadersTransfer,
     Other,
 }
 
+/// How much figures of the same kind of pair differ, at most.
+const ALIKE: f64 = 0.15;
 /// The heading of the latencies, which a matrix without a heading is taken for.
 const LATENCY: &str = "Measuring idle";
 /// What the heading of the second matrix of transfers ends with; that of the first one says "writer".
@@ -88,8 +93,8 @@ impl Section {
         let named = named
             .into_iter()
             .find(|(words, _)| heading.starts_with(words))?;
-        match heading.contains(READER_HOMED) {
-            true => Some((READER_HOMED, Self::Other)),
+        match named.1 == Self::Transfer && heading.contains(READER_HOMED) {
+            true => Some((READER_HOMED, Self::ReadersTransfer)),
             false => Some(named),
         }
     }
@@ -174,20 +179,37 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
             ns: delay_of(value)?,
         })
     });
-    // A machine has one figure for all nodes, the mean: packages are alike.
-    let mean = |section, is_local: bool| {
-        let entries = first(section)?.entries.iter();
+    let values = |section, is_local: bool| -> Vec<f64> {
+        let entries = first(section).into_iter().flat_map(|it| &it.entries);
         let entries = entries.filter(|(row, column, _)| (row == column) == is_local);
-        let values: Vec<f64> = entries.map(|&(_, _, value)| value).collect();
+        entries.map(|&(_, _, value)| value).collect()
+    };
+    // A machine has one figure for all packages, the mean: they are alike. Nodes of one package are nearer to each other than those of
+    // different ones, so that the farthest pairs are what is between packages.
+    let mean = |values: Vec<f64>| {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
-    let megabytes = |is_local| {
-        let mean = mean(Section::Bandwidth, is_local)?;
-        megabytes(mean / 1000.0).ok()
+    let alike = |one: f64, other: f64| (one / other - 1.0).abs() < ALIKE;
+    let local = || mean(values(Section::Bandwidth, true));
+    let link = || {
+        let mut values = values(Section::Bandwidth, false);
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        values.retain(|&it| alike(it, least));
+        mean(values)
     };
-    let remote_ns = mean(Section::Transfer, false).and_then(delay_of);
-    let transfer = |(same_node_ns, other_node_ns)| {
-        LineDelay::from(NodeDelay {
+    let transfer = |section| {
+        let mut values = values(section, false);
+        let most = values.iter().copied().fold(0.0, f64::max);
+        values.retain(|&it| alike(it, most));
+        mean(values)
+    };
+    let megabytes = |mean: Option<f64>| megabytes(mean? / 1000.0).ok();
+    let remote = transfer(Section::Transfer);
+    let home = transfer(Section::ReadersTransfer).zip(remote);
+    let home_ns = home.and_then(|(readers, writers)| delay_of(readers - writers));
+    let of_both = |(same_node_ns, other_node_ns)| LineDelay {
+        home_ns: home_ns.unwrap_or(0),
+        ..LineDelay::from(NodeDelay {
             same_node_ns,
             other_node_ns,
             is_by_distance: false,
@@ -199,14 +221,12 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
     latencies.dedup_by_key(|it| it.pair());
     Timing {
         latencies,
-        cache: None,
-        transfer: local_ns.zip(remote_ns).map(transfer),
+        transfer: local_ns.zip(remote.and_then(delay_of)).map(of_both),
         bandwidth: Bandwidth {
-            memory_mb_per_s: megabytes(true),
-            link_mb_per_s: megabytes(false),
+            memory_mb_per_s: megabytes(local()),
+            link_mb_per_s: megabytes(link()),
             stream_mb_per_s: None,
         },
-        instruction_ps: None,
-        sources: Vec::new(),
+        ..Timing::default()
     }
 }
