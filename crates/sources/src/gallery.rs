@@ -21,6 +21,7 @@ const MACHINES: &[(&str, &str)] = machines![
     "database-host",
     "eight-node-ring",
     "epyc-7742",
+    "epyc-7742-nps1",
     "fake-nodes",
     "five-nodes",
     "kunpeng",

@@ -18,6 +18,7 @@
 mod bundle;
 mod device_files;
 mod error;
+mod finish;
 mod gallery;
 mod join;
 mod limits;

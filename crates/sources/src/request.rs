@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use nearfar_machine::Machine;
 
 use crate::error::{SourceError, TextError};
+use crate::finish::finish;
 use crate::packed::{self, Packing};
 use crate::recognise::{self, Kind};
 use crate::tree::Tree;
 use crate::want::Want;
-use crate::warnings::{excerpt, implausible_distances};
+use crate::warnings::excerpt;
 use crate::{bundle, description, gallery, hwloc_xml, join, snapshot, synthetic, sysfs, text};
 
 /// The most that is read of a file or stream, in bytes.
@@ -91,7 +92,7 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
             joined
         }
     };
-    let mut machine = implausible_distances(machine);
+    let mut machine = finish(machine);
     if request.want.names {
         sysfs::pci_ids::add_names(&mut machine);
     }
@@ -106,7 +107,7 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
 /// # Errors
 /// When the kind is not one that nearfar reads, or the content has a fault; `place` names it in messages.
 pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
-    stream(bytes, place, Path::new(""), None, &Want::all()).map(implausible_distances)
+    stream(bytes, place, Path::new(""), None, &Want::all()).map(finish)
 }
 
 fn of_kind(kind: Kind, bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
@@ -133,7 +134,11 @@ fn of_kind(kind: Kind, bytes: &[u8], place: &str) -> Result<Machine, SourceError
     let kind = match kind {
         Kind::Text => {
             // Mails come in all encodings; what matters in them is ASCII.
-            let parts = text::Parts::of(&String::from_utf8_lossy(bytes));
+            let text = String::from_utf8_lossy(bytes);
+            if let Some(machine) = text::core_to_core::parse(&text, place) {
+                return Ok(machine);
+            }
+            let parts = text::Parts::of(&text);
             if !parts.is_empty() {
                 return parts.read(place);
             }

@@ -11,6 +11,7 @@
 //! Each kind of text is one file with a `Kind`: how its lines are recognised, and how they are read into a machine
 //! of which everything else is unknown. `KINDS` lists them.
 
+pub(crate) mod core_to_core;
 mod document;
 mod files;
 mod interrupts;

@@ -2,6 +2,7 @@
 
 mod any_machine;
 mod bundles;
+mod core_to_core;
 mod descriptions;
 mod devices;
 mod devices_odd;

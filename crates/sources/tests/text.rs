@@ -589,13 +589,13 @@ fn mlc_has_nodes_and_what_accesses_take() {
         (limits.memory_mb_per_s, limits.link_mb_per_s),
         (Some(113_000), Some(34_500))
     );
-    assert_eq!(timing.transfer.unwrap().to_string(), "49/112");
+    assert_eq!(timing.transfer.unwrap().to_string(), "49/112+66");
     // Versions up to 3.1.
     let older = read(&whole.replace("Remote Socket L2->L2", "Remote Socket LLC->LLC"));
     assert_eq!(messages(&older), "");
     assert_eq!(
         older.timing.unwrap().transfer.unwrap().to_string(),
-        "49/112"
+        "49/112+66"
     );
     let sockets = "Measuring idle latencies (in ns)...\n\tMemory node\nSocket\t     0\t     1\t\n     \
                    0\t 70.6\t 113.5\t\n     1\t 113.9\t 71.7\n";

@@ -28,6 +28,7 @@ pub(super) fn read(
             picoseconds(ns)
         })?,
         sources: file.sources.clone(),
+        between_cpus: Vec::new(),
     })
 }
 
