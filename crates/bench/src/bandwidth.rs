@@ -13,7 +13,7 @@
 
 mod part;
 mod run;
-mod workers;
+pub(crate) mod workers;
 
 use nearfar_machine::{CpuSet, Distance, Emulation, NodeId};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,8 @@ use crate::mapping::PageKind;
 use crate::node_selection::SkippedPair;
 use crate::warning::Warning;
 use nearfar_statistics::Figures;
-pub(crate) use run::{Streams, measure_on};
+pub(crate) use part::Work;
+pub(crate) use run::{FittingWindow, Streams, measure_on};
 
 /// What is done to the memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]

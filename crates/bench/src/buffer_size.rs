@@ -35,6 +35,8 @@ pub(crate) enum Use {
     OneCpu,
     /// One CPU at a time, and then all CPUs of a node together.
     AllCpus,
+    /// The same, and one CPU in a half of it while the others are in the other.
+    Halves,
 }
 
 /// The size decided on.
@@ -137,8 +139,10 @@ pub(crate) fn size_of(
     let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(CACHE_MULTIPLE));
     let by_cache = match used_by {
         Use::OneCpu => for_one,
-        Use::AllCpus => {
-            for_one.max(largest_sum_of_a_node(machine).saturating_mul(ALL_CACHES_MULTIPLE))
+        Use::AllCpus | Use::Halves => {
+            let halves = if used_by == Use::Halves { 2 } else { 1 };
+            let for_all = largest_sum_of_a_node(machine).saturating_mul(ALL_CACHES_MULTIPLE);
+            for_one.max(for_all.saturating_mul(halves))
         }
     };
     let wanted = options
@@ -153,7 +157,7 @@ pub(crate) fn size_of(
         warnings.push(Warning::UnknownCache);
     }
     let mut buffer_bytes = wanted;
-    if let Some(limit) = limit.filter(|limit| limit.bytes < wanted) {
+    if let Some(limit) = limit.filter(|limit| limit.bytes.max(MIN_BYTES) < wanted) {
         buffer_bytes = limit.bytes.max(MIN_BYTES);
         let reason = limit.reason;
         warnings.push(Warning::SmallBuffer {

@@ -3,8 +3,9 @@
 //! ```text
 //! latency    ns a load            each node's CPU, each node's memory
 //! bandwidth  bytes a second       all CPUs of each node, each node's memory
+//! loaded     ns a load            one CPU of each node, while the node's others read its memory
 //! transfer   ns a round trip      a cache line handed over between two CPUs and back
-//! survey     all three within one budget, on the same buffers
+//! survey     all of these within one budget, on the same buffers
 //! probe      seconds a run        a process of its own, bound or floating, near its memory or far
 //! rps        requests a second    servers on a network card's node and on the adjacent one
 //! tags       operations a second  tags of a device, taken by workers on its node and on another one
@@ -28,6 +29,7 @@ pub mod io;
 pub mod latency;
 mod line_transfers;
 pub mod load;
+pub mod loaded;
 mod mapping;
 pub mod matrix;
 mod mock;

@@ -1,11 +1,11 @@
-//! What `nearfar bench latency` measures as a whole: latency, bandwidth and transfers within one budget.
+//! What `nearfar bench latency` measures as a whole: latency, bandwidth, both at once, and transfers within one budget.
 //!
 //! ```text
-//!  budget  │ buffers │ latency ······· │ bandwidth ····· │ transfer ··· │     what ends early leaves its time to the rest
+//!  budget  │ buffers │ latency ······· │ bandwidth ····· │ loaded ····· │ transfer ··· │     what ends early leaves its time to the rest
 //! ```
 //!
-//! Latency and bandwidth share the buffers: placing them takes longest where memory is slow. Chains come first, since
-//! streams overwrite them.
+//! All but transfers share the buffers: placing them takes longest where memory is slow. Streams overwrite what was written into a
+//! buffer before.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::bandwidth::{self, BandwidthMatrix, Streams};
 use crate::buffer_size::{self, Use};
 use crate::latency::{self, Chases, LatencyMatrix};
+use crate::loaded::{self, LoadedLatency};
 use crate::node_buffers;
 use crate::node_selection;
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
@@ -31,19 +32,23 @@ pub enum Part {
     Latency,
     /// Memory bandwidth.
     Bandwidth,
+    /// Memory latency while other CPUs read.
+    Loaded,
     /// Hand-over of a cache line between CPUs.
     Transfer,
 }
 
 impl Part {
     /// All of them, in the order they are measured.
-    pub const ALL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
+    pub const ALL: [Self; 4] = [Self::Latency, Self::Bandwidth, Self::Loaded, Self::Transfer];
+    /// Those that are measured where none is asked for.
+    pub const USUAL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
 
     /// How much of the time it gets, relative to the others.
     fn weight(self) -> f64 {
         match self {
             Self::Latency => 0.4,
-            Self::Bandwidth => 0.35,
+            Self::Bandwidth | Self::Loaded => 0.35,
             Self::Transfer => 0.25,
         }
     }
@@ -54,6 +59,7 @@ impl std::fmt::Display for Part {
         f.write_str(match self {
             Self::Latency => "latency",
             Self::Bandwidth => "bandwidth",
+            Self::Loaded => "loaded",
             Self::Transfer => "transfer",
         })
     }
@@ -74,7 +80,7 @@ pub struct SurveyOptions {
 impl Default for SurveyOptions {
     fn default() -> Self {
         Self {
-            parts: Part::ALL.to_vec(),
+            parts: Part::USUAL.to_vec(),
             threads: None,
             all_cpus: false,
             probe: ProbeOptions::default(),
@@ -89,6 +95,9 @@ pub struct Survey {
     pub latency: Option<LatencyMatrix>,
     /// Bytes a second, node by node.
     pub bandwidth: Option<BandwidthMatrix>,
+    /// Nanoseconds a load while other CPUs read, node by node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded: Option<LoadedLatency>,
     /// Nanoseconds a round trip, CPU by CPU.
     pub transfer: Option<TransferMatrix>,
     /// Parts that were asked for and are not there.
@@ -160,6 +169,7 @@ impl Measuring<'_> {
         let mut survey = Survey {
             latency: None,
             bandwidth: None,
+            loaded: None,
             transfer: None,
             not_measured: Vec::new(),
             elapsed_s: 0.0,
@@ -171,6 +181,7 @@ impl Measuring<'_> {
                 let measured = [
                     survey.latency.is_some(),
                     survey.bandwidth.is_some(),
+                    survey.loaded.is_some(),
                     survey.transfer.is_some(),
                 ];
                 let missing = Part::ALL.into_iter().zip(measured);
@@ -193,24 +204,34 @@ impl Measuring<'_> {
     }
 
     fn measure_parts(&mut self, survey: &mut Survey) -> Result<(), ProbeError> {
-        if self.wants(Part::Latency) || self.wants(Part::Bandwidth) {
+        if Part::ALL
+            .iter()
+            .any(|&it| it != Part::Transfer && self.wants(it))
+        {
             self.measure_memory(survey)?;
         }
-        if !self.wants(Part::Transfer) {
-            return Ok(());
-        }
-        match self.transfers() {
-            Ok(transfer) => survey.transfer = Some(self.keep(transfer)),
-            // On a machine with one CPU the rest is still worth having.
-            Err(ProbeError::NothingToMeasure { reason }) if self.options.parts.len() > 1 => {
-                survey.not_measured.push(NotMeasured {
-                    part: Part::Transfer,
-                    reason,
-                });
-            }
-            Err(error) => return Err(error),
+        if self.wants(Part::Transfer) {
+            let transfer = self.transfers();
+            survey.transfer = self.unless_there_is_nothing(Part::Transfer, transfer, survey)?;
         }
         Ok(())
+    }
+
+    /// The answer of a part. On a machine with one CPU the other parts are still worth having.
+    fn unless_there_is_nothing<T>(
+        &mut self,
+        part: Part,
+        measured: Result<Measured<T>, ProbeError>,
+        survey: &mut Survey,
+    ) -> Result<Option<T>, ProbeError> {
+        match measured {
+            Ok(measured) => Ok(Some(self.keep(measured))),
+            Err(ProbeError::NothingToMeasure { reason }) if self.options.parts.len() > 1 => {
+                survey.not_measured.push(NotMeasured { part, reason });
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The answer of a part, whose recordings are kept.
@@ -226,10 +247,10 @@ impl Measuring<'_> {
             memory,
             skipped,
         } = node_selection::select(machine, &self.allowed, options)?;
-        let used_by = if self.wants(Part::Bandwidth) {
-            Use::AllCpus
-        } else {
-            Use::OneCpu
+        let used_by = match (self.wants(Part::Loaded), self.wants(Part::Bandwidth)) {
+            (true, _) => Use::Halves,
+            (false, true) => Use::AllCpus,
+            (false, false) => Use::OneCpu,
         };
         let size = buffer_size::decide(
             machine,
@@ -254,19 +275,25 @@ impl Measuring<'_> {
             };
             survey.latency = Some(self.keep(latency::measure_on(chases)?));
         }
-        if self.wants(Part::Bandwidth) {
-            let (deadline, threads) = (self.deadline(Part::Bandwidth), self.options.threads);
-            let (sources, buffers) = (&sources, &mut buffers);
+        for part in [Part::Bandwidth, Part::Loaded] {
+            if !self.wants(part) {
+                continue;
+            }
             let streams = Streams {
                 machine,
                 options,
-                sources,
+                sources: &sources,
                 size: &size,
-                buffers,
-                threads,
-                deadline,
+                buffers: &mut buffers,
+                threads: self.options.threads,
+                deadline: self.deadline(part),
             };
-            survey.bandwidth = Some(self.keep(bandwidth::measure_on(streams)?));
+            if part == Part::Bandwidth {
+                survey.bandwidth = Some(self.keep(bandwidth::measure_on(streams)?));
+            } else {
+                let measured = loaded::measure_on(streams);
+                survey.loaded = self.unless_there_is_nothing(part, measured, survey)?;
+            }
         }
         Ok(())
     }

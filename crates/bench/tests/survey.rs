@@ -7,9 +7,8 @@ use std::time::Duration;
 use nearfar_bench::bandwidth::Traffic;
 use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{Part, Survey, SurveyOptions, measure};
-use nearfar_bench::transfer::Nearness;
 use nearfar_bench::warning::Warning;
-use nearfar_machine::{CpuSet, Emulation, Known, Machine, Memory, Node, NodeId, NodeSet};
+use nearfar_machine::{CpuSet, Emulation, Known, Machine, Memory, Nearness, Node, NodeId, NodeSet};
 
 use crate::here::this_system;
 
@@ -32,7 +31,7 @@ fn several_cpus(machine: &Machine) -> bool {
 }
 
 #[test]
-fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
+fn a_tiny_survey_gives_plausible_figures_of_all_parts() {
     let mut machine = this_system();
     machine.origin.emulation = Some(Emulation::Label(
         "emulated machine, delays 90/140 ns".to_owned(),
@@ -68,9 +67,26 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
         assert!(!pair.bytes_per_s.samples.is_empty());
     }
     if !several_cpus(&machine) {
-        assert_eq!(survey.not_measured[0].part, Part::Transfer);
-        return println!("skipped: cpus: transfers need two CPUs");
+        let missing: Vec<Part> = survey.not_measured.iter().map(|it| it.part).collect();
+        assert_eq!(missing, [Part::Loaded, Part::Transfer]);
+        return println!("skipped: cpus: transfers and loads need two CPUs");
     }
+    let loaded = survey.loaded.as_ref().unwrap();
+    let curve = &loaded.curves[0];
+    assert!(!curve.readers.contains(curve.cpu) && !curve.readers.is_empty());
+    let read = |point: usize| curve.points[point].read_bytes_per_s.median;
+    let last = curve.points.len() - 1;
+    assert_eq!(
+        (curve.points[0].pause, curve.points[last].pause),
+        (None, Some(0))
+    );
+    assert!(read(0) == 0.0 && read(0).is_sign_positive(), "{curve:?}");
+    assert!(read(last) > 1e7, "{curve:?}");
+    let latencies = curve.points.iter().map(|it| it.latency_ns.median);
+    assert!(
+        latencies.into_iter().all(|ns| (0.1..1e6).contains(&ns)),
+        "{curve:?}"
+    );
     let transfer = survey.transfer.as_ref().unwrap();
     assert_eq!(transfer.emulation, machine.origin.emulation);
     match (&transfer.pairs[..], &transfer.skipped[..]) {

@@ -6,13 +6,16 @@
 //! ```
 //!
 //! In the guest, so many threads execute a loop of known length, each on a CPU of its own: this very program, with `inside` as its first
-//! argument. What is counted is the host's time between two lines that it prints, before and after.
+//! argument. What is counted is the host's time between two lines that it prints, before and after. Loops that miss every cache follow,
+//! with the model only: what a line of theirs takes the host.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use nearfar_loops::{chase, vectors};
 use nearfar_machine::CpuId;
 use nearfar_proc::affinity;
 
@@ -29,6 +32,15 @@ const GUESTS: [(u64, &str, &str); 3] = [
 /// Of each thread. A load in eleven, of an array that the caches hold.
 const INSTRUCTIONS: u64 = 44_000_000;
 const INSTRUCTIONS_OF_A_TURN: u64 = 11;
+/// What each thread does so often with a line, by how many threads.
+const LINES: [(&str, u64, u64); 3] = [
+    ("stream", 1, 1 << 23),
+    ("chase", 1, 1 << 21),
+    ("contended", 4, 1 << 18),
+];
+/// Words of a buffer four times as large as the modelled cache, and of a line.
+const WORDS: usize = 4 << 20;
+const LINE_WORDS: usize = 8;
 /// Most that a guest of 96 vCPUs takes, compared with one of 8, for the same work.
 const MAX_RATIO: f64 = 1.3;
 /// Nanoseconds of the host for a simulated instruction, without and with the model of memory: 80 and 40 million a second.
@@ -37,7 +49,10 @@ const MOST_NS: [f64; 2] = [12.5, 25.0];
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
-        Some("inside") => inside(arguments.next().and_then(|it| it.parse().ok()).unwrap_or(1)),
+        Some("inside") => {
+            let busy = arguments.next().and_then(|it| it.parse().ok());
+            inside(busy.unwrap_or(1), &arguments.next().unwrap_or_default())
+        }
         rounds => outside(rounds.and_then(|it| it.parse().ok()).unwrap_or(5)),
     }
 }
@@ -60,7 +75,9 @@ fn outside(rounds: usize) -> io::Result<()> {
         let mut contenders: Vec<_> = ways
             .iter()
             .map(|&(name, options)| {
-                Contender::new(name, || seconds(&nearfar, machine, options, busy))
+                Contender::new(name, || {
+                    seconds(&nearfar, machine, options, busy, "instructions")
+                })
             })
             .collect();
         race(&mut contenders, rounds, &mut |text| println!("{text}"));
@@ -100,11 +117,35 @@ fn outside(rounds: usize) -> io::Result<()> {
             print_goal(what, &Spread::of(ratios), "x", MAX_RATIO);
         }
     }
+    let (_, with_model) = ways[2];
+    for (work, busy, lines) in LINES {
+        let mut contenders = [Contender::new(work, || {
+            seconds(&nearfar, GUESTS[0].1, with_model, busy, work)
+        })];
+        race(&mut contenders, rounds, &mut |text| println!("{text}"));
+        let [contender] = &contenders;
+        if !contender.costs.is_empty() {
+            let ns = contender
+                .costs
+                .iter()
+                .map(|it| it * 1e9 / (lines * busy) as f64);
+            println!(
+                "a line of {work}, {busy} vCPUs: {}",
+                Spread::of(ns).with_unit("ns")
+            );
+        }
+    }
     Ok(())
 }
 
 /// The host's time for the loops, in seconds.
-fn seconds(nearfar: &Path, machine: &str, options: &[&str], busy: u64) -> io::Result<f64> {
+fn seconds(
+    nearfar: &Path,
+    machine: &str,
+    options: &[&str],
+    busy: u64,
+    work: &str,
+) -> io::Result<f64> {
     let mut command = Command::new(nearfar);
     command.args(["lab", "run", "--machine", machine, "--scale", "memory=512M"]);
     command
@@ -112,7 +153,7 @@ fn seconds(nearfar: &Path, machine: &str, options: &[&str], busy: u64) -> io::Re
         .arg("--")
         .arg(std::env::current_exe()?);
     command
-        .args(["inside", &busy.to_string()])
+        .args(["inside", &busy.to_string(), work])
         .stdin(Stdio::null());
     let mut child = command
         .stdout(Stdio::piped())
@@ -133,20 +174,36 @@ fn seconds(nearfar: &Path, machine: &str, options: &[&str], busy: u64) -> io::Re
     }
 }
 
-fn inside(busy: u64) -> io::Result<()> {
+fn inside(busy: u64, work: &str) -> io::Result<()> {
     let say = |line: &str| {
         println!("{line}");
         io::stdout().flush()
     };
-    let work = |cpu: u64| {
+    let lines = LINES.iter().find(|(name, ..)| *name == work);
+    let lines = lines.map_or(0, |(.., lines)| *lines);
+    let never = AtomicBool::new(false);
+    let mut words = vec![1; if lines == 0 { 0 } else { WORDS }];
+    let own_lines = (words.len() / LINE_WORDS) as u32;
+    if let Some(next) = chase::cycle(own_lines, &mut fastrand::Rng::with_seed(1), &never) {
+        chase::link(&mut words, &next, LINE_WORDS, &never);
+    }
+    let contended = AtomicU64::new(0);
+    let do_it = |cpu: u64| {
         affinity::pin(CpuId(u32::try_from(cpu).unwrap_or(0)))?;
-        execute(INSTRUCTIONS / INSTRUCTIONS_OF_A_TURN);
+        match work {
+            "stream" => (0..lines / u64::from(own_lines)).for_each(|_| {
+                std::hint::black_box(vectors::read(&words));
+            }),
+            "chase" => _ = chase::follow(&words, 0, lines),
+            "contended" => (0..lines).for_each(|_| _ = contended.fetch_add(1, Ordering::Relaxed)),
+            _ => execute(INSTRUCTIONS / INSTRUCTIONS_OF_A_TURN),
+        }
         Ok(())
     };
     say("begun")?;
     std::thread::scope(|threads| {
         let started: Vec<_> = (0..busy)
-            .map(|cpu| threads.spawn(move || work(cpu)))
+            .map(|cpu| threads.spawn(move || do_it(cpu)))
             .collect();
         let ended = started.into_iter().map(|it| it.join().unwrap_or(Ok(())));
         ended.collect::<io::Result<()>>()

@@ -72,6 +72,21 @@ vectorised!(
     }
 );
 
+/// The sum of all words, line by line, with so many steps of a calculation after each line of 64 bytes that wait for one another and
+/// for the line. What is read next waits for none of them.
+#[inline(never)]
+pub fn read_pausing(words: &[u64], steps: u64) -> u64 {
+    let mut sum = 0u64;
+    for line in words.chunks_exact(8) {
+        sum = line.iter().fold(sum, |sum, &word| sum.wrapping_add(word));
+        // The multiplier of Knuth's MMIX: the compiler knows no shorter way to the result.
+        sum = (0..steps).fold(sum, |sum, _| {
+            sum.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1)
+        });
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +95,8 @@ mod tests {
     fn loops_do_what_they_say() {
         let words: Vec<u64> = (0..1600).collect();
         assert_eq!(read(&words), 1600 * 1599 / 2);
+        assert_eq!(read_pausing(&words, 0), read(&words));
+        assert_ne!(read_pausing(&words, 3), read(&words));
         let mut target = vec![0; 1600];
         copy(&words, &mut target);
         assert!(

@@ -178,3 +178,33 @@ fn one_sample_is_called_that_and_has_no_spread() {
         "{details}"
     );
 }
+
+#[test]
+fn latency_under_load_is_a_table_and_a_curve_for_each_node() {
+    let machine = samples::two_sockets();
+    let document = survey(&samples::surveys::loaded(&machine), &machine, false);
+    let text = document.to_text(&PLAIN);
+    for expected in [
+        "Near and far memory",
+        "Loaded latency",
+        "steps after a line",
+        "idle",
+        "Loaded: dependent loads over one random cycle through half of 1 GiB",
+        "other processes kept 80 %",
+    ] {
+        assert!(text.contains(expected), "{expected:?} in\n{text}");
+    }
+    // A line a node and load.
+    let rows = text.lines().filter(|line| line.contains(" ±")).count();
+    assert_eq!(rows, 8, "{text}");
+    let svg = document.to_svg();
+    assert_eq!(
+        svg.matches("line line0").count(),
+        svg.matches("line line1").count(),
+        "{svg}"
+    );
+    assert!(
+        svg.contains("ns per load") && svg.contains("node 1"),
+        "{svg}"
+    );
+}

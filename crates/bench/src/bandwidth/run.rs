@@ -10,7 +10,8 @@ use nearfar_runs::{Better, Metric};
 use nearfar_statistics::Figures;
 use serde_json::json;
 
-use super::workers::{self, Task, WorkerError};
+use super::part::Work;
+use super::workers::{self, Counted, Worker, WorkerError};
 use super::{BandwidthMatrix, BandwidthPair, Traffic};
 use crate::buffer_size::BufferSize;
 use crate::conditions::{self, Ticks};
@@ -21,7 +22,7 @@ use crate::options::{ProbeError, ProbeOptions};
 use crate::sampling::{self, Amount, Declared, Measured, SEED, Samples};
 use crate::warning::Warning;
 
-/// Most samples of a pair: threads and ramps make one far more expensive than a sample of latency.
+/// Most samples of a pair.
 const MAX_SAMPLES: usize = 15;
 /// The shortest time to count: some blocks even where a block takes a millisecond.
 const MIN_WINDOW: Duration = Duration::from_millis(2);
@@ -59,7 +60,7 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatri
     let (machine, options) = (run.streams.machine, run.streams.options);
     let amount = Amount {
         items: run.pairs.len(),
-        max_samples: max_samples(options),
+        max_samples: FittingWindow::max_samples(options),
         deadline: run.streams.deadline,
         is_spread: options.is_spread,
     };
@@ -99,10 +100,6 @@ fn metric(traffic: Traffic) -> String {
     format!("{traffic}_bytes_per_s")
 }
 
-fn max_samples(options: &ProbeOptions) -> usize {
-    options.max_samples.clamp(1, MAX_SAMPLES)
-}
-
 /// The source of samples: streams of the threads of one node through one buffer, of all kinds of traffic.
 struct Run<'a> {
     streams: Streams<'a>,
@@ -136,18 +133,28 @@ impl<'a> Run<'a> {
     fn visit(&mut self, item: usize) -> Result<Rates, WorkerError> {
         let mut order = [0, 1, 2];
         self.random.shuffle(&mut order);
-        let pair = &mut self.pairs[item];
-        let task = Task {
-            cpus: cpus_of(pair.source, self.streams.threads),
-            traffics: &order.map(|index| Traffic::ALL[index]),
+        let works = order.map(|index| Work::Move(Traffic::ALL[index]));
+        let counted = Counted {
             window: self.window,
             cancel: &self.streams.options.cancel,
         };
+        let pair = &mut self.pairs[item];
+        let cpus = cpus_of(pair.source, self.streams.threads);
+        pair.positions.resize(cpus.len(), 0);
         let words = self.streams.buffers.buffers[pair.buffer].memory.words_mut();
-        let in_order = workers::work(&task, words, &mut pair.positions)?;
+        let parts = workers::parts(words, cpus.len())?;
+        let all = cpus.iter().zip(parts).zip(&mut pair.positions);
+        let all = all.map(|((&cpu, words), at)| Worker {
+            cpu,
+            words,
+            at,
+            works: &works,
+        });
         let mut rates = Rates::default();
-        for (index, rate) in order.into_iter().zip(in_order) {
-            rates[index] = rate;
+        for in_order in workers::work(all.collect(), counted)? {
+            for (index, rate) in order.into_iter().zip(in_order) {
+                rates[index] += rate;
+            }
         }
         Ok(rates)
     }
@@ -236,8 +243,12 @@ impl sampler::Source for Run<'_> {
     }
 
     fn warmed_up(&mut self, took: Duration, items: usize, left: Option<Duration>) {
-        let wanted = max_samples(self.streams.options);
-        self.window = fitting_window(took, items, left.unwrap_or_default(), wanted);
+        let fitting = FittingWindow {
+            works: Traffic::ALL.len(),
+            round: took,
+            items,
+        };
+        self.window = fitting.window(left.unwrap_or_default(), self.streams.options);
     }
 }
 
@@ -246,18 +257,41 @@ fn cpus_of(source: &Source, threads: Option<usize>) -> &[CpuId] {
     &source.all[..threads.unwrap_or(usize::MAX).clamp(1, source.all.len())]
 }
 
-/// How long to count, when a first round of `pairs` visits with the least window took `round` and `wanted` rounds have
-/// to fit into what is `left`. What a visit takes besides counting stays as it was.
-fn fitting_window(round: Duration, pairs: usize, left: Duration, wanted: usize) -> Duration {
-    let traffics = Traffic::ALL.len() as f64;
-    let a_visit = |total: Duration, rounds: usize| {
-        total.as_secs_f64() / (rounds.max(1) * pairs.max(1)) as f64
-    };
-    // Threads run for the counted time and a quarter of it more.
-    let counting = 1.25 * traffics;
-    let besides = (a_visit(round, 1) - counting * MIN_WINDOW.as_secs_f64()).max(0.0);
-    let window = (a_visit(left, wanted) * 0.95 - besides) / counting;
-    Duration::from_secs_f64(window.clamp(MIN_WINDOW.as_secs_f64(), MAX_WINDOW.as_secs_f64()))
+/// What follows from a first round with the least window for how long to count.
+pub(crate) struct FittingWindow {
+    /// How many kinds of work a visit has.
+    pub(crate) works: usize,
+    /// How long the round took.
+    pub(crate) round: Duration,
+    /// Visits of a round.
+    pub(crate) items: usize,
+}
+
+impl FittingWindow {
+    /// The window of the first round.
+    pub(crate) const FIRST: Duration = MIN_WINDOW;
+
+    /// Samples of a pair: threads and ramps make one far more expensive than a sample of latency.
+    pub(crate) fn max_samples(options: &ProbeOptions) -> usize {
+        options.max_samples.clamp(1, MAX_SAMPLES)
+    }
+
+    /// How long to count where all rounds have to fit into what is `left`. What a visit takes besides counting stays as it was.
+    pub(crate) fn window(&self, left: Duration, options: &ProbeOptions) -> Duration {
+        self.fitting(left, Self::max_samples(options))
+    }
+
+    fn fitting(&self, left: Duration, rounds: usize) -> Duration {
+        let a_visit = |total: Duration, rounds: usize| {
+            total.as_secs_f64() / (rounds.max(1) * self.items.max(1)) as f64
+        };
+        // Threads run for the counted time and a quarter of it more.
+        let counting = 1.25 * self.works as f64;
+        let besides = (a_visit(self.round, 1) - counting * MIN_WINDOW.as_secs_f64()).max(0.0);
+        let window = (a_visit(left, rounds) * 0.95 - besides) / counting;
+        let (least, most) = (MIN_WINDOW.as_secs_f64(), MAX_WINDOW.as_secs_f64());
+        Duration::from_secs_f64(window.clamp(least, most))
+    }
 }
 
 #[cfg(test)]
@@ -267,25 +301,19 @@ mod tests {
     #[test]
     fn windows_fill_the_time_and_stay_within_bounds() {
         let second = Duration::from_secs(1);
-        let milliseconds = |window: Duration| (window.as_secs_f64() * 1e3).round();
+        let fitting = |round, items, left, rounds| {
+            let fitting = FittingWindow {
+                works: 3,
+                round,
+                items,
+            };
+            fitting.fitting(left, rounds)
+        };
         // 16 pairs, 10 rounds, 8.5 ms a visit of which 1 ms is not counting: 3 s leave 17.8 ms, 4.5 ms each.
-        assert_eq!(
-            milliseconds(fitting_window(
-                Duration::from_micros(136_000),
-                16,
-                second * 3,
-                10
-            )),
-            4.0
-        );
-        assert_eq!(fitting_window(second, 16, second, 10), MIN_WINDOW);
-        assert_eq!(
-            fitting_window(second / 100, 1, second * 100, 10),
-            MAX_WINDOW
-        );
-        assert_eq!(
-            fitting_window(Duration::ZERO, 0, Duration::ZERO, 0),
-            MIN_WINDOW
-        );
+        let window = fitting(Duration::from_micros(136_000), 16, second * 3, 10);
+        assert_eq!((window.as_secs_f64() * 1e3).round(), 4.0);
+        assert_eq!(fitting(second, 16, second, 10), MIN_WINDOW);
+        assert_eq!(fitting(second / 100, 1, second * 100, 10), MAX_WINDOW);
+        assert_eq!(fitting(Duration::ZERO, 0, Duration::ZERO, 0), MIN_WINDOW);
     }
 }

@@ -1,4 +1,4 @@
-//! Threads that move memory together: one a CPU, pinned there, started by a barrier.
+//! Threads that work on memory together: one a CPU, pinned there, started by a barrier.
 
 use std::io;
 use std::sync::Barrier;
@@ -7,34 +7,60 @@ use std::time::{Duration, Instant};
 
 use nearfar_machine::CpuId;
 
-use super::Traffic;
-use super::part::{BLOCK_WORDS, Part};
+use super::part::{BLOCK_WORDS, Part, Work};
 use nearfar_proc::affinity;
 
 /// The time before and after counting in which all threads run, as a share of the counted time.
 const RAMP_SHARE: f64 = 0.125;
 
+/// The least between two looks at the clock, which are system calls in some guests: a hundredth of what is counted, and less.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(20);
+
 /// Why threads could not move memory.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WorkerError {
+pub(crate) enum WorkerError {
     #[error("a buffer of {} KiB is too small for {threads} threads", bytes >> 10)]
     SmallBuffer { bytes: usize, threads: usize },
     #[error("cannot run on CPU {cpu}: {source}")]
     Pin { cpu: CpuId, source: io::Error },
 }
 
-/// What the threads are to do.
-pub(super) struct Task<'a> {
-    pub(super) cpus: &'a [CpuId],
-    /// In this order, one after the other.
-    pub(super) traffics: &'a [Traffic],
-    /// How long to count.
-    pub(super) window: Duration,
-    pub(super) cancel: &'a AtomicBool,
+/// A thread.
+pub(crate) struct Worker<'a> {
+    pub(crate) cpu: CpuId,
+    /// Its part of the memory.
+    pub(crate) words: &'a mut [u64],
+    /// How far it was, and is afterwards.
+    pub(crate) at: &'a mut usize,
+    /// What it does, one after the other; all threads have as much to do.
+    pub(crate) works: &'a [Work],
 }
 
-/// Words of the part of each of `threads` threads: whole blocks, so that no two share a line or a base page.
-pub(super) fn part_words(words: usize, threads: usize) -> usize {
+/// How long to count.
+#[derive(Clone, Copy)]
+pub(crate) struct Counted<'a> {
+    pub(crate) window: Duration,
+    pub(crate) cancel: &'a AtomicBool,
+}
+
+/// The parts of so many threads: whole blocks, so that no two share a line or a base page.
+///
+/// # Errors
+/// When the buffer is too small.
+pub(crate) fn parts(
+    words: &mut [u64],
+    threads: usize,
+) -> Result<impl Iterator<Item = &mut [u64]>, WorkerError> {
+    match part_words(words.len(), threads) {
+        0 => Err(WorkerError::SmallBuffer {
+            bytes: size_of_val(words),
+            threads,
+        }),
+        part => Ok(words.chunks_exact_mut(part)),
+    }
+}
+
+fn part_words(words: usize, threads: usize) -> usize {
     let part = words / threads.max(1);
     if part >= 2 * BLOCK_WORDS {
         part / BLOCK_WORDS * BLOCK_WORDS
@@ -43,98 +69,78 @@ pub(super) fn part_words(words: usize, threads: usize) -> usize {
     }
 }
 
-/// Has all CPUs work on their parts of `words`; gives bytes a second of all together, for each kind of traffic.
-/// `positions` says how far each thread was, and afterwards how far it is.
+/// Has all threads work; gives bytes a second of each, for each of its works.
 ///
 /// # Errors
-/// When the buffer is too small or a thread cannot run on its CPU.
-pub(super) fn work(
-    task: &Task<'_>,
-    words: &mut [u64],
-    positions: &mut Vec<usize>,
-) -> Result<Vec<f64>, WorkerError> {
-    let threads = task.cpus.len();
-    let part = part_words(words.len(), threads);
-    if part == 0 {
-        let bytes = size_of_val(words);
-        return Err(WorkerError::SmallBuffer { bytes, threads });
-    }
-    positions.resize(threads, 0);
-    let barrier = Barrier::new(threads);
+/// When a thread cannot run on its CPU.
+pub(crate) fn work(
+    workers: Vec<Worker<'_>>,
+    counted: Counted<'_>,
+) -> Result<Vec<Vec<f64>>, WorkerError> {
+    let barrier = Barrier::new(workers.len());
     let (barrier, failed) = (&barrier, &AtomicBool::new(false));
-    let results: Vec<Result<Vec<f64>, WorkerError>> = std::thread::scope(|scope| {
-        let parts = task
-            .cpus
-            .iter()
-            .zip(words.chunks_exact_mut(part))
-            .zip(positions.iter_mut());
-        let workers: Vec<_> = parts
-            .map(|((&cpu, words), at)| {
-                scope.spawn(move || worker(task, cpu, words, at, barrier, failed))
-            })
-            .collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
-            worker
+    std::thread::scope(|scope| {
+        let start = |worker| scope.spawn(move || run(worker, counted, barrier, failed));
+        let threads: Vec<_> = workers.into_iter().map(start).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        workers.into_iter().map(join).collect()
-    });
-    let mut sums = vec![0.0; task.traffics.len()];
-    for rates in results {
-        sums.iter_mut()
-            .zip(rates?)
-            .for_each(|(sum, rate)| *sum += rate);
-    }
-    Ok(sums)
+        // All are waited for, whatever happened to one.
+        let rates: Vec<Result<_, _>> = threads.into_iter().map(join).collect();
+        rates.into_iter().collect()
+    })
 }
 
 /// One thread's part in it. All reach every barrier, whatever happens to them.
-fn worker(
-    task: &Task<'_>,
-    cpu: CpuId,
-    words: &mut [u64],
-    at: &mut usize,
+fn run(
+    worker: Worker<'_>,
+    counted: Counted<'_>,
     barrier: &Barrier,
     failed: &AtomicBool,
 ) -> Result<Vec<f64>, WorkerError> {
+    let cpu = worker.cpu;
     let pinned = affinity::pin(cpu).map_err(|source| WorkerError::Pin { cpu, source });
     if pinned.is_err() {
         failed.store(true, Ordering::Relaxed);
     }
-    let mut part = Part::new(words, *at);
+    let mut part = Part::new(worker.words, *worker.at);
     let mut rates = Vec::new();
-    for &traffic in task.traffics {
+    for &work in worker.works {
         barrier.wait();
         rates.push(if failed.load(Ordering::Relaxed) {
             0.0
         } else {
-            rate(task, traffic, &mut part)
+            rate(counted, work, &mut part)
         });
     }
-    *at = part.at();
+    *worker.at = part.at();
     pinned.map(|()| rates)
 }
 
 /// Bytes a second of one thread, counted while the others surely run too.
-fn rate(task: &Task<'_>, traffic: Traffic, part: &mut Part<'_>) -> f64 {
+fn rate(counted: Counted<'_>, work: Work, part: &mut Part<'_>) -> f64 {
     let begin = Instant::now();
-    let ramp = task.window.mul_f64(RAMP_SHARE);
+    let ramp = counted.window.mul_f64(RAMP_SHARE);
     let run_until = |end: Duration, part: &mut Part<'_>| {
         let (mut bytes, mut elapsed) = (0u64, begin.elapsed());
-        let from = elapsed;
+        let (from, mut blocks) = (elapsed, 1);
         // At least one block, however slow the machine.
         loop {
-            bytes += part.step(traffic);
-            elapsed = begin.elapsed();
-            if elapsed >= end || task.cancel.load(Ordering::Relaxed) {
+            bytes += (0..blocks).map(|_| part.step(work)).sum::<u64>();
+            let before = std::mem::replace(&mut elapsed, begin.elapsed());
+            if elapsed - before < BETWEEN_LOOKS {
+                blocks *= 2;
+            }
+            if elapsed >= end || counted.cancel.load(Ordering::Relaxed) {
                 return bytes as f64 / (elapsed - from).as_secs_f64().max(1e-9);
             }
         }
     };
     run_until(ramp, part);
-    let rate = run_until(ramp + task.window, part);
-    run_until(2 * ramp + task.window, part);
+    let rate = run_until(ramp + counted.window, part);
+    run_until(2 * ramp + counted.window, part);
     rate
 }
 
@@ -142,29 +148,44 @@ fn rate(task: &Task<'_>, traffic: Traffic, part: &mut Part<'_>) -> f64 {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Traffic;
     use super::*;
 
-    fn task<'a>(cpus: &'a [CpuId], cancel: &'a AtomicBool) -> Task<'a> {
-        Task {
-            cpus,
-            traffics: &Traffic::ALL,
+    /// Each CPU moves its part of the words in all ways.
+    fn move_all(
+        cpus: &[CpuId],
+        words: &mut [u64],
+        positions: &mut [usize],
+    ) -> Result<Vec<Vec<f64>>, WorkerError> {
+        let works = Traffic::ALL.map(Work::Move);
+        let parts = parts(words, cpus.len())?;
+        let workers = cpus.iter().zip(parts).zip(positions);
+        let workers = workers.map(|((&cpu, words), at)| Worker {
+            cpu,
+            words,
+            at,
+            works: &works,
+        });
+        let counted = Counted {
             window: Duration::from_millis(2),
-            cancel,
-        }
+            cancel: &AtomicBool::new(false),
+        };
+        work(workers.collect(), counted)
     }
 
     #[test]
     fn every_cpu_moves_memory_and_goes_on_where_it_was() {
         let cpus: Vec<CpuId> = affinity::get(0).unwrap().iter().collect();
-        let mut words = vec![1; 1 << 18];
-        let mut positions = Vec::new();
-        let cancel = AtomicBool::new(false);
-        let rates = work(&task(&cpus, &cancel), &mut words, &mut positions).unwrap();
+        let mut positions = vec![0; cpus.len()];
+        let rates = move_all(&cpus, &mut vec![1; 1 << 18], &mut positions).unwrap();
+        assert_eq!(rates.len(), cpus.len());
         assert!(
-            rates.iter().all(|&rate| rate > 1e6 && rate < 1e13),
+            rates
+                .iter()
+                .flatten()
+                .all(|&rate| rate > 1e6 && rate < 1e13),
             "{rates:?}"
         );
-        assert_eq!(positions.len(), cpus.len());
         assert!(positions.iter().all(|&at| at > 0), "{positions:?}");
     }
 
@@ -172,24 +193,14 @@ mod tests {
     fn a_cpu_that_is_not_there_fails_all_without_hanging() {
         let first = affinity::get(0).unwrap().first().unwrap();
         let cpus = [first, CpuId(60_000)];
-        let error = work(
-            &task(&cpus, &AtomicBool::new(false)),
-            &mut vec![0; 1 << 16],
-            &mut Vec::new(),
-        )
-        .unwrap_err();
+        let error = move_all(&cpus, &mut vec![0; 1 << 16], &mut [0; 2]).unwrap_err();
         assert!(error.to_string().contains("CPU 60000"), "{error}");
     }
 
     #[test]
     fn a_buffer_without_a_page_for_each_thread_is_refused() {
         let cpus: Vec<CpuId> = (0..64).map(CpuId).collect();
-        let error = work(
-            &task(&cpus, &AtomicBool::new(false)),
-            &mut vec![0; 4096],
-            &mut Vec::new(),
-        )
-        .unwrap_err();
+        let error = move_all(&cpus, &mut vec![0; 4096], &mut [0; 64]).unwrap_err();
         assert!(error.to_string().contains("64 threads"), "{error}");
     }
 

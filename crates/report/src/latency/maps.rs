@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearfar_bench::bandwidth::{BandwidthMatrix, Traffic};
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
 use nearfar_bench::survey::Survey;
-use nearfar_bench::transfer::{Nearness, TransferMatrix, TransferPair};
-use nearfar_machine::{CpuId, Distance, NodeId};
+use nearfar_bench::transfer::{TransferMatrix, TransferPair};
+use nearfar_machine::{CpuId, Distance, Nearness, NodeId};
 use nearfar_statistics::Figures;
 
 use crate::amount::{count, nanoseconds, or};
@@ -53,7 +53,7 @@ fn in_nanoseconds(heat: f64) -> String {
 }
 
 /// A median with the larger of its distances to a quartile; one sample has no quartiles.
-fn measured(
+pub(super) fn measured(
     what: &str,
     unit: &str,
     heat: f64,
@@ -147,7 +147,7 @@ fn relative(matrix: &LatencyMatrix) -> Option<HeatMap> {
 }
 
 /// Digits behind the point of so many GB/s.
-fn digits(gigabytes: f64) -> usize {
+pub(super) fn digits(gigabytes: f64) -> usize {
     match gigabytes {
         _ if gigabytes >= 99.95 => 0,
         _ if gigabytes >= 0.995 => 1,

@@ -2,12 +2,13 @@
 
 use nearfar_bench::bandwidth::BandwidthMatrix;
 use nearfar_bench::latency::{LatencyMatrix, Warning};
+use nearfar_bench::loaded::LoadedLatency;
 use nearfar_bench::survey::{Part, Survey};
 use nearfar_bench::transfer::TransferMatrix;
 use nearfar_machine::Machine;
 use nearfar_statistics::{Figures, Interval};
 
-use super::{maps, skipped_pair};
+use super::{loaded, maps, skipped_pair};
 use crate::amount::{bytes, count};
 use crate::document::{Document, Head};
 use crate::style::Role::Dim;
@@ -17,7 +18,7 @@ use crate::summary;
 /// is known of it. Every heading says where the figures come from.
 pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
     let maps = maps::all(survey);
-    let title = match maps.is_empty() {
+    let title = match maps.is_empty() && survey.loaded.is_none() {
         true => "Nothing was measured",
         false => "Near and far memory",
     };
@@ -40,6 +41,9 @@ pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
             out.indented(4, "", Dim.text(pair));
         }
     }
+    if let Some(measured) = &survey.loaded {
+        loaded::curves(measured, &mut out);
+    }
     out.heading("How the figures were made", "");
     for text in left_out(survey) {
         out.labelled(Dim.text("not measured: "), text);
@@ -53,8 +57,13 @@ pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
 fn left_out(survey: &Survey) -> Vec<String> {
     let of_latency = survey.latency.iter().flat_map(|matrix| &matrix.skipped);
     let of_bandwidth = survey.bandwidth.iter().flat_map(|matrix| &matrix.skipped);
+    let of_loaded = survey.loaded.iter().flat_map(|matrix| &matrix.skipped);
     let mut lines: Vec<String> = Vec::new();
-    for line in of_latency.chain(of_bandwidth).map(skipped_pair) {
+    for line in of_latency
+        .chain(of_bandwidth)
+        .chain(of_loaded)
+        .map(skipped_pair)
+    {
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -75,7 +84,7 @@ fn left_out(survey: &Survey) -> Vec<String> {
 
 /// The warnings, each once, with the parts that have it where not all have; of other loads the largest.
 fn warnings(survey: &Survey) -> Vec<String> {
-    let parts: [(Part, Option<&[Warning]>); 3] = [
+    let parts: [(Part, Option<&[Warning]>); 4] = [
         (
             Part::Latency,
             survey.latency.as_ref().map(|it| &it.warnings[..]),
@@ -83,6 +92,10 @@ fn warnings(survey: &Survey) -> Vec<String> {
         (
             Part::Bandwidth,
             survey.bandwidth.as_ref().map(|it| &it.warnings[..]),
+        ),
+        (
+            Part::Loaded,
+            survey.loaded.as_ref().map(|it| &it.warnings[..]),
         ),
         (
             Part::Transfer,
@@ -134,8 +147,9 @@ fn load(warning: &Warning) -> Option<f64> {
 fn methods(survey: &Survey) -> Vec<String> {
     let latency = survey.latency.as_ref().map(latency_method);
     let bandwidth = survey.bandwidth.as_ref().map(bandwidth_method);
+    let loaded = survey.loaded.as_ref().map(loaded_method);
     let transfer = survey.transfer.as_ref().map(transfer_method);
-    [latency, bandwidth, transfer]
+    [latency, bandwidth, loaded, transfer]
         .into_iter()
         .flatten()
         .collect()
@@ -170,6 +184,19 @@ fn bandwidth_method(matrix: &BandwidthMatrix) -> String {
         matrix.window_s * 1e3,
         quality("medians and quartiles", figures),
         matrix.elapsed_s,
+    )
+}
+
+fn loaded_method(measured: &LoadedLatency) -> String {
+    let points = measured.curves.iter().flat_map(|curve| &curve.points);
+    format!(
+        "Loaded: dependent loads over one random cycle through half of {} on each node ({}), while the other CPUs read parts of the other \
+         half and compute after each line; {:.0} ms counted in the middle of each run; {}; {:.1} s.",
+        bytes(measured.buffer_bytes),
+        measured.page_kind,
+        measured.window_s * 1e3,
+        quality("medians and quartiles", points.map(|it| &it.latency_ns)),
+        measured.elapsed_s,
     )
 }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use nearfar_bench::bandwidth::{BandwidthMatrix, BandwidthPair, Traffic};
 use nearfar_bench::latency::{PageKind, SkippedPair, Warning};
+use nearfar_bench::loaded::{LoadedCurve, LoadedLatency, LoadedPoint};
 use nearfar_bench::survey::{NotMeasured, Part, Survey};
-use nearfar_bench::transfer::{Nearness, SkippedTransfer, TransferMatrix, TransferPair};
-use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_bench::transfer::{SkippedTransfer, TransferMatrix, TransferPair};
+use nearfar_machine::{CpuId, CpuSet, Machine, Nearness, Node, NodeId};
 use nearfar_statistics::Figures;
 
 fn figures(median: f64) -> Figures {
@@ -147,10 +148,46 @@ pub fn survey(machine: &Machine) -> Survey {
     Survey {
         latency: Some(latency),
         bandwidth: Some(bandwidth(machine)),
+        loaded: None,
         transfer: Some(transfer(machine, None)),
         not_measured: Vec::new(),
         elapsed_s: 12.0,
         emulation: machine.origin.emulation.clone(),
+    }
+}
+
+/// The latency under load of the first two nodes, and nothing else.
+pub fn loaded(machine: &Machine) -> Survey {
+    let pauses = [None, Some(1024), Some(64), Some(0)];
+    let point = |(pause, bytes_per_s, ns)| LoadedPoint {
+        pause,
+        read_bytes_per_s: figures(bytes_per_s),
+        latency_ns: figures(ns),
+    };
+    let curve = |(node, factor): (&Node, f64)| LoadedCurve {
+        node: node.id,
+        cpu: node.known_cpus().first().unwrap(),
+        readers: node.known_cpus().clone(),
+        points: [(0.0, 80.0), (2e9, 81.0), (60e9, 97.0), (110e9, 240.0)]
+            .into_iter()
+            .zip(pauses)
+            .map(|((bytes, ns), pause)| point((pause, bytes * factor, ns)))
+            .collect(),
+    };
+    let measured = LoadedLatency {
+        curves: machine.nodes.iter().zip([1.0, 0.9]).map(curve).collect(),
+        skipped: Vec::new(),
+        buffer_bytes: 1 << 30,
+        page_kind: PageKind::Pool,
+        window_s: 0.02,
+        elapsed_s: 4.0,
+        warnings: vec![Warning::OtherLoad { percent: 80.0 }],
+        emulation: machine.origin.emulation.clone(),
+    };
+    Survey {
+        loaded: Some(measured),
+        not_measured: Vec::new(),
+        ..nothing()
     }
 }
 
@@ -160,6 +197,7 @@ pub fn nothing() -> Survey {
     Survey {
         latency: None,
         bandwidth: None,
+        loaded: None,
         transfer: None,
         not_measured: vec![NotMeasured {
             part: Part::Transfer,

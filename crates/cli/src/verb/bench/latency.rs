@@ -19,18 +19,19 @@ use crate::signals;
 
 /// Measure memory latency and bandwidth from node to node, and cache line transfers from CPU to CPU
 ///
-/// Latency: dependent loads over a buffer far beyond the caches. Bandwidth: all CPUs of a node read, write and copy.
-/// Transfer: two CPUs hand a cache line to each other. Memory is bound to its node and verified to be there, threads are
+/// Latency: dependent loads over a buffer far beyond the caches. Bandwidth: all CPUs of a node read, write and copy. Loaded: both
+/// at once, only if it is asked for. Transfer: two CPUs hand a cache line to each other. Memory is bound to its node and verified to be there, threads are
 /// pinned. Changes nothing. It measures the machine it runs on; nothing else can be measured.
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench latency --what latency --from 0 --to 0,2 \
                              --budget 3\n  nearfar bench latency --what transfer --all-cpus --format svg > cores.svg\n  \
+                             nearfar bench latency --what loaded --from 0\n  \
                              nearfar lab run --machine kunpeng --scale cpus=2,memory=512M --delay auto -- nearfar bench latency"
 )]
 pub struct Latency {
     /// What to measure
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = What::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = What::USUAL)]
     what: Vec<What>,
     /// Measure from the CPUs of these nodes only, such as 0-1,4
     #[arg(long, value_name = "NODES")]
@@ -75,17 +76,20 @@ enum What {
     Latency,
     /// GB/s, node by node
     Bandwidth,
+    /// Nanoseconds per load while the other CPUs of the node read, from few bytes per second to all they can
+    Loaded,
     /// Nanoseconds per round trip of a cache line, CPU by CPU
     Transfer,
 }
 
 impl What {
-    const ALL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
+    const USUAL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
 
     fn part(self) -> Part {
         match self {
             Self::Latency => Part::Latency,
             Self::Bandwidth => Part::Bandwidth,
+            Self::Loaded => Part::Loaded,
             Self::Transfer => Part::Transfer,
         }
     }
@@ -109,7 +113,7 @@ enum LatencyFormat {
     Table,
     /// For programs, with every sample
     Json,
-    /// Heat maps in one picture
+    /// Heat maps and curves in one picture
     Svg,
 }
 

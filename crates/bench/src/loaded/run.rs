@@ -1,0 +1,325 @@
+//! One run: nodes and loads visited in random order, samples summed up.
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use nearfar_experiment::Recording;
+use nearfar_experiment::sampler::{self, Attempt, Turn};
+use nearfar_loops::chase;
+use nearfar_machine::{Acceleration, CpuId, Emulation};
+use nearfar_runs::{Better, Cell, Metric};
+use nearfar_statistics::Figures;
+use serde_json::json;
+
+use super::{LoadedCurve, LoadedLatency, LoadedPoint};
+use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
+use crate::bandwidth::{FittingWindow, Streams, Work};
+use crate::conditions::{self, Ticks};
+use crate::node_buffers::Buffer;
+use crate::node_selection::{SkippedPair, Source};
+use crate::options::ProbeError;
+use crate::sampling::{self, Amount, Declared, Measured, SEED, Samples};
+use crate::warning::Warning;
+
+/// Steps after each line, by the load; `None` for no reader at all. A step takes a nanosecond or two.
+const LOADS: [Option<u32>; 13] = [
+    None,
+    Some(2048),
+    Some(1024),
+    Some(512),
+    Some(256),
+    Some(128),
+    Some(64),
+    Some(32),
+    Some(16),
+    Some(8),
+    Some(4),
+    Some(1),
+    Some(0),
+];
+/// Bytes of a load.
+const LOAD_BYTES: f64 = 8.0;
+const LATENCY: &str = "latency_ns";
+const BANDWIDTH: &str = "read_bytes_per_s";
+
+/// The memory of one node, and who uses it.
+struct Node<'a> {
+    source: &'a Source,
+    readers: Vec<CpuId>,
+    buffer: usize,
+    /// How far the chain's CPU and each reader are in their words.
+    positions: Vec<usize>,
+}
+
+/// Nanoseconds of a load, and bytes a second of all readers.
+#[derive(Clone, Copy)]
+struct Sample {
+    latency_ns: f64,
+    bytes_per_s: f64,
+}
+
+/// Measures on threads of its own.
+pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<LoadedLatency>, ProbeError> {
+    let start = Instant::now();
+    let ticks = Ticks::now();
+    let mut run = Run::new(streams)?;
+    let options = run.streams.options;
+    let amount = Amount {
+        items: run.nodes.len() * LOADS.len(),
+        max_samples: FittingWindow::max_samples(options),
+        deadline: run.streams.deadline,
+        is_spread: options.is_spread,
+    };
+    let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let curves = run.curves(&samples);
+    let Streams {
+        machine,
+        sources,
+        size,
+        buffers,
+        ..
+    } = &run.streams;
+    let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
+    warnings.extend(conditions::governor(machine));
+    let cpus = sources.iter().flat_map(|source| source.all.clone());
+    warnings.extend(Ticks::now().warnings_since(&ticks, cpus));
+    let points = curves.iter().flat_map(|curve| &curve.points);
+    warnings.extend(samples.warnings(points.map(|it| it.latency_ns.samples.as_slice())));
+    let recording = run.recording(&samples, &warnings);
+    let answer = LoadedLatency {
+        curves,
+        skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
+        buffer_bytes: size.buffer_bytes,
+        page_kind: buffers.page_kind,
+        window_s: run.window.as_secs_f64(),
+        elapsed_s: start.elapsed().as_secs_f64(),
+        warnings,
+        emulation: machine.origin.emulation.clone(),
+    };
+    Ok(Measured {
+        answer,
+        recordings: vec![recording],
+    })
+}
+
+/// The source of samples.
+struct Run<'a> {
+    streams: Streams<'a>,
+    nodes: Vec<Node<'a>>,
+    /// How long loads and bytes are counted.
+    window: Duration,
+    skipped: Vec<SkippedPair>,
+}
+
+impl<'a> Run<'a> {
+    fn new(mut streams: Streams<'a>) -> Result<Self, ProbeError> {
+        let guest = streams.machine.origin.emulation.as_ref();
+        let guest = guest.and_then(Emulation::guest);
+        if guest
+            .is_some_and(|it| it.simulated_time.is_none() && it.acceleration == Acceleration::Tcg)
+        {
+            let reason = "under emulation in the host's time memory is never busy, in simulated time it is (--time simulated)";
+            return Err(ProbeError::NothingToMeasure {
+                reason: reason.to_owned(),
+            });
+        }
+        let (mut nodes, mut skipped) = (Vec::new(), Vec::new());
+        for source in streams.sources {
+            let others = source.all.iter().copied().filter(|&cpu| cpu != source.cpu);
+            let most = streams.threads.unwrap_or(usize::MAX);
+            let readers: Vec<CpuId> = others.take(most).collect();
+            let mut buffers = streams.buffers.buffers.iter();
+            let buffer = buffers.position(|it| it.node == source.node);
+            let (Some(buffer), false) = (buffer, readers.is_empty()) else {
+                let reason = match buffer {
+                    Some(_) => "latency under load needs a second CPU on the node",
+                    None => "latency under load needs memory of the CPUs' own node",
+                };
+                skipped.push(SkippedPair {
+                    cpu_node: Some(source.node),
+                    memory_node: Some(source.node),
+                    reason: reason.to_owned(),
+                });
+                continue;
+            };
+            link(&mut streams, buffer)?;
+            nodes.push(Node {
+                source,
+                positions: vec![0; 1 + readers.len()],
+                readers,
+                buffer,
+            });
+        }
+        if nodes.is_empty() {
+            let first = skipped.first().map(|it: &SkippedPair| it.reason.clone());
+            let reason = first.unwrap_or_else(|| "no node has CPUs".to_owned());
+            return Err(ProbeError::NothingToMeasure { reason });
+        }
+        Ok(Self {
+            streams,
+            nodes,
+            window: FittingWindow::FIRST,
+            skipped,
+        })
+    }
+
+    fn visit(&mut self, item: usize) -> Result<Sample, WorkerError> {
+        let (node, load) = (
+            &mut self.nodes[item / LOADS.len()],
+            LOADS[item % LOADS.len()],
+        );
+        let counted = Counted {
+            window: self.window,
+            cancel: &self.streams.options.cancel,
+        };
+        let (chain, rest) = halves(&mut self.streams.buffers.buffers[node.buffer]);
+        let (chase, read) = ([Work::Chase], [Work::ReadPausing(load.unwrap_or(0).into())]);
+        let mut positions = node.positions.iter_mut();
+        let mut all: Vec<Worker<'_>> = (positions.next())
+            .map(|at| Worker {
+                cpu: node.source.cpu,
+                words: chain,
+                at,
+                works: &chase,
+            })
+            .into_iter()
+            .collect();
+        if load.is_some() {
+            let parts = workers::parts(rest, node.readers.len())?;
+            let readers = node.readers.iter().zip(parts).zip(positions);
+            all.extend(readers.map(|((&cpu, words), at)| Worker {
+                cpu,
+                words,
+                at,
+                works: &read,
+            }));
+        }
+        let rates = workers::work(all, counted)?.concat();
+        Ok(Sample {
+            latency_ns: 1e9 * LOAD_BYTES / rates[0].max(1.0),
+            // A sum of nothing is -0.
+            bytes_per_s: rates[1..].iter().fold(0.0, |sum, rate| sum + rate),
+        })
+    }
+
+    fn recording(&self, samples: &Samples<Sample>, warnings: &[Warning]) -> Recording {
+        let Streams {
+            options,
+            size,
+            buffers,
+            threads,
+            ..
+        } = &self.streams;
+        let mut parameters =
+            sampling::buffer_parameters(size.buffer_bytes, buffers.page_kind, options);
+        parameters["threads"] = json!(threads);
+        let cell = |node: &Node<'_>, load: Option<u32>| {
+            let cell = Cell::new().with("node", node.source.node.0);
+            match load {
+                Some(steps) => cell.with("pause", steps),
+                None => cell.with("pause", "idle"),
+            }
+        };
+        let cells = self
+            .nodes
+            .iter()
+            .flat_map(|node| LOADS.map(|load| cell(node, load)));
+        let nodes = sampling::count(self.nodes.len(), "node", "nodes");
+        let declared = Declared {
+            experiment: "loaded",
+            title: format!("loaded memory latency, {nodes}"),
+            parameters,
+            metrics: vec![
+                Metric::real(LATENCY, "ns", Better::Lower).primary(),
+                Metric::real(BANDWIDTH, "B/s", Better::Higher),
+            ],
+            cells: cells.collect(),
+        };
+        samples.recording(declared, warnings, |item, sample| {
+            let values = [
+                (LATENCY.to_owned(), sample.latency_ns.into()),
+                (BANDWIDTH.to_owned(), sample.bytes_per_s.into()),
+            ];
+            let readers = self.nodes[item / LOADS.len()].readers.len();
+            let detail = json!({"readers": readers, "window_s": self.window.as_secs_f64()});
+            (values.into(), detail)
+        })
+    }
+
+    fn curves(&self, samples: &Samples<Sample>) -> Vec<LoadedCurve> {
+        let by_item = samples.by_item();
+        let figures = |item: usize, of: fn(&Sample) -> f64| {
+            let samples = by_item[item].iter().map(|(block, it)| (*block, of(it)));
+            Figures::of_blocks(&samples.collect::<Vec<_>>())
+        };
+        let point = |item: usize| {
+            Some(LoadedPoint {
+                pause: LOADS[item % LOADS.len()],
+                read_bytes_per_s: figures(item, |it| it.bytes_per_s)?,
+                latency_ns: figures(item, |it| it.latency_ns)?,
+            })
+        };
+        let curve = |(number, node): (usize, &Node<'_>)| LoadedCurve {
+            node: node.source.node,
+            cpu: node.source.cpu,
+            readers: node.readers.iter().copied().collect(),
+            points: (number * LOADS.len()..)
+                .take(LOADS.len())
+                .filter_map(point)
+                .collect(),
+        };
+        let curves = self.nodes.iter().enumerate().map(curve);
+        curves.filter(|curve| !curve.points.is_empty()).collect()
+    }
+}
+
+/// The words of the chain, and those of all readers.
+fn halves(buffer: &mut Buffer) -> (&mut [u64], &mut [u64]) {
+    let words = buffer.memory.words_mut();
+    words.split_at_mut(words.len() / 2)
+}
+
+/// Makes a chain of the first half of a buffer.
+fn link(streams: &mut Streams<'_>, buffer: usize) -> Result<(), ProbeError> {
+    let options = streams.options;
+    let (chain, _) = halves(&mut streams.buffers.buffers[buffer]);
+    let stride = (streams.size.line_bytes / 8) as usize;
+    // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
+    let lines = (chain.len() / stride) as u32;
+    let cycle = chase::cycle(lines, &mut Rng::with_seed(SEED), &options.cancel);
+    let cycle = cycle.ok_or(ProbeError::Cancelled)?;
+    chase::link(chain, &cycle, stride, &options.cancel);
+    options.check_cancelled()
+}
+
+impl sampler::Source for Run<'_> {
+    type Value = Sample;
+    type Error = ProbeError;
+
+    fn take(&mut self, turn: Turn) -> Result<Attempt<Sample>, ProbeError> {
+        let item = turn.slot.item;
+        match self.visit(item) {
+            Ok(sample) => Ok(Attempt::Value(sample)),
+            Err(error) => {
+                let number = item / LOADS.len();
+                let node = self.nodes[number].source.node;
+                self.skipped.push(SkippedPair {
+                    cpu_node: Some(node),
+                    memory_node: Some(node),
+                    reason: error.to_string(),
+                });
+                let of_node = number * LOADS.len()..(number + 1) * LOADS.len();
+                Ok(Attempt::Exclude(of_node.collect()))
+            }
+        }
+    }
+
+    fn warmed_up(&mut self, took: Duration, items: usize, left: Option<Duration>) {
+        let fitting = FittingWindow {
+            works: 1,
+            round: took,
+            items,
+        };
+        self.window = fitting.window(left.unwrap_or_default(), self.streams.options);
+    }
+}
