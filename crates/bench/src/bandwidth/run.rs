@@ -22,10 +22,10 @@ use crate::options::{ProbeError, ProbeOptions};
 use crate::sampling::{self, Amount, Declared, Measured, SEED, Samples};
 use crate::warning::Warning;
 
-/// Most samples of a pair.
+/// Most samples of a pair: threads and ramps make one far more expensive than a sample of latency.
 const MAX_SAMPLES: usize = 15;
 /// The shortest time to count: some blocks even where a block takes a millisecond.
-const MIN_WINDOW: Duration = Duration::from_millis(2);
+pub(crate) const MIN_WINDOW: Duration = Duration::from_millis(2);
 /// The longest.
 const MAX_WINDOW: Duration = Duration::from_millis(50);
 
@@ -39,6 +39,51 @@ pub(crate) struct Streams<'a> {
     /// The most threads of a node; `None` for one on each of its CPUs.
     pub(crate) threads: Option<usize>,
     pub(crate) deadline: Instant,
+}
+
+impl Streams<'_> {
+    /// How often so many items are measured.
+    pub(crate) fn amount(&self, items: usize) -> Amount {
+        Amount {
+            items,
+            max_samples: self.max_samples(),
+            deadline: self.deadline,
+            is_spread: self.options.is_spread,
+        }
+    }
+
+    fn max_samples(&self) -> usize {
+        self.options.max_samples.clamp(1, MAX_SAMPLES)
+    }
+
+    /// How long to count, when a first round of `items` visits, each with so many kinds of work, took `round` with the least window.
+    pub(crate) fn window(
+        &self,
+        works: usize,
+        round: Duration,
+        items: usize,
+        left: Option<Duration>,
+    ) -> Duration {
+        let left = left.unwrap_or_default();
+        fitting_window(works, round, items, left, self.max_samples())
+    }
+
+    /// What is to be said of the buffers, and of what else the machine did since.
+    pub(crate) fn warnings(&self, since: &Ticks) -> Vec<Warning> {
+        let mut warnings = [self.size.warnings.as_slice(), &self.buffers.warnings].concat();
+        warnings.extend(conditions::governor(self.machine));
+        let cpus = self.sources.iter().flat_map(|source| source.all.clone());
+        warnings.extend(Ticks::now().warnings_since(since, cpus));
+        warnings
+    }
+
+    /// What decides what a sample is, for the store.
+    pub(crate) fn parameters(&self) -> serde_json::Value {
+        let (size, buffers) = (self.size.buffer_bytes, &self.buffers);
+        let mut parameters = sampling::buffer_parameters(size, buffers.page_kind, self.options);
+        parameters["threads"] = json!(self.threads);
+        parameters
+    }
 }
 
 /// A pair to measure.
@@ -57,28 +102,19 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatri
     let start = Instant::now();
     let ticks = Ticks::now();
     let mut run = Run::new(streams);
-    let (machine, options) = (run.streams.machine, run.streams.options);
-    let amount = Amount {
-        items: run.pairs.len(),
-        max_samples: FittingWindow::max_samples(options),
-        deadline: run.streams.deadline,
-        is_spread: options.is_spread,
-    };
+    let (amount, options) = (run.streams.amount(run.pairs.len()), run.streams.options);
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
     let pairs = run.summaries(&samples);
+    let mut warnings = run.streams.warnings(&ticks);
+    let rates = pairs.iter().map(|pair| pair.bytes_per_s.samples.as_slice());
+    warnings.extend(samples.warnings(rates));
+    let recording = run.recording(&samples, &warnings);
     let Streams {
-        sources,
+        machine,
         size,
         buffers,
         ..
     } = &run.streams;
-    let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
-    warnings.extend(conditions::governor(machine));
-    let cpus = sources.iter().flat_map(|source| source.all.clone());
-    warnings.extend(Ticks::now().warnings_since(&ticks, cpus));
-    let rates = pairs.iter().map(|pair| pair.bytes_per_s.samples.as_slice());
-    warnings.extend(samples.warnings(rates));
-    let recording = run.recording(&samples, &warnings);
     let answer = BandwidthMatrix {
         pairs,
         skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
@@ -161,15 +197,8 @@ impl<'a> Run<'a> {
 
     fn recording(&self, samples: &Samples<Rates>, warnings: &[Warning]) -> Recording {
         let Streams {
-            options,
-            size,
-            buffers,
-            threads,
-            ..
+            buffers, threads, ..
         } = &self.streams;
-        let mut parameters =
-            sampling::buffer_parameters(size.buffer_bytes, buffers.page_kind, options);
-        parameters["threads"] = json!(threads);
         let mut metrics =
             Traffic::ALL.map(|kind| Metric::real(metric(kind), "B/s", Better::Higher));
         metrics[0].primary = true;
@@ -179,7 +208,7 @@ impl<'a> Run<'a> {
         let declared = Declared {
             experiment: "bandwidth",
             title: format!("memory bandwidth, {pairs}"),
-            parameters,
+            parameters: self.streams.parameters(),
             metrics: metrics.into(),
             cells: self.pairs.iter().map(cell).collect(),
         };
@@ -243,12 +272,7 @@ impl sampler::Source for Run<'_> {
     }
 
     fn warmed_up(&mut self, took: Duration, items: usize, left: Option<Duration>) {
-        let fitting = FittingWindow {
-            works: Traffic::ALL.len(),
-            round: took,
-            items,
-        };
-        self.window = fitting.window(left.unwrap_or_default(), self.streams.options);
+        self.window = self.streams.window(Traffic::ALL.len(), took, items, left);
     }
 }
 
@@ -257,41 +281,23 @@ fn cpus_of(source: &Source, threads: Option<usize>) -> &[CpuId] {
     &source.all[..threads.unwrap_or(usize::MAX).clamp(1, source.all.len())]
 }
 
-/// What follows from a first round with the least window for how long to count.
-pub(crate) struct FittingWindow {
-    /// How many kinds of work a visit has.
-    pub(crate) works: usize,
-    /// How long the round took.
-    pub(crate) round: Duration,
-    /// Visits of a round.
-    pub(crate) items: usize,
-}
-
-impl FittingWindow {
-    /// The window of the first round.
-    pub(crate) const FIRST: Duration = MIN_WINDOW;
-
-    /// Samples of a pair: threads and ramps make one far more expensive than a sample of latency.
-    pub(crate) fn max_samples(options: &ProbeOptions) -> usize {
-        options.max_samples.clamp(1, MAX_SAMPLES)
-    }
-
-    /// How long to count where all rounds have to fit into what is `left`. What a visit takes besides counting stays as it was.
-    pub(crate) fn window(&self, left: Duration, options: &ProbeOptions) -> Duration {
-        self.fitting(left, Self::max_samples(options))
-    }
-
-    fn fitting(&self, left: Duration, rounds: usize) -> Duration {
-        let a_visit = |total: Duration, rounds: usize| {
-            total.as_secs_f64() / (rounds.max(1) * self.items.max(1)) as f64
-        };
-        // Threads run for the counted time and a quarter of it more.
-        let counting = 1.25 * self.works as f64;
-        let besides = (a_visit(self.round, 1) - counting * MIN_WINDOW.as_secs_f64()).max(0.0);
-        let window = (a_visit(left, rounds) * 0.95 - besides) / counting;
-        let (least, most) = (MIN_WINDOW.as_secs_f64(), MAX_WINDOW.as_secs_f64());
-        Duration::from_secs_f64(window.clamp(least, most))
-    }
+/// How long to count, when a first round of `items` visits with the least window took `round` and `wanted` rounds have
+/// to fit into what is `left`. What a visit takes besides counting stays as it was.
+fn fitting_window(
+    works: usize,
+    round: Duration,
+    items: usize,
+    left: Duration,
+    wanted: usize,
+) -> Duration {
+    let a_visit = |total: Duration, rounds: usize| {
+        total.as_secs_f64() / (rounds.max(1) * items.max(1)) as f64
+    };
+    // Threads run for the counted time and a quarter of it more.
+    let counting = 1.25 * works as f64;
+    let besides = (a_visit(round, 1) - counting * MIN_WINDOW.as_secs_f64()).max(0.0);
+    let window = (a_visit(left, wanted) * 0.95 - besides) / counting;
+    Duration::from_secs_f64(window.clamp(MIN_WINDOW.as_secs_f64(), MAX_WINDOW.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -301,17 +307,11 @@ mod tests {
     #[test]
     fn windows_fill_the_time_and_stay_within_bounds() {
         let second = Duration::from_secs(1);
-        let fitting = |round, items, left, rounds| {
-            let fitting = FittingWindow {
-                works: 3,
-                round,
-                items,
-            };
-            fitting.fitting(left, rounds)
-        };
+        let milliseconds = |window: Duration| (window.as_secs_f64() * 1e3).round();
+        let fitting = |round, items, left, wanted| fitting_window(3, round, items, left, wanted);
         // 16 pairs, 10 rounds, 8.5 ms a visit of which 1 ms is not counting: 3 s leave 17.8 ms, 4.5 ms each.
         let window = fitting(Duration::from_micros(136_000), 16, second * 3, 10);
-        assert_eq!((window.as_secs_f64() * 1e3).round(), 4.0);
+        assert_eq!(milliseconds(window), 4.0);
         assert_eq!(fitting(second, 16, second, 10), MIN_WINDOW);
         assert_eq!(fitting(second / 100, 1, second * 100, 10), MAX_WINDOW);
         assert_eq!(fitting(Duration::ZERO, 0, Duration::ZERO, 0), MIN_WINDOW);

@@ -13,12 +13,12 @@ use serde_json::json;
 
 use super::{LoadedCurve, LoadedLatency, LoadedPoint};
 use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
-use crate::bandwidth::{FittingWindow, Streams, Work};
-use crate::conditions::{self, Ticks};
+use crate::bandwidth::{MIN_WINDOW, Streams, Work};
+use crate::conditions::Ticks;
 use crate::node_buffers::Buffer;
 use crate::node_selection::{SkippedPair, Source};
 use crate::options::ProbeError;
-use crate::sampling::{self, Amount, Declared, Measured, SEED, Samples};
+use crate::sampling::{self, Declared, Measured, SEED, Samples};
 use crate::warning::Warning;
 
 /// Steps after each line, by the load; `None` for no reader at all. A step takes a nanosecond or two.
@@ -63,29 +63,20 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<LoadedLatency>
     let start = Instant::now();
     let ticks = Ticks::now();
     let mut run = Run::new(streams)?;
+    let amount = run.streams.amount(run.nodes.len() * LOADS.len());
     let options = run.streams.options;
-    let amount = Amount {
-        items: run.nodes.len() * LOADS.len(),
-        max_samples: FittingWindow::max_samples(options),
-        deadline: run.streams.deadline,
-        is_spread: options.is_spread,
-    };
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
     let curves = run.curves(&samples);
+    let mut warnings = run.streams.warnings(&ticks);
+    let points = curves.iter().flat_map(|curve| &curve.points);
+    warnings.extend(samples.warnings(points.map(|it| it.latency_ns.samples.as_slice())));
+    let recording = run.recording(&samples, &warnings);
     let Streams {
         machine,
-        sources,
         size,
         buffers,
         ..
     } = &run.streams;
-    let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
-    warnings.extend(conditions::governor(machine));
-    let cpus = sources.iter().flat_map(|source| source.all.clone());
-    warnings.extend(Ticks::now().warnings_since(&ticks, cpus));
-    let points = curves.iter().flat_map(|curve| &curve.points);
-    warnings.extend(samples.warnings(points.map(|it| it.latency_ns.samples.as_slice())));
-    let recording = run.recording(&samples, &warnings);
     let answer = LoadedLatency {
         curves,
         skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
@@ -158,7 +149,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             streams,
             nodes,
-            window: FittingWindow::FIRST,
+            window: MIN_WINDOW,
             skipped,
         })
     }
@@ -174,19 +165,16 @@ impl<'a> Run<'a> {
         };
         let (chain, rest) = halves(&mut self.streams.buffers.buffers[node.buffer]);
         let (chase, read) = ([Work::Chase], [Work::ReadPausing(load.unwrap_or(0).into())]);
-        let mut positions = node.positions.iter_mut();
-        let mut all: Vec<Worker<'_>> = (positions.next())
-            .map(|at| Worker {
-                cpu: node.source.cpu,
-                words: chain,
-                at,
-                works: &chase,
-            })
-            .into_iter()
-            .collect();
+        let (own, others) = node.positions.split_at_mut(1);
+        let mut all = vec![Worker {
+            cpu: node.source.cpu,
+            words: chain,
+            at: &mut own[0],
+            works: &chase,
+        }];
         if load.is_some() {
             let parts = workers::parts(rest, node.readers.len())?;
-            let readers = node.readers.iter().zip(parts).zip(positions);
+            let readers = node.readers.iter().zip(parts).zip(others);
             all.extend(readers.map(|((&cpu, words), at)| Worker {
                 cpu,
                 words,
@@ -203,16 +191,6 @@ impl<'a> Run<'a> {
     }
 
     fn recording(&self, samples: &Samples<Sample>, warnings: &[Warning]) -> Recording {
-        let Streams {
-            options,
-            size,
-            buffers,
-            threads,
-            ..
-        } = &self.streams;
-        let mut parameters =
-            sampling::buffer_parameters(size.buffer_bytes, buffers.page_kind, options);
-        parameters["threads"] = json!(threads);
         let cell = |node: &Node<'_>, load: Option<u32>| {
             let cell = Cell::new().with("node", node.source.node.0);
             match load {
@@ -228,7 +206,7 @@ impl<'a> Run<'a> {
         let declared = Declared {
             experiment: "loaded",
             title: format!("loaded memory latency, {nodes}"),
-            parameters,
+            parameters: self.streams.parameters(),
             metrics: vec![
                 Metric::real(LATENCY, "ns", Better::Lower).primary(),
                 Metric::real(BANDWIDTH, "B/s", Better::Higher),
@@ -315,11 +293,6 @@ impl sampler::Source for Run<'_> {
     }
 
     fn warmed_up(&mut self, took: Duration, items: usize, left: Option<Duration>) {
-        let fitting = FittingWindow {
-            works: 1,
-            round: took,
-            items,
-        };
-        self.window = fitting.window(left.unwrap_or_default(), self.streams.options);
+        self.window = self.streams.window(1, took, items, left);
     }
 }
