@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::config::{Config, LINE_BYTES};
 use cache::Cache;
-use channel::{BANKS_PS, Channel};
+use channel::{BANKS_PS, Channel, Links};
 use lines::{Lines, LinesError};
 use memory::{Memory, Spot};
 use ownership::{Accessor, Cost, Word};
@@ -83,8 +83,7 @@ pub struct Model {
     devices: BTreeMap<(u32, u32), u32>,
     /// By the memory's position.
     channels: Vec<Option<Channel>>,
-    /// What carries lines to a package from another, or to a node from another where there are no packages.
-    links: BTreeMap<(u32, u32), Channel>,
+    links: Links,
     stream_thousandths: u64,
     stores: Stores,
 }
@@ -126,16 +125,7 @@ impl Model {
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
         let channels = memory.nodes().iter();
         let channel = |&ps: &u32| Channel::new(ps.into(), BANKS_PS);
-        let packages = &config.packages;
-        let ends: BTreeSet<u32> = match packages.is_empty() {
-            true => nodes.iter().chain(memory.nodes()).copied().collect(),
-            false => packages.values().copied().collect(),
-        };
-        let pairs = ends
-            .iter()
-            .flat_map(|to| ends.iter().map(|from| (*to, *from)));
-        let pairs = pairs.filter(|(to, from)| to != from);
-        let link = |pair| Some((pair, Channel::new(config.link?.into(), 0)));
+        let all_nodes: BTreeSet<u32> = nodes.iter().chain(memory.nodes()).copied().collect();
         Ok(Self {
             caches: cache_nodes
                 .iter()
@@ -148,12 +138,12 @@ impl Model {
             transfer_same_ps: ps(config.transfer.same_cache),
             transfers_other: cache_nodes.iter().map(transfers).collect(),
             transfer_home_ps: ps(config.transfer_home),
-            packages: packages.clone(),
+            packages: config.packages.clone(),
             devices: config.devices.clone(),
             channels: channels
                 .map(|node| config.bandwidth.get(node).map(channel))
                 .collect(),
-            links: pairs.filter_map(link).collect(),
+            links: Links::new(config.link, &all_nodes, &config.packages),
             stream_thousandths: config.stream_thousandths.into(),
             stores: Stores::new(config.time.map_or(0, |time| time.window_ps)),
             places,
@@ -252,16 +242,6 @@ impl Model {
         package(one).is_some_and(|it| package(other).is_some_and(|other| it != other))
     }
 
-    /// What carries lines to a node from another. Nodes of one package need none, and of a node whose package alone is unknown it is not
-    /// known what it is behind.
-    fn link(&self, to: u32, from: u32) -> Option<&Channel> {
-        let end = |node| match self.packages.is_empty() {
-            true => Some(node),
-            false => self.packages.get(&node).copied(),
-        };
-        self.links.get(&(end(to)?, end(from)?))
-    }
-
     /// What an access takes that costs this, for a line at a spot. Where time is simulated, `now_ps` is the vCPU's: memory and links
     /// are busy for some time with each line.
     pub fn price(
@@ -276,11 +256,12 @@ impl Model {
             (Some(channel), Some(now_ps)) => channel.carry(place.vcpu, now_ps),
             _ => 0,
         };
-        let link = |from| self.link(place.node_number, from);
+        let link = |from| self.links.between(place.node_number, from);
         if let Some(memory) = touched.written_back {
             // The vCPU does not wait for it.
             carry(self.channels[memory].as_ref());
-            carry(self.link(self.memory.nodes()[memory], place.node_number));
+            let node = self.memory.nodes()[memory];
+            carry(self.links.between(node, place.node_number));
         }
         let plain = |ps| Price {
             ps,

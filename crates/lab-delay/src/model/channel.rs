@@ -14,6 +14,7 @@
 //! memory latency checker shows it (v3.5, two Xeon Silver 4110, 136 GB/s, 82 ns without load, published in Intel's community): 13 ns
 //! at 31 % of the bandwidth, 17 ns at half, 42 ns at 97 %. A vCPU does not wait for banks that only itself has used.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Picoseconds of a slot: some 40 lines of 20 GB/s.
@@ -117,5 +118,47 @@ impl Channel {
             busy_ps,
         };
         word.store(slot.word(), Relaxed);
+    }
+}
+
+/// What carries lines between nodes: from each package to each other one, and from node to node where no packages are known.
+#[derive(Debug)]
+pub struct Links {
+    channels: Vec<Channel>,
+    /// The position of the channel by the nodes it carries to and from.
+    between: BTreeMap<(u32, u32), usize>,
+}
+
+impl Links {
+    /// Links that a line occupies for so long; none without that. Nodes of one package need none, and of a node whose package alone is
+    /// unknown it is not known what it is behind.
+    pub fn new(line_ps: Option<u32>, nodes: &BTreeSet<u32>, packages: &BTreeMap<u32, u32>) -> Self {
+        let end = |node: &u32| match packages.is_empty() {
+            true => Some(*node),
+            false => packages.get(node).copied(),
+        };
+        let (mut channels, mut numbers) = (Vec::new(), BTreeMap::new());
+        let mut number = |(&to, &from): (&u32, &u32)| {
+            let (ends, line_ps) = ((end(&to)?, end(&from)?), line_ps?);
+            if ends.0 == ends.1 {
+                return None;
+            }
+            let number = *numbers.entry(ends).or_insert_with(|| {
+                channels.push(Channel::new(line_ps.into(), 0));
+                channels.len() - 1
+            });
+            Some(((to, from), number))
+        };
+        let pairs = nodes
+            .iter()
+            .flat_map(|to| nodes.iter().map(move |from| (to, from)));
+        let between = pairs.filter_map(&mut number).collect();
+        Self { channels, between }
+    }
+
+    /// What carries lines to a node from another.
+    pub fn between(&self, to: u32, from: u32) -> Option<&Channel> {
+        let number = self.between.get(&(to, from))?;
+        self.channels.get(*number)
     }
 }
