@@ -93,8 +93,7 @@ pub fn setup(
     }
     config.push('\n');
     if let Some(time) = &mut setup.time {
-        let has_threads = design.hardware.topology.threads > 1;
-        let chosen = || window_ns(asked.as_ref().map(Asked::transfer), has_threads);
+        let chosen = || window_ns(design, asked.as_ref().map(Asked::transfer));
         let window_ns = *time.window_ns.get_or_insert_with(chosen);
         let own = design.timing.as_ref().and_then(|it| it.instruction_ps);
         let speed = *time
@@ -131,17 +130,13 @@ pub fn setup(
 
 /// How far a vCPU may be ahead of another, where that is not asked for: a vCPU that waits for a line of another sees it so much too
 /// late at most.
-fn window_ns(transfer: Option<LineDelay>, has_threads: bool) -> u32 {
+fn window_ns(design: &Design, transfer: Option<LineDelay>) -> u32 {
     /// Shorter than what programs wait for each other where lines cost nothing, such as a held lock.
     const LONGEST: u32 = 200;
     let all = transfer.iter().flat_map(|transfer| {
-        let of_core = transfer.same_core_ns.filter(|_| has_threads);
         let by_distance = transfer.by_distance.iter().map(|it| it.ns);
-        transfer
-            .by_class()
-            .into_iter()
-            .chain(of_core)
-            .chain(by_distance)
+        let by_class = transfer.by_class().into_iter().chain(by_distance);
+        by_class.chain(within_core_ns(design, transfer))
     });
     let shortest = all.filter(|ns| *ns > 0).min();
     shortest.map_or(LONGEST, |ns| (ns / 2).clamp(1, LONGEST))
@@ -172,13 +167,9 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     }
     let [cache, same, other] = delays.transfer.by_class();
     let _ = writeln!(text, "transfer {cache} {same} {other}");
-    let topology = &design.hardware.topology;
-    if let Some(ns) = delays
-        .transfer
-        .same_core_ns
-        .filter(|_| topology.threads > 1)
-    {
-        let cores = (0..design.cpu_nodes.len()).map(|cpu| cpu / topology.threads);
+    if let Some(ns) = within_core_ns(design, &delays.transfer) {
+        let threads = design.hardware.topology.threads;
+        let cores = (0..design.cpu_nodes.len()).map(|cpu| cpu / threads);
         let cores: Vec<String> = cores.map(|core| core.to_string()).collect();
         let _ = writeln!(text, "transfer_core {ns} {}", cores.join(" "));
     }
@@ -192,6 +183,12 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
         let _ = writeln!(text, "package {} {package}", node.0);
     }
     write_bandwidth(text, delays);
+}
+
+/// What a line takes within a core, where the guest has cores of several threads.
+fn within_core_ns(design: &Design, transfer: &LineDelay) -> Option<u32> {
+    let has_threads = design.hardware.topology.threads > 1;
+    transfer.same_core_ns.filter(|_| has_threads)
 }
 
 /// The package of each node with CPUs; none where they are unknown, or all nodes are of one.

@@ -29,13 +29,8 @@ pub(super) fn caches(machine: &Machine, cpus: &[VirtualCpu]) -> Option<Vec<usize
 
 /// The package of each CPU of the guest, in the order in which they come; `None` where one has none.
 pub(super) fn packages(machine: &Machine, cpus: &[VirtualCpu]) -> Option<Vec<usize>> {
-    let described = |cpu: &VirtualCpu| machine.cpu(cpu.described);
-    let is_known = |cpu: &Cpu| {
-        let is_numbered = cpu.package.is_some_and(|package| package >= 0);
-        is_numbered || cpu.package_leader.is_some()
-    };
-    let packages = cpus.iter().map(|cpu| package(machine, cpu)).collect();
-    (cpus.iter().all(|cpu| described(cpu).is_some_and(is_known))).then(|| numbered(packages))
+    let known: Option<Vec<Package>> = cpus.iter().map(|cpu| known_package(machine, cpu)).collect();
+    Some(numbered(known?))
 }
 
 /// Equal items have the same number, counted from 0 in the order in which they come.
@@ -155,19 +150,14 @@ pub(super) fn topology(
 type Package = (i64, u32);
 
 fn package(machine: &Machine, cpu: &VirtualCpu) -> Package {
-    let described = machine.cpu(cpu.described);
-    match described
-        .and_then(|cpu| cpu.package)
-        .filter(|&package| package >= 0)
-    {
-        Some(package) => (package, u32::MAX),
-        None => (
-            -1,
-            described
-                .and_then(|cpu| cpu.package_leader)
-                .map_or(cpu.node.0, |leader| leader.0),
-        ),
-    }
+    known_package(machine, cpu).unwrap_or((-1, cpu.node.0))
+}
+
+fn known_package(machine: &Machine, cpu: &VirtualCpu) -> Option<Package> {
+    let described = machine.cpu(cpu.described)?;
+    let number = described.package.filter(|&package| package >= 0);
+    let leader = || Some((-1, described.package_leader?.0));
+    number.map(|package| (package, u32::MAX)).or_else(leader)
 }
 
 /// How many threads a core has, where cores are neighbours of equal number on one node; 1 otherwise.
