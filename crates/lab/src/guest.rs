@@ -309,10 +309,12 @@ impl Guest {
         }
     }
 
-    /// What a guest that hangs shows: its vCPUs, and what it said last.
+    /// Ends a guest that does not get on. What it shows: its vCPUs, and what it said last.
     fn last_state(&mut self) -> String {
         self.monitor.set_patience(Duration::from_millis(500));
         let vcpus = health::described(&mut self.monitor, self.arch, self.vcpus);
+        self.kill();
+        self.console.drain();
         vcpus + &boot::last_words(&self.console, &self.qemu_said)
     }
 }

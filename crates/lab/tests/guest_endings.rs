@@ -215,15 +215,16 @@ fn a_command_that_does_not_end_is_given_its_time() {
         prepared.request.command_timeout = Some(*limit);
         said_until(&prepared, *limit)
     });
-    let mut outputs = outputs.inspect(|output| assert!("begun\n".starts_with(output.as_str())));
+    let mut outputs =
+        outputs.inspect(|(output, _)| assert!("begun\n".starts_with(output.as_str())));
     assert!(
-        outputs.any(|output| output == "begun\n"),
-        "what it said before is not lost"
+        outputs.any(|(output, is_described)| output == "begun\n" && is_described),
+        "what it said before is not lost, and what it waits for is said"
     );
 }
 
-/// What a command says that is ended after this time.
-fn said_until(prepared: &PreparedGuest, limit: Duration) -> String {
+/// What a command says that is ended after this time, and whether the error says what it waits for.
+fn said_until(prepared: &PreparedGuest, limit: Duration) -> (String, bool) {
     let mut guest = boot(prepared);
     let mut output = Vec::new();
     let streams = Streams {
@@ -231,16 +232,23 @@ fn said_until(prepared: &PreparedGuest, limit: Duration) -> String {
         output: Box::new(&mut output),
         errors: Box::new(std::io::sink()),
     };
-    match guest.exec(
+    let is_described = match guest.exec(
         &Exec::new(&["sh", "-c", "echo begun; sleep 600"]),
         streams,
         &Signals::none(),
     ) {
-        Err(LabError::OutOfTime { limit: given, .. }) => assert_eq!(given, limit),
+        Err(LabError::OutOfTime {
+            limit: given,
+            console,
+        }) => {
+            assert_eq!(given, limit);
+            println!("{console}");
+            console.contains("(sleep) S waits in hrtimer_nanosleep")
+        }
         other => panic!("{other:?}"),
-    }
+    };
     wait_until("QEMU is still there", || {
         qemus_of(std::process::id()).is_empty()
     });
-    String::from_utf8(output).expect("text")
+    (String::from_utf8(output).expect("text"), is_described)
 }

@@ -3,7 +3,7 @@
 #
 #   port           what goes through it
 #   nearfar.run    from the host: "run ID INPUT TERMINAL SCRIPT", one line a command
-#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT", "ping NUMBER [timers]"
+#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT", "ping NUMBER [timers|tasks]"
 #                  to the host: "ready", "started ID GROUP", "exit ID CODE", "ask ID WORDS", "pong NUMBER"
 #   nearfar.in     from the host: "open", "data BYTES" followed by so many bytes, "end"
 #   nearfar.out, nearfar.err     to the host: the command's bytes, between two marks
@@ -29,10 +29,23 @@ feed() {
 }
 feed < "$INPUT" &
 
-pong() { # with a second word, once a process has slept on each CPU
-	[ -z "$2" ] || for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
-		taskset -c "${cpu##*cpu}" usleep 1000 2> /dev/null
-	done
+pong() {
+	case $2 in
+	timers) # once a process has slept on each CPU
+		for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+			taskset -c "${cpu##*cpu}" usleep 1000 2> /dev/null
+		done
+		;;
+	tasks) # once the console says what each process waits for; kernel threads have no command line
+		for process in /proc/[0-9]*; do
+			words=
+			read -r words 2> /dev/null < "$process/cmdline"
+			[ -n "$words" ] || continue
+			read -r stat 2> /dev/null < "$process/stat" && read -r waits 2> /dev/null < "$process/wchan"
+			echo "process ${stat%% [0-9-]*} waits in $waits" > /dev/console
+		done
+		;;
+	esac
 	echo "pong $1" > pipe/link
 }
 

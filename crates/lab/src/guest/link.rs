@@ -78,6 +78,16 @@ impl Message {
     }
 }
 
+/// What the agent does before a pong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum First {
+    Nothing,
+    /// Has a process sleep on each CPU.
+    Timers,
+    /// Prints on the console what each process waits for.
+    Tasks,
+}
+
 /// The link, our end.
 #[derive(Debug)]
 pub struct Link {
@@ -130,6 +140,11 @@ impl Link {
         self.heard.pop_front()
     }
 
+    /// Whether this is among what was heard, all of which is dropped.
+    pub fn heard(&mut self, message: &Message) -> bool {
+        self.heard.drain(..).any(|heard| heard == *message)
+    }
+
     /// Passes a signal to a process group of the guest.
     pub fn signal(&mut self, name: &str, group: u32) -> io::Result<()> {
         self.say(&format!("kill {name} {group}"))
@@ -140,10 +155,14 @@ impl Link {
         self.say(&format!("size {rows} {columns}"))
     }
 
-    /// Asks the agent for a sign of life; with `timers`, once a process has slept on each CPU.
-    pub fn ping(&mut self, number: u64, timers: bool) -> io::Result<()> {
-        let timers = if timers { " timers" } else { "" };
-        self.say(&format!("ping {number}{timers}"))
+    /// Asks the agent for a sign of life, once it has done this.
+    pub fn ping(&mut self, number: u64, first: First) -> io::Result<()> {
+        let first = match first {
+            First::Nothing => "",
+            First::Timers => " timers",
+            First::Tasks => " tasks",
+        };
+        self.say(&format!("ping {number}{first}"))
     }
 
     /// Answers a question.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::Message;
+use super::link::{First, Message};
 use super::marks::Cut;
 use super::pump::{self, Input, Streams};
 use super::script::Exec;
@@ -174,6 +174,7 @@ impl Guest {
                 .command_timeout
                 .filter(|_| left == Some(Duration::ZERO))
             {
+                self.ask_for_tasks();
                 return Err(LabError::OutOfTime {
                     limit,
                     console: self.last_state(),
@@ -211,6 +212,24 @@ impl Guest {
             if signalled {
                 self.pass_all(signals, &mut progress)?;
             }
+        }
+    }
+
+    /// Has the agent print on the console what each process waits for, if it answers.
+    fn ask_for_tasks(&mut self) {
+        /// A number that no other ping has.
+        const NUMBER: u64 = u64::MAX;
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
+        let mut is_open = self.link.ping(NUMBER, First::Tasks).is_ok();
+        while is_open && !self.link.heard(&Message::Pong { number: NUMBER }) {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut waiting = [PollFd::from_borrowed_fd(
+                self.link.descriptor(),
+                PollFlags::IN,
+            )];
+            let has = poll(&mut waiting, Timespec::try_from(left).ok().as_ref());
+            is_open = matches!(has, Ok(1..)) && self.link.read();
         }
     }
 

@@ -6,8 +6,9 @@
 //!                                                   used hardly any CPU time: the guest hangs
 //! ```
 //!
-//! An emulated vCPU sometimes loses its timer. Where the kernel has complained of a CPU since the last ping, the pong waits until a process
-//! has slept on each CPU. This needs the timer of each, and sets it again on a CPU that lost it: the guest goes on or counts as hanging.
+//! An emulated vCPU sometimes loses its timer. Where the kernel has complained of a CPU since the last ping, or the guest was idle for 10 s
+//! (perhaps all that it does waits for that timer), the pong waits until a process has slept on each CPU. This needs the timer of each, and
+//! sets it again on a CPU that lost it: the guest goes on or counts as hanging.
 //!
 //! A guest that is busy may take long to answer, and a QEMU that gets no CPU time (stopped, frozen, swapped out) cannot. A guest that is
 //! idle in a QEMU that answers does so at once.
@@ -20,7 +21,7 @@ use serde_json::json;
 
 use super::console::Console;
 use super::health::{self, HangSign, StuckVcpu};
-use super::link::Link;
+use super::link::{First, Link};
 use super::progress::{MAX_IDLE_CPU_SECONDS, cpu_seconds};
 use super::qmp::Monitor;
 use crate::arch::Arch;
@@ -51,6 +52,8 @@ pub struct Watch {
     cpu_seconds_then: f64,
     /// The kernel's last complaint before the last ping.
     complaint: Option<String>,
+    /// Since when the guest has been idle, and QEMU's CPU time then.
+    idle: (Instant, f64),
 }
 
 impl Watch {
@@ -68,6 +71,7 @@ impl Watch {
             silent_since: now,
             cpu_seconds_then: 0.0,
             complaint: health::complaint(console),
+            idle: (now, 0.0),
         }
     }
 
@@ -115,7 +119,12 @@ impl Watch {
             self.ping += 1;
             (self.silent_since, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
             let complaint = health::complaint(console);
-            link.ping(self.ping, complaint != self.complaint)?;
+            let is_idle = self.is_idle(self.silent_since, cpu_seconds);
+            let first = match is_idle || complaint != self.complaint {
+                true => First::Timers,
+                false => First::Nothing,
+            };
+            link.ping(self.ping, first)?;
             self.complaint = complaint;
             return Ok(None);
         }
@@ -143,6 +152,16 @@ impl Watch {
             self.stuck.insert(vcpu.number, (vcpu.in_service, looks));
         }
         problem
+    }
+
+    /// Whether QEMU has used hardly any CPU time for [`MAX_SILENCE`]; true once for each such stretch.
+    fn is_idle(&mut self, now: Instant, cpu_seconds: f64) -> bool {
+        let is_busy = cpu_seconds - self.idle.1 > MAX_IDLE_CPU_SECONDS;
+        let is_idle = !is_busy && now.duration_since(self.idle.0) >= MAX_SILENCE;
+        if is_busy || is_idle {
+            self.idle = (now, cpu_seconds);
+        }
+        is_idle
     }
 
     fn silence(&mut self, silent: Duration, used: f64) -> Option<HangSign> {
@@ -207,5 +226,26 @@ mod tests {
         assert_eq!(watch.silence(Duration::from_secs(9), 0.0), None);
         assert_eq!(watch.silence(Duration::from_secs(11), 5.0), None);
         assert!(watch.silence(Duration::from_secs(11), 0.1).is_some());
+    }
+
+    #[test]
+    fn a_guest_is_idle_once_for_each_ten_seconds_without_work() {
+        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4, &Console::default());
+        let begun = watch.idle.0;
+        let mut is_idle = |s, used| watch.is_idle(begun + Duration::from_secs(s), used);
+        // Work until 4 s, then none.
+        let looks = [
+            (2, 2.0),
+            (4, 4.0),
+            (6, 4.1),
+            (12, 4.4),
+            (14, 4.5),
+            (16, 4.6),
+            (24, 4.9),
+        ];
+        assert_eq!(
+            looks.map(|(s, used)| is_idle(s, used)),
+            [false, false, false, false, true, false, true]
+        );
     }
 }
