@@ -217,12 +217,11 @@ fn write_bandwidth(text: &mut String, delays: &Delays) {
         let _ = writeln!(text, "link {}", line_ps(mb));
     }
     let near = delays.pairs.iter().filter(|pair| pair.is_local());
-    if let Some((mb, near)) = limits
-        .stream_mb_per_s
-        .zip(near.map(|pair| pair.delay_ns).min())
-    {
-        // As many lines at once as give this bandwidth at the latency of near memory (Little's law).
-        let thousandths = u64::from(mb) * u64::from(near) / LINE_BYTES;
+    let near: Vec<u64> = near.map(|pair| pair.delay_ns.into()).collect();
+    if let Some(mb) = limits.stream_mb_per_s.filter(|_| !near.is_empty()) {
+        // As many lines at once as give this bandwidth at the latency of near memory (Little's law); the nodes' differ a little.
+        let sum = near.iter().sum::<u64>();
+        let thousandths = u64::from(mb) * sum / (LINE_BYTES * near.len() as u64);
         let _ = writeln!(text, "stream {}", thousandths.clamp(1000, 1_000_000));
     }
 }

@@ -8,11 +8,11 @@ use nearfar_loops::vectors::{copy, read, read_pausing, write};
 
 use super::Traffic;
 
-/// Words done between two looks at the clock: 64 KiB.
-pub(super) const BLOCK_WORDS: usize = 8192;
+/// Words done at once: 256 KiB, so that what a thread does in between hardly counts.
+pub(super) const BLOCK_WORDS: usize = 32_768;
 /// The same where a thread pauses after each line.
 const PAUSING_WORDS: usize = 512;
-/// Loads of a chase between two looks at the clock.
+/// Loads of a chase at once.
 const CHASE_LOADS: u64 = 256;
 
 /// What a thread does.

@@ -22,7 +22,7 @@ cpus = ["0-1", "2-3", "4-5", "6-7"]
 [timing]
 latency = [[80, 140], [140, 80]]
 cache = "1M/16/20"
-transfer = "25/90/190"
+transfer = "50/90/190"
 bandwidth = 20
 link = 10
 stream = 12
@@ -33,7 +33,8 @@ sources = ["a machine of this test"]
 const MEASURE: &str = "latency='bench latency --from 0 --no-store --format json';
     $0 $latency --what latency --what transfer --all-cpus --buffer 64M --samples 7 --budget 2 && \
      $0 $latency --what bandwidth --samples 1 --budget 0.1 && \
-     $0 snapshot --with-timing=1 --no-tasks -o /results/machine.nearfar";
+     $0 $latency --what bandwidth --samples 1 --budget 0.1 --threads 1 --to 0 && \
+     $0 snapshot --with-timing=0.3 --no-tasks -o /results/machine.nearfar";
 const MEASURE_AGAIN: &str =
     "$0 bench latency --from 0 --no-store --format json --what latency --samples 7 --budget 1";
 
@@ -64,12 +65,12 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
         answers.collect::<Result<_, _>>().unwrap()
     };
     let answers = measured(&file, MEASURE);
-    let [first, second] = &answers[..] else {
+    let [first, second, one] = &answers[..] else {
         panic!("{answers:?}");
     };
     // Fast instructions, so that what is measured is memory.
     assert_eq!(first["emulation"]["simulated_time"]["instruction_ps"], 100);
-    assert_eq!(first["emulation"]["simulated_time"]["window_ns"], 12);
+    assert_eq!(first["emulation"]["simulated_time"]["window_ns"], 25);
 
     for pair in first["latency"]["pairs"].as_array().unwrap() {
         let expected = match pair["memory_node"] == 0 {
@@ -84,7 +85,7 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
         let cpu = |key: &str| pair[key].as_u64().unwrap();
         let (one, other) = (cpu("first"), cpu("second"));
         let one_way_ns = match (one / 2 == other / 2, one / 4 == other / 4) {
-            (true, _) => 25.0,
+            (true, _) => 50.0,
             (false, true) => 90.0,
             (false, false) => 190.0,
         };
@@ -104,6 +105,12 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
         println!("{} {expected} GB/s: {gb}", pair["traffic"]);
         assert!((gb / expected - 1.0).abs() < 0.05, "{pair}");
     }
+
+    let pairs = one["bandwidth"]["pairs"].as_array().unwrap();
+    let read = pairs.iter().find(|pair| pair["traffic"] == "read").unwrap();
+    let gb = median(read, "bytes_per_s") / 1e9;
+    println!("one CPU 12 GB/s: {gb}");
+    assert!((gb / 12.0 - 1.0).abs() < 0.05, "{read}");
 
     // A guest of the guest's snapshot is as fast as the guest.
     let again = measured(&folder.path().join("machine.nearfar"), MEASURE_AGAIN);
