@@ -15,7 +15,7 @@ fn python() -> PathBuf {
 /// A dataset of four hosts, all of them this machine, with a run of latencies each.
 fn dataset(sandbox: &Sandbox) {
     let run = "fleet run --engine local --hosts n[1-4] --at-once 1 --results out --label night -- bench latency --buffer 4M --what latency \
-               --samples 6 --format json";
+               --samples 6 --budget 2 --format json";
     sandbox.nearfar(run.split(' ')).run().succeeded();
     let collect = "fleet collect out --dataset fleet --format json";
     let answer: Value = sandbox.nearfar(collect.split(' ')).json();

@@ -154,7 +154,11 @@ impl Guests {
         assert_eq!(summary["answered"], json!(["n2", "n3", "n4"]));
         let lost = fleets::reasons(&summary["lost"]);
         assert_eq!(lost.len(), 1, "{lost:?}");
-        assert_eq!(lost["n1"], "its node failed during the job");
+        // With what it said last, if it had the time.
+        assert!(
+            lost["n1"].starts_with("its node failed during the job"),
+            "{lost:?}"
+        );
         for none in ["failed", "not_asked"] {
             assert_eq!(summary[none], json!([]));
         }

@@ -139,16 +139,16 @@ const COMPLAINTS: [&str; 6] = [
 ];
 
 #[test]
-fn an_idle_hour_takes_no_hour_and_the_kernel_has_no_complaint() {
+fn fifteen_idle_minutes_take_a_fraction_and_the_kernel_has_no_complaint() {
     if guests::skipped_in_simulated_time() {
         return;
     }
     let options = [OPTIONS[0], OPTIONS[1], "--time", "simulated,idle=jump"];
     // What it said while it booted, in the time of a host that may be busy, is not judged.
-    let script = "dmesg -c >/dev/null; sleep 3600; cut -d ' ' -f 1 /proc/uptime; dmesg";
+    let script = "dmesg -c >/dev/null; sleep 900; cut -d ' ' -f 1 /proc/uptime; dmesg";
     let text = guests::script("two-node", &options, script);
     let uptime_s: f64 = text.lines().next().unwrap().parse().unwrap();
-    assert!(uptime_s > 3600.0, "{uptime_s}");
+    assert!(uptime_s > 900.0, "{uptime_s}");
     for complaint in COMPLAINTS {
         assert!(!text.contains(complaint), "{complaint}");
     }
