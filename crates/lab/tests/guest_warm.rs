@@ -217,10 +217,10 @@ fn a_guest_at_work_does_not_count_as_hanging_and_one_that_hangs_is_noticed_at_on
     own.prepared.request.command_timeout = Some(Duration::from_secs(300));
     let mut guest = own.start(Start::Save);
     // More loops than CPUs, of the highest priority that is not real-time.
-    let loops = "for i in 1 2 3 4 5 6; do nice -n -20 timeout 14 sh -c 'while :; do :; done' & done; wait; echo done";
+    let loops = "for i in 1 2 3 4 5 6; do nice -n -20 timeout 12 sh -c 'while :; do :; done' & done; wait; echo done";
     assert_eq!(said(&mut guest, loops), "done");
     thread::sleep(Duration::from_millis(10));
-    assert_eq!(said(&mut guest, "sleep 13; echo done"), "done");
+    assert_eq!(said(&mut guest, "sleep 12; echo done"), "done");
 
     // A kernel that complains has its timers looked at: a process for each of four CPUs and one that starts them,
     // within seconds: on a busy host not within one.

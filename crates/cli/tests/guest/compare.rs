@@ -13,13 +13,13 @@ use crate::guests::NEARFAR;
 /// What a far access takes, in nanoseconds, and 5 % more.
 const FAR_NS: u32 = 200;
 const SLOWER_NS: u32 = 210;
-/// Runs of each guest, in turns.
+/// Runs in each guest.
 const RUNS: u32 = 3;
 
 /// Options of a comparison that fails on a regression.
 const FAILS: &str = "--across emulation --fail-on regression=2%";
 
-/// The store of a run in a guest in which far memory takes this long.
+/// The store of the runs in a guest in which far memory takes this long.
 fn measured(directory: &Path, label: &str, far_ns: u32) -> PathBuf {
     let results = directory.join(label);
     std::fs::create_dir(&results).unwrap();
@@ -33,15 +33,12 @@ fn measured(directory: &Path, label: &str, far_ns: u32) -> PathBuf {
         "--results",
         results.to_str().unwrap(),
     ];
-    let mut command = guests::lab_run("two-node", &[&options[..], &guests::IN_TIME].concat());
-    command.args([NEARFAR, "bench", "latency", "--what", "latency"]);
-    command.args(["--from", "0", "--buffer", "4M"]);
     // A timer interrupt hits one sample of 80 and makes it half as long again: so many that no median is hit.
-    command.args(["--samples", "15", "--budget", "1"]);
-    command.args(["--label", label, "--store", "/results/runs.db"]);
-    let output = guests::output(&mut command);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
+    let script = format!(
+        "for run in $(seq {RUNS}); do $0 bench latency --what latency --from 0 --buffer 4M --samples 15 --budget 1 \
+         --label {label} --store /tmp/runs.db || exit; done; cp /tmp/runs.db /results"
+    );
+    guests::script("two-node", &options, &script);
     results.join("runs.db")
 }
 
@@ -80,13 +77,11 @@ fn five_percent_are_found_between_guests_and_nothing_is_between_equal_ones() {
     }
     let directory = tempfile::tempdir().unwrap();
     let guests = [("before", FAR_NS), ("equal", FAR_NS), ("after", SLOWER_NS)];
-    let mut runs = guests.map(|_| Vec::new());
-    for number in 1..=RUNS {
-        for (runs, (name, far_ns)) in runs.iter_mut().zip(guests) {
-            let store = measured(directory.path(), &format!("{name}-{number}"), far_ns);
-            runs.push(format!("{}:1", store.display()));
-        }
-    }
+    let runs = guests.map(|(name, far_ns)| {
+        let store = measured(directory.path(), name, far_ns);
+        let run = |number| format!("{}:{number}", store.display());
+        (1..=RUNS).map(run).collect::<Vec<_>>()
+    });
     // How much slower far memory is, is not judged from one run a side: too few for that.
     let [before, equal, after] = [&runs[0][0], &runs[1][0], &runs[2][0]];
     let (code, text, _) = compared([before, equal], "");

@@ -52,9 +52,10 @@ const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep 
 
 /// A disk, and then a partition of it (2 MiB from the first on, in a table of DOS), that are swap space are not written to, also where they are named again.
 const SWAP: &str = "D=/dev/nvme0n1; dd if=/dev/zero of=$D bs=1M count=1 2>/dev/null; \
-                    refused() { S=$(head -c 4M $1 | cksum); $NEARFAR bench io --device $1 --factor pattern=randwrite --samples 1 \
+                    content() { dd if=$1 bs=1M count=4 iflag=direct 2>/dev/null | cksum; }; \
+                    refused() { S=$(content $1); $NEARFAR bench io --device $1 --factor pattern=randwrite --samples 1 \
                     --seconds 0.2 --ramp-seconds 0 --no-store --factor cpu_node=0 --destroy $1 2>&1 | grep -e swap -e never; \
-                    sync; echo 3 > /proc/sys/vm/drop_caches; [ \"$S\" = \"$(head -c 4M $1 | cksum)\" ] && echo $1 unchanged; }; \
+                    [ \"${S%% 0}\" = \"$(content $1)\" ] && echo $1 unchanged; }; \
                     { mkswap $D; swapon $D; } >/dev/null 2>&1; grep -c ^$D /proc/swaps >&2; refused $D >&2; swapoff $D; \
                     printf '\\0\\0\\0\\0\\202\\0\\0\\0\\0\\010\\0\\0\\0\\020\\0\\0' | dd of=$D bs=1 seek=446 2>/dev/null; \
                     printf '\\125\\252' | dd of=$D bs=1 seek=510 2>/dev/null; blockdev --rereadpt $D; \

@@ -19,7 +19,7 @@ END
 cat > $here/units/nearfar-prefer.service.d/test.conf <<- END
 	[Service]
 	StandardError=append:$here/said
-	RestartSec=20
+	RestartSec=8
 	TimeoutStartSec=600
 END
 # By what a task is known here takes CAP_SYS_PTRACE: it is another user's. To move its memory, too.
