@@ -137,7 +137,8 @@ impl<A: Actuator> Keeper<A> {
 }
 
 impl Keeper {
-    /// Starts to keep. Every thread there is is on its node's CPUs when this returns.
+    /// Starts to keep. Every thread there is is on its node's CPUs when this returns; one that was being made meanwhile has its maker's
+    /// old mask until the next look.
     ///
     /// # Errors
     /// When the node has no CPUs, a process is gone or another user's, none of its CPUs is the node's, the kernel does not say
