@@ -80,9 +80,11 @@ impl Watch {
         self.next_look.saturating_duration_since(Instant::now())
     }
 
-    /// Takes note of an answer.
+    /// Takes note of an answer, unless it is a late one to a ping of the command before.
     pub fn pong(&mut self, number: u64) {
-        self.pong = self.pong.max(number);
+        if number == self.ping {
+            self.pong = number;
+        }
     }
 
     /// Looks, if it is time. What the guest has said must have been read before. Some: why the guest counts as hanging.
@@ -247,5 +249,15 @@ mod tests {
             looks.map(|(s, used)| is_idle(s, used)),
             [false, false, false, false, true, false, true]
         );
+    }
+
+    #[test]
+    fn a_late_answer_to_an_earlier_watch_counts_for_nothing() {
+        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4, &Console::default());
+        watch.ping = 1;
+        watch.pong(6);
+        assert_eq!(watch.pong, 0);
+        watch.pong(1);
+        assert_eq!(watch.pong, 1);
     }
 }
