@@ -37,20 +37,17 @@ const PATIENCE: Duration = Duration::from_secs(240);
 pub struct Progress {
     process: u32,
     started: Instant,
-    since: Instant,
-    seconds: f64,
+    idle: Idle,
     complained: Option<Instant>,
 }
 
 impl Progress {
     /// Of the guest that this QEMU process has run since `started`.
     pub fn of(process: u32, started: Instant) -> Self {
-        let seconds = cpu_seconds(process).unwrap_or(0.0);
         Self {
             process,
             started,
-            since: Instant::now(),
-            seconds,
+            idle: Idle::new(Instant::now(), cpu_seconds(process).unwrap_or(0.0)),
             complained: None,
         }
     }
@@ -62,14 +59,8 @@ impl Progress {
 
     /// Whether its CPUs have done nothing for long.
     fn sleeps(&mut self) -> bool {
-        let Some(seconds) = cpu_seconds(self.process) else {
-            return false;
-        };
-        if seconds - self.seconds >= MAX_IDLE_CPU_SECONDS {
-            self.since = Instant::now();
-            self.seconds = seconds;
-        }
-        self.since.elapsed() >= LONG
+        let seconds = cpu_seconds(self.process);
+        seconds.is_some_and(|seconds| self.idle.lasts(Instant::now(), seconds) >= LONG)
     }
 
     /// Whether its kernel said some time ago that a CPU does not get on: slow guests say so, too, and recover.
@@ -83,6 +74,27 @@ impl Progress {
         }
         self.complained
             .is_some_and(|since| since.elapsed() > PATIENCE_WITH_STALLS)
+    }
+}
+
+/// A stretch of time in which a process does less than [`MAX_IDLE_CPU_SECONDS`].
+#[derive(Debug)]
+pub(super) struct Idle {
+    since: Instant,
+    cpu_seconds: f64,
+}
+
+impl Idle {
+    pub(super) fn new(since: Instant, cpu_seconds: f64) -> Self {
+        Self { since, cpu_seconds }
+    }
+
+    /// How long it has lasted, by the process's CPU time at this moment; it begins again where that is too much.
+    pub(super) fn lasts(&mut self, now: Instant, cpu_seconds: f64) -> Duration {
+        if cpu_seconds - self.cpu_seconds >= MAX_IDLE_CPU_SECONDS {
+            *self = Self::new(now, cpu_seconds);
+        }
+        now.duration_since(self.since)
     }
 }
 

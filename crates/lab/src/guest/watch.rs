@@ -21,8 +21,8 @@ use serde_json::json;
 
 use super::console::Console;
 use super::health::{self, HangSign, StuckVcpu};
-use super::link::{First, Link};
-use super::progress::{MAX_IDLE_CPU_SECONDS, cpu_seconds};
+use super::link::{BeforePong, Link};
+use super::progress::{Idle, MAX_IDLE_CPU_SECONDS, cpu_seconds};
 use super::qmp::Monitor;
 use crate::arch::Arch;
 
@@ -52,8 +52,8 @@ pub struct Watch {
     cpu_seconds_then: f64,
     /// The kernel's last complaint before the last ping.
     complaint: Option<String>,
-    /// Since when the guest has been idle, and QEMU's CPU time then.
-    idle: (Instant, f64),
+    /// By QEMU's CPU time, since the last look at all timers at most.
+    idle: Idle,
 }
 
 impl Watch {
@@ -71,7 +71,7 @@ impl Watch {
             silent_since: now,
             cpu_seconds_then: 0.0,
             complaint: health::complaint(console),
-            idle: (now, 0.0),
+            idle: Idle::new(now, 0.0),
         }
     }
 
@@ -122,11 +122,11 @@ impl Watch {
             (self.silent_since, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
             let complaint = health::complaint(console);
             let is_idle = self.is_idle(self.silent_since, cpu_seconds);
-            let first = match is_idle || complaint != self.complaint {
-                true => First::Timers,
-                false => First::Nothing,
+            let before = match is_idle || complaint != self.complaint {
+                true => BeforePong::Timers,
+                false => BeforePong::Nothing,
             };
-            link.ping(self.ping, first)?;
+            link.ping(self.ping, before)?;
             self.complaint = complaint;
             return Ok(None);
         }
@@ -158,10 +158,9 @@ impl Watch {
 
     /// Whether QEMU has used hardly any CPU time for [`MAX_SILENCE`]; true once for each such stretch.
     fn is_idle(&mut self, now: Instant, cpu_seconds: f64) -> bool {
-        let is_busy = cpu_seconds - self.idle.1 > MAX_IDLE_CPU_SECONDS;
-        let is_idle = !is_busy && now.duration_since(self.idle.0) >= MAX_SILENCE;
-        if is_busy || is_idle {
-            self.idle = (now, cpu_seconds);
+        let is_idle = self.idle.lasts(now, cpu_seconds) >= MAX_SILENCE;
+        if is_idle {
+            self.idle = Idle::new(now, cpu_seconds);
         }
         is_idle
     }
@@ -233,7 +232,7 @@ mod tests {
     #[test]
     fn a_guest_is_idle_once_for_each_ten_seconds_without_work() {
         let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4, &Console::default());
-        let begun = watch.idle.0;
+        let begun = watch.silent_since;
         let mut is_idle = |s, used| watch.is_idle(begun + Duration::from_secs(s), used);
         // Work until 4 s, then none.
         let looks = [
