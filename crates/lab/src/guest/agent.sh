@@ -38,11 +38,12 @@ pong() {
 		;;
 	tasks) # once the console says what each process waits for; kernel threads have no command line
 		for process in /proc/[0-9]*; do
-			words=
+			words='' stat='' waits=''
 			read -r words 2> /dev/null < "$process/cmdline"
 			[ -n "$words" ] || continue
-			read -r stat 2> /dev/null < "$process/stat" && read -r waits 2> /dev/null < "$process/wchan"
-			echo "process ${stat%% [0-9-]*} waits in $waits" > /dev/console
+			read -r stat 2> /dev/null < "$process/stat"
+			read -r waits 2> /dev/null < "$process/wchan"
+			[ -z "$stat" ] || echo "process ${stat%% [0-9-]*} waits in $waits" > /dev/console
 		done
 		;;
 	esac

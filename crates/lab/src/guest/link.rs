@@ -78,9 +78,9 @@ impl Message {
     }
 }
 
-/// What the agent does before a pong.
+/// What the agent does before it answers a ping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum First {
+pub enum BeforePong {
     Nothing,
     /// Has a process sleep on each CPU.
     Timers,
@@ -140,11 +140,6 @@ impl Link {
         self.heard.pop_front()
     }
 
-    /// Whether this is among what was heard, all of which is dropped.
-    pub fn heard(&mut self, message: &Message) -> bool {
-        self.heard.drain(..).any(|heard| heard == *message)
-    }
-
     /// Passes a signal to a process group of the guest.
     pub fn signal(&mut self, name: &str, group: u32) -> io::Result<()> {
         self.say(&format!("kill {name} {group}"))
@@ -156,13 +151,13 @@ impl Link {
     }
 
     /// Asks the agent for a sign of life, once it has done this.
-    pub fn ping(&mut self, number: u64, first: First) -> io::Result<()> {
-        let first = match first {
-            First::Nothing => "",
-            First::Timers => " timers",
-            First::Tasks => " tasks",
+    pub fn ping(&mut self, number: u64, before: BeforePong) -> io::Result<()> {
+        let before = match before {
+            BeforePong::Nothing => "",
+            BeforePong::Timers => " timers",
+            BeforePong::Tasks => " tasks",
         };
-        self.say(&format!("ping {number}{first}"))
+        self.say(&format!("ping {number}{before}"))
     }
 
     /// Answers a question.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::{First, Message};
+use super::link::{BeforePong, Message};
 use super::marks::Cut;
 use super::pump::{self, Input, Streams};
 use super::script::Exec;
@@ -174,7 +174,7 @@ impl Guest {
                 .command_timeout
                 .filter(|_| left == Some(Duration::ZERO))
             {
-                self.ask_for_tasks();
+                self.ask_for_tasks(signals, woken)?;
                 return Err(LabError::OutOfTime {
                     limit,
                     console: self.last_state(),
@@ -215,22 +215,21 @@ impl Guest {
         }
     }
 
-    /// Has the agent print on the console what each process waits for, if it answers.
-    fn ask_for_tasks(&mut self) {
-        /// A number that no other ping has.
-        const NUMBER: u64 = u64::MAX;
+    /// Has the agent print on the console what each process waits for, if it answers before anything else comes.
+    fn ask_for_tasks(&mut self, signals: &Signals, woken: &UnixStream) -> Result<(), LabError> {
+        /// That of no other ping.
+        const ANSWER: Message = Message::Pong { number: u64::MAX };
         const PATIENCE: Duration = Duration::from_secs(10);
         let until = Instant::now() + PATIENCE;
-        let mut is_open = self.link.ping(NUMBER, First::Tasks).is_ok();
-        while is_open && !self.link.heard(&Message::Pong { number: NUMBER }) {
+        let mut is_waiting = self.link.ping(u64::MAX, BeforePong::Tasks).is_ok();
+        while is_waiting {
             let left = until.saturating_duration_since(Instant::now());
-            let mut waiting = [PollFd::from_borrowed_fd(
-                self.link.descriptor(),
-                PollFlags::IN,
-            )];
-            let has = poll(&mut waiting, Timespec::try_from(left).ok().as_ref());
-            is_open = matches!(has, Ok(1..)) && self.link.read();
+            let (has_link, ..) = self.wait(signals, woken, left)?;
+            is_waiting = has_link
+                && self.link.read()
+                && !std::iter::from_fn(|| self.link.next()).any(|it| it == ANSWER);
         }
+        Ok(())
     }
 
     /// Which of link, wake-up and signals has something.
