@@ -22,9 +22,9 @@ fn answer(arguments: &[&str]) -> Answer {
 #[test]
 fn the_three_forms_of_a_survey() {
     // Time enough for two samples also on a busy host.
-    let words = "--budget 6 --samples 2 --buffer 8M --what latency,bandwidth --details";
-    let table = bench(&words.split(' ').collect::<Vec<_>>()).run();
-    let table = table.succeeded().text();
+    let words =
+        "bench latency --budget 6 --samples 2 --buffer 8M --what latency,bandwidth --details";
+    let table = nearfar(words.split(' ')).run().succeeded().text();
     assert!(
         table.starts_with("Near and far memory") && table.contains("Bandwidth, copy"),
         "{table}"

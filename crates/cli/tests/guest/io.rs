@@ -51,6 +51,7 @@ const NULL_KILLED: &str = "N=/sys/kernel/config/nullb; devices() { ls $N | grep 
                            disks: $(disks), fio: $(pgrep fio | wc -l) >&2; done";
 
 /// A disk, and then a partition of it (2 MiB from the first on, in a table of DOS), that are swap space are not written to, also where they are named again.
+/// Content is read from the disk itself; of what cannot be read (checksum N, 0 bytes) nothing is said to be unchanged.
 const SWAP: &str = "D=/dev/nvme0n1; dd if=/dev/zero of=$D bs=1M count=1 2>/dev/null; \
                     content() { dd if=$1 bs=1M count=4 iflag=direct 2>/dev/null | cksum; }; \
                     refused() { S=$(content $1); $NEARFAR bench io --device $1 --factor pattern=randwrite --samples 1 \

@@ -33,7 +33,7 @@ const STEPS: u64 = 800;
 const MEASUREMENTS: usize = 20;
 /// Memory of node 1 takes four times that of node 0, of which some lines come from the modelled cache, and of which the loop's own
 /// instructions take a part.
-const MIN_GAIN: f64 = 2.0;
+const MIN_GAIN: f64 = 2.1;
 const MAX_RATIO: f64 = 1.02;
 
 /// What nearfar prints; JSON, or text where it is none.
