@@ -23,7 +23,7 @@ use crate::node_selection::SkippedPair;
 use crate::warning::Warning;
 use nearfar_statistics::Figures;
 pub(crate) use part::Work;
-pub(crate) use run::{MIN_WINDOW, Streams, measure_on};
+pub(crate) use run::{MIN_WINDOW, Since, Streams, cpus_of, measure_on};
 
 /// What is done to the memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -57,6 +57,13 @@ impl std::fmt::Display for Traffic {
 pub struct BandwidthMatrix {
     /// One entry a pair of nodes and kind of traffic, by CPU node, memory node, traffic.
     pub pairs: Vec<BandwidthPair>,
+    #[serde(flatten)]
+    pub method: Method,
+}
+
+/// How threads that use memory together were measured, and what is to be said about it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Method {
     /// Pairs of nodes that were not measured.
     pub skipped: Vec<SkippedPair>,
     /// Size of the buffer on each node, in bytes; the threads share it.

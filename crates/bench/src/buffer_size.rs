@@ -37,6 +37,8 @@ pub(crate) enum Use {
     AllCpus,
     /// The same, and one CPU in a half of it while the others are in the other.
     Halves,
+    /// The same, the others being all CPUs of the machine.
+    HalvesOfAll,
 }
 
 /// The size decided on.
@@ -139,10 +141,14 @@ pub(crate) fn size_of(
     let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(CACHE_MULTIPLE));
     let by_cache = match used_by {
         Use::OneCpu => for_one,
-        Use::AllCpus | Use::Halves => {
-            let halves = if used_by == Use::Halves { 2 } else { 1 };
+        Use::AllCpus | Use::Halves | Use::HalvesOfAll => {
+            let times = match used_by {
+                Use::OneCpu | Use::AllCpus => 1,
+                Use::Halves => 2,
+                Use::HalvesOfAll => 2 * machine.nodes.len() as u64,
+            };
             let for_all = largest_sum_of_a_node(machine).saturating_mul(ALL_CACHES_MULTIPLE);
-            for_one.max(for_all.saturating_mul(halves))
+            for_one.max(for_all.saturating_mul(times))
         }
     };
     let wanted = options
@@ -230,13 +236,15 @@ fn modelled_cache(emulation: &Emulation) -> Option<u64> {
     Some(emulation.delays()?.cache.bytes)
 }
 
-/// The last-level caches of one node together, for the node that has most, in bytes.
+/// The last-level caches of one node together, for the node that has most, in bytes: of the size that is modelled where that is
+/// known.
 fn largest_sum_of_a_node(machine: &Machine) -> u64 {
+    let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
     let of_node = |cpus| {
         machine
             .last_level_caches()
             .filter(move |cache| cache.cpus.intersects(cpus))
-            .filter_map(size)
+            .filter_map(move |cache| modelled.or_else(|| size(cache)))
     };
     let sums = machine
         .nodes

@@ -4,6 +4,7 @@
 //! latency    ns a load            each node's CPU, each node's memory
 //! bandwidth  bytes a second       all CPUs of each node, each node's memory
 //! loaded     ns a load            one CPU of each node, while the node's others read its memory
+//! interleaved  bytes a second     all CPUs, and ns a load of one, with memory near, on one node, and interleaved
 //! transfer   ns a round trip      a cache line handed over between two CPUs and back
 //! survey     all of these within one budget, on the same buffers
 //! probe      seconds a run        a process of its own, bound or floating, near its memory or far
@@ -25,6 +26,7 @@ mod buffer_size;
 pub mod cases;
 mod child;
 mod conditions;
+pub mod interleaved;
 pub mod io;
 pub mod latency;
 mod line_transfers;

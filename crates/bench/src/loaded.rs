@@ -10,15 +10,13 @@
 //! The one CPU's loads depend on one another, as those of [`crate::latency`]. Memory answers each later the more it has to do: first
 //! little, and close to what it can carry as much as the lines that wait.
 
-mod run;
+pub(crate) mod run;
 
-use nearfar_machine::{CpuId, CpuSet, Emulation, NodeId};
+use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_statistics::Figures;
 use serde::{Deserialize, Serialize};
 
-use crate::mapping::PageKind;
-use crate::node_selection::SkippedPair;
-use crate::warning::Warning;
+use crate::bandwidth::Method;
 pub(crate) use run::measure_on;
 
 /// What was measured, and what is to be said about it.
@@ -26,20 +24,9 @@ pub(crate) use run::measure_on;
 pub struct LoadedLatency {
     /// One a node that has CPUs and memory, ascending.
     pub curves: Vec<LoadedCurve>,
-    /// Nodes that were not measured.
-    pub skipped: Vec<SkippedPair>,
-    /// Size of the buffer on each node, in bytes: a half for the chain, a half for all readers.
-    pub buffer_bytes: u64,
-    pub page_kind: PageKind,
-    /// How long bytes were counted for one sample, in seconds.
-    pub window_s: f64,
-    /// How long the measurement took, in seconds.
-    pub elapsed_s: f64,
-    /// What was true of the measurement and makes it worth less.
-    pub warnings: Vec<Warning>,
-    /// The emulated machine; `None` for a real one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulation: Option<Emulation>,
+    /// A half of each buffer is for the chain, a half for all readers.
+    #[serde(flatten)]
+    pub method: Method,
 }
 
 /// The memory of one node.

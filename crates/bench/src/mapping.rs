@@ -9,10 +9,6 @@ use nearfar_proc::maps;
 
 use serde::{Deserialize, Serialize};
 
-/// `MPOL_BIND` of include/uapi/linux/mempolicy.h: take pages from these nodes and no others.
-const MPOL_BIND: libc::c_ulong = 2;
-/// `MPOL_DEFAULT` of the same file: take pages from where the thread runs.
-const MPOL_DEFAULT: libc::c_ulong = 0;
 /// `MAP_HUGE_SHIFT` of include/uapi/asm-generic/hugetlb_encode.h: the flags above it hold the page size's logarithm.
 const MAP_HUGE_SHIFT: u32 = 26;
 /// How many pages of a mapping are asked for their node.
@@ -161,7 +157,16 @@ impl Mapping {
 
     /// Binds the memory to a node. Pages follow when they are touched.
     pub(crate) fn bind(&self, node: NodeId) -> io::Result<()> {
-        let (mask, longest) = only(node);
+        self.take_pages_from(libc::MPOL_BIND, &[node])
+    }
+
+    /// Interleaves the memory among nodes. Pages follow when they are touched.
+    pub(crate) fn interleave(&self, nodes: &[NodeId]) -> io::Result<()> {
+        self.take_pages_from(libc::MPOL_INTERLEAVE, nodes)
+    }
+
+    fn take_pages_from(&self, mode: libc::c_int, nodes: &[NodeId]) -> io::Result<()> {
+        let (mask, longest) = mask(nodes);
         let (flags, length) = (0 as libc::c_ulong, self.bytes as libc::c_ulong);
         // SAFETY: the address range is this mapping's; the mask outlives the call and is as long as said.
         let result = unsafe {
@@ -169,7 +174,7 @@ impl Mapping {
                 libc::SYS_mbind,
                 self.base(),
                 length,
-                MPOL_BIND,
+                mode,
                 mask.as_ptr(),
                 longest,
                 flags,
@@ -284,8 +289,8 @@ impl Mapping {
 /// it runs, whatever its caller had it do.
 pub(crate) fn set_policy(node: Option<NodeId>) -> io::Result<()> {
     let (mode, (mask, longest)) = match node {
-        Some(node) => (MPOL_BIND, only(node)),
-        None => (MPOL_DEFAULT, (Vec::new(), 0)),
+        Some(node) => (libc::MPOL_BIND, mask(&[node])),
+        None => (libc::MPOL_DEFAULT, (Vec::new(), 0)),
     };
     // The kernel takes one bit less than the length says, and an empty mask has to be a null pointer (get_nodes in
     // mm/mempolicy.c).
@@ -302,12 +307,14 @@ pub(crate) fn set_policy(node: Option<NodeId>) -> io::Result<()> {
     }
 }
 
-/// A node mask with one node in it, and the length that is to be said of it.
-fn only(node: NodeId) -> (Vec<libc::c_ulong>, libc::c_ulong) {
+/// A mask of nodes, and the length that is to be said of it.
+fn mask(nodes: &[NodeId]) -> (Vec<libc::c_ulong>, libc::c_ulong) {
     let bits = libc::c_ulong::BITS;
-    let mut mask: Vec<libc::c_ulong> = vec![0; (node.0 / bits) as usize + 1];
-    if let Some(word) = mask.last_mut() {
-        *word = 1 << (node.0 % bits);
+    let mut mask: Vec<libc::c_ulong> = Vec::new();
+    for node in nodes {
+        let word = (node.0 / bits) as usize;
+        mask.resize(mask.len().max(word + 1), 0);
+        mask[word] |= 1 << (node.0 % bits);
     }
     // The kernel reads one bit less than the argument says (get_nodes in mm/mempolicy.c).
     let longest = mask.len() as libc::c_ulong * libc::c_ulong::from(bits) + 1;

@@ -9,7 +9,7 @@ use std::io;
 
 use nearfar_machine::{Machine, NodeId};
 
-use crate::mapping::{Backing, Mapping, PageKind};
+use crate::mapping::{Backing, HUGE_PAGE, Mapping, PageKind};
 use crate::node_selection::{SkippedPair, Source};
 use crate::options::{HugePages, ProbeError, ProbeOptions};
 use crate::warning::Warning;
@@ -17,6 +17,9 @@ use nearfar_proc::affinity;
 
 /// Bytes touched between two looks at the flag that cancels.
 const BYTES_PER_CANCEL_CHECK: usize = 16 << 20;
+
+/// The fewest of a node in interleaved memory, each half of which is used for another purpose.
+const FEWEST_HUGE_PAGES: usize = 8;
 
 /// A buffer on a node.
 pub(crate) struct Buffer {
@@ -98,6 +101,74 @@ pub(crate) fn allocate(
     Ok(buffers)
 }
 
+/// As much memory as `buffers` have on each node, interleaved among their nodes.
+///
+/// # Errors
+/// When memory lacks, or its pages are not where they should be.
+pub(crate) fn interleaved(
+    buffers: &mut NodeBuffers,
+    bytes: u64,
+    options: &ProbeOptions,
+) -> Result<Mapping, ProbeError> {
+    let nodes: Vec<NodeId> = buffers.buffers.iter().map(|it| it.node).collect();
+    let nothing = |reason: String| ProbeError::NothingToMeasure { reason };
+    let [first, _, ..] = nodes[..] else {
+        let reason = "interleaved memory needs two nodes with memory".to_owned();
+        return Err(nothing(reason));
+    };
+    // Few huge pages would not be spread evenly.
+    let pages = bytes as usize / HUGE_PAGE / nodes.len();
+    let huge_pages = match pages < FEWEST_HUGE_PAGES {
+        true => HugePages::Off,
+        false => options.huge_pages,
+    };
+    let mut memory = ordinary(bytes as usize, huge_pages)?;
+    memory
+        .interleave(&nodes)
+        .map_err(|error| nothing(format!("memory cannot be interleaved: {error}")))?;
+    touch(&mut memory, options)?;
+    match memory.nodes_of_pages(usize::MAX) {
+        Ok(pages) => {
+            let share = |node: NodeId| {
+                let there = pages.iter().filter(|&&place| place == Some(node)).count();
+                there as f64 / pages.len().max(1) as f64
+            };
+            // A node that is full leaves its turn to the others.
+            let least = 0.8 / nodes.len() as f64;
+            if let Some(&node) = nodes.iter().find(|&&node| share(node) < least) {
+                let percent = share(node) * 100.0;
+                let reason = format!("only {percent:.0} % of interleaved memory is on node {node}");
+                return Err(nothing(reason));
+            }
+        }
+        Err(error) => buffers.warnings.push(Warning::Unverified {
+            node: first,
+            error: error.to_string(),
+        }),
+    }
+    Ok(memory)
+}
+
+/// Memory without pages yet, which will be no huge pages of pools.
+fn ordinary(bytes: usize, huge_pages: HugePages) -> Result<Mapping, ProbeError> {
+    let backing = match huge_pages {
+        HugePages::Off => Backing::Base,
+        _ => Backing::Transparent,
+    };
+    Mapping::new(bytes, backing).map_err(|source| ProbeError::Memory {
+        bytes: bytes as u64,
+        source,
+    })
+}
+
+fn touch(memory: &mut Mapping, options: &ProbeOptions) -> Result<(), ProbeError> {
+    for start in (0..memory.bytes()).step_by(BYTES_PER_CANCEL_CHECK) {
+        options.check_cancelled()?;
+        memory.touch(start..start + BYTES_PER_CANCEL_CHECK);
+    }
+    Ok(())
+}
+
 fn kind_of_all(buffers: &[Buffer]) -> PageKind {
     let mut kinds = buffers.iter().map(|buffer| buffer.memory.page_kind());
     let first = kinds.next().unwrap_or(PageKind::Unknown);
@@ -128,10 +199,7 @@ impl Allocation<'_> {
                 None => return Ok(()),
             },
         };
-        for start in (0..memory.bytes()).step_by(BYTES_PER_CANCEL_CHECK) {
-            self.options.check_cancelled()?;
-            memory.touch(start..start + BYTES_PER_CANCEL_CHECK);
-        }
+        touch(&mut memory, self.options)?;
         if !self.several || self.is_in_place(node, &memory) {
             self.buffers.buffers.push(Buffer { node, memory });
         }
@@ -187,16 +255,7 @@ impl Allocation<'_> {
     /// Memory of ordinary pages, bound; or the calling thread pinned so that touching places it. `None` when the node
     /// has to be skipped.
     fn pages(&mut self, node: NodeId) -> Result<Option<Mapping>, ProbeError> {
-        let backing = if self.options.huge_pages == HugePages::Off {
-            Backing::Base
-        } else {
-            Backing::Transparent
-        };
-        let memory = Mapping::new(self.bytes, backing);
-        let memory = memory.map_err(|source| ProbeError::Memory {
-            bytes: self.bytes as u64,
-            source,
-        })?;
+        let memory = ordinary(self.bytes, self.options.huge_pages)?;
         // Touching from the node itself is quickest, too.
         let source = self.sources.iter().find(|source| source.node == node);
         let is_on_node = source.is_some_and(|source| affinity::pin(source.cpu).is_ok());

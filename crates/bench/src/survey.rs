@@ -1,7 +1,7 @@
 //! What `nearfar bench latency` measures as a whole: latency, bandwidth, both at once, and transfers within one budget.
 //!
 //! ```text
-//!  budget  │ buffers │ latency ······· │ bandwidth ····· │ loaded ····· │ transfer ··· │     what ends early leaves its time to the rest
+//!  budget  │ buffers │ latency ···· │ bandwidth ·· │ loaded ··· │ interleaved · │ transfer · │   what ends early leaves its time to the rest
 //! ```
 //!
 //! All but transfers share the buffers: placing them takes longest where memory is slow. Streams overwrite what was written into a
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::{self, BandwidthMatrix, Streams};
 use crate::buffer_size::{self, Use};
+use crate::interleaved::{self, InterleavedMemory};
 use crate::latency::{self, Chases, LatencyMatrix};
 use crate::loaded::{self, LoadedLatency};
 use crate::node_buffers;
@@ -34,13 +35,21 @@ pub enum Part {
     Bandwidth,
     /// Memory latency while other CPUs read.
     Loaded,
+    /// Bandwidth of all CPUs and latency of one, of near and of interleaved memory.
+    Interleaved,
     /// Hand-over of a cache line between CPUs.
     Transfer,
 }
 
 impl Part {
     /// All of them, in the order they are measured.
-    pub const ALL: [Self; 4] = [Self::Latency, Self::Bandwidth, Self::Loaded, Self::Transfer];
+    pub const ALL: [Self; 5] = [
+        Self::Latency,
+        Self::Bandwidth,
+        Self::Loaded,
+        Self::Interleaved,
+        Self::Transfer,
+    ];
     /// Those that are measured where none is asked for.
     pub const USUAL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
 
@@ -48,7 +57,7 @@ impl Part {
     fn weight(self) -> f64 {
         match self {
             Self::Latency => 0.4,
-            Self::Bandwidth | Self::Loaded => 0.35,
+            Self::Bandwidth | Self::Loaded | Self::Interleaved => 0.35,
             Self::Transfer => 0.25,
         }
     }
@@ -60,6 +69,7 @@ impl std::fmt::Display for Part {
             Self::Latency => "latency",
             Self::Bandwidth => "bandwidth",
             Self::Loaded => "loaded",
+            Self::Interleaved => "interleaved",
             Self::Transfer => "transfer",
         })
     }
@@ -98,6 +108,9 @@ pub struct Survey {
     /// Nanoseconds a load while other CPUs read, node by node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded: Option<LoadedLatency>,
+    /// Bytes a second of all CPUs and nanoseconds a load of one, by where the memory is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interleaved: Option<InterleavedMemory>,
     /// Nanoseconds a round trip, CPU by CPU.
     pub transfer: Option<TransferMatrix>,
     /// Parts that were asked for and are not there.
@@ -170,6 +183,7 @@ impl Measuring<'_> {
             latency: None,
             bandwidth: None,
             loaded: None,
+            interleaved: None,
             transfer: None,
             not_measured: Vec::new(),
             elapsed_s: 0.0,
@@ -182,6 +196,7 @@ impl Measuring<'_> {
                     survey.latency.is_some(),
                     survey.bandwidth.is_some(),
                     survey.loaded.is_some(),
+                    survey.interleaved.is_some(),
                     survey.transfer.is_some(),
                 ];
                 let missing = Part::ALL.into_iter().zip(measured);
@@ -247,11 +262,13 @@ impl Measuring<'_> {
             memory,
             skipped,
         } = node_selection::select(machine, &self.allowed, options)?;
-        let used_by = match (self.wants(Part::Loaded), self.wants(Part::Bandwidth)) {
-            (true, _) => Use::Halves,
-            (false, true) => Use::AllCpus,
-            (false, false) => Use::OneCpu,
-        };
+        let used_by =
+            match [Part::Interleaved, Part::Loaded, Part::Bandwidth].map(|it| self.wants(it)) {
+                [true, ..] => Use::HalvesOfAll,
+                [_, true, _] => Use::Halves,
+                [.., true] => Use::AllCpus,
+                [false, false, false] => Use::OneCpu,
+            };
         let size = buffer_size::decide(
             machine,
             &memory,
@@ -262,37 +279,46 @@ impl Measuring<'_> {
         let mut buffers =
             node_buffers::allocate(machine, &memory, &sources, size.buffer_bytes, options)?;
         buffers.skipped.splice(0..0, skipped);
-        if self.wants(Part::Latency) {
-            let deadline = self.deadline(Part::Latency);
-            let (sources, buffers) = (&sources, &mut buffers);
-            let chases = Chases {
-                machine,
-                options,
-                sources,
-                size: &size,
-                buffers,
-                deadline,
-            };
-            survey.latency = Some(self.keep(latency::measure_on(chases)?));
-        }
-        for part in [Part::Bandwidth, Part::Loaded] {
+        for part in Part::ALL {
             if !self.wants(part) {
                 continue;
             }
+            let deadline = self.deadline(part);
+            let (sources, size, buffers) = (&sources, &size, &mut buffers);
             let streams = Streams {
                 machine,
                 options,
-                sources: &sources,
-                size: &size,
-                buffers: &mut buffers,
+                sources,
+                size,
+                buffers,
                 threads: self.options.threads,
-                deadline: self.deadline(part),
+                deadline,
             };
-            if part == Part::Bandwidth {
-                survey.bandwidth = Some(self.keep(bandwidth::measure_on(streams)?));
-            } else {
-                let measured = loaded::measure_on(streams);
-                survey.loaded = self.unless_there_is_nothing(part, measured, survey)?;
+            match part {
+                Part::Latency => {
+                    let chases = Chases {
+                        machine,
+                        options,
+                        sources,
+                        size,
+                        buffers: streams.buffers,
+                        deadline,
+                    };
+                    survey.latency = Some(self.keep(latency::measure_on(chases)?));
+                }
+                Part::Bandwidth => {
+                    survey.bandwidth = Some(self.keep(bandwidth::measure_on(streams)?));
+                }
+                Part::Loaded => {
+                    let measured = loaded::measure_on(streams);
+                    survey.loaded = self.unless_there_is_nothing(part, measured, survey)?;
+                }
+                Part::Interleaved => {
+                    let measured = interleaved::measure_on(streams);
+                    survey.interleaved = self.unless_there_is_nothing(part, measured, survey)?;
+                }
+                // It needs no buffers.
+                Part::Transfer => {}
             }
         }
         Ok(())

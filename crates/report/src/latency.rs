@@ -1,5 +1,6 @@
 //! Measured latencies, bandwidths and transfers: the survey of `nearfar bench latency`, and how its figures are written.
 
+mod interleaved;
 mod loaded;
 mod maps;
 mod survey;

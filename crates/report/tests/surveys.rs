@@ -180,6 +180,33 @@ fn one_sample_is_called_that_and_has_no_spread() {
 }
 
 #[test]
+fn near_and_interleaved_memory_are_a_table() {
+    let machine = samples::two_sockets();
+    let document = survey(&samples::surveys::interleaved(&machine), &machine, false);
+    let text = document.to_text(&PLAIN);
+    let table: Vec<&str> = text.lines().filter(|line| line.contains(" ±")).collect();
+    let first = |line: &&str| {
+        line.split("  ")
+            .find(|word| !word.is_empty())
+            .map(str::to_owned)
+    };
+    let memory: Vec<_> = table.iter().filter_map(first).collect();
+    assert_eq!(
+        memory,
+        ["near", "node 0", "node 1", "interleaved"],
+        "{text}"
+    );
+    assert!(
+        table[3].contains("181") && table[3].contains("110"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Interleaved: all CPUs read parts of half of 1 GiB"),
+        "{text}"
+    );
+}
+
+#[test]
 fn latency_under_load_is_a_table_and_a_curve_for_each_node() {
     let machine = samples::two_sockets();
     let document = survey(&samples::surveys::loaded(&machine), &machine, false);

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::part::Work;
 use super::workers::{self, Counted, Worker, WorkerError};
-use super::{BandwidthMatrix, BandwidthPair, Traffic};
+use super::{BandwidthMatrix, BandwidthPair, Method, Traffic};
 use crate::buffer_size::BufferSize;
 use crate::conditions::{self, Ticks};
 use crate::latency;
@@ -68,13 +68,29 @@ impl Streams<'_> {
         fitting_window(works, round, items, left, self.max_samples())
     }
 
-    /// What is to be said of the buffers, and of what else the machine did since.
-    pub(crate) fn warnings(&self, since: &Ticks) -> Vec<Warning> {
-        let mut warnings = [self.size.warnings.as_slice(), &self.buffers.warnings].concat();
+    /// How all of it was measured since it began, with the warnings of the samples and what was skipped of them.
+    pub(crate) fn method(
+        &self,
+        since: &Since,
+        window: Duration,
+        of_samples: Vec<Warning>,
+        skipped: &[SkippedPair],
+    ) -> Method {
+        let (size, buffers) = (self.size, &self.buffers);
+        let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
         warnings.extend(conditions::governor(self.machine));
         let cpus = self.sources.iter().flat_map(|source| source.all.clone());
-        warnings.extend(Ticks::now().warnings_since(since, cpus));
-        warnings
+        warnings.extend(Ticks::now().warnings_since(&since.ticks, cpus));
+        warnings.extend(of_samples);
+        Method {
+            skipped: [buffers.skipped.as_slice(), skipped].concat(),
+            buffer_bytes: size.buffer_bytes,
+            page_kind: buffers.page_kind,
+            window_s: window.as_secs_f64(),
+            elapsed_s: since.start.elapsed().as_secs_f64(),
+            warnings,
+            emulation: self.machine.origin.emulation.clone(),
+        }
     }
 
     /// What decides what a sample is, for the store.
@@ -83,6 +99,21 @@ impl Streams<'_> {
         let mut parameters = sampling::buffer_parameters(size, buffers.page_kind, self.options);
         parameters["threads"] = json!(self.threads);
         parameters
+    }
+}
+
+/// When a measurement began, and what the machine had done until then.
+pub(crate) struct Since {
+    start: Instant,
+    ticks: Ticks,
+}
+
+impl Since {
+    pub(crate) fn now() -> Self {
+        Self {
+            start: Instant::now(),
+            ticks: Ticks::now(),
+        }
     }
 }
 
@@ -99,34 +130,17 @@ type Rates = [f64; Traffic::ALL.len()];
 
 /// Measures on threads of its own.
 pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatrix>, ProbeError> {
-    let start = Instant::now();
-    let ticks = Ticks::now();
+    let since = Since::now();
     let mut run = Run::new(streams);
     let (amount, options) = (run.streams.amount(run.pairs.len()), run.streams.options);
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
     let pairs = run.summaries(&samples);
-    let mut warnings = run.streams.warnings(&ticks);
     let rates = pairs.iter().map(|pair| pair.bytes_per_s.samples.as_slice());
-    warnings.extend(samples.warnings(rates));
-    let recording = run.recording(&samples, &warnings);
-    let Streams {
-        machine,
-        size,
-        buffers,
-        ..
-    } = &run.streams;
-    let answer = BandwidthMatrix {
-        pairs,
-        skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
-        buffer_bytes: size.buffer_bytes,
-        page_kind: buffers.page_kind,
-        window_s: run.window.as_secs_f64(),
-        elapsed_s: start.elapsed().as_secs_f64(),
-        warnings,
-        emulation: machine.origin.emulation.clone(),
-    };
+    let warnings = samples.warnings(rates);
+    let method = (run.streams).method(&since, run.window, warnings, &run.skipped);
+    let recording = run.recording(&samples, &method.warnings);
     Ok(Measured {
-        answer,
+        answer: BandwidthMatrix { pairs, method },
         recordings: vec![recording],
     })
 }
@@ -277,7 +291,7 @@ impl sampler::Source for Run<'_> {
 }
 
 /// The CPUs of a node that take part.
-fn cpus_of(source: &Source, threads: Option<usize>) -> &[CpuId] {
+pub(crate) fn cpus_of(source: &Source, threads: Option<usize>) -> &[CpuId] {
     &source.all[..threads.unwrap_or(usize::MAX).clamp(1, source.all.len())]
 }
 

@@ -1,23 +1,23 @@
 //! One run: nodes and loads visited in random order, samples summed up.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
 use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_loops::chase;
-use nearfar_machine::{Acceleration, CpuId, Emulation};
-use nearfar_runs::{Better, Cell, Metric};
+use nearfar_machine::{Acceleration, CpuId, Emulation, Machine};
+use nearfar_runs::{Better, Cell, Metric, Values};
 use nearfar_statistics::Figures;
 use serde_json::json;
 
 use super::{LoadedCurve, LoadedLatency, LoadedPoint};
 use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
-use crate::bandwidth::{MIN_WINDOW, Streams, Work};
-use crate::conditions::Ticks;
-use crate::node_buffers::Buffer;
+use crate::bandwidth::{MIN_WINDOW, Since, Streams, Work};
+use crate::buffer_size::BufferSize;
+use crate::mapping::Mapping;
 use crate::node_selection::{SkippedPair, Source};
-use crate::options::ProbeError;
+use crate::options::{ProbeError, ProbeOptions};
 use crate::sampling::{self, Declared, Measured, SEED, Samples};
 use crate::warning::Warning;
 
@@ -42,6 +42,14 @@ const LOAD_BYTES: f64 = 8.0;
 const LATENCY: &str = "latency_ns";
 const BANDWIDTH: &str = "read_bytes_per_s";
 
+/// What a [`Sample`] has, as runs in the store declare it.
+pub(crate) fn metrics() -> Vec<Metric> {
+    vec![
+        Metric::real(LATENCY, "ns", Better::Lower).primary(),
+        Metric::real(BANDWIDTH, "B/s", Better::Higher),
+    ]
+}
+
 /// The memory of one node, and who uses it.
 struct Node<'a> {
     source: &'a Source,
@@ -53,42 +61,46 @@ struct Node<'a> {
 
 /// Nanoseconds of a load, and bytes a second of all readers.
 #[derive(Clone, Copy)]
-struct Sample {
-    latency_ns: f64,
-    bytes_per_s: f64,
+pub(crate) struct Sample {
+    pub(crate) latency_ns: f64,
+    pub(crate) bytes_per_s: f64,
+}
+
+impl Sample {
+    /// Of the rate of a chase, and those of all readers, in bytes a second.
+    pub(crate) fn of_rates(chase: f64, readers: &[f64]) -> Self {
+        Self {
+            latency_ns: 1e9 * LOAD_BYTES / chase.max(1.0),
+            // A sum of nothing is -0.
+            bytes_per_s: readers.iter().fold(0.0, |sum, rate| sum + rate),
+        }
+    }
+
+    /// Its values by the names of [`metrics`], and how it was taken.
+    pub(crate) fn stored(&self, readers: usize, window: Duration) -> (Values, serde_json::Value) {
+        let values = [
+            (LATENCY.to_owned(), self.latency_ns.into()),
+            (BANDWIDTH.to_owned(), self.bytes_per_s.into()),
+        ];
+        let detail = json!({"readers": readers, "window_s": window.as_secs_f64()});
+        (values.into(), detail)
+    }
 }
 
 /// Measures on threads of its own.
 pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<LoadedLatency>, ProbeError> {
-    let start = Instant::now();
-    let ticks = Ticks::now();
+    let since = Since::now();
     let mut run = Run::new(streams)?;
     let amount = run.streams.amount(run.nodes.len() * LOADS.len());
     let options = run.streams.options;
     let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
     let curves = run.curves(&samples);
-    let mut warnings = run.streams.warnings(&ticks);
     let points = curves.iter().flat_map(|curve| &curve.points);
-    warnings.extend(samples.warnings(points.map(|it| it.latency_ns.samples.as_slice())));
-    let recording = run.recording(&samples, &warnings);
-    let Streams {
-        machine,
-        size,
-        buffers,
-        ..
-    } = &run.streams;
-    let answer = LoadedLatency {
-        curves,
-        skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
-        buffer_bytes: size.buffer_bytes,
-        page_kind: buffers.page_kind,
-        window_s: run.window.as_secs_f64(),
-        elapsed_s: start.elapsed().as_secs_f64(),
-        warnings,
-        emulation: machine.origin.emulation.clone(),
-    };
+    let warnings = samples.warnings(points.map(|it| it.latency_ns.samples.as_slice()));
+    let method = (run.streams).method(&since, run.window, warnings, &run.skipped);
+    let recording = run.recording(&samples, &method.warnings);
     Ok(Measured {
-        answer,
+        answer: LoadedLatency { curves, method },
         recordings: vec![recording],
     })
 }
@@ -103,17 +115,8 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(mut streams: Streams<'a>) -> Result<Self, ProbeError> {
-        let guest = streams.machine.origin.emulation.as_ref();
-        let guest = guest.and_then(Emulation::guest);
-        if guest
-            .is_some_and(|it| it.simulated_time.is_none() && it.acceleration == Acceleration::Tcg)
-        {
-            let reason = "under emulation in the host's time memory is never busy, in simulated time it is (--time simulated)";
-            return Err(ProbeError::NothingToMeasure {
-                reason: reason.to_owned(),
-            });
-        }
+    fn new(streams: Streams<'a>) -> Result<Self, ProbeError> {
+        check_can_be_busy(streams.machine)?;
         let (mut nodes, mut skipped) = (Vec::new(), Vec::new());
         for source in streams.sources {
             let others = source.all.iter().copied().filter(|&cpu| cpu != source.cpu);
@@ -133,7 +136,8 @@ impl<'a> Run<'a> {
                 });
                 continue;
             };
-            link(&mut streams, buffer)?;
+            let memory = &mut streams.buffers.buffers[buffer].memory;
+            link(memory, streams.size, streams.options)?;
             nodes.push(Node {
                 source,
                 positions: vec![0; 1 + readers.len()],
@@ -163,7 +167,7 @@ impl<'a> Run<'a> {
             window: self.window,
             cancel: &self.streams.options.cancel,
         };
-        let (chain, rest) = halves(&mut self.streams.buffers.buffers[node.buffer]);
+        let (chain, rest) = halves(&mut self.streams.buffers.buffers[node.buffer].memory);
         let (chase, read) = ([Work::Chase], [Work::ReadPausing(load.unwrap_or(0).into())]);
         let (own, others) = node.positions.split_at_mut(1);
         let mut all = vec![Worker {
@@ -183,11 +187,7 @@ impl<'a> Run<'a> {
             }));
         }
         let rates = workers::work(all, counted)?.concat();
-        Ok(Sample {
-            latency_ns: 1e9 * LOAD_BYTES / rates[0].max(1.0),
-            // A sum of nothing is -0.
-            bytes_per_s: rates[1..].iter().fold(0.0, |sum, rate| sum + rate),
-        })
+        Ok(Sample::of_rates(rates[0], &rates[1..]))
     }
 
     fn recording(&self, samples: &Samples<Sample>, warnings: &[Warning]) -> Recording {
@@ -207,20 +207,12 @@ impl<'a> Run<'a> {
             experiment: "loaded",
             title: format!("loaded memory latency, {nodes}"),
             parameters: self.streams.parameters(),
-            metrics: vec![
-                Metric::real(LATENCY, "ns", Better::Lower).primary(),
-                Metric::real(BANDWIDTH, "B/s", Better::Higher),
-            ],
+            metrics: metrics(),
             cells: cells.collect(),
         };
         samples.recording(declared, warnings, |item, sample| {
-            let values = [
-                (LATENCY.to_owned(), sample.latency_ns.into()),
-                (BANDWIDTH.to_owned(), sample.bytes_per_s.into()),
-            ];
             let readers = self.nodes[item / LOADS.len()].readers.len();
-            let detail = json!({"readers": readers, "window_s": self.window.as_secs_f64()});
-            (values.into(), detail)
+            sample.stored(readers, self.window)
         })
     }
 
@@ -251,17 +243,39 @@ impl<'a> Run<'a> {
     }
 }
 
+/// That memory can be busy at all.
+///
+/// # Errors
+/// Under emulation in the host's time it cannot.
+pub(crate) fn check_can_be_busy(machine: &Machine) -> Result<(), ProbeError> {
+    let guest = machine.origin.emulation.as_ref();
+    let guest = guest.and_then(Emulation::guest);
+    if guest.is_some_and(|it| it.simulated_time.is_none() && it.acceleration == Acceleration::Tcg) {
+        let reason = "under emulation in the host's time memory is never busy, in simulated time it is (--time simulated)";
+        return Err(ProbeError::NothingToMeasure {
+            reason: reason.to_owned(),
+        });
+    }
+    Ok(())
+}
+
 /// The words of the chain, and those of all readers.
-fn halves(buffer: &mut Buffer) -> (&mut [u64], &mut [u64]) {
-    let words = buffer.memory.words_mut();
+pub(crate) fn halves(memory: &mut Mapping) -> (&mut [u64], &mut [u64]) {
+    let words = memory.words_mut();
     words.split_at_mut(words.len() / 2)
 }
 
-/// Makes a chain of the first half of a buffer.
-fn link(streams: &mut Streams<'_>, buffer: usize) -> Result<(), ProbeError> {
-    let options = streams.options;
-    let (chain, _) = halves(&mut streams.buffers.buffers[buffer]);
-    let stride = (streams.size.line_bytes / 8) as usize;
+/// Makes a chain of the first half of this memory.
+///
+/// # Errors
+/// When it was cancelled.
+pub(crate) fn link(
+    memory: &mut Mapping,
+    size: &BufferSize,
+    options: &ProbeOptions,
+) -> Result<(), ProbeError> {
+    let (chain, _) = halves(memory);
+    let stride = (size.line_bytes / 8) as usize;
     // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
     let lines = (chain.len() / stride) as u32;
     let cycle = chase::cycle(lines, &mut Rng::with_seed(SEED), &options.cancel);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::guests;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const MACHINE: &str = r#"
 distances = [[10, 20], [20, 10]]
@@ -35,6 +35,9 @@ const MEASURE: &str = "latency='bench latency --from 0 --no-store --format json'
      $0 $latency --what bandwidth --samples 1 --budget 0.1 && \
      $0 $latency --what bandwidth --samples 1 --budget 0.1 --threads 1 --to 0 && \
      $0 snapshot --with-timing=0.2 --no-tasks -o /results/machine.nearfar";
+/// All CPUs, or one, on near memory, on that of one node, and on interleaved memory.
+const INTERLEAVE: &str =
+    "$0 bench latency --no-store --format json --what interleaved --samples 1 --budget 0.1";
 const MEASURE_AGAIN: &str =
     "$0 bench latency --from 0 --no-store --format json --what latency --samples 7 --budget 1";
 
@@ -50,13 +53,13 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("machine.toml");
     std::fs::write(&file, MACHINE).unwrap();
-    let measured = |machine: &Path, script: &str| -> Vec<Value> {
+    let measured = |machine: &Path, delay: &str, script: &str| -> Vec<Value> {
         let results = folder.path().to_str().unwrap();
         let options = [
             "--time",
             "simulated",
             "--delay",
-            "auto",
+            delay,
             "--results",
             results,
         ];
@@ -64,7 +67,7 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
         let answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
         answers.collect::<Result<_, _>>().unwrap()
     };
-    let answers = measured(&file, MEASURE);
+    let answers = measured(&file, "auto", MEASURE);
     let [first, second, one] = &answers[..] else {
         panic!("{answers:?}");
     };
@@ -113,8 +116,49 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     println!("one CPU 12 GB/s: {gb}");
     assert!((gb / 12.0 - 1.0).abs() < 0.05, "{read}");
 
+    // Small caches, so that little memory is far more than they hold. A node carries 20 GB/s; of interleaved memory half goes over the
+    // links, each of which carries 10, and a load takes the mean of both latencies.
+    let interleaved = measured(&file, "cache=256K/16/20", INTERLEAVE);
+    let placements = interleaved[0]["interleaved"]["placements"]
+        .as_array()
+        .unwrap();
+    let figures: Vec<(Value, f64, f64)> = placements
+        .iter()
+        .map(|it| {
+            (
+                it["memory"].clone(),
+                median(it, "read_bytes_per_s") / 1e9,
+                median(it, "latency_ns"),
+            )
+        })
+        .collect();
+    let expected = [
+        (json!("near"), 40.0, 80.0),
+        (json!({"node": 0}), 20.0, 80.0),
+        (json!({"node": 1}), 20.0, 140.0),
+        (json!("interleaved"), 40.0, 110.0),
+    ];
+    println!("{figures:?}");
+    assert_eq!(figures.len(), expected.len(), "{figures:?}");
+    for ((memory, gb, ns), (expected, at_most_gb, expected_ns)) in figures.into_iter().zip(expected)
+    {
+        assert_eq!(memory, expected);
+        assert!(
+            (0.85..1.02).contains(&(gb / at_most_gb)),
+            "{memory}: {gb} GB/s"
+        );
+        assert!(
+            (ns / expected_ns - 1.0_f64).abs() < 0.05,
+            "{memory}: {ns} ns"
+        );
+    }
+
     // A guest of the guest's snapshot is as fast as the guest.
-    let again = measured(&folder.path().join("machine.nearfar"), MEASURE_AGAIN);
+    let again = measured(
+        &folder.path().join("machine.nearfar"),
+        "auto",
+        MEASURE_AGAIN,
+    );
     let delays = &again[0]["emulation"]["delays"];
     for (key, expected) in [("memory_mb_per_s", 20_000.0), ("link_mb_per_s", 10_000.0)] {
         let limit = delays["bandwidth"][key].as_f64().unwrap();

@@ -1,6 +1,7 @@
 //! Latency under load: a table, and a curve a node.
 
 use nearfar_bench::loaded::{LoadedCurve, LoadedLatency, LoadedPoint};
+use nearfar_statistics::Figures;
 
 use super::maps::{digits, measured};
 use crate::amount::{nanoseconds, or};
@@ -12,7 +13,7 @@ const TITLE: &str = "Loaded latency";
 /// The measured loads of each node, from none to the most, and the same as a picture.
 pub(super) fn curves(all: &LoadedLatency, out: &mut Document) {
     let remark = "ns per load of one CPU, while the others of its node read so much of its memory";
-    out.heading(TITLE, super::label(all.emulation.as_ref()));
+    out.heading(TITLE, super::label(all.method.emulation.as_ref()));
     out.remark(remark);
     let mut table = Table::new(&[
         ("node", Align::Right),
@@ -22,17 +23,11 @@ pub(super) fn curves(all: &LoadedLatency, out: &mut Document) {
     ]);
     for curve in &all.curves {
         for point in &curve.points {
-            let gb = point.read_bytes_per_s.median / 1e9;
-            let text = |bytes_per_s: f64| format!("{:.1$}", bytes_per_s / 1e9, digits(gb));
-            let read = measured("read", "GB/s", gb, &point.read_bytes_per_s, text);
-            let latency = &point.latency_ns;
-            let latency = measured("latency", "ns", latency.median, latency, nanoseconds);
-            let (read, latency) = (read.value + &read.spread, latency.value + &latency.spread);
             table.row([
                 Text::new(Heading, curve.node),
                 Text::new(Plain, or(point.pause, "idle")),
-                Text::new(Plain, read),
-                Text::new(Plain, latency),
+                Text::new(Plain, read(&point.read_bytes_per_s)),
+                Text::new(Plain, latency(&point.latency_ns)),
             ]);
         }
     }
@@ -48,6 +43,20 @@ pub(super) fn curves(all: &LoadedLatency, out: &mut Document) {
             lines: all.curves.iter().map(line).collect(),
         },
     });
+}
+
+/// GB/s with their spread.
+pub(super) fn read(bytes_per_s: &Figures) -> String {
+    let gb = bytes_per_s.median / 1e9;
+    let text = |bytes_per_s: f64| format!("{:.1$}", bytes_per_s / 1e9, digits(gb));
+    let read = measured("read", "GB/s", gb, bytes_per_s, text);
+    read.value + &read.spread
+}
+
+/// Nanoseconds with their spread.
+pub(super) fn latency(ns: &Figures) -> String {
+    let latency = measured("latency", "ns", ns.median, ns, nanoseconds);
+    latency.value + &latency.spread
 }
 
 fn line(curve: &LoadedCurve) -> Line {

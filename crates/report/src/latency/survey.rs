@@ -1,14 +1,13 @@
 //! A survey: its matrices, the warnings about them, and how they were made.
 
-use nearfar_bench::bandwidth::BandwidthMatrix;
+use nearfar_bench::bandwidth::Method;
 use nearfar_bench::latency::{LatencyMatrix, Warning};
-use nearfar_bench::loaded::LoadedLatency;
 use nearfar_bench::survey::{Part, Survey};
 use nearfar_bench::transfer::TransferMatrix;
 use nearfar_machine::Machine;
 use nearfar_statistics::{Figures, Interval};
 
-use super::{loaded, maps, skipped_pair};
+use super::{interleaved, loaded, maps, skipped_pair};
 use crate::amount::{bytes, count};
 use crate::document::{Document, Head};
 use crate::style::Role::Dim;
@@ -18,7 +17,8 @@ use crate::summary;
 /// is known of it. Every heading says where the figures come from.
 pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
     let maps = maps::all(survey);
-    let title = match maps.is_empty() && survey.loaded.is_none() {
+    let is_nothing = maps.is_empty() && streamed(survey).all(|(_, it)| it.is_none());
+    let title = match is_nothing {
         true => "Nothing was measured",
         false => "Near and far memory",
     };
@@ -44,6 +44,9 @@ pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
     if let Some(measured) = &survey.loaded {
         loaded::curves(measured, &mut out);
     }
+    if let Some(measured) = &survey.interleaved {
+        interleaved::placements(measured, &mut out);
+    }
     out.heading("How the figures were made", "");
     for text in left_out(survey) {
         out.labelled(Dim.text("not measured: "), text);
@@ -53,17 +56,25 @@ pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
     out
 }
 
+/// How the parts were measured in which several threads use memory together.
+fn streamed(survey: &Survey) -> impl Iterator<Item = (Part, Option<&Method>)> {
+    let bandwidth = survey.bandwidth.as_ref().map(|it| &it.method);
+    let loaded = survey.loaded.as_ref().map(|it| &it.method);
+    let interleaved = survey.interleaved.as_ref().map(|it| &it.method);
+    [
+        (Part::Bandwidth, bandwidth),
+        (Part::Loaded, loaded),
+        (Part::Interleaved, interleaved),
+    ]
+    .into_iter()
+}
+
 /// What was not measured, and why.
 fn left_out(survey: &Survey) -> Vec<String> {
     let of_latency = survey.latency.iter().flat_map(|matrix| &matrix.skipped);
-    let of_bandwidth = survey.bandwidth.iter().flat_map(|matrix| &matrix.skipped);
-    let of_loaded = survey.loaded.iter().flat_map(|matrix| &matrix.skipped);
+    let of_streams = streamed(survey).flat_map(|(_, it)| it.map_or(&[][..], |it| &it.skipped));
     let mut lines: Vec<String> = Vec::new();
-    for line in of_latency
-        .chain(of_bandwidth)
-        .chain(of_loaded)
-        .map(skipped_pair)
-    {
+    for line in of_latency.chain(of_streams).map(skipped_pair) {
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -84,24 +95,14 @@ fn left_out(survey: &Survey) -> Vec<String> {
 
 /// The warnings, each once, with the parts that have it where not all have; of other loads the largest.
 fn warnings(survey: &Survey) -> Vec<String> {
-    let parts: [(Part, Option<&[Warning]>); 4] = [
-        (
-            Part::Latency,
-            survey.latency.as_ref().map(|it| &it.warnings[..]),
-        ),
-        (
-            Part::Bandwidth,
-            survey.bandwidth.as_ref().map(|it| &it.warnings[..]),
-        ),
-        (
-            Part::Loaded,
-            survey.loaded.as_ref().map(|it| &it.warnings[..]),
-        ),
-        (
-            Part::Transfer,
-            survey.transfer.as_ref().map(|it| &it.warnings[..]),
-        ),
-    ];
+    let latency = survey.latency.as_ref().map(|it| &it.warnings[..]);
+    let transfer = survey.transfer.as_ref().map(|it| &it.warnings[..]);
+    let of_streams = streamed(survey).map(|(part, it)| (part, it.map(|it| &it.warnings[..])));
+    let parts: Vec<(Part, Option<&[Warning]>)> = [(Part::Latency, latency)]
+        .into_iter()
+        .chain(of_streams)
+        .chain([(Part::Transfer, transfer)])
+        .collect();
     let measured = parts
         .iter()
         .filter(|(_, warnings)| warnings.is_some())
@@ -146,10 +147,27 @@ fn load(warning: &Warning) -> Option<f64> {
 /// How each part was made.
 fn methods(survey: &Survey) -> Vec<String> {
     let latency = survey.latency.as_ref().map(latency_method);
-    let bandwidth = survey.bandwidth.as_ref().map(bandwidth_method);
-    let loaded = survey.loaded.as_ref().map(loaded_method);
+    let bandwidth = survey.bandwidth.as_ref().map(|matrix| {
+        let what = "plain loops over {buffer} on each node ({pages}), a part for each thread, threads pinned and started together";
+        let figures = matrix.pairs.iter().map(|pair| &pair.bytes_per_s);
+        stream_method("Bandwidth", what, &matrix.method, quality("medians and quartiles", figures))
+    });
+    let loaded = survey.loaded.as_ref().map(|measured| {
+        let what = "dependent loads over one random cycle through half of {buffer} on each node ({pages}), while the other CPUs read parts of the \
+                    other half and compute after each line";
+        let points = measured.curves.iter().flat_map(|curve| &curve.points);
+        let quality = quality("medians and quartiles", points.map(|it| &it.latency_ns));
+        stream_method("Loaded", what, &measured.method, quality)
+    });
+    let interleaved = survey.interleaved.as_ref().map(|measured| {
+        let what = "all CPUs read parts of half of {buffer} on each node ({pages}), or as much on all nodes by turns; then one does dependent loads over \
+                    one random cycle through the other half";
+        let latencies = measured.placements.iter().map(|it| &it.latency_ns);
+        let quality = quality("medians and quartiles", latencies);
+        stream_method("Interleaved", what, &measured.method, quality)
+    });
     let transfer = survey.transfer.as_ref().map(transfer_method);
-    [latency, bandwidth, loaded, transfer]
+    [latency, bandwidth, loaded, interleaved, transfer]
         .into_iter()
         .flatten()
         .collect()
@@ -174,29 +192,13 @@ fn quality<'a>(what: &str, figures: impl Iterator<Item = &'a Figures> + Clone) -
     )
 }
 
-fn bandwidth_method(matrix: &BandwidthMatrix) -> String {
-    let figures = matrix.pairs.iter().map(|pair| &pair.bytes_per_s);
+fn stream_method(part: &str, what: &str, method: &Method, quality: String) -> String {
+    let what = what.replace("{buffer}", &bytes(method.buffer_bytes));
+    let what = what.replace("{pages}", &method.page_kind.to_string());
     format!(
-        "Bandwidth: plain loops over {} on each node ({}), a part for each thread, threads pinned and started together; {:.0} \
-         ms counted in the middle of each run; {}; {:.1} s.",
-        bytes(matrix.buffer_bytes),
-        matrix.page_kind,
-        matrix.window_s * 1e3,
-        quality("medians and quartiles", figures),
-        matrix.elapsed_s,
-    )
-}
-
-fn loaded_method(measured: &LoadedLatency) -> String {
-    let points = measured.curves.iter().flat_map(|curve| &curve.points);
-    format!(
-        "Loaded: dependent loads over one random cycle through half of {} on each node ({}), while the other CPUs read parts of the other \
-         half and compute after each line; {:.0} ms counted in the middle of each run; {}; {:.1} s.",
-        bytes(measured.buffer_bytes),
-        measured.page_kind,
-        measured.window_s * 1e3,
-        quality("medians and quartiles", points.map(|it| &it.latency_ns)),
-        measured.elapsed_s,
+        "{part}: {what}; {:.0} ms counted in the middle of each run; {quality}; {:.1} s.",
+        method.window_s * 1e3,
+        method.elapsed_s,
     )
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_bench::bandwidth::{BandwidthMatrix, BandwidthPair, Traffic};
+use nearfar_bench::bandwidth::{BandwidthMatrix, BandwidthPair, Method, Traffic};
+use nearfar_bench::interleaved::{InterleavedMemory, MeasuredPlacement, MemoryPlacement};
 use nearfar_bench::latency::{PageKind, SkippedPair, Warning};
 use nearfar_bench::loaded::{LoadedCurve, LoadedLatency, LoadedPoint};
 use nearfar_bench::survey::{NotMeasured, Part, Survey};
@@ -49,6 +50,12 @@ fn bandwidth(machine: &Machine) -> BandwidthMatrix {
     }
     BandwidthMatrix {
         pairs,
+        method: method(machine),
+    }
+}
+
+fn method(machine: &Machine) -> Method {
+    Method {
         skipped: Vec::new(),
         buffer_bytes: 1 << 30,
         page_kind: PageKind::Pool,
@@ -149,6 +156,7 @@ pub fn survey(machine: &Machine) -> Survey {
         latency: Some(latency),
         bandwidth: Some(bandwidth(machine)),
         loaded: None,
+        interleaved: None,
         transfer: Some(transfer(machine, None)),
         not_measured: Vec::new(),
         elapsed_s: 12.0,
@@ -176,16 +184,42 @@ pub fn loaded(machine: &Machine) -> Survey {
     };
     let measured = LoadedLatency {
         curves: machine.nodes.iter().zip([1.0, 0.9]).map(curve).collect(),
-        skipped: Vec::new(),
-        buffer_bytes: 1 << 30,
-        page_kind: PageKind::Pool,
-        window_s: 0.02,
-        elapsed_s: 4.0,
-        warnings: vec![Warning::OtherLoad { percent: 80.0 }],
-        emulation: machine.origin.emulation.clone(),
+        method: method(machine),
     };
     Survey {
         loaded: Some(measured),
+        not_measured: Vec::new(),
+        ..nothing()
+    }
+}
+
+/// Near and interleaved memory of two nodes.
+pub fn interleaved(machine: &Machine) -> Survey {
+    let node = |number| MemoryPlacement::Node(NodeId(number));
+    let measured = [
+        (MemoryPlacement::Near, 220e9, 80.0),
+        (node(0), 91e9, 80.0),
+        (node(1), 90e9, 140.0),
+        (MemoryPlacement::Interleaved, 181e9, 110.0),
+    ];
+    let placements = measured.map(|(memory, bytes_per_s, ns)| MeasuredPlacement {
+        memory,
+        read_bytes_per_s: figures(bytes_per_s),
+        latency_ns: figures(ns),
+    });
+    let cpus = machine
+        .nodes
+        .iter()
+        .flat_map(|node| node.known_cpus().iter());
+    let readers: CpuSet = cpus.collect();
+    let measured = InterleavedMemory {
+        cpu: readers.first().unwrap(),
+        readers,
+        placements: placements.into(),
+        method: method(machine),
+    };
+    Survey {
+        interleaved: Some(measured),
         not_measured: Vec::new(),
         ..nothing()
     }
@@ -198,6 +232,7 @@ pub fn nothing() -> Survey {
         latency: None,
         bandwidth: None,
         loaded: None,
+        interleaved: None,
         transfer: None,
         not_measured: vec![NotMeasured {
             part: Part::Transfer,

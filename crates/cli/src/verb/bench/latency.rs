@@ -20,13 +20,14 @@ use crate::signals;
 /// Measure memory latency and bandwidth from node to node, and cache line transfers from CPU to CPU
 ///
 /// Latency: dependent loads over a buffer far beyond the caches. Bandwidth: all CPUs of a node read, write and copy. Loaded: both
-/// at once, only if it is asked for. Transfer: two CPUs hand a cache line to each other. Memory is bound to its node and verified to be there, threads are
+/// at once. Interleaved: what interleaving memory brings all CPUs and costs one. These two only if they are asked for. Transfer: two CPUs hand a cache line to each other. Memory is bound to its node and verified to be there, threads are
 /// pinned. Changes nothing. It measures the machine it runs on; nothing else can be measured.
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench latency --what latency --from 0 --to 0,2 \
                              --budget 3\n  nearfar bench latency --what transfer --all-cpus --format svg > cores.svg\n  \
                              nearfar bench latency --what loaded --from 0\n  \
+                             nearfar bench latency --what interleaved\n  \
                              nearfar lab run --machine kunpeng --scale cpus=2,memory=512M --delay auto -- nearfar bench latency"
 )]
 pub struct Latency {
@@ -78,6 +79,8 @@ enum What {
     Bandwidth,
     /// Nanoseconds per load while the other CPUs of the node read, from few bytes per second to all they can
     Loaded,
+    /// GB/s of all CPUs and nanoseconds per load of one, with all memory near, on one node, and interleaved
+    Interleaved,
     /// Nanoseconds per round trip of a cache line, CPU by CPU
     Transfer,
 }
@@ -90,6 +93,7 @@ impl What {
             Self::Latency => Part::Latency,
             Self::Bandwidth => Part::Bandwidth,
             Self::Loaded => Part::Loaded,
+            Self::Interleaved => Part::Interleaved,
             Self::Transfer => Part::Transfer,
         }
     }
