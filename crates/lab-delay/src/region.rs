@@ -4,15 +4,16 @@
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
 //!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
-//!     8  layout, 4         48  vCPUs                            0 accesses        40 transfers, other node
+//!     8  layout, 5         48  vCPUs                            0 accesses        40 transfers, other node
 //!    16  bytes in all      56  memory nodes                     8 cache hits      48 nanoseconds of delay
 //!    24  config's offset   64  stride of a vCPU's counters     16 near            56 doorbell writes, near
 //!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             64 doorbell writes, far
-//!                          80  state: 0 not loaded,            32 transfers, same node
-//!                              1 closed, 2 open                72 misses to memory of the first node, the second ...
-//!                          88  offset of the doorbells            (nodes in ascending order as in the config)
-//!                          96  controllers there is room for
-//!                         104  nanoseconds of simulated time that have passed
+//!                          80  state: 0 not loaded,            32 transfers,      72 transfers, same node,
+//!                              1 closed, 2 open                   same cache         other cache
+//!                          88  offset of the doorbells         80 nanoseconds of waiting for others
+//!                          96  controllers there is room for   88 misses to memory of the first node, the second ...
+//!                         104  nanoseconds of simulated time      (ascending), then picoseconds waited for
+//!                              that have passed                   the first, the second ...
 //!   offset of the doorbells: how many controllers there are, then for each: first guest physical address, bytes, stride, node
 //! ```
 //! Everything but the state, the time and the counters is written before QEMU starts; the gate and the doorbells may change at any time.
@@ -29,7 +30,7 @@ use crate::model::doorbell::{self, Doorbells};
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
 /// The layout that is understood here.
-pub const LAYOUT: u64 = 4;
+pub const LAYOUT: u64 = 5;
 
 const BYTES: usize = 16;
 const CONFIG: usize = 24;
@@ -46,6 +47,8 @@ const SIMULATED: usize = 104;
 const HEADER: usize = 112;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 11;
+/// Words of a vCPU for each node: misses, and picoseconds waited.
+const BY_NODE: usize = 2;
 
 /// A region that cannot be used.
 #[derive(Debug, Error)]
@@ -155,8 +158,8 @@ impl Region {
             && config.is_some_and(|end| end <= bytes)
             && self
                 .word(NODES)
-                .checked_mul(8)
-                .is_some_and(|misses| misses <= stride.saturating_sub(FIXED * 8))
+                .checked_mul(BY_NODE * 8)
+                .is_some_and(|by_node| by_node <= stride.saturating_sub(FIXED * 8))
             && stride.is_multiple_of(8)
             && self.word(COUNTERS).is_multiple_of(8);
         if whole {
@@ -231,7 +234,8 @@ impl Region {
         let offset = self.word(COUNTERS) + vcpu * self.word(STRIDE);
         // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
         Counters::over(unsafe {
-            std::slice::from_raw_parts(self.base.add(offset).cast(), FIXED + self.nodes())
+            let words = FIXED + BY_NODE * self.nodes();
+            std::slice::from_raw_parts(self.base.add(offset).cast(), words)
         })
     }
 }
@@ -267,7 +271,8 @@ pub enum Count {
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     counts: &'static [AtomicU64; FIXED],
-    misses: &'static [AtomicU64],
+    /// First the misses, then the waits.
+    by_node: &'static [AtomicU64],
 }
 
 impl Counters {
@@ -276,8 +281,8 @@ impl Counters {
     /// # Panics
     /// For fewer than eleven.
     pub fn over(words: &'static [AtomicU64]) -> Self {
-        let (counts, misses) = words.split_first_chunk().expect("eleven words at least");
-        Self { counts, misses }
+        let (counts, by_node) = words.split_first_chunk().expect("eleven words at least");
+        Self { counts, by_node }
     }
 
     /// Adds to a count.
@@ -286,10 +291,12 @@ impl Counters {
         add(&self.counts[count as usize], amount);
     }
 
-    /// Counts a miss to the memory of a node, by the node's position among the memory nodes.
-    pub fn miss_to(&self, position: usize) {
-        if let Some(word) = self.misses.get(position) {
-            add(word, 1);
+    /// Counts a miss to the memory of a node, by the node's position among the memory nodes, and how long others kept it waiting.
+    pub fn miss_to(&self, position: usize, wait_ps: u64) {
+        let (misses, waits) = self.by_node.split_at(self.by_node.len() / BY_NODE);
+        if let (Some(miss), Some(wait)) = (misses.get(position), waits.get(position)) {
+            add(miss, 1);
+            add(wait, wait_ps);
         }
     }
 

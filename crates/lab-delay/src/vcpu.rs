@@ -220,7 +220,7 @@ impl<'a> Vcpu<'a> {
             1,
         );
         if is_miss {
-            self.counters.miss_to(spot.memory);
+            self.counters.miss_to(spot.memory, price.wait_ps);
         }
         let mut ready = self.ready(start, clock);
         match now_ps {

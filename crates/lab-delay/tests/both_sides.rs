@@ -51,7 +51,8 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
     counters.add(Count::DelayNs, 6);
     counters.add(Count::TransfersSameNode, 10);
     counters.add(Count::WaitNs, 11);
-    counters.miss_to(1);
+    counters.miss_to(1, 1500);
+    counters.miss_to(1, 600);
     let counts = host.counts();
     let vcpu = &counts.vcpus[1];
     assert!(counts.counting);
@@ -73,8 +74,10 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
             vcpu.misses[&NodeId(0)],
             vcpu.misses[&NodeId(5)]
         ),
-        (6, 0, 1)
+        (6, 0, 2)
     );
+    assert_eq!(vcpu.waits_ns, [(NodeId(0), 0), (NodeId(5), 2)].into());
+    assert_eq!(counts.simulated_ns, None);
     assert_eq!((vcpu.doorbells_near, vcpu.doorbells_far), (8, 9));
     assert_eq!(counts.vcpus[0].accesses, 0);
 }
@@ -107,7 +110,7 @@ proptest! {
         let host = setup(&cpus, &nodes, &config).start().unwrap();
         let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
         prop_assert_eq!(plugin.config().unwrap(), config.as_str());
-        plugin.counters(cpus.len() - 1).miss_to(nodes.len() - 1);
+        plugin.counters(cpus.len() - 1).miss_to(nodes.len() - 1, 0);
         prop_assert_eq!(plugin.config().unwrap(), config.as_str());
     }
 }

@@ -28,6 +28,20 @@ fn a_good_text_is_taken_whole() {
 }
 
 #[test]
+fn the_example_of_the_documentation_is_taken() {
+    let page = include_str!("../../../docs/delay-plugin.md");
+    let (_, text) = page.split_once("```\nnearfar-delay").unwrap();
+    let (text, _) = text.split_once("```").unwrap();
+    let config: Config = format!("nearfar-delay{text}").parse().unwrap();
+    // Whatever it has, the table below it explains.
+    for line in text.lines().skip(1) {
+        let (key, _) = line.split_once(' ').unwrap();
+        assert!(page.contains(&format!("\n| `{key}` |")), "{key}");
+    }
+    assert_eq!(config.link, Some(6400));
+}
+
+#[test]
 fn a_fault_is_named_with_its_line() {
     let order = LineFault::Order {
         start: 2048,

@@ -20,7 +20,7 @@ mod spec;
 mod stored;
 mod time;
 
-pub use counts::{Counts, Misses, VcpuCounts};
+pub use counts::{ByMemoryNode, Counts, VcpuCounts};
 pub(crate) use doorbell::Doorbells;
 pub use error::{DelayError, DelaySpecError};
 pub use matrix::far_for_ratio;

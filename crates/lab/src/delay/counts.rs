@@ -10,6 +10,8 @@ use serde::Serialize;
 pub struct Counts {
     /// Whether accesses are looked at now.
     pub counting: bool,
+    /// Nanoseconds of simulated time so far; `None` in the host's time.
+    pub simulated_ns: Option<u64>,
     /// One a vCPU, by number.
     pub vcpus: Vec<VcpuCounts>,
 }
@@ -41,11 +43,13 @@ pub struct VcpuCounts {
     /// The part of it that was for others that used a memory or a link, in nanoseconds.
     pub wait_ns: u64,
     /// Accesses to memory by its node.
-    pub misses: Misses,
+    pub misses: ByMemoryNode,
+    /// Nanoseconds of these that were for others that used that memory, or the link to it.
+    pub waits_ns: ByMemoryNode,
 }
 
-/// Accesses to memory, by the memory's node.
-pub type Misses = BTreeMap<NodeId, u64>;
+/// A count for each node with memory.
+pub type ByMemoryNode = BTreeMap<NodeId, u64>;
 
 impl Counts {
     /// All vCPUs of a node together.
@@ -66,8 +70,13 @@ impl Counts {
             sum.doorbells_far += vcpu.doorbells_far;
             sum.delay_ns += vcpu.delay_ns;
             sum.wait_ns += vcpu.wait_ns;
-            for (to, count) in &vcpu.misses {
-                *sum.misses.entry(*to).or_default() += count;
+            for (sums, counts) in [
+                (&mut sum.misses, &vcpu.misses),
+                (&mut sum.waits_ns, &vcpu.waits_ns),
+            ] {
+                for (to, count) in counts {
+                    *sums.entry(*to).or_default() += count;
+                }
             }
         }
         sum
