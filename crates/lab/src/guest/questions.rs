@@ -111,6 +111,7 @@ mod tests {
         let mut counts = Counts {
             counting: true,
             vcpus: vec![vcpu(1, 20), vcpu(3, 40)],
+            ..Counts::default()
         };
         let sum = Transfers {
             same_node: 4,
