@@ -124,7 +124,8 @@ impl Model {
         let transfers = |&from: &u32| cache_nodes.iter().map(|&to| transfer(from, to)).collect();
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
         let channels = memory.nodes().iter();
-        let channel = |&ps: &u32| Channel::new(ps.into(), BANKS_PS);
+        let window_ps = config.time.map_or(0, |time| time.window_ps);
+        let channel = |&ps: &u32| Channel::new(ps.into(), BANKS_PS, window_ps);
         let all_nodes: BTreeSet<u32> = nodes.iter().chain(memory.nodes()).copied().collect();
         Ok(Self {
             caches: cache_nodes
@@ -143,9 +144,9 @@ impl Model {
             channels: channels
                 .map(|node| config.bandwidth.get(node).map(channel))
                 .collect(),
-            links: Links::new(config.link, &all_nodes, &config.packages),
+            links: Links::new(config.link, &all_nodes, &config.packages, window_ps),
             stream_thousandths: config.stream_thousandths.into(),
-            stores: Stores::new(config.time.map_or(0, |time| time.window_ps)),
+            stores: Stores::new(window_ps),
             places,
             cache_nodes,
             memory,

@@ -12,7 +12,7 @@ const LINE_PS: u64 = 3200;
 /// and the mean time that a line takes in nanoseconds.
 fn carried(vcpus: usize, latency_ps: u64, overlap: u64, window_ps: u64) -> (f64, f64) {
     carried_by(
-        &Channel::new(LINE_PS, BANKS_PS),
+        &Channel::new(LINE_PS, BANKS_PS, window_ps),
         vcpus,
         latency_ps,
         overlap,
@@ -29,7 +29,7 @@ fn carried_by(
 ) -> (f64, f64) {
     let mut local = vec![0_u64; vcpus];
     let (mut lines, mut took) = (0_u64, 0_u64);
-    let end = 400_000_000;
+    let end = 400_000_000.max(20 * window_ps);
     loop {
         let at = (0..vcpus).min_by_key(|&at| local[at]).unwrap();
         let until = local[at] + window_ps;
@@ -74,12 +74,20 @@ fn all_together_get_what_the_channel_carries_whatever_the_window() {
     }
 }
 
+/// 0.1 GB/s, of which a line occupies several slots; as many vCPUs as wait for a millisecond; and the widest window.
 #[test]
-fn a_line_may_occupy_a_channel_for_several_slots() {
-    // 0.1 GB/s.
-    let channel = Channel::new(640_000, BANKS_PS);
-    let (rate, _) = carried_by(&channel, 4, 80_000, 1, 200_000);
-    assert!((1.54..1.6).contains(&rate), "{rate}");
+fn a_slow_channel_carries_no_more_however_many_wait() {
+    for (vcpus, overlap, window_ps) in [(4, 1, 200_000), (64, 18, 200_000), (8, 12, 1_000_000_000)]
+    {
+        let channel = Channel::new(640_000, BANKS_PS, window_ps);
+        let (rate, _) = carried_by(&channel, vcpus, 80_000, overlap, window_ps);
+        // What waits at the end is counted as well.
+        let waiting = (vcpus as u64 * overlap) as f64 / 400.0;
+        assert!(
+            (1.54..1.6 + waiting).contains(&rate),
+            "{vcpus}, {window_ps}: {rate}"
+        );
+    }
 }
 
 #[test]
@@ -94,12 +102,25 @@ fn a_line_takes_longer_the_busier_the_channel_is() {
 }
 
 proptest! {
+    /// Whatever the order in which they come, within the window.
     #[test]
-    fn no_line_is_carried_before_its_time_nor_after_all_others(steps in prop::collection::vec(0u64..3_000_000, 1..400)) {
-        let channel = Channel::new(LINE_PS, BANKS_PS);
-        for now in steps.iter().copied() {
-            let wait = channel.carry(0, now);
-            prop_assert!(wait < 20_000_000);
+    fn what_is_carried_takes_its_time(
+        steps in prop::collection::vec((0u64..200_000, 0u64..1_000_000), 1..400),
+        start in prop::sample::select(vec![0, 1 << 54, 1 << 62]),
+    ) {
+        let channel = Channel::new(LINE_PS, 0, 1_000_000);
+        let (mut at, mut arrivals) = (start, Vec::new());
+        for (step, back) in steps {
+            at += step;
+            let now = at.saturating_sub(back).max(start);
+            arrivals.push(now + channel.carry(0, now));
+        }
+        // In no stretch of time more than fits, and a slot at each end.
+        arrivals.sort_unstable();
+        for (number, first) in arrivals.iter().enumerate() {
+            let stretch = arrivals[arrivals.len() - 1] - first;
+            let lines = (arrivals.len() - number) as u64;
+            prop_assert!(lines * LINE_PS <= stretch + 3 * 128_000, "{} in {}", lines, stretch);
         }
     }
 }

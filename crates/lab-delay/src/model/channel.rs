@@ -14,42 +14,56 @@
 //! memory latency checker shows it (v3.5, two Xeon Silver 4110, 136 GB/s, 82 ns without load, published in Intel's community): 13 ns
 //! at 31 % of the bandwidth, 17 ns at half, 42 ns at 97 %. A vCPU does not wait for banks that only itself has used.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
 
 /// Picoseconds of a slot: some 40 lines of 20 GB/s.
 const SLOT_PS: u64 = 128_000;
-/// Slots that are kept, 33 us: more than a window, and than anyone waits.
-const SLOTS: usize = 256;
 /// How many slots the share is of.
 const RECENT: u64 = 8;
 /// What a line of a memory waits for busy banks where all slots are full.
 pub const BANKS_PS: u64 = 36_000;
-/// A slot's word: its number (as many bits as are left), who has used it, and the picoseconds it is busy.
-const BUSY_BITS: u32 = 17;
-const USER_BITS: u32 = 10;
-const BUSY: u64 = (1 << BUSY_BITS) - 1;
-/// More than one vCPU.
-const SEVERAL: u64 = (1 << USER_BITS) - 1;
 
-#[derive(Clone, Copy)]
+/// What is carried in a slot, and by whom: no vCPU where it is by several.
+#[derive(Clone, Copy, Default, Debug)]
 struct Slot {
-    number: u64,
-    user: u64,
     busy_ps: u64,
+    user: Option<u16>,
 }
 
-impl Slot {
-    fn of(word: u64) -> Self {
-        Self {
-            number: word >> (BUSY_BITS + USER_BITS),
-            user: word >> BUSY_BITS & SEVERAL,
-            busy_ps: word & BUSY,
-        }
+/// The slots that are still needed.
+#[derive(Default, Debug)]
+struct Slots {
+    /// The number of the first.
+    first: u64,
+    slots: VecDeque<Slot>,
+}
+
+impl Slots {
+    /// Forgets those before this number, for which no line comes any more.
+    fn forget(&mut self, before: u64) {
+        let passed = before.saturating_sub(self.first);
+        self.slots.drain(..self.slots.len().min(passed as usize));
+        self.first = self.first.max(before);
     }
 
-    fn word(self) -> u64 {
-        self.number << (BUSY_BITS + USER_BITS) | self.user << BUSY_BITS | self.busy_ps
+    fn at(&mut self, number: u64) -> &mut Slot {
+        let position = number.saturating_sub(self.first) as usize;
+        if position >= self.slots.len() {
+            self.slots.resize(position + 1, Slot::default());
+        }
+        &mut self.slots[position]
+    }
+
+    /// How long others than this vCPU used the last slots before this number.
+    fn others_ps(&self, vcpu: u16, number: u64) -> u64 {
+        let position = |number: u64| number.saturating_sub(self.first) as usize;
+        let (from, to) = (position(number.saturating_sub(RECENT)), position(number));
+        let recent = self.slots.iter().take(to).skip(from);
+        recent
+            .filter(|slot| slot.user != Some(vcpu))
+            .map(|slot| slot.busy_ps)
+            .sum()
     }
 }
 
@@ -58,66 +72,48 @@ impl Slot {
 pub struct Channel {
     line_ps: u64,
     banks_ps: u64,
-    slots: Box<[AtomicU64; SLOTS]>,
+    /// Slots before that of a line which may still be asked for.
+    kept: u64,
+    slots: Mutex<Slots>,
 }
 
 impl Channel {
-    /// A channel that a line occupies for so long, and waits for its banks up to so long: a link has none.
-    pub fn new(line_ps: u64, banks_ps: u64) -> Self {
+    /// A channel that a line occupies for so long, and waits for its banks up to so long: a link has none. Some vCPUs may be a
+    /// window behind others.
+    pub fn new(line_ps: u64, banks_ps: u64, window_ps: u64) -> Self {
         Self {
             line_ps,
             banks_ps,
-            slots: Box::new([const { AtomicU64::new(0) }; SLOTS]),
+            // Half a window is added to what a vCPU may be ahead where its turn ends.
+            kept: RECENT + 2 * window_ps.div_ceil(SLOT_PS),
+            slots: Mutex::default(),
         }
     }
 
     /// Carries a line to a vCPU at its time, and returns how long it waits.
     pub fn carry(&self, vcpu: u16, now_ps: u64) -> u64 {
-        let (own, user) = (now_ps / SLOT_PS, u64::from(vcpu) % SEVERAL);
-        let is_full = |number: u64| self.busy_ps(number) == SLOT_PS;
-        let last = own + SLOTS as u64 / 2;
-        let first = (own..last).find(|&number| !is_full(number)).unwrap_or(last);
-        let (mut number, mut rest_ps) = (first, self.line_ps);
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = now_ps / SLOT_PS;
+        slots.forget(own.saturating_sub(self.kept));
+        let own = own.max(slots.first);
+        let others_ps = slots.others_ps(vcpu, own);
+        let mut number = own;
+        while slots.at(number).busy_ps == SLOT_PS {
+            number += 1;
+        }
+        let until_slot = (number * SLOT_PS).saturating_sub(now_ps);
+        let mut rest_ps = self.line_ps;
         while rest_ps > 0 {
-            let busy_ps = self.busy_ps(number);
-            let part_ps = rest_ps.min(SLOT_PS - busy_ps);
-            self.set(number, user, busy_ps + part_ps);
+            let slot = slots.at(number);
+            let part_ps = rest_ps.min(SLOT_PS - slot.busy_ps);
+            slot.user = match *slot {
+                Slot { busy_ps: 0, .. } => Some(vcpu),
+                Slot { user, .. } => user.filter(|&user| user == vcpu),
+            };
+            slot.busy_ps += part_ps;
             (number, rest_ps) = (number + 1, rest_ps - part_ps);
         }
-        let recent = (1..=RECENT).filter_map(|ago| self.slot(own.saturating_sub(ago)));
-        let others = recent.filter(|slot| slot.user != user);
-        let others_ps: u64 = others.map(|slot| slot.busy_ps).sum();
-        let until_slot = (first * SLOT_PS).saturating_sub(now_ps);
         until_slot + self.banks_ps * others_ps / (RECENT * SLOT_PS)
-    }
-
-    fn word(&self, number: u64) -> &AtomicU64 {
-        &self.slots[number as usize % SLOTS]
-    }
-
-    /// `None` for a slot that no vCPU has used, or that is not kept any more.
-    fn slot(&self, number: u64) -> Option<Slot> {
-        let slot = Slot::of(self.word(number).load(Relaxed));
-        (slot.number == number && slot.busy_ps != 0).then_some(slot)
-    }
-
-    fn busy_ps(&self, number: u64) -> u64 {
-        self.slot(number).map_or(0, |slot| slot.busy_ps)
-    }
-
-    fn set(&self, number: u64, user: u64, busy_ps: u64) {
-        let word = self.word(number);
-        if Slot::of(word.load(Relaxed)).number > number {
-            return;
-        }
-        let known = self.slot(number).map_or(user, |slot| slot.user);
-        let user = if known == user { user } else { SEVERAL };
-        let slot = Slot {
-            number,
-            user,
-            busy_ps,
-        };
-        word.store(slot.word(), Relaxed);
     }
 }
 
@@ -132,7 +128,12 @@ pub struct Links {
 impl Links {
     /// Links that a line occupies for so long; none without that. Nodes of one package need none, and of a node whose package alone is
     /// unknown it is not known what it is behind.
-    pub fn new(line_ps: Option<u32>, nodes: &BTreeSet<u32>, packages: &BTreeMap<u32, u32>) -> Self {
+    pub fn new(
+        line_ps: Option<u32>,
+        nodes: &BTreeSet<u32>,
+        packages: &BTreeMap<u32, u32>,
+        window_ps: u64,
+    ) -> Self {
         let end = |node: &u32| match packages.is_empty() {
             true => Some(*node),
             false => packages.get(node).copied(),
@@ -144,7 +145,7 @@ impl Links {
                 return None;
             }
             let number = *numbers.entry(ends).or_insert_with(|| {
-                channels.push(Channel::new(line_ps.into(), 0));
+                channels.push(Channel::new(line_ps.into(), 0, window_ps));
                 channels.len() - 1
             });
             Some(((to, from), number))

@@ -22,7 +22,7 @@ pub struct VcpuCounts {
     pub node: NodeId,
     /// Loads and stores; instruction fetches are not among them.
     pub accesses: u64,
-    /// Accesses to a line in a cache of the vCPU's node that cost nothing.
+    /// Accesses to a line in the vCPU's last-level cache, which take the time of a hit, or that the filter knows.
     pub hits: u64,
     /// Accesses to memory of its own node.
     pub near: u64,
