@@ -15,6 +15,9 @@ pub enum LabError {
     /// The machine cannot be built from QEMU's parts, not even scaled down.
     #[error("this machine cannot be emulated: {0}")]
     Design(String),
+    /// KVM was asked for, and what only software emulation has.
+    #[error("--accel kvm has neither delays nor simulated time: software emulation has")]
+    PluginUnderKvm,
     /// The delays that were asked for do not fit the machine.
     #[error("--delay: {0}")]
     Delay(#[from] DelayError),
@@ -126,7 +129,7 @@ impl LabError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Design(_) => "design",
-            Self::Delay(_) => "delay",
+            Self::Delay(_) | Self::PluginUnderKvm => "delay",
             Self::Missing { .. } => "missing",
             Self::Kernel { .. } => "kernel",
             Self::Boot { .. } => "boot",

@@ -100,7 +100,7 @@ impl GuestRequest {
             Some(series) => Design::under(&machine, arch, series)?,
             None => Design::new(&machine, arch)?,
         };
-        let acceleration = self.accelerate(&qemu, cache, &kernel);
+        let acceleration = self.accelerate(&qemu, cache, &kernel)?;
         let time = self.time.on(&qemu, arch, acceleration)?;
         let delay = match (&self.delay, time) {
             (DelaySpec::Off, None) => None,
@@ -196,11 +196,19 @@ impl GuestRequest {
     }
 
     /// The plugin needs software emulation: under KVM it sees neither accesses nor instructions. `lab doctor` says why it is not KVM.
-    fn accelerate(&self, qemu: &Qemu, cache: &Cache, kernel: &Kernel) -> Acceleration {
-        if self.delay != DelaySpec::Off || matches!(self.time, TimeSpec::Simulated(_)) {
-            return Acceleration::Tcg;
+    fn accelerate(
+        &self,
+        qemu: &Qemu,
+        cache: &Cache,
+        kernel: &Kernel,
+    ) -> Result<Acceleration, LabError> {
+        let is_plugged =
+            self.delay != DelaySpec::Off || matches!(self.time, TimeSpec::Simulated(_));
+        match (is_plugged, self.acceleration) {
+            (true, Some(Acceleration::Kvm)) => Err(LabError::PluginUnderKvm),
+            (true, _) => Ok(Acceleration::Tcg),
+            (false, Some(asked)) => Ok(asked),
+            (false, None) => Ok(qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration),
         }
-        self.acceleration
-            .unwrap_or_else(|| qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration)
     }
 }

@@ -245,6 +245,33 @@ fn lines_of_other_nodes_take_what_their_distance_takes() {
     );
 }
 
+/// A guest's CPUs are those of its first nodes, so a node without CPUs has another number there.
+#[test]
+fn figures_of_a_machine_go_with_its_nodes() {
+    let text = "distances = [[10, 20, 30], [20, 10, 20], [30, 20, 10]]\n\
+                [[node]]\nmemory = \"1G\"\n[[node]]\ncpus = 1\nmemory = \"1G\"\n[[node]]\ncpus = 1\nmemory = \"1G\"\n\
+                [timing]\nlatency = [[\"-\", \"-\", \"-\"], [333, 77.4, 155], [444, 166, 88]]\n";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.toml");
+    std::fs::write(&file, text).unwrap();
+    let machine = read(&Request::source(
+        file.to_str().unwrap().to_owned(),
+        Want::audit(),
+    ))
+    .unwrap();
+    let design = Design::with_firmware(&machine, Arch::X86_64, None).unwrap();
+    let time = Some(SimulatedTime::default());
+    let asked: DelaySpec = "auto".parse().unwrap();
+    let setup = delay::setup(&design, &asked, time, Path::new("/p.so")).unwrap();
+    // The guest's node 2 is the described node 0.
+    assert_eq!(
+        delays(&setup),
+        [
+            "0 0 77", "0 1 155", "0 2 333", "1 0 166", "1 1 88", "1 2 444"
+        ]
+    );
+}
+
 #[test]
 fn a_machine_in_simulated_time_has_its_own_figures() {
     let mut machine = read(&Request::source(FOUR.to_owned(), Want::audit())).unwrap();

@@ -52,12 +52,18 @@ pub struct Latency {
 }
 
 impl Timing {
+    /// The same with these latencies, of equal pairs the first.
+    pub fn with_latencies(self, all: impl IntoIterator<Item = Latency>) -> Self {
+        let mut latencies: Vec<Latency> = all.into_iter().collect();
+        // A stable order.
+        latencies.sort_by_key(Latency::pair);
+        latencies.dedup_by_key(|it| it.pair());
+        Self { latencies, ..self }
+    }
+
     /// These figures, and those of `other` that are missing here.
     pub fn or(mut self, other: Self) -> Self {
-        self.latencies.extend(other.latencies);
-        // A stable order: of equal pairs the first is kept.
-        self.latencies.sort_by_key(Latency::pair);
-        self.latencies.dedup_by_key(|it| it.pair());
+        let latencies = [std::mem::take(&mut self.latencies), other.latencies].concat();
         self.sources.extend(other.sources);
         Self {
             cache: self.cache.or(other.cache),
@@ -70,6 +76,7 @@ impl Timing {
             },
             ..self
         }
+        .with_latencies(latencies)
     }
 
     /// Nanoseconds from the CPUs of a node to the memory of another.

@@ -1,5 +1,6 @@
 //! The value of `--time`.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use nearfar_machine::{Acceleration, SimulatedTime};
@@ -60,23 +61,27 @@ impl FromStr for TimeSpec {
                 value: value.to_owned(),
                 expected,
             };
-            let within = |key, expected, most: f64| {
+            let within = |key, expected, range: RangeInclusive<f64>| {
                 let number = value.parse::<f64>().ok();
-                let number = number.filter(|number| (0.001..=most).contains(number));
+                let number = number.filter(|number| range.contains(number));
                 number.ok_or_else(|| wrong(key, expected))
             };
             match key {
                 "instruction" => {
-                    let ns = within("instruction", "nanoseconds from 0.001 to 1000", 1000.0)?;
+                    let ns = within(
+                        "instruction",
+                        "nanoseconds from 0.001 to 1000",
+                        0.001..=1000.0,
+                    )?;
                     time.instruction_ps = Some((ns * 1000.0).round() as u32);
                 }
                 "window" => {
-                    let ns = within("window", "nanoseconds from 1 to 1000000", 1e6)?;
-                    time.window_ns = Some((ns.round() as u32).max(1));
+                    let ns = within("window", "nanoseconds from 1 to 1000000", 1.0..=1e6)?;
+                    time.window_ns = Some(ns.round() as u32);
                 }
                 "disk" => {
-                    let ns = within("disk", "nanoseconds from 1 to 1000000000", 1e9)?;
-                    time.disk_ns = Some((ns.round() as u32).max(1));
+                    let ns = within("disk", "nanoseconds from 1 to 1000000000", 1.0..=1e9)?;
+                    time.disk_ns = Some(ns.round() as u32);
                 }
                 "seed" => {
                     let seed = value.parse();

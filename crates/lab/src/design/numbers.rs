@@ -94,10 +94,8 @@ impl Numbers {
                 ..*it
             })
         };
-        Timing {
-            latencies: described.latencies.iter().filter_map(guest).collect(),
-            ..described.clone()
-        }
+        let latencies = described.latencies.iter().filter_map(guest);
+        described.clone().with_latencies(latencies)
     }
 
     /// Described nodes with their numbers in the guest.

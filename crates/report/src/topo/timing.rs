@@ -16,12 +16,10 @@ pub(super) fn section(machine: &Machine, out: &mut Document) {
         timing.latencies.iter().map(of).collect()
     };
     let (rows, columns) = (nodes(|it| it.cpu_node), nodes(|it| it.memory_node));
-    match (1..=MAX_MAP_NODES).contains(&rows.len().max(columns.len())) {
-        true => out.heat_map(map(timing, &rows, &columns)),
-        false => out.heading(
-            "Latency",
-            "unknown, or of more nodes than fit; --format json has it",
-        ),
+    match rows.len().max(columns.len()) {
+        1..=MAX_MAP_NODES => out.heat_map(map(timing, &rows, &columns)),
+        0 => out.heading("Latency", "unknown"),
+        _ => out.heading("Latency", "of more nodes than fit; --format json has it"),
     }
     let figure = |key: &str, value: Option<String>| value.map(|value| format!("{key}={value}"));
     let figures = [

@@ -52,17 +52,18 @@ pub(super) struct Description {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TimingEntry {
-    /// Nanoseconds; rows as those of distances.
-    pub latency: Option<Spanned<Vec<Vec<Entry>>>>,
+    /// Rows as those of distances.
+    pub latency: Option<Spanned<Vec<Vec<LatencyEntry>>>>,
     pub cache: Option<Spanned<String>>,
     pub transfer: Option<Spanned<String>>,
-    /// GB/s of each node's memory, between two nodes, and of one CPU that reads a stream.
+    /// GB/s of each node's memory, from a package to another, and of one CPU that reads a stream.
     pub bandwidth: Option<Spanned<f64>>,
     pub link: Option<Spanned<f64>>,
     pub stream: Option<Spanned<f64>>,
     /// Nanoseconds of an instruction.
     pub instruction: Option<Spanned<f64>>,
-    /// Where the figures come from.
+    /// Where the figures come from; the file itself, when left out.
+    #[serde(default)]
     pub sources: Vec<String>,
 }
 
@@ -72,6 +73,17 @@ pub(super) struct TimingEntry {
 pub(super) enum Entry {
     Distance(u32),
     Hole(String),
+}
+
+/// Nanoseconds of a load, or "-" where they are unknown.
+#[derive(Deserialize, Clone)]
+#[serde(
+    untagged,
+    expecting = "expected a latency in nanoseconds, or \"-\" where it is unknown"
+)]
+pub(super) enum LatencyEntry {
+    Ns(f64),
+    Unknown(String),
 }
 
 #[derive(Deserialize, Default)]

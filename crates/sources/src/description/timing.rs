@@ -6,7 +6,7 @@ use nearfar_machine::{
 use toml::Spanned;
 
 use super::fault::Faults;
-use super::file::{Entry, TimingEntry};
+use super::file::{LatencyEntry, TimingEntry};
 use crate::error::TextError;
 
 pub(super) fn read(
@@ -27,7 +27,10 @@ pub(super) fn read(
         instruction_ps: part(&file.instruction, "instruction", faults, |&ns| {
             picoseconds(ns)
         })?,
-        sources: file.sources.clone(),
+        sources: match file.sources.is_empty() {
+            true => vec![machine.origin.place.clone()],
+            false => file.sources.clone(),
+        },
         between_cpus: Vec::new(),
     })
 }
@@ -72,14 +75,17 @@ fn latencies(
     for (&cpu_node, row) in nodes.iter().zip(rows) {
         for (&memory_node, entry) in nodes.iter().zip(row) {
             match entry {
-                Entry::Distance(ns) if (1..=MAX_DELAY_NS).contains(ns) => all.push(Latency {
-                    cpu_node,
-                    memory_node,
-                    ns: *ns,
-                }),
-                Entry::Hole(mark) if mark == "-" => {}
+                LatencyEntry::Ns(ns) if (1.0..=f64::from(MAX_DELAY_NS)).contains(ns) => {
+                    all.push(Latency {
+                        cpu_node,
+                        memory_node,
+                        ns: ns.round() as u32,
+                    });
+                }
+                LatencyEntry::Unknown(mark) if mark == "-" => {}
                 _ => {
-                    let wanted = format!("an entry is 1 to {MAX_DELAY_NS} ns, or \"-\" for a hole");
+                    let wanted =
+                        format!("an entry is 1 to {MAX_DELAY_NS} ns, or \"-\" where it is unknown");
                     return Err(faults.at(spanned, "latency", wanted));
                 }
             }

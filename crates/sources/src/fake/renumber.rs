@@ -183,7 +183,7 @@ fn table(machine: &Machine, numbers: &Numbers, nodes: impl Iterator<Item = NodeI
 
 /// A fake has the latencies of its real node.
 fn timing(machine: &mut Machine, numbers: &Numbers) {
-    let Some(timing) = &mut machine.timing else {
+    let Some(timing) = machine.timing.take() else {
         return;
     };
     let fakes = || (0..).map(NodeId).zip(numbers.parents.iter().copied());
@@ -195,7 +195,8 @@ fn timing(machine: &mut Machine, numbers: &Numbers) {
             ns: timing.latency_ns(from, to)?,
         })
     });
-    timing.latencies = latencies.collect();
+    let latencies: Vec<_> = latencies.collect();
+    machine.timing = Some(timing.with_latencies(latencies));
 }
 
 fn devices(machine: &mut Machine, numbers: &Numbers) {

@@ -215,12 +215,7 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
             is_by_distance: false,
         })
     };
-    // Two rows of one node are none of mlc's; the first is taken.
-    let mut latencies: Vec<Latency> = latencies.collect();
-    latencies.sort_by_key(Latency::pair);
-    latencies.dedup_by_key(|it| it.pair());
-    Timing {
-        latencies,
+    let timing = Timing {
         transfer: local_ns.zip(remote.and_then(delay_of)).map(of_both),
         bandwidth: Bandwidth {
             memory_mb_per_s: megabytes(local()),
@@ -228,5 +223,7 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
             stream_mb_per_s: None,
         },
         ..Timing::default()
-    }
+    };
+    // Two rows of one node are none of mlc's; the first is taken.
+    timing.with_latencies(latencies)
 }

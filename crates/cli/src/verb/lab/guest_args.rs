@@ -167,6 +167,7 @@ pub fn failure(error: LabError) -> Failure {
     match error {
         LabError::Design(_)
         | LabError::Delay(_)
+        | LabError::PluginUnderKvm
         | LabError::Kernel { .. }
         | LabError::Content { .. } => Failure::input(error),
         _ => Failure::refused(error),
