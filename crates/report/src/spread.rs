@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use nearfar_machine::{CpuSet, NodeId};
+use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_placement::spread::Slot;
 
 use crate::amount::or;
@@ -30,13 +30,27 @@ fn lines(slots: &[Slot], value: impl Fn(&Slot) -> String) -> String {
     out
 }
 
-/// Queues by runs: consecutive queues on consecutive CPUs of one node share a line. `node` is the device's, `start` the one
-/// from which the order was made ([`nearfar_placement::spread::start`]).
-pub fn document(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>) -> Document {
-    let mut table = Table::of(["queues", "CPUs", ">count", ">node", ">distance"]).indent(0);
+/// Queues by runs: consecutive queues on consecutive CPUs of one node share a line, which says how many last-level caches they are
+/// in where a node has several. `node` is the device's, `start` the one from which the order was made
+/// ([`nearfar_placement::spread::start`]).
+pub fn document(
+    machine: &Machine,
+    slots: &[Slot],
+    node: Option<NodeId>,
+    start: Option<NodeId>,
+) -> Document {
+    let headings = ["queues", "CPUs", ">count", ">node", ">distance", ">caches"];
+    let mut table = Table::of(headings).indent(0);
+    let caches: Vec<&CpuSet> = machine.last_level_caches().map(|it| &it.cpus).collect();
+    let among = |cpus: &CpuSet| caches.iter().filter(|it| it.intersects(cpus)).count();
+    let of_nodes = |id: Option<NodeId>| machine.node(id?).map(|node| among(node.known_cpus()));
+    let are_several = (machine.nodes.iter()).any(|node| of_nodes(Some(node.id)) > Some(1));
     let scale = distances::over(slots.iter().filter_map(|slot| slot.distance));
     for run in slots.chunk_by(is_next) {
         let (first, length) = (run[0], run.len());
+        let cpus: CpuSet = run.iter().map(|slot| slot.cpu).collect();
+        let of_node = of_nodes(first.node).filter(|_| are_several);
+        let in_caches = of_node.map_or(String::new(), |all| format!("{} of {all}", among(&cpus)));
         let role = first.distance.map_or(Plain, |it| scale.role(it.0.into()));
         table.row(cells![
             range(first.queue, length),
@@ -44,6 +58,7 @@ pub fn document(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>) -> 
             Dim.text(length),
             Heading.text(or(first.node, "-")),
             role.text(or(first.distance, "-")),
+            Plain.text(in_caches),
         ]);
     }
     let mut out = Document::from(table);

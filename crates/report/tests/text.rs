@@ -2,7 +2,7 @@
 
 use crate::random;
 use crate::samples;
-use nearfar_machine::{CpuId, Emulation, Machine, NodeId};
+use nearfar_machine::{Cache, CacheKind, CpuId, Emulation, Known, Machine, NodeId};
 use nearfar_placement::spread::{SpreadRequest, spread};
 use nearfar_report::{Style, audit, checkup, latency, path, spread as report_spread, topo};
 use proptest::prelude::*;
@@ -113,7 +113,7 @@ fn the_spread_of_case_4_as_list_mask_and_table() {
     }
     let mask = report_spread::mask(&slots, machine.mask_width());
     assert_eq!(mask.lines().nth(24), Some("24 00000100,00000000,00000000"));
-    insta::assert_snapshot!(report_spread::document(&slots, None, None).to_text(&PLAIN), @"
+    insta::assert_snapshot!(report_spread::document(&machine, &slots, None, None).to_text(&PLAIN), @"
     queues  CPUs   count  node  distance
     0-23    48-71     24     2        10
     24-47   72-95     24     3        16
@@ -122,10 +122,37 @@ fn the_spread_of_case_4_as_list_mask_and_table() {
     assert_eq!(
         (
             report_spread::list(&[]),
-            report_spread::document(&[], None, None).to_text(&PLAIN)
+            report_spread::document(&machine, &[], None, None).to_text(&PLAIN)
         ),
         (String::new(), String::new())
     );
+}
+
+#[test]
+fn a_spread_says_in_how_many_caches_of_a_node_it_is() {
+    let mut machine = samples::kunpeng();
+    machine.caches = (0..12)
+        .map(|number| Cache {
+            level: 3,
+            kind: CacheKind::Unified,
+            cpus: (8 * number..8 * number + 8).map(CpuId).collect(),
+            size_bytes: Known::Yes(32 << 20),
+            line_bytes: Some(64),
+            ways: None,
+        })
+        .collect();
+    let request = SpreadRequest {
+        node: Some(NodeId(2)),
+        count: 34,
+        ..SpreadRequest::default()
+    };
+    let slots = spread(&machine, &request).unwrap();
+    let document = report_spread::document(&machine, &slots, None, None);
+    insta::assert_snapshot!(document.to_text(&PLAIN), @"
+    queues  CPUs   count  node  distance  caches
+    0-23    48-71     24     2        10  3 of 3
+    24-33   72-81     10     3        16  2 of 3
+    ");
 }
 
 #[test]

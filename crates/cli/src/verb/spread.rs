@@ -98,7 +98,11 @@ impl Spread {
     }
 
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = self.source.read(Want::placement())?;
+        // Programs are not told of caches.
+        let machine = self.source.read(match self.format {
+            SpreadFormat::Table => Want::topology(),
+            _ => Want::placement(),
+        })?;
         self.check_allowed(&machine)?;
         let request = SpreadRequest {
             node: self.node.map(NodeId),
@@ -118,8 +122,10 @@ impl Spread {
             Policy::KernelPre63 => None,
         };
         output::print(&match self.format {
-            SpreadFormat::Table => nearfar_report::spread::document(&slots, request.node, start)
-                .to_text(&output::style(colour)),
+            SpreadFormat::Table => {
+                nearfar_report::spread::document(&machine, &slots, request.node, start)
+                    .to_text(&output::style(colour))
+            }
             SpreadFormat::Json => output::json(
                 "spread/1",
                 Some(&machine.origin),
