@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nearfar_machine::{Cache, Emulation, Machine, NodeId};
+use nearfar_machine::{Cache, CpuSet, Emulation, Machine, NodeId};
 use nearfar_proc::{cgroup, meminfo, tasks};
 
 use crate::options::{ProbeError, ProbeOptions};
@@ -17,28 +17,26 @@ const DEFAULT_MIN_BYTES_EMULATED: u64 = 32 << 20;
 const MIN_BYTES: u64 = 4 << 20;
 /// How many times the last-level cache a buffer should be.
 const CACHE_MULTIPLE: u64 = 4;
-/// How many times all last-level caches of a node together, when all its CPUs work on the buffer.
+/// How many times what all caches hold, when several CPUs work on the buffer.
 const ALL_CACHES_MULTIPLE: u64 = 2;
 /// A line number fits 32 bits, and no cache asks for more.
 const MAX_BYTES: u64 = 16 << 30;
 /// Bytes a second that mapping, clearing and linking go at when huge pages lack: a cautious guess.
 const PREPARED_BYTES_PER_S: f64 = 1.0e9;
-/// The same under emulation with delays.
+/// The same under emulation in the host's time, with delays.
 const PREPARED_BYTES_PER_S_EMULATED: f64 = 80.0e6;
 /// The share of the budget that preparation may take.
 const MAX_PREPARATION_SHARE: f64 = 0.4;
 
-/// What a buffer is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Use {
-    /// One CPU at a time reads it.
-    OneCpu,
-    /// One CPU at a time, and then all CPUs of a node together.
-    AllCpus,
-    /// The same, and one CPU in a half of it while the others are in the other.
-    Halves,
-    /// The same, the others being all CPUs of the machine.
-    HalvesOfAll,
+/// What the buffers are for. One CPU at a time reads them in any case.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Use {
+    /// CPUs that then read a buffer together, each a part of its own.
+    pub(crate) groups: Vec<CpuSet>,
+    /// Whether these use a half of it, and one CPU the other.
+    pub(crate) is_halved: bool,
+    /// How many buffers more there are than nodes.
+    pub(crate) more: u64,
 }
 
 /// The size decided on.
@@ -66,7 +64,7 @@ pub(crate) fn decide(
     machine: &Machine,
     nodes: &[NodeId],
     options: &ProbeOptions,
-    used_by: Use,
+    used_by: &Use,
     spare: Option<u64>,
 ) -> Result<BufferSize, ProbeError> {
     if let Some(bytes) = options.buffer_bytes {
@@ -121,7 +119,7 @@ pub(crate) fn size_of(
     machine: &Machine,
     nodes: &[NodeId],
     options: &ProbeOptions,
-    used_by: Use,
+    used_by: &Use,
     spare: Option<u64>,
 ) -> BufferSize {
     let last_level_cache_bytes = last_level_cache(machine);
@@ -139,23 +137,17 @@ pub(crate) fn size_of(
         DEFAULT_MIN_BYTES
     };
     let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(CACHE_MULTIPLE));
-    let by_cache = match used_by {
-        Use::OneCpu => for_one,
-        Use::AllCpus | Use::Halves | Use::HalvesOfAll => {
-            let times = match used_by {
-                Use::OneCpu | Use::AllCpus => 1,
-                Use::Halves => 2,
-                Use::HalvesOfAll => 2 * machine.nodes.len() as u64,
-            };
-            let for_all = largest_sum_of_a_node(machine).saturating_mul(ALL_CACHES_MULTIPLE);
-            for_one.max(for_all.saturating_mul(times))
-        }
-    };
+    let groups = used_by.groups.iter();
+    let for_all = groups.map(|group| all_caches(machine, group)).max();
+    let times = ALL_CACHES_MULTIPLE * if used_by.is_halved { 2 } else { 1 };
+    let for_all = for_all.unwrap_or(0).saturating_mul(times);
+    let by_cache = for_one.max(for_all);
     let wanted = options
         .buffer_bytes
         .unwrap_or(by_cache.max(least))
         .clamp(MIN_BYTES, MAX_BYTES);
-    let limit = limits(machine, nodes, options.budget, spare)
+    let count = (nodes.len() as u64 + used_by.more).max(1);
+    let limit = limits(machine, nodes, count, options.budget, spare)
         .into_iter()
         .min_by_key(|limit| limit.bytes);
     let mut warnings = Vec::new();
@@ -195,10 +187,19 @@ pub(crate) fn size_of(
     }
 }
 
-fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u64>) -> Vec<Limit> {
-    let count = nodes.len().max(1) as u64;
-    let speed = match machine.origin.emulation {
-        Some(_) => PREPARED_BYTES_PER_S_EMULATED,
+/// What limits each of so many buffers, which together are spread evenly over the nodes.
+fn limits(
+    machine: &Machine,
+    nodes: &[NodeId],
+    count: u64,
+    budget: Duration,
+    spare: Option<u64>,
+) -> Vec<Limit> {
+    // In simulated time it is not part of the budget.
+    let emulation = machine.origin.emulation.as_ref();
+    let speed = match emulation.map(Emulation::is_simulated) {
+        Some(true) => f64::INFINITY,
+        Some(false) => PREPARED_BYTES_PER_S_EMULATED,
         None => PREPARED_BYTES_PER_S,
     };
     let by_time = budget.as_secs_f64() * MAX_PREPARATION_SHARE * speed / count as f64;
@@ -209,7 +210,7 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
     let by_node = nodes.iter().filter_map(|&node| {
         let free = machine.node(node)?.memory.get()?.free_bytes?;
         Some(Limit {
-            bytes: free / 2,
+            bytes: free / 2 / count * nodes.len() as u64,
             reason: format!("node {node} has {} MiB free", free >> 20),
         })
     });
@@ -236,21 +237,18 @@ fn modelled_cache(emulation: &Emulation) -> Option<u64> {
     Some(emulation.delays()?.cache.bytes)
 }
 
-/// The last-level caches of one node together, for the node that has most, in bytes: of the size that is modelled where that is
-/// known.
-fn largest_sum_of_a_node(machine: &Machine) -> u64 {
+/// How large a buffer is of which each of these CPUs has an equal part, and the parts of those that share a last-level cache fill it,
+/// whichever that is; of the size that is modelled where that is known.
+pub(crate) fn all_caches(machine: &Machine, group: &CpuSet) -> u64 {
     let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
-    let of_node = |cpus| {
-        machine
-            .last_level_caches()
-            .filter(move |cache| cache.cpus.intersects(cpus))
-            .filter_map(move |cache| modelled.or_else(|| size(cache)))
-    };
-    let sums = machine
-        .nodes
-        .iter()
-        .map(|node| of_node(node.known_cpus()).fold(0u64, u64::saturating_add));
-    sums.max().unwrap_or(0)
+    let needs = machine.last_level_caches().filter_map(|cache| {
+        let sharing = cache.cpus.intersection(group).len() as u64;
+        let bytes = modelled.or_else(|| size(cache))?;
+        bytes
+            .saturating_mul(group.len() as u64)
+            .checked_div(sharing)
+    });
+    needs.max().unwrap_or(0)
 }
 
 /// How much memory this process may still take: what the system has available, or what its control group leaves
@@ -315,7 +313,7 @@ mod tests {
             machine,
             &[NodeId(0)],
             &ProbeOptions::default(),
-            Use::OneCpu,
+            &Use::default(),
             spare,
         )
         .unwrap()
@@ -332,7 +330,7 @@ mod tests {
                 &machine(Some(32 << 20), 1 << 40),
                 &[NodeId(0)],
                 &options,
-                Use::OneCpu,
+                &Use::default(),
                 spare,
             )
         };
@@ -347,7 +345,7 @@ mod tests {
             buffer_bytes: Some(9 << 30),
             ..ProbeOptions::default()
         };
-        let error = decide(&small, &[NodeId(0)], &options, Use::OneCpu, None).unwrap_err();
+        let error = decide(&small, &[NodeId(0)], &options, &Use::default(), None).unwrap_err();
         assert!(
             error.to_string().contains("node 0 has 8192 MiB of memory"),
             "{error}"
@@ -394,7 +392,11 @@ mod tests {
             });
         }
         let options = ProbeOptions::default();
-        let size = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None).unwrap();
+        let mut together = Use {
+            groups: vec![CpuSet::range(CpuId(0), CpuId(2))],
+            ..Use::default()
+        };
+        let size = decide(&machine, &[NodeId(0)], &options, &together, None).unwrap();
         assert_eq!(
             (size.one_cpu_bytes, size.buffer_bytes),
             (128 << 20, 192 << 20)
@@ -403,12 +405,31 @@ mod tests {
             buffer_bytes: Some(16 << 20),
             ..options
         };
-        let size = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None).unwrap();
+        let size = decide(&machine, &[NodeId(0)], &asked, &together, None).unwrap();
         assert_eq!(
             (size.one_cpu_bytes, size.buffer_bytes),
             (16 << 20, 16 << 20)
         );
         assert!(matches!(size.warnings[..], [Warning::SmallBuffer { .. }]));
+        // Of two CPUs of one cache and one of another, that one has a third of the half; and there is one buffer more.
+        machine.caches.truncate(2);
+        machine.caches[0].cpus = CpuSet::range(CpuId(0), CpuId(1));
+        machine.caches[1].cpus = CpuSet::single(CpuId(2));
+        (together.is_halved, together.more) = (true, 1);
+        let options = ProbeOptions {
+            buffer_bytes: None,
+            ..asked
+        };
+        let size = |free| {
+            machine.nodes[0].memory = Known::Yes(Memory {
+                free_bytes: Some(free),
+                ..Memory::of(1 << 40)
+            });
+            decide(&machine, &[NodeId(0)], &options, &together, None).unwrap()
+        };
+        let mut size = size;
+        assert_eq!(size(1 << 40).buffer_bytes, 2 * 2 * 3 * (32 << 20));
+        assert_eq!(size(256 << 20).buffer_bytes, 64 << 20);
     }
 
     #[test]

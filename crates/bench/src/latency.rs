@@ -113,7 +113,7 @@ pub(crate) fn of_cache_hits(
         return Ok(None);
     };
     let size = |nodes: &[NodeId], spare| {
-        let usual = buffer_size::size_of(machine, nodes, options, Use::OneCpu, spare);
+        let usual = buffer_size::size_of(machine, nodes, options, &Use::default(), spare);
         Ok(BufferSize {
             buffer_bytes: half.next_multiple_of(HUGE_PAGE as u64),
             one_cpu_bytes: half,
@@ -135,7 +135,7 @@ pub fn measure(
     options: &LatencyOptions,
 ) -> Result<Measured<LatencyMatrix>, ProbeError> {
     measure_in(machine, options, |nodes, spare| {
-        buffer_size::decide(machine, nodes, options, Use::OneCpu, spare)
+        buffer_size::decide(machine, nodes, options, &Use::default(), spare)
     })
 }
 

@@ -145,6 +145,11 @@ impl Mapping {
         }
     }
 
+    /// Which pages were asked for.
+    pub(crate) fn backing(&self) -> Backing {
+        self.backing
+    }
+
     /// Bytes to be had.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

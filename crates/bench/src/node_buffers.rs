@@ -7,7 +7,7 @@
 
 use std::io;
 
-use nearfar_machine::{Machine, NodeId};
+use nearfar_machine::{Emulation, Machine, NodeId};
 
 use crate::mapping::{Backing, HUGE_PAGE, Mapping, PageKind};
 use crate::node_selection::{SkippedPair, Source};
@@ -90,7 +90,10 @@ pub(crate) fn allocate(
         return Err(ProbeError::NothingToMeasure { reason });
     }
     buffers.page_kind = kind_of_all(&buffers.buffers);
-    if buffers.page_kind == PageKind::Base {
+    // Simulated time charges no address translation (docs/delays.md).
+    let emulation = machine.origin.emulation.as_ref();
+    let is_charged = !emulation.is_some_and(Emulation::is_simulated);
+    if buffers.page_kind == PageKind::Base && is_charged {
         let asked = options.huge_pages == HugePages::Off;
         buffers.warnings.push(if asked {
             Warning::BasePagesAsked
@@ -106,6 +109,7 @@ pub(crate) fn allocate(
 /// # Errors
 /// When memory lacks, or its pages are not where they should be.
 pub(crate) fn interleaved(
+    machine: &Machine,
     buffers: &mut NodeBuffers,
     bytes: u64,
     options: &ProbeOptions,
@@ -122,11 +126,33 @@ pub(crate) fn interleaved(
         true => HugePages::Off,
         false => options.huge_pages,
     };
-    let mut memory = ordinary(bytes as usize, huge_pages)?;
-    memory
-        .interleave(&nodes)
-        .map_err(|error| nothing(format!("memory cannot be interleaved: {error}")))?;
+    let of_pool = |page_bytes| {
+        let memory = Mapping::new(bytes as usize, Backing::Pool { page_bytes })?;
+        memory.interleave(&nodes)?;
+        memory.populate()?;
+        io::Result::Ok(memory)
+    };
+    let pool = match buffers.buffers[0].memory.backing() {
+        Backing::Pool { page_bytes } if pages >= FEWEST_HUGE_PAGES => of_pool(page_bytes).ok(),
+        _ => None,
+    };
+    let mut memory = match pool {
+        Some(memory) => memory,
+        None => {
+            let memory = ordinary(bytes as usize, huge_pages)?;
+            let interleaved = memory.interleave(&nodes);
+            interleaved
+                .map_err(|error| nothing(format!("memory cannot be interleaved: {error}")))?;
+            memory
+        }
+    };
     touch(&mut memory, options)?;
+    let (interleaved, bound) = (memory.page_kind(), buffers.page_kind);
+    let emulation = machine.origin.emulation.as_ref();
+    if interleaved != bound && !emulation.is_some_and(Emulation::is_simulated) {
+        let warning = Warning::OtherPages { interleaved, bound };
+        buffers.warnings.push(warning);
+    }
     match memory.nodes_of_pages(usize::MAX) {
         Ok(pages) => {
             let share = |node: NodeId| {

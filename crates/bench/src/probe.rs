@@ -51,7 +51,7 @@ pub fn default_buffer_bytes(machine: &Machine, nodes: &[NodeId]) -> (u64, Vec<Wa
         machine,
         nodes,
         &options,
-        Use::OneCpu,
+        &Use::default(),
         buffer_size::spare_memory(),
     );
     (size.one_cpu_bytes, size.warnings)

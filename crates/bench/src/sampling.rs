@@ -10,6 +10,7 @@ use nearfar_experiment::sampler::{
 use nearfar_runs::{
     Cell, Factor, Metric, NewSample, ROUNDS_PER_BLOCK, SampleResult, Values, now_s,
 };
+use nearfar_statistics::Figures;
 use serde_json::json;
 
 use crate::mapping::PageKind;
@@ -105,6 +106,15 @@ pub(crate) struct Declared {
 }
 
 impl<V> Samples<V> {
+    /// What a value of each item's samples is; `None` for an item without samples.
+    pub(crate) fn figures(&self, value: impl Fn(&V) -> f64) -> Vec<Option<Figures>> {
+        let figures = |samples: Vec<(Option<u32>, &V)>| {
+            let values = samples.into_iter().map(|(block, it)| (block, value(it)));
+            Figures::of_blocks(&values.collect::<Vec<_>>())
+        };
+        self.by_item().into_iter().map(figures).collect()
+    }
+
     /// The samples of each item, each with its block; without one where they were taken one after the other.
     pub(crate) fn by_item(&self) -> Vec<Vec<(Option<u32>, &V)>> {
         let mut by_item: Vec<Vec<_>> = self.outcome.by_item().iter().map(|_| Vec::new()).collect();

@@ -10,10 +10,10 @@
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::Recording;
-use nearfar_machine::{CpuSet, Emulation, Machine};
+use nearfar_machine::{CpuId, CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
 
-use crate::bandwidth::{self, BandwidthMatrix, Streams};
+use crate::bandwidth::{self, BandwidthMatrix, Streams, cpus_of};
 use crate::buffer_size::{self, Use};
 use crate::interleaved::{self, InterleavedMemory};
 use crate::latency::{self, Chases, LatencyMatrix};
@@ -146,6 +146,7 @@ pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Measured<Su
             options,
             allowed,
             start: Instant::now(),
+            budget_from: Instant::now(),
             recordings: Vec::new(),
         }
         .measure()
@@ -158,6 +159,8 @@ struct Measuring<'a> {
     /// Where this process may run.
     allowed: CpuSet,
     start: Instant,
+    /// From when on the budget counts: in simulated time preparing the buffers, which takes the host little, is not part of it.
+    budget_from: Instant,
     recordings: Vec<Recording>,
 }
 
@@ -168,7 +171,7 @@ impl Measuring<'_> {
 
     /// When a part has to end, so that those after it have their share of what is left.
     fn deadline(&self, part: Part) -> Instant {
-        let end = self.start + self.options.probe.budget;
+        let end = self.budget_from + self.options.probe.budget;
         let weights = Part::ALL
             .iter()
             .skip_while(|&&other| other != part)
@@ -209,6 +212,12 @@ impl Measuring<'_> {
                     })
                     .collect();
             }
+            Ok(()) if self.recordings.is_empty() => {
+                let first = survey.not_measured.swap_remove(0);
+                return Err(ProbeError::NothingToMeasure {
+                    reason: first.reason,
+                });
+            }
             ended => ended?,
         }
         survey.elapsed_s = self.start.elapsed().as_secs_f64();
@@ -241,7 +250,7 @@ impl Measuring<'_> {
     ) -> Result<Option<T>, ProbeError> {
         match measured {
             Ok(measured) => Ok(Some(self.keep(measured))),
-            Err(ProbeError::NothingToMeasure { reason }) if self.options.parts.len() > 1 => {
+            Err(ProbeError::NothingToMeasure { reason }) => {
                 survey.not_measured.push(NotMeasured { part, reason });
                 Ok(None)
             }
@@ -262,23 +271,33 @@ impl Measuring<'_> {
             memory,
             skipped,
         } = node_selection::select(machine, &self.allowed, options)?;
-        let used_by =
-            match [Part::Interleaved, Part::Loaded, Part::Bandwidth].map(|it| self.wants(it)) {
-                [true, ..] => Use::HalvesOfAll,
-                [_, true, _] => Use::Halves,
-                [.., true] => Use::AllCpus,
-                [false, false, false] => Use::OneCpu,
-            };
+        let [interleaved, loaded, bandwidth] =
+            [Part::Interleaved, Part::Loaded, Part::Bandwidth].map(|it| self.wants(it));
+        let cpus = sources.iter().map(|it| cpus_of(it, self.options.threads));
+        let groups: Vec<Vec<CpuId>> = match (interleaved, loaded || bandwidth) {
+            (true, _) => vec![cpus.flatten().copied().collect()],
+            (false, true) => cpus.map(<[CpuId]>::to_vec).collect(),
+            (false, false) => Vec::new(),
+        };
+        let used_by = Use {
+            groups: groups.into_iter().map(CpuSet::from_iter).collect(),
+            is_halved: loaded || interleaved,
+            more: interleaved.into(),
+        };
         let size = buffer_size::decide(
             machine,
             &memory,
             options,
-            used_by,
+            &used_by,
             buffer_size::spare_memory(),
         )?;
         let mut buffers =
             node_buffers::allocate(machine, &memory, &sources, size.buffer_bytes, options)?;
         buffers.skipped.splice(0..0, skipped);
+        let emulation = machine.origin.emulation.as_ref();
+        if emulation.is_some_and(Emulation::is_simulated) {
+            self.budget_from = Instant::now();
+        }
         for part in Part::ALL {
             if !self.wants(part) {
                 continue;

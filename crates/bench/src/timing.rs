@@ -19,7 +19,8 @@ use nearfar_machine::{
 use nearfar_statistics::Summary;
 
 use crate::bandwidth::Traffic;
-use crate::latency;
+use crate::buffer_size;
+use crate::latency::{self, LatencyMatrix};
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
 use crate::survey::{self, Part, Survey, SurveyOptions};
 use crate::transfer::TransferMatrix;
@@ -123,8 +124,14 @@ fn of(
             unknown.push(format!("{what}: {reason}"));
         }
     };
-    let latencies = latencies(all);
-    is_known("latency", "no pair was measured", !latencies.is_empty());
+    let small = "its buffers were not much larger than the caches: it takes more seconds or memory";
+    let latency = all.latency.as_ref().filter(|it| is_of_memory(it));
+    let latencies = latency.map_or_else(Vec::new, latencies);
+    let reason = all
+        .latency
+        .as_ref()
+        .map_or("no pair was measured", |_| small);
+    is_known("latency", reason, !latencies.is_empty());
     let cache = cache(machine, hit_ns);
     let reason =
         "size or ways of the last-level caches are unknown, or no load of one was measured";
@@ -133,14 +140,26 @@ fn of(
     let reason = all.not_measured.iter().find(|it| it.part == Part::Transfer);
     let reason = reason.map_or("no pair of CPUs was measured", |it| &it.reason);
     is_known("transfer", reason, transfer.is_some());
-    let bandwidth = bandwidth(machine, all, one_cpu);
-    let reason = "the CPUs of a node together read as much as each alone: nothing limits them";
-    is_known("bandwidth", reason, bandwidth.memory_mb_per_s.is_some());
-    let reason = "far memory is read as fast as near memory, or there is none";
-    is_known("link", reason, bandwidth.link_mb_per_s.is_some());
+    let are_of_memory = |survey: &Survey| are_of_memory(machine, survey);
+    let is_large = are_of_memory(all) && one_cpu.is_none_or(are_of_memory);
+    let bandwidth = match is_large {
+        true => bandwidth(machine, all, one_cpu),
+        false => Bandwidth::default(),
+    };
+    let reason = |reason| if is_large { reason } else { small };
+    is_known(
+        "bandwidth",
+        reason("the CPUs of a node together read as much as each alone: nothing limits them"),
+        bandwidth.memory_mb_per_s.is_some(),
+    );
+    is_known(
+        "link",
+        reason("far memory is read as fast as near memory, or there is none"),
+        bandwidth.link_mb_per_s.is_some(),
+    );
     is_known(
         "stream",
-        "one CPU was not measured",
+        reason("one CPU was not measured"),
         bandwidth.stream_mb_per_s.is_some(),
     );
     let of_what = machine.origin.emulation.as_ref();
@@ -163,9 +182,23 @@ fn of(
     }
 }
 
-fn latencies(all: &Survey) -> Vec<Latency> {
-    let pairs = all.latency.iter().flat_map(|it| &it.pairs);
-    let latency = pairs.filter_map(|pair| {
+/// Whether the loads were of memory and not of caches, as far as these are known.
+fn is_of_memory(matrix: &LatencyMatrix) -> bool {
+    let cache = matrix.last_level_cache_bytes.unwrap_or(0);
+    matrix.buffer_bytes / 2 >= cache
+}
+
+/// The same of streams.
+fn are_of_memory(machine: &Machine, survey: &Survey) -> bool {
+    let matrix = survey.bandwidth.as_ref();
+    matrix.is_some_and(|matrix| {
+        let mut pairs = matrix.pairs.iter();
+        pairs.all(|it| matrix.method.buffer_bytes >= buffer_size::all_caches(machine, &it.cpus))
+    })
+}
+
+fn latencies(all: &LatencyMatrix) -> Vec<Latency> {
+    let latency = all.pairs.iter().filter_map(|pair| {
         Some(Latency {
             cpu_node: pair.cpu_node,
             memory_node: pair.memory_node,

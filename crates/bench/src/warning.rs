@@ -6,6 +6,8 @@ use nearfar_experiment::sampler;
 use nearfar_machine::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
+use crate::mapping::PageKind;
+
 /// A warning about the measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -42,6 +44,11 @@ pub enum Warning {
     },
     /// Base pages only: most loads include an address translation.
     BasePages,
+    /// Interleaved memory has other pages than that of single nodes: a part of the difference is address translation.
+    OtherPages {
+        interleaved: PageKind,
+        bound: PageKind,
+    },
     /// Base pages, as asked for.
     BasePagesAsked,
     /// The pool of huge pages that was asked for could not be used.
@@ -105,6 +112,10 @@ impl fmt::Display for Warning {
             Self::BasePages => f.write_str(
                 "the kernel gave no huge pages: most loads include an address translation; transparent huge pages set \
                  to madvise or always would avoid that",
+            ),
+            Self::OtherPages { interleaved, bound } => write!(
+                f,
+                "interleaved memory has {interleaved}, that of single nodes {bound}: a part of the difference is address translation"
             ),
             Self::BasePagesAsked => f.write_str("huge pages were declined: most loads include an address translation"),
             Self::NoPool { node, reason } => write!(

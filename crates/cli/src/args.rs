@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -261,6 +262,18 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     seconds::parse(text)
         .filter(|seconds| (0.1..=MAX_SECONDS).contains(seconds))
         .ok_or_else(|| "a time from 0.1 to 86400 seconds: 10, 10s, 500ms, 2m, 1h".to_owned())
+}
+
+/// What a measurement of memory may take: so many seconds where it is asked for, else as many as are usual on a real machine. Under emulation
+/// preparing the buffers alone takes seconds, and more on a busy host; in simulated time little disturbs a sample, and each of its seconds
+/// takes the host minutes.
+pub fn budget(asked: Option<f64>, usual: f64, machine: &Machine) -> Duration {
+    let usual = match &machine.origin.emulation {
+        Some(emulation) if emulation.is_simulated() => 1.0,
+        Some(_) => 30.0,
+        None => usual,
+    };
+    Duration::from_secs_f64(asked.unwrap_or(usual))
 }
 
 /// As [`seconds()`], and 0.

@@ -22,7 +22,10 @@ pub(crate) fn skipped_pair(skipped: &SkippedPair) -> String {
         node("memory", skipped.memory_node),
     ];
     let which: Vec<String> = which.into_iter().flatten().collect();
-    format!("{}: {}", which.join(" to "), skipped.reason)
+    match which[..] {
+        [] => skipped.reason.clone(),
+        _ => format!("{}: {}", which.join(" to "), skipped.reason),
+    }
 }
 
 /// That the figures were measured now, or the label of the emulated machine.

@@ -23,6 +23,9 @@ pub(crate) enum WorkerError {
     SmallBuffer { bytes: usize, threads: usize },
     #[error("cannot run on CPU {cpu}: {source}")]
     Pin { cpu: CpuId, source: io::Error },
+    /// The threads ended early, not all at once.
+    #[error("interrupted")]
+    Cancelled,
 }
 
 /// A thread.
@@ -72,7 +75,7 @@ fn part_words(words: usize, threads: usize) -> usize {
 /// Has all threads work; gives bytes a second of each, for each of its works.
 ///
 /// # Errors
-/// When a thread cannot run on its CPU.
+/// When a thread cannot run on its CPU, or it was cancelled meanwhile.
 pub(crate) fn work(
     workers: Vec<Worker<'_>>,
     counted: Counted<'_>,
@@ -89,7 +92,10 @@ pub(crate) fn work(
         };
         // All are waited for, whatever happened to one.
         let rates: Vec<Result<_, _>> = threads.into_iter().map(join).collect();
-        rates.into_iter().collect()
+        match counted.cancel.load(Ordering::Relaxed) {
+            true => Err(WorkerError::Cancelled),
+            false => rates.into_iter().collect(),
+        }
     })
 }
 

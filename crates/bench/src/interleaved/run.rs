@@ -6,11 +6,10 @@ use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_machine::{CpuId, NodeId};
 use nearfar_runs::Cell;
-use nearfar_statistics::Figures;
 
 use super::{InterleavedMemory, MeasuredPlacement, MemoryPlacement};
 use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
-use crate::bandwidth::{MIN_WINDOW, Since, Streams, Traffic, Work, cpus_of};
+use crate::bandwidth::{Since, Streams, Traffic, Work, cpus_of};
 use crate::loaded::run::{Sample, check_can_be_busy, halves, link, metrics};
 use crate::mapping::Mapping;
 use crate::node_buffers;
@@ -31,7 +30,7 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<InterleavedMem
     let method = (run.streams).method(&since, run.window, warnings, &run.skipped);
     let recording = run.recording(&samples, &method.warnings);
     let answer = InterleavedMemory {
-        cpu: run.cpu(),
+        cpu: run.streams.sources[0].cpu,
         readers: run.readers().collect(),
         placements,
         method,
@@ -60,8 +59,12 @@ impl<'a> Run<'a> {
     fn new(streams: Streams<'a>) -> Result<Self, ProbeError> {
         check_can_be_busy(streams.machine)?;
         let (size, options) = (streams.size, streams.options);
-        let mut interleaved =
-            node_buffers::interleaved(streams.buffers, size.buffer_bytes, options)?;
+        let mut interleaved = node_buffers::interleaved(
+            streams.machine,
+            streams.buffers,
+            size.buffer_bytes,
+            options,
+        )?;
         let buffers = &mut streams.buffers.buffers;
         let memories = buffers.iter_mut().map(|it| &mut it.memory);
         for memory in memories.chain([&mut interleaved]) {
@@ -92,11 +95,11 @@ impl<'a> Run<'a> {
         let all = 1 + cpus.iter().map(|(_, cpus)| cpus.len()).sum::<usize>();
         Ok(Self {
             positions: vec![vec![0; all]; placements.len()],
+            window: streams.least_window(),
             streams,
             interleaved,
             cpus,
             placements,
-            window: MIN_WINDOW,
             skipped,
         })
     }
@@ -105,19 +108,14 @@ impl<'a> Run<'a> {
         self.cpus.iter().flat_map(|(_, cpus)| cpus.iter().copied())
     }
 
-    /// The CPU that reads alone.
-    fn cpu(&self) -> CpuId {
-        self.streams.sources[0].cpu
-    }
-
     fn visit(&mut self, item: usize) -> Result<Sample, WorkerError> {
         let counted = Counted {
             window: self.window,
             cancel: &self.streams.options.cancel,
         };
-        let (alone, all): (_, Vec<CpuId>) = (self.cpu(), self.readers().collect());
+        let all: Vec<CpuId> = self.readers().collect();
         let buffers = self.streams.buffers.buffers.iter_mut();
-        let mut used: Vec<(&mut Mapping, &[CpuId])> = match self.placements[item] {
+        let used: Vec<(&mut Mapping, &[CpuId])> = match self.placements[item] {
             MemoryPlacement::Near => {
                 let cpus = |node| self.cpus.iter().find(|(other, _)| *other == node);
                 let used = buffers.filter_map(|it| Some((&mut it.memory, cpus(it.node)?.1)));
@@ -132,7 +130,7 @@ impl<'a> Run<'a> {
         let (own, others) = self.positions[item].split_at_mut(1);
         let (mut workers, mut others) = (Vec::new(), others.iter_mut());
         let read = [Work::Move(Traffic::Read)];
-        for (memory, cpus) in &mut used {
+        for (memory, cpus) in used {
             let parts = workers::parts(halves(memory).1, cpus.len())?;
             let readers = cpus.iter().zip(parts).zip(&mut others);
             workers.extend(readers.map(|((&cpu, words), at)| Worker {
@@ -143,14 +141,22 @@ impl<'a> Run<'a> {
             }));
         }
         let rates = workers::work(workers, counted)?.concat();
-        let mut chain = used.iter_mut().filter(|(_, cpus)| cpus.contains(&alone));
-        let chase = chain.next().map(|(memory, _)| Worker {
-            cpu: alone,
+        let source = &self.streams.sources[0];
+        let node = match self.placements[item] {
+            MemoryPlacement::Near => Some(source.node),
+            MemoryPlacement::Node(node) => Some(node),
+            MemoryPlacement::Interleaved => None,
+        };
+        let mut buffers = self.streams.buffers.buffers.iter_mut();
+        let buffer = buffers.find(|it| Some(it.node) == node);
+        let memory = buffer.map_or(&mut self.interleaved, |it| &mut it.memory);
+        let chase = Worker {
+            cpu: source.cpu,
             words: halves(memory).0,
             at: &mut own[0],
             works: &[Work::Chase],
-        });
-        let chase = workers::work(chase.into_iter().collect(), counted)?.concat();
+        };
+        let chase = workers::work(vec![chase], counted)?.concat();
         Ok(Sample::of_rates(chase[0], &rates))
     }
 
@@ -173,22 +179,16 @@ impl<'a> Run<'a> {
     }
 
     fn measured(&self, samples: &Samples<Sample>) -> Vec<MeasuredPlacement> {
-        let by_item = samples.by_item();
-        let figures = |item: usize, of: fn(&Sample) -> f64| {
-            let samples = by_item[item].iter().map(|(block, it)| (*block, of(it)));
-            Figures::of_blocks(&samples.collect::<Vec<_>>())
-        };
-        let measured = self
-            .placements
-            .iter()
-            .enumerate()
-            .filter_map(|(item, &it)| {
-                Some(MeasuredPlacement {
-                    memory: it,
-                    read_bytes_per_s: figures(item, |it| it.bytes_per_s)?,
-                    latency_ns: figures(item, |it| it.latency_ns)?,
-                })
-            });
+        let rates = samples.figures(|it| it.bytes_per_s);
+        let figures = rates.into_iter().zip(samples.figures(|it| it.latency_ns));
+        let measured = self.placements.iter().zip(figures);
+        let measured = measured.filter_map(|(&memory, (rate, latency))| {
+            Some(MeasuredPlacement {
+                memory,
+                read_bytes_per_s: rate?,
+                latency_ns: latency?,
+            })
+        });
         measured.collect()
     }
 }
@@ -201,6 +201,7 @@ impl sampler::Source for Run<'_> {
         let item = turn.slot.item;
         match self.visit(item) {
             Ok(sample) => Ok(Attempt::Value(sample)),
+            Err(WorkerError::Cancelled) => Ok(Attempt::Lost),
             Err(error) => {
                 self.skipped.push(SkippedPair {
                     cpu_node: None,

@@ -8,12 +8,11 @@ use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_loops::chase;
 use nearfar_machine::{Acceleration, CpuId, Emulation, Machine};
 use nearfar_runs::{Better, Cell, Metric, Values};
-use nearfar_statistics::Figures;
 use serde_json::json;
 
 use super::{LoadedCurve, LoadedLatency, LoadedPoint};
 use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
-use crate::bandwidth::{MIN_WINDOW, Since, Streams, Work};
+use crate::bandwidth::{Since, Streams, Work};
 use crate::buffer_size::BufferSize;
 use crate::mapping::Mapping;
 use crate::node_selection::{SkippedPair, Source};
@@ -151,9 +150,9 @@ impl<'a> Run<'a> {
             return Err(ProbeError::NothingToMeasure { reason });
         }
         Ok(Self {
+            window: streams.least_window(),
             streams,
             nodes,
-            window: MIN_WINDOW,
             skipped,
         })
     }
@@ -217,16 +216,13 @@ impl<'a> Run<'a> {
     }
 
     fn curves(&self, samples: &Samples<Sample>) -> Vec<LoadedCurve> {
-        let by_item = samples.by_item();
-        let figures = |item: usize, of: fn(&Sample) -> f64| {
-            let samples = by_item[item].iter().map(|(block, it)| (*block, of(it)));
-            Figures::of_blocks(&samples.collect::<Vec<_>>())
-        };
+        let rates = samples.figures(|it| it.bytes_per_s);
+        let latencies = samples.figures(|it| it.latency_ns);
         let point = |item: usize| {
             Some(LoadedPoint {
                 pause: LOADS[item % LOADS.len()],
-                read_bytes_per_s: figures(item, |it| it.bytes_per_s)?,
-                latency_ns: figures(item, |it| it.latency_ns)?,
+                read_bytes_per_s: rates[item].clone()?,
+                latency_ns: latencies[item].clone()?,
             })
         };
         let curve = |(number, node): (usize, &Node<'_>)| LoadedCurve {
@@ -292,6 +288,7 @@ impl sampler::Source for Run<'_> {
         let item = turn.slot.item;
         match self.visit(item) {
             Ok(sample) => Ok(Attempt::Value(sample)),
+            Err(WorkerError::Cancelled) => Ok(Attempt::Lost),
             Err(error) => {
                 let number = item / LOADS.len();
                 let node = self.nodes[number].source.node;

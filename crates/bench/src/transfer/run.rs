@@ -9,7 +9,6 @@ use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Turn};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_runs::{Better, Cell, Metric};
-use nearfar_statistics::Figures;
 use serde_json::json;
 
 use super::pairs::{self, Pair};
@@ -217,12 +216,11 @@ impl<'a> Run<'a> {
     fn summaries(&mut self, samples: &Samples<f64>) -> Vec<TransferPair> {
         let machine = self.hand_overs.machine;
         let mut pairs = Vec::new();
-        for (item, of_item) in samples.by_item().into_iter().enumerate() {
+        for (item, figures) in samples.figures(|&ns| ns).into_iter().enumerate() {
             if samples.outcome.excluded.contains(&item) {
                 continue;
             }
-            let of_item: Vec<_> = of_item.iter().map(|&(block, &ns)| (block, ns)).collect();
-            let Some(round_trip_ns) = Figures::of_blocks(&of_item) else {
+            let Some(round_trip_ns) = figures else {
                 let reason =
                     "no sample ended in time: the two CPUs did not run side by side for long";
                 self.exclude(item, reason.to_owned());

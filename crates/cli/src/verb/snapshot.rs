@@ -1,14 +1,13 @@
 //! `nearfar snapshot`: captures the machine into one file.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use nearfar_bench::options::ProbeOptions;
 use nearfar_bench::timing;
 use nearfar_sources::{Want, snapshot};
 
-use crate::args::{SourceArgs, TaskArgs, seconds};
+use crate::args::{SourceArgs, TaskArgs, budget, seconds};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::recorded::presence;
@@ -29,11 +28,12 @@ pub struct Snapshot {
     source: SourceArgs,
     #[command(flatten)]
     tasks: TaskArgs,
-    /// Measure what accesses take here for so long and add it: a guest of the snapshot in simulated time then has these figures
+    /// Measure what accesses take here for so long (30, in simulated time 1) and add it: a guest of the snapshot in simulated time then
+    /// has these figures
     #[arg(
-        long, value_name = "SECONDS", value_parser = seconds, num_args = 0..=1, require_equals = true, default_missing_value = "30"
+        long, value_name = "SECONDS", value_parser = seconds, num_args = 0..=1, require_equals = true
     )]
-    with_timing: Option<f64>,
+    with_timing: Option<Option<f64>>,
     /// Where to write it; an existing file is replaced, "-" is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -46,9 +46,9 @@ impl Snapshot {
             tasks: self.tasks.scope(),
             ..Want::all()
         })?;
-        if let Some(budget) = self.with_timing {
+        if let Some(asked) = self.with_timing {
             let options = ProbeOptions {
-                budget: Duration::from_secs_f64(budget),
+                budget: budget(asked, 30.0, &machine),
                 cancel: signals::cancel_flag(),
                 ..ProbeOptions::default()
             };

@@ -1,17 +1,16 @@
 //! `nearfar bench latency`: node-by-node latency and bandwidth, core-to-core transfers.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{self, Part, SurveyOptions};
 use nearfar_lease::Presence;
-use nearfar_machine::NodeSet;
+use nearfar_machine::{Machine, NodeSet};
 use nearfar_sources::{Request, Want};
 
-use crate::args::{Colour, seconds, size};
+use crate::args::{Colour, budget, seconds, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::recorded::{RecordArgs, note_others, presence};
@@ -52,7 +51,7 @@ pub struct Latency {
     /// Measure transfers between all pairs of CPUs, not one pair for each thing that CPUs share
     #[arg(long)]
     all_cpus: bool,
-    /// The time it may take [default: 12, on an emulated machine 30]
+    /// The time it may take [default: 12; on an emulated machine 30, in simulated time 1 of the guest's after preparation]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     budget: Option<f64>,
     /// The most samples that a pair gets
@@ -126,7 +125,7 @@ impl Latency {
     pub fn run(self, colour: Colour) -> Outcome {
         let machine =
             nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
-        let options = self.options(machine.origin.emulation.is_some())?;
+        let options = self.options(&machine)?;
         let mut recorder = self.record.open()?;
         let presence = presence("nearfar bench latency");
         let others = presence.as_ref().map(Presence::others).unwrap_or_default();
@@ -159,11 +158,9 @@ impl Latency {
         })
     }
 
-    fn options(&self, emulated: bool) -> Result<SurveyOptions, Failure> {
-        // Under emulation preparing the buffers alone takes seconds, and more on a busy host.
-        let budget = self.budget.unwrap_or(if emulated { 30.0 } else { 12.0 });
+    fn options(&self, machine: &Machine) -> Result<SurveyOptions, Failure> {
         let probe = ProbeOptions {
-            budget: Duration::from_secs_f64(budget),
+            budget: budget(self.budget, 12.0, machine),
             buffer_bytes: self.buffer,
             max_samples: self.samples as usize,
             from: self.from.clone(),
@@ -175,7 +172,7 @@ impl Latency {
                 Huge::Off => HugePages::Off,
             },
             // A guest under emulation is slow enough to fill its budget, and what disturbs its host is not its own load.
-            is_spread: !emulated,
+            is_spread: machine.origin.emulation.is_none(),
             cancel: signals::cancel_flag(),
         };
         let parts = self.what.iter().map(|what| what.part()).collect();
