@@ -1,5 +1,5 @@
-//! How many instructions of a guest the host executes in a second: in simulated time, without and with the model of memory, and in
-//! the host's time (QEMU's multi-threaded emulation), in turn in one run.
+//! How many instructions of a guest the host executes in a second: in simulated time, without and with the model of memory, in
+//! the host's time (QEMU's multi-threaded emulation), and with QEMU's own count of instructions (`-icount`), in turn in one run.
 //!
 //! ```text
 //! make bench
@@ -9,8 +9,9 @@
 //! argument. What is counted is the host's time between two lines that it prints, before and after. Loops that miss every cache follow,
 //! with the model only: what a line of theirs takes the host.
 
+use std::fs::Permissions;
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -58,13 +59,18 @@ fn main() -> io::Result<()> {
 }
 
 fn outside(rounds: usize) -> io::Result<()> {
-    let nearfar = beside_us("nearfar")?;
-    let ways: [(&str, &[&str]); 3] = [
-        ("host's time", &["--accel", "tcg"]),
-        ("simulated", &["--time", "simulated"]),
+    let nearfar = &beside_us("nearfar")?;
+    let counting = counting_qemu()?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let with_counting = format!("{}:{path}", counting.path().display());
+    let ways: [(&str, &[&str], &str); 4] = [
+        ("host's time", &["--accel", "tcg"], &path),
+        ("-icount", &["--accel", "tcg", "--cold"], &with_counting),
+        ("simulated", &["--time", "simulated"], &path),
         (
             "with --delay auto",
             &["--time", "simulated", "--delay", "auto"],
+            &path,
         ),
     ];
     println!(
@@ -74,9 +80,11 @@ fn outside(rounds: usize) -> io::Result<()> {
     for (busy, machine, what) in GUESTS {
         let mut contenders: Vec<_> = ways
             .iter()
-            .map(|&(name, options)| {
-                Contender::new(name, || {
-                    seconds(&nearfar, machine, options, busy, "instructions")
+            .map(|&(name, options, path)| {
+                Contender::new(name, move || {
+                    let mut command = Command::new(nearfar);
+                    command.env("PATH", path);
+                    seconds(command, machine, options, busy, "instructions")
                 })
             })
             .collect();
@@ -91,7 +99,7 @@ fn outside(rounds: usize) -> io::Result<()> {
                 ns(&contender.costs).with_unit("ns")
             );
         }
-        let [_, simulated, modelled] = &contenders[..] else {
+        let [.., simulated, modelled] = &contenders[..] else {
             return Ok(());
         };
         if simulated.costs.is_empty() || modelled.costs.is_empty() {
@@ -117,10 +125,11 @@ fn outside(rounds: usize) -> io::Result<()> {
             print_goal(what, &Spread::of(ratios), "x", MAX_RATIO);
         }
     }
-    let (_, with_model) = ways[2];
+    let (_, with_model, _) = ways[3];
     for (work, busy, lines) in LINES {
         let mut contenders = [Contender::new(work, || {
-            seconds(&nearfar, GUESTS[0].1, with_model, busy, work)
+            let command = Command::new(nearfar);
+            seconds(command, GUESTS[0].1, with_model, busy, work)
         })];
         race(&mut contenders, rounds, &mut |text| println!("{text}"));
         let [contender] = &contenders;
@@ -138,15 +147,26 @@ fn outside(rounds: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// A folder with a program of QEMU's name that runs QEMU with one count of instructions for all CPUs, half a nanosecond each, in turns of
+/// one thread. The lab has no such guests.
+fn counting_qemu() -> io::Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("qemu-system-x86_64");
+    let script = "#!/bin/bash\nexec -a qemu-system-x86_64 \"$(PATH=${PATH#*:} command -v qemu-system-x86_64)\" \
+                  \"${@/tcg,thread=multi/tcg,thread=single}\" ${2:+-icount shift=1,sleep=off}\n";
+    std::fs::write(&program, script)?;
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+    Ok(folder)
+}
+
 /// The host's time for the loops, in seconds.
 fn seconds(
-    nearfar: &Path,
+    mut command: Command,
     machine: &str,
     options: &[&str],
     busy: u64,
     work: &str,
 ) -> io::Result<f64> {
-    let mut command = Command::new(nearfar);
     command.args(["lab", "run", "--machine", machine, "--scale", "memory=512M"]);
     command
         .args(options)
