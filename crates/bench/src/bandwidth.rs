@@ -23,7 +23,7 @@ use crate::node_selection::SkippedPair;
 use crate::warning::Warning;
 use nearfar_statistics::Figures;
 pub(crate) use part::Work;
-pub(crate) use run::{Since, Streams, cpus_of, measure_on};
+pub(crate) use run::{MIN_WINDOW, Since, Streams, cpus_of, measure_on};
 
 /// What is done to the memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]

@@ -420,14 +420,13 @@ mod tests {
             buffer_bytes: None,
             ..asked
         };
-        let size = |free| {
+        let mut size = |free| {
             machine.nodes[0].memory = Known::Yes(Memory {
                 free_bytes: Some(free),
                 ..Memory::of(1 << 40)
             });
             decide(&machine, &[NodeId(0)], &options, &together, None).unwrap()
         };
-        let mut size = size;
         assert_eq!(size(1 << 40).buffer_bytes, 2 * 2 * 3 * (32 << 20));
         assert_eq!(size(256 << 20).buffer_bytes, 64 << 20);
     }

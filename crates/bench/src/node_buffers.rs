@@ -7,7 +7,7 @@
 
 use std::io;
 
-use nearfar_machine::{Emulation, Machine, NodeId};
+use nearfar_machine::{Machine, NodeId};
 
 use crate::mapping::{Backing, HUGE_PAGE, Mapping, PageKind};
 use crate::node_selection::{SkippedPair, Source};
@@ -91,9 +91,7 @@ pub(crate) fn allocate(
     }
     buffers.page_kind = kind_of_all(&buffers.buffers);
     // Simulated time charges no address translation (docs/delays.md).
-    let emulation = machine.origin.emulation.as_ref();
-    let is_charged = !emulation.is_some_and(Emulation::is_simulated);
-    if buffers.page_kind == PageKind::Base && is_charged {
+    if buffers.page_kind == PageKind::Base && !machine.origin.is_simulated() {
         let asked = options.huge_pages == HugePages::Off;
         buffers.warnings.push(if asked {
             Warning::BasePagesAsked
@@ -148,8 +146,7 @@ pub(crate) fn interleaved(
     };
     touch(&mut memory, options)?;
     let (interleaved, bound) = (memory.page_kind(), buffers.page_kind);
-    let emulation = machine.origin.emulation.as_ref();
-    if interleaved != bound && !emulation.is_some_and(Emulation::is_simulated) {
+    if interleaved != bound && !machine.origin.is_simulated() {
         let warning = Warning::OtherPages { interleaved, bound };
         buffers.warnings.push(warning);
     }

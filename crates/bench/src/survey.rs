@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::Recording;
-use nearfar_machine::{CpuId, CpuSet, Emulation, Machine};
+use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::{self, BandwidthMatrix, Streams, cpus_of};
@@ -122,6 +122,18 @@ pub struct Survey {
     pub emulation: Option<Emulation>,
 }
 
+impl Survey {
+    fn has(&self, part: Part) -> bool {
+        match part {
+            Part::Latency => self.latency.is_some(),
+            Part::Bandwidth => self.bandwidth.is_some(),
+            Part::Loaded => self.loaded.is_some(),
+            Part::Interleaved => self.interleaved.is_some(),
+            Part::Transfer => self.transfer.is_some(),
+        }
+    }
+}
+
 /// A part without a figure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NotMeasured {
@@ -195,30 +207,20 @@ impl Measuring<'_> {
         match self.measure_parts(&mut survey) {
             // What there is took its time.
             Err(ProbeError::Cancelled) if !self.recordings.is_empty() => {
-                let measured = [
-                    survey.latency.is_some(),
-                    survey.bandwidth.is_some(),
-                    survey.loaded.is_some(),
-                    survey.interleaved.is_some(),
-                    survey.transfer.is_some(),
-                ];
-                let missing = Part::ALL.into_iter().zip(measured);
-                let missing =
-                    missing.filter(|&(part, is_measured)| self.wants(part) && !is_measured);
+                let all = Part::ALL.into_iter();
+                let missing = all.filter(|&part| self.wants(part) && !survey.has(part));
                 survey.not_measured = missing
-                    .map(|(part, _)| NotMeasured {
+                    .map(|part| NotMeasured {
                         part,
                         reason: "interrupted".to_owned(),
                     })
                     .collect();
             }
-            Ok(()) if self.recordings.is_empty() => {
-                let first = survey.not_measured.swap_remove(0);
-                return Err(ProbeError::NothingToMeasure {
-                    reason: first.reason,
-                });
-            }
             ended => ended?,
+        }
+        if let (true, Some(first)) = (self.recordings.is_empty(), survey.not_measured.first()) {
+            let reason = first.reason.clone();
+            return Err(ProbeError::NothingToMeasure { reason });
         }
         survey.elapsed_s = self.start.elapsed().as_secs_f64();
         Ok(Measured {
@@ -273,14 +275,17 @@ impl Measuring<'_> {
         } = node_selection::select(machine, &self.allowed, options)?;
         let [interleaved, loaded, bandwidth] =
             [Part::Interleaved, Part::Loaded, Part::Bandwidth].map(|it| self.wants(it));
-        let cpus = sources.iter().map(|it| cpus_of(it, self.options.threads));
-        let groups: Vec<Vec<CpuId>> = match (interleaved, loaded || bandwidth) {
-            (true, _) => vec![cpus.flatten().copied().collect()],
-            (false, true) => cpus.map(<[CpuId]>::to_vec).collect(),
+        let threads = self.options.threads;
+        let cpus = sources
+            .iter()
+            .map(|it| cpus_of(it, threads).iter().copied());
+        let groups = match (interleaved, loaded || bandwidth) {
+            (true, _) => vec![cpus.flatten().collect()],
+            (false, true) => cpus.map(CpuSet::from_iter).collect(),
             (false, false) => Vec::new(),
         };
         let used_by = Use {
-            groups: groups.into_iter().map(CpuSet::from_iter).collect(),
+            groups,
             is_halved: loaded || interleaved,
             more: interleaved.into(),
         };
@@ -294,8 +299,7 @@ impl Measuring<'_> {
         let mut buffers =
             node_buffers::allocate(machine, &memory, &sources, size.buffer_bytes, options)?;
         buffers.skipped.splice(0..0, skipped);
-        let emulation = machine.origin.emulation.as_ref();
-        if emulation.is_some_and(Emulation::is_simulated) {
+        if machine.origin.is_simulated() {
             self.budget_from = Instant::now();
         }
         for part in Part::ALL {
@@ -310,7 +314,7 @@ impl Measuring<'_> {
                 sources,
                 size,
                 buffers,
-                threads: self.options.threads,
+                threads,
                 deadline,
             };
             match part {

@@ -71,6 +71,11 @@ impl Origin {
             emulation: None,
         }
     }
+
+    /// Whether it is a guest whose clocks follow the instructions that it executes.
+    pub fn is_simulated(&self) -> bool {
+        self.emulation.as_ref().is_some_and(Emulation::is_simulated)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Turn};
-use nearfar_machine::{CpuId, Emulation, Machine};
+use nearfar_machine::{CpuId, Machine};
 use nearfar_runs::{Better, Metric};
 use serde_json::json;
 
@@ -23,10 +23,12 @@ use crate::warning::Warning;
 
 /// Most samples of a pair: threads and ramps make one far more expensive than a sample of latency.
 const MAX_SAMPLES: usize = 15;
-/// The shortest and the longest time to count: some blocks even where a block takes a millisecond.
-const WINDOW: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
-/// In simulated time, in which little disturbs a sample, and each of its moments takes the host long.
-const SIMULATED_WINDOW: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(5)];
+/// The shortest time to count: some blocks even where a block takes a millisecond.
+pub(crate) const MIN_WINDOW: Duration = Duration::from_millis(2);
+/// The longest.
+const MAX_WINDOW: Duration = Duration::from_millis(50);
+/// The longest in simulated time, in which little disturbs a sample, and each of its moments takes the host long.
+const MAX_WINDOW_SIMULATED: Duration = Duration::from_millis(5);
 
 /// What the streams need.
 pub(crate) struct Streams<'a> {
@@ -64,26 +66,10 @@ impl Streams<'_> {
         left: Option<Duration>,
     ) -> Duration {
         let left = left.unwrap_or_default();
-        fitting_window(
-            works,
-            round,
-            items,
-            left,
-            self.max_samples(),
-            self.windows(),
-        )
-    }
-
-    /// How long to count in the first round.
-    pub(crate) fn least_window(&self) -> Duration {
-        self.windows()[0]
-    }
-
-    fn windows(&self) -> [Duration; 2] {
-        let emulation = self.machine.origin.emulation.as_ref();
-        match emulation.is_some_and(Emulation::is_simulated) {
-            true => SIMULATED_WINDOW,
-            false => WINDOW,
+        let window = fitting_window(works, round, items, left, self.max_samples());
+        match self.machine.origin.is_simulated() {
+            true => window.min(MAX_WINDOW_SIMULATED),
+            false => window,
         }
     }
 
@@ -192,8 +178,8 @@ impl<'a> Run<'a> {
         };
         Self {
             pairs: streams.sources.iter().flat_map(of_source).collect(),
-            window: streams.least_window(),
             streams,
+            window: MIN_WINDOW,
             random: Rng::with_seed(SEED),
             skipped: Vec::new(),
         }
@@ -291,16 +277,14 @@ impl sampler::Source for Run<'_> {
         let item = turn.slot.item;
         match self.visit(item) {
             Ok(rates) => Ok(Attempt::Value(rates)),
-            Err(WorkerError::Cancelled) => Ok(Attempt::Lost),
-            Err(error) => {
+            Err(error) => Ok(error.attempt(vec![item], |reason| {
                 let pair = &self.pairs[item];
                 self.skipped.push(SkippedPair {
                     cpu_node: Some(pair.source.node),
                     memory_node: Some(self.streams.buffers.buffers[pair.buffer].node),
-                    reason: error.to_string(),
+                    reason,
                 });
-                Ok(Attempt::Exclude(vec![item]))
-            }
+            })),
         }
     }
 
@@ -322,16 +306,15 @@ fn fitting_window(
     items: usize,
     left: Duration,
     wanted: usize,
-    [least, most]: [Duration; 2],
 ) -> Duration {
     let a_visit = |total: Duration, rounds: usize| {
         total.as_secs_f64() / (rounds.max(1) * items.max(1)) as f64
     };
     // Threads run for the counted time and a quarter of it more.
     let counting = 1.25 * works as f64;
-    let besides = (a_visit(round, 1) - counting * least.as_secs_f64()).max(0.0);
+    let besides = (a_visit(round, 1) - counting * MIN_WINDOW.as_secs_f64()).max(0.0);
     let window = (a_visit(left, wanted) * 0.95 - besides) / counting;
-    Duration::from_secs_f64(window.clamp(least.as_secs_f64(), most.as_secs_f64()))
+    Duration::from_secs_f64(window.clamp(MIN_WINDOW.as_secs_f64(), MAX_WINDOW.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -342,13 +325,12 @@ mod tests {
     fn windows_fill_the_time_and_stay_within_bounds() {
         let second = Duration::from_secs(1);
         let milliseconds = |window: Duration| (window.as_secs_f64() * 1e3).round();
-        let fitting =
-            |round, items, left, wanted| fitting_window(3, round, items, left, wanted, WINDOW);
+        let fitting = |round, items, left, wanted| fitting_window(3, round, items, left, wanted);
         // 16 pairs, 10 rounds, 8.5 ms a visit of which 1 ms is not counting: 3 s leave 17.8 ms, 4.5 ms each.
         let window = fitting(Duration::from_micros(136_000), 16, second * 3, 10);
         assert_eq!(milliseconds(window), 4.0);
-        assert_eq!(fitting(second, 16, second, 10), WINDOW[0]);
-        assert_eq!(fitting(second / 100, 1, second * 100, 10), WINDOW[1]);
-        assert_eq!(fitting(Duration::ZERO, 0, Duration::ZERO, 0), WINDOW[0]);
+        assert_eq!(fitting(second, 16, second, 10), MIN_WINDOW);
+        assert_eq!(fitting(second / 100, 1, second * 100, 10), MAX_WINDOW);
+        assert_eq!(fitting(Duration::ZERO, 0, Duration::ZERO, 0), MIN_WINDOW);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nearfar_experiment::sampler::Attempt;
 use nearfar_machine::CpuId;
 
 use super::part::{BLOCK_WORDS, Part, Work};
@@ -26,6 +27,20 @@ pub(crate) enum WorkerError {
     /// The threads ended early, not all at once.
     #[error("interrupted")]
     Cancelled,
+}
+
+impl WorkerError {
+    /// What became of the attempt at a sample: lost where it was cancelled. Otherwise these items are not measured any more, and
+    /// `skip` receives the reason.
+    pub(crate) fn attempt<V>(self, items: Vec<usize>, skip: impl FnOnce(String)) -> Attempt<V> {
+        match self {
+            Self::Cancelled => Attempt::Lost,
+            _ => {
+                skip(self.to_string());
+                Attempt::Exclude(items)
+            }
+        }
+    }
 }
 
 /// A thread.

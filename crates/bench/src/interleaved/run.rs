@@ -9,13 +9,14 @@ use nearfar_runs::Cell;
 
 use super::{InterleavedMemory, MeasuredPlacement, MemoryPlacement};
 use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
-use crate::bandwidth::{Since, Streams, Traffic, Work, cpus_of};
+use crate::bandwidth::{MIN_WINDOW, Since, Streams, Traffic, Work, cpus_of};
 use crate::loaded::run::{Sample, check_can_be_busy, halves, link, metrics};
 use crate::mapping::Mapping;
 use crate::node_buffers;
 use crate::node_selection::SkippedPair;
 use crate::options::ProbeError;
 use crate::sampling::{self, Declared, Measured, Samples};
+use crate::warning::Warning;
 
 /// Measures on threads of its own.
 pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<InterleavedMemory>, ProbeError> {
@@ -95,8 +96,8 @@ impl<'a> Run<'a> {
         let all = 1 + cpus.iter().map(|(_, cpus)| cpus.len()).sum::<usize>();
         Ok(Self {
             positions: vec![vec![0; all]; placements.len()],
-            window: streams.least_window(),
             streams,
+            window: MIN_WINDOW,
             interleaved,
             cpus,
             placements,
@@ -160,11 +161,7 @@ impl<'a> Run<'a> {
         Ok(Sample::of_rates(chase[0], &rates))
     }
 
-    fn recording(
-        &self,
-        samples: &Samples<Sample>,
-        warnings: &[crate::warning::Warning],
-    ) -> Recording {
+    fn recording(&self, samples: &Samples<Sample>, warnings: &[Warning]) -> Recording {
         let cell = |placement: &MemoryPlacement| Cell::new().with("memory", placement.to_string());
         let declared = Declared {
             experiment: "interleaved",
@@ -201,15 +198,13 @@ impl sampler::Source for Run<'_> {
         let item = turn.slot.item;
         match self.visit(item) {
             Ok(sample) => Ok(Attempt::Value(sample)),
-            Err(WorkerError::Cancelled) => Ok(Attempt::Lost),
-            Err(error) => {
+            Err(error) => Ok(error.attempt(vec![item], |reason| {
                 self.skipped.push(SkippedPair {
                     cpu_node: None,
                     memory_node: None,
-                    reason: format!("{} memory: {error}", self.placements[item]),
+                    reason: format!("{} memory: {reason}", self.placements[item]),
                 });
-                Ok(Attempt::Exclude(vec![item]))
-            }
+            })),
         }
     }
 

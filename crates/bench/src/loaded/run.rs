@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{LoadedCurve, LoadedLatency, LoadedPoint};
 use crate::bandwidth::workers::{self, Counted, Worker, WorkerError};
-use crate::bandwidth::{Since, Streams, Work};
+use crate::bandwidth::{MIN_WINDOW, Since, Streams, Work};
 use crate::buffer_size::BufferSize;
 use crate::mapping::Mapping;
 use crate::node_selection::{SkippedPair, Source};
@@ -150,9 +150,9 @@ impl<'a> Run<'a> {
             return Err(ProbeError::NothingToMeasure { reason });
         }
         Ok(Self {
-            window: streams.least_window(),
             streams,
             nodes,
+            window: MIN_WINDOW,
             skipped,
         })
     }
@@ -288,17 +288,17 @@ impl sampler::Source for Run<'_> {
         let item = turn.slot.item;
         match self.visit(item) {
             Ok(sample) => Ok(Attempt::Value(sample)),
-            Err(WorkerError::Cancelled) => Ok(Attempt::Lost),
             Err(error) => {
                 let number = item / LOADS.len();
-                let node = self.nodes[number].source.node;
-                self.skipped.push(SkippedPair {
-                    cpu_node: Some(node),
-                    memory_node: Some(node),
-                    reason: error.to_string(),
-                });
+                let node = Some(self.nodes[number].source.node);
                 let of_node = number * LOADS.len()..(number + 1) * LOADS.len();
-                Ok(Attempt::Exclude(of_node.collect()))
+                Ok(error.attempt(of_node.collect(), |reason| {
+                    self.skipped.push(SkippedPair {
+                        cpu_node: node,
+                        memory_node: node,
+                        reason,
+                    });
+                }))
             }
         }
     }

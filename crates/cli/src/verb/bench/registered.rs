@@ -11,7 +11,7 @@ use nearfar_bench::registry::{
 };
 use nearfar_experiment::{Ended, Options, Resume, fingerprint};
 use nearfar_lab::delay::TimeSpec;
-use nearfar_machine::{Emulation, Machine};
+use nearfar_machine::Machine;
 use nearfar_report::count;
 use nearfar_runs::{Filter, Host, Run, RunId, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
@@ -241,8 +241,7 @@ impl Registered {
         };
         let machine = nearfar_sources::read(&Source::live(want)).map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
-        let emulation = machine.origin.emulation.as_ref();
-        let is_simulated_here = emulation.is_some_and(Emulation::is_simulated);
+        let is_simulated_here = machine.origin.is_simulated();
         if common.one_sample {
             let arguments = arguments(is_simulated_here)?;
             return one_sample(self.entry, arguments, &machine, &cancel);
