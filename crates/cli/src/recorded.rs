@@ -126,7 +126,12 @@ impl Recorder {
             Ok(runs) => {
                 let numbers: Vec<String> = runs.iter().map(ToString::to_string).collect();
                 let plural = if runs.len() == 1 { "run" } else { "runs" };
-                output::say!("stored as {plural} {}", numbers.join(", "));
+                // What a guest writes is thrown away when it ends, and its runs have the next numbers of the host's store.
+                let place = match machine.origin.emulation {
+                    Some(_) => ", in a file of this guest",
+                    None => "",
+                };
+                output::say!("stored as {plural} {}{place}", numbers.join(", "));
             }
             Err(failure) => not_stored(&failure),
         }

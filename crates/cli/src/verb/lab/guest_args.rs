@@ -20,9 +20,14 @@ use crate::output;
 #[derive(Args, Clone, Debug)]
 pub struct GuestArgs {
     /// The machine: a name from `nearfar lab machines` or anything --source takes (a snapshot, hwloc XML, `numactl -H`
-    /// text, a description file, a synthetic string)
-    #[arg(long, value_name = "MACHINE", default_value = "two-node")]
-    machine: String,
+    /// text, a description file, a synthetic string; several describe one machine together)
+    #[arg(
+        id = "machine",
+        long = "machine",
+        value_name = "MACHINE",
+        default_value = "two-node"
+    )]
+    machines: Vec<String>,
     /// Cut each node down, such as cpus=2,memory=512M; nodes without CPUs or memory stay so
     #[arg(long, value_name = "SCALE")]
     scale: Option<NodeLimits>,
@@ -94,7 +99,7 @@ impl GuestArgs {
             error.to_string()
         }
         match key {
-            "machine" => value.clone_into(&mut self.machine),
+            "machine" => self.machines = vec![value.to_owned()],
             "kernel" => self.kernel = Some(value.to_owned()),
             // A guest without kernel parameters, next to one that has some.
             "append" if value == "none" => {}
@@ -115,14 +120,13 @@ impl GuestArgs {
 
     /// The request for the lab; `time` is that of a guest for which none is asked.
     pub fn request(&self, time: TimeSpec) -> Result<GuestRequest, Failure> {
-        let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all()))
-            .map_err(Failure::input)?;
-        let name = self
-            .machine
-            .rsplit('/')
-            .next()
-            .unwrap_or(&self.machine)
-            .to_owned();
+        let sources = Request {
+            sources: self.machines.clone(),
+            ..Request::live(Want::all())
+        };
+        let machine = nearfar_sources::read(&sources).map_err(Failure::input)?;
+        let name = self.machines.iter().flat_map(|it| it.rsplit('/')).next();
+        let name = name.unwrap_or_default().to_owned();
         Ok(GuestRequest {
             limits: self.scale.unwrap_or_default(),
             arch: self.arch,
@@ -171,5 +175,45 @@ pub fn failure(error: LabError) -> Failure {
         | LabError::Kernel { .. }
         | LabError::Content { .. } => Failure::input(error),
         _ => Failure::refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NUMACTL: &str = "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: 1024 MB\nnode 1 cpus: 2 3\n\
+                           node 1 size: 1024 MB\nnode distances:\nnode   0   1\n  0:  10  21\n  1:  21  10\n";
+    const MLC: &str = "Measuring idle latencies (in ns)...\n                Numa node\nNuma node            0       1\n\
+                       \x20      0          81.5   139.6\n       1         139.4    81.9\n";
+
+    #[test]
+    fn several_machines_describe_one_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let files = [file("numactl.txt", NUMACTL), file("mlc.txt", MLC)];
+        let guest = GuestArgs {
+            machines: files.into(),
+            ..GuestArgs::default()
+        };
+        let request = guest.request(TimeSpec::Host).unwrap();
+        assert_eq!(request.name, "numactl.txt");
+        assert_eq!(request.machine.cpus.len(), 4);
+        let latencies = request.machine.timing.unwrap().latencies;
+        assert!(latencies.iter().map(|it| it.ns).eq([82, 140, 139, 82]));
+
+        let changed = guest.with("machine", "two-node").unwrap();
+        assert!(
+            changed
+                .request(TimeSpec::Host)
+                .unwrap()
+                .machine
+                .timing
+                .is_none()
+        );
     }
 }
