@@ -139,8 +139,8 @@ const COMPLAINTS: [&str; 6] = [
 ];
 
 #[test]
-fn fifteen_idle_minutes_take_a_fraction_and_the_kernel_has_no_complaint() {
-    idle(900);
+fn five_idle_minutes_take_a_fraction_and_the_kernel_has_no_complaint() {
+    idle(300);
 }
 
 /// In the slow tier.
