@@ -19,8 +19,8 @@
 //!                              for so many; optional, with time
 //! stream 8000                 lines of a sequential stream that are on their way at once, in thousandths; optional
 //! device 0 1 30000            of a doorbell write of a vCPU of node 0 to a device of node 1, nanoseconds; optional
-//! time 500 200000 0 0 20000   simulated time: picoseconds an instruction, window in picoseconds, seed, 1 if it jumps when all
-//!                             vCPUs are idle, nanoseconds that a disk takes for a request; optional
+//! time 500 62000 200000 0 0 20000   simulated time: picoseconds an instruction, window and wide window in picoseconds, seed,
+//!                             1 if it jumps when all vCPUs are idle, nanoseconds that a disk takes for a request; optional
 //! ```
 //!
 //! With `time`, there may be no line of memory; then accesses cost nothing.
@@ -54,8 +54,10 @@ pub struct Range {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimeConfig {
     pub ps_per_instruction: u64,
-    /// How far a vCPU may be ahead of another.
+    /// How far a vCPU may be ahead of another while lines pass between vCPUs.
     pub window_ps: u64,
+    /// The same while none does.
+    pub wide_window_ps: u64,
     /// Chooses which vCPU is first among equals.
     pub seed: u64,
     /// Whether time jumps to the next timer while all vCPUs are idle.
@@ -327,10 +329,18 @@ impl Draft {
                 set(&mut self.stream, key, narrow(thousandths)?)
             }
             "time" => {
-                let [ps_per_instruction, window_ps, seed, jumps, disk_ns] = numbers(rest)?;
+                let [
+                    ps_per_instruction,
+                    window_ps,
+                    wide_window_ps,
+                    seed,
+                    jumps,
+                    disk_ns,
+                ] = numbers(rest)?;
                 let time = TimeConfig {
                     ps_per_instruction: picoseconds(ps_per_instruction)?.into(),
                     window_ps,
+                    wide_window_ps: wide_window_ps.max(window_ps),
                     seed,
                     jumps_when_idle: jumps != 0,
                     disk_ps: u64::from(narrow(disk_ns)?) * 1000,

@@ -31,9 +31,8 @@ pub struct Place {
     pub core: u32,
     /// Its last-level cache.
     pub cache: usize,
-    /// Its node's position among the nodes with CPUs.
+    /// Its node's position.
     pub node: usize,
-    pub node_number: u32,
 }
 
 /// What became of an access.
@@ -47,7 +46,7 @@ pub struct Touched<'a> {
     pub left: Word,
     /// The line's word before the access.
     pub before: Word,
-    /// The memory, by position, that got a line back from the cache.
+    /// The position of the node whose memory got a line back from the cache.
     pub written_back: Option<usize>,
 }
 
@@ -57,31 +56,34 @@ pub struct Price {
     pub ps: u64,
     /// The part of it that it waits for others that use the memory or the link.
     pub wait_ps: u64,
-    /// Whether the line comes from a cache of another node.
-    pub is_from_other_node: bool,
+    /// The position of the node of the other cache that the line comes from.
+    pub from: Option<usize>,
 }
 
 /// Caches, lines and costs.
 #[derive(Debug)]
 pub struct Model {
+    /// Numbers of the nodes with CPUs or memory, ascending. A position is one among these.
+    nodes: Vec<u32>,
     places: Vec<Place>,
     memory: Memory,
     caches: Vec<Cache>,
     /// The node of each cache; one of them, where it is of several.
-    cache_nodes: Vec<u32>,
+    cache_nodes: Vec<usize>,
     lines: Lines,
     hit_ps: u64,
-    /// Picoseconds, by the position of the vCPU's node and of the memory.
+    /// Picoseconds, by the vCPU's node and the memory's.
     delays: Vec<Vec<u64>>,
     transfer_core_ps: u64,
     transfer_same_ps: u64,
     /// Picoseconds, by the vCPU's cache and the cache that has the line.
     transfers_other: Vec<Vec<u64>>,
     transfer_home_ps: u64,
-    packages: BTreeMap<u32, u32>,
-    /// Nanoseconds by (node of the vCPU, node of the device).
+    /// The package of each node, where it is known.
+    packages: Vec<Option<u32>>,
+    /// Nanoseconds by the numbers of (node of the vCPU, node of the device).
     devices: BTreeMap<(u32, u32), u32>,
-    /// By the memory's position.
+    /// The memory of each node.
     channels: Vec<Option<Channel>>,
     links: Links,
     stream_thousandths: u64,
@@ -94,39 +96,42 @@ impl Model {
     /// # Errors
     /// When the host has no room for the table of lines.
     pub fn new(config: &Config) -> Result<Self, LinesError> {
-        let mut nodes: Vec<u32> = config.cpus.clone();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let memory = Memory::new(&config.memory);
+        let nodes = config.memory.iter().map(|range| range.node);
+        let nodes: BTreeSet<u32> = nodes.chain(config.cpus.iter().copied()).collect();
+        let nodes = Vec::from_iter(nodes);
+        let position = |node| nodes.binary_search(&node).unwrap_or(0);
+        let memory = Memory::new(&config.memory, position);
         let place = |(vcpu, ((&node, &cache), &core)): (u16, ((&u32, &usize), &u32))| Place {
             vcpu,
             core,
             cache,
-            node: nodes.binary_search(&node).unwrap_or(0),
-            node_number: node,
+            node: position(node),
         };
         let cpus = config.cpus.iter().zip(&config.caches).zip(&config.cores);
         let places: Vec<Place> = (0..).zip(cpus).map(place).collect();
         let mut cache_nodes = vec![0; config.caches.iter().max().map_or(0, |most| most + 1)];
         for place in &places {
-            cache_nodes[place.cache] = place.node_number;
+            cache_nodes[place.cache] = place.node;
         }
         let ps = |ns: u32| u64::from(ns) * 1000;
         let delay = |from: u32, to: u32| config.delays.get(&(from, to)).copied().map_or(0, ps);
-        let row = |&from: &u32| memory.nodes().iter().map(|&to| delay(from, to)).collect();
-        let transfer = |from: u32, to: u32| match from == to {
+        let row = |&from: &u32| nodes.iter().map(|&to| delay(from, to)).collect();
+        let transfer = |from: usize, to: usize| match from == to {
             true => ps(config.transfer.same_node),
             false => {
-                let own = config.transfer_pairs.get(&(from, to)).copied();
-                ps(own.unwrap_or(config.transfer.other_node))
+                let own = config.transfer_pairs.get(&(nodes[from], nodes[to]));
+                ps(own.copied().unwrap_or(config.transfer.other_node))
             }
         };
-        let transfers = |&from: &u32| cache_nodes.iter().map(|&to| transfer(from, to)).collect();
+        let transfers = |&from: &usize| cache_nodes.iter().map(|&to| transfer(from, to)).collect();
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
-        let channels = memory.nodes().iter();
-        let window_ps = config.time.map_or(0, |time| time.window_ps);
+        let window_ps = config.time.map_or(0, |time| time.wide_window_ps);
         let channel = |&ps: &u32| Channel::new(ps.into(), BANKS_PS, window_ps);
-        let all_nodes: BTreeSet<u32> = nodes.iter().chain(memory.nodes()).copied().collect();
+        let channels = nodes
+            .iter()
+            .map(|node| config.bandwidth.get(node).map(channel));
+        let packages = nodes.iter().map(|node| config.packages.get(node).copied());
+        let packages = Vec::from_iter(packages);
         Ok(Self {
             caches: cache_nodes
                 .iter()
@@ -139,17 +144,16 @@ impl Model {
             transfer_same_ps: ps(config.transfer.same_cache),
             transfers_other: cache_nodes.iter().map(transfers).collect(),
             transfer_home_ps: ps(config.transfer_home),
-            packages: config.packages.clone(),
+            channels: channels.collect(),
+            links: Links::new(config.link, &packages, window_ps),
+            packages,
             devices: config.devices.clone(),
-            channels: channels
-                .map(|node| config.bandwidth.get(node).map(channel))
-                .collect(),
-            links: Links::new(config.link, &all_nodes, &config.packages, window_ps),
             stream_thousandths: config.stream_thousandths.into(),
             stores: Stores::new(window_ps),
             places,
             cache_nodes,
             memory,
+            nodes,
         })
     }
 
@@ -158,9 +162,9 @@ impl Model {
         &self.places
     }
 
-    /// Nodes with memory, ascending.
-    pub fn memory_nodes(&self) -> &[u32] {
-        self.memory.nodes()
+    /// Numbers of the nodes with CPUs or memory, ascending.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
     }
 
     /// The stores to lines, in simulated time.
@@ -211,7 +215,7 @@ impl Model {
         }
     }
 
-    /// A line leaves a cache; the memory, by position, that it goes back to.
+    /// A line leaves a cache; the position of the node whose memory it goes back to.
     fn evict(&self, place: Place, line: u32) -> Option<usize> {
         let drop = |word| Some(Word(word).without(place.cache).0);
         let before = self.lines.word(line).fetch_update(Relaxed, Relaxed, drop);
@@ -222,7 +226,7 @@ impl Model {
 
     /// The nanoseconds of a doorbell write to a device of a node.
     pub fn device_nanoseconds(&self, place: Place, device: u32) -> u32 {
-        let pair = (place.node_number, device);
+        let pair = (self.nodes[place.node], device);
         self.devices.get(&pair).copied().unwrap_or(0)
     }
 
@@ -238,9 +242,9 @@ impl Model {
     }
 
     /// Whether two nodes are known to be of different packages.
-    fn is_between_packages(&self, one: u32, other: u32) -> bool {
-        let package = |node| self.packages.get(&node);
-        package(one).is_some_and(|it| package(other).is_some_and(|other| it != other))
+    fn is_between_packages(&self, one: usize, other: usize) -> bool {
+        let both = self.packages[one].zip(self.packages[other]);
+        both.is_some_and(|(one, other)| one != other)
     }
 
     /// What an access takes that costs this, for a line at a spot. Where time is simulated, `now_ps` is the vCPU's: memory and links
@@ -257,12 +261,11 @@ impl Model {
             (Some(channel), Some(now_ps)) => channel.carry(place.vcpu, now_ps),
             _ => 0,
         };
-        let link = |from| self.links.between(place.node_number, from);
-        if let Some(memory) = touched.written_back {
+        let link = |from| self.links.between(place.node, from);
+        if let Some(node) = touched.written_back {
             // The vCPU does not wait for it.
-            carry(self.channels[memory].as_ref());
-            let node = self.memory.nodes()[memory];
-            carry(self.links.between(node, place.node_number));
+            carry(self.channels[node].as_ref());
+            carry(self.links.between(node, place.node));
         }
         let plain = |ps| Price {
             ps,
@@ -280,11 +283,11 @@ impl Model {
                 let wait_ps = carry(link(from));
                 if touched.before.is_dirty() && !touched.left.is_dirty() {
                     // Both caches share it from now on, and memory has it.
-                    carry(self.channels[spot.memory].as_ref());
+                    carry(self.channels[spot.node].as_ref());
                 }
                 // A load asks the memory's node first. A store that does so, too, is not waited for by who polls the line.
                 let is_home_far = !touched.left.is_dirty()
-                    && self.is_between_packages(place.node_number, from)
+                    && self.is_between_packages(place.node, from)
                     && self.is_between_packages(spot.node, from);
                 let home_ps = if is_home_far {
                     self.transfer_home_ps
@@ -294,12 +297,12 @@ impl Model {
                 Price {
                     ps: ps + home_ps + wait_ps,
                     wait_ps,
-                    is_from_other_node: from != place.node_number,
+                    from: Some(from),
                 }
             }
             Cost::Memory => {
-                let ps = self.delays[place.node][spot.memory];
-                let wait_ps = carry(self.channels[spot.memory].as_ref()) + carry(link(spot.node));
+                let ps = self.delays[place.node][spot.node];
+                let wait_ps = carry(self.channels[spot.node].as_ref()) + carry(link(spot.node));
                 // The lines of a stream are on their way at the same time, also while they wait.
                 let overlapped = |ps: u64| match is_in_stream {
                     true => ps * 1000 / self.stream_thousandths,
@@ -308,7 +311,7 @@ impl Model {
                 Price {
                     ps: overlapped(ps + wait_ps),
                     wait_ps: overlapped(wait_ps),
-                    is_from_other_node: false,
+                    from: None,
                 }
             }
         }

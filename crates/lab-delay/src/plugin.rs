@@ -187,7 +187,7 @@ impl Plugin {
             .then(|| Model::new(&config))
             .transpose()?;
         let model: Option<&'static Model> = model.map(|model| &*Box::leak(Box::new(model)));
-        let nodes = model.map_or(0, |model| model.memory_nodes().len());
+        let nodes = model.map_or(0, |model| model.nodes().len());
         if region.vcpus() != config.cpus.len() || region.nodes() != nodes {
             return Err(PluginError::Counters);
         }
@@ -282,12 +282,17 @@ impl Plugin {
         // SAFETY: promised by the caller.
         let target = || unsafe { self.qemu.target(info, access.address) };
         match &self.time {
-            None => vcpu.look(access, &self.clock, target),
+            None => {
+                vcpu.look(access, &self.clock, target);
+            }
             Some(time) => {
                 let charged = Charged::from(time.local_ps(vcpu.number()));
                 let before = charged.now();
-                vcpu.look(access, &charged, target);
+                let has_passed = vcpu.look(access, &charged, target);
                 time.charge(vcpu.number(), charged.now() - before);
+                if has_passed {
+                    time.line_passes(charged.now());
+                }
             }
         }
     }

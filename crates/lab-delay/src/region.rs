@@ -4,16 +4,16 @@
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
 //!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
-//!     8  layout, 5         48  vCPUs                            0 accesses        40 transfers, other node
-//!    16  bytes in all      56  memory nodes                     8 cache hits      48 nanoseconds of delay
+//!     8  layout, 6         48  vCPUs                            0 accesses        40 transfers, other node
+//!    16  bytes in all      56  nodes                            8 cache hits      48 nanoseconds of delay
 //!    24  config's offset   64  stride of a vCPU's counters     16 near            56 doorbell writes, near
 //!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             64 doorbell writes, far
 //!                          80  state: 0 not loaded,            32 transfers,      72 transfers, same node,
 //!                              1 closed, 2 open                   same cache         other cache
 //!                          88  offset of the doorbells         80 nanoseconds of waiting for others
-//!                          96  controllers there is room for   88 misses to memory of the first node, the second ...
-//!                         104  nanoseconds of simulated time      (ascending), then picoseconds waited for
-//!                              that have passed                   the first, the second ...
+//!                          96  controllers there is room for   88 by node, ascending: misses to its memory, then
+//!                         104  nanoseconds of simulated time      picoseconds waited for that, then lines that
+//!                              that have passed                   another cache of the node had
 //!   offset of the doorbells: how many controllers there are, then for each: first guest physical address, bytes, stride, node
 //! ```
 //! Everything but the state, the time and the counters is written before QEMU starts; the gate and the doorbells may change at any time.
@@ -30,7 +30,7 @@ use crate::model::doorbell::{self, Doorbells};
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
 /// The layout that is understood here.
-pub const LAYOUT: u64 = 5;
+pub const LAYOUT: u64 = 6;
 
 const BYTES: usize = 16;
 const CONFIG: usize = 24;
@@ -47,8 +47,8 @@ const SIMULATED: usize = 104;
 const HEADER: usize = 112;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 11;
-/// Words of a vCPU for each node: misses, and picoseconds waited.
-const BY_NODE: usize = 2;
+/// Words of a vCPU for each node: misses, picoseconds waited, lines of another cache.
+const BY_NODE: usize = 3;
 
 /// A region that cannot be used.
 #[derive(Debug, Error)]
@@ -210,7 +210,7 @@ impl Region {
         self.word(VCPUS)
     }
 
-    /// Memory nodes there is room for.
+    /// Nodes there is room for.
     pub fn nodes(&self) -> usize {
         self.word(NODES)
     }
@@ -271,7 +271,7 @@ pub enum Count {
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     counts: &'static [AtomicU64; FIXED],
-    /// First the misses, then the waits.
+    /// The misses, then the waits, then the transfers.
     by_node: &'static [AtomicU64],
 }
 
@@ -291,12 +291,21 @@ impl Counters {
         add(&self.counts[count as usize], amount);
     }
 
-    /// Counts a miss to the memory of a node, by the node's position among the memory nodes, and how long others kept it waiting.
+    /// Counts a miss to the memory of a node, by its position, and how long others kept it waiting.
     pub fn miss_to(&self, position: usize, wait_ps: u64) {
-        let (misses, waits) = self.by_node.split_at(self.by_node.len() / BY_NODE);
-        if let (Some(miss), Some(wait)) = (misses.get(position), waits.get(position)) {
-            add(miss, 1);
-            add(wait, wait_ps);
+        self.add_by_node(0, position, 1);
+        self.add_by_node(1, position, wait_ps);
+    }
+
+    /// Counts a line that another cache of the node at a position had.
+    pub fn transfer_from(&self, position: usize) {
+        self.add_by_node(2, position, 1);
+    }
+
+    fn add_by_node(&self, kind: usize, position: usize, amount: u64) {
+        let nodes = self.by_node.len() / BY_NODE;
+        if let Some(word) = self.by_node.get(kind * nodes + position) {
+            add(word, amount);
         }
     }
 

@@ -39,6 +39,8 @@ pub const LIMIT_PS: u64 = 1 << 62;
 /// How far a vCPU goes that waits for none: the gate is looked at in between.
 const MOST_ROOM_PS: u64 = 1_000_000_000;
 const PS_PER_NS: u64 = 1000;
+/// How long the window stays narrow after a line has passed from a vCPU to another: the next one may follow it.
+const PASSING_PS: u64 = 10_000_000;
 /// How long nothing may go on before that is said, by the host's clock.
 const STALL_NS: u64 = 5_000_000_000;
 
@@ -62,6 +64,8 @@ pub struct Time<C> {
     counters: C,
     is_on: AtomicBool,
     turns: Mutex<Turns>,
+    /// Until when lines pass between vCPUs.
+    passing_until_ps: AtomicU64,
     vcpus: Box<[Vcpu]>,
     /// Where the main loop is woken.
     event: OwnedFd,
@@ -114,6 +118,7 @@ impl<C: Counters> Time<C> {
             counters,
             is_on: AtomicBool::new(false),
             turns: Mutex::new(Turns::new(vcpus, 1, 0, 0)),
+            passing_until_ps: AtomicU64::new(0),
             vcpus: (0..vcpus).map(vcpu).collect(),
             // SAFETY: the descriptor was just made, and is owned by nothing else.
             event: unsafe { OwnedFd::from_raw_fd(event) },
@@ -195,6 +200,11 @@ impl<C: Counters> Time<C> {
             let ps = self.counters.get(vcpu).saturating_add(ps);
             self.counters.set(vcpu, ps);
         }
+    }
+
+    /// A line has come from another vCPU at a vCPU's local time. Only the one that has the turn says so.
+    pub fn line_passes(&self, at_ps: u64) {
+        self.passing_until_ps.store(at_ps + PASSING_PS, Relaxed);
     }
 
     /// A vCPU's thread is before a block of guest code and has gone as far as it may. Returns when it has the turn.
@@ -344,6 +354,11 @@ impl<C: Counters> Time<C> {
 
     /// Decides whose turn it is, and lets a vCPU have it.
     fn decide(&self, turns: &mut Turns) -> Turn {
+        let passing = turns.now_ps() < self.passing_until_ps.load(Relaxed);
+        turns.set_window(match passing {
+            true => self.config.window_ps,
+            false => self.config.wide_window_ps,
+        });
         let turn = turns.decide();
         self.show_passed(turns.now_ps());
         if let Turn::Of(vcpu) = turn {

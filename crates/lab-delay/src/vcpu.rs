@@ -170,21 +170,27 @@ impl<'a> Vcpu<'a> {
             && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
     }
 
-    /// Looks an access up that did not pass, and waits for as long as it costs.
+    /// Looks an access up that did not pass, and waits for as long as it costs. Returns whether the line came from another vCPU.
     #[cold]
     #[inline(never)]
-    pub fn look(&mut self, access: Access, clock: &impl Clock, target: impl FnOnce() -> Target) {
+    pub fn look(
+        &mut self,
+        access: Access,
+        clock: &impl Clock,
+        target: impl FnOnce() -> Target,
+    ) -> bool {
         // The delay counts from here, so the time the model itself takes is part of it, not added to it.
         let start = clock.now();
         let physical = match target() {
             Target::Memory(physical) => physical,
             Target::Register(physical) if access.write && self.doorbells.can_exist() => {
-                return self.write_register(physical, start, clock);
+                self.write_register(physical, start, clock);
+                return false;
             }
-            Target::Register(_) | Target::Unknown => return,
+            Target::Register(_) | Target::Unknown => return false,
         };
         let Some(spot) = self.model.spot(physical) else {
-            return;
+            return false;
         };
         let touched = self.model.touch(self.place, spot.line, access.write);
         let is_paid = self.is_paid(touched.cost, access, spot.line);
@@ -199,7 +205,8 @@ impl<'a> Vcpu<'a> {
         let polls = before.line == line && before.left != self.own && !access.write;
         *before = recent;
         if is_paid {
-            return self.counters.add(Count::CacheHits, 1);
+            self.counters.add(Count::CacheHits, 1);
+            return false;
         }
         let is_miss = touched.cost == Cost::Memory;
         let is_in_stream = is_miss && self.streams.goes_on(line);
@@ -207,20 +214,25 @@ impl<'a> Vcpu<'a> {
         let price = self
             .model
             .price(self.place, &touched, spot, is_in_stream, now_ps);
-        let near = spot.node == self.place.node_number;
+        let near = spot.node == self.place.node;
         self.counters.add(
             match touched.cost {
                 Cost::Hit => Count::CacheHits,
                 Cost::Memory if near => Count::Near,
                 Cost::Memory => Count::Far,
                 Cost::TransferCore | Cost::TransferSame => Count::TransfersSame,
-                Cost::TransferOther if price.is_from_other_node => Count::TransfersOther,
-                Cost::TransferOther => Count::TransfersSameNode,
+                Cost::TransferOther if price.from == Some(self.place.node) => {
+                    Count::TransfersSameNode
+                }
+                Cost::TransferOther => Count::TransfersOther,
             },
             1,
         );
         if is_miss {
-            self.counters.miss_to(spot.memory, price.wait_ps);
+            self.counters.miss_to(spot.node, price.wait_ps);
+        }
+        if let Some(from) = price.from {
+            self.counters.transfer_from(from);
         }
         let mut ready = self.ready(start, clock);
         match now_ps {
@@ -241,6 +253,7 @@ impl<'a> Vcpu<'a> {
             });
             self.count(price);
         }
+        !matches!(touched.cost, Cost::Hit | Cost::Memory)
     }
 
     fn count(&mut self, price: Price) {
@@ -260,7 +273,7 @@ impl<'a> Vcpu<'a> {
         let Some(node) = self.doorbells.node(physical) else {
             return;
         };
-        let near = node == self.place.node_number;
+        let near = node == self.model.nodes()[self.place.node];
         let count = match near {
             true => Count::DoorbellsNear,
             false => Count::DoorbellsFar,

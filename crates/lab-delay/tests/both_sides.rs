@@ -22,18 +22,18 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
         delays: None,
         time: None,
         cpu_nodes: cpus.iter().copied().map(NodeId).collect(),
-        memory_nodes: nodes.iter().copied().map(NodeId).collect(),
+        nodes: nodes.iter().copied().map(NodeId).collect(),
         controllers: 2,
     }
 }
 
 #[test]
 fn what_the_plugin_counts_is_what_the_host_reads() {
-    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 3\n")
+    let host = setup(&[0, 2], &[0, 2, 5], "nearfar-delay 3\n")
         .start()
         .unwrap();
     let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
-    assert_eq!((plugin.vcpus(), plugin.nodes()), (2, 2));
+    assert_eq!((plugin.vcpus(), plugin.nodes()), (2, 3));
     plugin.set_state(State::Open);
     let counters = plugin.counters(1);
     for (amount, count) in [
@@ -51,8 +51,9 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
     counters.add(Count::DelayNs, 6);
     counters.add(Count::TransfersSameNode, 10);
     counters.add(Count::WaitNs, 11);
-    counters.miss_to(1, 1500);
-    counters.miss_to(1, 600);
+    counters.miss_to(2, 1500);
+    counters.miss_to(2, 600);
+    counters.transfer_from(1);
     let counts = host.counts();
     let vcpu = &counts.vcpus[1];
     assert!(counts.counting);
@@ -76,7 +77,9 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
         ),
         (6, 0, 2)
     );
-    assert_eq!(vcpu.waits_ns, [(NodeId(0), 0), (NodeId(5), 2)].into());
+    let by_node = |counts: [u64; 3]| [0, 2, 5].map(NodeId).into_iter().zip(counts).collect();
+    assert_eq!(vcpu.waits_ns, by_node([0, 0, 2]));
+    assert_eq!(vcpu.transfers, by_node([0, 1, 0]));
     assert_eq!(counts.simulated_ns, None);
     assert_eq!((vcpu.doorbells_near, vcpu.doorbells_far), (8, 9));
     assert_eq!(counts.vcpus[0].accesses, 0);
@@ -126,6 +129,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let time = SimulatedTime {
             instruction_ps: Some(250),
             window_ns: Some(40),
+            wide_window_ns: Some(200),
             seed: 7,
             jumps_when_idle: true,
             disk_ns: Some(20_000),
@@ -138,16 +142,17 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let expected = TimeConfig {
             ps_per_instruction: 250,
             window_ps: 40_000,
+            wide_window_ps: 200_000,
             seed: 7,
             jumps_when_idle: true,
             disk_ps: 20_000_000,
         };
         assert_eq!(config.time, Some(expected));
         let model = Model::new(&config).unwrap();
-        let nodes: Vec<NodeId> = model.memory_nodes().iter().copied().map(NodeId).collect();
+        let nodes: Vec<NodeId> = model.nodes().iter().copied().map(NodeId).collect();
         assert_eq!(
             (model.places().len(), nodes),
-            (setup.cpu_nodes.len(), setup.memory_nodes)
+            (setup.cpu_nodes.len(), setup.nodes)
         );
     }
 }

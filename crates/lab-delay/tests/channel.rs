@@ -128,7 +128,7 @@ proptest! {
 /// Two packages of two nodes each, a vCPU a node: what goes from one package to the other shares a link, and a line whose memory is in
 /// the other package than the cache that has it takes 60 ns more.
 fn two_packages() -> Model {
-    let mut text = "nearfar-delay 3\ncpus 0 1 2 3\ntime 100 200000 0 0 0\ncache 128 2 0\n\
+    let mut text = "nearfar-delay 3\ncpus 0 1 2 3\ntime 100 200000 200000 0 0 0\ncache 128 2 0\n\
                     transfer 10 50 100\ntransfer_home 60\nlink 6400\n"
         .to_owned();
     for node in 0..4 {

@@ -162,25 +162,26 @@ proptest! {
 
 #[test]
 fn simulated_time_needs_no_memory() {
-    let config: Config = "nearfar-delay 3\ncpus 0 1\ntime 250 40000 7 1 20000\n"
+    let config: Config = "nearfar-delay 3\ncpus 0 1\ntime 250 40000 200000 7 1 20000\n"
         .parse()
         .unwrap();
     let time = TimeConfig {
         ps_per_instruction: 250,
         window_ps: 40_000,
+        wide_window_ps: 200_000,
         seed: 7,
         jumps_when_idle: true,
         disk_ps: 20_000_000,
     };
     assert_eq!((config.time, config.has_memory()), (Some(time), false));
     for wrong in [
-        "time 0 1 1 0 0",
+        "time 0 1 1 1 0 0",
         "time 1 1 1 0",
-        "time 2000000 1 1 0 0",
-        "time 500 200 0 0 0\ntime 500 200 0 0 0",
-        "time 500 200 0 0 0\nlink 0 1 3200",
-        "time 500 200 0 0 0\nlink 3200\nlink 3200",
-        "time 500 200 0 0 0\npackage 0 0\npackage 0 1",
+        "time 2000000 1 1 1 0 0",
+        "time 500 200 200 0 0 0\ntime 500 200 200 0 0 0",
+        "time 500 200 200 0 0 0\nlink 0 1 3200",
+        "time 500 200 200 0 0 0\nlink 3200\nlink 3200",
+        "time 500 200 200 0 0 0\npackage 0 0\npackage 0 1",
     ] {
         let text = format!("nearfar-delay 3\ncpus 0 1\n{wrong}\n");
         assert!(text.parse::<Config>().is_err(), "{wrong}");

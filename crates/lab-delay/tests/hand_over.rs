@@ -24,7 +24,7 @@ struct Player {
 
 impl Player {
     fn new(model: &'static Model, number: usize, wanted: u64, polls: bool) -> Self {
-        let words = (0..13).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
+        let words = (0..17).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
         let doorbells = Doorbells::over(Box::leak(Box::new([AtomicU64::new(0)])));
         let counters = Counters::over(Box::leak(words));
         Self {
@@ -63,7 +63,7 @@ fn one_way(transfer_ns: u64, window_ps: u64, instruction_ps: u64) -> f64 {
     let config: Config = format!(
         "nearfar-delay 3\ncpus 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
          delay 0 0 80\ndelay 0 1 140\ndelay 1 0 140\ndelay 1 1 80\n\
-         transfer {transfer_ns} {transfer_ns} {transfer_ns}\ntime {instruction_ps} {window_ps} 0 0 0\n"
+         transfer {transfer_ns} {transfer_ns} {transfer_ns}\ntime {instruction_ps} {window_ps} {window_ps} 0 0 0\n"
     )
     .parse()
     .unwrap();

@@ -17,7 +17,7 @@ const ORDER: [u64; 8] = [1, 0, 2, 3, 5, 4, 6, 7];
 /// Nanoseconds of a line of 16-byte loads, where a block of code with eight lines takes so many picoseconds of instructions.
 fn ns_a_line(block_ps: u64, bytes_a_load: u64) -> f64 {
     let config: Config = "nearfar-delay 3\ncpus 0\nmemory 0 16777216 0\ncache 65536 16 0\ndelay 0 0 80\n\
-                          transfer 25 25 25\nbandwidth 0 1000\nstream 16000\ntime 100 200000 0 0 0\n"
+                          transfer 25 25 25\nbandwidth 0 1000\nstream 16000\ntime 100 200000 200000 0 0 0\n"
         .parse()
         .unwrap();
     let model = Model::new(&config).unwrap();

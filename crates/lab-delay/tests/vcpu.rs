@@ -87,7 +87,7 @@ fn machine_of(config: &str) -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters
     let model: &'static Model = Box::leak(Box::new(Model::new(&config).unwrap()));
     let words = || {
         Counters::over(Box::leak(
-            (0..13).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>(),
+            (0..17).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>(),
         ))
     };
     // One controller of node 1, with doorbells from the second register on, and room for another.

@@ -20,7 +20,7 @@ mod spec;
 mod stored;
 mod time;
 
-pub use counts::{ByMemoryNode, Counts, VcpuCounts};
+pub use counts::{ByNode, Counts, VcpuCounts};
 pub(crate) use doorbell::Doorbells;
 pub use error::{DelayError, DelaySpecError};
 pub use matrix::far_for_ratio;
@@ -42,6 +42,8 @@ use crate::design::Design;
 
 /// Picoseconds of an instruction where nothing else is known of the machine: two a nanosecond.
 const INSTRUCTION_PS: u32 = 500;
+/// How far a vCPU may be ahead of another while no line passes between vCPUs. Each turn of a vCPU takes the host microseconds.
+const WIDE_WINDOW_NS: u32 = 1000;
 
 /// The plugin with its configuration for one guest.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,8 +58,8 @@ pub struct DelaySetup {
     pub time: Option<SimulatedTime>,
     /// The node of each vCPU.
     pub cpu_nodes: Vec<NodeId>,
-    /// Nodes with memory, ascending; none without delays.
-    pub memory_nodes: Vec<NodeId>,
+    /// Nodes with CPUs or memory, ascending; none without delays.
+    pub nodes: Vec<NodeId>,
     /// The most NVMe controllers the guest can have whose doorbell writes are delayed; 0 without delays of devices.
     pub controllers: usize,
 }
@@ -80,7 +82,7 @@ pub fn setup(
         time,
         controllers: 0,
         cpu_nodes: design.cpu_nodes.clone(),
-        memory_nodes: Vec::new(),
+        nodes: Vec::new(),
     };
     let asked = match asked {
         DelaySpec::Off => None,
@@ -93,16 +95,20 @@ pub fn setup(
     }
     config.push('\n');
     if let Some(time) = &mut setup.time {
-        let chosen = || window_ns(design, asked.as_ref().map(Asked::transfer));
-        let window_ns = *time.window_ns.get_or_insert_with(chosen);
+        let window_ns = *time.window_ns.get_or_insert_with(|| {
+            // Without delays it is not known when lines pass.
+            time.wide_window_ns = asked.as_ref().map(|_| WIDE_WINDOW_NS);
+            narrow_window_ns(design, asked.as_ref().map(Asked::transfer))
+        });
         let own = design.timing.as_ref().and_then(|it| it.instruction_ps);
         let speed = *time
             .instruction_ps
             .get_or_insert(own.unwrap_or(INSTRUCTION_PS));
-        let window = u64::from(window_ns) * 1000;
+        let [window, wide] =
+            [window_ns, time.wide_window_ns.unwrap_or(window_ns)].map(|ns| u64::from(ns) * 1000);
         let (seed, jumps) = (time.seed, u8::from(time.jumps_when_idle));
         let disk = time.disk_ns.unwrap_or(0);
-        let _ = writeln!(config, "time {speed} {window} {seed} {jumps} {disk}");
+        let _ = writeln!(config, "time {speed} {window} {wide} {seed} {jumps} {disk}");
     }
     if let Some(asked) = &asked {
         let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
@@ -123,14 +129,14 @@ pub fn setup(
             setup.controllers = doorbell::most_controllers(design);
         }
         setup.delays = Some(delays);
-        setup.memory_nodes = memory.into_iter().collect();
+        setup.nodes = cpus.union(&memory).copied().collect();
     }
     Ok(setup)
 }
 
-/// How far a vCPU may be ahead of another, where that is not asked for: a vCPU that waits for a line of another sees it so much too
-/// late at most.
-fn window_ns(design: &Design, transfer: Option<LineDelay>) -> u32 {
+/// How far a vCPU may be ahead of another while lines pass between vCPUs, where that is not asked for: a vCPU that waits for a line of
+/// another sees it so much too late at most.
+fn narrow_window_ns(design: &Design, transfer: Option<LineDelay>) -> u32 {
     /// Shorter than what programs wait for each other where lines cost nothing, such as a held lock.
     const LONGEST: u32 = 200;
     let all = transfer.iter().flat_map(|transfer| {

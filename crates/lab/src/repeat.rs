@@ -53,6 +53,7 @@ mod tests {
             memory_node: NodeId(memory),
             distance: Distance(distance),
             delay_ns,
+            is_estimate: false,
         };
         Delays {
             pairs: places.into_iter().zip(of).map(pair).collect(),
@@ -101,12 +102,13 @@ mod tests {
         let time = SimulatedTime {
             seed: 7,
             instruction_ps: Some(500),
-            window_ns: Some(200),
+            window_ns: Some(62),
+            wide_window_ns: Some(200),
             ..SimulatedTime::default()
         };
         let repeated = words(None, Some(time));
         assert!(
-            repeated.ends_with(" --time=instruction=0.5,window=200,seed=7 --accel=tcg"),
+            repeated.ends_with(" --time=instruction=0.5,window=62/200,seed=7 --accel=tcg"),
             "{repeated}"
         );
     }

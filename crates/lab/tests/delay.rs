@@ -298,6 +298,9 @@ fn a_machine_in_simulated_time_has_its_own_figures() {
     assert_eq!(own.time.unwrap().instruction_ps, Some(400));
     // Derived from the distance where there is no figure.
     assert_eq!(delays(&own)[..3], ["0 0 81", "0 1 139", "0 2 250"]);
+    let pairs = &own.delays.as_ref().unwrap().pairs;
+    let estimates = pairs[..3].iter().map(|pair| pair.is_estimate);
+    assert!(estimates.eq([false, false, true]));
     assert!(own.config.contains("\ncache 1048576 8 20\n"));
     assert!(own.config.contains("\ntransfer 25 90 190\n"));
     let asked = of("0:1=150,transfer=50/100", time);

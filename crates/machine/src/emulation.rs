@@ -61,8 +61,12 @@ pub struct EmulatedGuest {
 pub struct SimulatedTime {
     /// Picoseconds that each instruction of a CPU takes; `None` until it is known what the machine's take.
     pub instruction_ps: Option<u32>,
-    /// Nanoseconds that a CPU may be ahead of another; `None` until it is known how soon another CPU's line arrives.
+    /// Nanoseconds that a CPU may be ahead of another while lines pass between CPUs; `None` until it is known how soon another CPU's line
+    /// arrives.
     pub window_ns: Option<u32>,
+    /// The same while no line does; `None` where that is no different.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wide_window_ns: Option<u32>,
     /// Chooses which CPU is first among equals.
     pub seed: u64,
     /// Whether time jumps to the next timer while all CPUs are idle, instead of passing at the host's speed.
@@ -108,6 +112,9 @@ pub struct PairDelay {
     /// The distance between them.
     pub distance: Distance,
     pub delay_ns: u32,
+    /// Whether it follows from the distance on a machine that has figures of its own, but not for this pair.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_estimate: bool,
 }
 
 impl PairDelay {
@@ -271,6 +278,7 @@ mod samples {
             memory_node: NodeId(memory),
             distance: Distance(distance),
             delay_ns,
+            is_estimate: false,
         };
         let pairs = [
             (0, 0, 10, 400),

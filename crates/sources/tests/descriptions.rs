@@ -265,7 +265,7 @@ fn tasks_and_cpusets_are_as_described() {
     assert!(other.tasks.get().is_none() && other.cpusets.get().is_none());
 }
 
-const TIMED: &str = r#"
+const TIMED: &str = r#"distances = [[10, 21], [21, 10]]
 [[node]]
 cpus = 2
 memory = "1G"
@@ -299,6 +299,12 @@ fn what_accesses_take_is_as_described() {
         ("\"-\"", "\"x\"", 9, "latency"),
         ("22M/11/20", "22M", 10, "cache"),
         ("48/141", "48", 11, "transfer"),
+        (
+            "48/141",
+            "48/20:90/21:141",
+            11,
+            "transfer: no two nodes are at distance 20",
+        ),
         ("113.5", "0.0", 12, "bandwidth"),
         ("34", "1e6", 13, "link"),
     ] {

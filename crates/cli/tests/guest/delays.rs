@@ -113,6 +113,10 @@ fn check_counts(counts: &Value) {
             agree(count("near") + count("far"), misses.iter().sum()),
             "{vcpu}"
         );
+        let from = vcpu["transfers"].as_object().unwrap();
+        let from = from.values().map(|lines| lines.as_u64().unwrap() as f64);
+        let other_caches = other + same - count("transfers_same_cache");
+        assert!(agree(other_caches, from.sum()), "{vcpu}");
         let memory: f64 = (0..4)
             .map(|node| misses[node as usize] * asked_ns(own, node))
             .sum();

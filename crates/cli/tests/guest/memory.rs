@@ -147,14 +147,18 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     for ((memory, gb, ns), (expected, at_most_gb, expected_ns)) in figures.into_iter().zip(expected)
     {
         assert_eq!(memory, expected);
-        // Of interleaved huge pages more CPUs are at one node than at the other now and then.
-        let least = if memory == "interleaved" { 0.6 } else { 0.85 };
+        // Of interleaved huge pages more CPUs are at one node than at the other now and then, and a chase visits some twenty blocks, of
+        // which more may be of one node.
+        let (least, most_off) = match memory == "interleaved" {
+            true => (0.6, 0.12),
+            false => (0.85, 0.05),
+        };
         assert!(
             (least..1.02).contains(&(gb / at_most_gb)),
             "{memory}: {gb} GB/s"
         );
         assert!(
-            (ns / expected_ns - 1.0_f64).abs() < 0.05,
+            (ns / expected_ns - 1.0_f64).abs() < most_off,
             "{memory}: {ns} ns"
         );
     }

@@ -14,7 +14,7 @@
 //! memory latency checker shows it (v3.5, two Xeon Silver 4110, 136 GB/s, 82 ns without load, published in Intel's community): 13 ns
 //! at 31 % of the bandwidth, 17 ns at half, 42 ns at 97 %. A vCPU does not wait for banks that only itself has used.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 /// Picoseconds of a slot: some 40 lines of 20 GB/s.
@@ -121,45 +121,36 @@ impl Channel {
 #[derive(Debug)]
 pub struct Links {
     channels: Vec<Channel>,
-    /// The position of the channel by the nodes it carries to and from.
-    between: BTreeMap<(u32, u32), usize>,
+    /// The number of the channel by the positions of the nodes it carries to and from.
+    between: Vec<Vec<Option<usize>>>,
 }
 
 impl Links {
-    /// Links that a line occupies for so long; none without that. Nodes of one package need none, and of a node whose package alone is
-    /// unknown it is not known what it is behind.
-    pub fn new(
-        line_ps: Option<u32>,
-        nodes: &BTreeSet<u32>,
-        packages: &BTreeMap<u32, u32>,
-        window_ps: u64,
-    ) -> Self {
-        let end = |node: &u32| match packages.is_empty() {
-            true => Some(*node),
-            false => packages.get(node).copied(),
+    /// Links that a line occupies for so long, between nodes of these packages; none without that. Nodes of one package need none, and of
+    /// a node whose package alone is unknown it is not known what it is behind.
+    pub fn new(line_ps: Option<u32>, packages: &[Option<u32>], window_ps: u64) -> Self {
+        let nodes = 0..packages.len();
+        let end = |node: usize| match packages.iter().all(Option::is_none) {
+            true => Some(node),
+            false => packages[node].map(|package| package as usize),
         };
         let (mut channels, mut numbers) = (Vec::new(), BTreeMap::new());
-        let mut number = |(&to, &from): (&u32, &u32)| {
-            let (ends, line_ps) = ((end(&to)?, end(&from)?), line_ps?);
-            if ends.0 == ends.1 {
-                return None;
-            }
-            let number = *numbers.entry(ends).or_insert_with(|| {
-                channels.push(Channel::new(line_ps.into(), 0, window_ps));
-                channels.len() - 1
-            });
-            Some(((to, from), number))
+        let mut number = |to, from| {
+            let (ends, line_ps) = ((end(to)?, end(from)?), line_ps?);
+            (ends.0 != ends.1).then(|| {
+                *numbers.entry(ends).or_insert_with(|| {
+                    channels.push(Channel::new(line_ps.into(), 0, window_ps));
+                    channels.len() - 1
+                })
+            })
         };
-        let pairs = nodes
-            .iter()
-            .flat_map(|to| nodes.iter().map(move |from| (to, from)));
-        let between = pairs.filter_map(&mut number).collect();
+        let mut row = |to| nodes.clone().map(|from| number(to, from)).collect();
+        let between = nodes.clone().map(&mut row).collect();
         Self { channels, between }
     }
 
-    /// What carries lines to a node from another.
-    pub fn between(&self, to: u32, from: u32) -> Option<&Channel> {
-        let number = self.between.get(&(to, from))?;
-        self.channels.get(*number)
+    /// What carries lines to a node from another, by their positions.
+    pub fn between(&self, to: usize, from: usize) -> Option<&Channel> {
+        self.channels.get(self.between[to][from]?)
     }
 }

@@ -8,9 +8,8 @@ use crate::config::{LINE_BYTES, Range};
 pub struct Spot {
     /// The line, counted through all memory without its holes.
     pub line: u32,
-    /// The node's position among the nodes with memory.
-    pub memory: usize,
-    pub node: u32,
+    /// The node's position.
+    pub node: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -18,47 +17,31 @@ struct Piece {
     start: u64,
     bytes: u64,
     first_line: u32,
-    memory: usize,
-    node: u32,
+    node: usize,
 }
 
 /// The memory map.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pieces: Vec<Piece>,
-    nodes: Vec<u32>,
     lines: u32,
 }
 
 impl Memory {
-    /// A map of ranges that ascend and do not overlap.
-    pub fn new(ranges: &[Range]) -> Self {
-        let mut nodes: Vec<u32> = ranges.iter().map(|range| range.node).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
+    /// A map of ranges that ascend and do not overlap; `position` is that of a node by its number.
+    pub fn new(ranges: &[Range], position: impl Fn(u32) -> usize) -> Self {
         let mut lines = 0;
         let mut pieces = Vec::with_capacity(ranges.len());
         for &Range { start, bytes, node } in ranges {
-            let memory = nodes.binary_search(&node).unwrap_or(0);
             pieces.push(Piece {
                 start,
                 bytes,
                 first_line: lines,
-                memory,
-                node,
+                node: position(node),
             });
             lines += (bytes / LINE_BYTES) as u32;
         }
-        Self {
-            pieces,
-            nodes,
-            lines,
-        }
-    }
-
-    /// Nodes with memory, ascending.
-    pub fn nodes(&self) -> &[u32] {
-        &self.nodes
+        Self { pieces, lines }
     }
 
     /// Lines in all.
@@ -66,12 +49,12 @@ impl Memory {
         self.lines
     }
 
-    /// The position of a line's node among the nodes with memory.
+    /// The position of a line's node.
     pub fn of_line(&self, line: u32) -> usize {
         let after = self
             .pieces
             .partition_point(|piece| piece.first_line <= line);
-        self.pieces[after.max(1) - 1].memory
+        self.pieces[after.max(1) - 1].node
     }
 
     /// What is at an address; `None` for a hole.
@@ -82,7 +65,6 @@ impl Memory {
         let line = piece.first_line + (offset / LINE_BYTES) as u32;
         (offset < piece.bytes).then_some(Spot {
             line,
-            memory: piece.memory,
             node: piece.node,
         })
     }

@@ -99,6 +99,11 @@ impl Turns {
         }
     }
 
+    /// From now on vCPUs may be so far ahead of one another.
+    pub fn set_window(&mut self, window_ps: u64) {
+        self.window_ps = window_ps.max(1);
+    }
+
     /// How many turns there were.
     pub fn given(&self) -> u64 {
         self.given

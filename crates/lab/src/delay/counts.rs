@@ -43,13 +43,15 @@ pub struct VcpuCounts {
     /// The part of it that was for others that used a memory or a link, in nanoseconds.
     pub wait_ns: u64,
     /// Accesses to memory by its node.
-    pub misses: ByMemoryNode,
+    pub misses: ByNode,
     /// Nanoseconds of these that were for others that used that memory, or the link to it.
-    pub waits_ns: ByMemoryNode,
+    pub waits_ns: ByNode,
+    /// Lines that another last-level cache had, by that cache's node.
+    pub transfers: ByNode,
 }
 
-/// A count for each node with memory.
-pub type ByMemoryNode = BTreeMap<NodeId, u64>;
+/// A count for each node with CPUs or memory.
+pub type ByNode = BTreeMap<NodeId, u64>;
 
 impl Counts {
     /// All vCPUs of a node together.
@@ -73,6 +75,7 @@ impl Counts {
             for (sums, counts) in [
                 (&mut sum.misses, &vcpu.misses),
                 (&mut sum.waits_ns, &vcpu.waits_ns),
+                (&mut sum.transfers, &vcpu.transfers),
             ] {
                 for (to, count) in counts {
                     *sums.entry(*to).or_default() += count;

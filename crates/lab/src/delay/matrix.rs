@@ -24,18 +24,19 @@ pub(super) fn pairs(
     for &cpu_node in cpus {
         for &memory_node in memory {
             let distance = distance(distances, cpu_node, memory_node);
-            let delay_ns = delay(asked, cpu_node, memory_node, distance)?;
+            let known = known_ns(asked, cpu_node, memory_node, distance);
             pairs.push(PairDelay {
                 cpu_node,
                 memory_node,
                 distance,
-                delay_ns,
+                delay_ns: known.map_or_else(|| derived_ns(asked, distance), Ok)?,
+                is_estimate: known.is_none() && !asked.own.latencies.is_empty(),
             });
         }
     }
     let known: BTreeSet<u32> = pairs.iter().map(|pair| pair.distance.0).collect();
-    let transfer = asked.transfer();
-    let of_lines = transfer.by_distance.iter().map(|it| it.distance);
+    let transfer = asked.transfer.iter();
+    let of_lines = transfer.flat_map(|it| it.by_distance.iter().map(|it| it.distance));
     for wanted in asked.distances.iter().map(|it| it.0).chain(of_lines) {
         if !known.contains(&wanted.0) {
             let known = known.into_iter().collect();
@@ -66,20 +67,13 @@ pub(super) fn distance(distances: &[Vec<u8>], from: NodeId, to: NodeId) -> Dista
     )
 }
 
-fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<u32, DelayError> {
-    let pair = asked
-        .pairs
-        .iter()
-        .rev()
-        .find(|(one, other, _)| (*one, *other) == (from, to))
-        .map(|(.., ns)| *ns);
+/// What is asked for, or the machine's own.
+fn known_ns(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Option<u32> {
+    let mut pairs = asked.pairs.iter().rev();
+    let pair = pairs.find(|(one, other, _)| (*one, *other) == (from, to));
     let by_distance = || {
-        asked
-            .distances
-            .iter()
-            .rev()
-            .find(|(asked, _)| *asked == distance)
-            .map(|(_, ns)| *ns)
+        let mut distances = asked.distances.iter().rev();
+        distances.find(|(asked, _)| *asked == distance)
     };
     let by_side = || {
         if from == to {
@@ -88,10 +82,13 @@ fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<
             asked.far_ns
         }
     };
-    let own = || asked.own.latency_ns(from, to);
-    if let Some(ns) = pair.or_else(by_distance).or_else(by_side).or_else(own) {
-        return Ok(ns);
-    }
+    pair.map(|(.., ns)| *ns)
+        .or_else(|| by_distance().map(|(_, ns)| *ns))
+        .or_else(by_side)
+        .or_else(|| asked.own.latency_ns(from, to))
+}
+
+fn derived_ns(asked: &Asked, distance: Distance) -> Result<u32, DelayError> {
     let derived = asked.derived_ns(distance).round();
     match derived <= f64::from(MAX_DELAY_NS) {
         true => Ok(derived as u32),

@@ -1,6 +1,6 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
-//! Its layout (version 5) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
+//! Its layout (version 6) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::{DelaySetup, Doorbells};
 use crate::error::LabError;
 
 const MAGIC: [u8; 8] = *b"NFDELAY1";
-const LAYOUT: u64 = 5;
+const LAYOUT: u64 = 6;
 const HEADER: usize = 128;
 const GATE: usize = 72;
 const STATE: usize = 80;
@@ -25,6 +25,8 @@ const DOORBELLS: usize = 88;
 const SIMULATED: usize = 104;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 11;
+/// Words of a vCPU for each node: misses, picoseconds of waiting, transfers.
+const BY_NODE: usize = 3;
 const PS_PER_NS: u64 = 1000;
 /// How long the gate may take to open or close.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,7 +75,7 @@ impl DelaySetup {
 impl DelayRegion {
     fn new(setup: &DelaySetup) -> rustix::io::Result<Self> {
         // A line of the host's caches, so that two vCPUs do not write to one.
-        let stride = ((FIXED + 2 * setup.memory_nodes.len()) * 8).next_multiple_of(128);
+        let stride = ((FIXED + BY_NODE * setup.nodes.len()) * 8).next_multiple_of(128);
         let counters = (HEADER + setup.config.len()).next_multiple_of(128);
         let doorbells = counters + stride * setup.cpu_nodes.len();
         let bytes = doorbells + (1 + setup.controllers * DOORBELL_WORDS) * 8;
@@ -105,7 +107,7 @@ impl DelayRegion {
             config.len() as u64,
             self.counters as u64,
             self.setup.cpu_nodes.len() as u64,
-            self.setup.memory_nodes.len() as u64,
+            self.setup.nodes.len() as u64,
             self.stride as u64,
         ];
         for (position, word) in header.into_iter().enumerate() {
@@ -206,14 +208,12 @@ impl DelayRegion {
                 let [same_cache, other_cache, other] = [4, 9, 5].map(at);
                 let [delay_ns, doorbells_near, doorbells_far, wait_ns] = [6, 7, 8, 10].map(at);
                 let paid = near + far + same_cache + other_cache + other;
-                let nodes = &self.setup.memory_nodes;
-                let by_node = |from: usize| {
-                    let words = (from..).map(&at);
+                let nodes = &self.setup.nodes;
+                let by_node = |kind: usize| {
+                    let words = (FIXED + kind * nodes.len()..).map(&at);
                     nodes.iter().copied().zip(words)
                 };
-                let misses = by_node(FIXED).collect();
-                let waits = by_node(FIXED + nodes.len());
-                let waits_ns = waits.map(|(node, ps)| (node, ps / PS_PER_NS)).collect();
+                let waits = by_node(1).map(|(node, ps)| (node, ps / PS_PER_NS));
                 VcpuCounts {
                     node,
                     accesses,
@@ -227,8 +227,9 @@ impl DelayRegion {
                     doorbells_far,
                     delay_ns,
                     wait_ns,
-                    misses,
-                    waits_ns,
+                    misses: by_node(0).collect(),
+                    waits_ns: waits.collect(),
+                    transfers: by_node(2).collect(),
                 }
             });
         Counts {

@@ -30,7 +30,7 @@ pub enum TimeSpec {
 pub enum TimeSpecError {
     /// An unknown word or key.
     #[error(
-        "{0:?} is not auto, host, simulated, or instruction=NS, window=NS, seed=NUMBER, idle=host, idle=jump or disk=NS, separated by commas"
+        "{0:?} is not auto, host, simulated, or instruction=NS, window=NS, window=NS/NS, seed=NUMBER, idle=host, idle=jump or disk=NS, separated by commas"
     )]
     Item(String),
     /// The value of a key.
@@ -61,11 +61,12 @@ impl FromStr for TimeSpec {
                 value: value.to_owned(),
                 expected,
             };
-            let within = |key, expected, range: RangeInclusive<f64>| {
-                let number = value.parse::<f64>().ok();
+            let number = |text: &str, key, expected, range: RangeInclusive<f64>| {
+                let number = text.parse::<f64>().ok();
                 let number = number.filter(|number| range.contains(number));
                 number.ok_or_else(|| wrong(key, expected))
             };
+            let within = |key, expected, range| number(value, key, expected, range);
             match key {
                 "instruction" => {
                     let ns = within(
@@ -76,8 +77,12 @@ impl FromStr for TimeSpec {
                     time.instruction_ps = Some((ns * 1000.0).round() as u32);
                 }
                 "window" => {
-                    let ns = within("window", "nanoseconds from 1 to 1000000", 1.0..=1e6)?;
-                    time.window_ns = Some(ns.round() as u32);
+                    let (narrow, wide) = value.split_once('/').unwrap_or((value, value));
+                    let expected = "nanoseconds from 1 to 1000000, or two of them such as 60/200, the wider last";
+                    let narrow = number(narrow, "window", expected, 1.0..=1e6)?.round();
+                    let wide = number(wide, "window", expected, narrow..=1e6)?.round();
+                    time.window_ns = Some(narrow as u32);
+                    time.wide_window_ns = Some(wide as u32).filter(|_| wide > narrow);
                 }
                 "disk" => {
                     let ns = within("disk", "nanoseconds from 1 to 1000000000", 1.0..=1e9)?;
@@ -151,6 +156,7 @@ mod tests {
         let time = SimulatedTime {
             instruction_ps: Some(250),
             window_ns: Some(40),
+            wide_window_ns: Some(200),
             seed: 7,
             jumps_when_idle: true,
             disk_ns: Some(20_000),
@@ -168,6 +174,9 @@ mod tests {
             "instruction=x",
             "window=-1",
             "window=2e6",
+            "window=60/40",
+            "window=60/",
+            "window=1/2/3",
             "seed=1.5",
             "simulated,host",
             "instruction=nan",

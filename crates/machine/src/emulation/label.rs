@@ -42,12 +42,13 @@ impl fmt::Display for EmulatedGuest {
     }
 }
 
-/// `instruction=0.5,window=200,seed=0`, with `,idle=jump` and `,disk=20000` where it has them: as the option of the lab takes it, in nanoseconds.
+/// `instruction=0.5,window=62/200,seed=0`, with `,idle=jump` and `,disk=20000` where it has them: as the option of the lab takes it, in nanoseconds.
 impl fmt::Display for SimulatedTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             instruction_ps,
             window_ns,
+            wide_window_ns,
             seed,
             jumps_when_idle,
             disk_ns,
@@ -56,7 +57,11 @@ impl fmt::Display for SimulatedTime {
             write!(f, "instruction={},", f64::from(*ps) / 1000.0)?;
         }
         if let Some(ns) = window_ns {
-            write!(f, "window={ns},")?;
+            write!(f, "window={ns}")?;
+            if let Some(wide_ns) = wide_window_ns {
+                write!(f, "/{wide_ns}")?;
+            }
+            f.write_str(",")?;
         }
         write!(f, "seed={seed}")?;
         if *jumps_when_idle {
@@ -103,19 +108,17 @@ impl fmt::Display for Delays {
     }
 }
 
-/// `10: 400 ns, 20: 800 ns`, where the distance decides.
+/// `10: 122 ns, 32: 320 ns (by distance)`, where the distance decides; the second is an estimate.
 fn by_distance(pairs: &[PairDelay]) -> Option<String> {
-    let mut delays: BTreeMap<Distance, BTreeSet<u32>> = BTreeMap::new();
+    let mut delays: BTreeMap<Distance, BTreeSet<(u32, bool)>> = BTreeMap::new();
     for pair in pairs {
-        delays
-            .entry(pair.distance)
-            .or_default()
-            .insert(pair.delay_ns);
+        let of_distance = delays.entry(pair.distance).or_default();
+        of_distance.insert((pair.delay_ns, pair.is_estimate));
     }
     let parts: Option<Vec<String>> = delays
         .iter()
         .map(|(distance, delays)| match delays.first() {
-            Some(ns) if delays.len() == 1 => Some(format!("{}: {ns} ns", distance.0)),
+            Some(&delay) if delays.len() == 1 => Some(format!("{}: {}", distance.0, of(delay))),
             _ => None,
         })
         .collect();
@@ -124,16 +127,17 @@ fn by_distance(pairs: &[PairDelay]) -> Option<String> {
 
 /// `0:0: 400 ns, 0:1: 800 ns`: the node of the CPU, the node of the memory.
 fn by_pair(pairs: &[PairDelay]) -> String {
-    let parts: Vec<String> = pairs
-        .iter()
-        .map(|pair| {
-            format!(
-                "{}:{}: {} ns",
-                pair.cpu_node.0, pair.memory_node.0, pair.delay_ns
-            )
-        })
-        .collect();
+    let part = |it: &PairDelay| {
+        let delay = of((it.delay_ns, it.is_estimate));
+        format!("{}:{}: {delay}", it.cpu_node.0, it.memory_node.0)
+    };
+    let parts: Vec<String> = pairs.iter().map(part).collect();
     parts.join(", ")
+}
+
+fn of((ns, is_estimate): (u32, bool)) -> String {
+    let mark = if is_estimate { " (by distance)" } else { "" };
+    format!("{ns} ns{mark}")
 }
 
 /// As `--delay cache=` takes it: `8M/16`, `8M/16/20` with the nanoseconds of a hit.
@@ -229,6 +233,16 @@ mod tests {
             delays.to_string().starts_with(
                 "delays 0:0: 400 ns, 0:1: 900 ns, 1:0: 800 ns, 1:1: 400 ns; last-level"
             )
+        );
+    }
+
+    #[test]
+    fn what_follows_from_the_distance_beside_figures_of_the_machine_is_marked() {
+        let mut delays = samples::delays();
+        delays.pairs[1].is_estimate = true;
+        delays.pairs[2].is_estimate = true;
+        assert!(
+            (delays.to_string()).starts_with("delays 10: 400 ns, 20: 800 ns (by distance); last")
         );
     }
 

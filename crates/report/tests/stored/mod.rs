@@ -356,6 +356,7 @@ fn guest() -> Emulation {
                 memory_node: NodeId(0),
                 distance: Distance(10),
                 delay_ns: 400,
+                is_estimate: false,
             }],
             cache: CacheModel {
                 bytes: 8 << 20,

@@ -1,7 +1,8 @@
 //! The section `[timing]`.
 
 use nearfar_machine::{
-    Bandwidth, DelayFault, Latency, MAX_DELAY_NS, Machine, NodeId, Timing, megabytes,
+    Bandwidth, DelayFault, DistanceDelay, Latency, LineDelay, MAX_DELAY_NS, Machine, NodeId,
+    Timing, megabytes,
 };
 use toml::Spanned;
 
@@ -18,7 +19,7 @@ pub(super) fn read(
     Ok(Timing {
         latencies: latencies(file, machine, faults)?,
         cache: part(&file.cache, "cache", faults, |text| text.parse())?,
-        transfer: part(&file.transfer, "transfer", faults, |text| text.parse())?,
+        transfer: transfer(file, machine, faults)?,
         bandwidth: Bandwidth {
             memory_mb_per_s: limit(&file.bandwidth, "bandwidth")?,
             link_mb_per_s: limit(&file.link, "link")?,
@@ -52,6 +53,31 @@ fn part<V, T>(
     let part =
         |value: &Spanned<V>| read(value.get_ref()).map_err(|fault| faults.at(value, key, fault));
     value.as_ref().map(part).transpose()
+}
+
+fn transfer(
+    file: &TimingEntry,
+    machine: &Machine,
+    faults: &Faults<'_>,
+) -> Result<Option<LineDelay>, TextError> {
+    let read: Option<LineDelay> = part(&file.transfer, "transfer", faults, |text| text.parse())?;
+    let ids = || machine.nodes.iter().map(|node| node.id);
+    let between = |distance| {
+        if machine.distances.get().is_none() {
+            return true;
+        }
+        let mut pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
+        pairs.any(|(from, to)| from != to && machine.distance(from, to) == Some(distance))
+    };
+    let mut distances = read.iter().flat_map(|it| &it.by_distance);
+    let unknown = distances.find(|it| !between(it.distance));
+    match unknown.zip(file.transfer.as_ref()) {
+        Some((DistanceDelay { distance, .. }, text)) => {
+            let fault = format!("no two nodes are at distance {}", distance.0);
+            Err(faults.at(text, "transfer", fault))
+        }
+        None => Ok(read),
+    }
 }
 
 fn latencies(
