@@ -39,8 +39,9 @@ pub const LIMIT_PS: u64 = 1 << 62;
 /// How far a vCPU goes that waits for none: the gate is looked at in between.
 const MOST_ROOM_PS: u64 = 1_000_000_000;
 const PS_PER_NS: u64 = 1000;
-/// How long the window stays narrow after a line has passed from a vCPU to another: the next one may follow it.
-const PASSING_PS: u64 = 10_000_000;
+/// How long the window stays narrow after a line has passed from a vCPU to another. Lines that pass less often are seen too late by a
+/// wide window at most, which is a hundredth of this.
+const PASSING_PS: u64 = 100_000_000;
 /// How long nothing may go on before that is said, by the host's clock.
 const STALL_NS: u64 = 5_000_000_000;
 

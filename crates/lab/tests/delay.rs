@@ -127,10 +127,12 @@ fn bandwidth_becomes_picoseconds_a_line_and_needs_simulated_time() {
             Some(SimulatedTime::default()),
             Path::new("/p.so"),
         );
-        made.unwrap().time.unwrap().window_ns
+        let time = made.unwrap().time.unwrap();
+        (time.window_ns.unwrap(), time.wide_window_ns)
     };
     let windows = [asked, "auto", "off", "transfer=0/900"].map(window);
-    assert_eq!(windows, [12, 62, 200, 200].map(Some));
+    let wide = Some(1000);
+    assert_eq!(windows, [(12, wide), (62, wide), (200, None), (200, wide)]);
     let delays = made.delays.unwrap();
     let label = delays.to_string();
     assert!(

@@ -74,6 +74,7 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     // Fast instructions, so that what is measured is memory.
     assert_eq!(first["emulation"]["simulated_time"]["instruction_ps"], 100);
     assert_eq!(first["emulation"]["simulated_time"]["window_ns"], 25);
+    assert_eq!(first["emulation"]["simulated_time"]["wide_window_ns"], 1000);
 
     for pair in first["latency"]["pairs"].as_array().unwrap() {
         let expected = match pair["memory_node"] == 0 {
