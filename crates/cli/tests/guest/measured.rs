@@ -106,13 +106,12 @@ const PUBLISHED_NS_AT_GB: [(f64, f64); 10] = [
 ];
 /// Of how many nodes that is.
 const NODES: f64 = 4.0;
-/// One thread of each core: two share what a core can have on its way. A small cache, so that small buffers exceed it, and a long window:
-/// what is measured are no transfers between CPUs.
+/// One thread of each core: two share what a core can have on its way. A small cache, so that small buffers exceed it.
 const STREAMING: [&str; 8] = [
     "--scale",
     "cpus=13,memory=256M",
     "--time",
-    "window=1000",
+    "simulated",
     "--delay",
     "cache=1M/16",
     "--arch",
