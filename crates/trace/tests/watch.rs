@@ -82,10 +82,14 @@ fn busy() -> Child {
 }
 
 fn move_to(child: &Child, cpu: u32) {
+    allow(child, &[cpu]);
+}
+
+fn allow(child: &Child, cpus: &[u32]) {
     let mut set = Affinity::new();
-    set.set(cpu as usize);
+    cpus.iter().for_each(|&cpu| set.set(cpu as usize));
     sched_setaffinity(Some(number(child)), &set).unwrap();
-    // The kernel has moved it when the call returns.
+    // Where it may not stay on its CPU, the kernel has moved it when the call returns.
 }
 
 fn end(mut child: Child) {
@@ -156,13 +160,14 @@ fn check_moves(found: &Watched, made: u64) {
     check_lost(found, made);
 }
 
-/// What is missing of so many moves was reported.
+/// What is missing of so many moves was reported: as lost, or by a move that begins on another CPU than the one before ended on. Where
+/// events do not cease while they are counted, one may stand in for one that is missing (`losses.rs`).
 fn check_lost(found: &Watched, made: u64) {
     let missing = made
         .checked_sub(found.found.migrations.total())
         .expect("a move that was not made");
     assert!(
-        missing <= found.losses.lost && found.found.gaps <= missing,
+        missing <= found.losses.lost.max(found.found.gaps) && found.found.gaps <= missing,
         "{found:?}"
     );
 }
@@ -183,6 +188,8 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
         Err(error) => panic!("{error}"),
     };
     let child = busy();
+    // Also a stopped task is moved, where it was preempted just before it slept: by the time of the first look, or of following it.
+    move_to(&child, a);
     stop(&child);
     let Some(before) = kernels_count(&child) else {
         end(child);
@@ -190,6 +197,7 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     };
     let counter = Counter::open(pid(&child));
     watch.follow(pid(&child)).unwrap();
+    allow(&child, &cpus);
     kill_process(number(&child), Signal::CONT).unwrap();
     // More that want to run than there are CPUs: the kernel moves them about.
     let others: Vec<Child> = machine.cpu_states.online.iter().map(|_| busy()).collect();
@@ -231,7 +239,7 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     assert_eq!(found_of.cross_node, cross);
 }
 
-/// Stops a process and waits until it has: from then on it is not moved.
+/// Stops a process and waits until it has.
 fn stop(child: &Child) {
     kill_process(number(child), Signal::STOP).unwrap();
     let status = || std::fs::read_to_string(format!("/proc/{}/stat", pid(child))).unwrap();
