@@ -101,6 +101,8 @@ impl Dialogue<'_> {
                 return Ok(());
             }
             self.guest.child.wait();
+            // What it said last comes after its end.
+            self.guest.qemu_said.drain();
             return Err(match Crash::shown(&self.guest.console) {
                 Some(crash) => Ending::ByChance(BootFailure::Crashed(crash)),
                 None if self.guest.console.bytes() == 0 => Ending::ByChance(BootFailure::Silent),
