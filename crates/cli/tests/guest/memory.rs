@@ -33,7 +33,7 @@ sources = ["a machine of this test"]
 const MEASURE: &str = "latency='bench latency --from 0 --no-store --format json';
     $0 $latency --what latency --what transfer --all-cpus --buffer 64M --samples 7 --budget 2 && \
      $0 $latency --what bandwidth --samples 1 --budget 0.1 && \
-     $0 $latency --what bandwidth --samples 1 --budget 0.1 --threads 1 --to 0 && \
+     $0 $latency --what bandwidth --samples 3 --budget 0.1 --threads 1 --to 0 && \
      $0 snapshot --with-timing=0.2 --no-tasks -o /results/machine.nearfar";
 /// All CPUs, or one, on near memory, on that of one node, and on interleaved memory.
 const INTERLEAVE: &str = "interleaved='bench latency --no-store --format json --what interleaved --samples 1 --budget 0.1';
