@@ -39,9 +39,6 @@ pub const LIMIT_PS: u64 = 1 << 62;
 /// How far a vCPU goes that waits for none: the gate is looked at in between.
 const MOST_ROOM_PS: u64 = 1_000_000_000;
 const PS_PER_NS: u64 = 1000;
-/// How long the window stays narrow after a line has passed from a vCPU to another. Lines that pass less often are seen too late by a
-/// wide window at most, which is a hundredth of this.
-const PASSING_PS: u64 = 100_000_000;
 /// How long nothing may go on before that is said, by the host's clock.
 const STALL_NS: u64 = 5_000_000_000;
 
@@ -65,8 +62,6 @@ pub struct Time<C> {
     counters: C,
     is_on: AtomicBool,
     turns: Mutex<Turns>,
-    /// Until when lines pass between vCPUs.
-    passing_until_ps: AtomicU64,
     vcpus: Box<[Vcpu]>,
     /// Where the main loop is woken.
     event: OwnedFd,
@@ -118,8 +113,7 @@ impl<C: Counters> Time<C> {
             config,
             counters,
             is_on: AtomicBool::new(false),
-            turns: Mutex::new(Turns::new(vcpus, 1, 0, 0)),
-            passing_until_ps: AtomicU64::new(0),
+            turns: Mutex::new(Turns::new(vcpus, [1, 1], 0, 0)),
             vcpus: (0..vcpus).map(vcpu).collect(),
             // SAFETY: the descriptor was just made, and is owned by nothing else.
             event: unsafe { OwnedFd::from_raw_fd(event) },
@@ -148,8 +142,8 @@ impl<C: Counters> Time<C> {
     pub fn begin(&self) {
         let now_ps = self.host_ps().max(self.shown_ps.load(Relaxed));
         let mut turns = self.turns();
-        let window_ps = self.config.window_ps;
-        *turns = Turns::new(self.vcpus.len(), window_ps, self.config.seed, now_ps);
+        let windows_ps = [self.config.window_ps, self.config.wide_window_ps];
+        *turns = Turns::new(self.vcpus.len(), windows_ps, self.config.seed, now_ps);
         for (number, vcpu) in self.vcpus.iter().enumerate() {
             self.set(number, now_ps, 0);
             vcpu.has_turn.store(false, Relaxed);
@@ -203,9 +197,11 @@ impl<C: Counters> Time<C> {
         }
     }
 
-    /// A line has come from another vCPU at a vCPU's local time. Only the one that has the turn says so.
+    /// A line has come from another vCPU at a vCPU's local time.
     pub fn line_passes(&self, at_ps: u64) {
-        self.passing_until_ps.store(at_ps + PASSING_PS, Relaxed);
+        if self.is_on() {
+            self.turns().line_passes(at_ps);
+        }
     }
 
     /// A vCPU's thread is before a block of guest code and has gone as far as it may. Returns when it has the turn.
@@ -355,11 +351,6 @@ impl<C: Counters> Time<C> {
 
     /// Decides whose turn it is, and lets a vCPU have it.
     fn decide(&self, turns: &mut Turns) -> Turn {
-        let passing = turns.now_ps() < self.passing_until_ps.load(Relaxed);
-        turns.set_window(match passing {
-            true => self.config.window_ps,
-            false => self.config.wide_window_ps,
-        });
         let turn = turns.decide();
         self.show_passed(turns.now_ps());
         if let Turn::Of(vcpu) = turn {

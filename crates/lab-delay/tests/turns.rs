@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const WINDOW: u64 = 200;
 
 fn ready(vcpus: usize) -> Turns {
-    let mut turns = Turns::new(vcpus, WINDOW, 0, 1000);
+    let mut turns = Turns::new(vcpus, [WINDOW; 2], 0, 1000);
     (0..vcpus).for_each(|vcpu| turns.ask(vcpu));
     turns.main_loop_waits(None, None);
     turns
@@ -43,8 +43,35 @@ fn one_at_a_time_and_the_one_furthest_behind_first() {
 }
 
 #[test]
+fn the_window_is_narrow_for_a_while_after_a_line_has_passed() {
+    let mut turns = Turns::new(2, [WINDOW, 5 * WINDOW], 0, 0);
+    (0..2).for_each(|vcpu| turns.ask(vcpu));
+    turns.main_loop_waits(None, None);
+    assert_eq!(turns.decide(), Turn::Of(0));
+    assert_eq!(turns.room_ps(0), 5 * WINDOW);
+    turns.spend(0, 100);
+    turns.line_passes(turns.local_ps(0));
+    // One that is behind says so later.
+    turns.line_passes(0);
+    turns.ask(0);
+    assert_eq!(turns.decide(), Turn::Of(1));
+    assert_eq!(turns.room_ps(1), 100 + WINDOW);
+    turns.spend(1, 100);
+    turns.ask(1);
+    let (mut narrow, mut vcpu) = (0u64, 0);
+    while turns.now_ps() < 100_000_100 {
+        vcpu = execute(&mut turns, u64::MAX);
+        assert!(turns.local_ps(vcpu) <= turns.now_ps() + WINDOW);
+        narrow += 1;
+    }
+    assert!(narrow > 100_000_000 / (2 * WINDOW));
+    assert_eq!(turns.decide(), Turn::Of(1 - vcpu));
+    assert!(turns.room_ps(1 - vcpu) > 2 * WINDOW);
+}
+
+#[test]
 fn the_seed_chooses_who_is_first_among_equals() {
-    let mut turns = Turns::new(3, WINDOW, 5, 0);
+    let mut turns = Turns::new(3, [WINDOW; 2], 5, 0);
     (0..3).for_each(|vcpu| turns.ask(vcpu));
     turns.main_loop_waits(None, None);
     let order: Vec<usize> = (0..3).map(|_| execute(&mut turns, 10)).collect();
@@ -157,7 +184,7 @@ fn all_leave_guest_code_for_a_thread_that_waits_for_them() {
 
 #[test]
 fn idle_time_passes_up_to_a_timer() {
-    let mut turns = Turns::new(2, WINDOW, 0, 0);
+    let mut turns = Turns::new(2, [WINDOW; 2], 0, 0);
     turns.main_loop_waits(Some(500), None);
     turns.pass(300);
     assert_eq!((turns.now_ps(), turns.decide()), (300, Turn::AllIdle));
@@ -194,7 +221,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn nobody_is_a_window_ahead_and_time_never_goes_back(steps in steps(), seed in 0u64..9) {
-        let mut turns = Turns::new(5, WINDOW, seed, 0);
+        let mut turns = Turns::new(5, [WINDOW; 2], seed, 0);
         (0..5).for_each(|vcpu| turns.ask(vcpu));
         turns.main_loop_waits(None, None);
         let mut last_ps = 0;

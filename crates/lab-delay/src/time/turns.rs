@@ -14,6 +14,10 @@
 
 use std::collections::VecDeque;
 
+/// How long the window stays narrow after a line has passed from a vCPU to another. Lines that pass less often are seen too late by a
+/// wide window at most, which is a hundredth of this.
+const PASSING_PS: u64 = 100_000_000;
+
 /// What a vCPU's thread does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -66,7 +70,9 @@ pub struct Turns {
     vcpus: Vec<Vcpu>,
     /// The vCPUs that have something to do, in no order: what is decided takes no time for the others.
     busy: Vec<usize>,
-    window_ps: u64,
+    /// While lines pass between vCPUs, and while none does.
+    windows_ps: [u64; 2],
+    passing_until_ps: u64,
     /// Who is first among equals; then the ones after it, and then those before.
     first_vcpu: usize,
     now_ps: u64,
@@ -78,8 +84,9 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// All vCPUs idle at this moment, and the main loop busy. `seed` chooses who is first among equals.
-    pub fn new(vcpus: usize, window_ps: u64, seed: u64, now_ps: u64) -> Self {
+    /// All vCPUs idle at this moment, and the main loop busy. How far one may be ahead of another while lines pass between vCPUs, and
+    /// while none does. `seed` chooses who is first among equals.
+    pub fn new(vcpus: usize, windows_ps: [u64; 2], seed: u64, now_ps: u64) -> Self {
         let idle = Vcpu {
             state: State::Idle,
             local_ps: now_ps,
@@ -89,7 +96,8 @@ impl Turns {
         Self {
             vcpus: vec![idle; vcpus],
             busy: Vec::with_capacity(vcpus),
-            window_ps: window_ps.max(1),
+            windows_ps: windows_ps.map(|ps| ps.max(1)),
+            passing_until_ps: 0,
             first_vcpu: usize::try_from(seed % vcpus.max(1) as u64).unwrap_or(0),
             now_ps,
             main_loop: MainLoop::Busy { is_notified: false },
@@ -99,9 +107,9 @@ impl Turns {
         }
     }
 
-    /// From now on vCPUs may be so far ahead of one another.
-    pub fn set_window(&mut self, window_ps: u64) {
-        self.window_ps = window_ps.max(1);
+    /// A line has come from another vCPU at a vCPU's local time.
+    pub fn line_passes(&mut self, at_ps: u64) {
+        self.passing_until_ps = self.passing_until_ps.max(at_ps.saturating_add(PASSING_PS));
     }
 
     /// How many turns there were.
@@ -292,7 +300,12 @@ impl Turns {
     fn free_ps(&self, vcpu: usize) -> u64 {
         let others = self.busy.iter().filter(|&&at| at != vcpu);
         let behind = others.map(|&at| self.vcpus[at].local_ps).min();
-        let most = behind.map_or(u64::MAX, |behind| behind.saturating_add(self.window_ps));
+        let [narrow_ps, wide_ps] = self.windows_ps;
+        let window_ps = match self.now_ps < self.passing_until_ps {
+            true => narrow_ps,
+            false => wide_ps,
+        };
+        let most = behind.map_or(u64::MAX, |behind| behind.saturating_add(window_ps));
         let most = self.due_ps().map_or(most, |due| most.min(due));
         most.saturating_sub(self.vcpus[vcpu].local_ps)
     }
