@@ -95,11 +95,14 @@ pub fn setup(
     }
     config.push('\n');
     if let Some(time) = &mut setup.time {
-        let window_ns = *time.window_ns.get_or_insert_with(|| {
+        let asked = asked.as_ref();
+        let window_ns = time
+            .window_ns
+            .unwrap_or_else(|| narrow_window_ns(design, asked.map(Asked::transfer)));
+        if time.window_ns.replace(window_ns).is_none() {
             // Without delays it is not known when lines pass.
-            time.wide_window_ns = asked.as_ref().map(|_| WIDE_WINDOW_NS);
-            narrow_window_ns(design, asked.as_ref().map(Asked::transfer))
-        });
+            time.wide_window_ns = asked.map(|_| WIDE_WINDOW_NS);
+        }
         let own = design.timing.as_ref().and_then(|it| it.instruction_ps);
         let speed = *time
             .instruction_ps
