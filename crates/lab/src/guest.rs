@@ -298,8 +298,15 @@ impl Guest {
         self.child.kill();
     }
 
+    /// Hears the last words of a QEMU that has ended, and of its guest's console: they come after its end.
+    fn drain(&self) {
+        self.console.drain();
+        self.qemu_said.drain();
+    }
+
     /// The error of a guest that is gone, with what it said last.
     fn died(&self, problem: &str) -> LabError {
+        self.drain();
         let crash = Crash::shown(&self.console);
         LabError::Died {
             problem: crash
@@ -314,7 +321,7 @@ impl Guest {
         self.monitor.set_patience(Duration::from_millis(500));
         let vcpus = health::described(&mut self.monitor, self.arch, self.vcpus);
         self.kill();
-        self.console.drain();
+        self.drain();
         vcpus + &boot::last_words(&self.console, &self.qemu_said)
     }
 }

@@ -33,9 +33,8 @@ pub enum Crash {
 
 impl Crash {
     /// The crash that a console shows; `None` where the kernel ended in order, or panicked without an exception: for want of a root,
-    /// of memory, of a first program, which it would do again. Waits for its last words.
+    /// of memory, of a first program, which it would do again.
     pub fn shown(console: &Console) -> Option<Self> {
-        console.drain();
         let said = console.last_lines(REPORT_LINES);
         match (said.contains(BREAKPOINT), said.contains(END_OF_REPORT)) {
             (true, _) => Some(Self::LeftBreakpoint),

@@ -45,9 +45,8 @@ impl Dialogue<'_> {
         talk: impl FnOnce(&mut Guest) -> Result<(), MonitorError>,
     ) -> Result<(), Failure> {
         talk(&mut self.guest).map_err(|problem| {
-            // QEMU's message about its end comes after the end of the monitor.
             self.guest.kill();
-            self.guest.qemu_said.drain();
+            self.guest.drain();
             self.failure(Ending::ByChance(BootFailure::NotLoaded(
                 problem.to_string(),
             )))
@@ -101,8 +100,7 @@ impl Dialogue<'_> {
                 return Ok(());
             }
             self.guest.child.wait();
-            // What it said last comes after its end.
-            self.guest.qemu_said.drain();
+            self.guest.drain();
             return Err(match Crash::shown(&self.guest.console) {
                 Some(crash) => Ending::ByChance(BootFailure::Crashed(crash)),
                 None if self.guest.console.bytes() == 0 => Ending::ByChance(BootFailure::Silent),
