@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use crate::booting::{boot, fed, prepared};
+use crate::booting::{boot, fail, fed, prepared, tried_again};
 use nearfar_lab::guest::{Exec, Guest, HotPlug, Input, PlugDevice, Root, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::NodeId;
@@ -11,7 +11,7 @@ use nearfar_machine::NodeId;
 fn said(guest: &mut Guest, script: &str) -> String {
     let output = guest
         .output(&["sh", "-c", script])
-        .unwrap_or_else(|error| panic!("{error}"));
+        .unwrap_or_else(|error| fail(error));
     assert_eq!(
         (
             output.code,
@@ -37,6 +37,10 @@ fn noise(count: usize) -> Vec<u8> {
 
 #[test]
 fn commands_in_a_guest_behave_as_on_the_host() {
+    tried_again(commands);
+}
+
+fn commands() {
     let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
@@ -292,6 +296,10 @@ fn ctrl_c_reaches_the_command(guest: &mut Guest) {
 
 #[test]
 fn a_second_ctrl_c_powers_the_guest_off() {
+    tried_again(second_ctrl_c);
+}
+
+fn second_ctrl_c() {
     let Some(prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
@@ -309,6 +317,10 @@ fn a_second_ctrl_c_powers_the_guest_off() {
 
 #[test]
 fn a_read_only_root_refuses_writes_and_still_has_a_place_for_results() {
+    tried_again(read_only_root);
+}
+
+fn read_only_root() {
     let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::booting::{boot, mark, prepared};
+use crate::booting::{boot, fail, mark, prepared, tried_again};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::error::BootProblem;
 use nearfar_lab::guest::{BootFailure, Exec, Guest, Input, PreparedGuest, Signals, Streams};
@@ -110,6 +111,10 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
 
 #[test]
 fn three_guests_at_once_do_not_disturb_each_other() {
+    tried_again(three_guests);
+}
+
+fn three_guests() {
     let Some(prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
@@ -119,10 +124,10 @@ fn three_guests_at_once_do_not_disturb_each_other() {
         let guests = names.map(|name| {
             threads.spawn(move || {
                 let output = boot(prepared).output(&["sh", "-c", &format!("echo {name}; exit 7")]);
-                output.unwrap_or_else(|error| panic!("{error}"))
+                output.unwrap_or_else(|error| fail(error))
             })
         });
-        guests.map(|guest| guest.join().expect("a thread that ends"))
+        guests.map(|guest| guest.join().unwrap_or_else(|failed| resume_unwind(failed)))
     });
     for (name, output) in names.iter().zip(said) {
         assert_eq!(

@@ -3,7 +3,7 @@
 //! Needs QEMU for ppc64, the cached 6.12 kernel, programs for powerpc64le and drmgr (`nearfar lab kernels get --all` fetches all of
 //! them); says so and passes where they are not there.
 
-use crate::booting::{boot, prepared};
+use crate::booting::{boot, fail, prepared, tried_again};
 use nearfar_lab::Arch;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::foreign::drmgr;
@@ -25,13 +25,17 @@ const ASK: &str = "read nodes < /sys/devices/system/node/online; echo online $no
 
 fn said(guest: &mut Guest) -> Vec<String> {
     let output = guest.output(&["/run/nearfar-lab/bin/busybox", "sh", "-c", ASK]);
-    let output = output.unwrap_or_else(|error| panic!("{error}"));
+    let output = output.unwrap_or_else(|error| fail(error));
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn a_host_bridge_added_at_run_time_brings_its_node_online() {
+    tried_again(host_bridge);
+}
+
+fn host_bridge() {
     let folder = tempfile::tempdir().expect("a folder");
     let machine = folder.path().join("offline-node.toml");
     std::fs::write(&machine, MACHINE).expect("a file");
@@ -60,7 +64,7 @@ fn a_host_bridge_added_at_run_time_brings_its_node_online() {
             device: PlugDevice::HostBridge,
             node: Some(NodeId(2)),
         })
-        .unwrap_or_else(|error| panic!("{error}"));
+        .unwrap_or_else(|error| fail(error));
     let after = said(&mut guest);
     println!("{}", after.join("\n"));
     assert_eq!(after, ["online 0,2", "controller 0001:00:01.0 node 2"]);

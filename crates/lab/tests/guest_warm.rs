@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::booting::{boot, prepared};
+use crate::booting::{boot, fail, prepared, tried_again};
 use nearfar_lab::cache::{Cache, SavedRecord};
 use nearfar_lab::guest::{
     BootFailure, Exec, Guest, HangSign, Input, PreparedGuest, Signals, Streams,
@@ -69,7 +69,7 @@ impl Drop for Own {
 
 fn said(guest: &mut Guest, script: &str) -> String {
     let output = guest.output(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]);
-    let output = output.unwrap_or_else(|error| panic!("{error}"));
+    let output = output.unwrap_or_else(|error| fail(error));
     assert_eq!(
         (
             output.code,
@@ -147,6 +147,10 @@ fn foreign_guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time
 
 #[test]
 fn guests_from_one_state_share_nothing_and_a_damaged_state_is_replaced() {
+    tried_again(one_state);
+}
+
+fn one_state() {
     let Some(mut own) = Own::new("two-node", Arch::X86_64, "state") else {
         return;
     };
@@ -210,6 +214,10 @@ fn check_damaged(own: &Own) {
 
 #[test]
 fn a_guest_at_work_does_not_count_as_hanging_and_one_that_hangs_is_noticed_at_once() {
+    tried_again(at_work_and_hanging);
+}
+
+fn at_work_and_hanging() {
     let Some(mut own) = Own::new("two-node", Arch::X86_64, "hang") else {
         return;
     };
