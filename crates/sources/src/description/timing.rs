@@ -61,23 +61,18 @@ fn transfer(
     faults: &Faults<'_>,
 ) -> Result<Option<LineDelay>, TextError> {
     let read: Option<LineDelay> = part(&file.transfer, "transfer", faults, |text| text.parse())?;
-    let ids = || machine.nodes.iter().map(|node| node.id);
-    let between = |distance| {
-        if machine.distances.get().is_none() {
-            return true;
+    if let (Some(text), Some(all)) = (&file.transfer, machine.distances.get()) {
+        let is_between_nodes = |it: &&DistanceDelay| {
+            let mut entries = all.entries();
+            entries.any(|(from, to, distance)| from != to && distance == Some(it.distance))
+        };
+        let mut asked = read.iter().flat_map(|it| &it.by_distance);
+        if let Some(unknown) = asked.find(|it| !is_between_nodes(it)) {
+            let fault = format!("no two nodes are at distance {}", unknown.distance.0);
+            return Err(faults.at(text, "transfer", fault));
         }
-        let mut pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
-        pairs.any(|(from, to)| from != to && machine.distance(from, to) == Some(distance))
-    };
-    let mut distances = read.iter().flat_map(|it| &it.by_distance);
-    let unknown = distances.find(|it| !between(it.distance));
-    match unknown.zip(file.transfer.as_ref()) {
-        Some((DistanceDelay { distance, .. }, text)) => {
-            let fault = format!("no two nodes are at distance {}", distance.0);
-            Err(faults.at(text, "transfer", fault))
-        }
-        None => Ok(read),
     }
+    Ok(read)
 }
 
 fn latencies(
