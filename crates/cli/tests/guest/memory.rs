@@ -6,6 +6,8 @@ use std::path::Path;
 use crate::guests;
 use serde_json::{Value, json};
 
+/// A hit takes little: between two blocks of a stream, and between 256 loads of a chase, a build without optimisation comes back to some
+/// forty lines of its own, which the stream has driven out of the first level.
 const MACHINE: &str = r#"
 distances = [[10, 20], [20, 10]]
 [[node]]
@@ -21,7 +23,7 @@ level = 3
 cpus = ["0-1", "2", "3-4", "5"]
 [timing]
 latency = [[80, 140], [140, 80]]
-cache = "1M/16/20"
+cache = "1M/16/5"
 transfer = "50/90/190"
 bandwidth = 20
 link = 10
@@ -35,9 +37,10 @@ const MEASURE: &str = "latency='bench latency --from 0 --no-store --format json'
      $0 $latency --what bandwidth --samples 1 --budget 0.1 && \
      $0 $latency --what bandwidth --samples 3 --budget 0.1 --threads 1 --to 0 && \
      $0 snapshot --with-timing=0.2 --no-tasks -o /results/machine.nearfar";
-/// All CPUs, or one, on near memory, on that of one node, and on interleaved memory.
-const INTERLEAVE: &str = "interleaved='bench latency --no-store --format json --what interleaved --samples 1 --budget 0.1';
-    $0 $interleaved && $0 $interleaved --threads 1";
+/// All CPUs, or one, on near memory, on that of one node, and on interleaved memory. In base pages, whatever part of it is used is half
+/// of each node.
+const INTERLEAVE: &str = "interleaved='bench latency --no-store --format json --what interleaved --huge off';
+    $0 $interleaved --samples 3 --budget 0.3 && $0 $interleaved --threads 1 --samples 1 --budget 0.1";
 const MEASURE_AGAIN: &str =
     "$0 bench latency --from 0 --no-store --format json --what latency --samples 7 --budget 1";
 
@@ -119,7 +122,7 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
 
     // Small caches, so that little memory is far more than they hold. A node carries 20 GB/s; of interleaved memory half goes over the
     // links, each of which carries 10, and a load takes the mean of both latencies.
-    let interleaved = measured(&file, "cache=256K/16/20", INTERLEAVE);
+    let interleaved = measured(&file, "cache=256K/16/5", INTERLEAVE);
     let placements = |answer: &Value| {
         answer["interleaved"]["placements"]
             .as_array()
@@ -148,18 +151,14 @@ fn a_described_machine_has_its_latencies_bandwidths_and_transfers() {
     for ((memory, gb, ns), (expected, at_most_gb, expected_ns)) in figures.into_iter().zip(expected)
     {
         assert_eq!(memory, expected);
-        // Of interleaved huge pages more CPUs are at one node than at the other now and then, and a chase visits some twenty blocks, of
-        // which more may be of one node.
-        let (least, most_off) = match memory == "interleaved" {
-            true => (0.6, 0.12),
-            false => (0.85, 0.05),
-        };
+        // Interleaved, all memories and links are at their limit at once.
+        let least = if memory == "interleaved" { 0.8 } else { 0.85 };
         assert!(
             (least..1.02).contains(&(gb / at_most_gb)),
             "{memory}: {gb} GB/s"
         );
         assert!(
-            (ns / expected_ns - 1.0_f64).abs() < most_off,
+            (ns / expected_ns - 1.0_f64).abs() < 0.05,
             "{memory}: {ns} ns"
         );
     }

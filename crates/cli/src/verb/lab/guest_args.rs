@@ -21,13 +21,8 @@ use crate::output;
 pub struct GuestArgs {
     /// The machine: a name from `nearfar lab machines` or anything --source takes (a snapshot, hwloc XML, `numactl -H`
     /// text, a description file, a synthetic string; several describe one machine together)
-    #[arg(
-        id = "machine",
-        long = "machine",
-        value_name = "MACHINE",
-        default_value = "two-node"
-    )]
-    machines: Vec<String>,
+    #[arg(long, value_name = "MACHINE", default_value = "two-node")]
+    machine: Vec<String>,
     /// Cut each node down, such as cpus=2,memory=512M; nodes without CPUs or memory stay so
     #[arg(long, value_name = "SCALE")]
     scale: Option<NodeLimits>,
@@ -99,7 +94,7 @@ impl GuestArgs {
             error.to_string()
         }
         match key {
-            "machine" => self.machines = vec![value.to_owned()],
+            "machine" => self.machine = vec![value.to_owned()],
             "kernel" => self.kernel = Some(value.to_owned()),
             // A guest without kernel parameters, next to one that has some.
             "append" if value == "none" => {}
@@ -121,12 +116,11 @@ impl GuestArgs {
     /// The request for the lab; `time` is that of a guest for which none is asked.
     pub fn request(&self, time: TimeSpec) -> Result<GuestRequest, Failure> {
         let sources = Request {
-            sources: self.machines.clone(),
+            sources: self.machine.clone(),
             ..Request::live(Want::all())
         };
         let machine = nearfar_sources::read(&sources).map_err(Failure::input)?;
-        let name = self.machines.iter().flat_map(|it| it.rsplit('/')).next();
-        let name = name.unwrap_or_default().to_owned();
+        let name = self.machine.first().and_then(|it| it.rsplit('/').next());
         Ok(GuestRequest {
             limits: self.scale.unwrap_or_default(),
             arch: self.arch,
@@ -149,7 +143,7 @@ impl GuestArgs {
             cold: self.cold,
             boot_timeout: Duration::from_secs_f64(self.boot_timeout),
             command_timeout: self.command_timeout.map(Duration::from_secs_f64),
-            ..GuestRequest::new(machine, name)
+            ..GuestRequest::new(machine, name.unwrap_or_default())
         })
     }
 }
@@ -197,7 +191,7 @@ mod tests {
         };
         let files = [file("numactl.txt", NUMACTL), file("mlc.txt", MLC)];
         let guest = GuestArgs {
-            machines: files.into(),
+            machine: files.into(),
             ..GuestArgs::default()
         };
         let request = guest.request(TimeSpec::Host).unwrap();
@@ -207,13 +201,7 @@ mod tests {
         assert!(latencies.iter().map(|it| it.ns).eq([82, 140, 139, 82]));
 
         let changed = guest.with("machine", "two-node").unwrap();
-        assert!(
-            changed
-                .request(TimeSpec::Host)
-                .unwrap()
-                .machine
-                .timing
-                .is_none()
-        );
+        let machine = changed.request(TimeSpec::Host).unwrap().machine;
+        assert!(machine.timing.is_none());
     }
 }
