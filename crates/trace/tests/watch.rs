@@ -161,7 +161,8 @@ fn check_moves(found: &Watched, made: u64) {
 }
 
 /// What is missing of so many moves was reported: as lost, or by a move that begins on another CPU than the one before ended on. Where
-/// events do not cease while they are counted, one may stand in for one that is missing (`losses.rs`).
+/// events do not cease while they are counted, one may stand in for one that is missing, and the second check alone says so
+/// (docs/trace.md).
 fn check_lost(found: &Watched, made: u64) {
     let missing = made
         .checked_sub(found.found.migrations.total())
