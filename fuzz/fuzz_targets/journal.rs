@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use nearfar_apply::{RollbackOptions, Target, history, rollback};
+use nearfar_change::{RollbackOptions, Target, history, rollback};
 
 static TREE: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir_in("/dev/shm").expect("a temporary directory"));
 

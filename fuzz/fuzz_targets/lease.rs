@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use nearfar_lease::Leases;
+use nearfar_change::lease::Leases;
 use serde_json::Value;
 
 static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {

@@ -3,5 +3,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    nearfar_apply::read_record(bytes);
+    nearfar_change::read_record(bytes);
 });

@@ -5,8 +5,8 @@ use nearfar_placement::change::Plan;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(plan) = serde_json::from_slice::<Plan>(bytes) {
-        let _ = nearfar_apply::export::script(&plan);
-        let _ = nearfar_apply::export::systemd(&plan);
-        let _ = nearfar_apply::export::udev(&plan);
+        let _ = nearfar_change::export::script(&plan);
+        let _ = nearfar_change::export::systemd(&plan);
+        let _ = nearfar_change::export::udev(&plan);
     }
 });

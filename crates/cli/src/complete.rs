@@ -14,7 +14,7 @@ use clap::{Arg, Command};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
-use nearfar_apply::Target;
+use nearfar_change::Target;
 use nearfar_lab::cache::Cache;
 use nearfar_placement::audit::RULES;
 use nearfar_proc::tasks;
@@ -179,8 +179,8 @@ fn stored_runs() -> Candidates {
 
 /// The runs of apply on the running system.
 fn change_sets() -> Candidates {
-    let runs = nearfar_apply::history(&Target::live(None)).unwrap_or_default();
-    let help = |run: &nearfar_apply::ChangeSet| format!("{} changes", run.changes.len());
+    let runs = nearfar_change::history(&Target::live(None)).unwrap_or_default();
+    let help = |run: &nearfar_change::ChangeSet| format!("{} changes", run.changes.len());
     runs.iter()
         .map(|run| candidate(run.change_set.to_string(), help(run)))
         .collect()

@@ -23,10 +23,9 @@ use crate::output;
 /// Which events are wanted: `LEVEL`, `CRATE=LEVEL`, with commas between several.
 const VARIABLE: &str = "NEARFAR_LOG";
 /// The crates that say something; a name below one of them is that of a module.
-const CRATES: [&str; 5] = [
-    "nearfar_apply",
+const CRATES: [&str; 4] = [
+    "nearfar_change",
     "nearfar_lab",
-    "nearfar_lease",
     "nearfar_prefer",
     "nearfar_sources",
 ];
@@ -183,7 +182,7 @@ mod tests {
     fn the_variable_goes_before_the_switch() {
         let filter = |verbose, asked| filter(verbose, asked).unwrap();
         let quiet = filter(0, None);
-        assert!(!quiet.would_enable("nearfar_apply::apply", &Level::ERROR));
+        assert!(!quiet.would_enable("nearfar_change::apply", &Level::ERROR));
         let debug = filter(2, None);
         assert!(debug.would_enable("nearfar_lab::order", &Level::DEBUG));
         assert!(!debug.would_enable("nearfar_lab::order", &Level::TRACE));
@@ -195,7 +194,7 @@ mod tests {
         assert!(one.would_enable("nearfar_prefer::keeper", &Level::DEBUG));
         assert!(one.would_enable("nearfar_sources::sysfs", &Level::INFO));
         assert!(!one.would_enable("nearfar_sources::tree", &Level::ERROR));
-        assert!(filter(0, Some("warn")).would_enable("nearfar_apply", &Level::WARN));
+        assert!(filter(0, Some("warn")).would_enable("nearfar_change", &Level::WARN));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nearfar_apply::{MoveProgress, ProgressSink};
+use nearfar_change::{MoveProgress, ProgressSink};
 use nearfar_experiment::RunId;
 use nearfar_experiment::progress::{Begun, Progress, Step};
 

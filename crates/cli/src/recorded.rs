@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use clap::Args;
 use nearfar_bench::survey::Measured;
+use nearfar_change::lease::{Leases, Measuring, Presence};
 use nearfar_experiment::DISTURBS;
-use nearfar_lease::{Leases, Measuring, Presence};
 use nearfar_machine::Machine;
 use nearfar_runs::{RunId, Store};
 use tempfile::TempDir;

@@ -75,7 +75,7 @@ fn apply_says_each_write_with_path_old_and_new_and_each_refusal() {
     );
     // 2026-11-22T07:01:26.123456Z
     assert!(
-        write.as_bytes()[10] == b'T' && write.contains("Z  INFO nearfar_apply::"),
+        write.as_bytes()[10] == b'T' && write.contains("Z  INFO nearfar_change::"),
         "{write}"
     );
     assert!(
@@ -84,9 +84,9 @@ fn apply_says_each_write_with_path_old_and_new_and_each_refusal() {
     );
     assert!(!said(&verbose).contains("DEBUG") && !said(&verbose).contains("TRACE"));
     assert!(said(&run(&["-vvv"], None)).contains("TRACE"));
-    let chosen = run(&["-v"], Some("nearfar_apply=debug,nearfar_sources=off"));
+    let chosen = run(&["-v"], Some("nearfar_change=debug,nearfar_sources=off"));
     assert!(
-        said(&chosen).contains("DEBUG nearfar_apply"),
+        said(&chosen).contains("DEBUG nearfar_change"),
         "{}",
         said(&chosen)
     );

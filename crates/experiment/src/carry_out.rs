@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use nearfar_lease::{Measuring, Presence};
+use nearfar_change::lease::{Measuring, Presence};
 use nearfar_machine::Machine;
 use nearfar_placement::change::Change;
 use nearfar_runs::{

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nearfar_lease::{Lease, LeaseError, Leases, Process};
+use nearfar_change::lease::{Lease, LeaseError, Leases, Process};
 
 /// Makes resources; they are removed after the sample or the run that they were made for, or after a kill.
 #[derive(Default)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nearfar_apply::Setting;
-use nearfar_lease::Lease;
+use nearfar_change::Setting;
+use nearfar_change::lease::Lease;
 use nearfar_placement::change::Change;
 use nearfar_proc::choice;
 
@@ -165,7 +165,7 @@ fn file(change: &Change) -> PathBuf {
 
 /// What a change writes, in the form that the file has now, without a line end.
 fn value_of(change: &Change, now: &str) -> String {
-    nearfar_apply::wanted(change, now).trim_end().to_owned()
+    nearfar_change::wanted(change, now).trim_end().to_owned()
 }
 
 /// What would have to be written for a file to have this content.

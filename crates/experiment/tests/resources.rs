@@ -6,10 +6,10 @@ use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
+use nearfar_change::lease::{Leases, UndoStatus};
 use nearfar_experiment::{
     BoxError, Cell, Experiment, Factor, Leased, Metric, Options, Resources, Values, carry_out_with,
 };
-use nearfar_lease::{Leases, UndoStatus};
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::Store;
 use serde_json::{Value, json};

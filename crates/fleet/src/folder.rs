@@ -8,7 +8,7 @@
 //! ```
 //!
 //! It says which commands are run on which hosts, so it is used only where no other user can write it or replace it
-//! ([`nearfar_lease::trusted`]). What is made here gets its mode explicitly: the umask may give the group write access, and so may
+//! ([`nearfar_change::trusted`]). What is made here gets its mode explicitly: the umask may give the group write access, and so may
 //! the default ACL of the directory above.
 
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use nearfar_lease::trusted::{self, TrustError, TrustedDir};
+use nearfar_change::trusted::{self, TrustError, TrustedDir};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Typed changes to a system, and the plan that lists them: what [`crate::plan`] makes and `nearfar-apply` carries out.
+//! Typed changes to a system, and the plan that lists them: what [`crate::plan`] makes and `nearfar-change` carries out.
 
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId, NodeSet, PciAddress};
 use serde::{Deserialize, Serialize};

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use nearfar_lease::{self as lease, Leases};
+use nearfar_change::lease::{self as lease, Leases};
 use nearfar_machine::NodeId;
 use nearfar_prefer::rule::RuleOptions;
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};

@@ -19,9 +19,9 @@ pub mod members;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use nearfar_lease::cpuset::keeps_requests;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
+use nearfar_proc::cpuset::keeps_requests;
 use nearfar_proc::mountinfo::{self, Mount};
 
 pub use cpuset::{GroupCpuset, GroupReport};

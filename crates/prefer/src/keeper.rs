@@ -36,7 +36,7 @@ mod walk;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nearfar_lease::Leases;
+use nearfar_change::lease::Leases;
 use nearfar_machine::{Machine, NodeId};
 
 pub use error::KeeperError;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nearfar_lease::trusted::{self, TrustError};
+use nearfar_change::trusted::{self, TrustError};
 use nearfar_machine::{Machine, NodeId};
 use serde::Serialize;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::examples::example;
 use crate::support::{confining, home, machine, mask, own, wait_until};
-use nearfar_lease::Leases;
+use nearfar_change::lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};

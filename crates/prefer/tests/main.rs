@@ -2,7 +2,7 @@
 
 mod cgroup;
 mod config;
-#[path = "../../lease/tests/support/mod.rs"]
+#[path = "../../change/tests/support/examples.rs"]
 mod examples;
 mod give_back;
 mod keeper;

@@ -41,6 +41,7 @@ pub mod choice;
 pub mod comm;
 pub mod cpu_counts;
 pub mod cpu_times;
+pub mod cpuset;
 mod error;
 pub mod maps;
 pub mod meminfo;

@@ -1,6 +1,6 @@
 //! The change sets that were made on a system.
 
-use nearfar_apply::{ChangeSet, ChangeSetState, ChangeSetWrite, Setting, WriteState};
+use nearfar_change::{ChangeSet, ChangeSetState, ChangeSetWrite, Setting, WriteState};
 
 use crate::amount::{count, moment};
 use crate::change::{self, GONE, GONE_WITH_REBOOT, PROCESS_GONE};

@@ -1,6 +1,6 @@
 //! What applying a plan changed, and what undoing it changed.
 
-use nearfar_apply::{Applied, Effective, Outcome, RollbackOutcome, Setting, UndoResult};
+use nearfar_change::{Applied, Effective, Outcome, RollbackOutcome, Setting, UndoResult};
 use nearfar_placement::change::LeftAlone;
 
 use crate::amount::count;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_apply::Setting;
+use nearfar_change::Setting;
 use nearfar_placement::change::{LeftAlone, Plan, Planned};
 
 use crate::amount::count;

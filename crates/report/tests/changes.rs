@@ -1,6 +1,6 @@
 //! Plans, outcomes and histories as tables.
 
-use nearfar_apply::{
+use nearfar_change::{
     Applied, ChangeSet, ChangeSetId, ChangeSetState, ChangeSetWrite, Effective, Outcome, Reverted,
     RollbackOutcome, Setting, Tried, UndoResult, WriteState,
 };

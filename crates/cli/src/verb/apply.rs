@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use nearfar_apply::{ApplyError, ApplyOptions};
+use nearfar_change::{ApplyError, ApplyOptions};
 use nearfar_machine::Origin;
 use nearfar_placement::change::{Change, Plan, Planned};
 
@@ -91,7 +91,7 @@ impl Apply {
         self.check_rate(&plan)?;
         let style = output::style(colour);
         if self.dry_run {
-            nearfar_apply::check_plan(&plan, &self.target.target()).map_err(by_who_has_to_act)?;
+            nearfar_change::check_plan(&plan, &self.target.target()).map_err(by_who_has_to_act)?;
             return output::print(&match self.format.format {
                 Format::Table => nearfar_report::plan::document(&plan).to_text(&style),
                 Format::Json => output::json(PLAN_SCHEMA, origin.as_ref(), &plan)?,
@@ -123,7 +123,7 @@ impl Apply {
             rate_bytes_per_s: self.rate.map(|rate| u64::from(rate) * 1_000_000),
             progress: crate::progress::of_memory(),
         };
-        let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options)
+        let outcome = nearfar_change::apply(&plan, &self.target.target(), &options)
             .map_err(|error| with_next_command(error, &self.target))?;
         // The bar goes before the answer comes.
         drop(options);
@@ -276,7 +276,7 @@ fn parse_plan(text: &[u8]) -> anyhow::Result<Plan> {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_apply::ChangeSetId;
+    use nearfar_change::ChangeSetId;
 
     use super::*;
 

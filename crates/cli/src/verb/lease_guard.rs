@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_lease::{self as lease, Recovered, UndoStatus};
+use nearfar_change::lease::{self as lease, Recovered, UndoStatus};
 
 use crate::failure::{Failure, Outcome};
 use crate::output;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use nearfar_apply::{Target, export};
+use nearfar_change::{Target, export};
 use nearfar_machine::{IoPolicy, Machine, PciAddress, SourceKind};
 use nearfar_placement::audit::{self, AuditOptions};
 use nearfar_placement::change::Plan as Changes;
@@ -143,9 +143,10 @@ impl ChoiceArgs {
         let audit = audit::audit(machine, &AuditOptions::default());
         let mut plan = plan::plan(machine, &audit, &options);
         if machine.origin.kind == SourceKind::Live {
-            nearfar_apply::check_processes(&mut plan);
+            nearfar_change::check_processes(&mut plan);
         }
-        nearfar_apply::check_cpusets(&mut plan, target).map_err(super::apply::by_who_has_to_act)?;
+        nearfar_change::check_cpusets(&mut plan, target)
+            .map_err(super::apply::by_who_has_to_act)?;
         Ok(plan)
     }
 }
@@ -241,11 +242,11 @@ pub struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// The same in the words of `nearfar-apply`.
-    pub fn target(&self) -> nearfar_apply::Target {
+    /// The same in the words of `nearfar-change`.
+    pub fn target(&self) -> nearfar_change::Target {
         match self.root.clone() {
-            Some(root) => nearfar_apply::Target::tree(root, self.state.clone()),
-            None => nearfar_apply::Target::live(self.state.clone()),
+            Some(root) => nearfar_change::Target::tree(root, self.state.clone()),
+            None => nearfar_change::Target::live(self.state.clone()),
         }
     }
 
@@ -253,7 +254,7 @@ impl TargetArgs {
     ///
     /// # Errors
     /// When it is not.
-    pub fn existing(&self) -> Result<nearfar_apply::Target, Failure> {
+    pub fn existing(&self) -> Result<nearfar_change::Target, Failure> {
         for (option, directory) in [("--root", &self.root), ("--state", &self.state)] {
             let Some(directory) = directory else { continue };
             let seen = std::fs::metadata(directory)

@@ -4,7 +4,9 @@ mod list;
 
 use anyhow::anyhow;
 use clap::Args;
-use nearfar_apply::{ApplyError, ChangeSetId, RollbackOptions, RollbackOutcome, Selection, Target};
+use nearfar_change::{
+    ApplyError, ChangeSetId, RollbackOptions, RollbackOutcome, Selection, Target,
+};
 use serde::Serialize;
 
 use super::apply::{label, with_next_command};
@@ -98,7 +100,7 @@ impl Rollback {
             force: self.force,
             wait: self.target.wait(),
         };
-        match nearfar_apply::rollback(target, &options) {
+        match nearfar_change::rollback(target, &options) {
             Err(ApplyError::NoSuchLabel { .. }) if self.if_exists => Ok(RollbackOutcome::nothing()),
             outcome => outcome.map_err(|error| with_next_command(error, &self.target)),
         }

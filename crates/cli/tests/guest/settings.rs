@@ -364,7 +364,7 @@ fn killed(before: &State, has_guard: bool, kills_guard: bool) {
 fn a_run_that_hangs() {
     assert!(guests::is_inside());
     if std::env::var_os("WITH_GUARD").is_some() {
-        nearfar_lease::guard_with(COMMAND.into());
+        nearfar_change::lease::guard_with(COMMAND.into());
     }
     carried_out(true);
 }

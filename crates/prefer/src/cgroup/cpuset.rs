@@ -14,7 +14,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nearfar_lease::{Lease, Leases};
+use nearfar_change::lease::{Lease, Leases};
 use nearfar_machine::CpuSet;
 use serde::Serialize;
 

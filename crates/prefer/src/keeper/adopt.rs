@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_lease::Masks;
+use nearfar_change::lease::Masks;
 use nearfar_machine::CpuSet;
 use nearfar_proc::tasks::is_gone;
 use nearfar_proc::{affinity, tasks};

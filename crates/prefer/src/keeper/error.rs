@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nearfar_lease::LeaseError;
+use nearfar_change::lease::LeaseError;
 use nearfar_machine::{CpuSet, NodeId};
 use nearfar_proc::error_text;
 use nearfar_proc::tasks::is_gone;

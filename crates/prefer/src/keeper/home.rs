@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_lease::cpuset;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
+use nearfar_proc::cpuset;
 
 use super::look::THOROUGH;
 use super::threads::ThreadMasks;
@@ -62,7 +62,7 @@ impl ThreadMasks {
         }
     }
 
-    fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_lease::Masks) {
+    fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_change::lease::Masks) {
         let Ok(mask) = affinity::get(tid) else { return };
         if !old.is_narrow(tid, &mask, &mut self.masks.cpusets) {
             return self.skip(tid, process, mask);

@@ -34,7 +34,7 @@ impl ThreadMasks {
 mod tests {
     use std::process::{Child, Command};
 
-    use nearfar_lease::Leases;
+    use nearfar_change::lease::Leases;
     use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
     use nearfar_proc::affinity;
     use nearfar_sources::{Request, Want};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use nearfar_lease::Masks;
-use nearfar_lease::cpuset::Cpusets;
+use nearfar_change::lease::Masks;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
+use nearfar_proc::cpuset::Cpusets;
 
 use crate::rule::Place;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_lease::{Lease, Masks, Member, whole_sessions};
+use nearfar_change::lease::{Lease, Masks, Member, whole_sessions};
 use nearfar_machine::CpuSet;
 use nearfar_proc::TaskId;
 use nearfar_proc::tasks::is_gone;

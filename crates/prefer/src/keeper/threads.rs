@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nearfar_lease::{Leases, Masks};
+use nearfar_change::lease::{Leases, Masks};
 use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
 use nearfar_proc::tasks::{ForkWatch, OpenTask};
 use nearfar_proc::{RunTime, Stat};

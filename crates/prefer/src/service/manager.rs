@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
-use nearfar_lease::trusted::{TrustError, TrustedDir};
+use nearfar_change::trusted::{TrustError, TrustedDir};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// Tells the service manager something, such as `READY=1` (sd_notify(3)); nothing where none asked to be told.

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::examples::example;
-use nearfar_lease::Leases;
+use nearfar_change::lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_prefer::rule::RuleOptions;
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};

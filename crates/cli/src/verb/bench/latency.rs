@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{self, Part, SurveyOptions};
-use nearfar_lease::Presence;
+use nearfar_change::lease::Presence;
 use nearfar_machine::{Machine, NodeSet};
 use nearfar_sources::{Request, Want};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use nearfar_apply::{LabelLock, Target};
+use nearfar_change::{LabelLock, Target};
 use nearfar_fleet::rollout::Rollout;
 use nearfar_fleet::{Ended, HostName, HostResult, RESULT_SCHEMA};
 use nearfar_runs::export::Whole;

@@ -1,8 +1,8 @@
 //! The options about a control group as a whole: the nodes of its memory (`plan`, `apply`), and a unit's policy (`plan`).
 
 use clap::{Args, ValueEnum};
-use nearfar_apply::export::{self, UnitBinding, UnitPolicy};
-use nearfar_apply::{CpusetMemoryRequest, Target};
+use nearfar_change::export::{self, UnitBinding, UnitPolicy};
+use nearfar_change::{CpusetMemoryRequest, Target};
 use nearfar_machine::{Machine, NodeSet};
 use nearfar_placement::change::Plan;
 use nearfar_placement::plan::of_changes;
@@ -69,7 +69,7 @@ impl GroupArgs {
             ))));
         };
         let request = CpusetMemoryRequest { group, nodes };
-        let planned = nearfar_apply::planned_cpuset_memory(machine, target, &request);
+        let planned = nearfar_change::planned_cpuset_memory(machine, target, &request);
         let planned = planned.map_err(by_who_has_to_act);
         Some(planned.map(|planned| of_changes(machine, vec![planned])))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use nearfar_apply::{ApplyError, GroupMoveRequest, MoveRequest, MoveRequestError};
+use nearfar_change::{ApplyError, GroupMoveRequest, MoveRequest, MoveRequestError};
 use nearfar_machine::{Known, Machine, NodeId, NodeSet, SourceKind, alternatives};
 use nearfar_placement::change::Plan;
 use nearfar_placement::plan::of_changes;
@@ -124,7 +124,7 @@ impl MemoryArgs {
             to,
             shared: self.shared,
         };
-        let planned = nearfar_apply::planned_move(machine, &request).map_err(failure)?;
+        let planned = nearfar_change::planned_move(machine, &request).map_err(failure)?;
         Ok(of_changes(machine, vec![planned]))
     }
 
@@ -141,7 +141,7 @@ impl MemoryArgs {
             to,
             shared: self.shared,
         };
-        nearfar_apply::planned_group_move(machine, &request).map_err(failure)
+        nearfar_change::planned_group_move(machine, &request).map_err(failure)
     }
 
     fn from(&self, machine: &Machine, to: NodeId) -> NodeSet {

@@ -1,7 +1,7 @@
 //! `nearfar rollback --list`: the change sets of apply, and what became of them.
 
 use clap::ValueEnum;
-use nearfar_apply::{ChangeSet, ChangeSetState};
+use nearfar_change::{ChangeSet, ChangeSetState};
 use serde::Serialize;
 
 use crate::args::{Colour, Format};
@@ -28,7 +28,7 @@ pub fn print(
     format: Format,
     colour: Colour,
 ) -> Outcome {
-    let change_sets = nearfar_apply::history(&target.existing()?).map_err(by_who_has_to_act)?;
+    let change_sets = nearfar_change::history(&target.existing()?).map_err(by_who_has_to_act)?;
     let is_one_in_force = change_sets.iter().any(is_in_force);
     output::print(&match format {
         Format::Table => nearfar_report::history::document(&change_sets, &target.words())

@@ -1,0 +1,487 @@
+//! A change set: the plan's changes in their order, what each came to, and taking all of it back.
+
+mod memory;
+
+use nearfar_proc::error_text;
+use std::io;
+
+use nearfar_machine::{CpuId, CpuSet};
+use nearfar_placement::change::{Change, Plan, Planned};
+use rustix::io::Errno;
+
+use super::ApplyOptions;
+use super::attempt::{Attempt, attempt};
+use super::nearest::Nearest;
+use crate::change_set_id::ChangeSetId;
+use crate::cpuset_memory;
+use crate::error::ApplyError;
+use crate::journal::{Header, Intent, Journal, Record, Written};
+use crate::outcome::{Applied, Effective, Outcome, Tried, UndoResult};
+use crate::owner::{self, Mismatch};
+use crate::rebind::{may_rebind, nvme};
+use crate::setting::{Setting, wanted, with_line_end};
+use crate::state::StateDir;
+use crate::system::{System, text};
+use crate::task_memory::MoveRequest;
+use crate::undo::Undo;
+
+/// A plan being carried out.
+pub(super) struct Carrying<'a> {
+    plan: &'a Plan,
+    options: &'a ApplyOptions,
+    system: &'a dyn System,
+    tree: bool,
+    state: &'a StateDir,
+    header: Header,
+    /// Begun with the first write: a plan that finds everything in place leaves no change set behind.
+    journal: Option<Journal>,
+    writes: Vec<Written>,
+    nearest: Nearest<'a>,
+    stopped_reason: Option<String>,
+}
+
+impl<'a> Carrying<'a> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        options: &'a ApplyOptions,
+        system: &'a dyn System,
+        tree: bool,
+        state: &'a StateDir,
+        header: Header,
+    ) -> Self {
+        let (nearest, writes) = (Nearest::new(plan), Vec::new());
+        Self {
+            plan,
+            options,
+            system,
+            tree,
+            state,
+            header,
+            journal: None,
+            writes,
+            nearest,
+            stopped_reason: None,
+        }
+    }
+
+    pub(super) fn carry_out(mut self, notes: Vec<String>) -> Result<Outcome, ApplyError> {
+        let mut changes: Vec<Tried> = Vec::with_capacity(self.plan.changes.len());
+        let mut undone_reason = None;
+        for (planned, index) in self.plan.changes.iter().zip(0..) {
+            if undone_reason.is_none()
+                && self.stopped_reason.is_none()
+                && self.options.is_cancelled()
+            {
+                undone_reason = Some("interrupted".to_owned());
+            }
+            let result = if undone_reason.is_some() || self.stopped_reason.is_some() {
+                Applied::LeftAlone {
+                    reason: "not tried: the change set had ended".to_owned(),
+                }
+            } else {
+                self.one(planned, index)?
+            };
+            let file = Setting::of(&planned.change).path();
+            if let Applied::LeftAlone { reason } | Applied::Failed { error: reason } = &result {
+                tracing::warn!(path = file, reason, "not changed");
+            }
+            let made = result.is_as_planned();
+            if self.options.atomic
+                && undone_reason.is_none()
+                && (!made || self.stopped_reason.is_some())
+            {
+                undone_reason = Some(format!("change {} ({file}) could not be made", index + 1));
+            }
+            changes.push(Tried {
+                change: planned.change.clone(),
+                file,
+                result,
+            });
+        }
+        // Interrupted during the last change: the promise is the same as before it.
+        if undone_reason.is_none() && self.stopped_reason.is_none() && self.options.is_cancelled() {
+            undone_reason = Some("interrupted".to_owned());
+        }
+        if undone_reason.is_some() {
+            self.take_all_back(&mut changes);
+        }
+        let run = self.finish();
+        Ok(Outcome {
+            change_set: run,
+            changes,
+            undone_reason,
+            stopped_reason: self.stopped_reason,
+            notes,
+        })
+    }
+
+    /// One change. An error only where nothing at all was written yet.
+    fn one(&mut self, planned: &Planned, index: u64) -> Result<Applied, ApplyError> {
+        if let Some(request) = MoveRequest::of(&planned.change) {
+            return self.move_memory(planned, &request, index);
+        }
+        let setting = Setting::of(&planned.change);
+        if let Change::CpusetMemory { group, nodes } = &planned.change
+            && let Err(reason) = cpuset_memory::check_to_apply(
+                self.system,
+                self.tree,
+                group,
+                nodes,
+                self.options.force,
+            )
+        {
+            let reason = reason.to_string();
+            return Ok(Applied::LeftAlone { reason });
+        }
+        let current = match text(self.system, &setting.path()) {
+            Ok(current) => current,
+            Err(error) => {
+                return Ok(Applied::Failed {
+                    error: explain_read(&planned.change, &error),
+                });
+            }
+        };
+        // Looked at again, under the lock: binding a driver again, earlier in this change set, numbers its interrupts again.
+        let expected = owner::expected(planned);
+        let seen = owner::observe(self.system, &setting, &expected, self.tree);
+        if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {
+            return Ok(Applied::LeftAlone {
+                reason: format!("the plan was made for {was}, it is {now} now"),
+            });
+        }
+        let new = wanted(&planned.change, &current);
+        tracing::debug!(
+            path = setting.path(),
+            old = current.trim_end(),
+            new = new.trim_end(),
+            "compare"
+        );
+        if setting.same(&current, &new) {
+            return Ok(Applied::AlreadySo {
+                now: shown(&current),
+            });
+        }
+        if let Some(before) = &planned.before
+            && !self.options.force
+            && !setting.same(&current, before)
+        {
+            let (before, now) = (setting.shown(before), setting.shown(&current));
+            let reason = format!(
+                "it has changed since the plan was made: it was {before:?} and is {now:?} now"
+            );
+            return Ok(Applied::LeftAlone { reason });
+        }
+        let (rebind, later_paths) = match &planned.change {
+            Change::DeviceNode {
+                device,
+                rebind: Some(driver),
+                ..
+            } if !self.tree => {
+                if let Err(error) = may_rebind(self.system, *device, driver) {
+                    let reason = error.to_string();
+                    return Ok(Applied::LeftAlone { reason });
+                }
+                let later = nvme::later_paths(self.system, *device);
+                (Some(driver.clone()), later)
+            }
+            _ => (None, Vec::new()),
+        };
+        let intent = Intent {
+            write: 0,
+            change: index,
+            setting,
+            old: current,
+            new,
+            owner: Some(seen.owner),
+            rebind,
+            later_paths,
+        };
+        self.write(&planned.change, intent)
+    }
+
+    /// Writes, and goes to the next nearest CPU as long as there are no vectors left.
+    fn write(&mut self, change: &Change, mut intent: Intent) -> Result<Applied, ApplyError> {
+        let mut instead: Option<CpuId> = None;
+        loop {
+            intent.write = self.writes.len() as u64;
+            let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
+            let attempt = attempt(
+                self.system,
+                self.state,
+                journal,
+                &mut self.writes,
+                intent.clone(),
+                self.tree,
+            );
+            let Attempt::Refused(error) = attempt else {
+                if let Some(cpu) = instead {
+                    self.nearest.take(cpu);
+                }
+                return Ok(self.result(change, &intent, attempt, instead));
+            };
+            let Change::InterruptAffinity { cpus, near, .. } = change else {
+                return Ok(Applied::Failed {
+                    error: explain_write(change, &error),
+                });
+            };
+            if is(&error, Errno::NOSPC) {
+                let full = instead.map_or_else(|| cpus.clone(), |cpu| CpuSet::from_iter([cpu]));
+                if let Some(next) = self.nearest.after(&full, *near) {
+                    instead = Some(next);
+                    intent.new = with_line_end(next.to_string(), &intent.old);
+                    if intent.setting.same(&intent.old, &intent.new) {
+                        let reason = format!(
+                            "CPUs {cpus} have no interrupt vector left, and it is on the next \
+                             nearest ({next}) already"
+                        );
+                        return Ok(Applied::LeftAlone { reason });
+                    }
+                    continue;
+                }
+            }
+            return Ok(interrupt_refused(change, &error));
+        }
+    }
+
+    fn result(
+        &mut self,
+        change: &Change,
+        intent: &Intent,
+        attempt: Attempt,
+        instead: Option<CpuId>,
+    ) -> Applied {
+        match attempt {
+            Attempt::Made { now, recorded } => {
+                if let Err(error) = recorded {
+                    self.stop(&error);
+                }
+                let note = self.note(change, instead);
+                let effective = effective(self.system, change, &now);
+                Applied::Made {
+                    before: shown(&intent.old),
+                    after: shown(&now),
+                    effective,
+                    note,
+                }
+            }
+            Attempt::NotJournalled(error) => {
+                self.stop(&error);
+                let reason = error_text(&error);
+                Applied::Failed {
+                    error: format!("not written, because the journal cannot be: {reason}"),
+                }
+            }
+            Attempt::TakenBack { error, undo } if undo.is_settled() => Applied::Failed {
+                error: format!("{error}; the old value is back"),
+            },
+            Attempt::TakenBack { error, undo } => {
+                let reason = match undo {
+                    UndoResult::Failed { error } => format!(": {error}"),
+                    _ => String::new(),
+                };
+                Applied::Failed {
+                    error: format!(
+                        "{error}; the old value could not be put back{reason}: rollback tries again"
+                    ),
+                }
+            }
+            Attempt::Refused(error) => Applied::Failed {
+                error: explain_write(change, &error),
+            },
+        }
+    }
+
+    fn note(&self, change: &Change, instead: Option<CpuId>) -> Option<String> {
+        match (change, instead) {
+            (Change::InterruptAffinity { cpus, .. }, Some(cpu)) => Some(format!(
+                "CPU {cpus} has no interrupt vector left: CPU {cpu} is the next nearest that has"
+            )),
+            (
+                Change::DeviceNode {
+                    rebind: Some(driver),
+                    ..
+                },
+                _,
+            ) if self.tree => Some(format!(
+                "driver {driver} was not bound again: this is a directory tree"
+            )),
+            (Change::DeviceNode { rebind: None, .. }, _) => Some(
+                "the driver keeps the node it was bound with until it is bound again".to_owned(),
+            ),
+            _ => None,
+        }
+    }
+
+    fn stop(&mut self, error: &io::Error) {
+        let place = self
+            .journal
+            .as_ref()
+            .map_or_else(|| self.state.place.clone(), |journal| journal.place.clone());
+        self.stopped_reason = Some(format!(
+            "cannot write the journal {place}: {}",
+            error_text(error)
+        ));
+    }
+
+    fn take_all_back(&mut self, changes: &mut [Tried]) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let mut undo = Undo {
+            system: self.system,
+            state: self.state,
+            journal,
+            tree: self.tree,
+            force: false,
+            later: &[],
+        };
+        for written in self
+            .writes
+            .iter_mut()
+            .rev()
+            .filter(|written| written.is_open())
+        {
+            let undone = undo.undo(written);
+            let tried = usize::try_from(written.intent.change)
+                .ok()
+                .and_then(|change| changes.get_mut(change));
+            let Some(tried) = tried else { continue };
+            if tried.result.is_made() {
+                tried.result = match undone {
+                    UndoResult::Restored { to, .. } => Applied::Undone { now: to },
+                    undone if undone.is_settled() => Applied::Undone {
+                        now: shown(&written.intent.old),
+                    },
+                    undo => Applied::NotUndone { undo },
+                };
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Option<ChangeSetId> {
+        let journal = self.journal.as_mut()?;
+        if let Err(error) = journal.append(self.system, Record::Finished {})
+            && self.stopped_reason.is_none()
+        {
+            self.stop(&error);
+        }
+        self.journal.as_ref().map(|journal| journal.run)
+    }
+}
+
+/// The journal of the change set, begun with its first write.
+fn begin<'j>(
+    journal: &'j mut Option<Journal>,
+    state: &StateDir,
+    system: &dyn System,
+    header: &Header,
+) -> Result<&'j mut Journal, ApplyError> {
+    Ok(match journal {
+        Some(journal) => journal,
+        none => none.insert(Journal::begin(state, system, header.clone())?),
+    })
+}
+
+/// Text as it is shown: without the line end.
+fn shown(text: &str) -> String {
+    text.trim_end().to_owned()
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// `irq_set_affinity` (kernel/irq/proc.c): EIO, since Linux 6.11 EPERM, for interrupts the kernel manages.
+fn interrupt_refused(change: &Change, error: &io::Error) -> Applied {
+    if is(error, Errno::IO) || is(error, Errno::PERM) {
+        let reason = format!(
+            "the kernel manages this interrupt itself ({})",
+            error_text(error)
+        );
+        return Applied::LeftAlone { reason };
+    }
+    Applied::Failed {
+        error: explain_write(change, error),
+    }
+}
+
+fn explain_read(change: &Change, error: &io::Error) -> String {
+    let gone = match change {
+        Change::InterruptAffinity { .. } => "there is no such interrupt (any more)",
+        Change::Xps { .. } | Change::Rps { .. } => {
+            "there is no such queue, or the device has only one"
+        }
+        Change::NvmeIoPolicy { .. } => "there is no such subsystem, or native multipath is off",
+        Change::DeviceNode { .. } => "there is no such device",
+        Change::Sysctl { .. } => "this kernel has no such setting",
+        Change::SchedulerDebug { .. } => {
+            "this kernel has no such setting, or debugfs is not mounted"
+        }
+        Change::Cpuset { .. } => "there is no such control group, or it has no cpuset controller",
+        Change::CpusetMemory { .. } => {
+            "there is no such control group, or it has no cpuset controller"
+        }
+        Change::TaskMemory { .. } => "there is no such process",
+    };
+    match error.kind() {
+        io::ErrorKind::NotFound => gone.to_owned(),
+        _ => format!("cannot be read: {}", error_text(error)),
+    }
+}
+
+fn explain_write(change: &Change, error: &io::Error) -> String {
+    let why = match change {
+        _ if error.kind() == io::ErrorKind::PermissionDenied => " (run as root)",
+        Change::InterruptAffinity { .. } if is(error, Errno::NOSPC) => {
+            " (no interrupt vector left on any CPU of the plan's list)"
+        }
+        Change::InterruptAffinity { .. }
+            if is(error, Errno::RANGE) || is(error, Errno::OVERFLOW) =>
+        {
+            " (there is no such CPU)"
+        }
+        Change::InterruptAffinity { .. } if is(error, Errno::INVAL) => {
+            " (none of these CPUs is online)"
+        }
+        Change::DeviceNode { .. } if is(error, Errno::INVAL) => " (the node is not online)",
+        Change::CpusetMemory { .. } if is(error, Errno::INVAL) => {
+            " (a node that there cannot be, or a group below uses nodes outside)"
+        }
+        Change::NvmeIoPolicy { .. } if is(error, Errno::INVAL) => {
+            " (this kernel knows no such policy)"
+        }
+        _ => "",
+    };
+    format!("{}{why}", error_text(error))
+}
+
+fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effective> {
+    let irq = match change {
+        Change::InterruptAffinity { irq, .. } => irq,
+        Change::CpusetMemory { group, .. } => {
+            return Some(match cpuset_memory::effective(system, group) {
+                Ok(nodes) => Effective::Nodes {
+                    nodes: nodes.to_string(),
+                },
+                Err(error) => Effective::NotKnown {
+                    reason: error.to_string(),
+                },
+            });
+        }
+        _ => return None,
+    };
+    let path = format!("/proc/irq/{irq}/effective_affinity_list");
+    let unknown = |reason: String| Some(Effective::NotKnown { reason });
+    let cpus = match text(system, &path) {
+        Ok(list) => list.trim().to_owned(),
+        Err(error) => return unknown(format!("{path}: {}", error_text(&error))),
+    };
+    match (CpuSet::parse_list(&cpus), CpuSet::parse_list(now)) {
+        (Ok(set), _) if set.is_empty() => {
+            unknown(format!("{path} is empty: the interrupt is not in use"))
+        }
+        (Ok(set), Ok(wanted)) if set.is_subset(&wanted) => Some(Effective::Now { cpus }),
+        (Ok(_), _) => Some(Effective::WithTheNextInterrupt { cpus }),
+        (Err(error), _) => unknown(format!("{path}: {error}")),
+    }
+}

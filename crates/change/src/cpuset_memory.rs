@@ -1,0 +1,441 @@
+//! The nodes that a control group may have memory on (`cpuset.mems`, version 2): what is looked at before the write, and
+//! what its undoing cannot do.
+//!
+//! ```text
+//!  hierarchy of version 2? group? controller? ─► nodes online, with memory, allowed by the group above? ─► room? ─► write
+//!
+//!  undo: old list ─► ENOSPC, where it was empty and the group has tasks ─► all possible nodes: the same to its tasks
+//! ```
+//!
+//! The kernel moves what the group's tasks have mapped on other nodes during the write, since Linux 5.15
+//! (cpuset_migrate_mm() in kernel/cgroup/cpuset.c, with MPOL_MF_MOVE_ALL: shared pages as well).
+
+mod find;
+mod policies;
+
+use std::io;
+
+use nearfar_machine::{Machine, NodeBytes, NodeSet};
+use nearfar_placement::change::{Change, Plan, Planned};
+use nearfar_proc::{cgroup, error_text, zoneinfo};
+
+use crate::check::check_planned;
+use crate::error::ApplyError;
+use crate::journal::Intent;
+use crate::setting::{ChangeError, Setting};
+use crate::system::{System, text};
+use crate::target::Target;
+use crate::task_memory::{NODES, REQUESTED, leave, node_list, size, with_spare};
+
+/// Where the version 2 hierarchy is mounted.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Which control group is to have memory on which nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpusetMemoryRequest {
+    /// A path below the hierarchy, or the name of a unit.
+    pub group: String,
+    pub nodes: NodeSet,
+}
+
+/// Why the nodes of a control group are not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum CpusetMemoryError {
+    #[error(
+        "control groups are of version 1 here ({MOUNT}/cpuset): cpuset.mems is changed in version 2 only"
+    )]
+    VersionOne,
+    #[error("no control groups of version 2 are mounted at {MOUNT}")]
+    NoHierarchy,
+    #[error("there is no control group {0:?} below {MOUNT}; systemd-cgls lists them")]
+    NoGroup(String),
+    #[error("several control groups have the name {name:?}: {}; give the path of one", .groups.join(", "))]
+    Ambiguous { name: String, groups: Vec<String> },
+    #[error(
+        "cannot look for a control group {name:?} among more than {limit}: give its path below {MOUNT}"
+    )]
+    TooManyGroups { name: String, limit: usize },
+    #[error(
+        "there is no {file}: the cpuset controller is not enabled for the group ({control} has no cpuset; echo +cpuset > \
+         {control} adds it)"
+    )]
+    NoController { file: String, control: String },
+    #[error("nodes {missing} are not online (online: {online})")]
+    NotOnline { missing: NodeSet, online: NodeSet },
+    #[error("nodes {missing} have no memory (nodes with memory: {having})")]
+    NoMemory { missing: NodeSet, having: NodeSet },
+    #[error("the group above allows no memory on nodes {nodes} ({file}: {allowed})")]
+    NotAllowed {
+        nodes: NodeSet,
+        file: String,
+        allowed: NodeSet,
+    },
+    #[error(
+        "nodes {nodes} have {} above their high watermarks, and {} are needed: {} of the group are on other nodes, and 10 % \
+         to spare", size(*unreserved), size(*needed), size(*to_move)
+    )]
+    TooFull {
+        nodes: NodeSet,
+        unreserved: u64,
+        needed: u64,
+        to_move: u64,
+    },
+    #[error(
+        "memory policies would be lost: {0}; the kernel rewrites them with the list, and the old list does not bring them back. \
+         Stop the task first, or apply with --force"
+    )]
+    Policies(String),
+    #[error("cannot read {file}: {reason}")]
+    Read { file: String, reason: String },
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
+impl CpusetMemoryError {
+    /// Whether what was asked for does not exist, rather than being refused.
+    pub fn is_input(&self) -> bool {
+        !matches!(
+            self,
+            Self::NoController { .. }
+                | Self::NotAllowed { .. }
+                | Self::TooFull { .. }
+                | Self::Policies(_)
+                | Self::Read { .. }
+        )
+    }
+}
+
+/// The change that gives a control group of the target these nodes.
+///
+/// # Errors
+/// When there is no such group or node, or apply would refuse now.
+pub fn planned_cpuset_memory(
+    machine: &Machine,
+    target: &Target,
+    request: &CpusetMemoryRequest,
+) -> Result<Planned, ApplyError> {
+    let system = target.system()?;
+    let group = find::group(&system, target.is_tree(), &request.group)?;
+    let nodes = request.nodes.clone();
+    let found = check(&system, target.is_tree(), &group, &nodes)?;
+    let moves = match found.to_move {
+        Some(bytes) => format!(
+            "at least {} of its memory are on other nodes (what tasks had before they joined it is not counted)",
+            size(bytes)
+        ),
+        None => "how much of its memory is on other nodes is unknown".to_owned(),
+    };
+    // apply can be forced: the plan is made, and says what that costs.
+    let policies = check_policies(&system, target.is_tree(), &group, &found.effective);
+    let policies = policies
+        .err()
+        .map_or_else(String::new, |it| format!(" Refused without --force: {it}."));
+    let (first, from) = (nodes.first(), found.from.first());
+    let distance = first.zip(from).map(|(to, from)| {
+        let (now, after) = (machine.distance(to, from), machine.distance(to, to));
+        nearfar_placement::change::DistanceChange { now, after }
+    });
+    let planned = Planned {
+        reason: format!("control group {group}: memory on nodes {nodes} only; {moves}.{policies}"),
+        change: Change::CpusetMemory { group, nodes },
+        before: Some(found.now.trim_end().to_owned()),
+        owner: None,
+        rule: REQUESTED.to_owned(),
+        estimate: None,
+        distance,
+    };
+    check_planned(&planned).map_err(CpusetMemoryError::Change)?;
+    Ok(planned)
+}
+
+/// Completes the changes of this kind that an audit asked for with the value before, and leaves alone those that apply would
+/// refuse. Without a target, as for a snapshot, only what the plan itself says is looked at.
+///
+/// # Errors
+/// When the target cannot be opened.
+pub fn check_cpusets(plan: &mut Plan, target: Option<&Target>) -> Result<(), ApplyError> {
+    let system = target.map(Target::system).transpose()?;
+    for mut planned in std::mem::take(&mut plan.changes) {
+        let Change::CpusetMemory { group, nodes } = &planned.change else {
+            plan.changes.push(planned);
+            continue;
+        };
+        let is_tree = target.is_some_and(Target::is_tree);
+        let fits = Setting::of(&planned.change).check();
+        let found = fits.map_err(CpusetMemoryError::Change).and_then(|()| {
+            let system = system.as_ref();
+            system
+                .map(|system| {
+                    let found = check(system, is_tree, group, nodes)?;
+                    check_policies(system, is_tree, group, &found.effective).map(|()| found)
+                })
+                .transpose()
+        });
+        match found {
+            Ok(found) => {
+                planned.before = found.map(|found| found.now.trim_end().to_owned());
+                plan.changes.push(planned);
+            }
+            Err(reason) => {
+                let subject = format!("cpuset {group}");
+                leave(plan, &planned.rule, subject, reason.to_string());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks the changes of this kind as apply will.
+pub(crate) fn check_all(
+    plan: &Plan,
+    system: &dyn System,
+    tree: bool,
+) -> Result<(), CpusetMemoryError> {
+    for planned in &plan.changes {
+        if let Change::CpusetMemory { group, nodes } = &planned.change {
+            check_to_apply(system, tree, group, nodes, false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether apply makes the change now.
+pub(crate) fn check_to_apply(
+    system: &dyn System,
+    tree: bool,
+    group: &str,
+    nodes: &NodeSet,
+    force: bool,
+) -> Result<(), CpusetMemoryError> {
+    let found = check(system, tree, group, nodes)?;
+    match force {
+        true => Ok(()),
+        false => check_policies(system, tree, group, &found.effective),
+    }
+}
+
+/// Fails where undoing the change would not bring back the memory policies of the group's tasks.
+fn check_policies(
+    system: &dyn System,
+    tree: bool,
+    group: &str,
+    effective: &NodeSet,
+) -> Result<(), CpusetMemoryError> {
+    let rebound = policies::rebound(system, tree, group, effective)?;
+    let lost = rebound.iter().filter(|it| it.is_lost);
+    match policies::described(lost, false) {
+        Some(lost) => Err(CpusetMemoryError::Policies(lost)),
+        None => Ok(()),
+    }
+}
+
+/// What a group has now.
+pub(crate) struct GroupMemory {
+    /// The text of `cpuset.mems`.
+    now: String,
+    /// Bytes that its tasks have mapped on other nodes than wanted; `None` in a tree that does not tell.
+    to_move: Option<u64>,
+    /// The nodes that these are on.
+    from: NodeSet,
+    /// The nodes that it has memory on afterwards.
+    effective: NodeSet,
+}
+
+/// Whether the group may get these nodes now. A tree may lack any file but that of the group.
+fn check(
+    system: &dyn System,
+    tree: bool,
+    group: &str,
+    nodes: &NodeSet,
+) -> Result<GroupMemory, CpusetMemoryError> {
+    find::hierarchy(system, tree)?;
+    let now = now(system, group)?;
+    let optional = |file: String| match list(system, &file) {
+        Err(_) if tree => Ok(None),
+        found => found.map(|found| Some((file, found))),
+    };
+    if let Some((_, online)) = optional(format!("{NODES}/online"))?
+        && !nodes.is_subset(&online)
+    {
+        let missing = nodes.difference(&online);
+        return Err(CpusetMemoryError::NotOnline { missing, online });
+    }
+    // Since Linux 2.6.30.
+    if let Ok(having) = list(system, &format!("{NODES}/has_memory"))
+        && !nodes.is_subset(&having)
+    {
+        let missing = nodes.difference(&having);
+        return Err(CpusetMemoryError::NoMemory { missing, having });
+    }
+    let mut effective = nodes.clone();
+    if let Some((file, allowed)) = optional(format!("{}/cpuset.mems.effective", above(group)))? {
+        effective = nodes.intersection(&allowed);
+        if effective.is_empty() {
+            let nodes = nodes.clone();
+            return Err(CpusetMemoryError::NotAllowed {
+                nodes,
+                file,
+                allowed,
+            });
+        }
+    }
+    let elsewhere = memory_elsewhere(system, tree, group, &effective)?;
+    let from = elsewhere.iter().flatten().map(|on| on.node).collect();
+    let to_move = elsewhere.map(|it| {
+        it.iter()
+            .fold(0, |sum: u64, on| sum.saturating_add(on.bytes))
+    });
+    check_room(system, tree, &effective, to_move.unwrap_or(0))?;
+    Ok(GroupMemory {
+        now,
+        to_move,
+        from,
+        effective,
+    })
+}
+
+/// The text of the group's `cpuset.mems`.
+fn now(system: &dyn System, group: &str) -> Result<String, CpusetMemoryError> {
+    let file = format!("{MOUNT}/{group}/cpuset.mems");
+    match text(system, &file) {
+        Ok(now) => Ok(now),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            system
+                .list(&format!("{MOUNT}/{group}"))
+                .map_err(|_| CpusetMemoryError::NoGroup(group.to_owned()))?;
+            let control = find::without_cpuset(system, group);
+            Err(CpusetMemoryError::NoController { file, control })
+        }
+        Err(error) => Err(unread(file, &error)),
+    }
+}
+
+/// What its tasks have mapped on other nodes.
+fn memory_elsewhere(
+    system: &dyn System,
+    tree: bool,
+    group: &str,
+    nodes: &NodeSet,
+) -> Result<Option<Vec<NodeBytes>>, CpusetMemoryError> {
+    let file = format!("{MOUNT}/{group}/memory.numa_stat");
+    let stat = match system.read(&file) {
+        Ok(stat) => stat,
+        Err(_) if tree => return Ok(None),
+        Err(error) => return Err(unread(file, &error)),
+    };
+    let mut mapped = cgroup::mapped_by_node(&stat);
+    mapped.retain(|on| on.bytes > 0 && !nodes.contains(on.node));
+    Ok(Some(mapped))
+}
+
+fn check_room(
+    system: &dyn System,
+    tree: bool,
+    nodes: &NodeSet,
+    to_move: u64,
+) -> Result<(), CpusetMemoryError> {
+    const ZONES: &str = "/proc/zoneinfo";
+    if to_move == 0 {
+        return Ok(());
+    }
+    let zones = match system.read(ZONES) {
+        Ok(zones) => zones,
+        Err(_) if tree => return Ok(()),
+        Err(error) => return Err(unread(ZONES.to_owned(), &error)),
+    };
+    let page_bytes = rustix::param::page_size() as u64;
+    let above_high = nodes.iter().fold(0u64, |sum, node| {
+        let pages = zoneinfo::of_node(&zones, node).unwrap_or_default();
+        sum.saturating_add(pages.above_high())
+    });
+    let unreserved = above_high.saturating_mul(page_bytes);
+    let needed = with_spare(to_move);
+    if unreserved >= needed {
+        return Ok(());
+    }
+    Err(CpusetMemoryError::TooFull {
+        nodes: nodes.clone(),
+        unreserved,
+        needed,
+        to_move,
+    })
+}
+
+/// The nodes that the group may have memory on as things are.
+pub(crate) fn effective(system: &dyn System, group: &str) -> Result<NodeSet, CpusetMemoryError> {
+    list(system, &format!("{MOUNT}/{group}/cpuset.mems.effective"))
+}
+
+/// Memory policies that undoing the write rewrites, in words; looked at before it.
+pub(crate) fn rebound_by_undo(system: &dyn System, intent: &Intent) -> Option<String> {
+    let Setting::CpusetMemory { group } = &intent.setting else {
+        return None;
+    };
+    let allowed = list(system, &format!("{}/cpuset.mems.effective", above(group))).ok()?;
+    let old = NodeSet::parse_list(intent.old.trim()).ok()?;
+    let nodes = match old.intersection(&allowed) {
+        none if none.is_empty() => allowed,
+        nodes => nodes,
+    };
+    match policies::rebound(system, false, group, &nodes) {
+        Ok(rebound) => {
+            let policies = policies::described(rebound.iter().filter(|it| it.is_changed), true)?;
+            Some(format!(
+                "the kernel rewrote memory policies with the list, {policies}: start these tasks again where that is not the \
+                 policy that they had"
+            ))
+        }
+        Err(error) => Some(format!(
+            "whether memory policies changed is unknown: {error}"
+        )),
+    }
+}
+
+/// What undoing the write has not undone: the memory that moved to the nodes that were found, and policies.
+pub(crate) fn what_stays(
+    system: &dyn System,
+    intent: &Intent,
+    found: &str,
+    written: &str,
+    rebound: Option<String>,
+) -> Option<String> {
+    let Setting::CpusetMemory { group } = &intent.setting else {
+        return None;
+    };
+    let mut notes = Vec::new();
+    if !intent.setting.same(written, &intent.old) {
+        notes.push(
+            "it was not set, and cannot be so again while the group has tasks: all possible nodes are the same to them"
+                .to_owned(),
+        );
+    }
+    let had = NodeSet::parse_list(found.trim()).unwrap_or_default();
+    let stay = effective(system, group).map_or(had.clone(), |now| had.intersection(&now));
+    if !stay.is_empty() {
+        notes.push(format!(
+            "memory that moved to nodes {stay} stays there: move it with --memory /{group}"
+        ));
+    }
+    notes.extend(rebound);
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+/// The directory of the group above.
+fn above(group: &str) -> String {
+    match group.rsplit_once('/') {
+        Some((above, _)) => format!("{MOUNT}/{above}"),
+        None => MOUNT.to_owned(),
+    }
+}
+
+fn list(system: &dyn System, file: &str) -> Result<NodeSet, CpusetMemoryError> {
+    node_list(system, file).map_err(|reason| CpusetMemoryError::Read {
+        file: file.to_owned(),
+        reason,
+    })
+}
+
+fn unread(file: String, error: &io::Error) -> CpusetMemoryError {
+    let reason = error_text(error);
+    CpusetMemoryError::Read { file, reason }
+}

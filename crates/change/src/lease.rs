@@ -1,0 +1,531 @@
+//! Temporary changes that belong to a living process: undone when it ends, however it ends.
+//!
+//! ```text
+//!  owner ── flock ──► lease-4711-0.journal     old values, on disk before anything is written over them
+//!    │                      ▲      ▲
+//!    │ pipe                 │      └── recover(): the next nearfar finds a journal without an owner, and undoes it
+//!    └──────► guard ────────┘          a child that waits for the end of the pipe, and undoes it at once
+//! ```
+//!
+//! The kernel lets go of the lock and closes the pipe whatever the owner died of, so no number of a process is ever
+//! trusted. The records are lines as in the journal of a run (see [`crate`]): CRC-32, space, JSON. Undoing touches only
+//! what still is as the owner left it, so it can be done twice, by two, or be killed and begun again.
+//!
+//! A file belongs to one lease at a time: a second one is refused and told who holds it.
+//!
+//! What is **not** defined here: leases of different users do not see each other, and neither user can undo the other's.
+
+mod descendants;
+mod error;
+mod files;
+mod guard;
+mod masks;
+mod presence;
+mod record;
+mod recover;
+mod resource;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearfar_proc::{TaskId, affinity, error_text};
+use rustix::fs::{Access, FlockOperation, flock};
+use serde::Serialize;
+
+pub use descendants::whole_sessions;
+pub use error::LeaseError;
+pub use guard::{GUARD, guard, guard_with};
+pub use masks::{Masks, Member};
+pub use presence::{Measuring, Presence};
+pub use resource::Process;
+
+use crate::lock::Lock;
+use crate::state::{Location, STATE_DIR, StateDir};
+use crate::system::{Rooted, System};
+use files::Held;
+use guard::Guard;
+use nearfar_proc::cpuset::Cpusets;
+use record::{Contents, Header, Record};
+use resource::Resource;
+
+/// Others hold the directory's lock while they set or undo a few files.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A directory of leases.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Leases {
+    directory: PathBuf,
+}
+
+/// Changes that are undone when this is released or dropped, or its process dies.
+pub struct Lease {
+    state: StateDir,
+    leases: Leases,
+    header: Header,
+    name: String,
+    journal: record::Journal,
+    files: Vec<Held>,
+    masks: Vec<Masks>,
+    resources: Vec<Resource>,
+    /// How many resources the journal names that are removed.
+    removed: usize,
+    /// Whether the journal's name is on disk.
+    named: bool,
+    released: bool,
+    guard: Option<Arc<Guard>>,
+    system: Arc<dyn System + Send + Sync>,
+}
+
+/// What was undone of a lease.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Recovered {
+    /// What the lease was for, in its owner's words.
+    pub what: String,
+    /// The owner's number.
+    pub pid: u32,
+    /// Each file, and each group of threads.
+    pub undone: Vec<Undone>,
+}
+
+/// What became of one change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Undone {
+    /// The file's path, or which threads.
+    pub subject: String,
+    /// What became of it.
+    pub status: UndoStatus,
+}
+
+/// What undoing came to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UndoStatus {
+    /// It is as it was before.
+    PutBack,
+    /// It was as before already: the change was never made, or was undone earlier.
+    AsBefore,
+    /// There is no such file, thread or resource any more.
+    Gone,
+    /// A resource that the lease made was removed.
+    Removed,
+    /// Another program has changed it since; it was left alone.
+    NotOurs {
+        /// What it says now.
+        now: String,
+    },
+    /// It could not be put back; the lease stays, and the next nearfar tries again.
+    Failed { reason: String },
+}
+
+/// Undoes the leases of this user whose owners are dead. Cheap where there are none: one directory is read.
+///
+/// # Errors
+/// When the directory cannot be read, or others can write to it. A damaged journal is an error too, after all others were
+/// undone.
+pub fn recover() -> Result<Vec<Recovered>, LeaseError> {
+    Leases::of_user()?.recover()
+}
+
+impl Leases {
+    /// The leases of this user: /var/lib/nearfar/leases for root, $XDG_STATE_HOME/nearfar/leases or
+    /// ~/.local/state/nearfar/leases for others (XDG Base Directory Specification).
+    ///
+    /// # Errors
+    /// When there is neither XDG_STATE_HOME nor a directory HOME that this user may enter: services often have none, or root's.
+    pub fn of_user() -> Result<Self, LeaseError> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(Self::at(Path::new(STATE_DIR).join("leases")));
+        }
+        let absolute = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
+        let enter = |home: &PathBuf| rustix::fs::access(home.join("."), Access::EXEC_OK).is_ok();
+        let home = || {
+            absolute("HOME")
+                .filter(enter)
+                .map(|home| home.join(".local/state"))
+        };
+        let base = absolute("XDG_STATE_HOME")
+            .or_else(home)
+            .ok_or(LeaseError::NoHome)?;
+        Ok(Self::at(base.join("nearfar/leases")))
+    }
+
+    /// The leases in this directory.
+    pub fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    fn location(&self) -> Location {
+        Location::Directory(self.directory.clone())
+    }
+
+    /// Begins a lease, and its guard where [`guard_with`] was called before. `what` is for those who read about it later.
+    ///
+    /// # Errors
+    /// When the directory cannot be used.
+    pub fn take(&self, what: &str) -> Result<Lease, LeaseError> {
+        self.take_with(what, Arc::new(live()?))
+    }
+
+    /// [`Leases::take`] on a system of the caller's.
+    ///
+    /// # Errors
+    /// As [`Leases::take`].
+    pub fn take_with(
+        &self,
+        what: &str,
+        system: Arc<dyn System + Send + Sync>,
+    ) -> Result<Lease, LeaseError> {
+        let state = StateDir::make(&self.location())?;
+        let guard = Guard::of_this_process(&self.directory);
+        let header = Header::new(what);
+        let lock = Lock::take(&state, Some(LOCK_TIMEOUT), None)?;
+        let (name, journal) = record::Journal::begin(&state, &*system, &header)?;
+        drop(lock);
+        tracing::debug!(path = %self.directory.join(&name).display(), what, "lease begun");
+        let leases = self.clone();
+        let (files, masks) = (Vec::new(), Vec::new());
+        Ok(Lease {
+            state,
+            leases,
+            header,
+            name,
+            journal,
+            files,
+            masks,
+            resources: Vec::new(),
+            removed: 0,
+            named: false,
+            released: false,
+            guard,
+            system,
+        })
+    }
+
+    /// As [`recover()`], of this directory.
+    ///
+    /// # Errors
+    /// As [`recover()`].
+    pub fn recover(&self) -> Result<Vec<Recovered>, LeaseError> {
+        self.recover_with(&live()?)
+    }
+
+    /// [`Leases::recover`] on a system of the caller's.
+    ///
+    /// # Errors
+    /// As [`recover()`].
+    pub fn recover_with(&self, system: &dyn System) -> Result<Vec<Recovered>, LeaseError> {
+        recover::recover(&self.location(), system)
+    }
+}
+
+impl Lease {
+    /// Begins a lease in the directory of this user.
+    ///
+    /// # Errors
+    /// As [`Leases::take`].
+    pub fn take(what: &str) -> Result<Self, LeaseError> {
+        Leases::of_user()?.take(what)
+    }
+
+    /// Whether a guard stands by that undoes this lease as soon as its owner dies; without one the next nearfar does.
+    pub fn is_guarded(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// When it began, in clock ticks since boot as in [`TaskId`].
+    pub fn since(&self) -> u64 {
+        self.header.since
+    }
+
+    /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that
+    /// `lease/files.rs` lists (and, for tests, files in the directory of the journals): text, written with one write. Where the kernel
+    /// shows a choice (`always [madvise] never`) the chosen word is the content.
+    ///
+    /// # Errors
+    /// When it is none of these files, when another lease holds it, when it cannot be read or written, or reads back as
+    /// something else. It is as before then, or undone with the lease.
+    pub fn set_file(&mut self, path: &Path, value: &[u8]) -> Result<(), LeaseError> {
+        let (path, new) = files::checked(path, value, &self.leases.directory)?;
+        let known = self.files.iter().position(|held| held.path == path);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
+                recover::no_other_holds(&self.state, &*self.system, &self.name, &path)?;
+                let held = Held::before(&*self.system, path)?;
+                // On disk with the record of the first write, which follows before that write.
+                self.note(held.record(), false)?;
+                // From here on others find the file in this journal.
+                drop(lock);
+                self.files.push(held);
+                self.files.len() - 1
+            }
+        };
+        let held = &self.files[index];
+        if !held.is_ours(&*self.system, &new) {
+            self.note(
+                Record::New {
+                    path: held.path.clone(),
+                    new: new.clone(),
+                },
+                true,
+            )?;
+        }
+        let held = &mut self.files[index];
+        held.ours.insert(new.clone());
+        let now = held.write(&*self.system, &new)?;
+        if held.is_ours(&*self.system, &now) {
+            return Ok(());
+        }
+        let error = LeaseError::ReadBack {
+            path: held.path.clone(),
+            wrote: new,
+            reads: now,
+        };
+        // What it says now is by our doing as well.
+        if let LeaseError::ReadBack { path, reads, .. } = &error {
+            self.note(
+                Record::New {
+                    path: path.clone(),
+                    new: reads.clone(),
+                },
+                true,
+            )?;
+            self.files[index].ours.insert(reads.clone());
+        }
+        Err(error)
+    }
+
+    /// Notes the masks of threads, before they are set: from now on undoing gives `own` back to each of these threads, to
+    /// the threads and processes that they make, wherever they still have `narrow`. Nothing is set by this.
+    ///
+    /// Written, not forced to disk: threads do not outlive the page cache.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn hold_masks(&mut self, masks: Masks) -> Result<(), LeaseError> {
+        self.note(Record::Masks(masks.clone()), false)?;
+        self.remember(masks);
+        Ok(())
+    }
+
+    /// Notes that a thread has this mask by its program's choice: undoing gives nothing back to it, nor to what it makes. Holds
+    /// for this lease also where that cannot be written.
+    ///
+    /// # Errors
+    /// When the journal cannot be written: [`recover()`] will not know.
+    pub fn note_choice(
+        &mut self,
+        mask: nearfar_machine::CpuSet,
+        member: Member,
+    ) -> Result<(), LeaseError> {
+        let masks = Masks::new(mask.clone(), mask, vec![member]);
+        let noted = self.note(Record::Masks(masks.clone()), false);
+        self.remember(masks);
+        noted
+    }
+
+    fn remember(&mut self, masks: Masks) {
+        match self.masks.last_mut().filter(|last| {
+            (&last.own, &last.narrow, last.unconfined)
+                == (&masks.own, &masks.narrow, masks.unconfined)
+        }) {
+            Some(last) => last.members.extend(masks.members),
+            None => self.masks.push(masks),
+        }
+    }
+
+    /// Who else has confined this thread: the number of a living process, and its words about why. None where that cannot
+    /// be read.
+    pub fn confined_by(&self, task: TaskId, process: i32) -> Option<(u32, String)> {
+        let header = recover::confined_by(&self.state, &self.name, task, process)
+            .ok()
+            .flatten()?;
+        Some((header.pid, header.what))
+    }
+
+    /// Puts these in place of all masks noted so far: for an owner that knows which threads have ended.
+    ///
+    /// # Errors
+    /// When the journal cannot be written; the old one then goes on to count.
+    pub fn rewrite_masks(&mut self, masks: Vec<Masks>) -> Result<(), LeaseError> {
+        let old = std::mem::replace(&mut self.masks, masks);
+        self.rewrite().inspect_err(|_| self.masks = old)
+    }
+
+    /// Writes a new journal of what there is now, in place of the old one.
+    fn rewrite(&mut self) -> Result<(), LeaseError> {
+        let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
+        let (name, journal) = record::Journal::begin(&self.state, &*self.system, &self.header)?;
+        let (old_name, old_journal) = (
+            std::mem::replace(&mut self.name, name),
+            std::mem::replace(&mut self.journal, journal),
+        );
+        self.named = false;
+        if let Err(error) = self.note_all() {
+            let _ = self.state.remove_file(&self.name);
+            (self.name, self.journal) = (old_name, old_journal);
+            return Err(error);
+        }
+        self.removed = 0;
+        // A kill between the two leaves two journals of one lease, and undoing twice does no harm.
+        let removed = self.state.remove_file(&old_name);
+        drop(lock);
+        removed.map_err(|error| self.journal_failed(&error))
+    }
+
+    /// Confines one thread to these CPUs and reads back.
+    ///
+    /// # Errors
+    /// When the thread is gone or another one has its number, when the journal cannot be written, when the kernel refuses.
+    pub fn set_affinity(
+        &mut self,
+        task: TaskId,
+        cpus: &nearfar_machine::CpuSet,
+    ) -> Result<(), LeaseError> {
+        let failed = |error: io::Error| LeaseError::Affinity {
+            tid: task.tid,
+            reason: error_text(&error),
+        };
+        let mut member = Member::find(task.tid).map_err(failed)?;
+        if member.task != task {
+            return Err(LeaseError::Affinity {
+                tid: task.tid,
+                reason: "it has ended".to_owned(),
+            });
+        }
+        member.whole_session =
+            whole_sessions(&BTreeSet::from([member.process])).contains(&member.session);
+        let own = affinity::get(task.tid).map_err(failed)?;
+        let mut cpusets = Cpusets::of_this_system();
+        let masks = match cpusets.asked_for_none(task.tid, &own) {
+            true => Masks::unconfined(&cpusets, cpus.clone(), vec![member]),
+            false => Masks::new(own, cpus.clone(), vec![member]),
+        };
+        self.hold_masks(masks)?;
+        affinity::set(task.tid, cpus).map_err(failed)?;
+        let now = affinity::get(task.tid).map_err(failed)?;
+        match now == *cpus {
+            true => Ok(()),
+            false => Err(failed(io::Error::other(format!(
+                "confined to {cpus} it says {now}"
+            )))),
+        }
+    }
+
+    /// Undoes everything, newest first, and ends the lease. Says what became of each change.
+    ///
+    /// # Errors
+    /// When something could not be put back; the journal then stays for [`recover()`].
+    pub fn release(mut self) -> Result<Recovered, LeaseError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<Recovered, LeaseError> {
+        self.released = true;
+        let contents = Contents {
+            header: Some(self.header.clone()),
+            files: (&self.files).into(),
+            masks: (&self.masks).into(),
+            resources: (&self.resources).into(),
+        };
+        let recovered = contents.undo(&*self.system);
+        if let Some(failed) = recovered.failed() {
+            return Err(failed);
+        }
+        self.state
+            .remove_file(&self.name)
+            .map_err(|error| self.journal_failed(&error))?;
+        Ok(recovered)
+    }
+
+    fn note(&mut self, record: Record, durable: bool) -> Result<(), LeaseError> {
+        let noted = self
+            .journal
+            .append(&*self.system, record)
+            .and_then(|()| if durable { self.sync() } else { Ok(()) });
+        noted.map_err(|error| self.journal_failed(&error))
+    }
+
+    /// Returns when the journal is on disk, with its name.
+    fn sync(&mut self) -> io::Result<()> {
+        self.journal.sync(&*self.system)?;
+        if !self.named {
+            self.state.sync()?;
+            self.named = true;
+        }
+        Ok(())
+    }
+
+    fn note_all(&mut self) -> Result<(), LeaseError> {
+        for held in self.files.clone() {
+            self.note(held.record(), false)?;
+            for new in held.ours {
+                self.note(
+                    Record::New {
+                        path: held.path.clone(),
+                        new,
+                    },
+                    false,
+                )?;
+            }
+        }
+        for resource in self.resources.clone() {
+            self.note(Record::Resource(resource), false)?;
+        }
+        self.masks
+            .clone()
+            .into_iter()
+            .try_for_each(|masks| self.note(Record::Masks(masks), false))?;
+        self.sync().map_err(|error| self.journal_failed(&error))
+    }
+
+    fn journal_failed(&self, error: &io::Error) -> LeaseError {
+        let file = self.leases.directory.join(&self.name);
+        LeaseError::Journal {
+            file,
+            reason: error_text(error),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.released {
+            let _ = self.end();
+        }
+    }
+}
+
+impl Recovered {
+    fn failed(&self) -> Option<LeaseError> {
+        self.undone.iter().find_map(|undone| match &undone.status {
+            UndoStatus::Failed { reason } => Some(LeaseError::Undo {
+                subject: undone.subject.clone(),
+                reason: reason.clone(),
+            }),
+            _ => None,
+        })
+    }
+}
+
+fn live() -> Result<Rooted, LeaseError> {
+    Rooted::live().map_err(LeaseError::Root)
+}
+
+/// Takes the lock of a journal if its owner is dead, or is this process and has not taken it yet.
+fn claim(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}

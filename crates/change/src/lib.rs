@@ -1,0 +1,70 @@
+//! Carries a plan out and undoes it. Knows how a typed change becomes a write to one file, and how to leave the system
+//! as it was; does not choose what to change.
+//!
+//! ```text
+//!  Plan ─► check ─► lock ─► for each change:
+//!                             read ─► as planned? ─► journal: intent (durable) ─► write ─► read back ─► journal: done
+//!                                                                                   │
+//!                             journal ◄─ failed, or the next nearest CPU ◄──────────┘ refused
+//!
+//!  rollback ─► lock ─► journal read back ─► newest write first: ours? ─► journal: undoing ─► old bytes ─► undone
+//! ```
+//!
+//! Memory of a process is moved in batches (`task_memory`); where its pages were is recorded before each.
+//!
+//! Two rules hold everything together. No write happens before the bytes it replaces are on disk, so a kill at any
+//! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,
+//! so undoing never overwrites another program's decision.
+//!
+//! What is **not** defined here: two change sets against one system with different state directories do not see each other's
+//! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.
+
+mod apply;
+mod change_set_files;
+mod change_set_id;
+mod check;
+mod cpuset;
+mod cpuset_memory;
+mod error;
+pub mod export;
+mod history;
+mod journal;
+mod label_lock;
+pub mod lease;
+mod line_file;
+pub mod lines;
+mod lock;
+mod outcome;
+mod owner;
+mod rebind;
+mod rollback;
+mod setting;
+mod state;
+pub mod system;
+mod target;
+mod task_memory;
+pub mod trusted;
+mod undo;
+
+pub use apply::{ApplyOptions, apply, apply_with, check_plan};
+pub use change_set_id::ChangeSetId;
+pub use check::{PlanError, check};
+pub use cpuset_memory::{
+    CpusetMemoryError, CpusetMemoryRequest, check_cpusets, planned_cpuset_memory,
+};
+pub use error::ApplyError;
+pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
+pub use label_lock::LabelLock;
+pub use lock::Lock;
+pub use outcome::{
+    Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
+    RollbackOutcome, Tried, UndoResult,
+};
+pub use rollback::{RollbackOptions, Selection, rollback, rollback_with};
+pub use setting::{Setting, is_interface_name, wanted};
+pub use state::{StateDir, StateError};
+pub use target::Target;
+pub use task_memory::{
+    GroupMoveRequest, MoveProgress, MoveRequest, MoveRequestError, ProgressSink, check_processes,
+    planned_group_move, planned_move, read_record,
+};

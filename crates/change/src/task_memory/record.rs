@@ -1,0 +1,325 @@
+//! Where the pages of a process were: recorded before they are moved, next to the journal of the change set.
+//!
+//! `change-7-0.pages` is of write 0 of change set 7. Its lines are those of a journal ([`crate::lines`]): the
+//! process, then for each batch the runs of neighbouring pages on one node, and which of them stayed there. A run is
+//! the pages between it and the run before, its own pages, and their node:
+//!
+//! ```text
+//! 0a1b2c3d {"n":0,"at_s":1763690000,"begin":{"record_format":1,"pid":4711,"start_ticks":815,…,"to":1,"shared":false}}
+//! 55667788 {"n":1,"at_s":1763690000,"before":{"page_bytes":4096,"runs":[[34183512064,512,0]]}}
+//! 99aabbcc {"n":2,"at_s":1763690000,"stayed":{"page_bytes":4096,"runs":[[34183512070,1,0]]}}
+//! ```
+
+use std::collections::BTreeSet;
+use std::io::{self, Read as _};
+
+use crate::lines::{self, BadLine};
+use crate::state::StateDir;
+use nearfar_machine::{MAX_NUMBER, NodeId};
+use nearfar_proc::pagemap::PageEntry;
+use nearfar_proc::resident::Page;
+use nearfar_proc::stat::Image;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::pages::Namespaces;
+use crate::change_set_id::ChangeSetId;
+use crate::line_file::LineFile;
+use crate::system::System;
+
+const RECORD_FORMAT: u32 = 1;
+/// Of one file: 200 GiB of memory that alternates between nodes page by page, and many times that otherwise.
+const MAX_RECORD_BYTES: u64 = 1 << 30;
+/// Of one batch: several times what the mover takes at once.
+const MAX_BATCH_PAGES: u64 = 1 << 17;
+
+/// Whose pages a file is about, and where they went.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RecordHeader {
+    pub(crate) record_format: u32,
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) image: Image,
+    /// `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) namespaces: Option<Namespaces>,
+    pub(crate) to: NodeId,
+    pub(crate) shared: bool,
+}
+
+impl RecordHeader {
+    pub(crate) fn new(pid: i32, start_ticks: u64, image: Image, to: NodeId, shared: bool) -> Self {
+        Self {
+            record_format: RECORD_FORMAT,
+            pid,
+            start_ticks,
+            image,
+            namespaces: Some(Namespaces::own()),
+            to,
+            shared,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Entry {
+    /// The first line.
+    Begin(RecordHeader),
+    /// These pages are about to be moved.
+    Before(Runs),
+    /// These of them were not.
+    Stayed(Runs),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Runs {
+    page_bytes: u64,
+    runs: Vec<Run>,
+    /// The same pages of files and shared memory alone; `None` where unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    files: Option<Vec<Run>>,
+}
+
+/// Pages skipped, pages, their node.
+type Run = (u64, u64, NodeId);
+
+impl Runs {
+    /// Of pages in ascending order.
+    fn of(pages: &[Page], page_bytes: u64) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut end = 0;
+        for page in pages {
+            let number = page.address / page_bytes;
+            match runs.last_mut() {
+                Some((_, count, node)) if number == end && *node == page.node => *count += 1,
+                _ => runs.push((number.saturating_sub(end), 1, page.node)),
+            }
+            end = number + 1;
+        }
+        Self {
+            page_bytes,
+            runs,
+            files: None,
+        }
+    }
+
+    /// With what is known of them.
+    fn with_kinds(pages: &[Page], kinds: Option<&[bool]>, page_bytes: u64) -> Self {
+        let files = kinds.map(|is_of_file| {
+            let pages = pages.iter().zip(is_of_file);
+            let files = pages.filter_map(|(page, is_of_file)| is_of_file.then_some(*page));
+            Self::of(&files.collect::<Vec<_>>(), page_bytes).runs
+        });
+        Self {
+            files,
+            ..Self::of(pages, page_bytes)
+        }
+    }
+
+    fn batch(&self) -> Result<Batch, RecordError> {
+        let files = self.files.as_ref().map(|files| {
+            let files = self.pages_of(files)?;
+            Ok(files.into_iter().map(|page| page.address).collect())
+        });
+        Ok(Batch {
+            page_bytes: self.page_bytes,
+            pages: self.pages()?,
+            files: files.transpose()?,
+        })
+    }
+
+    fn pages(&self) -> Result<Vec<Page>, RecordError> {
+        self.pages_of(&self.runs)
+    }
+
+    fn pages_of(&self, runs: &[Run]) -> Result<Vec<Page>, RecordError> {
+        if !self.page_bytes.is_power_of_two() {
+            return Err(RecordError::PageSize(self.page_bytes));
+        }
+        let mut pages = Vec::new();
+        let mut next = 0u64;
+        for &(gap, count, node) in runs {
+            let first = next.checked_add(gap).ok_or(RecordError::Address)?;
+            next = first.checked_add(count).ok_or(RecordError::Address)?;
+            if count > MAX_BATCH_PAGES - pages.len() as u64 {
+                return Err(RecordError::TooManyPages);
+            }
+            if node.0 > MAX_NUMBER {
+                return Err(RecordError::Node(node));
+            }
+            next.checked_mul(self.page_bytes)
+                .ok_or(RecordError::Address)?;
+            pages.extend((first..next).map(|number| Page {
+                address: number * self.page_bytes,
+                node,
+            }));
+        }
+        Ok(pages)
+    }
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error(
+        "record format {0}, this version knows {RECORD_FORMAT}: roll back with the version that wrote it"
+    )]
+    Format(u32),
+    #[error("the line that names the process is missing")]
+    NoHeader,
+    #[error("a second record begins")]
+    SecondHeader,
+    #[error("pages of {0} bytes")]
+    PageSize(u64),
+    #[error("a run of pages has no addresses")]
+    Address,
+    #[error("a batch has more than {MAX_BATCH_PAGES} pages")]
+    TooManyPages,
+    #[error("node {0} is above {MAX_NUMBER}")]
+    Node(NodeId),
+    #[error("pages stayed that were not to be moved")]
+    NoBatch,
+}
+
+/// The record of a move that is under way.
+pub(crate) struct RecordFile {
+    lines: LineFile,
+}
+
+/// The name of the record of a write.
+pub(crate) fn file_of(run: ChangeSetId, write: u64) -> String {
+    format!("change-{run}-{write}.pages")
+}
+
+impl RecordFile {
+    /// Begins the record; on disk, with its name, when this returns. Leaves nothing behind on failure.
+    pub(crate) fn begin(
+        state: &StateDir,
+        system: &dyn System,
+        name: &str,
+        header: RecordHeader,
+    ) -> io::Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
+        // Not readable for others: the addresses of a process are secret (address space layout randomization).
+        let mut record = Self {
+            lines: LineFile::new(state.open_file(name, flags)?),
+        };
+        let begun = record
+            .lines
+            .append(system, Entry::Begin(header))
+            .and_then(|()| state.sync());
+        match begun {
+            Ok(()) => Ok(record),
+            Err(error) => {
+                let _ = state.remove_file(name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where pages are that are about to be moved, and whether each is of a file, if that is known.
+    pub(crate) fn before(
+        &mut self,
+        system: &dyn System,
+        pages: &[Page],
+        kinds: Option<&[bool]>,
+        page_bytes: u64,
+    ) -> io::Result<()> {
+        if self.lines.length() > MAX_RECORD_BYTES / 2 {
+            return Err(io::Error::other("the record may not become larger"));
+        }
+        let runs = Runs::with_kinds(pages, kinds, page_bytes);
+        self.lines.append_cached(system, Entry::Before(runs))
+    }
+
+    /// Which of the last ones were not moved.
+    pub(crate) fn stayed(
+        &mut self,
+        system: &dyn System,
+        pages: &[Page],
+        page_bytes: u64,
+    ) -> io::Result<()> {
+        let runs = Runs::of(pages, page_bytes);
+        self.lines.append_cached(system, Entry::Stayed(runs))
+    }
+
+    /// Returns when all of it is on disk: once at the end of a move. The record guards against a kill of apply, which the
+    /// page cache survives. After a power failure there is no process whose pages could be moved back.
+    pub(crate) fn sync(&self, system: &dyn System) -> io::Result<()> {
+        self.lines.sync(system)
+    }
+}
+
+/// Pages that were moved, with the node that each came from. Of the last batch, where a kill came before the answer, they
+/// may not have been.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Batch {
+    pub(crate) page_bytes: u64,
+    pub(crate) pages: Vec<Page>,
+    /// Those of files and shared memory; `None` where unknown.
+    pub(crate) files: Option<BTreeSet<u64>>,
+}
+
+impl Batch {
+    /// Whether a page is still what it was: of a file or not. Another one at its address may be a page of other processes.
+    pub(crate) fn has_kind(&self, page: &Page, now: Option<PageEntry>) -> bool {
+        let then = self.files.as_ref().map(|it| it.contains(&page.address));
+        let now = now.filter(|now| now.is_present());
+        now.is_none_or(|now| then.is_none_or(|then| then == now.is_of_file()))
+    }
+}
+
+/// The bytes of a record.
+pub(crate) fn load(state: &StateDir, name: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = state.open_file(name, OFlags::RDONLY)?;
+    file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_RECORD_BYTES {
+        return Err(io::Error::other("it has more than 1 GiB"));
+    }
+    Ok(bytes)
+}
+
+/// Hands each batch to `take`. Any bytes may come; `None` where the crash was during the very first line: nothing was
+/// moved then.
+pub(crate) fn read(
+    bytes: &[u8],
+    take: &mut dyn FnMut(Batch),
+) -> Result<Option<RecordHeader>, BadLine> {
+    let mut header = None;
+    let mut batch: Option<Batch> = None;
+    lines::read(bytes, &mut |line: lines::Line<Entry>| {
+        match (line.record, &header) {
+            (Entry::Begin(begin), None) if begin.record_format == RECORD_FORMAT => {
+                header = Some(begin);
+            }
+            (Entry::Begin(begin), None) => return Err(RecordError::Format(begin.record_format)),
+            (Entry::Begin(_), Some(_)) => return Err(RecordError::SecondHeader),
+            (_, None) => return Err(RecordError::NoHeader),
+            (Entry::Before(runs), Some(_)) => {
+                batch
+                    .replace(runs.batch()?)
+                    .into_iter()
+                    .for_each(&mut *take);
+            }
+            (Entry::Stayed(runs), Some(_)) => {
+                let stayed: BTreeSet<u64> = runs.pages()?.iter().map(|page| page.address).collect();
+                let batch = batch.as_mut().ok_or(RecordError::NoBatch)?;
+                batch.pages.retain(|page| !stayed.contains(&page.address));
+            }
+        }
+        Ok(())
+    })?;
+    batch.into_iter().for_each(take);
+    Ok(header)
+}
+
+/// For the fuzzer: reads a record of any bytes.
+#[doc(hidden)]
+pub fn read_any(bytes: &[u8]) {
+    let _ = read(bytes, &mut |_| {});
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,360 @@
+//! Pages are moved and put back, whatever becomes of them and of the disk meanwhile.
+
+mod fake;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use crate::state::{Location, StateDir};
+use nearfar_machine::NodeId;
+use nearfar_proc::resident::Next;
+use proptest::prelude::*;
+
+use super::super::mover::{Mover, RateLimit, State, StopReason};
+use super::super::pages::ProcessChanged;
+use super::super::record::tests::header;
+use super::super::record::{self, RecordFile};
+use super::super::{MoveRequest, ProgressSink};
+use fake::{EndsWhenRecorded, Fake, FakePages, HidesAfterMove, Kind, PAGE, TO};
+
+use super::{Interrupted, put_back};
+use crate::outcome::{RestoredMemory, UndoResult};
+use crate::system::{Rooted, System};
+
+/// A disk that is full after so many bytes.
+struct Disk {
+    system: Rooted,
+    room: Cell<usize>,
+}
+
+impl System for Disk {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.system.read(path)
+    }
+
+    fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
+        self.system.write(path, content)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.system.list(path)
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        self.system.link(path)
+    }
+
+    fn append(&self, mut file: &File, line: &[u8]) -> io::Result<()> {
+        let room = self.room.get();
+        file.write_all(&line[..line.len().min(room)])?;
+        if line.len() > room {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.room.set(room - line.len());
+        Ok(())
+    }
+}
+
+/// A state directory, and a disk.
+struct Bench {
+    _folder: tempfile::TempDir,
+    state: StateDir,
+    disk: Disk,
+}
+
+const NAME: &str = "change-1-0.pages";
+
+impl Bench {
+    fn new(room: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::make(&Location::Directory(folder.path().join("state"))).unwrap();
+        let disk = Disk {
+            system: Rooted::live().unwrap(),
+            room: Cell::new(room),
+        };
+        Self {
+            _folder: folder,
+            state,
+            disk,
+        }
+    }
+
+    /// Moves all to [`TO`]; cancelled after so many looks.
+    fn move_all(
+        &self,
+        fake: &impl FakePages,
+        cancel_after: u64,
+        huge_page_bytes: u64,
+    ) -> io::Result<State> {
+        let request = MoveRequest {
+            pid: 4711,
+            from: "0,2".parse().unwrap(),
+            to: TO,
+            shared: false,
+        };
+        let looks = Cell::new(0);
+        let mut record = RecordFile::begin(&self.state, &self.disk, NAME, header())?;
+        let mut mover = Mover {
+            pages: fake,
+            request: &request,
+            system: &self.disk,
+            record: &mut record,
+            rate: RateLimit::new(None),
+            is_cancelled: &|| {
+                looks.set(looks.get() + 1);
+                looks.get() > cancel_after
+            },
+            progress: &|_| {},
+            huge_page_bytes,
+            state: State::default(),
+        };
+        // As the walk gives them: in parts that have nothing to do with batches.
+        for part in fake.fake().on(&request.from).chunks(700) {
+            if mover.take(part, PAGE) == Next::Stop {
+                break;
+            }
+        }
+        mover.flush();
+        Ok(mover.state)
+    }
+
+    fn undo(&self, fake: &Fake) -> RestoredMemory {
+        let bytes = record::load(&self.state, NAME).unwrap();
+        put_back(fake, TO, &bytes).ok().unwrap()
+    }
+}
+
+fn pages(count: u64, of: impl Fn(u64) -> (u32, Kind)) -> BTreeMap<u64, (NodeId, Kind)> {
+    let page = |number| {
+        let (node, kind) = of(number);
+        (number, (NodeId(node), kind))
+    };
+    (0..count).map(page).collect()
+}
+
+#[test]
+fn every_outcome_is_counted_and_every_page_goes_back() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(2000, |number| match number {
+        0..=9 => (0, Kind::Shared),
+        10..=19 => (2, Kind::Pinned),
+        20..=29 => (0, Kind::InHugePage),
+        1990.. => (1, Kind::Own),
+        _ => (number as u32 % 2 * 2, Kind::Own),
+    }));
+    let before = fake.nodes();
+    let state = bench.move_all(&fake, u64::MAX, 2 << 20).unwrap();
+    assert!(state.end.is_none() && !state.is_unsettled);
+    let moved = state.moved;
+    assert_eq!(moved.moved_bytes, 1970 * PAGE);
+    assert_eq!(moved.not_moved.shared_bytes, 10 * PAGE);
+    assert_eq!(moved.not_moved.busy_bytes, 10 * PAGE);
+    assert_eq!(state.moved_from.values().sum::<u64>(), 1970 * PAGE);
+
+    // One was unmapped, one moved on, and one that stayed was moved to the target by another program.
+    fake.pages.borrow_mut().remove(&100);
+    fake.pages.borrow_mut().insert(101, (NodeId(3), Kind::Own));
+    fake.pages.borrow_mut().insert(0, (TO, Kind::Own));
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.back_bytes, 1968 * PAGE);
+    assert_eq!(restored.changed_bytes, 2 * PAGE);
+    assert_eq!(restored.not_moved.bytes(), 0);
+    let mut expected = before;
+    expected.remove(&100);
+    expected.extend([(101, NodeId(3)), (0, TO)]);
+    assert_eq!(fake.nodes(), expected);
+    // Repeated, there is nothing to move.
+    let again = bench.undo(&fake);
+    assert_eq!((again.back_bytes, again.already_bytes), (0, 1968 * PAGE));
+}
+
+#[test]
+fn a_full_target_ends_the_move_and_what_moved_goes_back() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
+    fake.room.set(1000);
+    let before = fake.nodes();
+    let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    assert!(
+        matches!(state.end, Some(StopReason::NoFreeMemory(TO))),
+        "{:?}",
+        state.end
+    );
+    assert_eq!(state.moved.moved_bytes, 1000 * PAGE);
+    assert!(state.moved.not_moved.no_room_bytes > 0);
+    assert_eq!(bench.undo(&fake).back_bytes, 1000 * PAGE);
+    assert_eq!(fake.nodes(), before);
+}
+
+#[test]
+fn a_huge_page_is_in_one_batch() {
+    let bench = Bench::new(usize::MAX);
+    // 300 small pages, then whole regions of 512.
+    let fake = Fake::new(pages(512 * 4, |_| (0, Kind::Own)));
+    fake.pages.borrow_mut().retain(|&page, _| page >= 212);
+    bench.move_all(&fake, u64::MAX, 2 << 20).unwrap();
+    let bytes = record::load(&bench.state, NAME).unwrap();
+    let mut first = Vec::new();
+    record::read(&bytes, &mut |batch| {
+        first.push(batch.pages[0].address / PAGE);
+    })
+    .unwrap();
+    // The small pages and the huge one behind them, then one each.
+    assert_eq!(first, [212, 1024, 1536]);
+}
+
+#[test]
+fn a_process_that_ends_is_not_the_kernels_refusal() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
+    fake.calls_left.set(2);
+    let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    assert!(matches!(
+        state.end,
+        Some(StopReason::Process(ProcessChanged::Ended(_)))
+    ));
+    let bytes = record::load(&bench.state, NAME).unwrap();
+    assert!(matches!(
+        put_back(&fake, TO, &bytes),
+        Err(Interrupted::Process(ProcessChanged::Ended(_)))
+    ));
+}
+
+#[test]
+fn hidden_pages_are_not_gone_and_go_back_when_they_show() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(1000, |_| (0, Kind::Own)));
+    let before = fake.nodes();
+    bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    for page in 100..300 {
+        fake.pages.borrow_mut().insert(page, (TO, Kind::Hidden));
+    }
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.not_moved.hidden_bytes, 200 * PAGE);
+    assert_eq!(
+        (restored.back_bytes, restored.changed_bytes),
+        (800 * PAGE, 0)
+    );
+    let result = UndoResult::PagesBack { memory: restored };
+    assert!(!result.is_settled(), "the record is still needed");
+    // The process uses them while rollback waits.
+    fake.hidden_looks.set(4);
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.not_moved.bytes(), 0);
+    assert_eq!(restored.back_bytes, 200 * PAGE);
+    assert_eq!(fake.nodes(), before);
+}
+
+#[test]
+fn a_page_that_hides_while_it_moves_stays_recorded() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(10, |_| (0, Kind::Hidden)));
+    let before = fake.nodes();
+    // Shown until the batch is recorded.
+    fake.hidden_looks.set(0);
+    let hide = HidesAfterMove(&fake);
+    bench.move_all(&hide, u64::MAX, PAGE).unwrap();
+    fake.hidden_looks.set(0);
+    assert_eq!(bench.undo(&fake).back_bytes, 10 * PAGE);
+    assert_eq!(fake.nodes(), before);
+}
+
+#[test]
+fn a_node_that_refuses_pages_does_not_keep_the_others() {
+    for (errno, what) in [(libc::EACCES, "cpuset"), (libc::ENODEV, "offline")] {
+        let bench = Bench::new(usize::MAX);
+        let fake = Fake::new(pages(2000, |number| (number as u32 % 2 * 2, Kind::Own)));
+        let before = fake.nodes();
+        bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+        fake.refused.set(Some((NodeId(0), errno)));
+        let restored = bench.undo(&fake);
+        assert_eq!(restored.back_bytes, 1000 * PAGE);
+        assert_eq!(restored.not_moved.bytes(), 1000 * PAGE);
+        assert!(restored.described().contains(what), "{restored:?}");
+        let abandoned = RestoredMemory {
+            abandoned: true,
+            ..restored
+        };
+        assert!(
+            UndoResult::PagesBack { memory: abandoned }.is_settled(),
+            "--force ends it"
+        );
+        fake.refused.set(None);
+        assert_eq!(bench.undo(&fake).back_bytes, 1000 * PAGE);
+        assert_eq!(fake.nodes(), before);
+    }
+}
+
+#[test]
+fn a_page_of_another_kind_at_the_address_is_not_moved() {
+    let bench = Bench::new(usize::MAX);
+    let kind = |number| if number < 50 { Kind::Own } else { Kind::OfFile };
+    let fake = Fake::new(pages(100, |number| (0, kind(number))));
+    bench.move_all(&fake, u64::MAX, PAGE).unwrap();
+    // A library is mapped where memory was, and memory where a file was.
+    fake.pages.borrow_mut().insert(7, (TO, Kind::OfFile));
+    fake.pages.borrow_mut().insert(70, (TO, Kind::Own));
+    let restored = bench.undo(&fake);
+    assert_eq!(restored.back_bytes, 98 * PAGE);
+    assert_eq!(restored.changed_bytes, 2 * PAGE);
+    let nodes = fake.nodes();
+    assert_eq!((nodes[&7], nodes[&70], nodes[&8]), (TO, TO, NodeId(0)));
+}
+
+#[test]
+fn the_process_is_checked_between_the_record_and_the_move() {
+    let bench = Bench::new(usize::MAX);
+    let fake = Fake::new(pages(100, |_| (0, Kind::Own)));
+    let before = fake.nodes();
+    let ends = EndsWhenRecorded(&fake);
+    let state = bench.move_all(&ends, u64::MAX, PAGE).unwrap();
+    assert!(matches!(state.end, Some(StopReason::Process(_))));
+    assert_eq!(fake.nodes(), before, "pages of a later process moved");
+}
+
+#[test]
+fn a_rate_delays_and_a_sink_is_called() {
+    let (rate, began) = (RateLimit::new(Some(1_000_000)), Instant::now());
+    let due = |began, bytes| rate.due(began, bytes);
+    assert_eq!((due(began, 500_000) - due(began, 0)).as_millis(), 500);
+    // After a pause it does not catch up.
+    let resumed = began + Duration::from_secs(60);
+    assert_eq!((due(resumed, 500_000) - resumed).as_millis(), 500);
+    let unlimited = RateLimit::new(None);
+    assert_eq!(unlimited.due(began, u64::MAX), unlimited.due(began, 0));
+    let sink = ProgressSink(std::sync::Arc::new(|_| {}));
+    assert_eq!(format!("{sink:?}"), "ProgressSink");
+}
+
+proptest! {
+    /// Wherever the move ends, and however full the disk is: nothing moved that is not recorded, and all of it goes back.
+    #[test]
+    fn from_any_point_all_goes_back(
+        kinds in prop::collection::vec((0u32..3, 0u8..8), 1..2500),
+        disk in 0usize..20_000,
+        cancel_after in 0u64..20,
+    ) {
+        let bench = Bench::new(disk);
+        let fake = Fake::new(pages(kinds.len() as u64, |number| {
+            let (node, kind) = kinds[number as usize];
+            (node, match kind {
+                0 => Kind::Shared,
+                1 => Kind::Pinned,
+                2 => Kind::InHugePage,
+                _ => Kind::Own,
+            })
+        }));
+        let before = fake.nodes();
+        match bench.move_all(&fake, cancel_after, 2 << 20) {
+            // Not even the record could be begun.
+            Err(_) => prop_assert_eq!(fake.nodes(), before),
+            Ok(_) => {
+                bench.undo(&fake);
+                prop_assert_eq!(fake.nodes(), before);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Putting one write back, whatever point it had come to. Serves rollback, and apply when it takes a change set back.
+//!
+//! ```text
+//!  the file now            then
+//!  the old bytes           nothing to do
+//!  what this change set wrote     old bytes written, read back
+//!  a mix of both           the same (a tree's file, killed between writing and shortening it)
+//!  anything else           another program changed it since: kept, unless forced
+//!  whatever it is, and a later change set wrote it and is in force: that one's, kept, unless forced
+//!  not there               went with its device: nothing to do
+//!
+//!  Where its number or name is another device's now, nothing is written whatever the file shows.
+//! ```
+
+use nearfar_proc::error_text;
+use std::io;
+
+use crate::state::StateDir;
+use nearfar_machine::PciAddress;
+use nearfar_placement::change::Owner;
+
+use crate::change_set_id::ChangeSetId;
+use crate::journal::{Contents, Intent, Journal, Progress, Record, Written};
+use crate::outcome::UndoResult;
+use crate::owner::{self, Mismatch};
+use crate::rebind::{bound_driver, may_rebind, nvme, rebind};
+use crate::rollback::writer;
+use crate::setting::{Setting, shows_another};
+use crate::system::{System, text};
+use crate::task_memory;
+use crate::{cpuset, cpuset_memory};
+
+/// How a write is put back.
+pub(crate) struct Undo<'a> {
+    pub(crate) system: &'a dyn System,
+    pub(crate) state: &'a StateDir,
+    pub(crate) journal: &'a mut Journal,
+    pub(crate) tree: bool,
+    pub(crate) force: bool,
+    /// The change sets after the one that is undone, newest first.
+    pub(crate) later: &'a [(ChangeSetId, Contents)],
+}
+
+impl Undo<'_> {
+    /// Puts a write back. Restoring has precedence over recording: with the old bytes back in place, a record that
+    /// could not be written costs nothing but a second look.
+    pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
+        let result = match written.intent.setting {
+            Setting::TaskMemory { pid } => self.put_pages_back(written, pid),
+            _ => self.restore(written),
+        };
+        let path = written.intent.setting.path();
+        match &result {
+            UndoResult::Restored { from, to, .. } => {
+                tracing::info!(path, old = from, new = to, "put back")
+            }
+            UndoResult::PagesBack { memory } => {
+                tracing::info!(path, back = memory.back_bytes, "pages put back");
+            }
+            UndoResult::Failed { error } => tracing::warn!(path, reason = error, "not put back"),
+            UndoResult::ChangedSince { now, .. } => {
+                tracing::warn!(
+                    path,
+                    old = now,
+                    reason = "it was changed by another since",
+                    "not put back"
+                );
+            }
+            _ => tracing::debug!(path, "nothing to put back"),
+        }
+        if result.is_settled() {
+            let gone = result.is_gone();
+            written.progress = Progress::settled(gone);
+            let recorded = self.journal.append(
+                self.system,
+                Record::Undone {
+                    write: written.intent.write,
+                    gone,
+                },
+            );
+            // Where the pages were is of no more use once the journal says so.
+            if let (Setting::TaskMemory { .. }, Ok(())) = (&written.intent.setting, recorded) {
+                let name = task_memory::file_of(self.journal.run, written.intent.write);
+                let _ = self.state.remove_file(&name);
+            }
+        }
+        result
+    }
+
+    /// Memory is not a file: each page goes to the node that the record of the move names.
+    fn put_pages_back(&mut self, written: &mut Written, pid: i32) -> UndoResult {
+        let intent = &written.intent;
+        let owner = intent.owner.as_ref();
+        let start = owner
+            .and_then(|owner| owner.process.as_ref())
+            .map(|process| process.start_ticks);
+        if self.tree {
+            let error = "a directory tree has no processes".to_owned();
+            return UndoResult::Failed { error };
+        }
+        // Pages on the target may be those that it moved there.
+        if let Some(by) = self.later_writer(written, "").filter(|_| !self.force) {
+            return UndoResult::ChangedSince {
+                now: "moved again".to_owned(),
+                by_change_set: Some(by),
+            };
+        }
+        let write = intent.write;
+        let _ = self.journal.append(self.system, Record::Undoing { write });
+        written.progress = Progress::Undoing;
+        let name = task_memory::file_of(self.journal.run, write);
+        task_memory::undo(self.state, &name, (pid, start), self.force)
+    }
+
+    fn restore(&mut self, written: &mut Written) -> UndoResult {
+        let intent = written.intent.clone();
+        let path = intent.setting.path();
+        let now = match text(self.system, &path) {
+            Ok(now) => now,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
+            Err(error) => {
+                return UndoResult::Failed {
+                    error: error_text(&error),
+                };
+            }
+        };
+        if let Some(Mismatch {
+            was,
+            now,
+            is_given_out_again,
+            ..
+        }) = other_owner(self.system, &intent, self.tree)
+            .filter(|it| !(self.force && it.only_handlers))
+        {
+            return UndoResult::OtherOwner {
+                was,
+                now,
+                gone: is_given_out_again,
+            };
+        }
+        let mut found = found(written, &now, self.tree);
+        // All instead of none, which is the same to the group's tasks: written by this change set before a kill, or by a later one that
+        // was undone.
+        if found == Found::Foreign
+            && cpuset::instead_of_empty(self.system, &path, &intent.old)
+                .is_some_and(|all| intent.setting.same(&all, &now))
+        {
+            found = match written.progress {
+                Progress::Undoing => Found::Ours,
+                _ => Found::Old,
+            };
+        }
+        let by_change_set = self.later_writer(written, &now);
+        if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
+            return UndoResult::ChangedSince {
+                now: now.trim_end().to_owned(),
+                by_change_set,
+            };
+        }
+        let driver = self.driver_to_bind(written, found);
+        if found == Found::Old && driver.is_none() {
+            return UndoResult::AlreadyBefore;
+        }
+        let _ = self.journal.append(
+            self.system,
+            Record::Undoing {
+                write: intent.write,
+            },
+        );
+        written.progress = Progress::Undoing;
+        let rebound = match self.tree {
+            true => None,
+            false => cpuset_memory::rebound_by_undo(self.system, &intent),
+        };
+        let to = match self.write_back(&intent) {
+            Ok(to) => to,
+            Err(error) => return UndoResult::Failed { error },
+        };
+        let stays = match self.tree {
+            true => None,
+            false => cpuset_memory::what_stays(self.system, &intent, &now, &to, rebound),
+        };
+        let bound = driver.map_or(Ok(None), |(device, driver)| {
+            let later = &intent.later_paths;
+            self.bind_again(device, &driver, later).map_err(|error| {
+                format!(
+                    "the node is as before, but driver {driver} could not be bound again: {}",
+                    error_text(&error)
+                )
+            })
+        });
+        match bound {
+            Ok(note) => UndoResult::Restored {
+                from: now.trim_end().into(),
+                to: to.trim_end().into(),
+                note: note.or(stays),
+            },
+            Err(error) => UndoResult::Failed { error },
+        }
+    }
+
+    /// The later change set in force that wrote the same setting. Two of them can write equal values, and the older of these
+    /// bytes are then the newer one's. The one that made it say this is named before others.
+    fn later_writer(&self, written: &Written, now: &str) -> Option<ChangeSetId> {
+        let later = || self.later.iter().map(|(run, contents)| (*run, contents));
+        writer(now, written, later()).or_else(|| {
+            let intent = &written.intent;
+            let process = |owner: &Option<Owner>| owner.as_ref()?.process.clone();
+            let writes = |contents: &Contents| {
+                let mut open = contents.writes.iter().filter(|it| it.is_open());
+                open.any(|it| {
+                    it.intent.setting == intent.setting
+                        && process(&it.intent.owner) == process(&intent.owner)
+                })
+            };
+            let mut writers = later().filter(|(_, contents)| writes(contents));
+            writers.next().map(|(run, _)| run)
+        })
+    }
+
+    /// Writes the old bytes and reads them back. What was written; in words why not.
+    fn write_back(&self, intent: &Intent) -> Result<String, String> {
+        let path = intent.setting.path();
+        let failed = |error: io::Error| error_text(&error);
+        let to = cpuset::write_back(self.system, &path, &intent.old).map_err(failed)?;
+        let now = text(self.system, &path).map_err(failed)?;
+        match intent.setting.same(&now, &to) {
+            true => Ok(to),
+            false => Err(shows_another(&intent.setting, &to, &now)),
+        }
+    }
+
+    /// The driver that has to be bound again: it saw the new node, or may have, or was left unbound by a kill.
+    fn driver_to_bind(&self, written: &Written, found: Found) -> Option<(PciAddress, String)> {
+        let driver = written.intent.rebind.clone().filter(|_| !self.tree)?;
+        let Setting::DeviceNode { device } = written.intent.setting else {
+            return None;
+        };
+        let untouched = found == Found::Old && written.progress != Progress::Undoing;
+        let needed = !untouched || bound_driver(self.system, device).is_none();
+        needed.then_some((device, driver))
+    }
+
+    /// What there is to say of it. Where the driver could not be bound again, the system's answer.
+    fn bind_again(
+        &self,
+        device: PciAddress,
+        driver: &str,
+        later_paths: &[PciAddress],
+    ) -> io::Result<Option<String>> {
+        if bound_driver(self.system, device).is_some()
+            && let Err(reason) = may_rebind(self.system, device, driver)
+        {
+            return Ok(Some(format!(
+                "the driver keeps the node it was bound with: {reason}"
+            )));
+        }
+        rebind(self.system, device, driver)?;
+        match nvme::paths_follow(self.system, device, Some(driver), later_paths) {
+            Ok(_) => Ok(None),
+            Err(error) if nvme::is_any_unbound(self.system, later_paths) => Err(error),
+            Err(error) => Ok(Some(format!(
+                "the order of the paths to its disks may be another one: {}",
+                error_text(&error)
+            ))),
+        }
+    }
+}
+
+/// Whether the setting of a write is another device's now.
+pub(crate) fn other_owner(system: &dyn System, intent: &Intent, tree: bool) -> Option<Mismatch> {
+    let was = intent.owner.as_ref()?;
+    let mut seen = owner::observe(system, &intent.setting, was, tree);
+    // An interface that is down has no handlers, and keeps its interrupts.
+    if was.device.is_some() && seen.owner.handlers.as_deref() == Some("") {
+        seen.owner.handlers = None;
+    }
+    owner::mismatch(was, &seen)
+}
+
+/// What a file holds, seen from a write to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// What was there before the write.
+    Old,
+    /// What was written, or a part of it.
+    Ours,
+    /// Neither.
+    Foreign,
+}
+
+/// Whose the content of a file is.
+pub(crate) fn found(written: &Written, now: &str, tree: bool) -> Found {
+    let Intent {
+        setting, old, new, ..
+    } = &written.intent;
+    let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
+    let wrote = written.now.as_deref();
+    if now == old {
+        Found::Old
+    } else if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new)))
+    {
+        Found::Ours
+    } else if setting.same(now, old) {
+        Found::Old
+    } else if setting.same(now, new) || wrote.is_some_and(|wrote| setting.same(now, wrote)) {
+        Found::Ours
+    } else {
+        Found::Foreign
+    }
+}
+
+/// Whether a file holds the beginning of `over` and behind it what stays of `under`: what a write that was cut short
+/// leaves.
+fn is_mix(now: &str, over: &str, under: &str) -> bool {
+    let (now, over, under) = (now.as_bytes(), over.as_bytes(), under.as_bytes());
+    let common = now
+        .iter()
+        .zip(over)
+        .take_while(|(one, other)| one == other)
+        .count();
+    now.get(common..).unwrap_or_default() == under.get(common..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_mix;
+
+    #[test]
+    fn a_write_that_was_cut_short_is_recognised() {
+        for now in ["4\n3\n", "4-3\n", "0-3\n", "4\n\n"] {
+            assert_eq!(is_mix(now, "4\n", "0-3\n"), now != "4\n\n", "{now:?}");
+        }
+        assert!(is_mix("4\n", "4\n", "0\n"));
+        assert!(!is_mix("", "4\n", "0\n"));
+        assert!(!is_mix("5\n", "4\n", "0\n"));
+    }
+}

@@ -1,6 +1,0 @@
-//! The integration tests of this crate, in one program: each file here is a module.
-
-mod lease;
-mod lease_journal;
-mod support;
-mod trusted;
