@@ -4,6 +4,7 @@
 pub mod child;
 pub mod examples;
 pub mod kernel;
+pub mod simulated;
 
 use std::collections::BTreeMap;
 use std::fs;

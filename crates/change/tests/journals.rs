@@ -1,0 +1,143 @@
+//! Journals that an earlier version wrote, whole and cut short after any line, undone by this one.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use crate::support::simulated::Simulated;
+use nearfar_change::lease::{Leases, UndoStatus};
+use nearfar_change::system::System as _;
+use nearfar_change::{RollbackOptions, Setting, Target, rollback_with};
+use serde_json::Value;
+
+/// Formats 1 of both: a change of every kind that is a file.
+const CHANGE_SET: &str = include_str!("journals/change-1.journal");
+const LEASE: &str = include_str!("journals/lease-1.journal");
+
+/// The record of a line.
+fn record(line: &str) -> Value {
+    let (_, json) = line.split_once(' ').expect("a checksum before each record");
+    serde_json::from_str(json).unwrap()
+}
+
+/// Each beginning of a journal, with and without half of the line that follows, and with what it says was written, in this order.
+fn cut_short(
+    journal: &str,
+    writes: impl Fn(&Value) -> Option<(String, String)>,
+) -> Vec<(String, Vec<(String, String)>)> {
+    let lines: Vec<&str> = journal.split_inclusive('\n').collect();
+    let of = |count: usize, torn: &str| {
+        let lines = &lines[..count];
+        let writes = lines.iter().filter_map(|line| writes(&record(line)));
+        (lines.concat() + torn, writes.collect())
+    };
+    let torn = |count: usize| lines.get(count).map_or("", |next| &next[..next.len() / 2]);
+    let counts = 1..=lines.len();
+    counts
+        .flat_map(|count| [of(count, ""), of(count, torn(count))])
+        .collect()
+}
+
+/// A machine on which this was written.
+fn after(writes: &[(String, String)]) -> Simulated {
+    let system = Simulated::machine();
+    for (path, new) in writes {
+        system.write(path, new.as_bytes()).unwrap();
+        if let Some(function) = path.strip_suffix("/numa_node") {
+            let address = function.rsplit('/').next().unwrap().as_bytes();
+            for file in ["unbind", "bind"] {
+                let file = format!("/sys/bus/pci/drivers/nvme/{file}");
+                system.write(&file, address).unwrap();
+            }
+        }
+    }
+    system
+}
+
+fn put(directory: &Path, name: &str, text: &str) {
+    fs::DirBuilder::new().mode(0o755).create(directory).unwrap();
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(directory.join(name)).unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+}
+
+#[test]
+fn change_sets_of_format_1_are_undone_from_every_line() {
+    let intended = |record: &Value| {
+        let intent = record.get("intent")?;
+        let setting: Setting = serde_json::from_value(intent["setting"].clone()).unwrap();
+        Some((setting.path(), intent["new"].as_str()?.to_owned()))
+    };
+    let before = Simulated::machine().seen();
+    let mut most = 0;
+    for (journal, mut writes) in cut_short(CHANGE_SET, intended) {
+        most = most.max(writes.len());
+        let whole = journal.rfind('\n').unwrap();
+        let last = record(journal[..whole].lines().last().unwrap());
+        // An intent may have been carried out or not.
+        for was_written in [true, false] {
+            if !was_written && (last.get("intent").is_none() || writes.pop().is_none()) {
+                continue;
+            }
+            let system = after(&writes);
+            let directory = tempfile::tempdir().unwrap();
+            let state = directory.path().join("state");
+            put(&state, "change-1.journal", &journal);
+            let target = Target::live(Some(state));
+            let undone = rollback_with(&target, &RollbackOptions::default(), &system).unwrap();
+            assert!(undone.is_complete(), "{undone:#?}");
+            assert_eq!(system.seen(), before, "after {last}");
+        }
+    }
+    assert_eq!(most, 10, "not every kind is in it");
+}
+
+#[test]
+fn leases_of_format_1_are_undone_from_every_line() {
+    let wrote = |record: &Value| {
+        let new = record.get("new")?;
+        Some((
+            new["path"].as_str()?.to_owned(),
+            new["new"].as_str()?.to_owned(),
+        ))
+    };
+    let before = Simulated::machine().seen();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let mut most = 0;
+    for (journal, writes) in cut_short(LEASE, wrote) {
+        most = most.max(writes.len());
+        let system = after(&writes);
+        let directory = tempfile::tempdir().unwrap();
+        let leases = directory.path().join("leases");
+        put(
+            &leases,
+            "lease-4711-0.journal",
+            &of_this_boot(&journal, boot.trim()),
+        );
+        let recovered = Leases::at(leases).recover_with(&system).unwrap();
+        let undone = recovered.iter().flat_map(|it| &it.undone);
+        let is_as_before =
+            |it: &UndoStatus| matches!(it, UndoStatus::PutBack | UndoStatus::AsBefore);
+        undone.for_each(|it| assert!(is_as_before(&it.status), "{it:?}"));
+        assert_eq!(
+            system.seen(),
+            before,
+            "after {}",
+            journal.lines().last().unwrap()
+        );
+    }
+    assert_eq!(most, 9, "not every kind is in it");
+}
+
+/// The journal with this boot in place of the one in which it was written, which put everything back.
+fn of_this_boot(journal: &str, boot: &str) -> String {
+    let written = record(journal.lines().next().unwrap())["lease"]["boot"].clone();
+    let (whole, torn) = journal.split_at(journal.rfind('\n').unwrap() + 1);
+    let lines = whole.lines().map(|line| {
+        let (_, json) = line.split_once(' ').unwrap();
+        let json = json.replace(written.as_str().unwrap(), boot);
+        format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+    });
+    lines.collect::<String>() + torn
+}

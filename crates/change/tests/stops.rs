@@ -1,0 +1,168 @@
+//! Changes for good and for a while, of every kind that is a file, stopped at any step: killed, or answered with an error. Whoever comes
+//! next leaves the system as it was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::support::simulated::{Event, NVME, Simulated};
+use crate::support::{iopolicy, plan, planned, rps, sysctl, xps};
+use nearfar_change::lease::{Leases, UndoStatus};
+use nearfar_change::{
+    ApplyOptions, RollbackOptions, RollbackOutcome, Setting, Target, UndoResult, apply_with,
+    rollback_with,
+};
+use nearfar_machine::{CpuSet, IoPolicy, Irq, NodeId};
+use nearfar_placement::change::{Change, Plan};
+use proptest::prelude::*;
+
+fn cpus() -> impl Strategy<Value = CpuSet> {
+    proptest::collection::btree_set(0u32..8, 1..4)
+        .prop_map(|cpus| cpus.into_iter().map(nearfar_machine::CpuId).collect())
+}
+
+/// A change of every kind but the memory of a process, which is no file (`task_memory/undo/tests.rs`). Drivers are bound again for all
+/// devices or for none, as the command plans it: that of a path which keeps its driver would see the new node when the order of paths
+/// is put back.
+fn change(rebind: bool) -> impl Strategy<Value = Change> {
+    let group = || prop_oneof![Just("busy"), Just("idle")].prop_map(str::to_owned);
+    let interrupt = (10u32..14, cpus()).prop_map(|(irq, cpus)| Change::InterruptAffinity {
+        irq: Irq(irq),
+        cpus,
+        near: Some(NodeId(1)),
+        name: Some(format!("eth0-TxRx-{irq}")),
+    });
+    let node = (0..NVME.len(), 0u32..2).prop_map(move |(function, node)| Change::DeviceNode {
+        device: NVME[function].parse().unwrap(),
+        node: NodeId(node),
+        rebind: rebind.then(|| "nvme".to_owned()),
+    });
+    prop_oneof![
+        interrupt,
+        node,
+        cpus().prop_map(|cpus| xps(&cpus.to_string())),
+        cpus().prop_map(|cpus| rps(&cpus.to_string())),
+        Just(iopolicy(IoPolicy::RoundRobin)),
+        (0..3u32).prop_map(|it| sysctl("kernel.numa_balancing", &it.to_string())),
+        (0..3u32).prop_map(|it| sysctl("vm.zone_reclaim_mode", &it.to_string())),
+        (0..3u32).prop_map(|it| Change::SchedulerDebug {
+            name: "migration_cost_ns".to_owned(),
+            value: it.to_string(),
+        }),
+        (group(), cpus()).prop_map(|(group, cpus)| Change::Cpuset { group, cpus }),
+        (group(), 0u32..2).prop_map(|(group, node)| Change::CpusetMemory {
+            group,
+            nodes: [NodeId(node)].into_iter().collect(),
+        }),
+    ]
+}
+
+fn plans() -> impl Strategy<Value = Vec<Plan>> {
+    let of = |changes: Vec<Change>| plan(changes.into_iter().map(|it| planned(it, None)).collect());
+    any::<bool>().prop_flat_map(move |rebind| {
+        let one = proptest::collection::vec(change(rebind), 1..6).prop_map(of);
+        proptest::collection::vec(one, 1..3)
+    })
+}
+
+/// What happens to a process, at which of its steps.
+fn event() -> impl Strategy<Value = Option<(u64, Event)>> {
+    let error = prop_oneof![Just(libc::EIO), Just(libc::ENOSPC), Just(libc::EINVAL)];
+    let what = prop_oneof![3 => Just(Event::Kill), 1 => error.prop_map(Event::Fail)];
+    proptest::option::weighted(0.9, (1u64..90, what))
+}
+
+fn stopped_at(system: &Simulated, event: Option<(u64, Event)>) {
+    if let Some((step, event)) = event {
+        system.at(step, event);
+    }
+}
+
+/// Undoes all change sets that stand.
+fn undo_all(system: &Simulated, target: &Target) -> Vec<RollbackOutcome> {
+    let mut outcomes = Vec::new();
+    loop {
+        let outcome = rollback_with(target, &RollbackOptions::default(), system).unwrap();
+        if outcome.change_set.is_none() {
+            return outcomes;
+        }
+        outcomes.push(outcome);
+        assert!(outcomes.len() < 9, "it does not end: {outcomes:#?}");
+    }
+}
+
+/// The system is as before; of NVMe only where nothing was said to be otherwise: an error may keep the paths from getting their order back.
+fn check(system: &Simulated, before: &BTreeMap<String, String>, but_nvme: bool) {
+    let counts = |path: &&String| !but_nvme || !path.contains("/nvme");
+    let now = system.seen();
+    for path in before.keys().chain(now.keys()).filter(counts) {
+        assert_eq!(now.get(path), before.get(path), "{path}");
+    }
+}
+
+fn says_something(outcome: &RollbackOutcome) -> bool {
+    let is_note = |it: &UndoResult| matches!(it, UndoResult::Restored { note: Some(_), .. });
+    outcome.changes.iter().any(|it| is_note(&it.result))
+}
+
+proptest! {
+    #[test]
+    fn whatever_stops_apply_and_rollback_the_next_rollback_completes(
+        plans in plans(),
+        of_apply in proptest::collection::vec(event(), 2),
+        of_rollback in event(),
+        atomic in any::<bool>(),
+    ) {
+        let system = Simulated::machine();
+        let before = system.seen();
+        let state = tempfile::tempdir().unwrap();
+        let target = Target::live(Some(state.path().join("state")));
+        // A second one goes on top of one that was killed.
+        let options = ApplyOptions { atomic, force: true, ..ApplyOptions::default() };
+        for (plan, event) in plans.iter().zip(of_apply) {
+            stopped_at(&system, event);
+            let _ = apply_with(plan, &target, &options, &system);
+            system.next_process();
+        }
+        stopped_at(&system, of_rollback);
+        let stopped = rollback_with(&target, &RollbackOptions::default(), &system);
+        let is_error = matches!(of_rollback, Some((_, Event::Fail(_))));
+        let but_nvme = is_error && stopped.is_ok_and(|it| says_something(&it));
+        system.next_process();
+        for outcome in undo_all(&system, &target) {
+            assert!(outcome.is_complete(), "{outcome:#?}");
+        }
+        check(&system, &before, but_nvme);
+    }
+
+    #[test]
+    fn whatever_stops_a_lease_and_its_recovery_the_next_one_completes(
+        changes in proptest::collection::vec(change(false), 1..6),
+        of_lease in event(),
+        of_recovery in event(),
+    ) {
+        let system = Arc::new(Simulated::machine());
+        let before = system.seen();
+        let directory = tempfile::tempdir().unwrap();
+        let leases = Leases::at(directory.path().join("leases"));
+        stopped_at(&system, of_lease);
+        if let Ok(mut lease) = leases.take_with("a test", system.clone()) {
+            for change in &changes {
+                let path = Setting::of(change).path();
+                let value = nearfar_change::wanted(change, "00\n");
+                let _ = lease.set_file(Path::new(&path), value.as_bytes());
+            }
+            // Undoes all of it, unless it was killed.
+            drop(lease);
+        }
+        system.next_process();
+        stopped_at(&system, of_recovery);
+        let _ = leases.recover_with(&*system);
+        system.next_process();
+        for recovered in leases.recover_with(&*system).unwrap() {
+            let is_as_before = |it: &UndoStatus| matches!(it, UndoStatus::PutBack | UndoStatus::AsBefore);
+            assert!(recovered.undone.iter().all(|it| is_as_before(&it.status)), "{recovered:#?}");
+        }
+        check(&system, &before, false);
+    }
+}
