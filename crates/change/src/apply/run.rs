@@ -3,9 +3,10 @@
 mod memory;
 
 use nearfar_proc::error_text;
+use std::collections::HashMap;
 use std::io;
 
-use nearfar_machine::{CpuId, CpuSet};
+use nearfar_machine::{CpuId, CpuSet, PciAddress};
 use nearfar_placement::change::{Change, Plan, Planned};
 use rustix::io::Errno;
 
@@ -37,6 +38,9 @@ pub(super) struct Carrying<'a> {
     journal: Option<Journal>,
     writes: Vec<Written>,
     nearest: Nearest<'a>,
+    /// [`nvme::later_paths`] of each function whose driver is bound again, as before the first of them was: undoing then leads to
+    /// that order, whichever is undone first.
+    later_paths: HashMap<PciAddress, Vec<PciAddress>>,
     stopped_reason: Option<String>,
 }
 
@@ -50,6 +54,12 @@ impl<'a> Carrying<'a> {
         header: Header,
     ) -> Self {
         let (nearest, writes) = (Nearest::new(plan), Vec::new());
+        let changes = plan.changes.iter().filter(|_| !tree);
+        let devices = changes.filter_map(|planned| match planned.change {
+            Change::DeviceNode { device, .. } => Some(device),
+            _ => None,
+        });
+        let later_paths = devices.map(|device| (device, nvme::later_paths(system, device)));
         Self {
             plan,
             options,
@@ -60,6 +70,7 @@ impl<'a> Carrying<'a> {
             journal: None,
             writes,
             nearest,
+            later_paths: later_paths.collect(),
             stopped_reason: None,
         }
     }
@@ -181,8 +192,8 @@ impl<'a> Carrying<'a> {
                     let reason = error.to_string();
                     return Ok(Applied::LeftAlone { reason });
                 }
-                let later = nvme::later_paths(self.system, *device);
-                (Some(driver.clone()), later)
+                let later = self.later_paths.get(device).cloned();
+                (Some(driver.clone()), later.unwrap_or_default())
             }
             _ => (None, Vec::new()),
         };

@@ -77,7 +77,7 @@ pub(crate) fn later_paths(system: &dyn System, device: PciAddress) -> Vec<PciAdd
     let Some(number) = number_of(device) else {
         return Vec::new();
     };
-    let mut later: Vec<(u32, PciAddress)> = functions_beside(system, device)
+    let mut later: Vec<(u32, PciAddress)> = other_functions(system, device)
         .into_iter()
         .filter_map(|other| Some((number_of(other)?, other)))
         .filter(|(other, _)| *other > number)
@@ -108,9 +108,9 @@ pub(crate) fn paths_follow(
         return Ok(is_bound);
     }
     until_live(system, device, true)?;
-    let beside = functions_beside(system, device);
+    let there = other_functions(system, device);
     let mut later = later.to_owned();
-    later.retain(|it| beside.contains(it));
+    later.retain(|it| there.contains(it));
     let mut now = later_paths(system, device);
     now.retain(|it| later.contains(it));
     if now == later {
@@ -140,11 +140,11 @@ fn bind_again(system: &dyn System, device: PciAddress, controller: &str) -> io::
 }
 
 /// The other PCI functions with a controller of the same subsystem.
-fn functions_beside(system: &dyn System, device: PciAddress) -> Vec<PciAddress> {
+fn other_functions(system: &dyn System, device: PciAddress) -> Vec<PciAddress> {
     let Some(name) = controller(system, device) else {
         return Vec::new();
     };
-    let mut members = members_beside(system, &name);
+    let mut members = members_with(system, &name);
     members.retain(|(_, member)| *member != name);
     members
         .into_iter()
@@ -158,7 +158,7 @@ fn functions_beside(system: &dyn System, device: PciAddress) -> Vec<PciAddress> 
 }
 
 /// What the subsystems of a controller have, itself among it, each with the subsystem's name.
-fn members_beside(system: &dyn System, controller: &str) -> Vec<(String, String)> {
+fn members_with(system: &dyn System, controller: &str) -> Vec<(String, String)> {
     let subsystems = system.list(SUBSYSTEMS).unwrap_or_default().into_iter();
     subsystems
         .filter_map(|subsystem| {
@@ -203,8 +203,8 @@ fn of_controller(system: &dyn System, device: PciAddress, controller: &str) -> V
 /// The disks that the controller is a path to.
 fn disks_of(system: &dyn System, device: PciAddress, controller: &str) -> Vec<String> {
     let mut disks = of_controller(system, device, controller);
-    let beside = members_beside(system, controller);
-    disks.extend(beside.into_iter().map(|(_, member)| member));
+    let there = members_with(system, controller);
+    disks.extend(there.into_iter().map(|(_, member)| member));
     disks.retain(|name| system.link(&format!("/sys/class/block/{name}")).is_ok());
     disks
 }
