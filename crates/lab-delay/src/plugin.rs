@@ -225,6 +225,7 @@ impl Plugin {
     /// Asks for a reset where the gate is not as the code is.
     fn watch(&self, id: Id) {
         if self.region.gate() != self.open.load(Relaxed) && !self.changing.swap(true, Relaxed) {
+            time::preload::keep_memory(true);
             // SAFETY: QEMU allows a reset from any callback of a vCPU.
             unsafe { (self.qemu.reset)(id, on_reset) };
         }
@@ -348,6 +349,7 @@ unsafe extern "C" fn on_reset(id: Id) {
     plugin
         .region
         .set_state(if open { State::Open } else { State::Closed });
+    time::preload::keep_memory(false);
     plugin.changing.store(false, Relaxed);
     register(id);
 }
