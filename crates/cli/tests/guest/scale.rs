@@ -48,6 +48,7 @@ fn waits_that_the_kernel_does_not_trace_are_unknown() {
     let run = run("numa=fake=2U");
     assert_eq!(median(&run, "hot_lock_share"), None, "{run}");
     let share = median(&run, "lock_function_share").unwrap_or_else(|| panic!("not sampled: {run}"));
-    assert!(share > 0.0 && share < 1.0, "the profile has them: {run}");
+    // Of some forty samples four in five; on a busy host there are fewer, and all of them may be.
+    assert!(share > 0.0 && share <= 1.0, "the profile has them: {run}");
     assert_eq!(run["with_warnings"], serde_json::json!(1), "{run}");
 }
