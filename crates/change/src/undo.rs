@@ -142,6 +142,7 @@ impl Undo<'_> {
         // All instead of none, which is the same to the group's tasks: written by this change set before a kill, or by a later one that
         // was undone.
         if found == Found::Foreign
+            && !self.force
             && cpuset::instead_of_empty(self.system, &path, &intent.old)
                 .is_some_and(|all| intent.setting.same(&all, &now))
         {
@@ -248,6 +249,10 @@ impl Undo<'_> {
         driver: &str,
         later_paths: &[PciAddress],
     ) -> io::Result<Option<String>> {
+        // A rollback that was killed may have left them without.
+        for later in later_paths {
+            nvme::bind_unbound(self.system, *later, Some(driver))?;
+        }
         if bound_driver(self.system, device).is_some()
             && let Err(reason) = may_rebind(self.system, device, driver)
         {

@@ -107,15 +107,20 @@ pub(crate) fn paths_follow(
     if later.is_empty() || controller(system, device).is_none() {
         return Ok(is_bound);
     }
-    until_live(system, device, true)?;
+    // Just bound, it belongs to its subsystem once it is live.
+    until_live(system, device, false)?;
     let there = other_functions(system, device);
+    let is_path =
+        |it: PciAddress| controller(system, it).is_some_and(|name| has_paths(system, it, &name));
     let mut later = later.to_owned();
-    later.retain(|it| there.contains(it));
+    // Without native multipath (nvme_core.multipath=N) there are no paths and no order.
+    later.retain(|it| there.contains(it) && is_path(*it));
     let mut now = later_paths(system, device);
     now.retain(|it| later.contains(it));
     if now == later {
         return Ok(is_bound);
     }
+    until_live(system, device, true)?;
     for other in later {
         if let Some(name) = controller(system, other) {
             bind_again(system, other, &name)?;

@@ -161,7 +161,7 @@ impl System for Rooted {
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(
         path,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?)
 }
