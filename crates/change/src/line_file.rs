@@ -1,4 +1,4 @@
-//! A file of records that is only appended to: the journal of a change set, and the record of where pages were.
+//! A file of records that is only appended to: the journal of a change set or a lease, and the record of where pages were.
 
 use std::fs::File;
 use std::io;

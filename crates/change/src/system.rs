@@ -49,14 +49,6 @@ pub trait System {
         false
     }
 
-    /// Whether a file is one of control groups of version 2, and does not only have such a name. In a tree none is.
-    ///
-    /// # Errors
-    /// The system's answer.
-    fn is_of_groups(&self, _path: &str) -> io::Result<bool> {
-        Ok(false)
-    }
-
     /// Appends a line to a journal; the page cache may hold it: it survives a kill, not a power failure. Part of this trait, as
     /// [`System::sync`], only so that tests can let the disk be full and the process end.
     ///

@@ -3,8 +3,9 @@
 //! ```text
 //!  the file now            then
 //!  the old bytes           nothing to do
-//!  what this change set wrote     old bytes written, read back
+//!  what was written        old bytes written, read back
 //!  a mix of both           the same (a tree's file, killed between writing and shortening it)
+//!  all, where the old bytes are an empty cpuset: before, as the kernel takes both for the same; forced, the old bytes are written
 //!  anything else           another program changed it since: kept, unless forced
 //!  whatever it is, and a later change set wrote it and is in force: that one's, kept, unless forced
 //!  not there               went with its device: nothing to do
@@ -152,6 +153,7 @@ impl Undo<'_> {
             };
         }
         let by_change_set = self.later_writer(written, &now);
+        let was_killed = matches!(written.progress, Progress::Intended | Progress::Undoing);
         if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
             return UndoResult::ChangedSince {
                 now: now.trim_end().to_owned(),
@@ -183,12 +185,13 @@ impl Undo<'_> {
         };
         let bound = driver.map_or(Ok(None), |(device, driver)| {
             let later = &intent.later_paths;
-            self.bind_again(device, &driver, later).map_err(|error| {
-                format!(
-                    "the node is as before, but driver {driver} could not be bound again: {}",
-                    error_text(&error)
-                )
-            })
+            self.bind_again(device, &driver, later, was_killed)
+                .map_err(|error| {
+                    format!(
+                        "the node is as before, but driver {driver} could not be bound again: {}",
+                        error_text(&error)
+                    )
+                })
         });
         match bound {
             Ok(note) => UndoResult::Restored {
@@ -248,22 +251,26 @@ impl Undo<'_> {
         device: PciAddress,
         driver: &str,
         later_paths: &[PciAddress],
+        was_killed: bool,
     ) -> io::Result<Option<String>> {
-        // A rollback that was killed may have left them without.
-        for later in later_paths {
-            nvme::bind_unbound(self.system, *later, Some(driver))?;
-        }
+        // Without a kill, who took their drivers away meant it.
+        let driver_of_unbound = was_killed.then_some(driver);
+        let unbound = nvme::bind_unbound(self.system, later_paths, driver_of_unbound);
         if bound_driver(self.system, device).is_some()
             && let Err(reason) = may_rebind(self.system, device, driver)
         {
+            unbound?;
             return Ok(Some(format!(
                 "the driver keeps the node it was bound with: {reason}"
             )));
         }
         rebind(self.system, device, driver)?;
-        match nvme::paths_follow(self.system, device, Some(driver), later_paths) {
+        unbound?;
+        let is_bound = |it: &PciAddress| !nvme::is_any_unbound(self.system, &[*it]);
+        let bound: Vec<PciAddress> = later_paths.iter().copied().filter(is_bound).collect();
+        match nvme::paths_follow(self.system, device, &bound) {
             Ok(_) => Ok(None),
-            Err(error) if nvme::is_any_unbound(self.system, later_paths) => Err(error),
+            Err(error) if nvme::is_any_unbound(self.system, &bound) => Err(error),
             Err(error) => Ok(Some(format!(
                 "the order of the paths to its disks may be another one: {}",
                 error_text(&error)

@@ -83,6 +83,46 @@ fn killed_at_any_step_of_rollback_another_rollback_completes_it() {
     }
 }
 
+#[test]
+fn two_change_sets_killed_on_top_of_each_other_are_undone_in_turn() {
+    let outside_dir = tempfile::tempdir().unwrap();
+    let first = plan(vec![
+        planned(interrupt(10, "4"), None),
+        planned(interrupt(11, "5"), None),
+    ]);
+    let first = plan_file(outside_dir.path(), &first);
+    for step in (1..=STEPS_OF_APPLY).step_by(3) {
+        let tree = Tree::machine();
+        let before = tree.files();
+        assert!(
+            run(&[Path::new("apply"), &tree.root(), &first], None)
+                .status
+                .success()
+        );
+        let between = tree.files();
+        let other = tempfile::tempdir().unwrap();
+        let mut second = plan_of_all_kinds();
+        second
+            .changes
+            .iter_mut()
+            .for_each(|planned| planned.before = None);
+        run(
+            &[
+                Path::new("apply"),
+                &tree.root(),
+                &plan_file(other.path(), &second),
+            ],
+            Some(step),
+        );
+        let undone = roll_back(&tree);
+        if undone.change_set == Some(nearfar_change::ChangeSetId(2)) {
+            assert_eq!(tree.files(), between, "killed at step {step}");
+            roll_back(&tree);
+        }
+        assert_eq!(tree.files(), before, "killed at step {step}");
+    }
+}
+
 /// The same from outside, at the level of system calls: whatever the program does between its own steps counts too.
 #[test]
 fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {

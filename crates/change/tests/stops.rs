@@ -2,12 +2,16 @@
 //! next leaves the system as it was.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use crate::support::simulated::{Event, NVME, Simulated};
 use crate::support::{iopolicy, plan, planned, rps, sysctl, xps};
 use nearfar_change::lease::{Leases, UndoStatus};
+use nearfar_change::system::System as _;
 use nearfar_change::{
     ApplyOptions, RollbackOptions, RollbackOutcome, Setting, Target, UndoResult, apply_with,
     rollback_with,
@@ -159,10 +163,69 @@ proptest! {
         stopped_at(&system, of_recovery);
         let _ = leases.recover_with(&*system);
         system.next_process();
-        for recovered in leases.recover_with(&*system).unwrap() {
-            let is_as_before = |it: &UndoStatus| matches!(it, UndoStatus::PutBack | UndoStatus::AsBefore);
-            assert!(recovered.undone.iter().all(|it| is_as_before(&it.status)), "{recovered:#?}");
+        let is_left = || {
+            let mut left = fs::read_dir(directory.path().join("leases")).into_iter().flatten();
+            left.any(|it| it.unwrap().path().extension().is_some_and(|it| it == "journal"))
+        };
+        let mut looks = 0;
+        loop {
+            for recovered in leases.recover_with(&*system).unwrap() {
+                let is_as_before = |it: &UndoStatus| matches!(it, UndoStatus::PutBack | UndoStatus::AsBefore);
+                assert!(recovered.undone.iter().all(|it| is_as_before(&it.status)), "{recovered:#?}");
+            }
+            if !is_left() {
+                break;
+            }
+            // A program that another test of this process starts has the lock of the journal until it is executed.
+            looks += 1;
+            assert!(looks < 10_000, "a journal is left");
+            thread::sleep(Duration::from_millis(1));
         }
         check(&system, &before, false);
+    }
+}
+
+/// A plan that binds the first function again after its node was set.
+fn other_node() -> Plan {
+    let change = Change::DeviceNode {
+        device: NVME[0].parse().unwrap(),
+        node: NodeId(1),
+        rebind: Some("nvme".to_owned()),
+    };
+    plan(vec![planned(change, None)])
+}
+
+#[test]
+fn paths_that_another_unbound_stay_unbound() {
+    let system = Simulated::machine();
+    let state = tempfile::tempdir().unwrap();
+    let target = Target::live(Some(state.path().join("state")));
+    apply_with(&other_node(), &target, &ApplyOptions::default(), &system).unwrap();
+    let unbind = "/sys/bus/pci/drivers/nvme/unbind";
+    system.write(unbind, NVME[2].as_bytes()).unwrap();
+    let undone = rollback_with(&target, &RollbackOptions::default(), &system).unwrap();
+    assert!(undone.is_complete(), "{undone:#?}");
+    let is_bound: Vec<bool> = system.drivers().iter().map(Option::is_some).collect();
+    assert_eq!(is_bound, [true, true, false]);
+}
+
+#[test]
+fn a_killed_rollback_leaves_no_path_unbound_although_the_disk_is_in_use_then() {
+    for step in 1.. {
+        let system = Simulated::machine();
+        let state = tempfile::tempdir().unwrap();
+        let target = Target::live(Some(state.path().join("state")));
+        apply_with(&other_node(), &target, &ApplyOptions::default(), &system).unwrap();
+        system.at(step, Event::Kill);
+        let undone = rollback_with(&target, &RollbackOptions::default(), &system);
+        let is_whole = undone.is_ok() && !system.is_killed();
+        system.next_process();
+        system.claim_disk();
+        undo_all(&system, &target);
+        assert!(!system.drivers().contains(&None), "killed at step {step}");
+        if is_whole {
+            assert!(step > 20, "rollback had only {step} steps");
+            break;
+        }
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct Carrying<'a> {
     journal: Option<Journal>,
     writes: Vec<Written>,
     nearest: Nearest<'a>,
-    /// [`nvme::later_paths`] of each function whose driver is bound again, as before the first of them was: undoing then leads to
-    /// that order, whichever is undone first.
+    /// [`nvme::later_paths`] of each function whose driver is bound again, as before the first of them was: with the last of them
+    /// undone the order is that one.
     later_paths: HashMap<PciAddress, Vec<PciAddress>>,
     stopped_reason: Option<String>,
 }

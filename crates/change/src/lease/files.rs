@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nearfar_machine::PciAddress;
-use nearfar_proc::{choice, error_text};
+use nearfar_proc::{choice, error_text, mountinfo};
 
 use crate::cpuset;
 use crate::lease::record::{ForeignError, Record};
@@ -69,7 +69,8 @@ fn setting(path: &Path) -> Option<Setting> {
 }
 
 fn is_of_group(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == OF_GROUPS)
+    let leads_up = path.components().any(|it| it == Component::ParentDir);
+    path.file_name().is_some_and(|name| name == OF_GROUPS) && !leads_up
 }
 
 impl Held {
@@ -145,11 +146,16 @@ impl Held {
         Ok(choice::chosen(&text).map_or(text.clone(), str::to_owned))
     }
 
-    /// The path for the system; a group's only where groups are.
+    /// The path for the system; a group's only where groups are mounted: in that file system nobody can put a link or a file.
     fn text_path(&self, system: &dyn System) -> io::Result<&str> {
         let path = self.path.to_str();
         let path = path.ok_or_else(|| io::Error::other("its name is no text"))?;
-        match is_of_group(&self.path) && !system.is_of_groups(path)? {
+        let is_mounted = || {
+            let mounts = mountinfo::mounts(&system.read("/proc/self/mountinfo")?);
+            let mut of_groups = mounts.iter().filter(|it| it.kind == "cgroup2");
+            io::Result::Ok(of_groups.any(|it| self.path.starts_with(&it.place)))
+        };
+        match is_of_group(&self.path) && !is_mounted()? {
             true => Err(io::Error::other("it is in no control group")),
             false => Ok(path),
         }
@@ -168,14 +174,12 @@ impl Held {
         let Some(device) = self.device() else {
             return Ok(false);
         };
-        let driver = self.driver.as_deref();
-        let mut is_bound = nvme::bind_unbound(system, device, driver)?;
+        let mut is_bound = nvme::bind_unbound(system, &[device], self.driver.as_deref())?;
         is_bound |= nvme::controllers_follow(system, device)?;
-        if !is_old {
-            return Ok(is_bound);
+        if is_old {
+            // Also where none was bound: a kill may have come between two of them.
+            is_bound |= nvme::paths_follow(system, device, &self.later_paths)?;
         }
-        // Also where none was bound: a kill may have come between two of them.
-        is_bound |= nvme::paths_follow(system, device, driver, &self.later_paths)?;
         Ok(is_bound)
     }
 
@@ -207,7 +211,12 @@ impl Held {
         if self.is_after(system, &self.old, &now) {
             // A kill may have come between the file and its driver.
             let has_written = !self.ours.is_empty();
-            return match has_written.then(|| self.drivers_follow(system, true)) {
+            let follow = || {
+                let driver = self.driver.as_deref();
+                let is_bound = nvme::bind_unbound(system, &self.later_paths, driver)?;
+                Ok(is_bound | self.drivers_follow(system, true)?)
+            };
+            return match has_written.then(follow) {
                 None | Some(Ok(false)) => UndoStatus::AsBefore,
                 Some(Ok(true)) => UndoStatus::PutBack,
                 Some(Err(error)) => failed(&error),

@@ -26,21 +26,28 @@ pub(crate) fn is_driver_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.')
 }
 
-/// Binds this driver to a function that has none, which is how a kill between unbinding and binding leaves it. Whether it was bound.
+/// Binds this driver to those of the functions that have none, which is how a kill between unbinding and binding leaves one. Whether any
+/// was bound; without a driver, none.
 ///
 /// # Errors
-/// When the kernel refuses, or the controller is not live in time.
+/// When the kernel refuses one, or its controller is not live in time; the others are bound all the same.
 pub(crate) fn bind_unbound(
     system: &dyn System,
-    device: PciAddress,
+    devices: &[PciAddress],
     driver: Option<&str>,
 ) -> io::Result<bool> {
-    let Some(driver) = driver.filter(|_| is_any_unbound(system, &[device])) else {
+    let Some(driver) = driver else {
         return Ok(false);
     };
-    rebind(system, device, driver)?;
-    until_live(system, device, false)?;
-    Ok(true)
+    let unbound = devices.iter().filter(|it| is_any_unbound(system, &[**it]));
+    let bound = unbound.map(|device| {
+        rebind(system, *device, driver)?;
+        until_live(system, *device, false)
+    });
+    let bound: Vec<io::Result<()>> = bound.collect();
+    let is_bound = !bound.is_empty();
+    bound.into_iter().collect::<io::Result<()>>()?;
+    Ok(is_bound)
 }
 
 /// Whether one of these functions is there and has no driver.
@@ -89,23 +96,17 @@ pub(crate) fn later_paths(system: &dyn System, device: PciAddress) -> Vec<PciAdd
 /// Binds the NVMe drivers of these functions again, in this order, once the controller of the first function is live, unless their
 /// order is this one. Of paths at equal distances the kernel takes the one that it found first (`__nvme_find_path` in
 /// drivers/nvme/host/multipath.c), so a function that was bound again gets back its place among the paths only if those that it
-/// preceded are bound after it. One that has no driver, which is how a kill in between leaves it, gets this one. Functions without a
-/// controller of the same subsystem are left alone. Whether any was bound.
+/// preceded are bound after it. Functions without a controller of the same subsystem are left alone. Whether any was bound.
 ///
 /// # Errors
 /// When a disk has no other path and is in use, a controller is not live in time, or the kernel refuses.
 pub(crate) fn paths_follow(
     system: &dyn System,
     device: PciAddress,
-    driver: Option<&str>,
     later: &[PciAddress],
 ) -> io::Result<bool> {
-    let mut is_bound = false;
-    for other in later {
-        is_bound |= bind_unbound(system, *other, driver)?;
-    }
     if later.is_empty() || controller(system, device).is_none() {
-        return Ok(is_bound);
+        return Ok(false);
     }
     // Just bound, it belongs to its subsystem once it is live.
     until_live(system, device, false)?;
@@ -118,7 +119,7 @@ pub(crate) fn paths_follow(
     let mut now = later_paths(system, device);
     now.retain(|it| later.contains(it));
     if now == later {
-        return Ok(is_bound);
+        return Ok(false);
     }
     until_live(system, device, true)?;
     for other in later {

@@ -7,16 +7,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nearfar_proc::rooted;
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, fstatfs, ftruncate, open, readlinkat};
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, ftruncate, open, readlinkat};
 use rustix::io::Errno;
 
 use super::System;
 
 /// More than any setting, /proc/swaps or mountinfo of a machine full of containers has.
 const LONGEST: u64 = 4 << 20;
-
-/// CGROUP2_SUPER_MAGIC (include/uapi/linux/magic.h).
-const GROUPS_MAGIC: i64 = 0x6367_7270;
 
 /// The files below a directory: `/` for the live system.
 #[derive(Debug)]
@@ -142,11 +139,6 @@ impl System for Rooted {
     fn is_claimed(&self, disk: &str) -> bool {
         let opened = self.open(&format!("/dev/{disk}"), OFlags::RDONLY | OFlags::EXCL);
         opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
-    }
-
-    fn is_of_groups(&self, path: &str) -> io::Result<bool> {
-        let file = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
-        Ok(fstatfs(&file)?.f_type == GROUPS_MAGIC)
     }
 
     fn link(&self, path: &str) -> io::Result<String> {

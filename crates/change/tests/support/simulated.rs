@@ -39,6 +39,8 @@ struct State {
     next_controller: u32,
     /// CPUs without a free interrupt vector.
     full: CpuSet,
+    /// Whether somebody has the disk open exclusively.
+    is_claimed: bool,
     step: u64,
     /// What happens at which step.
     events: BTreeMap<u64, Event>,
@@ -61,7 +63,10 @@ impl Simulated {
         };
         put("/proc/sys/kernel/random/boot_id", "a boot");
         put("/proc/sys/kernel/hostname", "box");
-        put("/proc/self/mountinfo", "");
+        put(
+            "/proc/self/mountinfo",
+            "25 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+        );
         put("/sys/fs/cgroup/cgroup.controllers", "cpuset");
         put("/sys/fs/cgroup/cgroup.subtree_control", "cpuset");
         put("/sys/fs/cgroup/cpuset.mems.effective", "0-1");
@@ -75,6 +80,7 @@ impl Simulated {
         put("/sys/class/net/eth0/queues/rx-0/rps_cpus", "00");
         put(&format!("{SUBSYSTEM}/iopolicy"), "numa");
         put(&format!("{SUBSYSTEM}/subsysnqn"), "nqn.test");
+        put(&format!("{SUBSYSTEM}/nvme0n1/dev"), "259:0");
         put("/sys/fs/cgroup/cpuset.cpus.effective", "0-7");
         for (group, cpus, mems) in [("busy", "", ""), ("idle", "0-3", "0")] {
             let file = |name: &str| format!("/sys/fs/cgroup/{group}/{name}");
@@ -104,6 +110,9 @@ impl Simulated {
         for function in NVME {
             state.bind(function).unwrap();
         }
+        let of_disk = format!("{SUBSYSTEM}/nvme0n1");
+        let disk = "/sys/class/block/nvme0n1".to_owned();
+        state.links.insert(disk, of_disk);
         Self(Mutex::new(state))
     }
 
@@ -118,20 +127,31 @@ impl Simulated {
         state.events.insert(step, event);
     }
 
-    /// How many steps there were.
-    pub fn steps(&self) -> u64 {
-        self.state().step
+    /// Whether the process was killed.
+    pub fn is_killed(&self) -> bool {
+        self.state().is_killed
     }
 
-    /// Another process goes on, to which nothing happens. Whether the one before was killed.
-    pub fn next_process(&self) -> bool {
+    /// Somebody opens the disk of the NVMe subsystem exclusively.
+    pub fn claim_disk(&self) {
+        self.state().is_claimed = true;
+    }
+
+    /// The driver of each NVMe function.
+    pub fn drivers(&self) -> Vec<Option<String>> {
+        let driver = |function| self.link(&format!("{FUNCTIONS}/{function}/driver")).ok();
+        NVME.into_iter().map(driver).collect()
+    }
+
+    /// Another process goes on, to which nothing happens.
+    pub fn next_process(&self) {
         let mut state = self.state();
         state.events.clear();
         if let Some((path, bytes, permissions)) = state.left.take() {
             fs::write(&path, bytes).unwrap();
             fs::set_permissions(path, permissions).unwrap();
         }
-        std::mem::take(&mut state.is_killed)
+        state.is_killed = false;
     }
 
     /// All that can be seen of it. NVMe controllers have numbers by the order in which they were found, which is what decides over
@@ -376,8 +396,8 @@ impl System for Simulated {
         link.cloned().ok_or_else(|| errno(libc::ENOENT))
     }
 
-    fn is_of_groups(&self, path: &str) -> io::Result<bool> {
-        Ok(path.starts_with("/sys/fs/cgroup/"))
+    fn is_claimed(&self, disk: &str) -> bool {
+        disk == "nvme0n1" && self.state().is_claimed
     }
 
     fn append(&self, mut journal: &File, line: &[u8]) -> io::Result<()> {
