@@ -1,7 +1,7 @@
 //! Plans as JSON, and what is written down from them.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use nearfar_placement::change::Plan;
+use nearfar_change::Plan;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(plan) = serde_json::from_slice::<Plan>(bytes) {

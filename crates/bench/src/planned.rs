@@ -1,9 +1,9 @@
 //! The factor `plan`: a cell is measured with the changes that `nearfar plan` has for a device, or without them.
 
+use nearfar_change::{LeftAlone, Plan};
 use nearfar_experiment::{Cell, Change};
 use nearfar_machine::{Machine, PciAddress};
 use nearfar_placement::audit::{self, AuditOptions};
-use nearfar_placement::change::{LeftAlone, Plan};
 use nearfar_placement::plan::{self, PlanOptions};
 
 use crate::registry::{Argument, Kind, Varied};

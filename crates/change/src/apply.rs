@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nearfar_placement::change::Plan;
+use run::Carrying;
 
+use crate::change::Plan;
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::check::{PlanError, check};
@@ -24,7 +25,6 @@ use crate::state::{StateDir, StateError};
 use crate::system::System;
 use crate::target::Target;
 use crate::task_memory::{ProgressSink, check_moves, check_plan_room};
-use run::Carrying;
 
 /// How to carry a plan out.
 #[derive(Clone, Debug, Default)]

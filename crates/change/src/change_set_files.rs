@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io;
 
-use crate::state::StateDir;
 use nearfar_proc::error_text;
 use rustix::fs::OFlags;
 
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
+use crate::state::StateDir;
 
 /// The journals of a state directory.
 pub(crate) trait ChangeSetFiles {

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use nearfar_machine::{CpuId, MAX_NUMBER, NodeId, NodeSet};
-use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
+use nearfar_machine::{CpuId, NodeId};
 
-use crate::setting::{ChangeError, Setting};
+use crate::change::{PLAN_FORMAT, Plan, Planned};
+use crate::kind::{ChangeError, Setting};
 
 /// More changes than any machine has settings for: 8192 CPUs with as many queues stay far below it.
 const MOST_CHANGES: usize = 262_144;
@@ -138,7 +138,8 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
 
 /// One change by itself.
 pub(crate) fn check_planned(planned: &Planned) -> Result<(), ChangeError> {
-    Setting::of(&planned.change).check()?;
+    let setting = Setting::of(&planned.change);
+    setting.check()?;
     if planned
         .before
         .as_ref()
@@ -148,42 +149,8 @@ pub(crate) fn check_planned(planned: &Planned) -> Result<(), ChangeError> {
             limit: LONGEST_VALUE,
         });
     }
-    match &planned.change {
-        Change::InterruptAffinity { irq, cpus, .. } if cpus.is_empty() => {
-            Err(ChangeError::NoCpus { irq: *irq })
-        }
-        Change::NvmeIoPolicy { policy, .. } => word(policy.as_str(), "I/O policy", b"-"),
-        Change::DeviceNode {
-            rebind: Some(name), ..
-        } => driver(name),
-        Change::Sysctl { value, .. } => word(value, "sysctl value", b"_-"),
-        Change::SchedulerDebug { value, .. } => word(value, "scheduler value", b"_-"),
-        Change::CpusetMemory { group, nodes } if nodes.is_empty() => {
-            Err(ChangeError::NoMemoryNodes(group.clone()))
-        }
-        Change::TaskMemory { pid, from, to, .. } => {
-            memory_nodes(*pid, from, *to)?;
-            let identity = planned.owner.as_ref().and_then(|it| it.process.as_ref());
-            identity.map(drop).ok_or(ChangeError::NoIdentity(*pid))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn memory_nodes(pid: i32, from: &NodeSet, to: NodeId) -> Result<(), ChangeError> {
-    if pid == std::process::id().cast_signed() {
-        return Err(ChangeError::OwnProcess(pid));
-    }
-    if to.0 > MAX_NUMBER {
-        return Err(ChangeError::NodeNumber(to));
-    }
-    if from.contains(to) {
-        return Err(ChangeError::SameNode { pid, to });
-    }
-    if from.is_empty() {
-        return Err(ChangeError::NoNodes { pid, to });
-    }
-    Ok(())
+    let value = planned.change.value();
+    setting.kind().check_value(planned, &value)
 }
 
 /// A driver's name, as part of a path.
@@ -191,7 +158,7 @@ pub(crate) fn driver(name: &str) -> Result<(), ChangeError> {
     word(name, "driver", b"_-")
 }
 
-fn word(text: &str, noun: &'static str, also: &[u8]) -> Result<(), ChangeError> {
+pub(crate) fn word(text: &str, noun: &'static str, also: &[u8]) -> Result<(), ChangeError> {
     let plain = text
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || also.contains(&b));

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::setting::with_line_end;
+use crate::kind::with_line_end;
 use crate::system::{System, text};
 
 /// What to write where an empty old set cannot be written back, and is the same to the group's tasks: the CPUs of the group above, all

@@ -16,13 +16,13 @@ mod policies;
 use std::io;
 
 use nearfar_machine::{Machine, NodeBytes, NodeSet};
-use nearfar_placement::change::{Change, Plan, Planned};
 use nearfar_proc::{cgroup, error_text, zoneinfo};
 
+use crate::change::{Change, Plan, Planned};
 use crate::check::check_planned;
 use crate::error::ApplyError;
 use crate::journal::Intent;
-use crate::setting::{ChangeError, Setting};
+use crate::kind::{self, ChangeError, Setting};
 use crate::system::{System, text};
 use crate::target::Target;
 use crate::task_memory::{NODES, REQUESTED, leave, node_list, size, with_spare};
@@ -133,7 +133,7 @@ pub fn planned_cpuset_memory(
     let (first, from) = (nodes.first(), found.from.first());
     let distance = first.zip(from).map(|(to, from)| {
         let (now, after) = (machine.distance(to, from), machine.distance(to, to));
-        nearfar_placement::change::DistanceChange { now, after }
+        crate::change::DistanceChange { now, after }
     });
     let planned = Planned {
         reason: format!("control group {group}: memory on nodes {nodes} only; {moves}.{policies}"),
@@ -368,7 +368,7 @@ pub(crate) fn effective(system: &dyn System, group: &str) -> Result<NodeSet, Cpu
 
 /// Memory policies that undoing the write rewrites, in words; looked at before it.
 pub(crate) fn rebound_by_undo(system: &dyn System, intent: &Intent) -> Option<String> {
-    let Setting::CpusetMemory { group } = &intent.setting else {
+    let Setting::CpusetMemory(kind::CpusetMemory { group }) = &intent.setting else {
         return None;
     };
     let allowed = list(system, &format!("{}/cpuset.mems.effective", above(group))).ok()?;
@@ -399,7 +399,7 @@ pub(crate) fn what_stays(
     written: &str,
     rebound: Option<String>,
 ) -> Option<String> {
-    let Setting::CpusetMemory { group } = &intent.setting else {
+    let Setting::CpusetMemory(kind::CpusetMemory { group }) = &intent.setting else {
         return None;
     };
     let mut notes = Vec::new();

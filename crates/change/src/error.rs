@@ -4,13 +4,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::state::StateError;
 use nearfar_proc::error_text;
 
 use crate::change_set_id::ChangeSetId;
 use crate::check::PlanError;
 use crate::cpuset_memory::CpusetMemoryError;
 use crate::export::UnitBindingError;
+use crate::state::StateError;
 use crate::task_memory::MoveRequestError;
 
 /// Why a verb did nothing.

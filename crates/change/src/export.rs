@@ -10,11 +10,9 @@ mod script;
 mod systemd;
 mod udev;
 
-use nearfar_machine::PciAddress;
-use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
-
+use crate::change::{Change, Owner, PLAN_FORMAT, Plan, Planned};
 use crate::check::check_planned;
-use crate::setting::{Setting, mask_width};
+use crate::kind::Setting;
 
 pub use bind::{UnitBinding, UnitBindingError, UnitPolicy, unit_drop_in};
 pub use script::script;
@@ -29,10 +27,11 @@ struct LeftOut(String);
 type Exported<'a> = Result<Writing<'a>, LeftOut>;
 
 /// A change as a write.
-struct Writing<'a> {
-    planned: &'a Planned,
-    file: String,
-    value: String,
+pub(crate) struct Writing<'a> {
+    pub(crate) planned: &'a Planned,
+    pub(crate) setting: Setting,
+    pub(crate) file: String,
+    pub(crate) value: String,
 }
 
 impl Writing<'_> {
@@ -65,6 +64,23 @@ impl Writing<'_> {
                 .to_owned(),
             format!("    {} && {}", echo("unbind"), echo("bind")),
         ]
+    }
+
+    /// What the plan says of whose the setting is.
+    pub(crate) fn owner(&self) -> Owner {
+        self.planned.owner.clone().unwrap_or_default()
+    }
+
+    /// For a udev rule: the device above the one that the event is about, as names are given out in the order in which devices
+    /// appear.
+    pub(crate) fn below_device(&self) -> String {
+        let device = self.owner().device;
+        device.map_or_else(String::new, |device| format!(", KERNELS==\"{device}\""))
+    }
+
+    /// The comment on why it does not act.
+    pub(crate) fn left_out_line(&self, reason: &str) -> String {
+        format!("# left out: {} <- {}: {reason}\n", self.file, self.value)
     }
 
     /// The value before, if it is fit to be written back.
@@ -106,26 +122,16 @@ fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a>
         )));
     }
     check_planned(planned).map_err(|error| left_out(error.to_string()))?;
-    let value = match &planned.change {
-        Change::InterruptAffinity { cpus, .. } => cpus.to_string(),
-        Change::Xps { cpus, .. } | Change::Rps { cpus, .. } => {
-            cpus.to_mask(planned.before.as_deref().map_or(1, mask_width))
-        }
-        Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
-        Change::DeviceNode { node, .. } => node.to_string(),
-        Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
-        Change::Cpuset { cpus, .. } => cpus.to_string(),
-        Change::CpusetMemory { nodes, .. } => nodes.to_string(),
-        Change::TaskMemory { pid, .. } => {
-            return Err(left_out(format!(
-                "memory of process {pid}: the process ends with this boot, and no file moves its pages; use nearfar \
-                 apply, or prefer to keep a service near its memory"
-            )));
-        }
-    };
+    let setting = Setting::of(&planned.change);
+    if let Some(reason) = setting.kind().not_exported() {
+        return Err(left_out(reason));
+    }
+    let before = planned.before.as_deref().unwrap_or("0");
+    let value = setting.kind().in_file(&planned.change.value(), before);
     Ok(Writing {
         planned,
-        file: Setting::of(&planned.change).path(),
+        file: setting.path(),
+        setting,
         value,
     })
 }
@@ -145,33 +151,6 @@ fn comment(text: &str) -> String {
         Some(_) => format!("{one_line}..."),
         None => one_line,
     }
-}
-
-/// The name by which an interrupt can be found again after a boot, where it is fit for that: the last word of its line
-/// in /proc/interrupts, unless several handlers share the line.
-fn lookup_name(change: &Change) -> Option<&str> {
-    let Change::InterruptAffinity {
-        name: Some(name), ..
-    } = change
-    else {
-        return None;
-    };
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:@-".contains(&b);
-    ((1..=128).contains(&name.len()) && name.bytes().all(plain)).then_some(name)
-}
-
-/// A shell command, without any quotation mark, that finds the interrupt whose line in /proc/interrupts ends with the
-/// name ("7:" is its first word) and gives it to these CPUs. Names such as `virtio0-input.0` are numbered again at every
-/// boot: where the device is known, the interrupt has to be one of its messages.
-fn put_by_name(name: &str, cpus: &str, device: Option<PciAddress>) -> String {
-    let of_device = device.map_or_else(String::new, |device| {
-        let messages = format!("/sys/bus/pci/devices/{device}/msi_irqs");
-        format!(" && {{ [ ! -d {messages} ] || [ -e {messages}/${{irq%:}} ]; }}")
-    });
-    format!(
-        "set -f; while read -r irq rest; do last=; for last in $rest; do :; done; if [ x$last = x{name} ]{of_device}; \
-         then echo {cpus} > /proc/irq/${{irq%:}}/smp_affinity_list; fi; done < /proc/interrupts"
-    )
 }
 
 /// The name of a host in a comment.

@@ -1,18 +1,18 @@
 //! The change sets that were made here, from their journals.
 
-use nearfar_proc::error_text;
 use std::io;
 
+use nearfar_proc::error_text;
 use serde::Serialize;
 
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
 use crate::journal::{self, Contents, Header, Progress, Written};
+use crate::kind::Setting;
 use crate::lock::lock_holder;
 use crate::owner::Mismatch;
 use crate::rollback::writer;
-use crate::setting::Setting;
 use crate::state::StateDir;
 use crate::system::{System, text};
 use crate::target::Target;
@@ -246,7 +246,7 @@ impl View<'_> {
 
     /// What the file says of a write that was made and not undone.
     fn state_now(&self, run: ChangeSetId, written: &Written) -> WriteState {
-        if let Setting::TaskMemory { .. } = written.intent.setting {
+        if !written.intent.setting.is_written() {
             return self.memory_now(written);
         }
         let now = match text(self.system, &written.intent.setting.path()) {

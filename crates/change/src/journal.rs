@@ -15,9 +15,9 @@ mod writes;
 use nearfar_proc::error_text;
 use std::io;
 
+use crate::change::Owner;
 use crate::state::StateDir;
 use nearfar_machine::PciAddress;
-use nearfar_placement::change::Owner;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use read::{Contents, header, read};
@@ -26,8 +26,8 @@ pub(crate) use writes::{Progress, Written};
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
+use crate::kind::Setting;
 use crate::line_file::LineFile;
-use crate::setting::Setting;
 use crate::system::System;
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;

@@ -20,6 +20,7 @@
 //! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.
 
 mod apply;
+mod change;
 mod change_set_files;
 mod change_set_id;
 mod check;
@@ -29,16 +30,17 @@ mod error;
 pub mod export;
 mod history;
 mod journal;
+mod kind;
 mod label_lock;
 pub mod lease;
 mod line_file;
 pub mod lines;
 mod lock;
+mod move_estimate;
 mod outcome;
 mod owner;
 mod rebind;
 mod rollback;
-mod setting;
 mod state;
 pub mod system;
 mod target;
@@ -47,6 +49,10 @@ pub mod trusted;
 mod undo;
 
 pub use apply::{ApplyOptions, apply, apply_with, check_plan};
+pub use change::{
+    Change, DistanceChange, LeftAlone, NearestCpus, NodeCpus, Owner, PLAN_FORMAT, Plan, Planned,
+    ProcessIdentity, memory_by_node,
+};
 pub use change_set_id::ChangeSetId;
 pub use check::{PlanError, check};
 pub use cpuset_memory::{
@@ -54,14 +60,15 @@ pub use cpuset_memory::{
 };
 pub use error::ApplyError;
 pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
+pub use kind::{Setting, is_interface_name, wanted};
 pub use label_lock::LabelLock;
 pub use lock::Lock;
+pub use move_estimate::{MoveEstimate, move_seconds, size};
 pub use outcome::{
     Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
     RollbackOutcome, Tried, UndoResult,
 };
 pub use rollback::{RollbackOptions, Selection, rollback, rollback_with};
-pub use setting::{Setting, is_interface_name, wanted};
 pub use state::{StateDir, StateError};
 pub use target::Target;
 pub use task_memory::{

@@ -2,13 +2,13 @@
 
 mod memory;
 
-use nearfar_placement::change::Change;
+use crate::change::Change;
 use serde::Serialize;
 
 pub use memory::{MovedMemory, NotMovedMemory, RestoredMemory};
 
 use crate::change_set_id::ChangeSetId;
-use crate::setting::Setting;
+use crate::kind::Setting;
 
 /// What came of carrying out a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]

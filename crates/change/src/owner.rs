@@ -1,14 +1,7 @@
 //! Whose a setting is: what an interrupt's number, an interface's name or a subsystem's name stands for now, and whether
 //! that is what it stood for when the plan was made or the value was written.
 //!
-//! ```text
-//! interrupt 42   /sys/kernel/irq/42/actions, else the directories in /proc/irq/42    eth0-TxRx-3
-//!                /sys/bus/pci/devices/ADDRESS/msi_irqs/42                            0000:3b:00.0
-//! eth0           /sys/class/net/eth0 -> .../0000:3b:00.0/net/eth0
-//! nvme-subsys0   /sys/class/nvme-subsystem/nvme-subsys0/subsysnqn
-//! 0000:3b:00.0   its vendor and device
-//! process 4711   /proc/4711/stat: when it began
-//! ```
+//! Each kind says what to look at ([`Kind::observe`](crate::kind::Kind::observe)).
 //!
 //! The kernel gives these numbers and names in the order in which drivers ask, so after a reboot, a hot plug or a new
 //! binding of a driver they may be another device's. A field that one side does not have is not compared.
@@ -17,11 +10,10 @@ mod checks;
 
 use std::collections::BTreeSet;
 
-use nearfar_machine::{Irq, PROC_IRQ_FILES, PciAddress};
-use nearfar_placement::change::{Change, Owner, Planned, ProcessIdentity};
-use nearfar_proc::{Stat, tasks};
+use crate::change::{Owner, ProcessIdentity};
+use nearfar_machine::PciAddress;
 
-use crate::setting::Setting;
+use crate::kind::Setting;
 use crate::system::{System, first_line};
 
 pub(crate) use checks::check;
@@ -31,9 +23,18 @@ pub(crate) use checks::check;
 pub(crate) struct Seen {
     pub(crate) owner: Owner,
     /// Whether no PCI function has it; otherwise a missing one is unknown.
-    has_no_device: bool,
+    pub(crate) has_no_device: bool,
     /// Whether no process has the number.
-    has_no_process: bool,
+    pub(crate) has_no_process: bool,
+}
+
+impl Seen {
+    pub(crate) fn of(owner: Owner) -> Self {
+        Self {
+            owner,
+            ..Self::default()
+        }
+    }
 }
 
 /// A setting that is another's now.
@@ -51,18 +52,6 @@ pub(crate) struct Mismatch {
     pub(crate) is_ended: bool,
 }
 
-/// The owner that a plan expects.
-pub(crate) fn expected(planned: &Planned) -> Owner {
-    let owner = planned.owner.clone().unwrap_or_default();
-    match &planned.change {
-        Change::InterruptAffinity { name, .. } => Owner {
-            handlers: name.clone(),
-            ..owner
-        },
-        _ => owner,
-    }
-}
-
 /// Looks at what a setting stands for. `expected` says what to look for first; a tree may lack any file.
 pub(crate) fn observe(
     system: &dyn System,
@@ -70,38 +59,7 @@ pub(crate) fn observe(
     expected: &Owner,
     tree: bool,
 ) -> Seen {
-    let seen = match setting {
-        Setting::InterruptAffinity { irq } => interrupt(system, *irq, expected.device, tree),
-        Setting::Xps { interface, .. } | Setting::Rps { interface, .. } => {
-            network(system, interface, expected)
-        }
-        Setting::NvmeIoPolicy { subsystem } => {
-            let nqn = first_line(
-                system,
-                &format!("/sys/class/nvme-subsystem/{subsystem}/subsysnqn"),
-            );
-            Seen {
-                owner: Owner {
-                    nqn,
-                    ..Owner::default()
-                },
-                ..Seen::default()
-            }
-        }
-        Setting::DeviceNode { device } => Seen {
-            owner: Owner {
-                device: Some(*device),
-                ..Owner::default()
-            },
-            ..Seen::default()
-        },
-        Setting::TaskMemory { pid } if !tree => process(system, *pid),
-        Setting::Sysctl { .. }
-        | Setting::SchedulerDebug { .. }
-        | Setting::Cpuset { .. }
-        | Setting::CpusetMemory { .. }
-        | Setting::TaskMemory { .. } => Seen::default(),
-    };
+    let seen = setting.kind().observe(system, expected, tree);
     let pci_id = seen.owner.device.and_then(|device| pci_id(system, device));
     Seen {
         owner: Owner {
@@ -178,111 +136,6 @@ fn described(owner: &Owner, seen: &Seen) -> String {
         (true, device) => device.unwrap_or_else(|| "unknown".to_owned()),
         (false, Some(device)) => format!("{} of {device}", names.join(" ")),
         (false, None) => names.join(" "),
-    }
-}
-
-fn interrupt(system: &dyn System, irq: Irq, expected: Option<PciAddress>, tree: bool) -> Seen {
-    let directory = format!("/proc/irq/{irq}");
-    let actions = system.read(&format!("/sys/kernel/irq/{irq}/actions"));
-    let handlers = match (actions, system.list(&directory)) {
-        (Ok(bytes), _) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
-        (Err(_), Ok(mut names)) => {
-            names.retain(|name| !PROC_IRQ_FILES.contains(&name.as_str()));
-            Some(names.join(",")).filter(|names| !tree || !names.is_empty())
-        }
-        (Err(_), Err(_)) => None,
-    };
-    let (device, has_no_device) =
-        match expected.map(|expected| device_of(system, irq, expected, tree)) {
-            None | Some(Of::Unknown) => (None, false),
-            Some(Of::Device(device)) => (Some(device), false),
-            Some(Of::NoDevice) => (None, true),
-        };
-    Seen {
-        owner: Owner {
-            handlers,
-            device,
-            ..Owner::default()
-        },
-        has_no_device,
-        ..Seen::default()
-    }
-}
-
-enum Of {
-    Device(PciAddress),
-    NoDevice,
-    Unknown,
-}
-
-/// The function that has an interrupt: mostly the expected one, else whichever lists it.
-fn device_of(system: &dyn System, irq: Irq, expected: PciAddress, tree: bool) -> Of {
-    let lists = |device: &str| system.list(&format!("/sys/bus/pci/devices/{device}/msi_irqs"));
-    let number = irq.to_string();
-    let address = expected.to_string();
-    let listed = lists(&address);
-    let line = || first_line(system, &format!("/sys/bus/pci/devices/{address}/irq"));
-    match &listed {
-        Ok(messages) if messages.contains(&number) => return Of::Device(expected),
-        // The directory is only there while messages are in use; some trees were gathered without.
-        Err(_) if tree => return Of::Unknown,
-        Err(_) if line().as_deref() == Some(&number) => return Of::Device(expected),
-        _ => {}
-    }
-    let Ok(devices) = system.list("/sys/bus/pci/devices") else {
-        return Of::Unknown;
-    };
-    let owner = devices
-        .iter()
-        .find(|device| lists(device).is_ok_and(|messages| messages.contains(&number)));
-    owner
-        .and_then(|device| device.parse().ok())
-        .map_or(Of::NoDevice, Of::Device)
-}
-
-fn network(system: &dyn System, interface: &str, expected: &Owner) -> Seen {
-    let path = format!("/sys/class/net/{interface}");
-    let links = [path.clone(), format!("{path}/device")].map(|link| system.link(&link));
-    let device = links
-        .iter()
-        .flatten()
-        .find_map(|link| PciAddress::innermost(link));
-    let has_no_device = device.is_none() && links[0].is_ok();
-    let mac = expected
-        .mac
-        .as_ref()
-        .and_then(|_| first_line(system, &format!("{path}/address")));
-    Seen {
-        owner: Owner {
-            device,
-            mac,
-            ..Owner::default()
-        },
-        has_no_device,
-        ..Seen::default()
-    }
-}
-
-fn process(system: &dyn System, pid: i32) -> Seen {
-    let stat = match system.read(&format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat,
-        Err(error) => {
-            return Seen {
-                has_no_process: tasks::is_gone(&error),
-                ..Seen::default()
-            };
-        }
-    };
-    let process = Stat::parse_with_name(&stat).map(|(stat, name)| ProcessIdentity {
-        start_ticks: stat.id.start,
-        name: name.to_text(),
-    });
-    Seen {
-        owner: Owner {
-            process,
-            ..Owner::default()
-        },
-        ..Seen::default()
     }
 }
 

@@ -27,9 +27,9 @@ mod undo;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::change::Change;
+pub(crate) use crate::move_estimate::size;
 use nearfar_machine::{NodeId, NodeSet};
-use nearfar_placement::change::Change;
-pub(crate) use nearfar_placement::tasks::size;
 
 pub use describe::{MoveRequestError, check_processes, planned_move};
 pub(crate) use describe::{REQUESTED, check_moves, check_plan_room, leave, nodes_with_memory};

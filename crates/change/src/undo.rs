@@ -13,20 +13,20 @@
 //!  Where its number or name is another device's now, nothing is written whatever the file shows.
 //! ```
 
-use nearfar_proc::error_text;
 use std::io;
 
-use crate::state::StateDir;
 use nearfar_machine::PciAddress;
-use nearfar_placement::change::Owner;
+use nearfar_proc::error_text;
 
+use crate::change::Owner;
 use crate::change_set_id::ChangeSetId;
 use crate::journal::{Contents, Intent, Journal, Progress, Record, Written};
+use crate::kind::{DeviceNode, Setting, TaskMemory, shows_another};
 use crate::outcome::UndoResult;
 use crate::owner::{self, Mismatch};
 use crate::rebind::{bound_driver, may_rebind, nvme, rebind};
 use crate::rollback::writer;
-use crate::setting::{Setting, shows_another};
+use crate::state::StateDir;
 use crate::system::{System, text};
 use crate::task_memory;
 use crate::{cpuset, cpuset_memory};
@@ -47,7 +47,7 @@ impl Undo<'_> {
     /// could not be written costs nothing but a second look.
     pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
         let result = match written.intent.setting {
-            Setting::TaskMemory { pid } => self.put_pages_back(written, pid),
+            Setting::TaskMemory(TaskMemory { pid }) => self.put_pages_back(written, pid),
             _ => self.restore(written),
         };
         let path = written.intent.setting.path();
@@ -80,7 +80,7 @@ impl Undo<'_> {
                 },
             );
             // Where the pages were is of no more use once the journal says so.
-            if let (Setting::TaskMemory { .. }, Ok(())) = (&written.intent.setting, recorded) {
+            if recorded.is_ok() && !written.intent.setting.is_written() {
                 let name = task_memory::file_of(self.journal.run, written.intent.write);
                 let _ = self.state.remove_file(&name);
             }
@@ -237,7 +237,7 @@ impl Undo<'_> {
     /// The driver that has to be bound again: it saw the new node, or may have, or was left unbound by a kill.
     fn driver_to_bind(&self, written: &Written, found: Found) -> Option<(PciAddress, String)> {
         let driver = written.intent.rebind.clone().filter(|_| !self.tree)?;
-        let Setting::DeviceNode { device } = written.intent.setting else {
+        let Setting::DeviceNode(DeviceNode { device }) = written.intent.setting else {
             return None;
         };
         let untouched = found == Found::Old && written.progress != Progress::Undoing;

@@ -3,11 +3,11 @@
 use crate::support;
 use crate::support::kernel::Kernel;
 use crate::support::*;
+use nearfar_change::Plan;
 use nearfar_change::{
     Applied, ApplyError, ApplyOptions, Effective, Outcome, PlanError, apply, apply_with, history,
 };
 use nearfar_machine::IoPolicy;
-use nearfar_placement::change::Plan;
 
 const IRQ_10: &str = "/proc/irq/10/smp_affinity_list";
 const IRQ_11: &str = "/proc/irq/11/smp_affinity_list";
@@ -339,12 +339,12 @@ fn names_in_a_hostile_plan_lead_nowhere() {
         sysctl("kernel.numa_balancing", "1\n2"),
         support::iopolicy(IoPolicy::Other("a b".into())),
         device_node(0, Some("../../../etc")),
-        nearfar_placement::change::Change::Xps {
+        nearfar_change::Change::Xps {
             interface: "..".into(),
             queue: 0,
             cpus: cpus("0"),
         },
-        nearfar_placement::change::Change::NvmeIoPolicy {
+        nearfar_change::Change::NvmeIoPolicy {
             subsystem: "../x".into(),
             policy: IoPolicy::Numa,
         },

@@ -13,7 +13,7 @@ use nearfar_change::{
     Applied, ApplyOptions, Effective, RollbackOptions, UndoResult, apply, apply_with, check_plan,
     rollback, rollback_with,
 };
-use nearfar_placement::change::{Change, Plan};
+use nearfar_change::{Change, Plan};
 
 const GROUP: &str = "/sys/fs/cgroup/system.slice/db.service";
 const FILE: &str = "/sys/fs/cgroup/system.slice/db.service/cpuset.mems";

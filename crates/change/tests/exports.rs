@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 
 use crate::support::*;
 use nearfar_change::export::{script, systemd, udev};
+use nearfar_change::{Change, LeftAlone, Owner, Plan};
 use nearfar_machine::IoPolicy;
-use nearfar_placement::change::{Change, LeftAlone, Owner, Plan};
 use proptest::prelude::*;
 
 /// A plan that says what could go wrong: text that tries to leave its comment, names that try to leave their quotes.

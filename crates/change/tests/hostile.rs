@@ -12,15 +12,12 @@ use nearfar_change::{
 };
 use proptest::prelude::*;
 
-fn one_interrupt() -> nearfar_placement::change::Plan {
+fn one_interrupt() -> nearfar_change::Plan {
     plan(vec![planned(interrupt(10, "4"), None)])
 }
 
 /// A plan that moves memory, as text with other words in it.
-fn memory_plan(
-    words: &str,
-    start_ticks: u64,
-) -> serde_json::Result<nearfar_placement::change::Plan> {
+fn memory_plan(words: &str, start_ticks: u64) -> serde_json::Result<nearfar_change::Plan> {
     serde_json::from_str(&format!(
         r#"{{"plan_format":1,"host":null,"boot":"0","changes":[{{"change":{{"kind":"task-memory",{words}}},"before":null,
         "owner":{{"process":{{"start_ticks":{start_ticks},"name":"x"}}}},"rule":"requested","reason":"","distance":null}}],
@@ -55,7 +52,7 @@ fn memory_of_no_process_to_no_node_is_refused() {
 fn a_plan_without_the_identity_of_its_process_or_of_another_boot_moves_nothing() {
     let state = tempfile::tempdir().unwrap();
     let target = Target::live(Some(state.path().join("a")));
-    let refused = |plan: &nearfar_placement::change::Plan| {
+    let refused = |plan: &nearfar_change::Plan| {
         apply(plan, &target, &ApplyOptions::default())
             .unwrap_err()
             .to_string()
@@ -172,7 +169,7 @@ fn links_inside_the_tree_are_followed_as_sysfs_needs_it() {
     let device = "/sys/devices/pci0000:00/0000:00:03.0/net/eth1";
     tree.put(&format!("{device}/queues/tx-0/xps_cpus"), "00\n");
     symlink(format!("../../..{device}"), tree.at("/sys/class/net/eth1")).unwrap();
-    let change = nearfar_placement::change::Change::Xps {
+    let change = nearfar_change::Change::Xps {
         interface: "eth1".into(),
         queue: 0,
         cpus: cpus("4"),

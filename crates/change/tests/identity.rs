@@ -1,9 +1,9 @@
 //! For any plan on any tree: apply, then rollback, is the identity.
 
 use crate::support::*;
+use nearfar_change::Change;
 use nearfar_change::{ApplyOptions, RollbackOptions, apply, rollback};
 use nearfar_machine::{CpuId, CpuSet, IoPolicy};
-use nearfar_placement::change::Change;
 use proptest::prelude::*;
 
 fn some_cpus() -> impl Strategy<Value = CpuSet> {

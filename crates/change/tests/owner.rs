@@ -10,8 +10,8 @@ use nearfar_change::{
     ApplyError, PlanError, RollbackOptions, Target, UndoResult, apply, apply_with, rollback,
     rollback_with,
 };
+use nearfar_change::{NodeCpus, Owner, Plan, Planned};
 use nearfar_machine::{IoPolicy, NodeId};
-use nearfar_placement::change::{NodeCpus, Owner, Plan, Planned};
 
 const CARD: &str = "0000:3b:00.0";
 const OTHER: &str = "0000:5e:00.0";
@@ -172,7 +172,7 @@ fn shared_lines_may_list_their_handlers_in_any_order() {
         "uhci_hcd:usb1,ehci_hcd:usb2\n",
     );
     let mut change = interrupt(10, "4");
-    if let nearfar_placement::change::Change::InterruptAffinity { name, .. } = &mut change {
+    if let nearfar_change::Change::InterruptAffinity { name, .. } = &mut change {
         *name = Some("ehci_hcd:usb2, uhci_hcd:usb1".into());
     }
     assert!(

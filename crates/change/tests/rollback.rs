@@ -12,7 +12,7 @@ use nearfar_change::{
 const IRQ_10: &str = "/proc/irq/10/smp_affinity_list";
 const NODE: &str = "/sys/bus/pci/devices/0000:3b:00.0/numa_node";
 
-fn apply_to(tree: &Tree, changes: Vec<nearfar_placement::change::Planned>) {
+fn apply_to(tree: &Tree, changes: Vec<nearfar_change::Planned>) {
     assert!(
         apply(&plan(changes), &tree.target(), &ApplyOptions::default())
             .unwrap()

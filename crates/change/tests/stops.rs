@@ -16,8 +16,8 @@ use nearfar_change::{
     ApplyOptions, RollbackOptions, RollbackOutcome, Setting, Target, UndoResult, apply_with,
     rollback_with,
 };
+use nearfar_change::{Change, Plan};
 use nearfar_machine::{CpuSet, IoPolicy, Irq, NodeId};
-use nearfar_placement::change::{Change, Plan};
 use proptest::prelude::*;
 
 fn cpus() -> impl Strategy<Value = CpuSet> {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use nearfar_change::Change;
 use nearfar_change::lease::{Measuring, Presence};
 use nearfar_machine::Machine;
-use nearfar_placement::change::Change;
 use nearfar_runs::{
     Cell, Ending, Host, Metric, NewRun, NewSample, RunId, RunTarget, Sample, SampleResult, Store,
     check_values, now_s, summarise,

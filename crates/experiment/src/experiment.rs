@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
-use nearfar_placement::change::Change;
+use nearfar_change::Change;
 use nearfar_runs::{Cell, Factor, Metric, RunTarget, Values};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

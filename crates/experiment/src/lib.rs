@@ -38,8 +38,8 @@ pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;
 pub use guest_time::unmeasured;
 pub use lab::{AskError, LabHost};
+pub use nearfar_change::Change;
 pub use nearfar_change::lease::Process;
-pub use nearfar_placement::change::Change;
 pub use nearfar_runs::{
     Better, Cell, CellSummary, Factor, Histogram, Level, Metric, MetricKind, MetricValue, RunId,
     RunTarget, Values,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearfar_change::Change;
 use nearfar_change::Setting;
 use nearfar_change::lease::Lease;
-use nearfar_placement::change::Change;
 use nearfar_proc::choice;
 
 use crate::experiment::BoxError;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu::{Cache, CacheKind, Cpu, CpuStates};
 use crate::disk::Disk;
 use crate::distance::Distances;
-use crate::id::{CpuId, Distance, NodeId, PciAddress};
+use crate::id::{CpuId, Distance, Irq, NodeId, PciAddress};
 use crate::interrupt::Interrupt;
 use crate::known::Known;
 use crate::network::NetworkDevice;
@@ -123,6 +123,25 @@ impl Machine {
             .binary_search_by_key(&address, |device| device.address)
             .ok()
             .map(|index| &devices[index])
+    }
+
+    /// The network interface of that name.
+    pub fn network(&self, name: &str) -> Option<&NetworkDevice> {
+        let networks = self.networks.get()?;
+        let index = networks.binary_search_by(|it| it.name.as_str().cmp(name));
+        index.ok().map(|index| &networks[index])
+    }
+
+    /// The NVMe subsystem that the kernel calls so.
+    pub fn nvme_subsystem(&self, name: &str) -> Option<&NvmeSubsystem> {
+        self.nvme.get()?.iter().find(|it| it.name == name)
+    }
+
+    /// The interrupt of that number.
+    pub fn interrupt(&self, irq: Irq) -> Option<&Interrupt> {
+        let interrupts = self.interrupts.get()?;
+        let index = interrupts.binary_search_by_key(&irq, |it| it.irq).ok()?;
+        interrupts.get(index)
     }
 
     /// The host bridge of that root bus.

@@ -10,7 +10,6 @@
 //! ```
 
 pub mod audit;
-pub mod change;
 mod fallback;
 pub mod locality;
 mod near;

@@ -11,22 +11,20 @@
 //! or a control group (it slows the processes down meanwhile). Until then they are listed as left alone.
 
 mod choice;
-mod owner;
 mod proposal;
 mod reason;
 
 use std::collections::{BTreeSet, HashSet};
 
-use nearfar_machine::{
-    CpuSet, IoPolicy, Irq, Known, Machine, NOT_ASKED_FOR, NetworkDevice, NodeBytes, NodeId,
-    PciAddress, alternatives,
-};
+use nearfar_machine::{IoPolicy, Known, Machine, NOT_ASKED_FOR, NodeId, PciAddress, alternatives};
 
 use crate::audit::{Audit, Finding, State, rule};
-use crate::change::{Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned};
 use crate::near;
 pub use choice::narrow;
-use choice::{subsystem, subsystem_of, takes};
+use choice::{subsystem_of, takes};
+use nearfar_change::{
+    Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned, Setting,
+};
 pub use proposal::{Needs, Proposal, proposal};
 
 const NVME: &str = "nvme-far-path";
@@ -135,9 +133,10 @@ pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
     {
         draft.take(finding);
     }
+    // In the order of kinds: what later ones are judged by comes first.
     draft
         .planned
-        .sort_by(|a, b| rank(&a.change).cmp(&rank(&b.change)));
+        .sort_by_cached_key(|it| Setting::of(&it.change));
     let lacks_input = |rule: &'static str| {
         let mut reasons = audit.not_checked.iter();
         options.wants_rule(rule) && reasons.any(|it| it.rule == rule && it.reason != NOT_ASKED_FOR)
@@ -165,32 +164,12 @@ pub fn of_changes(machine: &Machine, changes: Vec<Planned>) -> Plan {
     }
 }
 
-/// The order in which changes are made: what later ones are judged by comes first.
-fn rank(change: &Change) -> (u8, Irq, &str, u32) {
-    match change {
-        Change::DeviceNode { .. } => (0, Irq(0), "", 0),
-        Change::InterruptAffinity { irq, .. } => (1, *irq, "", 0),
-        Change::Xps {
-            interface, queue, ..
-        } => (2, Irq(0), interface, *queue),
-        Change::Rps {
-            interface, queue, ..
-        } => (3, Irq(0), interface, *queue),
-        Change::NvmeIoPolicy { subsystem, .. } => (4, Irq(0), subsystem, 0),
-        Change::Sysctl { name, .. } => (5, Irq(0), name, 0),
-        Change::SchedulerDebug { name, .. } => (6, Irq(0), name, 0),
-        Change::Cpuset { group, .. } => (7, Irq(0), group, 0),
-        Change::CpusetMemory { group, .. } => (8, Irq(0), group, 0),
-        Change::TaskMemory { pid, .. } => (9, Irq(0), "", pid.cast_unsigned()),
-    }
-}
-
 struct Draft<'a> {
     machine: &'a Machine,
     options: &'a PlanOptions,
     planned: Vec<Planned>,
     left_alone: Vec<LeftAlone>,
-    seen: HashSet<String>,
+    seen: HashSet<Setting>,
     unmoved: HashSet<PciAddress>,
 }
 
@@ -212,32 +191,19 @@ impl Draft<'_> {
                 finding,
                 "overriding a device's node taints the kernel and stops the device for a moment: only with --override-device-node",
             ),
-            Some(Change::Sysctl { name, .. }) if !self.options.names_rule(finding.rule) => {
-                let reason =
-                    format!("{name} holds for the whole system: only with --rule {}", finding.rule);
-                self.leave(finding, &reason);
-            }
-            Some(Change::TaskMemory { .. }) if !self.options.names_rule(finding.rule) => {
-                let reason = format!(
-                    "moving a process's memory slows it down meanwhile: only with --rule {}",
-                    finding.rule
-                );
-                self.leave(finding, &reason);
-            }
-            Some(Change::CpusetMemory { .. }) if !self.options.names_rule(finding.rule) => {
-                let reason = format!(
-                    "the kernel moves the memory of the group meanwhile: only with --rule {}",
-                    finding.rule
-                );
-                self.leave(finding, &reason);
-            }
             // XPS was judged against the interrupts as they would be.
             Some(Change::Xps { .. }) if finding.device.is_some_and(|device| self.unmoved.contains(&device)) => self
                 .leave(
                     finding,
                     "it follows interrupts that this plan leaves where they are far: take the interrupt rules in, too",
                 ),
-            Some(change) => self.plan(finding, change.clone()),
+            Some(change) => match Setting::of(change).only_by_rule() {
+                Some(reason) if !self.options.names_rule(finding.rule) => {
+                    let reason = format!("{reason}: only with --rule {}", finding.rule);
+                    self.leave(finding, &reason);
+                }
+                _ => self.plan(finding, change.clone()),
+            },
             // What to do instead, or why nothing.
             None if finding.rule == FAR => {
                 let reason = finding.advice.as_deref().unwrap_or("no remedy is known");
@@ -263,12 +229,13 @@ impl Draft<'_> {
 
     fn plan(&mut self, finding: &Finding, change: Change) {
         // Two rules may want the same file; the more severe one came first.
-        if !self.seen.insert(target(&change)) {
+        let setting = Setting::of(&change);
+        if !self.seen.insert(setting.clone()) {
             return;
         }
         self.planned.push(Planned {
-            before: before(self.machine, &change),
-            owner: owner::of(self.machine, &change),
+            before: setting.before(self.machine),
+            owner: setting.owner(self.machine),
             change,
             rule: finding.rule.to_owned(),
             reason: reason::of(finding),
@@ -303,108 +270,6 @@ impl Draft<'_> {
             );
         }
     }
-}
-
-/// What a change writes to, for telling two apart.
-fn target(change: &Change) -> String {
-    match change {
-        Change::InterruptAffinity { irq, .. } => format!("irq {irq}"),
-        Change::Xps {
-            interface, queue, ..
-        } => format!("xps {interface} {queue}"),
-        Change::Rps {
-            interface, queue, ..
-        } => format!("rps {interface} {queue}"),
-        Change::NvmeIoPolicy { subsystem, .. } => format!("iopolicy {subsystem}"),
-        Change::DeviceNode { device, .. } => format!("numa_node {device}"),
-        Change::Sysctl { name, .. } => format!("sysctl {name}"),
-        Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
-        Change::Cpuset { group, .. } => format!("cpuset {group}"),
-        Change::CpusetMemory { group, .. } => format!("cpuset memory {group}"),
-        Change::TaskMemory { pid, .. } => format!("memory of {pid}"),
-    }
-}
-
-pub(crate) fn network<'a>(machine: &'a Machine, name: &str) -> Option<&'a NetworkDevice> {
-    let networks = machine.networks.get()?;
-    networks
-        .binary_search_by(|network| network.name.as_str().cmp(name))
-        .ok()
-        .map(|index| &networks[index])
-}
-
-/// The value a change overwrites, as its file shows it.
-fn before(machine: &Machine, change: &Change) -> Option<String> {
-    let mask = |cpus: &CpuSet| cpus.to_mask(machine.mask_width());
-    match change {
-        Change::InterruptAffinity { irq, .. } => {
-            let interrupts = machine.interrupts.get()?;
-            let index = interrupts
-                .binary_search_by_key(irq, |interrupt| interrupt.irq)
-                .ok()?;
-            interrupts[index].affinity.get().map(CpuSet::to_string)
-        }
-        Change::Xps {
-            interface, queue, ..
-        } => {
-            let queues = &network(machine, interface)?.transmit;
-            queues
-                .iter()
-                .find(|transmit| transmit.queue == *queue)?
-                .xps
-                .get()
-                .map(mask)
-        }
-        Change::Rps {
-            interface, queue, ..
-        } => {
-            let queues = &network(machine, interface)?.receive;
-            queues
-                .iter()
-                .find(|receive| receive.queue == *queue)?
-                .rps
-                .get()
-                .map(mask)
-        }
-        Change::NvmeIoPolicy {
-            subsystem: name, ..
-        } => Some(
-            subsystem(machine, name)?
-                .iopolicy
-                .get()?
-                .as_str()
-                .to_owned(),
-        ),
-        Change::DeviceNode { device, .. } => {
-            let node = machine.pci_device(*device)?.node.get()?;
-            Some(node.map_or_else(|| "-1".to_owned(), |node| node.to_string()))
-        }
-        // A machine has neither: what the file holds is read when it is changed.
-        Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::CpusetMemory { .. } => None,
-        Change::TaskMemory { pid, .. } => {
-            let tasks = machine.tasks.get()?;
-            let memory = tasks.iter().find(|task| task.pid == *pid)?.memory.get()?;
-            Some(memory_by_node(memory))
-        }
-        Change::Sysctl { name, .. } => {
-            let balancing = name == "kernel.numa_balancing";
-            machine
-                .settings
-                .numa_balancing
-                .get()
-                .filter(|_| balancing)
-                .map(u32::to_string)
-        }
-    }
-}
-
-/// `N0=1048576 N1=4096`, in bytes.
-pub fn memory_by_node(memory: &[NodeBytes]) -> String {
-    let parts: Vec<String> = memory
-        .iter()
-        .map(|on| format!("N{}={}", on.node, on.bytes))
-        .collect();
-    parts.join(" ")
 }
 
 /// The CPUs of each online node that has some.

@@ -9,7 +9,6 @@
 //! This is placement, not traffic: a page that is never used counts as one that always is.
 
 mod device;
-mod estimate;
 mod filter;
 mod groups;
 mod holders;
@@ -32,13 +31,12 @@ const LOCAL_DISTANCE: u32 = 10;
 const UNREACHABLE: u32 = 255;
 
 pub use device::{DeviceUse, DeviceUsers, UsedDevice};
-pub use estimate::{ASSUMED_BYTES_PER_S, Estimate, move_seconds, size};
 pub use filter::{Filter, is_below};
-pub use groups::{GroupPlacement, TaskSums, by_group, service_group, service_name, sums_by};
+pub use groups::{GroupPlacement, TaskSums, by_group, sums_by};
 pub use holders::{Holder, HolderKind};
 pub use interval::within;
 pub use pairs::{NodePair, by_node_pair};
-pub use remedy::{Action, Remedy, binds_elsewhere};
+pub use remedy::{Action, Remedy};
 pub(crate) use remedy::{is_even, move_command, prefer_command};
 
 /// The tasks of a machine that a filter lets through, the costliest first.
@@ -362,7 +360,7 @@ pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> Tas
         pid: task.pid,
         name: task.name.clone(),
         user: task.user.clone(),
-        service: group.and_then(|group| service_name(group)),
+        service: group.and_then(|group| nearfar_proc::cgroup::service_name(group)),
         group: task.group.clone(),
         resident: task.resident.clone(),
         sample: task.sample,

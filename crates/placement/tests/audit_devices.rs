@@ -4,9 +4,9 @@ use crate::common::{
     add_firmware, add_function, add_nic, device_on_an_offline_node, findings, function, interrupt,
     kunpeng, list, machine, pci, set, two_nodes,
 };
+use nearfar_change::Change;
 use nearfar_machine::{CpuId, CpuSet, Known, Machine, Managed};
 use nearfar_placement::audit::{AuditOptions, audit};
-use nearfar_placement::change::Change;
 
 const NIC: &str = "0000:81:00.0";
 

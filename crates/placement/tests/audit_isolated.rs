@@ -1,9 +1,9 @@
 //! What the audit says of interrupts on isolated CPUs, and where the plan lets them go.
 
 use crate::common::{add_nic, findings, interrupt, list, set, two_nodes};
+use nearfar_change::Change;
 use nearfar_machine::{CpuSet, Known, Managed};
 use nearfar_placement::audit::{AuditOptions, audit};
-use nearfar_placement::change::Change;
 
 const NIC: &str = "0000:81:00.0";
 

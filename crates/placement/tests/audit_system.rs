@@ -2,13 +2,13 @@
 
 use crate::common;
 use crate::common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
+use nearfar_change::{Change, Plan};
 use nearfar_machine::{
     AnaState, Cpu, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, MemorySample,
     NodeBytes, NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning,
     Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, State, audit};
-use nearfar_placement::change::{Change, Plan};
 use nearfar_placement::plan::{PlanOptions, plan};
 
 use AnaState::Optimized;

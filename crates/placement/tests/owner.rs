@@ -1,8 +1,8 @@
 //! Whose a planned interrupt is: drivers name their handlers in many ways, the owner comes from the model.
 
 use crate::common::{add_nic, list, two_nodes};
+use nearfar_change::{Change, Owner};
 use nearfar_placement::audit::{AuditOptions, audit};
-use nearfar_placement::change::{Change, Owner};
 use nearfar_placement::plan::{PlanOptions, plan};
 
 const NIC: &str = "0000:81:00.0";

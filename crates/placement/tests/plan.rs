@@ -4,11 +4,11 @@ use crate::common::{
     add_firmware, add_nic, add_subsystem, device_on_an_offline_node, kunpeng, list, model, pci,
     set, two_nodes,
 };
+use nearfar_change::{Change, PLAN_FORMAT, Plan};
 use nearfar_machine::{
     AnaState, CpuSet, IoPolicy, Known, Machine, Managed, NOT_ASKED_FOR, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, audit};
-use nearfar_placement::change::{Change, PLAN_FORMAT, Plan};
 use nearfar_placement::plan::{PlanOptions, PlanOptionsError, UnknownRule, plan};
 
 const NIC: &str = "0000:81:00.0";

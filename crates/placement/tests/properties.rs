@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::common::random::any_inhabited_machine;
 use crate::common::{model, rules_that_do_not_add_up};
+use nearfar_change::Change;
 use nearfar_machine::{IoPolicy, Known, Machine};
 use nearfar_placement::audit::{AuditOptions, RULES, audit};
-use nearfar_placement::change::Change;
 use nearfar_placement::plan::{PlanOptions, plan};
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn everything() -> PlanOptions {
     }
 }
 
-fn planned(machine: &Machine, options: &PlanOptions) -> nearfar_placement::change::Plan {
+fn planned(machine: &Machine, options: &PlanOptions) -> nearfar_change::Plan {
     plan(machine, &audit(machine, &AuditOptions::default()), options)
 }
 

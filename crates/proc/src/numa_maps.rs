@@ -9,7 +9,7 @@
 
 use std::io::{self, BufRead};
 
-use nearfar_machine::{MAX_NUMBER, NodeId};
+use nearfar_machine::{MAX_NUMBER, NodeId, NodeSet};
 
 use crate::text;
 
@@ -94,6 +94,16 @@ pub fn each(content: impl BufRead, mut take: impl FnMut(Mapping<'_>)) -> io::Res
     })
 }
 
+/// Whether a memory policy binds to nodes without this one: `bind:0-1`, `bind=static:0` (mpol_to_str in mm/mempolicy.c). A list
+/// that cannot be read may be without it.
+pub fn binds_elsewhere(policy: &str, node: NodeId) -> bool {
+    let Some((mode, nodes)) = policy.split_once(':') else {
+        return false;
+    };
+    let has_node = || NodeSet::parse_list(nodes).is_ok_and(|nodes| nodes.contains(node));
+    mode.starts_with("bind") && !has_node()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +170,21 @@ mod tests {
         fn no_bytes_panic(bytes: Vec<u8>, text in "([0-9a-f]{1,4} [a-z:0-9]{1,9}( N[0-9]{1,12}=[0-9]{1,20})*\n){0,5}") {
             each(&bytes[..], |_| {}).unwrap();
             each(text.as_bytes(), |_| {}).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_bind_policy_that_cannot_be_read_binds_elsewhere() {
+        for (policy, elsewhere) in [
+            ("bind:0-1", false),
+            ("bind=relative:1", false),
+            ("bind:0", true),
+            ("bind:\u{fffd}", true),
+            ("prefer:0", false),
+            ("interleave:0", false),
+            ("default", false),
+        ] {
+            assert_eq!(binds_elsewhere(policy, NodeId(1)), elsewhere, "{policy}");
         }
     }
 }

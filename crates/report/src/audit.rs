@@ -233,7 +233,7 @@ fn fix(finding: &Finding, others: usize, out: &mut Document) {
             0 => String::new(),
             _ => format!(", and {others} more"),
         };
-        let text = format!("{} = {}", change::subject(fix), change::value(fix));
+        let text = format!("{} = {}", fix.subject(), change::value(fix));
         detail("fix", Local.text(text).then(Dim, more), out);
     }
     let remedy = finding.remedy.as_ref();

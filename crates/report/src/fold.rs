@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use nearfar_change::{Change, DistanceChange};
 use nearfar_machine::{Distance, Interrupt, Irq, Machine, NodeId, NodeSet, PciAddress};
 use nearfar_placement::audit::Finding;
-use nearfar_placement::change::{Change, DistanceChange};
 use nearfar_placement::locality::Localities;
 
 use crate::amount::{count, or, ranges};

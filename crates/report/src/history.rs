@@ -1,6 +1,6 @@
 //! The change sets that were made on a system.
 
-use nearfar_change::{ChangeSet, ChangeSetState, ChangeSetWrite, Setting, WriteState};
+use nearfar_change::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState};
 
 use crate::amount::{count, moment};
 use crate::change::{self, GONE, GONE_WITH_REBOOT, PROCESS_GONE};
@@ -139,9 +139,9 @@ fn described(write: &ChangeSetWrite) -> (Text, String) {
             (Warning.text("another's"), change::other_owner(was, now))
         }
         WriteState::Gone => {
-            let what = match write.setting {
-                Setting::TaskMemory { .. } => PROCESS_GONE,
-                _ => GONE,
+            let what = match write.setting.is_written() {
+                true => GONE,
+                false => PROCESS_GONE,
             };
             (Dim.text("gone"), what.to_owned())
         }

@@ -1,7 +1,7 @@
 //! What applying a plan changed, and what undoing it changed.
 
+use nearfar_change::LeftAlone;
 use nearfar_change::{Applied, Effective, Outcome, RollbackOutcome, Setting, UndoResult};
-use nearfar_placement::change::LeftAlone;
 
 use crate::amount::count;
 use crate::document::{Document, Table, Text, cells};
@@ -27,7 +27,7 @@ pub fn document(outcome: &Outcome, left_alone: &[LeftAlone], options: &str) -> D
     let mut out = Document::titled(title, format!("{made} of {all} made"));
     out.table(results(outcome.changes.iter().map(|tried| {
         let shown = applied(&Setting::of(&tried.change), &tried.result);
-        (change::subject(&tried.change), shown)
+        (tried.change.subject(), shown)
     })));
     for (what, reason) in [
         ("undone again: ", &outcome.undone_reason),

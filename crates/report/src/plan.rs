@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_change::Setting;
-use nearfar_placement::change::{LeftAlone, Plan, Planned};
+use nearfar_change::{LeftAlone, Plan, Planned};
 
 use crate::amount::count;
 use crate::change;
@@ -43,10 +43,7 @@ fn changes_of(changes: &[Planned], out: &mut Document) {
             "The others have reasons of their own; --format script and --format json name them.",
         );
     }
-    if let Some(caution) = changes
-        .iter()
-        .find_map(|planned| change::caution(&planned.change))
-    {
+    if let Some(caution) = changes.iter().find_map(|planned| planned.change.caution()) {
         out.warning(caution);
     }
     let mut table = Table::of(["what", "now", "then", "distance", "file"]).indent(4);
@@ -57,7 +54,7 @@ fn changes_of(changes: &[Planned], out: &mut Document) {
             .as_deref()
             .map(|before| setting.shown(before));
         table.row(cells![
-            Subject.text(change::subject(&planned.change)),
+            Subject.text(planned.change.subject()),
             Dim.text(before.as_deref().unwrap_or("not seen")),
             Local.text(change::value(&planned.change)),
             change::distance(planned.distance),

@@ -4,8 +4,8 @@ use nearfar_change::{
     Applied, ChangeSet, ChangeSetId, ChangeSetState, ChangeSetWrite, Effective, Outcome, Reverted,
     RollbackOutcome, Setting, Tried, UndoResult, WriteState,
 };
+use nearfar_change::{Change, DistanceChange, LeftAlone, PLAN_FORMAT, Plan, Planned};
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId};
-use nearfar_placement::change::{Change, DistanceChange, LeftAlone, PLAN_FORMAT, Plan, Planned};
 use nearfar_report::{Style, history, outcome, plan};
 
 const PLAIN: Style = Style {
@@ -85,6 +85,10 @@ fn sample_plan() -> Plan {
     }
 }
 
+fn affinity(irq: u32) -> Setting {
+    Setting::of(&interrupt(irq, 0))
+}
+
 #[test]
 fn a_plan_shows_value_distance_and_file_of_each_change() {
     insta::assert_snapshot!(plan::document(&sample_plan()).to_text(&PLAIN));
@@ -159,7 +163,7 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
 #[test]
 fn a_rollback_says_what_it_did_not_touch() {
     let reverted = |irq: u32, result| {
-        let setting = Setting::InterruptAffinity { irq: Irq(irq) };
+        let setting = affinity(irq);
         Reverted {
             file: setting.path(),
             setting,
@@ -193,7 +197,7 @@ fn a_rollback_says_what_it_did_not_touch() {
 #[test]
 fn a_history_begins_with_the_latest_run() {
     let change = |irq: u32| ChangeSetWrite {
-        setting: Setting::InterruptAffinity { irq: Irq(irq) },
+        setting: affinity(irq),
         file: format!("/proc/irq/{irq}/smp_affinity_list"),
         old: "16".to_owned(),
         new: "0".to_owned(),
@@ -264,10 +268,14 @@ fn the_command_that_undoes_an_interrupted_run_names_its_target() {
 
 #[test]
 fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
-    let interrupt = |irq| Setting::InterruptAffinity { irq: Irq(irq) };
-    let memory = Setting::TaskMemory { pid: 4711 };
+    let memory = Setting::of(&Change::TaskMemory {
+        pid: 4711,
+        from: [NodeId(0)].into_iter().collect(),
+        to: NodeId(1),
+        shared: false,
+    });
     let gone = || {
-        let settings = [interrupt(40), memory.clone()];
+        let settings = [affinity(40), memory.clone()];
         settings.map(|setting| write(setting, WriteState::Gone))
     };
     let all = change_set(8, ChangeSetState::Gone, gone().into());
@@ -282,7 +290,7 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
     );
     assert!(text.contains("the file is no longer there"), "{text}");
     let [first, _] = gone();
-    let part = vec![first, write(interrupt(41), WriteState::Undone)];
+    let part = vec![first, write(affinity(41), WriteState::Undone)];
     let part = change_set(8, ChangeSetState::Undone, part);
     let text = history::document(&[part], "").to_text(&PLAIN);
     assert!(
@@ -293,9 +301,8 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
 
 #[test]
 fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
-    let setting = |queue| Setting::Xps {
-        interface: "eth0".to_owned(),
-        queue,
+    let setting = |queue: u32| {
+        Setting::at(&format!("/sys/class/net/eth0/queues/tx-{queue}/xps_cpus")).unwrap()
     };
     let states = [
         WriteState::Made,

@@ -4,9 +4,9 @@ use nearfar_proc::error_text;
 use std::io;
 
 use crate::journal::{Intent, Journal, Progress, Record, Written};
+use crate::kind::{Setting, shows_another};
 use crate::outcome::UndoResult;
 use crate::rebind::rebind;
-use crate::setting::{Setting, shows_another};
 use crate::state::StateDir;
 use crate::system::{System, text};
 use crate::undo::Undo;
@@ -99,10 +99,10 @@ fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, Se
         let shown = shows_another(&intent.setting, &intent.new, &now);
         return Err(SettleError::ShowsAnother(shown));
     }
-    if let (Some(driver), Setting::DeviceNode { device }) = (&intent.rebind, &intent.setting)
+    if let (Some(driver), Setting::DeviceNode(it)) = (&intent.rebind, &intent.setting)
         && !tree
     {
-        rebind(system, *device, driver).map_err(|error| SettleError::Rebind {
+        rebind(system, it.device, driver).map_err(|error| SettleError::Rebind {
             driver: driver.clone(),
             error,
         })?;

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use nearfar_machine::{CpuId, CpuSet, NodeId};
-use nearfar_placement::change::{Change, Plan};
+
+use crate::change::{Change, Plan};
 
 /// The CPUs to fall back on.
 pub(super) struct Nearest<'a> {

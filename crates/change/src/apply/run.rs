@@ -2,25 +2,24 @@
 
 mod memory;
 
-use nearfar_proc::error_text;
 use std::collections::HashMap;
 use std::io;
 
 use nearfar_machine::{CpuId, CpuSet, PciAddress};
-use nearfar_placement::change::{Change, Plan, Planned};
-use rustix::io::Errno;
+use nearfar_proc::error_text;
 
 use super::ApplyOptions;
 use super::attempt::{Attempt, attempt};
 use super::nearest::Nearest;
+use crate::change::{Change, Plan, Planned};
 use crate::change_set_id::ChangeSetId;
 use crate::cpuset_memory;
 use crate::error::ApplyError;
 use crate::journal::{Header, Intent, Journal, Record, Written};
-use crate::outcome::{Applied, Effective, Outcome, Tried, UndoResult};
+use crate::kind::{Setting, wanted, with_line_end};
+use crate::outcome::{Applied, Outcome, Tried, UndoResult};
 use crate::owner::{self, Mismatch};
 use crate::rebind::{may_rebind, nvme};
-use crate::setting::{Setting, wanted, with_line_end};
 use crate::state::StateDir;
 use crate::system::{System, text};
 use crate::task_memory::MoveRequest;
@@ -148,12 +147,12 @@ impl<'a> Carrying<'a> {
             Ok(current) => current,
             Err(error) => {
                 return Ok(Applied::Failed {
-                    error: explain_read(&planned.change, &error),
+                    error: explain_read(&setting, &error),
                 });
             }
         };
         // Looked at again, under the lock: binding a driver again, earlier in this change set, numbers its interrupts again.
-        let expected = owner::expected(planned);
+        let expected = setting.kind().owner_in_plan(planned);
         let seen = owner::observe(self.system, &setting, &expected, self.tree);
         if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {
             return Ok(Applied::LeftAlone {
@@ -230,12 +229,9 @@ impl<'a> Carrying<'a> {
                 }
                 return Ok(self.result(change, &intent, attempt, instead));
             };
-            let Change::InterruptAffinity { cpus, near, .. } = change else {
-                return Ok(Applied::Failed {
-                    error: explain_write(change, &error),
-                });
-            };
-            if is(&error, Errno::NOSPC) {
+            if let Change::InterruptAffinity { cpus, near, .. } = change
+                && error.raw_os_error() == Some(libc::ENOSPC)
+            {
                 let full = instead.map_or_else(|| cpus.clone(), |cpu| CpuSet::from_iter([cpu]));
                 if let Some(next) = self.nearest.after(&full, *near) {
                     instead = Some(next);
@@ -250,7 +246,12 @@ impl<'a> Carrying<'a> {
                     continue;
                 }
             }
-            return Ok(interrupt_refused(change, &error));
+            return Ok(match intent.setting.kind().is_kept(&error) {
+                Some(reason) => Applied::LeftAlone { reason },
+                None => Applied::Failed {
+                    error: explain_write(&intent.setting, &error),
+                },
+            });
         }
     }
 
@@ -266,8 +267,13 @@ impl<'a> Carrying<'a> {
                 if let Err(error) = recorded {
                     self.stop(&error);
                 }
-                let note = self.note(change, instead);
-                let effective = effective(self.system, change, &now);
+                let kind = intent.setting.kind();
+                let instead = instead.map(|cpu| {
+                    let cpus = change.value();
+                    format!("CPU {cpus} has no interrupt vector left: CPU {cpu} is the next nearest that has")
+                });
+                let note = instead.or_else(|| kind.note(change, self.tree));
+                let effective = kind.effective(self.system, &now);
                 Applied::Made {
                     before: shown(&intent.old),
                     after: shown(&now),
@@ -297,29 +303,8 @@ impl<'a> Carrying<'a> {
                 }
             }
             Attempt::Refused(error) => Applied::Failed {
-                error: explain_write(change, &error),
+                error: explain_write(&intent.setting, &error),
             },
-        }
-    }
-
-    fn note(&self, change: &Change, instead: Option<CpuId>) -> Option<String> {
-        match (change, instead) {
-            (Change::InterruptAffinity { cpus, .. }, Some(cpu)) => Some(format!(
-                "CPU {cpus} has no interrupt vector left: CPU {cpu} is the next nearest that has"
-            )),
-            (
-                Change::DeviceNode {
-                    rebind: Some(driver),
-                    ..
-                },
-                _,
-            ) if self.tree => Some(format!(
-                "driver {driver} was not bound again: this is a directory tree"
-            )),
-            (Change::DeviceNode { rebind: None, .. }, _) => Some(
-                "the driver keeps the node it was bound with until it is bound again".to_owned(),
-            ),
-            _ => None,
         }
     }
 
@@ -398,101 +383,17 @@ fn shown(text: &str) -> String {
     text.trim_end().to_owned()
 }
 
-fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
-}
-
-/// `irq_set_affinity` (kernel/irq/proc.c): EIO, since Linux 6.11 EPERM, for interrupts the kernel manages.
-fn interrupt_refused(change: &Change, error: &io::Error) -> Applied {
-    if is(error, Errno::IO) || is(error, Errno::PERM) {
-        let reason = format!(
-            "the kernel manages this interrupt itself ({})",
-            error_text(error)
-        );
-        return Applied::LeftAlone { reason };
-    }
-    Applied::Failed {
-        error: explain_write(change, error),
-    }
-}
-
-fn explain_read(change: &Change, error: &io::Error) -> String {
-    let gone = match change {
-        Change::InterruptAffinity { .. } => "there is no such interrupt (any more)",
-        Change::Xps { .. } | Change::Rps { .. } => {
-            "there is no such queue, or the device has only one"
-        }
-        Change::NvmeIoPolicy { .. } => "there is no such subsystem, or native multipath is off",
-        Change::DeviceNode { .. } => "there is no such device",
-        Change::Sysctl { .. } => "this kernel has no such setting",
-        Change::SchedulerDebug { .. } => {
-            "this kernel has no such setting, or debugfs is not mounted"
-        }
-        Change::Cpuset { .. } => "there is no such control group, or it has no cpuset controller",
-        Change::CpusetMemory { .. } => {
-            "there is no such control group, or it has no cpuset controller"
-        }
-        Change::TaskMemory { .. } => "there is no such process",
-    };
+fn explain_read(setting: &Setting, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => gone.to_owned(),
+        io::ErrorKind::NotFound => setting.kind().gone().to_owned(),
         _ => format!("cannot be read: {}", error_text(error)),
     }
 }
 
-fn explain_write(change: &Change, error: &io::Error) -> String {
-    let why = match change {
-        _ if error.kind() == io::ErrorKind::PermissionDenied => " (run as root)",
-        Change::InterruptAffinity { .. } if is(error, Errno::NOSPC) => {
-            " (no interrupt vector left on any CPU of the plan's list)"
-        }
-        Change::InterruptAffinity { .. }
-            if is(error, Errno::RANGE) || is(error, Errno::OVERFLOW) =>
-        {
-            " (there is no such CPU)"
-        }
-        Change::InterruptAffinity { .. } if is(error, Errno::INVAL) => {
-            " (none of these CPUs is online)"
-        }
-        Change::DeviceNode { .. } if is(error, Errno::INVAL) => " (the node is not online)",
-        Change::CpusetMemory { .. } if is(error, Errno::INVAL) => {
-            " (a node that there cannot be, or a group below uses nodes outside)"
-        }
-        Change::NvmeIoPolicy { .. } if is(error, Errno::INVAL) => {
-            " (this kernel knows no such policy)"
-        }
-        _ => "",
+fn explain_write(setting: &Setting, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => " (run as root)",
+        _ => setting.kind().refused(error),
     };
     format!("{}{why}", error_text(error))
-}
-
-fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effective> {
-    let irq = match change {
-        Change::InterruptAffinity { irq, .. } => irq,
-        Change::CpusetMemory { group, .. } => {
-            return Some(match cpuset_memory::effective(system, group) {
-                Ok(nodes) => Effective::Nodes {
-                    nodes: nodes.to_string(),
-                },
-                Err(error) => Effective::NotKnown {
-                    reason: error.to_string(),
-                },
-            });
-        }
-        _ => return None,
-    };
-    let path = format!("/proc/irq/{irq}/effective_affinity_list");
-    let unknown = |reason: String| Some(Effective::NotKnown { reason });
-    let cpus = match text(system, &path) {
-        Ok(list) => list.trim().to_owned(),
-        Err(error) => return unknown(format!("{path}: {}", error_text(&error))),
-    };
-    match (CpuSet::parse_list(&cpus), CpuSet::parse_list(now)) {
-        (Ok(set), _) if set.is_empty() => {
-            unknown(format!("{path} is empty: the interrupt is not in use"))
-        }
-        (Ok(set), Ok(wanted)) if set.is_subset(&wanted) => Some(Effective::Now { cpus }),
-        (Ok(_), _) => Some(Effective::WithTheNextInterrupt { cpus }),
-        (Err(error), _) => unknown(format!("{path}: {error}")),
-    }
 }

@@ -1,7 +1,7 @@
 //! Control groups of the version 2 hierarchy by path or by the name of their unit.
 
 use super::{CpusetMemoryError, MOUNT};
-use crate::setting::Setting;
+use crate::kind::check_group;
 use crate::system::System;
 
 /// How deep groups nest: systemd in a container in a pod in a slice stays below 16.
@@ -28,10 +28,7 @@ pub(super) fn group(
 ) -> Result<String, CpusetMemoryError> {
     let path = name.strip_prefix(MOUNT).unwrap_or(name);
     let path = path.trim_matches('/').to_owned();
-    Setting::CpusetMemory {
-        group: path.clone(),
-    }
-    .check()?;
+    check_group(&path)?;
     hierarchy(system, tree)?;
     if is_group(system, &path) {
         return Ok(path);

@@ -1,7 +1,7 @@
 //! A drop-in of systemd that gives a unit a NUMA policy: it is in force from the next start of the unit (systemd.exec(5)).
 
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet};
-use nearfar_placement::tasks::service_name;
+use nearfar_proc::cgroup::service_name;
 
 use super::comment;
 use crate::error::ApplyError;

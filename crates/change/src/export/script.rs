@@ -1,8 +1,7 @@
 //! A POSIX shell script: makes the changes, or puts back with `--undo` what was there when the plan was made.
 
-use nearfar_placement::change::Plan;
-
 use super::{Exported, comment, heading, writings};
+use crate::change::Plan;
 
 const USAGE: &str = r#"#
 # Usage: sh FILE           makes the changes

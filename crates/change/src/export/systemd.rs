@@ -1,8 +1,7 @@
 //! A systemd service that makes the changes at every boot, after the devices have appeared.
 
-use nearfar_placement::change::{Change, Plan};
-
-use super::{Writing, explained, heading, lookup_name, put_by_name, writings};
+use super::{Writing, explained, heading, writings};
+use crate::change::Plan;
 
 const UNIT: &str = "#
 # Install: save as /etc/systemd/system/nearfar-placement.service, then
@@ -44,46 +43,10 @@ pub fn systemd(plan: &Plan) -> String {
 }
 
 fn line(writing: &Writing<'_>) -> String {
-    match command(writing) {
+    match writing.setting.kind().command(writing) {
         Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
-        Err(reason) => format!(
-            "# left out: {} <- {}: {reason}\n",
-            writing.file, writing.value
-        ),
+        Err(reason) => writing.left_out_line(reason),
     }
-}
-
-fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
-    match &writing.planned.change {
-        Change::InterruptAffinity { .. } => {
-            let name = lookup_name(&writing.planned.change)
-                .ok_or("interrupt numbers change at every boot, and the plan gives no name to look it up by")?;
-            let device = writing
-                .planned
-                .owner
-                .as_ref()
-                .and_then(|owner| owner.device);
-            Ok(put_by_name(name, &writing.value, device))
-        }
-        // systemd keeps the value where it starts the unit again, and enables the cpuset controller for it.
-        Change::CpusetMemory { group, .. } if unit_of(group).is_some() => {
-            let unit = unit_of(group).unwrap_or_default();
-            let value = &writing.value;
-            Ok(format!(
-                "systemctl set-property --runtime '{unit}' AllowedMemoryNodes={value}"
-            ))
-        }
-        _ => Ok(format!("echo '{}' > '{}'", writing.value, writing.file)),
-    }
-}
-
-/// The unit that a control group is of; none for the groups that the unit makes below its own.
-fn unit_of(group: &str) -> Option<&str> {
-    let name = group.rsplit('/').next()?;
-    let is_unit = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"]
-        .iter()
-        .any(|kind| name.ends_with(kind));
-    is_unit.then_some(name)
 }
 
 /// Text inside double quotes of a unit file, where systemd itself takes `$` and `%` (systemd.service(5)).

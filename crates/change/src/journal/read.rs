@@ -1,17 +1,17 @@
 //! Reading a journal back. The last line may be torn by a crash; any other line that does not hold is an error that
 //! names it, because what it hid may have been the only copy of an old value.
 
-use nearfar_proc::error_text;
 use std::io::Read;
 
-use super::writes::{Written, take};
-use crate::lines::{self, BadLine};
+use nearfar_proc::error_text;
 
+use super::writes::{Written, take};
 use super::{Header, JOURNAL_FORMAT, Line, Record};
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
-use crate::setting::ChangeError;
+use crate::kind::ChangeError;
+use crate::lines::{self, BadLine};
 use crate::state::StateDir;
 
 /// 4096 interrupts take 2 MiB.

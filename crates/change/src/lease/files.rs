@@ -9,10 +9,10 @@ use nearfar_machine::PciAddress;
 use nearfar_proc::{choice, error_text, mountinfo};
 
 use crate::cpuset;
+use crate::kind::Setting;
 use crate::lease::record::{ForeignError, Record};
 use crate::lease::{LeaseError, UndoStatus, Undone};
 use crate::rebind::nvme;
-use crate::setting::Setting;
 use crate::system::{System, text};
 
 /// The CPUs of a control group, wherever the groups are mounted.
@@ -65,7 +65,7 @@ pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), ForeignError>
 
 /// What a file sets; `None` for what is not set for a while: putting back the nodes of a group's memory moves nothing back.
 fn setting(path: &Path) -> Option<Setting> {
-    Setting::at(path.to_str()?).filter(|it| !matches!(it, Setting::CpusetMemory { .. }))
+    Setting::at(path.to_str()?).filter(|it| !matches!(it, Setting::CpusetMemory(_)))
 }
 
 fn is_of_group(path: &Path) -> bool {
@@ -146,7 +146,7 @@ impl Held {
         Ok(choice::chosen(&text).map_or(text.clone(), str::to_owned))
     }
 
-    /// The path for the system; a group's only where groups are mounted: in that file system nobody can put a link or a file.
+    /// The path for the system; a group's only where groups are mounted: that file system holds no links and no files of others.
     fn text_path(&self, system: &dyn System) -> io::Result<&str> {
         let path = self.path.to_str();
         let path = path.ok_or_else(|| io::Error::other("its name is no text"))?;
@@ -164,7 +164,7 @@ impl Held {
     /// The PCI function that this is the node of.
     fn device(&self) -> Option<PciAddress> {
         match setting(&self.path)? {
-            Setting::DeviceNode { device } => Some(device),
+            Setting::DeviceNode(it) => Some(it.device),
             _ => None,
         }
     }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use nearfar_machine::{CpuId, CpuSet, NodeId};
-use nearfar_placement::change::{Change, NodeCpus, Owner, Plan, Planned};
 
-use super::{expected, mismatch, observe};
+use super::{mismatch, observe};
+use crate::change::{NodeCpus, Plan, Planned};
 use crate::check::PlanError;
-use crate::setting::Setting;
+use crate::kind::Setting;
 use crate::system::{System, first_line};
 
 /// Whether every number and name in a plan stands for what it stood for when the plan was made, and every CPU is on the
@@ -34,7 +34,7 @@ pub(crate) fn check(
     let mut others = 0;
     for (planned, number) in plan.changes.iter().zip(1..) {
         let setting = Setting::of(&planned.change);
-        let expected = expected(planned);
+        let expected = setting.kind().owner_in_plan(planned);
         let seen = observe(system, &setting, &expected, tree);
         if let Some(found) =
             mismatch(&expected, &seen).filter(|found| !(are_several && found.is_ended))
@@ -44,7 +44,7 @@ pub(crate) fn check(
                 Some(_) => others += 1,
             }
         } else if let Some((made_in, here)) = rebooted
-            && !is_identified(&planned.change, &expected, &seen.owner)
+            && !setting.kind().is_identified(&expected, &seen.owner)
         {
             let (plan, here) = (made_in.to_owned(), here.to_owned());
             return Err(PlanError::OtherBoot {
@@ -67,29 +67,8 @@ pub(crate) fn check(
     }
 }
 
-/// Whether an owner that does not differ is known to be the same, as it has to be after a reboot.
-fn is_identified(change: &Change, expected: &Owner, seen: &Owner) -> bool {
-    let both = |one: bool, other: bool| one && other;
-    match change {
-        Change::InterruptAffinity { .. } => {
-            both(expected.handlers.is_some(), seen.handlers.is_some())
-        }
-        Change::Xps { .. } | Change::Rps { .. } => {
-            both(expected.device.is_some(), seen.device.is_some())
-                || both(expected.mac.is_some(), seen.mac.is_some())
-        }
-        Change::NvmeIoPolicy { .. } => both(expected.nqn.is_some(), seen.nqn.is_some()),
-        Change::DeviceNode { .. } => both(expected.pci_id.is_some(), seen.pci_id.is_some()),
-        Change::Sysctl { .. }
-        | Change::SchedulerDebug { .. }
-        | Change::Cpuset { .. }
-        | Change::CpusetMemory { .. } => true,
-        Change::TaskMemory { .. } => false,
-    }
-}
-
 fn is_of_process(planned: &Planned) -> bool {
-    matches!(planned.change, Change::TaskMemory { .. })
+    !Setting::of(&planned.change).is_written()
 }
 
 /// A CPU that went offline, or came online, since the plan was made is no fault: a CPU on another node is. Then what

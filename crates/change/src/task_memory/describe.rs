@@ -3,19 +3,17 @@
 use std::io;
 
 use nearfar_machine::{Machine, NodeId, NodeSet};
-use nearfar_placement::change::{
-    Change, DistanceChange, LeftAlone, Owner, Plan, Planned, ProcessIdentity,
-};
-use nearfar_placement::plan::memory_by_node;
-use nearfar_placement::tasks::{ASSUMED_BYTES_PER_S, move_seconds};
 use nearfar_proc::{error_text, tasks};
 
 use super::checks;
 use super::checks::MoveConditions;
 use super::survey::Survey;
 use super::{MoveRequest, size};
+use crate::change::memory_by_node;
+use crate::change::{Change, DistanceChange, LeftAlone, Owner, Plan, Planned, ProcessIdentity};
 use crate::check::check_planned;
-use crate::setting::ChangeError;
+use crate::kind::ChangeError;
+use crate::move_estimate::{ASSUMED_BYTES_PER_S, move_seconds};
 use crate::system::Rooted;
 
 /// What a change that no rule asked for has in the place of the rule's name.

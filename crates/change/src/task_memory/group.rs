@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use nearfar_machine::{Machine, NodeId, NodeSet};
-use nearfar_placement::change::{LeftAlone, Plan, ProcessIdentity};
-use nearfar_placement::plan::of_changes;
 
 use super::checks::{MoveConditions, check};
 use super::describe::{
     MoveRequestError, REQUESTED, amount, check_nodes, check_room, identity, live, planned,
 };
 use super::{MoveRequest, size};
+use crate::change::{LeftAlone, Planned, ProcessIdentity};
 
 /// Names of programs that a reason lists.
 const MAX_NAMES: usize = 3;
@@ -36,7 +35,7 @@ struct Member {
     conditions: MoveConditions,
 }
 
-/// The plan that moves the memory of these processes of the running system, which `machine` is. Processes without memory to
+/// The changes that move the memory of these processes of the running system, which `machine` is. Processes without memory to
 /// move, threads of the kernel and this process are left alone.
 ///
 /// # Errors
@@ -44,7 +43,7 @@ struct Member {
 pub fn planned_group_move(
     machine: &Machine,
     request: &GroupMoveRequest,
-) -> Result<Plan, MoveRequestError> {
+) -> Result<(Vec<Planned>, Vec<LeftAlone>), MoveRequestError> {
     let mut left_alone = Vec::new();
     let mut members = Vec::new();
     for &pid in &request.pids {
@@ -84,10 +83,7 @@ pub fn planned_group_move(
         )
     });
     let changes = changes.collect::<Result<_, _>>()?;
-    Ok(Plan {
-        left_alone,
-        ..of_changes(machine, changes)
-    })
+    Ok((changes, left_alone))
 }
 
 /// A process, or why its memory is not moved.

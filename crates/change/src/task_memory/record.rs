@@ -13,8 +13,6 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 
-use crate::lines::{self, BadLine};
-use crate::state::StateDir;
 use nearfar_machine::{MAX_NUMBER, NodeId};
 use nearfar_proc::pagemap::PageEntry;
 use nearfar_proc::resident::Page;
@@ -25,6 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::pages::Namespaces;
 use crate::change_set_id::ChangeSetId;
 use crate::line_file::LineFile;
+use crate::lines::{self, BadLine};
+use crate::state::StateDir;
 use crate::system::System;
 
 const RECORD_FORMAT: u32 = 1;

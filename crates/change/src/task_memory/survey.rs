@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
 
 use nearfar_machine::{NodeBytes, NodeId, NodeSet};
-use nearfar_placement::tasks::binds_elsewhere;
+use nearfar_proc::numa_maps::binds_elsewhere;
 use nearfar_proc::{maps, numa_maps, tasks};
 
 use super::MoveRequest;

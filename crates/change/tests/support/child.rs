@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use nearfar_placement::change::Plan;
+use nearfar_change::Plan;
 
 use super::examples::example;
 

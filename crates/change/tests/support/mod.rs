@@ -11,8 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nearfar_change::Target;
+use nearfar_change::{Change, NearestCpus, PLAN_FORMAT, Plan, Planned};
 use nearfar_machine::{CpuId, CpuSet, IoPolicy, Irq, NodeId};
-use nearfar_placement::change::{Change, NearestCpus, PLAN_FORMAT, Plan, Planned};
 use tempfile::TempDir;
 
 /// A directory with a few of the kernel's files.

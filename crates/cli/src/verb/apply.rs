@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use nearfar_change::{ApplyError, ApplyOptions};
+use nearfar_change::{Change, Plan, Planned};
 use nearfar_machine::Origin;
-use nearfar_placement::change::{Change, Plan, Planned};
 
 use super::plan::{ChoiceArgs, TargetArgs};
 use crate::args::{Colour, Format, FormatArgs, SourceArgs};

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
+use nearfar_change::Plan as Changes;
 use nearfar_change::{Target, export};
 use nearfar_machine::{IoPolicy, Machine, PciAddress, SourceKind};
 use nearfar_placement::audit::{self, AuditOptions};
-use nearfar_placement::change::Plan as Changes;
 use nearfar_placement::plan::{self, PlanOptions};
 use nearfar_sources::{TaskScope, Want};
 

@@ -6,9 +6,9 @@ use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::Site;
 use super::{Finding, Severity};
-use crate::change::Change;
 use crate::locality::{EffectiveNode, How};
 use crate::pairs::is_console;
+use nearfar_change::Change;
 
 const WITHOUT: &str = "device-without-node";
 const OFFLINE: &str = "firmware-node-offline";

@@ -4,8 +4,8 @@ use nearfar_machine::{Distance, PciAddress};
 use serde::Serialize;
 
 use super::rules;
-use crate::change::{Change, DistanceChange};
 use crate::tasks::Remedy;
+use nearfar_change::{Change, DistanceChange};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use super::site::{Site, cpus, spoken};
 use super::steering::XPS;
 use super::{Finding, Severity};
-use crate::change::Change;
+use nearfar_change::Change;
 
 pub(super) use lane::{Direction, direction};
 

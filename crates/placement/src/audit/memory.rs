@@ -9,7 +9,7 @@ use super::site::Site;
 use super::tasks::named;
 use super::{Finding, Severity};
 use crate::pairs::is_card;
-use crate::tasks::size;
+use nearfar_change::size;
 
 const FULL: &str = "node-nearly-full";
 const HUGE: &str = "huge-pages-elsewhere";

@@ -10,7 +10,7 @@ use super::interrupts::{self, After, Direction, direction};
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes, spoken};
 use super::{Finding, Severity};
-use crate::change::Change;
+use nearfar_change::Change;
 
 pub(super) const XPS: &str = "xps-mismatch";
 const RPS: &str = "rps-mismatch";

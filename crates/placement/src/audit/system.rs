@@ -6,7 +6,7 @@ use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::Site;
 use super::{Finding, Severity};
-use crate::change::Change;
+use nearfar_change::Change;
 
 const FLAT: &str = "flat-distances";
 const NO_CPUS: &str = "node-without-cpus";

@@ -8,8 +8,9 @@ use super::ledger::Ledger;
 use super::site::{Site, nodes};
 use super::tasks::{is_interleaved, named, total};
 use super::{AuditOptions, Finding, Severity};
-use crate::change::Change;
-use crate::tasks::{self, Action, NodeSeconds, Nodes, Remedy, move_command, prefer_command, size};
+use crate::tasks::{self, Action, NodeSeconds, Nodes, Remedy, move_command, prefer_command};
+use nearfar_change::Change;
+use nearfar_change::size;
 
 pub(super) const FAR: &str = "task-memory-far";
 /// With this share of memory on other nodes it is far, also if no remedy is known.

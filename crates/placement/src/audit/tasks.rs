@@ -7,8 +7,9 @@ use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
 use super::task_memory::{self, FAR};
 use super::{AuditOptions, Finding};
-use crate::change::Change;
-use crate::tasks::{Nodes, is_even, size};
+use crate::tasks::{Nodes, is_even};
+use nearfar_change::Change;
+use nearfar_change::size;
 
 const DISJOINT: &str = "cpuset-disjoint";
 const BALANCING: &str = "numa-balancing";

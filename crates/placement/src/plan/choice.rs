@@ -55,13 +55,5 @@ pub(super) fn subsystem_of<'a>(
     machine: &'a Machine,
     finding: &Finding,
 ) -> Option<&'a NvmeSubsystem> {
-    subsystem(machine, finding.subject.split(' ').next()?)
-}
-
-pub(super) fn subsystem<'a>(machine: &'a Machine, name: &str) -> Option<&'a NvmeSubsystem> {
-    machine
-        .nvme
-        .get()?
-        .iter()
-        .find(|subsystem| subsystem.name == name)
+    machine.nvme_subsystem(finding.subject.split(' ').next()?)
 }

@@ -1,9 +1,11 @@
 //! Why a change is planned, and what it takes and saves.
 
 use crate::audit::Finding;
-use crate::tasks::{Action, Estimate, Remedy};
+use nearfar_change::MoveEstimate;
 
-pub(super) fn estimate(finding: &Finding) -> Option<&Estimate> {
+use crate::tasks::{Action, Remedy};
+
+pub(super) fn estimate(finding: &Finding) -> Option<&MoveEstimate> {
     finding.remedy.as_ref()?.estimate.as_ref()
 }
 

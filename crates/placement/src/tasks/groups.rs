@@ -3,14 +3,10 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{Known, NodeBytes, NodeId};
+use nearfar_proc::cgroup::service_name;
 use serde::Serialize;
 
 use super::{NodeSeconds, Placement, Remote, TaskPlacement, Tasks};
-
-/// Digits of a container's id that its tools show.
-const SHORT_ID: usize = 12;
-/// Hexadecimal digits of a container's id: a SHA-256 sum.
-const ID: usize = 64;
 
 /// The tasks of a control group, without those of groups below it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -124,94 +120,5 @@ impl Sum {
                 false => Known::no("the memory of its tasks is unknown"),
             },
         }
-    }
-}
-
-/// The unit or container that a control group stands for: `redis.service`, `docker 0123456789ab`. `None` for slices and the root.
-pub fn service_name(group: &str) -> Option<String> {
-    let mut parts = group.rsplit('/').filter(|part| !part.is_empty());
-    parts.find_map(|part| container(part).or_else(|| unit(part)))
-}
-
-/// The path of the control group that [`service_name`] is of: without the groups that the unit or container made below its own.
-pub fn service_group(group: &str) -> Option<&str> {
-    let ends = group.match_indices('/').map(|(end, _)| end);
-    let mut paths: Vec<&str> = ends.map(|end| &group[..end]).collect();
-    paths.push(group);
-    let is_service = |path: &&str| {
-        let part = path.rsplit('/').next().unwrap_or_default();
-        container(part).or_else(|| unit(part)).is_some()
-    };
-    paths.into_iter().rev().find(is_service)
-}
-
-fn unit(part: &str) -> Option<String> {
-    let is_unit = [".service", ".scope", ".socket", ".mount"]
-        .iter()
-        .any(|suffix| part.ends_with(suffix));
-    is_unit.then(|| part.to_owned())
-}
-
-/// `docker-ID.scope`, `cri-containerd-ID.scope`, and a folder `ID` without systemd.
-fn container(part: &str) -> Option<String> {
-    let part = part.strip_suffix(".scope").unwrap_or(part);
-    let (runtime, id) = part.rsplit_once('-').unwrap_or(("container", part));
-    let is_id = id.len() == ID && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then(|| format!("{runtime} {}", &id[..SHORT_ID]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_group_of_a_service_is_the_one_that_has_its_name() {
-        for (group, of) in [
-            (
-                "/system.slice/redis.service",
-                Some("/system.slice/redis.service"),
-            ),
-            (
-                "/system.slice/redis.service/worker",
-                Some("/system.slice/redis.service"),
-            ),
-            (
-                "/user.slice/user@0.service/app.slice/redis.service/x/y",
-                Some("/user.slice/user@0.service/app.slice/redis.service"),
-            ),
-            ("/user.slice", None),
-            ("/", None),
-        ] {
-            assert_eq!(service_group(group), of, "{group}");
-        }
-    }
-
-    #[test]
-    fn groups_have_the_names_of_units_and_containers() {
-        let id = "0123456789abcdef".repeat(4);
-        let of = |group: String| service_name(&group);
-        let name = |text: &str| Some(text.to_owned());
-        assert_eq!(
-            of("/system.slice/redis.service".into()),
-            name("redis.service")
-        );
-        assert_eq!(
-            of("/system.slice/redis.service/worker".into()),
-            name("redis.service")
-        );
-        assert_eq!(
-            of(format!("/system.slice/docker-{id}.scope")),
-            name("docker 0123456789ab")
-        );
-        assert_eq!(
-            of(format!(
-                "/kubepods.slice/pod.slice/cri-containerd-{id}.scope"
-            )),
-            name("cri-containerd 0123456789ab")
-        );
-        assert_eq!(of(format!("/docker/{id}")), name("container 0123456789ab"));
-        assert_eq!(of("/user.slice".into()), None);
-        assert_eq!(of("/".into()), None);
-        assert_eq!(of("/é".repeat(40)), None);
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Each candidate is judged by the remote share after it: one that does not halve it is not proposed.
 
-use nearfar_machine::{Known, Node, NodeBytes, NodeId, NodeSet, Task};
+use nearfar_machine::{Known, Node, NodeBytes, NodeId, Task};
 use serde::Serialize;
 
-use super::estimate::{Estimate, move_seconds};
 use super::{NodeSeconds, Nodes, Placement, Remote, holders};
+use nearfar_change::{MoveEstimate, move_seconds};
+use nearfar_proc::numa_maps::binds_elsewhere;
 
 /// Less than this share of far memory is not worth a change.
 const MIN_REMOTE_SHARE: f64 = 0.2;
@@ -37,7 +38,7 @@ pub struct Remedy {
     pub node: Option<NodeId>,
     pub reason: String,
     /// `None` for nothing.
-    pub estimate: Option<Estimate>,
+    pub estimate: Option<MoveEstimate>,
 }
 
 impl Remedy {
@@ -207,7 +208,7 @@ impl Far<'_> {
         }
     }
 
-    fn estimate(&self, remedy: &Remedy, seconds: Option<f64>) -> Option<Estimate> {
+    fn estimate(&self, remedy: &Remedy, seconds: Option<f64>) -> Option<MoveEstimate> {
         let node = remedy.node?;
         let moved_bytes = match remedy.moves_memory() {
             true => self.far_bytes(node),
@@ -219,7 +220,7 @@ impl Far<'_> {
         );
         let age_s = || self.task.age_ms.as_ref().map(|&ms| ms as f64 / 1000.0);
         let period_s = seconds.map_or_else(age_s, Known::Yes);
-        Some(Estimate::new(
+        Some(MoveEstimate::new(
             moved_bytes,
             saved_s,
             &self.at.cpu_s,
@@ -367,16 +368,6 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// Whether a memory policy binds to nodes without this one: `bind:0-1`, `bind=static:0` (mpol_to_str in mm/mempolicy.c). A list
-/// that cannot be read may be without it.
-pub fn binds_elsewhere(policy: &str, node: NodeId) -> bool {
-    let Some((mode, nodes)) = policy.split_once(':') else {
-        return false;
-    };
-    let has_node = || NodeSet::parse_list(nodes).is_ok_and(|nodes| nodes.contains(node));
-    mode.starts_with("bind") && !has_node()
-}
-
 /// Whether memory of several nodes is spread over them evenly, but for strays.
 pub(crate) fn is_even(memory: &[NodeBytes]) -> bool {
     let all: f64 = memory.iter().map(|on| on.bytes as f64).sum();
@@ -388,24 +379,4 @@ pub(crate) fn is_even(memory: &[NodeBytes]) -> bool {
     let even = 1.0 / shares.len() as f64;
     let is_near = |share: &f64| (share - even).abs() <= EVEN_WITHIN * even;
     shares.len() > 1 && shares.iter().all(is_near)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bind_policy_that_cannot_be_read_binds_elsewhere() {
-        for (policy, elsewhere) in [
-            ("bind:0-1", false),
-            ("bind=relative:1", false),
-            ("bind:0", true),
-            ("bind:\u{fffd}", true),
-            ("prefer:0", false),
-            ("interleave:0", false),
-            ("default", false),
-        ] {
-            assert_eq!(binds_elsewhere(policy, NodeId(1)), elsewhere, "{policy}");
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Carrying a plan out on the description of a machine.
 
+use nearfar_change::{Change, Plan};
 use nearfar_machine::{Known, Machine, NetworkDevice};
-use nearfar_placement::change::{Change, Plan};
 
 use super::list;
 

@@ -1,10 +1,10 @@
 //! Findings to draw.
 
+use nearfar_change::{Change, DistanceChange};
 use nearfar_machine::*;
 use nearfar_placement::audit::{
     Audit, Evidence, Finding, NotChecked, RULES, RuleState, Severity, State,
 };
-use nearfar_placement::change::{Change, DistanceChange};
 
 fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str) -> Finding {
     Finding {

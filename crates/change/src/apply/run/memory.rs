@@ -1,15 +1,15 @@
 //! Moving a process's memory as one change of a change set.
 
-use nearfar_placement::change::{Change, Planned};
-use nearfar_placement::plan::memory_by_node;
 use nearfar_proc::error_text;
 use nearfar_proc::resident::Walk;
 
 use super::{Carrying, begin};
+use crate::change::memory_by_node;
+use crate::change::{Change, Planned};
 use crate::error::ApplyError;
 use crate::journal::{Intent, Progress, Record, Written};
+use crate::kind::Setting;
 use crate::outcome::Applied;
-use crate::setting::Setting;
 use crate::system::{System, first_line};
 use crate::task_memory::{
     LivePages, MoveConditions, MoveProgress, MoveRequest, Mover, Process, RateLimit, RecordFile,

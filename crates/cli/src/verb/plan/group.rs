@@ -1,10 +1,10 @@
 //! The options about a control group as a whole: the nodes of its memory (`plan`, `apply`), and a unit's policy (`plan`).
 
 use clap::{Args, ValueEnum};
+use nearfar_change::Plan;
 use nearfar_change::export::{self, UnitBinding, UnitPolicy};
 use nearfar_change::{CpusetMemoryRequest, Target};
 use nearfar_machine::{Machine, NodeSet};
-use nearfar_placement::change::Plan;
 use nearfar_placement::plan::of_changes;
 
 use super::memory::ToNodes;

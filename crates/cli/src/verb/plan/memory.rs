@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
+use nearfar_change::Plan;
 use nearfar_change::{ApplyError, GroupMoveRequest, MoveRequest, MoveRequestError};
 use nearfar_machine::{Known, Machine, NodeId, NodeSet, SourceKind, alternatives};
-use nearfar_placement::change::Plan;
 use nearfar_placement::plan::of_changes;
 use nearfar_placement::tasks::{self, Filter, TaskPlacement};
 
@@ -141,7 +141,12 @@ impl MemoryArgs {
             to,
             shared: self.shared,
         };
-        nearfar_change::planned_group_move(machine, &request).map_err(failure)
+        let (changes, left_alone) =
+            nearfar_change::planned_group_move(machine, &request).map_err(failure)?;
+        Ok(Plan {
+            left_alone,
+            ..of_changes(machine, changes)
+        })
     }
 
     fn from(&self, machine: &Machine, to: NodeId) -> NodeSet {
@@ -206,7 +211,7 @@ fn group_of<'a>(task: &'a TaskPlacement, named: &'a str) -> Option<&'a str> {
     let path = task.group.get()?;
     match tasks::is_below(path, named) {
         true => Some(named),
-        false => tasks::service_group(path),
+        false => nearfar_proc::cgroup::service_group(path),
     }
 }
 

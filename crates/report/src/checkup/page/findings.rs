@@ -110,10 +110,10 @@ fn one(finding: &Finding, out: &mut Document) {
         )
     }));
     if let Some(fix) = &finding.fix {
-        let text = Text::from(format!("{} = ", change::subject(fix)));
+        let text = Text::from(format!("{} = ", fix.subject()));
         let text = text.then(Role::Value, change::value(fix));
         out.labelled(Text::new(Role::Heading, "fix: "), text);
-        if let Some(caution) = change::caution(fix) {
+        if let Some(caution) = fix.caution() {
             out.paragraph(Text::new(Role::Warning, caution));
         }
     }

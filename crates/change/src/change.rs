@@ -1,9 +1,11 @@
-//! Typed changes to a system, and the plan that lists them: what [`crate::plan`] makes and `nearfar-change` carries out.
+//! Typed changes to a system, and the plan that lists them: what `nearfar_placement::plan` makes and this crate carries out.
 
-use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId, NodeSet, PciAddress};
+use nearfar_machine::{
+    CpuId, CpuSet, Distance, IoPolicy, Irq, Machine, NodeBytes, NodeId, NodeSet, PciAddress,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::tasks::Estimate;
+use crate::move_estimate::MoveEstimate;
 
 /// The version of the plan format written by this version of nearfar.
 pub const PLAN_FORMAT: u32 = 1;
@@ -54,7 +56,7 @@ pub struct Planned {
     pub distance: Option<DistanceChange>,
     /// What it takes and saves, where that was estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub estimate: Option<Estimate>,
+    pub estimate: Option<MoveEstimate>,
 }
 
 /// The device behind a number or name that the kernel may give to another device later: an interrupt's number,
@@ -84,6 +86,21 @@ pub struct Owner {
     /// The process behind a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessIdentity>,
+}
+
+impl Owner {
+    /// A PCI function and its numbers.
+    pub(crate) fn of_function(machine: &Machine, address: PciAddress) -> Self {
+        let id = machine
+            .pci_device(address)
+            .filter(|device| device.is_identified())
+            .map(|device| format!("{:04x}:{:04x}", device.vendor, device.device));
+        Self {
+            device: Some(address),
+            pci_id: id,
+            ..Self::default()
+        }
+    }
 }
 
 /// What tells a process from a later one with its number, within one boot.
@@ -196,6 +213,21 @@ pub enum Change {
 }
 
 impl Change {
+    /// The value as a person writes it: CPU sets as lists, nothing for an empty one.
+    pub fn value(&self) -> String {
+        match self {
+            Self::InterruptAffinity { cpus, .. }
+            | Self::Xps { cpus, .. }
+            | Self::Rps { cpus, .. }
+            | Self::Cpuset { cpus, .. } => cpus.to_string(),
+            Self::CpusetMemory { nodes, .. } => nodes.to_string(),
+            Self::NvmeIoPolicy { policy, .. } => policy.to_string(),
+            Self::DeviceNode { node, .. } => node.to_string(),
+            Self::Sysctl { value, .. } | Self::SchedulerDebug { value, .. } => value.clone(),
+            Self::TaskMemory { to, .. } => to.to_string(),
+        }
+    }
+
     /// A sysctl by its name with dots.
     pub fn sysctl(name: &str, value: &str) -> Self {
         Self::Sysctl {
@@ -223,4 +255,13 @@ pub struct NearestCpus {
     pub node: NodeId,
     /// Usable CPUs, nearest first.
     pub cpus: Vec<CpuId>,
+}
+
+/// `N0=1048576 N1=4096`, in bytes.
+pub fn memory_by_node(memory: &[NodeBytes]) -> String {
+    let parts: Vec<String> = memory
+        .iter()
+        .map(|on| format!("N{}={}", on.node, on.bytes))
+        .collect();
+    parts.join(" ")
 }

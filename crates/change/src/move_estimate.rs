@@ -14,12 +14,12 @@ const NO_SAVING: &str = "it saves nothing by the distances";
 /// How long memory takes to move, and what that saves.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Estimate {
+pub struct MoveEstimate {
     /// 0 where only the task moves.
     pub moved_bytes: u64,
     /// At [`ASSUMED_BYTES_PER_S`]. The task runs slower meanwhile.
     pub move_s: f64,
-    /// CPU seconds a second, at most: how much less CPU time the same work takes by the [costs](super::Remote::cost_s) before and
+    /// CPU seconds a second, at most: how much less CPU time the same work takes by what far memory costs before and
     /// after, over the time in which the CPU time was used.
     pub saved_per_s: Known<f64>,
     /// When the saving has made up for the move, if the move takes one CPU and the task does not run meanwhile.
@@ -31,9 +31,9 @@ pub fn move_seconds(bytes: u64) -> f64 {
     bytes as f64 / ASSUMED_BYTES_PER_S as f64
 }
 
-impl Estimate {
+impl MoveEstimate {
     /// `saved_s` is of `cpu_s` seconds of CPU time, used within `period_s`.
-    pub(super) fn new(
+    pub fn new(
         moved_bytes: u64,
         saved_s: Known<f64>,
         cpu_s: &Known<f64>,
@@ -64,7 +64,7 @@ impl Estimate {
 }
 
 /// One sentence: `Moving 420 MiB takes about 0.13 s, in which the task runs slower; it saves ...`.
-impl fmt::Display for Estimate {
+impl fmt::Display for MoveEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let saves = match &self.saved_per_s {
             Known::Yes(0.0) => NO_SAVING.to_owned(),
@@ -126,9 +126,9 @@ mod tests {
 
     use super::*;
 
-    fn estimate(bytes: u64, saved_s: f64, cpu_s: f64, period_s: f64) -> Estimate {
+    fn estimate(bytes: u64, saved_s: f64, cpu_s: f64, period_s: f64) -> MoveEstimate {
         let known = Known::Yes;
-        Estimate::new(bytes, known(saved_s), &known(cpu_s), &known(period_s))
+        MoveEstimate::new(bytes, known(saved_s), &known(cpu_s), &known(period_s))
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_is_unknown_is_not_estimated() {
         let age = Known::no("no age");
-        let unknown = Estimate::new(1 << 30, Known::Yes(1.0), &Known::Yes(1.0), &age);
+        let unknown = MoveEstimate::new(1 << 30, Known::Yes(1.0), &Known::Yes(1.0), &age);
         assert_eq!(unknown.saved_per_s.unknown_reason(), Some("no age"));
         assert_eq!(unknown.pays_after_s.unknown_reason(), Some("no age"));
         assert!(
@@ -174,7 +174,7 @@ mod tests {
             prop_assert!(most.pays_after_s.get() <= less.pays_after_s.get());
             prop_assert!(most.saved_per_s.get() >= less.saved_per_s.get());
             let text = serde_json::to_string(&less).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Estimate>(&text).unwrap(), less);
+            prop_assert_eq!(serde_json::from_str::<MoveEstimate>(&text).unwrap(), less);
         }
     }
 }
