@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::common::random::any_inhabited_machine;
 use crate::common::{model, rules_that_do_not_add_up};
-use nearfar_change::Change;
+use nearfar_change::{Change, Setting};
 use nearfar_machine::{IoPolicy, Known, Machine};
 use nearfar_placement::audit::{AuditOptions, RULES, audit};
 use nearfar_placement::plan::{PlanOptions, plan};
@@ -20,24 +20,6 @@ fn everything() -> PlanOptions {
 
 fn planned(machine: &Machine, options: &PlanOptions) -> nearfar_change::Plan {
     plan(machine, &audit(machine, &AuditOptions::default()), options)
-}
-
-/// What a change writes to, without the value.
-fn file(change: &Change) -> String {
-    match change {
-        Change::InterruptAffinity { irq, .. } => format!("irq {irq}"),
-        Change::Xps {
-            interface, queue, ..
-        } => format!("xps {interface} {queue}"),
-        Change::Rps {
-            interface, queue, ..
-        } => format!("rps {interface} {queue}"),
-        Change::NvmeIoPolicy { subsystem, .. } => subsystem.clone(),
-        Change::DeviceNode { device, .. } => device.to_string(),
-        Change::Sysctl { name, .. } | Change::SchedulerDebug { name, .. } => name.clone(),
-        Change::Cpuset { group, .. } | Change::CpusetMemory { group, .. } => group.clone(),
-        Change::TaskMemory { pid, .. } => format!("memory of {pid}"),
-    }
 }
 
 proptest! {
@@ -78,7 +60,7 @@ proptest! {
     #[test]
     fn a_plan_touches_each_file_once_and_only_usable_cpus(machine in any_inhabited_machine()) {
         let plan = planned(&machine, &everything());
-        let files: BTreeSet<String> = plan.changes.iter().map(|planned| file(&planned.change)).collect();
+        let files: BTreeSet<String> = plan.changes.iter().map(|planned| Setting::of(&planned.change).path()).collect();
         prop_assert_eq!(files.len(), plan.changes.len());
         let usable = machine.cpu_states.housekeeping();
         for planned in &plan.changes {
@@ -96,7 +78,7 @@ proptest! {
                 Change::Xps { cpus, .. } => prop_assert!(cpus.is_subset(&machine.cpu_states.online)),
                 Change::DeviceNode { node, .. } => prop_assert!(machine.node(*node).unwrap().online),
                 Change::NvmeIoPolicy { .. } | Change::Sysctl { .. } => {}
-                Change::SchedulerDebug { .. } | Change::Cpuset { .. } | Change::CpusetMemory { .. } | Change::TaskMemory { .. } => prop_assert!(false, "no rule is about it"),
+                _ => prop_assert!(false, "no rule is about it"),
             }
         }
     }

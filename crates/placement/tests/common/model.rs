@@ -49,13 +49,6 @@ fn change(machine: &mut Machine, change: &Change) {
                 .unwrap()
                 .rps = Known::Yes(cpus.clone());
         }
-        // No audit rule is about them, so no plan has them.
-        Change::SchedulerDebug { .. }
-        | Change::Cpuset { .. }
-        | Change::CpusetMemory { .. }
-        | Change::TaskMemory { .. } => {
-            unreachable!("{change:?}")
-        }
         Change::NvmeIoPolicy { subsystem, policy } => {
             let found = list(&mut machine.nvme)
                 .iter_mut()
@@ -81,6 +74,8 @@ fn change(machine: &mut Machine, change: &Change) {
         Change::Sysctl { value, .. } => {
             machine.settings.numa_balancing = Known::Yes(value.parse().unwrap())
         }
+        // No audit rule is about the others, so no plan has them.
+        other => unreachable!("{other:?}"),
     }
 }
 
