@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
+use crate::found::Found;
 use crate::journal::{self, Contents, Header, Progress, Written};
 use crate::kind::Setting;
 use crate::lock::lock_holder;
@@ -16,7 +17,7 @@ use crate::rollback::writer;
 use crate::state::StateDir;
 use crate::system::{System, text};
 use crate::target::Target;
-use crate::undo::{Found, found, other_owner};
+use crate::undo::{found, other_owner};
 
 /// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -263,7 +264,7 @@ impl View<'_> {
         {
             return WriteState::OtherOwner { was, now };
         }
-        if found(written, &now, self.tree) == Found::Ours {
+        if found(self.system, written, &now, self.tree) == Found::Ours {
             return WriteState::Made;
         }
         let later = self

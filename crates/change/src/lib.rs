@@ -28,6 +28,7 @@ mod cpuset;
 mod cpuset_memory;
 mod error;
 pub mod export;
+mod found;
 mod history;
 mod journal;
 mod kind;

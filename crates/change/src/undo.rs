@@ -14,12 +14,14 @@
 //! ```
 
 use std::io;
+use std::path::Path;
 
 use nearfar_machine::PciAddress;
 use nearfar_proc::error_text;
 
 use crate::change::Owner;
 use crate::change_set_id::ChangeSetId;
+use crate::found::{Changed, Found};
 use crate::journal::{Contents, Intent, Journal, Progress, Record, Written};
 use crate::kind::{DeviceNode, Setting, TaskMemory, shows_another};
 use crate::outcome::UndoResult;
@@ -139,19 +141,7 @@ impl Undo<'_> {
                 gone: is_given_out_again,
             };
         }
-        let mut found = found(written, &now, self.tree);
-        // All instead of none, which is the same to the group's tasks: written by this change set before a kill, or by a later one that
-        // was undone.
-        if found == Found::Foreign
-            && !self.force
-            && cpuset::instead_of_empty(self.system, &path, &intent.old)
-                .is_some_and(|all| intent.setting.same(&all, &now))
-        {
-            found = match written.progress {
-                Progress::Undoing => Found::Ours,
-                _ => Found::Old,
-            };
-        }
+        let found = found(self.system, written, &now, self.tree);
         let by_change_set = self.later_writer(written, &now);
         let was_killed = matches!(written.progress, Progress::Intended | Progress::Undoing);
         if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
@@ -161,7 +151,12 @@ impl Undo<'_> {
             };
         }
         let driver = self.driver_to_bind(written, found);
-        if found == Found::Old && driver.is_none() {
+        // What stands instead of an empty set stays, unless forced.
+        let is_old = match self.force {
+            true => intent.setting.same(&now, &intent.old),
+            false => found == Found::Old,
+        };
+        if is_old && driver.is_none() {
             return UndoResult::AlreadyBefore;
         }
         let _ = self.journal.append(
@@ -290,36 +285,26 @@ pub(crate) fn other_owner(system: &dyn System, intent: &Intent, tree: bool) -> O
     owner::mismatch(was, &seen)
 }
 
-/// What a file holds, seen from a write to it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// What was there before the write.
-    Old,
-    /// What was written, or a part of it.
-    Ours,
-    /// Neither.
-    Foreign,
-}
-
 /// Whose the content of a file is.
-pub(crate) fn found(written: &Written, now: &str, tree: bool) -> Found {
+pub(crate) fn found(system: &dyn System, written: &Written, now: &str, tree: bool) -> Found {
     let Intent {
         setting, old, new, ..
     } = &written.intent;
     let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
     let wrote = written.now.as_deref();
     if now == old {
-        Found::Old
-    } else if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new)))
-    {
-        Found::Ours
-    } else if setting.same(now, old) {
-        Found::Old
-    } else if setting.same(now, new) || wrote.is_some_and(|wrote| setting.same(now, wrote)) {
-        Found::Ours
-    } else {
-        Found::Foreign
+        return Found::Old;
     }
+    if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) {
+        return Found::Ours;
+    }
+    let path = setting.path();
+    let changed = Changed {
+        system,
+        path: Path::new(&path),
+        setting: Some(setting),
+    };
+    changed.found(now, old, [new.as_str()].into_iter().chain(wrote))
 }
 
 /// Whether a file holds the beginning of `over` and behind it what stays of `under`: what a write that was cut short

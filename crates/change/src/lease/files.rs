@@ -9,6 +9,7 @@ use nearfar_machine::PciAddress;
 use nearfar_proc::{choice, error_text, mountinfo};
 
 use crate::cpuset;
+use crate::found::{Changed, Found};
 use crate::kind::Setting;
 use crate::lease::record::{ForeignError, Record};
 use crate::lease::{LeaseError, UndoStatus, Undone};
@@ -105,19 +106,27 @@ impl Held {
 
     /// Whether the lease can have made it say this.
     pub(crate) fn is_ours(&self, system: &dyn System, now: &str) -> bool {
-        let mut ours = self.ours.iter();
-        ours.any(|ours| self.is_after(system, ours, now))
+        let ours = self.ours.iter().map(String::as_str);
+        self.changed(system, |it| it.is_one_of(ours, now))
     }
 
-    /// Whether the file says this after `written` was written, see [`Held::put`].
-    fn is_after(&self, system: &dyn System, written: &str, now: &str) -> bool {
-        let instead = || {
-            let path = self.path.to_str()?;
-            cpuset::instead_of_empty(system, path, written)
-        };
-        written.trim() == now.trim()
-            || setting(&self.path).is_some_and(|it| it.same(written, now))
-            || instead().is_some_and(|it| it.trim() == now.trim())
+    /// Whose this content is.
+    fn found(&self, system: &dyn System, now: &str) -> Found {
+        let ours = self.ours.iter().map(String::as_str);
+        self.changed(system, |it| it.found(now, &self.old, ours))
+    }
+
+    /// Whether this is the old content.
+    fn is_before(&self, system: &dyn System, now: &str) -> bool {
+        self.changed(system, |it| it.shows(&self.old, now))
+    }
+
+    fn changed<T>(&self, system: &dyn System, look: impl FnOnce(Changed<'_>) -> T) -> T {
+        look(Changed {
+            system,
+            path: &self.path,
+            setting: setting(&self.path).as_ref(),
+        })
     }
 
     /// Writes, and says what it says then.
@@ -136,7 +145,7 @@ impl Held {
         let content = if content.is_empty() { "\n" } else { content };
         let path = self.text_path(system)?;
         cpuset::write_back(system, path, content)?;
-        self.drivers_follow(system, self.is_after(system, &self.old, content))?;
+        self.drivers_follow(system, self.is_before(system, content))?;
         self.read(system)
     }
 
@@ -208,7 +217,8 @@ impl Held {
             Err(error) => return failed(&error),
             Ok(now) => now,
         };
-        if self.is_after(system, &self.old, &now) {
+        let found = self.found(system, &now);
+        if found == Found::Old {
             // A kill may have come between the file and its driver.
             let has_written = !self.ours.is_empty();
             let follow = || {
@@ -222,11 +232,11 @@ impl Held {
                 Some(Err(error)) => failed(&error),
             };
         }
-        if !self.is_ours(system, &now) {
+        if found == Found::Foreign {
             return UndoStatus::NotOurs { now };
         }
         match self.put(system, &self.old) {
-            Ok(back) if self.is_after(system, &self.old, &back) => UndoStatus::PutBack,
+            Ok(back) if self.is_before(system, &back) => UndoStatus::PutBack,
             Ok(back) => UndoStatus::Failed {
                 reason: format!("it says {:?} after {:?} was written", back, self.old),
             },
