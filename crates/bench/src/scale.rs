@@ -25,7 +25,7 @@ mod workload;
 
 pub use declared::DECLARATION;
 pub(crate) use declared::make;
-pub use findings::{Curve, Findings, Step, findings};
+pub use findings::{Curve, Findings, findings};
 pub use hot::HotFunction;
 pub use locks::HotLock;
 pub use published::{PUBLISHED_LEVELS, Published, agreement};

@@ -1,4 +1,4 @@
-//! Whose the content of a file is, to whoever undoes a change: that of before, the change's own, or another's.
+//! Whose the content of a file is, for undoing a change: that of before, that of the change, or of another program.
 
 use std::path::Path;
 

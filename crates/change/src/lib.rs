@@ -64,7 +64,7 @@ pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history
 pub use kind::{Setting, is_interface_name, wanted};
 pub use label_lock::LabelLock;
 pub use lock::Lock;
-pub use move_estimate::{MoveEstimate, move_seconds, size};
+pub use move_estimate::{ASSUMED_BYTES_PER_S, MoveEstimate, move_seconds, size};
 pub use outcome::{
     Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
     RollbackOutcome, Tried, UndoResult,

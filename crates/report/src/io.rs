@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use nearfar_bench::io::findings::Step;
 use nearfar_bench::io::{COMPARED_FACTORS, Findings, IOPS, findings};
+use nearfar_bench::step::Step;
 use nearfar_runs::{Cell, CellSummary, Factor};
 use nearfar_statistics::compare::Verdict;
 use serde_json::Value;

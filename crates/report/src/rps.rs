@@ -9,16 +9,17 @@
 
 use std::error::Error;
 
-use nearfar_bench::rps::findings::{MARGIN, Series, Step};
+use nearfar_bench::rps::findings::{MARGIN, Series};
 use nearfar_bench::rps::{
     ADJACENT, CARD, Findings, INTERRUPTS, KEEP, RECEIVE, REQUESTS_ADJACENT, REQUESTS_CARD,
     SERVER_NODE, TOGETHER, findings,
 };
+use nearfar_bench::step::Step;
 use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::compare::Verdict;
 
 use crate::amount::{figure, or};
-use crate::compare::figures::change;
+use crate::compare::figures::{change, marked};
 use crate::document::{Align, Document, Table, Text};
 use crate::runs::{self, Own, Shown};
 use crate::style::Role;
@@ -202,20 +203,6 @@ fn served_table(by: &str, shown: &Shown<'_>) -> Table {
     table
 }
 
-/// `-12 % (-15 to -10) *`.
-fn marked(step: &Step) -> Text {
-    let Some(compared) = step.compared.get() else {
-        return Role::Dim.text("unknown");
-    };
-    let (role, mark) = match compared.verdict {
-        Verdict::Better => (Role::Near, " *"),
-        Verdict::Worse => (Role::Far, " *"),
-        Verdict::Equivalent | Verdict::Equal => (Role::Plain, " ="),
-        _ => (Role::Dim, ""),
-    };
-    role.text(change(compared) + mark)
-}
-
 fn said(findings: &Findings, out: &mut Document) {
     out.heading("Findings", "with 95 % intervals of the change");
     for step in &findings.behind {
@@ -237,7 +224,7 @@ fn said(findings: &Findings, out: &mut Document) {
 }
 
 /// Does the adjacent node fall behind?
-fn behind(step: &Step) -> Text {
+fn behind(step: &Step<Series>) -> Text {
     let text = judged(step, |verdict| match verdict {
         Verdict::Worse => "the adjacent node falls behind the card's",
         Verdict::Better => "the adjacent node is ahead of the card's",
@@ -250,7 +237,7 @@ fn behind(step: &Step) -> Text {
 }
 
 /// What does the next way change for a node?
-fn changed(step: &Step) -> Text {
+fn changed(step: &Step<Series>) -> Text {
     let (before, after) = (served(&step.a), served(&step.b));
     let text = judged(step, |verdict| match verdict {
         Verdict::Worse => "worse",
@@ -262,7 +249,7 @@ fn changed(step: &Step) -> Text {
     Role::Heading.text(heading).then(Role::Plain, text)
 }
 
-fn judged(step: &Step, words: impl Fn(Verdict) -> &'static str) -> String {
+fn judged(step: &Step<Series>, words: impl Fn(Verdict) -> &'static str) -> String {
     let Some(compared) = step.compared.get() else {
         return format!(
             "unknown: {}",
@@ -277,7 +264,7 @@ fn judged(step: &Step, words: impl Fn(Verdict) -> &'static str) -> String {
 
 /// The reviewers' question.
 fn worse_off(findings: &Findings) -> Option<Text> {
-    let is_worse = |step: &&Step| {
+    let is_worse = |step: &&Step<Series>| {
         step.compared
             .get()
             .is_some_and(|it| it.verdict == Verdict::Worse)
@@ -289,7 +276,7 @@ fn worse_off(findings: &Findings) -> Option<Text> {
         .map(|step| format!("{} node with {}", step.a.servers, served(&step.b)))
         .collect();
     let margin = MARGIN * 100.0;
-    let is_known = |step: &Step| {
+    let is_known = |step: &Step<Series>| {
         let verdict = step.compared.get().map(|it| it.verdict);
         !matches!(verdict, None | Some(Verdict::TooFewSamples))
     };

@@ -3,17 +3,16 @@
 use std::error::Error;
 
 use nearfar_bench::scale::{
-    Curve, Findings, LOCK_SHARE, OPERATIONS, PUBLISHED_LEVELS, Published, Step, TASKS, agreement,
+    Curve, Findings, LOCK_SHARE, OPERATIONS, PUBLISHED_LEVELS, Published, TASKS, agreement,
     findings,
 };
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::Interval;
-use nearfar_statistics::compare::Verdict;
 use nearfar_statistics::law::{LawFit, MIN_GAIN};
 
 use crate::amount::{figure, or};
-use crate::compare::figures::change;
+use crate::compare::figures::marked;
 use crate::document::{Align, Axis, Chart, Document, Dot, Line, Plot, Table, Text};
 use crate::published;
 use crate::runs::{self, Against, Own, PublishedFile, Shown, Written};
@@ -270,20 +269,6 @@ fn law(curve: &Curve, fit: &LawFit) -> String {
         "{}; {peak}; {pays}; within {error} of the means",
         figures.join(", ")
     )
-}
-
-/// `+33 % (+14 to +68) *`.
-fn marked(step: &Step) -> Text {
-    let Some(compared) = step.compared.get() else {
-        return Role::Dim.text("unknown");
-    };
-    let (role, mark) = match compared.verdict {
-        Verdict::Better => (Role::Near, " *"),
-        Verdict::Worse => (Role::Far, " *"),
-        Verdict::Equivalent | Verdict::Equal => (Role::Plain, " ="),
-        _ => (Role::Dim, ""),
-    };
-    role.text(change(compared) + mark)
 }
 
 /// Samples and law of each workload, a curve for each set of other levels.

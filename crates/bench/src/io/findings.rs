@@ -10,92 +10,46 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::Known;
-use nearfar_runs::{Cell, Detail, Sample};
-use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, compare};
+use nearfar_runs::{Detail, Metric, Sample};
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Question};
 use serde::{Deserialize, Serialize};
 
 use super::{COMPARED_FACTORS, IOPS, LATENCY_P99};
-use crate::rounds::Rounds;
+use crate::step::{Rounds, Step, answer, by_factor};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Findings {
     pub steps: Vec<Step>,
 }
 
-/// Two cells: B against A.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Step {
-    /// What they are compared by.
-    pub metric: String,
-    /// What they differ in.
-    pub factor: String,
-    pub a: Cell,
-    pub b: Cell,
-    pub compared: Known<Compared>,
-}
-
 /// What the samples of a run say.
 pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
-    let metrics = [IOPS, LATENCY_P99].into_iter().filter_map(|name| {
-        let metric = detail.metrics.iter().find(|it| it.name == name)?;
-        Some((metric, Rounds::of(samples, name)))
+    let metrics = detail.metrics.iter().map(|it| (it.name.as_str(), it));
+    let metrics: BTreeMap<&str, &Metric> = metrics.collect();
+    let compared = [IOPS, LATENCY_P99].into_iter();
+    let compared: Vec<&str> = compared.filter(|it| metrics.contains_key(it)).collect();
+    let rounds = compared.iter().map(|it| (*it, Rounds::of(samples, it)));
+    let rounds: BTreeMap<&str, Rounds<'_>> = rounds.collect();
+    let steps_by = |metric: &&str| {
+        let mut steps = by_factor(detail, COMPARED_FACTORS);
+        let metric = (*metric).to_owned();
+        steps
+            .iter_mut()
+            .for_each(|it| it.metric.clone_from(&metric));
+        steps
+    };
+    let mut steps: Vec<Step> = compared.iter().flat_map(steps_by).collect();
+    answer(&mut steps, DEFAULT_MARGIN, |step| {
+        let metric = step.metric.as_str();
+        let [a, b] = [&step.a, &step.b].map(|cell| rounds[metric].of_cell(cell));
+        Question::paired(a, b, Some(metrics[metric].better))
     });
-    let mut steps = Vec::new();
-    let mut questions = Vec::new();
-    for (metric, rounds) in metrics {
-        for (factor, a, b) in pairs(detail) {
-            let none = BTreeMap::new();
-            let [of_a, of_b] = [a, b].map(|cell| rounds.of_cell(cell).unwrap_or(&none));
-            questions.push(Question::paired(of_a, of_b, Some(metric.better)));
-            steps.push((metric.name.clone(), factor, a, b));
-        }
-    }
-    let answers = compare(&questions, DEFAULT_MARGIN);
-    let step =
-        |((metric, factor, a, b), compared): ((String, &str, &Cell, &Cell), Option<Compared>)| {
-            Step {
-                metric,
-                factor: factor.to_owned(),
-                a: a.clone(),
-                b: b.clone(),
-                compared: compared.map_or_else(
-                    || Known::no("no round has a sample of both cells"),
-                    Known::Yes,
-                ),
-            }
-        };
-    Findings {
-        steps: steps.into_iter().zip(answers).map(step).collect(),
-    }
-}
-
-/// The cells that differ in one of the compared factors only, from its first level to each other one.
-fn pairs(detail: &Detail) -> Vec<(&'static str, &Cell, &Cell)> {
-    let mut pairs = Vec::new();
-    for factor in COMPARED_FACTORS {
-        let declared = detail.factors.iter().find(|it| it.name == factor);
-        let Some(first) = declared.and_then(|it| it.levels.first()) else {
-            continue;
-        };
-        for b in detail
-            .plan
-            .iter()
-            .filter(|it| it.level(factor) != Some(first))
-        {
-            let others = b.only(|it| it != factor);
-            let is_base = |it: &&Cell| {
-                it.level(factor) == Some(first) && it.only(|it| it != factor) == others
-            };
-            pairs.extend(detail.plan.iter().find(is_base).map(|a| (factor, a, b)));
-        }
-    }
-    pairs
+    Findings { steps }
 }
 
 #[cfg(test)]
 mod tests {
-    use nearfar_runs::{Factor, Values};
+    use nearfar_runs::{Cell, Factor, Values};
     use nearfar_statistics::compare::Verdict;
     use serde_json::Value;
 

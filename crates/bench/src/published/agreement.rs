@@ -9,7 +9,7 @@ use nearfar_statistics::{Interval, Summary, spearman};
 use serde::{Deserialize, Serialize};
 
 use super::lines::Row;
-use crate::rounds::Rounds;
+use crate::step::Rounds;
 
 /// Whether a run ranks its cells as a published table does, for one metric and one set of levels that the table does not have.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -149,7 +149,6 @@ impl Ranked<'_> {
     ) -> Result<(Pair, &BTreeMap<u32, f64>), &'static str> {
         let published = row.figures[self.place].ok_or("the published table has no figure")?;
         let rounds = self.rounds.of_cell(&cell_of(row)?);
-        let rounds = rounds.ok_or("the run has no sample of it")?;
         let summary = Summary::of(&rounds.values().copied().collect::<Vec<_>>());
         let measured = summary.ok_or("the run has no sample of it")?.median;
         let pair = Pair {

@@ -8,12 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::Known;
 use nearfar_runs::{Better, Cell, Detail, Sample};
-use nearfar_statistics::compare::{Compared, Question, compare};
+use nearfar_statistics::compare::Question;
 use serde::{Deserialize, Serialize};
 
-use crate::rounds::Rounds;
+use crate::step::{Rounds, Step, answer};
 
 use super::{
     ADJACENT, CARD, INTERRUPTS, KEEP, RECEIVE, REQUESTS_ADJACENT, REQUESTS_CARD, SERVER_NODE,
@@ -26,17 +25,9 @@ pub const MARGIN: f64 = 0.03;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Findings {
     /// The card's node (A) and the adjacent one (B).
-    pub behind: Vec<Step>,
+    pub behind: Vec<Step<Series>>,
     /// Each way in which interrupts are served (A) and the next one (B), of the same servers.
-    pub changes: Vec<Step>,
-}
-
-/// Two series of samples: B against A.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Step {
-    pub a: Series,
-    pub b: Series,
-    pub compared: Known<Compared>,
+    pub changes: Vec<Step<Series>>,
 }
 
 /// The requests of one node's servers in a cell.
@@ -81,8 +72,8 @@ pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
         }
     }
     Findings {
-        behind: answer(samples, behind),
-        changes: answer(samples, changes(detail)),
+        behind: answered(samples, behind),
+        changes: answered(samples, changes(detail)),
     }
 }
 
@@ -112,22 +103,14 @@ fn changes(detail: &Detail) -> Vec<(Series, Series)> {
     all.into_values().flat_map(pairs).collect()
 }
 
-fn answer(samples: &[Sample], pairs: Vec<(Series, Series)>) -> Vec<Step> {
+fn answered(samples: &[Sample], pairs: Vec<(Series, Series)>) -> Vec<Step<Series>> {
     let metrics = [REQUESTS_CARD, REQUESTS_ADJACENT];
     let rounds = metrics.map(|metric| Rounds::of(samples, metric));
-    let none = BTreeMap::new();
-    let of = |series: &Series| {
-        let of_metric = &rounds[usize::from(series.servers != CARD)];
-        of_metric.of_cell(&series.cell).unwrap_or(&none).clone()
-    };
-    let question =
-        |(a, b): &(Series, Series)| Question::paired(&of(a), &of(b), Some(Better::Higher));
-    let questions: Vec<Question> = pairs.iter().map(question).collect();
-    let answers = compare(&questions, MARGIN);
-    let step = |((a, b), compared): ((Series, Series), Option<Compared>)| Step {
-        a,
-        b,
-        compared: compared.map_or_else(|| Known::no("no round has a sample of both"), Known::Yes),
-    };
-    pairs.into_iter().zip(answers).map(step).collect()
+    let of = |series: &Series| rounds[usize::from(series.servers != CARD)].of_cell(&series.cell);
+    let steps = pairs.into_iter().map(|(a, b)| Step::new(a, b));
+    let mut steps: Vec<Step<Series>> = steps.collect();
+    answer(&mut steps, MARGIN, |step| {
+        Question::paired(of(&step.a), of(&step.b), Some(Better::Higher))
+    });
+    steps
 }

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, Detail, Level, Sample};
-use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, compare};
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Question};
 use nearfar_statistics::law::{self, LawFit};
 use serde::{Deserialize, Serialize};
 
 use super::hot::{Hot, HotFunction};
 use super::locks::{Contention, HotLock};
 use super::{KIND, OPERATIONS, TASKS, WORKLOAD};
-use crate::rounds::Rounds;
+use crate::step::{Rounds, Step, answer, by_factor};
 
 /// Functions of a cell that are shown.
 const MAX_FUNCTIONS: usize = 5;
@@ -52,16 +52,6 @@ pub struct Point {
     pub hot_functions: Vec<HotFunction>,
 }
 
-/// Two cells that differ in one factor: B against A.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Step {
-    /// The factor in which they differ.
-    pub factor: String,
-    pub a: Cell,
-    pub b: Cell,
-    pub compared: Known<Compared>,
-}
-
 /// What the samples of a run say.
 pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
     let rounds = Rounds::of(samples, OPERATIONS);
@@ -92,16 +82,17 @@ fn curves(detail: &Detail, samples: &[Sample], rounds: &Rounds<'_>) -> Vec<Curve
     }
     let point = |(tasks, cell): (u32, &Cell)| Point {
         tasks,
-        samples: rounds
-            .of_cell(cell)
-            .map_or_else(Vec::new, |it| it.values().copied().collect()),
+        samples: rounds.of_cell(cell).values().copied().collect(),
         hot_lock: hot_lock(samples, cell),
         hot_functions: hot_functions(samples, cell),
     };
     let curve = |(levels, cells): (Cell, BTreeMap<u32, &Cell>)| {
         let nodes = curve_nodes(samples, &levels);
-        let taken = |cell: &&Cell| rounds.of_cell(cell).map(|it| it.keys().collect::<Vec<_>>());
-        let rounds_of: Vec<_> = cells.values().filter_map(taken).collect();
+        let taken = cells.values().map(|cell| rounds.of_cell(cell).keys());
+        let rounds_of: Vec<Vec<_>> = taken
+            .filter(|it| it.len() > 0)
+            .map(Iterator::collect)
+            .collect();
         let is_paired = rounds_of.windows(2).all(|pair| pair[0] == pair[1]);
         let points: Vec<Point> = cells.into_iter().map(point).collect();
         let all: Vec<_> = points
@@ -186,44 +177,13 @@ fn hot_lock(samples: &[Sample], cell: &Cell) -> Option<HotLock> {
 
 /// Each further level of a factor against its first one, all others the same.
 fn steps(detail: &Detail, rounds: &Rounds<'_>) -> Vec<Step> {
-    let mut pairs = Vec::new();
-    let varied = detail
-        .factors
-        .iter()
-        .filter(|it| ![TASKS, WORKLOAD, KIND].contains(&&*it.name));
-    for factor in varied {
-        let Some((first, others)) = factor.levels.split_first() else {
-            continue;
-        };
-        for level in others {
-            let cells = detail
-                .plan
-                .iter()
-                .filter(|it| it.level(&factor.name) == Some(level));
-            for b in cells {
-                let a = b.clone().with(factor.name.clone(), first.clone());
-                if detail.plan.contains(&a) {
-                    pairs.push((factor.name.clone(), a, b.clone()));
-                }
-            }
-        }
-    }
+    let factors = detail.factors.iter().map(|it| it.name.as_str());
+    let varied = factors.filter(|it| ![TASKS, WORKLOAD, KIND].contains(it));
+    let mut steps = by_factor(detail, varied);
     let metric = detail.metrics.iter().find(|it| it.name == OPERATIONS);
-    let none = BTreeMap::new();
-    let question = |(_, a, b): &(String, Cell, Cell)| {
-        let of = |cell| rounds.of_cell(cell).unwrap_or(&none);
-        Question::paired(of(a), of(b), metric.map(|it| it.better))
-    };
-    let questions: Vec<Question> = pairs.iter().map(question).collect();
-    let answers = compare(&questions, DEFAULT_MARGIN);
-    let step = |((factor, a, b), compared): ((String, Cell, Cell), Option<Compared>)| Step {
-        factor,
-        a,
-        b,
-        compared: compared.map_or_else(
-            || Known::no("no round has a sample of both cells"),
-            Known::Yes,
-        ),
-    };
-    pairs.into_iter().zip(answers).map(step).collect()
+    answer(&mut steps, DEFAULT_MARGIN, |step| {
+        let [a, b] = [&step.a, &step.b].map(|cell| rounds.of_cell(cell));
+        Question::paired(a, b, metric.map(|it| it.better))
+    });
+    steps
 }

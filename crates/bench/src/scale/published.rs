@@ -19,7 +19,7 @@ use crate::published::{
     Agreement, Between, LeftOut, Line, Lines, PublishedError, PublishedLaw, Ranked, Row,
     not_published,
 };
-use crate::rounds::Rounds;
+use crate::step::Rounds;
 
 const PROCESSES: &str = "processes";
 /// In a column's name and as a level.

@@ -12,14 +12,13 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::Known;
 use nearfar_runs::{Cell, Detail, Metric, Sample};
-use nearfar_statistics::compare::{Compared, DEFAULT_MARGIN, Question, Verdict, compare};
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Question, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::scenario::{DISTANCE, POLICY, Scenario, policies, scenarios};
 use super::{CPU_PER_OPERATION, OPERATIONS};
-use crate::rounds::Rounds;
+use crate::step::{Rounds, Step, answer};
 
 /// The published policies, in the order in which they are claimed to become better.
 pub const PUBLISHED_ORDER: [&str; 3] = ["stock", "limit", "limit_topology"];
@@ -71,29 +70,9 @@ pub struct Other {
     pub steps: Vec<Step>,
 }
 
-/// Two cells: B against A.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Step {
-    /// What they are compared by.
-    pub metric: String,
-    pub a: Cell,
-    pub b: Cell,
-    pub compared: Known<Compared>,
-}
-
-impl Step {
-    pub fn verdict(&self) -> Option<Verdict> {
-        self.compared.get().map(|compared| compared.verdict)
-    }
-
-    /// The policies of both cells.
-    pub fn policies(&self) -> (String, String) {
-        (self.a.text(POLICY), self.b.text(POLICY))
-    }
-
-    fn is(&self, verdict: Verdict) -> bool {
-        self.verdict() == Some(verdict)
-    }
+/// The policies of both cells.
+pub fn policies_of(step: &Step) -> (String, String) {
+    (step.a.text(POLICY), step.b.text(POLICY))
 }
 
 /// What the samples of a run say.
@@ -118,17 +97,11 @@ struct Asked<'a> {
     metrics: Vec<(&'a Metric, Rounds<'a>)>,
 }
 
-/// Two cells that are compared by a metric.
-struct Pair {
-    metric: &'static str,
-    a: Cell,
-    b: Cell,
-}
-
-impl Pair {
-    fn by_operations(a: Cell, b: Cell) -> Self {
-        let metric = OPERATIONS;
-        Self { metric, a, b }
+/// Two cells that are compared by a metric, not yet answered.
+fn by(metric: &str, a: Cell, b: Cell) -> Step {
+    Step {
+        metric: metric.to_owned(),
+        ..Step::new(a, b)
     }
 }
 
@@ -151,55 +124,37 @@ impl<'a> Asked<'a> {
         self.metrics.iter().find(|(metric, _)| metric.name == name)
     }
 
-    /// The rounds that both cells have.
-    fn question(&self, pair: &Pair) -> Question {
-        let metric = self.metric(pair.metric);
-        let of = |cell| metric.and_then(|(_, rounds)| rounds.of_cell(cell));
-        let none = BTreeMap::new();
-        let [a, b] = [&pair.a, &pair.b].map(|cell| of(cell).unwrap_or(&none));
-        Question::paired(a, b, metric.map(|(metric, _)| metric.better))
-    }
-
-    /// Answers all steps whose cells the run has, corrected for their number; keeps groups together.
-    fn answer<K>(&self, groups: Vec<(K, Vec<Pair>)>) -> Vec<(K, Vec<Step>)> {
-        let all = groups.iter().flat_map(|(_, pairs)| pairs);
-        let questions: Vec<Question> = all.map(|pair| self.question(pair)).collect();
-        let mut answers = compare(&questions, DEFAULT_MARGIN).into_iter();
-        let mut step = |Pair { metric, a, b }| {
-            let compared = answers.next().flatten();
-            let compared = compared.map_or_else(
-                || Known::no("no round has a sample of both cells"),
-                Known::Yes,
-            );
-            Step {
-                metric: metric.to_owned(),
-                a,
-                b,
-                compared,
-            }
-        };
-        let mut steps = |pairs: Vec<Pair>| pairs.into_iter().map(&mut step).collect();
-        let groups = groups.into_iter();
-        groups.map(|(key, pairs)| (key, steps(pairs))).collect()
+    /// Answers all steps, corrected for their number.
+    fn answer<'s>(&self, steps: impl IntoIterator<Item = &'s mut Step>) {
+        answer(steps, DEFAULT_MARGIN, |step| {
+            let metric = self.metric(&step.metric);
+            let none = BTreeMap::new();
+            let of = |cell| metric.map_or(&none, |(_, rounds)| rounds.of_cell(cell));
+            let better = metric.map(|(metric, _)| metric.better);
+            Question::paired(of(&step.a), of(&step.b), better)
+        });
     }
 }
 
 fn orders(asked: &Asked<'_>, scenarios: &[&Scenario]) -> Vec<Order> {
-    let groups = scenarios.iter().filter_map(|scenario| {
+    let orders = scenarios.iter().filter_map(|scenario| {
         let there = PUBLISHED_ORDER.map(|policy| scenario.cell(policy));
         let there: Vec<Cell> = there.into_iter().filter(|it| asked.has(it)).collect();
         let pairs = there.windows(2);
-        let pairs = pairs.map(|it| Pair::by_operations(it[0].clone(), it[1].clone()));
-        let pairs: Vec<_> = pairs.collect();
-        (!pairs.is_empty()).then(|| (scenario.name.clone(), pairs))
+        let steps = pairs.map(|it| by(OPERATIONS, it[0].clone(), it[1].clone()));
+        let steps: Vec<Step> = steps.collect();
+        (!steps.is_empty()).then(|| Order {
+            scenario: scenario.name.clone(),
+            verdict: OrderVerdict::Unknown,
+            steps,
+        })
     });
-    let answers = asked.answer(groups.collect());
-    let order = |(scenario, steps): (String, Vec<Step>)| Order {
-        scenario,
-        verdict: order_verdict(&steps),
-        steps,
-    };
-    answers.into_iter().map(order).collect()
+    let mut orders: Vec<Order> = orders.collect();
+    asked.answer(orders.iter_mut().flat_map(|it| &mut it.steps));
+    for order in &mut orders {
+        order.verdict = order_verdict(&order.steps);
+    }
+    orders
 }
 
 fn order_verdict(steps: &[Step]) -> OrderVerdict {
@@ -219,27 +174,31 @@ fn order_verdict(steps: &[Step]) -> OrderVerdict {
 }
 
 fn others(asked: &Asked<'_>, scenarios: &[&Scenario], policies: &[String]) -> Vec<Other> {
-    let mut groups = Vec::new();
+    let mut others = Vec::new();
     for scenario in scenarios {
         for policy in policies.iter().filter(|it| !is_published(it)) {
             let other = scenario.cell(policy);
             let published = PUBLISHED_ORDER.map(|policy| scenario.cell(policy));
             let published = published.into_iter().filter(|it| asked.has(it));
-            let pairs = published.map(|it| Pair::by_operations(it, other.clone()));
-            let pairs: Vec<Pair> = pairs.collect();
-            if asked.has(&other) && !pairs.is_empty() {
-                groups.push(((scenario.name.clone(), policy.clone()), pairs));
+            let steps = published.map(|it| by(OPERATIONS, it, other.clone()));
+            let steps: Vec<Step> = steps.collect();
+            if asked.has(&other) && !steps.is_empty() {
+                others.push(Other {
+                    scenario: scenario.name.clone(),
+                    policy: policy.clone(),
+                    beats_all: false,
+                    steps,
+                });
             }
         }
     }
-    let other = |((scenario, policy), steps): ((String, String), Vec<Step>)| Other {
-        scenario,
-        policy,
-        beats_all: steps.len() == PUBLISHED_ORDER.len()
-            && steps.iter().all(|step| step.is(Verdict::Better)),
-        steps,
-    };
-    asked.answer(groups).into_iter().map(other).collect()
+    asked.answer(others.iter_mut().flat_map(|it| &mut it.steps));
+    for other in &mut others {
+        let is_better = |step: &Step| step.is(Verdict::Better);
+        other.beats_all =
+            other.steps.len() == PUBLISHED_ORDER.len() && other.steps.iter().all(is_better);
+    }
+    others
 }
 
 fn is_published(policy: &str) -> bool {
@@ -247,21 +206,22 @@ fn is_published(policy: &str) -> bool {
 }
 
 fn distances(asked: &Asked<'_>, scenarios: &[&Scenario], policies: &[String]) -> Vec<Step> {
-    let mut pairs = Vec::new();
+    let mut steps = Vec::new();
     for scenario in scenarios {
         for policy in policies {
             let far = scenario.cell(policy);
             let near = far.clone().with(DISTANCE, "near");
             if far.text(DISTANCE) == "far" && asked.has(&far) && asked.has(&near) {
-                pairs.push(Pair::by_operations(near, far));
+                steps.push(by(OPERATIONS, near, far));
             }
         }
     }
-    of_one_group(asked, pairs)
+    asked.answer(&mut steps);
+    steps
 }
 
 fn alone_steps(asked: &Asked<'_>, alone: &[&Scenario], policies: &[String]) -> Vec<Step> {
-    let mut pairs = Vec::new();
+    let mut steps = Vec::new();
     for metric in [OPERATIONS, CPU_PER_OPERATION] {
         if metric != OPERATIONS && asked.metric(metric).is_none() {
             continue;
@@ -270,19 +230,11 @@ fn alone_steps(asked: &Asked<'_>, alone: &[&Scenario], policies: &[String]) -> V
             let stock = scenario.cell(PUBLISHED_ORDER[0]);
             let others = policies.iter().map(|policy| scenario.cell(policy));
             let others = others.filter(|it| *it != stock && asked.has(it) && asked.has(&stock));
-            pairs.extend(others.map(|b| Pair {
-                metric,
-                a: stock.clone(),
-                b,
-            }));
+            steps.extend(others.map(|b| by(metric, stock.clone(), b)));
         }
     }
-    of_one_group(asked, pairs)
-}
-
-fn of_one_group(asked: &Asked<'_>, pairs: Vec<Pair>) -> Vec<Step> {
-    let answers = asked.answer(vec![((), pairs)]);
-    answers.into_iter().flat_map(|(_, steps)| steps).collect()
+    asked.answer(&mut steps);
+    steps
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::{DECLARATION, OPERATIONS, POLICY, SYSTEM_SHARE};
 use crate::published::{
     Agreement, Columns, LeftOut, Line, Lines, PublishedError, Ranked, Row, not_published,
 };
-use crate::rounds::Rounds;
+use crate::step::Rounds;
 
 const SCENARIO: &str = "scenario";
 const VARIANT: &str = "variant";

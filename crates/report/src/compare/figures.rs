@@ -1,7 +1,11 @@
 //! Figures of a comparison.
 
+use nearfar_bench::step::Step;
 use nearfar_statistics::Interval;
-use nearfar_statistics::compare::{Compared, Estimate};
+use nearfar_statistics::compare::{Compared, Estimate, Verdict};
+
+use crate::document::Text;
+use crate::style::Role;
 
 /// A figure with four digits that mean something.
 pub(crate) fn significant(value: f64) -> String {
@@ -33,6 +37,20 @@ pub(crate) fn change(compared: &Compared) -> String {
         of(estimate.value),
         interval.unwrap_or_default()
     )
+}
+
+/// `-12 % (-15 to -10) *`: a star where the difference is significant, `=` where both are the same within the margin.
+pub(crate) fn marked<S>(step: &Step<S>) -> Text {
+    let Some(compared) = step.compared.get() else {
+        return Role::Dim.text("unknown");
+    };
+    let (role, mark) = match compared.verdict {
+        Verdict::Better => (Role::Near, " *"),
+        Verdict::Worse => (Role::Far, " *"),
+        Verdict::Equivalent | Verdict::Equal => (Role::Plain, " ="),
+        _ => (Role::Dim, ""),
+    };
+    role.text(change(compared) + mark)
 }
 
 /// The change of the medians that a table shows with the interval of the rank test; where that does not hold this change, with its own

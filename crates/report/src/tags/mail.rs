@@ -1,6 +1,6 @@
 //! The run as an author writes it below a patch: policies in rows, near and far, low and high in columns, with what is significant.
 
-use nearfar_bench::tags::findings::Step;
+use nearfar_bench::step::Step;
 use nearfar_bench::tags::{
     CPU_PER_OPERATION, Findings, OPERATIONS, POLICY, SYSTEM_SHARE, Scenario,
 };

@@ -1,6 +1,7 @@
 //! The findings in words. Each figure has its interval; what is not significant is said to be that.
 
-use nearfar_bench::tags::findings::{Order, OrderVerdict, Step};
+use nearfar_bench::step::Step;
+use nearfar_bench::tags::findings::{Order, OrderVerdict, policies_of};
 use nearfar_bench::tags::{CPU_PER_OPERATION, DISTANCE, Findings, Groups, POLICY, Scenario};
 use nearfar_machine::{CpuId, NodeId};
 use nearfar_runs::Cell;
@@ -114,7 +115,7 @@ fn order(order: &Order) -> Text {
 
 /// `limit +27 % (+25 to +29) against stock`, `auto CPU time per operation -40 % (-42 to -37) against stock, better`.
 fn step(step: &Step) -> String {
-    let (a, b) = step.policies();
+    let (a, b) = policies_of(step);
     let what = match step.metric == CPU_PER_OPERATION {
         true => "CPU time per operation ",
         false => "",

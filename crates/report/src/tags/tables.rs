@@ -1,12 +1,11 @@
 //! The tables: a row a cell, medians.
 
-use nearfar_bench::tags::findings::{PUBLISHED_ORDER, Step};
+use nearfar_bench::tags::findings::PUBLISHED_ORDER;
 use nearfar_bench::tags::{Findings, OPERATIONS, POLICY};
 use nearfar_runs::{Cell, CellSummary, Metric};
-use nearfar_statistics::compare::Verdict;
 
 use crate::amount::{figure, or};
-use crate::compare::figures::change;
+use crate::compare::figures::marked;
 use crate::document::{Align, Table, Text};
 use crate::runs::{Shown, Written};
 use crate::style::Role;
@@ -146,7 +145,7 @@ pub(super) fn others(findings: &Findings) -> Table {
         let against = |policy: &str| {
             let mut steps = other.steps.iter();
             let step = steps.find(|step| step.a.text(POLICY) == policy);
-            step.map_or_else(Text::default, against)
+            step.map_or_else(Text::default, marked)
         };
         let names = [
             Role::Heading.text(&other.scenario),
@@ -155,18 +154,4 @@ pub(super) fn others(findings: &Findings) -> Table {
         table.row(names.into_iter().chain(PUBLISHED_ORDER.map(against)));
     }
     table
-}
-
-/// `+33 % (+14 to +68) *`.
-fn against(step: &Step) -> Text {
-    let Some(compared) = step.compared.get() else {
-        return Role::Dim.text("unknown");
-    };
-    let (role, mark) = match compared.verdict {
-        Verdict::Better => (Role::Near, " *"),
-        Verdict::Worse => (Role::Far, " *"),
-        Verdict::Equivalent | Verdict::Equal => (Role::Plain, " ="),
-        _ => (Role::Dim, ""),
-    };
-    role.text(change(compared) + mark)
 }

@@ -94,7 +94,7 @@ fn far_is_compared_with_near_and_alone_with_stock() {
         panic!("{:?}", found.alone);
     };
     for (step, metric) in [(operations, OPERATIONS), (cpu, CPU_PER_OPERATION)] {
-        assert_eq!(step.policies(), ("stock".to_owned(), "auto".to_owned()));
+        assert_eq!(policies_of(step), ("stock".to_owned(), "auto".to_owned()));
         assert_eq!(
             (step.metric.as_str(), step.verdict()),
             (metric, Some(Verdict::Worse))

@@ -1,0 +1,110 @@
+//! Comparisons of two sides of a run, asked together and answered within rounds: what drifts over the hours is the same for both sides.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::Known;
+use nearfar_runs::{Cell, Detail, Sample};
+use nearfar_statistics::compare::{Compared, Question, Verdict, compare};
+use serde::{Deserialize, Serialize};
+
+/// Two sides: B against A.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Step<S = Cell> {
+    /// What they are compared by; empty where the experiment compares by one metric.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub metric: String,
+    /// The factor in which they differ; empty where the sides say it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub factor: String,
+    pub a: S,
+    pub b: S,
+    pub compared: Known<Compared>,
+}
+
+impl<S> Step<S> {
+    /// Without an answer.
+    pub(crate) fn new(a: S, b: S) -> Self {
+        Self {
+            metric: String::new(),
+            factor: String::new(),
+            a,
+            b,
+            compared: Known::no("no round has a sample of both cells"),
+        }
+    }
+
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.compared.get().map(|compared| compared.verdict)
+    }
+
+    /// Whether this is the verdict.
+    pub fn is(&self, verdict: Verdict) -> bool {
+        self.verdict() == Some(verdict)
+    }
+}
+
+/// Answers steps, all of which together have a chance of any false alarm of 5 % (Holm). Changes up to the margin, a share, are equivalent.
+pub(crate) fn answer<'s, S: 's>(
+    steps: impl IntoIterator<Item = &'s mut Step<S>>,
+    margin: f64,
+    question: impl Fn(&Step<S>) -> Question,
+) {
+    let mut steps: Vec<&mut Step<S>> = steps.into_iter().collect();
+    let questions: Vec<Question> = steps.iter().map(|step| question(step)).collect();
+    for (step, answer) in steps.iter_mut().zip(compare(&questions, margin)) {
+        if let Some(compared) = answer {
+            step.compared = Known::Yes(compared);
+        }
+    }
+}
+
+/// Steps between cells of a run that differ in one of these factors only: from its first level to each other one.
+pub(crate) fn by_factor<'f>(
+    detail: &Detail,
+    factors: impl IntoIterator<Item = &'f str>,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for name in factors {
+        let declared = detail.factors.iter().find(|it| it.name == name);
+        let Some((first, others)) = declared.and_then(|it| it.levels.split_first()) else {
+            continue;
+        };
+        for level in others {
+            let cells = detail.plan.iter();
+            for b in cells.filter(|it| it.level(name) == Some(level)) {
+                let a = b.clone().with(name, first.clone());
+                if detail.plan.contains(&a) {
+                    let factor = name.to_owned();
+                    steps.push(Step {
+                        factor,
+                        ..Step::new(a, b.clone())
+                    });
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// The samples of one metric by cell and round.
+pub(crate) struct Rounds<'a>(BTreeMap<&'a Cell, BTreeMap<u32, f64>>);
+
+impl<'a> Rounds<'a> {
+    /// The samples that did not fail and have the metric.
+    pub(crate) fn of(samples: &'a [Sample], metric: &str) -> Self {
+        let mut rounds: BTreeMap<&Cell, BTreeMap<u32, f64>> = BTreeMap::new();
+        for sample in samples.iter().filter(|it| it.failed.is_none()) {
+            if let Some(value) = sample.values.get(metric) {
+                let of_cell = rounds.entry(&sample.cell).or_default();
+                of_cell.insert(sample.round, value.number());
+            }
+        }
+        Self(rounds)
+    }
+
+    /// Empty for a cell without a sample.
+    pub(crate) fn of_cell(&self, cell: &Cell) -> &BTreeMap<u32, f64> {
+        static NONE: BTreeMap<u32, f64> = BTreeMap::new();
+        self.0.get(cell).unwrap_or(&NONE)
+    }
+}
