@@ -12,23 +12,23 @@
 mod read;
 mod writes;
 
-use nearfar_proc::error_text;
 use std::io;
 
-use crate::change::Owner;
-use crate::state::StateDir;
 use nearfar_machine::PciAddress;
+use nearfar_proc::error_text;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use read::{Contents, header, read};
-pub(crate) use writes::{Progress, Written};
-
+use crate::change::Owner;
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
 use crate::kind::Setting;
 use crate::line_file::LineFile;
+use crate::state::StateDir;
 use crate::system::System;
+
+pub(crate) use read::{Contents, header, read};
+pub(crate) use writes::{Progress, Written};
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
 

@@ -52,17 +52,13 @@ pub(crate) trait Kind {
     ///
     /// # Errors
     /// Which name cannot be.
-    fn check(&self) -> Result<(), ChangeError> {
-        Ok(())
-    }
+    fn check(&self) -> Result<(), ChangeError>;
 
     /// Whether a change may give it this value.
     ///
     /// # Errors
     /// What is wrong with the value.
-    fn check_value(&self, _planned: &Planned, _value: &str) -> Result<(), ChangeError> {
-        Ok(())
-    }
+    fn check_value(&self, planned: &Planned, value: &str) -> Result<(), ChangeError>;
 
     /// What the file's text says; it has no white space around it. `None` where it says nothing.
     fn meaning(&self, text: &str) -> Option<Meaning> {
@@ -113,9 +109,7 @@ pub(crate) trait Kind {
     }
 
     /// Whether an owner that does not differ from the expected one is known to be the same, as it has to be after a reboot.
-    fn is_identified(&self, _expected: &Owner, _seen: &Owner) -> bool {
-        true
-    }
+    fn is_identified(&self, expected: &Owner, seen: &Owner) -> bool;
 
     /// Why the file may not be there.
     fn gone(&self) -> &'static str;

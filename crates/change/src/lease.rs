@@ -437,7 +437,7 @@ impl Lease {
             masks: (&self.masks).into(),
             resources: (&self.resources).into(),
         };
-        let recovered = contents.undo(&*self.system);
+        let recovered = contents.undo(&*self.system, false);
         if let Some(failed) = recovered.failed() {
             return Err(failed);
         }

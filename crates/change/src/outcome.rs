@@ -2,13 +2,13 @@
 
 mod memory;
 
-use crate::change::Change;
 use serde::Serialize;
 
-pub use memory::{MovedMemory, NotMovedMemory, RestoredMemory};
-
+use crate::change::Change;
 use crate::change_set_id::ChangeSetId;
 use crate::kind::Setting;
+
+pub use memory::{MovedMemory, NotMovedMemory, RestoredMemory};
 
 /// What came of carrying out a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]

@@ -1,7 +1,14 @@
 //! Whose a setting is: what an interrupt's number, an interface's name or a subsystem's name stands for now, and whether
 //! that is what it stood for when the plan was made or the value was written.
 //!
-//! Each kind says what to look at ([`Kind::observe`](crate::kind::Kind::observe)).
+//! ```text
+//! interrupt 42   /sys/kernel/irq/42/actions, else the directories in /proc/irq/42    eth0-TxRx-3
+//!                /sys/bus/pci/devices/ADDRESS/msi_irqs/42                            0000:3b:00.0
+//! eth0           /sys/class/net/eth0 -> .../0000:3b:00.0/net/eth0
+//! nvme-subsys0   /sys/class/nvme-subsystem/nvme-subsys0/subsysnqn
+//! 0000:3b:00.0   its vendor and device
+//! process 4711   /proc/4711/stat: when it began
+//! ```
 //!
 //! The kernel gives these numbers and names in the order in which drivers ask, so after a reboot, a hot plug or a new
 //! binding of a driver they may be another device's. A field that one side does not have is not compared.
@@ -10,9 +17,9 @@ mod checks;
 
 use std::collections::BTreeSet;
 
-use crate::change::{Owner, ProcessIdentity};
 use nearfar_machine::PciAddress;
 
+use crate::change::{Owner, ProcessIdentity};
 use crate::kind::Setting;
 use crate::system::{System, first_line};
 

@@ -27,15 +27,15 @@ mod undo;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::change::Change;
-pub(crate) use crate::move_estimate::size;
 use nearfar_machine::{NodeId, NodeSet};
 
+use crate::change::Change;
+
+pub(crate) use crate::move_estimate::size;
+pub(crate) use checks::{MoveConditions, NODES, check, node_list, with_spare};
 pub use describe::{MoveRequestError, check_processes, planned_move};
 pub(crate) use describe::{REQUESTED, check_moves, check_plan_room, leave, nodes_with_memory};
 pub use group::{GroupMoveRequest, planned_group_move};
-
-pub(crate) use checks::{MoveConditions, NODES, check, node_list, with_spare};
 pub(crate) use mover::{Mover, RateLimit, State, StopReason, after};
 pub(crate) use pages::{LivePages, Process};
 #[doc(hidden)]

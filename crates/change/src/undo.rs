@@ -143,7 +143,7 @@ impl Undo<'_> {
         }
         let found = found(self.system, written, &now, self.tree);
         let by_change_set = self.later_writer(written, &now);
-        let was_killed = matches!(written.progress, Progress::Intended | Progress::Undoing);
+        let is_unfinished = matches!(written.progress, Progress::Intended | Progress::Undoing);
         if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
             return UndoResult::ChangedSince {
                 now: now.trim_end().to_owned(),
@@ -180,7 +180,7 @@ impl Undo<'_> {
         };
         let bound = driver.map_or(Ok(None), |(device, driver)| {
             let later = &intent.later_paths;
-            self.bind_again(device, &driver, later, was_killed)
+            self.bind_again(device, &driver, later, is_unfinished)
                 .map_err(|error| {
                     format!(
                         "the node is as before, but driver {driver} could not be bound again: {}",
@@ -246,21 +246,26 @@ impl Undo<'_> {
         device: PciAddress,
         driver: &str,
         later_paths: &[PciAddress],
-        was_killed: bool,
+        is_unfinished: bool,
     ) -> io::Result<Option<String>> {
-        // Without a kill, who took their drivers away meant it.
-        let driver_of_unbound = was_killed.then_some(driver);
+        // A change or an undo that came to its end leaves none without a driver: then they were unbound on purpose.
+        let driver_of_unbound = is_unfinished.then_some(driver);
         let unbound = nvme::bind_unbound(self.system, later_paths, driver_of_unbound);
+        let is_any_left = || is_unfinished && nvme::is_any_unbound(self.system, later_paths);
         if bound_driver(self.system, device).is_some()
             && let Err(reason) = may_rebind(self.system, device, driver)
         {
-            unbound?;
-            return Ok(Some(format!(
-                "the driver keeps the node it was bound with: {reason}"
-            )));
+            return match unbound {
+                Err(error) if is_any_left() => Err(error),
+                _ => Ok(Some(format!(
+                    "the driver keeps the node it was bound with: {reason}"
+                ))),
+            };
         }
         rebind(self.system, device, driver)?;
-        unbound?;
+        if is_any_left() {
+            unbound?;
+        }
         let is_bound = |it: &PciAddress| !nvme::is_any_unbound(self.system, &[*it]);
         let bound: Vec<PciAddress> = later_paths.iter().copied().filter(is_bound).collect();
         match nvme::paths_follow(self.system, device, &bound) {

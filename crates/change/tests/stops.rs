@@ -201,8 +201,7 @@ fn paths_that_another_unbound_stay_unbound() {
     let state = tempfile::tempdir().unwrap();
     let target = Target::live(Some(state.path().join("state")));
     apply_with(&other_node(), &target, &ApplyOptions::default(), &system).unwrap();
-    let unbind = "/sys/bus/pci/drivers/nvme/unbind";
-    system.write(unbind, NVME[2].as_bytes()).unwrap();
+    system.write(UNBIND, NVME[2].as_bytes()).unwrap();
     let undone = rollback_with(&target, &RollbackOptions::default(), &system).unwrap();
     assert!(undone.is_complete(), "{undone:#?}");
     let is_bound: Vec<bool> = system.drivers().iter().map(Option::is_some).collect();
@@ -228,4 +227,92 @@ fn a_killed_rollback_leaves_no_path_unbound_although_the_disk_is_in_use_then() {
             break;
         }
     }
+}
+
+fn node_of_first() -> String {
+    format!("/sys/bus/pci/devices/{}/numa_node", NVME[0])
+}
+
+/// Leases of a simulated machine, and its directory.
+fn leases() -> (Arc<Simulated>, tempfile::TempDir, Leases) {
+    let directory = tempfile::tempdir().unwrap();
+    let leases = Leases::at(directory.path().join("leases"));
+    (Arc::new(Simulated::machine()), directory, leases)
+}
+
+const UNBIND: &str = "/sys/bus/pci/drivers/nvme/unbind";
+
+#[test]
+fn a_lease_that_ends_leaves_paths_unbound_that_another_unbound() {
+    let (system, _directory, leases) = leases();
+    let mut lease = leases.take_with("a test", system.clone()).unwrap();
+    for node in ["1", "-1"] {
+        let file = node_of_first();
+        lease.set_file(Path::new(&file), node.as_bytes()).unwrap();
+    }
+    system.write(UNBIND, NVME[2].as_bytes()).unwrap();
+    drop(lease);
+    assert_eq!(system.drivers()[2], None);
+}
+
+#[test]
+fn a_path_that_no_driver_takes_keeps_no_other_function_unbound() {
+    for step in 1.. {
+        let (system, _directory, leases) = leases();
+        let mut lease = leases.take_with("a test", system.clone()).unwrap();
+        lease.set_file(Path::new(&node_of_first()), b"1").unwrap();
+        system.write(UNBIND, NVME[2].as_bytes()).unwrap();
+        system.dies(NVME[2]);
+        system.at(step, Event::Kill);
+        drop(lease);
+        if !system.is_killed() {
+            assert!(step > 5, "undoing had only {step} steps");
+            break;
+        }
+        system.next_process();
+        let _ = leases.recover_with(&*system);
+        assert!(system.drivers()[0].is_some(), "killed at step {step}");
+    }
+}
+
+#[test]
+fn the_order_of_paths_is_restored_although_they_appear_late() {
+    for step in 1.. {
+        let system = Simulated::machine();
+        let before = system.seen();
+        let state = tempfile::tempdir().unwrap();
+        let target = Target::live(Some(state.path().join("state")));
+        apply_with(&other_node(), &target, &ApplyOptions::default(), &system).unwrap();
+        system.scans_late();
+        system.at(step, Event::Kill);
+        let _ = rollback_with(&target, &RollbackOptions::default(), &system);
+        let is_killed = system.is_killed();
+        system.next_process();
+        undo_all(&system, &target);
+        assert_eq!(system.seen(), before, "killed at step {step}");
+        if !is_killed {
+            assert!(step > 20, "rollback had only {step} steps");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_lease_on_a_group_that_is_gone_with_its_mount_is_settled() {
+    let (system, _directory, leases) = leases();
+    let mut lease = leases.take_with("a test", system.clone()).unwrap();
+    let file = Path::new("/sys/fs/cgroup/idle/cpuset.cpus");
+    lease.set_file(file, b"1").unwrap();
+    system.at(1, Event::Kill);
+    drop(lease);
+    system.next_process();
+    system.unmount_groups();
+    let recovered = leases.recover_with(&*system).unwrap();
+    let undone: Vec<&UndoStatus> = recovered
+        .iter()
+        .flat_map(|it| &it.undone)
+        .map(|it| &it.status)
+        .collect();
+    assert_eq!(undone, [&UndoStatus::Gone]);
+    assert!(leases.recover_with(&*system).unwrap().is_empty());
 }

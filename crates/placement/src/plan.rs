@@ -16,15 +16,16 @@ mod reason;
 
 use std::collections::{BTreeSet, HashSet};
 
+use nearfar_change::{
+    Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned, Setting,
+};
 use nearfar_machine::{IoPolicy, Known, Machine, NOT_ASKED_FOR, NodeId, PciAddress, alternatives};
 
 use crate::audit::{Audit, Finding, State, rule};
 use crate::near;
-pub use choice::narrow;
 use choice::{subsystem_of, takes};
-use nearfar_change::{
-    Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned, Setting,
-};
+
+pub use choice::narrow;
 pub use proposal::{Needs, Proposal, proposal};
 
 const NVME: &str = "nvme-far-path";

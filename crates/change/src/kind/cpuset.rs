@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeError, Kind, Meaning, check_group, cpu_list};
-use crate::change::Change;
+use crate::change::{Change, Owner, Planned};
 
 /// `/sys/fs/cgroup/GROUP/cpuset.cpus`, a CPU list; empty for the CPUs of the group above.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -28,12 +28,20 @@ impl Kind for Cpuset {
         check_group(&self.group)
     }
 
+    fn check_value(&self, _: &Planned, _: &str) -> Result<(), ChangeError> {
+        Ok(())
+    }
+
     fn meaning(&self, text: &str) -> Option<Meaning> {
         cpu_list(text)
     }
 
     fn subject(&self, _: &Change) -> String {
         format!("{} cpuset", self.group)
+    }
+
+    fn is_identified(&self, _: &Owner, _: &Owner) -> bool {
+        true
     }
 
     fn gone(&self) -> &'static str {

@@ -4,7 +4,7 @@ use nearfar_machine::NodeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeError, Kind, Meaning, check_group};
-use crate::change::{Change, Planned};
+use crate::change::{Change, Owner, Planned};
 use crate::cpuset_memory;
 use crate::export::Writing;
 use crate::outcome::Effective;
@@ -66,6 +66,10 @@ impl Kind for CpusetMemory {
 
     fn only_by_rule(&self) -> Option<String> {
         Some("the kernel moves the memory of the group meanwhile".to_owned())
+    }
+
+    fn is_identified(&self, _: &Owner, _: &Owner) -> bool {
+        true
     }
 
     fn gone(&self) -> &'static str {

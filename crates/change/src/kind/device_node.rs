@@ -31,6 +31,10 @@ impl Kind for DeviceNode {
         format!("/sys/bus/pci/devices/{}/numa_node", self.device)
     }
 
+    fn check(&self) -> Result<(), ChangeError> {
+        Ok(())
+    }
+
     fn check_value(&self, planned: &Planned, _: &str) -> Result<(), ChangeError> {
         match &planned.change {
             Change::DeviceNode {

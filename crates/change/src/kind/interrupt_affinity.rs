@@ -33,6 +33,10 @@ impl Kind for InterruptAffinity {
         format!("/proc/irq/{}/smp_affinity_list", self.irq)
     }
 
+    fn check(&self) -> Result<(), ChangeError> {
+        Ok(())
+    }
+
     fn check_value(&self, _: &Planned, value: &str) -> Result<(), ChangeError> {
         match value.is_empty() {
             true => Err(ChangeError::NoCpus { irq: self.irq }),

@@ -4,7 +4,7 @@ use nearfar_machine::{CpuSet, Machine, NetworkDevice, PciAddress};
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeError, Kind, Meaning, check_interface};
-use crate::change::{Change, Owner};
+use crate::change::{Change, Owner, Planned};
 use crate::export::Writing;
 use crate::owner::Seen;
 use crate::system::{System, first_line};
@@ -97,6 +97,10 @@ impl<Q: Queue> Kind for Q {
 
     fn check(&self) -> Result<(), ChangeError> {
         check_interface(self.id().0)
+    }
+
+    fn check_value(&self, _: &Planned, _: &str) -> Result<(), ChangeError> {
+        Ok(())
     }
 
     fn meaning(&self, text: &str) -> Option<Meaning> {

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeError, Kind};
-use crate::change::{Change, Planned};
+use crate::change::{Change, Owner, Planned};
 use crate::check::word;
 
 /// The scheduler's settings in debugfs that nearfar writes.
@@ -47,6 +47,10 @@ impl Kind for SchedulerDebug {
 
     fn subject(&self, _: &Change) -> String {
         format!("scheduler {}", self.name)
+    }
+
+    fn is_identified(&self, _: &Owner, _: &Owner) -> bool {
+        true
     }
 
     fn gone(&self) -> &'static str {

@@ -2,7 +2,7 @@ use nearfar_machine::Machine;
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeError, Kind};
-use crate::change::{Change, Planned};
+use crate::change::{Change, Owner, Planned};
 use crate::check::word;
 use crate::export::Writing;
 
@@ -63,6 +63,10 @@ impl Kind for Sysctl {
         let balancing = machine.settings.numa_balancing.get();
         let balancing = balancing.filter(|_| self.name == "kernel.numa_balancing");
         balancing.map(u32::to_string)
+    }
+
+    fn is_identified(&self, _: &Owner, _: &Owner) -> bool {
+        true
     }
 
     fn gone(&self) -> &'static str {

@@ -159,15 +159,18 @@ impl Held {
     fn text_path(&self, system: &dyn System) -> io::Result<&str> {
         let path = self.path.to_str();
         let path = path.ok_or_else(|| io::Error::other("its name is no text"))?;
-        let is_mounted = || {
+        let is_of_groups = || {
             let mounts = mountinfo::mounts(&system.read("/proc/self/mountinfo")?);
-            let mut of_groups = mounts.iter().filter(|it| it.kind == "cgroup2");
-            io::Result::Ok(of_groups.any(|it| self.path.starts_with(&it.place)))
+            let above = mounts.iter().filter(|it| self.path.starts_with(&it.place));
+            // Of those at the same place the last one is seen.
+            let seen = above.max_by_key(|it| it.place.components().count());
+            io::Result::Ok(seen.is_some_and(|it| it.kind == "cgroup2"))
         };
-        match is_of_group(&self.path) && !is_mounted()? {
-            true => Err(io::Error::other("it is in no control group")),
-            false => Ok(path),
+        if is_of_group(&self.path) && !is_of_groups()? {
+            let gone = system.read(path).err().filter(is_gone);
+            return Err(gone.unwrap_or_else(|| io::Error::other("it is in no control group")));
         }
+        Ok(path)
     }
 
     /// The PCI function that this is the node of.
@@ -193,14 +196,15 @@ impl Held {
     }
 
     /// Puts it back, if it is as the lease left it.
-    pub(crate) fn undo(&self, system: &dyn System, same_boot: bool) -> Undone {
+    /// `was_killed`: the owner has not come to it.
+    pub(crate) fn undo(&self, system: &dyn System, same_boot: bool, was_killed: bool) -> Undone {
         let subject = self.path.display().to_string();
-        let status = self.status(system, same_boot);
+        let status = self.status(system, same_boot, was_killed);
         tracing::info!(path = subject, new = self.old.trim_end(), result = ?status, "put back");
         Undone { subject, status }
     }
 
-    fn status(&self, system: &dyn System, same_boot: bool) -> UndoStatus {
+    fn status(&self, system: &dyn System, same_boot: bool, was_killed: bool) -> UndoStatus {
         // A reboot has put it back, and who has set it since then meant it.
         if !same_boot
             && ["/proc", "/sys"]
@@ -222,9 +226,12 @@ impl Held {
             // A kill may have come between the file and its driver.
             let has_written = !self.ours.is_empty();
             let follow = || {
-                let driver = self.driver.as_deref();
-                let is_bound = nvme::bind_unbound(system, &self.later_paths, driver)?;
-                Ok(is_bound | self.drivers_follow(system, true)?)
+                // Without a kill, they were unbound on purpose.
+                let driver = self.driver.as_deref().filter(|_| was_killed);
+                let later = nvme::bind_unbound(system, &self.later_paths, driver);
+                // Bound whatever has become of the others.
+                let own = self.drivers_follow(system, true);
+                Ok(later? | own?)
             };
             return match has_written.then(follow) {
                 None | Some(Ok(false)) => UndoStatus::AsBefore,

@@ -153,7 +153,8 @@ pub(crate) struct Contents<'a> {
 
 impl Contents<'_> {
     /// Undoes everything, newest first.
-    pub(crate) fn undo(&self, system: &dyn System) -> Recovered {
+    /// `was_killed`: the owner has not come to it, or not to its end.
+    pub(crate) fn undo(&self, system: &dyn System, was_killed: bool) -> Recovered {
         let Some(header) = &self.header else {
             return Recovered {
                 what: String::new(),
@@ -174,7 +175,7 @@ impl Contents<'_> {
             self.files
                 .iter()
                 .rev()
-                .map(|held| held.undo(system, same_boot)),
+                .map(|held| held.undo(system, same_boot, was_killed)),
         );
         Recovered {
             what: header.what.clone(),

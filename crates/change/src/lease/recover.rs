@@ -120,7 +120,7 @@ fn undo_if_dead(
         return Ok(None);
     }
     let contents = contents(state, name, &file)?;
-    let recovered = contents.undo(system);
+    let recovered = contents.undo(system, true);
     if let Some(failed) = recovered.failed() {
         return Err(failed);
     }

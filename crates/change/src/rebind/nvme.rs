@@ -111,23 +111,36 @@ pub(crate) fn paths_follow(
     // Just bound, it belongs to its subsystem once it is live.
     until_live(system, device, false)?;
     let there = other_functions(system, device);
-    let is_path =
-        |it: PciAddress| controller(system, it).is_some_and(|name| has_paths(system, it, &name));
     let mut later = later.to_owned();
-    // Without native multipath (nvme_core.multipath=N) there are no paths and no order.
-    later.retain(|it| there.contains(it) && is_path(*it));
+    later.retain(|it| there.contains(it));
     let mut now = later_paths(system, device);
     now.retain(|it| later.contains(it));
-    if now == later {
+    if now == later || !has_multipath(system, device, &later) {
         return Ok(false);
     }
-    until_live(system, device, true)?;
+    until_live(system, device, is_any_path(system, &later))?;
     for other in later {
         if let Some(name) = controller(system, other) {
             bind_again(system, other, &name)?;
         }
     }
     Ok(true)
+}
+
+/// Whether the kernel joins paths to one disk: otherwise (`nvme_core.multipath=N`) they have no order. A controller that was just bound has
+/// none yet.
+fn has_multipath(system: &dyn System, device: PciAddress, others: &[PciAddress]) -> bool {
+    match first_line(system, "/sys/module/nvme_core/parameters/multipath").as_deref() {
+        Some("N") => false,
+        Some(_) => true,
+        None => is_any_path(system, &[device]) || is_any_path(system, others),
+    }
+}
+
+fn is_any_path(system: &dyn System, devices: &[PciAddress]) -> bool {
+    let is_path =
+        |it: &PciAddress| controller(system, *it).is_some_and(|name| has_paths(system, *it, &name));
+    devices.iter().any(is_path)
 }
 
 fn bind_again(system: &dyn System, device: PciAddress, controller: &str) -> io::Result<()> {

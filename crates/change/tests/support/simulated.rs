@@ -41,6 +41,12 @@ struct State {
     full: CpuSet,
     /// Whether somebody has the disk open exclusively.
     is_claimed: bool,
+    /// A function whose driver does not take it.
+    dead: Option<String>,
+    /// How often a controller that was just bound is looked at before its path is there.
+    looks_to_path: u32,
+    /// The same for those whose path is not there yet.
+    scanned: BTreeMap<String, u32>,
     step: u64,
     /// What happens at which step.
     events: BTreeMap<u64, Event>,
@@ -78,6 +84,7 @@ impl Simulated {
         }
         put("/sys/class/net/eth0/queues/tx-0/xps_cpus", "ff");
         put("/sys/class/net/eth0/queues/rx-0/rps_cpus", "00");
+        put("/sys/module/nvme_core/parameters/multipath", "Y");
         put(&format!("{SUBSYSTEM}/iopolicy"), "numa");
         put(&format!("{SUBSYSTEM}/subsysnqn"), "nqn.test");
         put(&format!("{SUBSYSTEM}/nvme0n1/dev"), "259:0");
@@ -135,6 +142,25 @@ impl Simulated {
     /// Somebody opens the disk of the NVMe subsystem exclusively.
     pub fn claim_disk(&self) {
         self.state().is_claimed = true;
+    }
+
+    /// From now on no driver takes this function.
+    pub fn dies(&self, function: &str) {
+        self.state().dead = Some(function.to_owned());
+    }
+
+    /// From now on the path of a controller that is bound is there after some looks at it.
+    pub fn scans_late(&self) {
+        self.state().looks_to_path = 3;
+    }
+
+    /// The control groups are unmounted.
+    pub fn unmount_groups(&self) {
+        let mut state = self.state();
+        let mounts = "/proc/self/mountinfo".to_owned();
+        state.files.insert(mounts, String::new());
+        let of_groups = |path: &String| path.starts_with("/sys/fs/cgroup/");
+        state.files.retain(|path, _| !of_groups(path));
     }
 
     /// The driver of each NVMe function.
@@ -239,9 +265,13 @@ impl State {
         }
         let node = self.files.get(&format!("{directory}/numa_node"));
         let node = node.ok_or_else(|| errno(libc::ENODEV))?.clone();
+        if self.dead.as_deref() == Some(function) {
+            return Err(errno(libc::ENODEV));
+        }
         let number = self.next_controller;
         self.next_controller += 1;
         let controller = format!("{directory}/nvme/nvme{number}");
+        self.scanned.insert(controller.clone(), self.looks_to_path);
         self.files.insert(format!("{controller}/numa_node"), node);
         let mut put = |name: String, text: &str| self.files.insert(name, text.to_owned());
         put(format!("{controller}/state"), "live\n");
@@ -384,9 +414,14 @@ impl System for Simulated {
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let state = self.state();
+        let mut state = self.state();
         state.is_running()?;
-        state.list(path)
+        let mut names = state.list(path)?;
+        if let Some(looks) = state.scanned.get_mut(path).filter(|it| **it > 0) {
+            *looks -= 1;
+            names.retain(|name| !name.starts_with("nvme0c"));
+        }
+        Ok(names)
     }
 
     fn link(&self, path: &str) -> io::Result<String> {

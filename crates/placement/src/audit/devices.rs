@@ -1,5 +1,6 @@
 //! Devices the kernel cannot place, or places elsewhere than the firmware does.
 
+use nearfar_change::Change;
 use nearfar_machine::{FirmwareLocality, Known, NodeId, PciDevice};
 
 use super::evidence::Fact;
@@ -8,7 +9,6 @@ use super::site::Site;
 use super::{Finding, Severity};
 use crate::locality::{EffectiveNode, How};
 use crate::pairs::is_console;
-use nearfar_change::Change;
 
 const WITHOUT: &str = "device-without-node";
 const OFFLINE: &str = "firmware-node-offline";

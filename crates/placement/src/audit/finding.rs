@@ -1,11 +1,11 @@
 //! One thing that an audit found.
 
+use nearfar_change::{Change, DistanceChange};
 use nearfar_machine::{Distance, PciAddress};
 use serde::Serialize;
 
 use super::rules;
 use crate::tasks::Remedy;
-use nearfar_change::{Change, DistanceChange};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

@@ -4,6 +4,7 @@ mod lane;
 
 use std::collections::BTreeMap;
 
+use nearfar_change::Change;
 use nearfar_machine::{CpuSet, Distance, Interrupt, Irq, Known, NodeId, PciAddress};
 
 use super::devices::named;
@@ -12,7 +13,6 @@ use super::ledger::Ledger;
 use super::site::{Site, cpus, spoken};
 use super::steering::XPS;
 use super::{Finding, Severity};
-use nearfar_change::Change;
 
 pub(super) use lane::{Direction, direction};
 

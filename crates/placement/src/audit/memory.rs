@@ -1,5 +1,6 @@
 //! Memory that is not where it is wanted: a node nearly full while another is nearly empty, huge pages on other nodes.
 
+use nearfar_change::size;
 use nearfar_machine::{HugePages, Memory, Node, NodeId, NodeSet, PciDevice, Task};
 
 use super::devices;
@@ -9,7 +10,6 @@ use super::site::Site;
 use super::tasks::named;
 use super::{Finding, Severity};
 use crate::pairs::is_card;
-use nearfar_change::size;
 
 const FULL: &str = "node-nearly-full";
 const HUGE: &str = "huge-pages-elsewhere";

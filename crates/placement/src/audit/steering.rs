@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nearfar_change::Change;
 use nearfar_machine::{CpuId, CpuSet, Interrupt, Known, NetworkDevice, NodeId, PciAddress};
 
 use super::evidence::Fact;
@@ -10,7 +11,6 @@ use super::interrupts::{self, After, Direction, direction};
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes, spoken};
 use super::{Finding, Severity};
-use nearfar_change::Change;
 
 pub(super) const XPS: &str = "xps-mismatch";
 const RPS: &str = "rps-mismatch";

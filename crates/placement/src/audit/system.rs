@@ -1,12 +1,12 @@
 //! Nodes and distances as a whole, other writers, and what the source found wrong with its input.
 
+use nearfar_change::Change;
 use nearfar_machine::{Node, NodeSet, Writer, WriterKind};
 
 use super::evidence::Fact;
 use super::ledger::Ledger;
 use super::site::Site;
 use super::{Finding, Severity};
-use nearfar_change::Change;
 
 const FLAT: &str = "flat-distances";
 const NO_CPUS: &str = "node-without-cpus";

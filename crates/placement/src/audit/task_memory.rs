@@ -1,6 +1,8 @@
 //! Tasks whose memory is on other nodes than they run on. Fix and advice are those of [`crate::tasks`]; without CPU time by node, what
 //! the task may run on decides.
 
+use nearfar_change::Change;
+use nearfar_change::size;
 use nearfar_machine::{CpuId, Known, MAX_NUMBER, NodeBytes, NodeId, NodeSet, Task};
 
 use super::evidence::Fact;
@@ -9,8 +11,6 @@ use super::site::{Site, nodes};
 use super::tasks::{is_interleaved, named, total};
 use super::{AuditOptions, Finding, Severity};
 use crate::tasks::{self, Action, NodeSeconds, Nodes, Remedy, move_command, prefer_command};
-use nearfar_change::Change;
-use nearfar_change::size;
 
 pub(super) const FAR: &str = "task-memory-far";
 /// With this share of memory on other nodes it is far, also if no remedy is known.

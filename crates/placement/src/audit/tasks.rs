@@ -1,5 +1,7 @@
 //! Tasks whose memory is elsewhere, cpusets that keep it there, and the kernel's own balancing.
 
+use nearfar_change::Change;
+use nearfar_change::size;
 use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
 
 use super::evidence::Fact;
@@ -8,8 +10,6 @@ use super::site::{Site, cpus, nodes};
 use super::task_memory::{self, FAR};
 use super::{AuditOptions, Finding};
 use crate::tasks::{Nodes, is_even};
-use nearfar_change::Change;
-use nearfar_change::size;
 
 const DISJOINT: &str = "cpuset-disjoint";
 const BALANCING: &str = "numa-balancing";

@@ -1,8 +1,8 @@
 //! Why a change is planned, and what it takes and saves.
 
-use crate::audit::Finding;
 use nearfar_change::MoveEstimate;
 
+use crate::audit::Finding;
 use crate::tasks::{Action, Remedy};
 
 pub(super) fn estimate(finding: &Finding) -> Option<&MoveEstimate> {

@@ -2,12 +2,12 @@
 //!
 //! Each candidate is judged by the remote share after it: one that does not halve it is not proposed.
 
+use nearfar_change::{MoveEstimate, move_seconds};
 use nearfar_machine::{Known, Node, NodeBytes, NodeId, Task};
+use nearfar_proc::numa_maps::binds_elsewhere;
 use serde::Serialize;
 
 use super::{NodeSeconds, Nodes, Placement, Remote, holders};
-use nearfar_change::{MoveEstimate, move_seconds};
-use nearfar_proc::numa_maps::binds_elsewhere;
 
 /// Less than this share of far memory is not worth a change.
 const MIN_REMOTE_SHARE: f64 = 0.2;
