@@ -1,4 +1,4 @@
-//! Simulated rates of false alarms and power of `compare` on a machine whose load comes and goes: a table of docs/compare.md.
+//! Simulated rates of false alarms and power of `compare` on a machine whose load comes and goes: docs/compare.md has the highest.
 //!
 //! `cargo run --release -p nearfar-statistics --example disturbed_rates [PAIRS]`, 1000 pairs unless another number is given.
 

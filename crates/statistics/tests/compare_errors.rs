@@ -1,7 +1,7 @@
 //! How often the comparison errs: simulated experiments of which the truth is known.
 //!
-//! `NEARFAR_COMPARE_TRIALS=10000 cargo test -p nearfar-statistics --test main compare_errors:: -- --nocapture` prints the tables of
-//! docs/compare.md.
+//! `NEARFAR_COMPARE_TRIALS=10000 cargo test -p nearfar-statistics --test main compare_errors:: -- --nocapture` prints what
+//! docs/compare.md has in short.
 
 use crate::random::{Random, in_proportion};
 use nearfar_statistics::compare::{

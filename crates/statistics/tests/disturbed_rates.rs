@@ -1,5 +1,5 @@
 //! How often comparisons of quick measurements err on a machine whose load comes and goes within seconds. The example
-//! `disturbed_rates` prints the table of docs/compare.md.
+//! `disturbed_rates` prints the rates, of which docs/compare.md has the highest.
 
 use nearfar_statistics::compare::Verdict;
 

@@ -2,7 +2,7 @@
 //! computes as fast then as a process whose memory was always near, and as slow as before after the rollback.
 //!
 //! Two processes run on node 0, one with memory of node 0, one with memory of node 1, and compute one after the other. The guest
-//! has a time of its own, so what the host does meanwhile does not matter. docs/apply.md has what `cargo test -p nearfar --test
+//! has a time of its own, so what the host does meanwhile does not matter. docs/apply.md has the figures that `cargo test -p nearfar --test
 //! guest move_time:: -- --nocapture` prints.
 //!
 //! Needs what crates/cli/tests/guest/time.rs needs; without it says so and passes. The part named `inside` is this very program
