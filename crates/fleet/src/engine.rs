@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::io;
 use std::process::Stdio;
 
+use nearfar_machine::shell_quoted;
 use serde::{Deserialize, Serialize};
 
 use processes::Processes;
@@ -236,9 +237,7 @@ fn ssh(options: &[String], host: &HostName, step: &[String]) -> Vec<String> {
 
 /// Words as a POSIX shell takes them.
 pub(crate) fn quoted(words: &[String]) -> String {
-    let quoted = words
-        .iter()
-        .map(|word| format!("'{}'", word.replace('\'', r"'\''")));
+    let quoted = words.iter().map(|word| shell_quoted(word));
     quoted.collect::<Vec<_>>().join(" ")
 }
 

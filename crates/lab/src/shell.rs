@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use nearfar_machine::shell_quoted;
+
 use crate::guest::quoted;
 
 /// Words on one line.
@@ -23,15 +25,11 @@ pub fn lines(words: impl IntoIterator<Item = OsString>) -> String {
         }
         let is_script = |text: &&str| text.chars().all(|c| "\n\t".contains(c) || !c.is_control());
         match each.to_str().filter(is_script) {
-            Some(script) if script.contains('\n') => text.push_str(&single_quoted(script)),
+            Some(script) if script.contains('\n') => text.push_str(&shell_quoted(script)),
             _ => text.push_str(&word(&each)),
         }
     }
     text
-}
-
-fn single_quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// One word, quoted where it has to be. What cannot be shown (control characters, bytes that are not UTF-8) is written as
@@ -40,7 +38,7 @@ pub fn word(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+.,/:@%".contains(c);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
-        Some(text) if !text.chars().any(char::is_control) => single_quoted(text),
+        Some(text) if !text.chars().any(char::is_control) => shell_quoted(text),
         _ => quoted(word),
     }
 }

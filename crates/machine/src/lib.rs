@@ -71,7 +71,7 @@ pub use page_cache::PageCache;
 pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
 pub use queue::queue_of;
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
-pub use shell::shell_words;
+pub use shell::{shell_quoted, shell_words};
 pub use system::{Settings, Writer, WriterKind};
 pub use task::{
     CpuTime, Cpuset, MemorySample, NodeBytes, PolicyBytes, ResidentBytes, Task, Thread,

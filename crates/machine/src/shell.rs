@@ -1,4 +1,4 @@
-//! Words of a command line that is shown to be pasted.
+//! Words of a command line that is shown to be pasted, or run by a shell.
 
 /// The words between spaces; what stands in single quotes is one, with its quotes.
 pub fn shell_words(command: &str) -> impl Iterator<Item = &str> {
@@ -8,6 +8,11 @@ pub fn shell_words(command: &str) -> impl Iterator<Item = &str> {
         c == ' ' && !is_quoted
     });
     words.filter(|word| !word.is_empty())
+}
+
+/// Text as one word of any POSIX shell.
+pub fn shell_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
 
+use crate::error_text;
+
 /// Lets the kernel send this signal to what `command` starts, when this process ends first.
 ///
 /// The kernel sends it when the *thread* that started the process ends (prctl(2), `PR_SET_PDEATHSIG`): start it from one that
@@ -29,6 +31,28 @@ pub fn end_with_parent(command: &mut Command, signal: Signal) {
             }
         });
     }
+}
+
+/// What a program prints.
+///
+/// # Errors
+/// It cannot be run, or fails: with what it says.
+pub fn output(program: &str, words: &[&str]) -> io::Result<String> {
+    let output = Command::new(program).args(words).output();
+    let cannot_run = |error: io::Error| {
+        let reason = error_text(&error);
+        io::Error::new(error.kind(), format!("cannot run {program}: {reason}"))
+    };
+    let output = output.map_err(cannot_run)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words = words.join(" ");
+    Err(io::Error::other(format!(
+        "{program} {words}: {}",
+        said.trim()
+    )))
 }
 
 /// Waits until a child has ended. It gets SIGTERM, once, when `cancel` is set meanwhile: it has to undo what it changed.

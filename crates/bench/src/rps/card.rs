@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use nearfar_experiment::{BoxError, Change, Resources};
 use nearfar_machine::{CpuId, CpuSet, Irq, Machine, queue_of};
-use nearfar_proc::cpu_counts;
+use nearfar_proc::{child, cpu_counts};
 
-use super::namespace::{Namespace, cannot_make, ip, output};
+use super::namespace::{Namespace, cannot_make, ip};
 use super::rss::Rss;
 
 const INTERFACES: &str = "/sys/class/net";
@@ -202,7 +202,7 @@ fn unused(name: &str) -> Result<(), BoxError> {
     if Path::new(INTERFACES).join(name).join("master").exists() {
         return Err(cannot("it belongs to a bridge or bond".to_owned()));
     }
-    let shown = output(
+    let shown = child::output(
         "ip",
         &[
             "-oneline", "address", "show", "dev", name, "scope", "global",
@@ -220,7 +220,7 @@ fn unused(name: &str) -> Result<(), BoxError> {
 
 /// Two addresses of a network of 198.18.0.0/15, which is kept for benchmarks, that this machine has no address of.
 fn addresses() -> Result<(Ipv4Addr, Ipv4Addr), BoxError> {
-    let taken = output(
+    let taken = child::output(
         "ip",
         &["-oneline", "-4", "address", "show", "to", "198.18.0.0/15"],
     )?;
@@ -277,6 +277,6 @@ fn named(irqs: &[Irq]) -> Result<BTreeMap<u32, Vec<Irq>>, BoxError> {
 
 fn rss(interface: &str) -> Result<Rss, BoxError> {
     let host_key = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
-    let printed = output("ethtool", &["--show-rxfh", interface])?;
+    let printed = child::output("ethtool", &["--show-rxfh", interface])?;
     Ok(Rss::parse(&printed, &host_key)?)
 }

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use nearfar_experiment::BoxError;
+use nearfar_proc::child;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network namespace, empty but for what is moved into it.
@@ -106,16 +107,5 @@ pub(super) fn cannot_make(error: io::Error) -> BoxError {
 
 /// Runs `ip` of iproute2.
 pub(super) fn ip(words: &[&str]) -> Result<(), BoxError> {
-    output("ip", words).map(drop)
-}
-
-/// What a program prints.
-pub(super) fn output(program: &str, words: &[&str]) -> Result<String, BoxError> {
-    let output = Command::new(program).args(words).output();
-    let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{program} {}: {}", words.join(" "), said.trim()).into()),
-    }
+    Ok(child::output("ip", words).map(drop)?)
 }

@@ -1,5 +1,7 @@
 //! A POSIX shell script: makes the changes, or puts back with `--undo` what was there when the plan was made.
 
+use nearfar_machine::shell_quoted;
+
 use super::{Exported, comment, heading, writings};
 use crate::change::Plan;
 
@@ -77,8 +79,8 @@ fn make(writing: &Exported<'_>) -> String {
     }
     text.push_str(&format!(
         "    put {} {}\n",
-        quoted(&writing.file),
-        quoted(&writing.value)
+        shell_quoted(&writing.file),
+        shell_quoted(&writing.value)
     ));
     for line in writing.rebinding() {
         text.push_str(&format!("    # {line}\n"));
@@ -93,10 +95,9 @@ fn undo(writing: &Exported<'_>) -> String {
     let Some(before) = writing.before() else {
         return format!("    # {}: the value before is not known\n", writing.file);
     };
-    format!("    put {} {}\n", quoted(&writing.file), quoted(before))
-}
-
-/// Text as one word of the shell.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+    format!(
+        "    put {} {}\n",
+        shell_quoted(&writing.file),
+        shell_quoted(before)
+    )
 }

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nearfar_proc::child;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::UndoStatus;
@@ -127,15 +128,15 @@ fn is_up(name: &str) -> io::Result<bool> {
 
 /// Whether any interface has an address. Undoing would take it from there.
 pub(super) fn is_taken(address: Ipv4Addr) -> io::Result<bool> {
-    let mut command = Command::new("ip");
-    command.args(["-oneline", "-4", "address", "show", "to"]);
-    let output = command.arg(address.to_string()).output()?;
-    Ok(!output.stdout.trim_ascii().is_empty())
+    let address = address.to_string();
+    let words = ["-oneline", "-4", "address", "show", "to", &address];
+    Ok(!child::output("ip", &words)?.trim().is_empty())
 }
 
 fn has_address(name: &str, address: Ipv4Addr) -> io::Result<bool> {
     let mut command = Command::new("ip");
     command.args(["-oneline", "-4", "address", "show", "dev", name]);
+    // It may be gone meanwhile, and has none then.
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(text.contains(&format!(" {address}/")))
@@ -143,19 +144,7 @@ fn has_address(name: &str, address: Ipv4Addr) -> io::Result<bool> {
 
 /// Runs `ip` of iproute2.
 fn ip(words: &[&str]) -> io::Result<()> {
-    let output = Command::new("ip").args(words).output();
-    let output = output.map_err(|error| io::Error::new(error.kind(), format!("ip: {error}")))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(io::Error::other(format!(
-                "ip {}: {}",
-                words.join(" "),
-                said.trim()
-            )))
-        }
-    }
+    child::output("ip", words).map(drop)
 }
 
 #[cfg(test)]
