@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{
-    self, Budget, End, Monotonic, Order, Outcome, Plan, Source, Spread, Taken,
+    self, Budget, End, Monotonic, Order, Plan, SamplingOutcome, Source, Spread, Taken,
 };
 use nearfar_runs::{
     Cell, Factor, Metric, NewSample, ROUNDS_PER_BLOCK, SampleResult, Values, now_s,
@@ -66,7 +66,7 @@ impl Amount {
 
 /// Samples that were taken, with what it takes to store them.
 pub(crate) struct Samples<V> {
-    pub(crate) outcome: Outcome<V>,
+    pub(crate) outcome: SamplingOutcome<V>,
     /// When the sampling began, in seconds since 1970.
     began_at_s: f64,
     rounds: u32,

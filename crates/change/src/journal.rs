@@ -33,7 +33,7 @@ pub(crate) use writes::{Progress, Written};
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
 
 /// A line of a journal.
-type Line = crate::lines::Line<Record>;
+type JournalLine = crate::lines::Line<Record>;
 
 /// What happened, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -49,7 +49,7 @@ use crate::system::{Rooted, System};
 use files::Held;
 use guard::Guard;
 use nearfar_proc::cpuset::Cpusets;
-use record::{Contents, Header, Record};
+use record::{LeaseContents, LeaseHeader, LeaseRecord};
 use resource::Resource;
 
 /// Others hold the directory's lock while they set or undo a few files.
@@ -65,9 +65,9 @@ pub struct Leases {
 pub struct Lease {
     state: StateDir,
     leases: Leases,
-    header: Header,
+    header: LeaseHeader,
     name: String,
-    journal: record::Journal,
+    journal: record::LeaseJournal,
     files: Vec<Held>,
     masks: Vec<Masks>,
     resources: Vec<Resource>,
@@ -185,9 +185,9 @@ impl Leases {
     ) -> Result<Lease, LeaseError> {
         let state = StateDir::make(&self.location())?;
         let guard = Guard::of_this_process(&self.directory);
-        let header = Header::new(what);
+        let header = LeaseHeader::new(what);
         let lock = Lock::take(&state, Some(LOCK_TIMEOUT), None)?;
-        let (name, journal) = record::Journal::begin(&state, &*system, &header)?;
+        let (name, journal) = record::LeaseJournal::begin(&state, &*system, &header)?;
         drop(lock);
         tracing::debug!(path = %self.directory.join(&name).display(), what, "lease begun");
         let leases = self.clone();
@@ -272,7 +272,7 @@ impl Lease {
         let held = &self.files[index];
         if !held.is_ours(&*self.system, &new) {
             self.note(
-                Record::New {
+                LeaseRecord::New {
                     path: held.path.clone(),
                     new: new.clone(),
                 },
@@ -293,7 +293,7 @@ impl Lease {
         // What it says now is by our doing as well.
         if let LeaseError::ReadBack { path, reads, .. } = &error {
             self.note(
-                Record::New {
+                LeaseRecord::New {
                     path: path.clone(),
                     new: reads.clone(),
                 },
@@ -312,7 +312,7 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written.
     pub fn hold_masks(&mut self, masks: Masks) -> Result<(), LeaseError> {
-        self.note(Record::Masks(masks.clone()), false)?;
+        self.note(LeaseRecord::Masks(masks.clone()), false)?;
         self.remember(masks);
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Lease {
         member: Member,
     ) -> Result<(), LeaseError> {
         let masks = Masks::new(mask.clone(), mask, vec![member]);
-        let noted = self.note(Record::Masks(masks.clone()), false);
+        let noted = self.note(LeaseRecord::Masks(masks.clone()), false);
         self.remember(masks);
         noted
     }
@@ -364,7 +364,8 @@ impl Lease {
     /// Writes a new journal of what there is now, in place of the old one.
     fn rewrite(&mut self) -> Result<(), LeaseError> {
         let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
-        let (name, journal) = record::Journal::begin(&self.state, &*self.system, &self.header)?;
+        let (name, journal) =
+            record::LeaseJournal::begin(&self.state, &*self.system, &self.header)?;
         let (old_name, old_journal) = (
             std::mem::replace(&mut self.name, name),
             std::mem::replace(&mut self.journal, journal),
@@ -431,7 +432,7 @@ impl Lease {
 
     fn end(&mut self) -> Result<Recovered, LeaseError> {
         self.released = true;
-        let contents = Contents {
+        let contents = LeaseContents {
             header: Some(self.header.clone()),
             files: (&self.files).into(),
             masks: (&self.masks).into(),
@@ -447,7 +448,7 @@ impl Lease {
         Ok(recovered)
     }
 
-    fn note(&mut self, record: Record, durable: bool) -> Result<(), LeaseError> {
+    fn note(&mut self, record: LeaseRecord, durable: bool) -> Result<(), LeaseError> {
         let noted = self
             .journal
             .append(&*self.system, record)
@@ -470,7 +471,7 @@ impl Lease {
             self.note(held.record(), false)?;
             for new in held.ours {
                 self.note(
-                    Record::New {
+                    LeaseRecord::New {
                         path: held.path.clone(),
                         new,
                     },
@@ -479,18 +480,18 @@ impl Lease {
             }
         }
         for resource in self.resources.clone() {
-            self.note(Record::Resource(resource), false)?;
+            self.note(LeaseRecord::Resource(resource), false)?;
         }
         self.masks
             .clone()
             .into_iter()
-            .try_for_each(|masks| self.note(Record::Masks(masks), false))?;
+            .try_for_each(|masks| self.note(LeaseRecord::Masks(masks), false))?;
         self.sync().map_err(|error| self.journal_failed(&error))
     }
 
     fn journal_failed(&self, error: &io::Error) -> LeaseError {
         let file = self.leases.directory.join(&self.name);
-        LeaseError::Journal {
+        LeaseError::LeaseJournal {
             file,
             reason: error_text(error),
         }

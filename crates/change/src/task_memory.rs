@@ -37,7 +37,7 @@ pub use describe::{MoveRequestError, check_processes, planned_move};
 pub(crate) use describe::{REQUESTED, check_moves, check_plan_room, leave, nodes_with_memory};
 pub use group::{GroupMoveRequest, planned_group_move};
 pub(crate) use mover::{Mover, RateLimit, State, StopReason, after};
-pub(crate) use pages::{LivePages, Process};
+pub(crate) use pages::{HeldProcess, LivePages};
 #[doc(hidden)]
 pub use record::read_any as read_record;
 pub(crate) use record::{RecordFile, RecordHeader, file_of};

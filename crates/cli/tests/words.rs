@@ -2,6 +2,7 @@
 //!
 //! Help comes from the sources, so it is checked with them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -86,6 +87,61 @@ fn retired_words_do_not_come_back() {
         found.len(),
         found.join("\n")
     );
+}
+
+/// How many type names stand for several things in their crate. None is added, and a crate that has fewer says so here.
+const SHARED_NAMES: &[(&str, usize)] = &[
+    ("bench", 27),
+    ("cli", 14),
+    ("lab", 4),
+    ("lab-delay", 4),
+    ("prefer", 2),
+    ("report", 8),
+    ("sources", 13),
+    ("tags", 5),
+    ("trace", 5),
+];
+
+#[test]
+fn a_type_name_stands_for_one_thing_in_its_crate() {
+    let mut places: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for file in sources() {
+        let path = file.strip_prefix(root()).unwrap().display().to_string();
+        let Some((name, file)) = path
+            .strip_prefix("crates/")
+            .and_then(|path| path.split_once("/src/"))
+        else {
+            continue;
+        };
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for line in product.lines() {
+            let words = line.trim_start().trim_start_matches("pub(crate) ");
+            let words = words
+                .trim_start_matches("pub(super) ")
+                .trim_start_matches("pub ");
+            // A `type` inside an implementation is a trait's.
+            let is_own = !line.starts_with(' ') || !words.starts_with("type ");
+            let mut words = words.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let is_type =
+                ["struct", "enum", "trait", "type", "union"].contains(&words.next().unwrap());
+            if is_type && is_own {
+                let key = (name.to_owned(), words.next().unwrap().to_owned());
+                places.entry(key).or_default().push(file.to_owned());
+            }
+        }
+    }
+    let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for ((name, kind), files) in places.iter().filter(|(_, files)| files.len() > 1) {
+        let all = shared.entry(name.clone()).or_default();
+        all.push(format!("{kind}: {}", files.join(", ")));
+    }
+    let counts: BTreeMap<&str, usize> = SHARED_NAMES.iter().copied().collect();
+    let now: BTreeMap<&str, usize> = shared
+        .iter()
+        .map(|(name, all)| (name.as_str(), all.len()))
+        .collect();
+    assert_eq!(now, counts, "{shared:#?}");
 }
 
 #[test]

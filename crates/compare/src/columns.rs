@@ -17,19 +17,19 @@ use crate::side::Definitions;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Columns {
     names: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<CsvRow>,
     definitions: Option<Definitions>,
     renamed: Option<Renamed>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-struct Row {
+struct CsvRow {
     /// Its place in the file, from 1, without the line of names.
     number: usize,
     fields: Vec<Option<String>>,
 }
 
-impl Row {
+impl CsvRow {
     fn number(from_0: usize, fields: Vec<Option<String>>) -> Self {
         Self {
             number: from_0 + 1,
@@ -68,7 +68,7 @@ impl Columns {
         let field = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let mut rows = Vec::new();
         for (index, record) in reader.records().enumerate() {
-            rows.push(Row::number(index, record?.iter().map(field).collect()));
+            rows.push(CsvRow::number(index, record?.iter().map(field).collect()));
         }
         Ok(Self {
             names,
@@ -98,7 +98,7 @@ impl Columns {
         for (index, row) in reader.get_row_iter(None)?.enumerate() {
             let row = row?;
             let fields = row.get_column_iter().map(|(_, field)| text(field));
-            rows.push(Row::number(index, fields.collect()));
+            rows.push(CsvRow::number(index, fields.collect()));
         }
         Ok(Self {
             names,
@@ -116,7 +116,7 @@ impl Columns {
         let Some(place) = self.find("run") else {
             return Ok(self);
         };
-        let of = |row: &Row| row.fields[place].clone().unwrap_or_default();
+        let of = |row: &CsvRow| row.fields[place].clone().unwrap_or_default();
         let runs: BTreeSet<String> = self.rows.iter().map(of).collect();
         let list = || runs.iter().cloned().collect();
         match run {

@@ -475,7 +475,7 @@ impl<E: Experiment> Source for Work<'_, E> {
         self.attempt(turn.slot)
     }
 
-    fn progress(&mut self, progress: &sampler::Progress<'_>) {
+    fn progress(&mut self, progress: &sampler::SamplingProgress<'_>) {
         let step = Step {
             done: self.begun.samples.len() as u64,
             failed: self.failed,

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 pub use clock::{Clock, Monotonic};
 pub use order::{Order, Slot};
-pub use outcome::{End, Outcome, Taken};
+pub use outcome::{End, SamplingOutcome, Taken};
 pub use plan::{Budget, Plan, Spread};
 pub use warning::{Warning, outliers};
 
@@ -48,7 +48,7 @@ pub trait Source {
     }
 
     /// A sample is about to be taken, or the last one was.
-    fn progress(&mut self, progress: &Progress<'_>) {
+    fn progress(&mut self, progress: &SamplingProgress<'_>) {
         let _ = progress;
     }
 }
@@ -79,7 +79,7 @@ pub enum Attempt<V> {
 
 /// How far the sampling is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Progress<'a> {
+pub struct SamplingProgress<'a> {
     /// The sample that comes next; `None` after the last one.
     pub next: Option<Slot>,
     /// How many samples of each item are still to be taken.
@@ -95,7 +95,7 @@ pub fn sample<S: Source>(
     clock: &impl Clock,
     cancel: &AtomicBool,
     source: &mut S,
-) -> Result<Outcome<S::Value>, S::Error> {
+) -> Result<SamplingOutcome<S::Value>, S::Error> {
     let mut sampling = Sampling {
         plan,
         clock,
@@ -103,11 +103,11 @@ pub fn sample<S: Source>(
         missing: plan.missing(),
         excluded: vec![false; plan.items],
         longest_round: Duration::ZERO,
-        outcome: Outcome::new(plan),
+        outcome: SamplingOutcome::new(plan),
     };
     let end = sampling.rounds(source)?;
     let missing = &sampling.missing;
-    source.progress(&Progress {
+    source.progress(&SamplingProgress {
         next: None,
         missing,
     });
@@ -124,7 +124,7 @@ struct Sampling<'a, C, V> {
     missing: Vec<u32>,
     excluded: Vec<bool>,
     longest_round: Duration,
-    outcome: Outcome<V>,
+    outcome: SamplingOutcome<V>,
 }
 
 impl<C: Clock, V> Sampling<'_, C, V> {
@@ -179,7 +179,7 @@ impl<C: Clock, V> Sampling<'_, C, V> {
                 return Ok(Some(End::Cancelled));
             }
             let (next, missing) = (Some(slot), self.missing.as_slice());
-            source.progress(&Progress { next, missing });
+            source.progress(&SamplingProgress { next, missing });
             let started = self.clock.now();
             let left = self.plan.budget.left(started);
             let turn = Turn {

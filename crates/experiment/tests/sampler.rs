@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearfar_experiment::sampler::{
-    self, Attempt, Budget, Clock, End, Order, Outcome, Plan, Progress, Slot, Source, Spread, Turn,
-    Warning, sample,
+    self, Attempt, Budget, Clock, End, Order, Plan, SamplingOutcome, SamplingProgress, Slot,
+    Source, Spread, Turn, Warning, sample,
 };
 use proptest::prelude::*;
 
@@ -69,7 +69,7 @@ impl<F: FnMut(Turn) -> (Attempt<f64>, Duration)> Source for Scripted<'_, F> {
         self.warmed_up.push((took, items));
     }
 
-    fn progress(&mut self, progress: &Progress<'_>) {
+    fn progress(&mut self, progress: &SamplingProgress<'_>) {
         self.last_progress = Some((progress.next, progress.missing.to_vec()));
     }
 }
@@ -84,7 +84,7 @@ fn value(turn: Turn) -> Attempt<f64> {
 fn run<F: FnMut(Turn) -> (Attempt<f64>, Duration)>(
     plan: &Plan,
     source: &mut Scripted<'_, F>,
-) -> Outcome<f64> {
+) -> SamplingOutcome<f64> {
     sample(plan, source.clock, &AtomicBool::new(false), source).unwrap()
 }
 

@@ -7,7 +7,7 @@ use crate::text;
 
 /// One mapping of `maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mapping<'a> {
+pub struct MapsEntry<'a> {
     pub addresses: Range<u64>,
     /// Whether it may be read, written or executed; otherwise it reserves addresses.
     pub is_accessible: bool,
@@ -19,7 +19,7 @@ pub struct Mapping<'a> {
     pub name: &'a [u8],
 }
 
-impl<'a> Mapping<'a> {
+impl<'a> MapsEntry<'a> {
     /// Of one line: `7f0000000000-7f0000400000 rw-p 00000000 00:00 0   /dev/shm/x`; `None` for what is none.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let addresses = range(line)?;
@@ -41,9 +41,9 @@ impl<'a> Mapping<'a> {
 ///
 /// # Errors
 /// When the text cannot be read.
-pub fn each(maps: impl BufRead, mut take: impl FnMut(Mapping<'_>)) -> io::Result<()> {
+pub fn each(maps: impl BufRead, mut take: impl FnMut(MapsEntry<'_>)) -> io::Result<()> {
     text::each_line(maps, |line| {
-        if let Some(mapping) = Mapping::parse(line) {
+        if let Some(mapping) = MapsEntry::parse(line) {
             take(mapping);
         }
     })
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_mapping_has_its_name_and_whether_it_can_be_used() {
         let parse = |line: &'static str| {
-            let mapping = Mapping::parse(line.as_bytes()).unwrap();
+            let mapping = MapsEntry::parse(line.as_bytes()).unwrap();
             let name = std::str::from_utf8(mapping.name).unwrap();
             (mapping.is_accessible, mapping.is_shared, name)
         };
@@ -191,14 +191,14 @@ mod tests {
             (true, false, "[heap]")
         );
         assert_eq!(parse("7f00-7f01"), (false, false, ""));
-        assert_eq!(Mapping::parse(b"heap"), None);
+        assert_eq!(MapsEntry::parse(b"heap"), None);
     }
 
     proptest::proptest! {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>, range: Range<u64>, line in "[0-9a-f]{1,4}-[0-9a-f]{1,4}\\PC*") {
             let _ = huge_bytes(&bytes, range);
-            let _ = Mapping::parse(line.as_bytes());
+            let _ = MapsEntry::parse(line.as_bytes());
             each_range(&bytes[..], |_| {}).unwrap();
         }
     }

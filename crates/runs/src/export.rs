@@ -16,5 +16,5 @@ mod whole;
 pub use csv::write as write_csv;
 pub use import::{Contradiction, ImportError, Imported, SCHEMA};
 pub use parquet::{DEFINITIONS, ParquetWriter, read_parquet, write as write_parquet};
-pub use table::{Column, Renamed, Table, TooWide, Values, is_column_of_run};
+pub use table::{Column, ColumnValues, Renamed, Table, TooWide, is_column_of_run};
 pub use whole::Whole;

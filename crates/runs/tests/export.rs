@@ -1,7 +1,7 @@
 //! Exports: what other programs read, and what comes back.
 
 use nearfar_runs::export::{
-    Contradiction, ImportError, Table, Values, Whole, write_csv, write_parquet,
+    ColumnValues, Contradiction, ImportError, Table, Whole, write_csv, write_parquet,
 };
 use nearfar_runs::{Cell, Factor, Filter, NewSample, RunState, Sample, SampleResult, Store};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
@@ -56,27 +56,30 @@ fn columns_of_different_runs_are_put_together() {
     assert_eq!(table.rows, 3);
     assert_eq!(
         table.column("elapsed_s"),
-        Some(&Values::Real(vec![Some(1.5), None, Some(2.0)]))
+        Some(&ColumnValues::Real(vec![Some(1.5), None, Some(2.0)]))
     );
     assert_eq!(
         table.column("detail_elapsed_s"),
-        Some(&Values::Whole(vec![None, None, Some(7)]))
+        Some(&ColumnValues::Whole(vec![None, None, Some(7)]))
     );
     assert_eq!(
         table.column("faults_minor"),
-        Some(&Values::Real(vec![Some(3.0), None, Some(0.5)]))
+        Some(&ColumnValues::Real(vec![Some(3.0), None, Some(0.5)]))
     );
     let memory = ["0", "1", "0"].map(|level| Some(level.to_owned()));
     assert_eq!(
         table.column("memory"),
-        Some(&Values::Text(memory.into())),
+        Some(&ColumnValues::Text(memory.into())),
         "a column of numbers and names is text"
     );
     assert_eq!(
         table.column("done"),
-        Some(&Values::Switch(vec![None, None, Some(true)]))
+        Some(&ColumnValues::Switch(vec![None, None, Some(true)]))
     );
-    assert_eq!(table.column("emulated"), Some(&Values::Text(vec![None; 3])));
+    assert_eq!(
+        table.column("emulated"),
+        Some(&ColumnValues::Text(vec![None; 3]))
+    );
 }
 
 #[test]
@@ -404,10 +407,10 @@ proptest! {
         for (index, column) in table.columns.iter().enumerate() {
             for (row, fields) in rows.iter().enumerate() {
                 let expected = match &column.values {
-                    Values::Whole(values) => values[row].map(Field::Long),
-                    Values::Real(values) => values[row].map(Field::Double),
-                    Values::Switch(values) => values[row].map(Field::Bool),
-                    Values::Text(values) => values[row].clone().map(Field::Str),
+                    ColumnValues::Whole(values) => values[row].map(Field::Long),
+                    ColumnValues::Real(values) => values[row].map(Field::Double),
+                    ColumnValues::Switch(values) => values[row].map(Field::Bool),
+                    ColumnValues::Text(values) => values[row].clone().map(Field::Str),
                 };
                 prop_assert_eq!(&fields[index].1, &expected.unwrap_or(Field::Null), "{}", column.name);
             }

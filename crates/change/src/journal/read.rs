@@ -6,7 +6,7 @@ use std::io::Read;
 use nearfar_proc::error_text;
 
 use super::writes::{Written, take};
-use super::{Header, JOURNAL_FORMAT, Line, Record};
+use super::{Header, JOURNAL_FORMAT, JournalLine, Record};
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
@@ -96,7 +96,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
 
 /// What is wrong with a record where it is.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RecordError {
+pub(super) enum BadRecord {
     #[error(
         "journal format {0}, this version knows {JOURNAL_FORMAT}: roll back with the version that wrote it"
     )]
@@ -115,19 +115,19 @@ pub(super) enum RecordError {
     Change(#[from] ChangeError),
 }
 
-fn take_line(contents: &mut Contents, line: Line) -> Result<(), RecordError> {
+fn take_line(contents: &mut Contents, line: JournalLine) -> Result<(), BadRecord> {
     let first = line.n == 0;
     match line.record {
         Record::Run(header) if first => {
             if header.journal_format != JOURNAL_FORMAT {
-                return Err(RecordError::Format(header.journal_format));
+                return Err(BadRecord::Format(header.journal_format));
             }
             contents.at_s = line.at_s;
             contents.header = Some(header);
             Ok(())
         }
-        Record::Run(_) => Err(RecordError::SecondHeader),
-        _ if first => Err(RecordError::NoHeader),
+        Record::Run(_) => Err(BadRecord::SecondHeader),
+        _ if first => Err(BadRecord::NoHeader),
         Record::Finished {} => {
             contents.finished = true;
             Ok(())

@@ -6,7 +6,7 @@
 //!    └─► failed            └─────────┘  (undone without undoing: the file was found as before)
 //! ```
 
-use super::read::RecordError;
+use super::read::BadRecord;
 use super::{Intent, Record};
 
 /// A write and how far it got.
@@ -65,12 +65,12 @@ impl Written {
 }
 
 /// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
-pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), RecordError> {
+pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), BadRecord> {
     let write = match record {
         Record::Intent(intent) => {
             intent.setting.check()?;
             if intent.write != writes.len() as u64 {
-                return Err(RecordError::OutOfTurn {
+                return Err(BadRecord::OutOfTurn {
                     found: intent.write,
                     expected: writes.len(),
                 });
@@ -90,7 +90,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Reco
     let known = usize::try_from(write)
         .ok()
         .and_then(|write| writes.get_mut(write));
-    let known = known.ok_or(RecordError::NotBegun(write))?;
+    let known = known.ok_or(BadRecord::NotBegun(write))?;
     let progress = match (record, &known.progress) {
         (Record::Done { now, .. }, Progress::Intended) => {
             known.now = Some(now);
@@ -103,7 +103,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Reco
         (Record::Undone { gone, .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
             Progress::settled(gone)
         }
-        _ => return Err(RecordError::Progress(write)),
+        _ => return Err(BadRecord::Progress(write)),
     };
     known.progress = progress;
     Ok(())

@@ -18,7 +18,7 @@ use std::time::Duration;
 use nearfar_machine::CpuSet;
 
 use crate::lease::masks::Masks;
-use crate::lease::record::Header;
+use crate::lease::record::LeaseHeader;
 use crate::lease::{UndoStatus, Undone};
 use nearfar_proc::affinity;
 use nearfar_proc::cpuset::Cpusets;
@@ -37,8 +37,8 @@ const SETTLING: [Duration; 3] = [
 ];
 
 /// Puts all masks back. One line for each kind of result.
-pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
-    let mut outcome = Outcome::default();
+pub(crate) fn undo(groups: &[Masks], lease: &LeaseHeader) -> Vec<Undone> {
+    let mut outcome = Restored::default();
     if groups.is_empty() {
         return Vec::new();
     }
@@ -85,7 +85,7 @@ pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
 }
 
 /// Whether a lease with these records confines a thread of this process, on record or by descent.
-pub(crate) fn confines(groups: &[Masks], lease: &Header, task: TaskId, process: i32) -> bool {
+pub(crate) fn confines(groups: &[Masks], lease: &LeaseHeader, task: TaskId, process: i32) -> bool {
     let records = Records::of(groups, lease);
     match records.of_thread(task) {
         Some(noted) => records.groups[noted.newest()].confines(),
@@ -116,7 +116,7 @@ pub fn whole_sessions(processes: &BTreeSet<i32>) -> BTreeSet<i32> {
 }
 
 #[derive(Default)]
-struct Outcome {
+struct Restored {
     put_back: HashSet<TaskId>,
     /// By mask, in the last round.
     not_ours: BTreeMap<String, usize>,
@@ -159,7 +159,7 @@ impl Noted {
 }
 
 impl<'a> Records<'a> {
-    fn of(masks: &'a [Masks], lease: &Header) -> Self {
+    fn of(masks: &'a [Masks], lease: &LeaseHeader) -> Self {
         let mut records = Self {
             groups: Vec::new(),
             threads: HashMap::new(),
@@ -311,7 +311,7 @@ impl<'a> Descendants<'a> {
     }
 
     /// Whether it put a mask back.
-    fn put_back(&self, cpusets: &mut Cpusets, outcome: &mut Outcome) -> bool {
+    fn put_back(&self, cpusets: &mut Cpusets, outcome: &mut Restored) -> bool {
         outcome.not_ours.clear();
         outcome.failed = None;
         let before = outcome.put_back.len();
@@ -333,7 +333,7 @@ impl<'a> Descendants<'a> {
         tid: i32,
         inherited: &Inherited,
         cpusets: &mut Cpusets,
-        outcome: &mut Outcome,
+        outcome: &mut Restored,
     ) {
         let Ok(mask) = affinity::get(tid) else { return };
         let groups = || inherited.keys().map(|&group| self.records.groups[group]);

@@ -11,7 +11,7 @@ use nearfar_proc::{choice, error_text, mountinfo};
 use crate::cpuset;
 use crate::found::{Changed, Found};
 use crate::kind::Setting;
-use crate::lease::record::{ForeignError, Record};
+use crate::lease::record::{ForeignError, LeaseRecord};
 use crate::lease::{LeaseError, UndoStatus, Undone};
 use crate::rebind::nvme;
 use crate::system::{System, text};
@@ -95,8 +95,8 @@ impl Held {
         Ok(held)
     }
 
-    pub(crate) fn record(&self) -> Record {
-        Record::Old {
+    pub(crate) fn record(&self) -> LeaseRecord {
+        LeaseRecord::Old {
             path: self.path.clone(),
             old: self.old.clone(),
             later_paths: self.later_paths.clone(),

@@ -33,9 +33,9 @@ const LONGEST: u64 = 64 << 20;
 /// What happened, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Record {
+pub(crate) enum LeaseRecord {
     /// The first line.
-    Lease(Header),
+    Lease(LeaseHeader),
     /// What a file holds before its first change.
     Old {
         path: PathBuf,
@@ -55,7 +55,7 @@ pub(crate) enum Record {
 
 /// Whose lease, and for what.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Header {
+pub(crate) struct LeaseHeader {
     pub(crate) lease_format: u32,
     pub(crate) pid: u32,
     pub(crate) what: String,
@@ -65,7 +65,7 @@ pub(crate) struct Header {
     pub(crate) tool_version: String,
 }
 
-impl Header {
+impl LeaseHeader {
     pub(crate) fn new(what: &str) -> Self {
         Self {
             lease_format: LEASE_FORMAT,
@@ -85,20 +85,20 @@ fn boot() -> Option<String> {
 }
 
 /// A journal that is being written; its owner is who holds this.
-pub(crate) struct Journal(LineFile);
+pub(crate) struct LeaseJournal(LineFile);
 
-impl Journal {
+impl LeaseJournal {
     /// Begins one, under the first name that is free. The directory's lock must be held.
     pub(crate) fn begin(
         state: &StateDir,
         system: &dyn System,
-        header: &Header,
+        header: &LeaseHeader,
     ) -> Result<(String, Self), LeaseError> {
         use rustix::fs::OFlags;
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         for number in 0_u32.. {
             let name = name(header.pid, number);
-            let failed = |error: &io::Error| LeaseError::Journal {
+            let failed = |error: &io::Error| LeaseError::LeaseJournal {
                 file: name.clone().into(),
                 reason: error_text(error),
             };
@@ -108,7 +108,8 @@ impl Journal {
             };
             let claimed = claim(&file);
             let mut journal = Self(LineFile::new(file));
-            let begun = claimed.and_then(|_| journal.append(system, Record::Lease(header.clone())));
+            let begun =
+                claimed.and_then(|_| journal.append(system, LeaseRecord::Lease(header.clone())));
             if let Err(error) = begun {
                 let _ = state.remove_file(&name);
                 return Err(failed(&error));
@@ -119,7 +120,7 @@ impl Journal {
     }
 
     /// Appends a record; on disk after [`Self::sync`]. After a failure the journal ends where it ended before.
-    pub(crate) fn append(&mut self, system: &dyn System, record: Record) -> io::Result<()> {
+    pub(crate) fn append(&mut self, system: &dyn System, record: LeaseRecord) -> io::Result<()> {
         self.0.append_cached(system, record)
     }
 
@@ -143,15 +144,15 @@ pub(crate) fn owner(file: &str) -> Option<u32> {
 }
 
 /// What a lease holds.
-pub(crate) struct Contents<'a> {
+pub(crate) struct LeaseContents<'a> {
     /// None where the owner died before it had written anything.
-    pub(crate) header: Option<Header>,
+    pub(crate) header: Option<LeaseHeader>,
     pub(crate) files: Cow<'a, [Held]>,
     pub(crate) masks: Cow<'a, [Masks]>,
     pub(super) resources: Cow<'a, [Resource]>,
 }
 
-impl Contents<'_> {
+impl LeaseContents<'_> {
     /// Undoes everything, newest first.
     /// `was_killed`: the owner has not come to it, or not to its end.
     pub(crate) fn undo(&self, system: &dyn System, was_killed: bool) -> Recovered {
@@ -187,7 +188,7 @@ impl Contents<'_> {
 
 /// What is wrong with a journal.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RecordError {
+pub(crate) enum LeaseRecordError {
     #[error("{}", error_text(.0))]
     Unreadable(#[from] std::io::Error),
     #[error("it has more than 64 MiB")]
@@ -221,30 +222,32 @@ pub(crate) enum ForeignError {
 }
 
 /// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error.
-pub(crate) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, RecordError> {
+pub(crate) fn read(file: &File, leases: &Path) -> Result<LeaseContents<'static>, LeaseRecordError> {
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST {
-        return Err(RecordError::TooLarge);
+        return Err(LeaseRecordError::TooLarge);
     }
     parse(&bytes, leases)
 }
 
-fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> {
+fn parse(bytes: &[u8], leases: &Path) -> Result<LeaseContents<'static>, LeaseRecordError> {
     let mut header = None;
     let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
     let mut resources = Vec::new();
     let mut places: HashMap<PathBuf, usize> = HashMap::new();
-    lines::read(bytes, &mut |line: Line<Record>| {
+    lines::read(bytes, &mut |line: Line<LeaseRecord>| {
         match (line.record, line.n) {
-            (Record::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => header = Some(lease),
-            (Record::Lease(lease), 0) => {
-                return Err(RecordError::Format(lease.lease_format));
+            (LeaseRecord::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => {
+                header = Some(lease)
             }
-            (Record::Lease(_), _) => return Err(RecordError::SecondLease),
-            (_, 0) => return Err(RecordError::NoLease),
+            (LeaseRecord::Lease(lease), 0) => {
+                return Err(LeaseRecordError::Format(lease.lease_format));
+            }
+            (LeaseRecord::Lease(_), _) => return Err(LeaseRecordError::SecondLease),
+            (_, 0) => return Err(LeaseRecordError::NoLease),
             (
-                Record::Old {
+                LeaseRecord::Old {
                     path,
                     old,
                     later_paths,
@@ -257,10 +260,10 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> 
                     .as_deref()
                     .is_some_and(|it| !nvme::is_driver_name(it))
                 {
-                    return Err(RecordError::Driver(path));
+                    return Err(LeaseRecordError::Driver(path));
                 }
                 if places.insert(path.clone(), files.len()).is_some() {
-                    return Err(RecordError::SecondOld(path));
+                    return Err(LeaseRecordError::SecondOld(path));
                 }
                 files.push(Held {
                     path,
@@ -270,19 +273,19 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> 
                     ours: BTreeSet::new(),
                 });
             }
-            (Record::New { path, new }, _) => match places.get(&path) {
+            (LeaseRecord::New { path, new }, _) => match places.get(&path) {
                 Some(&place) => drop(files[place].ours.insert(new)),
-                None => return Err(RecordError::NoOld(path)),
+                None => return Err(LeaseRecordError::NoOld(path)),
             },
-            (Record::Masks(group), _) => masks.push(group),
-            (Record::Resource(resource), _) => {
+            (LeaseRecord::Masks(group), _) => masks.push(group),
+            (LeaseRecord::Resource(resource), _) => {
                 resource.check()?;
                 resources.push(resource);
             }
         }
         Ok(())
     })?;
-    Ok(Contents {
+    Ok(LeaseContents {
         header,
         files: files.into(),
         masks: masks.into(),

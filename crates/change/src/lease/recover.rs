@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::lease::record::{Contents, Header};
+use crate::lease::record::{LeaseContents, LeaseHeader};
 use crate::lease::{LOCK_TIMEOUT, LeaseError, Recovered, claim, descendants, record};
 use crate::lock::Lock;
 use crate::state::Location;
@@ -73,7 +73,7 @@ pub(crate) fn confined_by(
     mine: &str,
     task: TaskId,
     process: i32,
-) -> Result<Option<Header>, LeaseError> {
+) -> Result<Option<LeaseHeader>, LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         let Some(file) = open(state, name)? else {
             continue;
@@ -135,7 +135,11 @@ fn is_dead(state: &StateDir, name: &str, file: &File) -> Result<bool, LeaseError
     claim(file).map_err(|error| unreadable(state, name, error_text(&error)))
 }
 
-fn contents(state: &StateDir, name: &str, file: &File) -> Result<Contents<'static>, LeaseError> {
+fn contents(
+    state: &StateDir,
+    name: &str,
+    file: &File,
+) -> Result<LeaseContents<'static>, LeaseError> {
     record::read(file, Path::new(&state.place))
         .map_err(|error| unreadable(state, name, error.to_string()))
 }

@@ -28,7 +28,7 @@ use nearfar_proc::{TaskId, error_text};
 use serde::{Deserialize, Serialize};
 
 use crate::lease::record::ForeignError;
-use crate::lease::record::Record;
+use crate::lease::record::LeaseRecord;
 use crate::lease::{Lease, LeaseError, UndoStatus, Undone};
 
 pub use process::Process;
@@ -189,7 +189,7 @@ impl Lease {
         let program = PathBuf::from(command.get_program());
         let process = process::start(command, &token).map_err(cannot("start", &program))?;
         let started = resource(process.task());
-        self.note(Record::Resource(started.clone()), true)?;
+        self.note(LeaseRecord::Resource(started.clone()), true)?;
         if let Some(registered) = self.resources.last_mut() {
             *registered = started;
         }
@@ -310,7 +310,7 @@ impl Lease {
             subject: resource.to_string(),
             reason: error.to_string(),
         })?;
-        self.note(Record::Resource(resource.clone()), true)?;
+        self.note(LeaseRecord::Resource(resource.clone()), true)?;
         self.resources.push(resource);
         Ok(())
     }

@@ -29,7 +29,7 @@ pub struct GroupMoveRequest {
 }
 
 /// A process whose memory can be moved.
-struct Member {
+struct Movable {
     process: ProcessIdentity,
     request: MoveRequest,
     conditions: MoveConditions,
@@ -87,7 +87,7 @@ pub fn planned_group_move(
 }
 
 /// A process, or why its memory is not moved.
-fn member(request: MoveRequest) -> Result<Member, String> {
+fn member(request: MoveRequest) -> Result<Movable, String> {
     if request.pid == std::process::id().cast_signed() {
         return Err("it is nearfar itself".to_owned());
     }
@@ -105,7 +105,7 @@ fn member(request: MoveRequest) -> Result<Member, String> {
             ),
         });
     }
-    Ok(Member {
+    Ok(Movable {
         process,
         request,
         conditions,
@@ -121,14 +121,14 @@ fn left(pid: i32, reason: String) -> LeftAlone {
 }
 
 /// What is moved in all, for each of the changes.
-fn reason(request: &GroupMoveRequest, members: &[Member]) -> String {
+fn reason(request: &GroupMoveRequest, members: &[Movable]) -> String {
     let Some(first) = members.first() else {
         return String::new();
     };
     let names: BTreeSet<&str> = members.iter().map(|it| it.process.name.as_str()).collect();
     let more = if names.len() > MAX_NAMES { ", ..." } else { "" };
     let names: Vec<&str> = names.into_iter().take(MAX_NAMES).collect();
-    let sum = |bytes: fn(&Member) -> u64| members.iter().map(bytes).fold(0, u64::saturating_add);
+    let sum = |bytes: fn(&Movable) -> u64| members.iter().map(bytes).fold(0, u64::saturating_add);
     let moving = sum(|it| {
         let survey = &it.conditions.survey;
         survey.part_bytes().saturating_add(survey.hugetlb_bytes())

@@ -124,12 +124,12 @@ impl fmt::Display for Namespaces {
 }
 
 /// A process that cannot be mistaken for a later one with its number, running one program.
-pub(crate) struct Process {
+pub(crate) struct HeldProcess {
     open: OpenProcess,
     image: Image,
 }
 
-impl Process {
+impl HeldProcess {
     /// Opens a process if it is the one that began at this clock tick.
     pub(crate) fn open(pid: i32, start_ticks: u64) -> Result<Self, ProcessError> {
         let failed = |error: io::Error| match tasks::is_gone(&error) {
@@ -208,14 +208,14 @@ fn has_live_threads(pid: i32) -> bool {
 
 /// The pages of a process of the running system.
 pub(crate) struct LivePages {
-    pub(crate) process: Process,
+    pub(crate) process: HeldProcess,
     moving: PagesOf,
     pagemap: io::Result<Pagemap>,
 }
 
 impl LivePages {
     /// `shared`: whether pages that other processes map are moved too.
-    pub(crate) fn new(process: Process, shared: bool) -> Self {
+    pub(crate) fn new(process: HeldProcess, shared: bool) -> Self {
         let pid = process.open.pid();
         Self {
             process,
@@ -272,23 +272,23 @@ mod tests {
         let pid = child.id().cast_signed();
         let start = tasks::stat(pid).unwrap().id.start;
         assert!(matches!(
-            Process::open(pid, start + 1),
+            HeldProcess::open(pid, start + 1),
             Err(ProcessError::OtherStart { .. })
         ));
-        let process = Process::open(pid, start).unwrap();
+        let process = HeldProcess::open(pid, start).unwrap();
         assert_eq!(process.check(), Ok(()));
         child.kill().unwrap();
         while !tasks::stat(pid).unwrap().is_ended() {
             std::thread::yield_now();
         }
         assert!(matches!(
-            Process::open(pid, start),
+            HeldProcess::open(pid, start),
             Err(ProcessError::Zombie(_))
         ));
         child.wait().unwrap();
         assert_eq!(process.check(), Err(ProcessChanged::Ended(pid)));
         assert!(matches!(
-            Process::open(pid, start),
+            HeldProcess::open(pid, start),
             Err(ProcessError::None(_))
         ));
     }
@@ -306,7 +306,7 @@ mod tests {
         }
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         // Its file shows before its addresses do: on a busy machine some time before.
-        let opened = || Process::open(pid, tasks::stat(pid).unwrap().id.start);
+        let opened = || HeldProcess::open(pid, tasks::stat(pid).unwrap().id.start);
         while matches!(opened(), Err(ProcessError::NoAccess(_))) && std::time::Instant::now() < end
         {
             std::thread::yield_now();
@@ -337,7 +337,7 @@ mod tests {
         });
         let number = tid.1.recv().unwrap();
         let start = tasks::stat(number).unwrap().id.start;
-        let opened = Process::open(number, start).err();
+        let opened = HeldProcess::open(number, start).err();
         assert!(
             matches!(opened, Some(ProcessError::Thread(_))),
             "{opened:?}"

@@ -117,7 +117,7 @@ impl Runs {
         }
     }
 
-    fn batch(&self) -> Result<Batch, RecordError> {
+    fn batch(&self) -> Result<Batch, PagesRecordError> {
         let files = self.files.as_ref().map(|files| {
             let files = self.pages_of(files)?;
             Ok(files.into_iter().map(|page| page.address).collect())
@@ -129,27 +129,27 @@ impl Runs {
         })
     }
 
-    fn pages(&self) -> Result<Vec<Page>, RecordError> {
+    fn pages(&self) -> Result<Vec<Page>, PagesRecordError> {
         self.pages_of(&self.runs)
     }
 
-    fn pages_of(&self, runs: &[Run]) -> Result<Vec<Page>, RecordError> {
+    fn pages_of(&self, runs: &[Run]) -> Result<Vec<Page>, PagesRecordError> {
         if !self.page_bytes.is_power_of_two() {
-            return Err(RecordError::PageSize(self.page_bytes));
+            return Err(PagesRecordError::PageSize(self.page_bytes));
         }
         let mut pages = Vec::new();
         let mut next = 0u64;
         for &(gap, count, node) in runs {
-            let first = next.checked_add(gap).ok_or(RecordError::Address)?;
-            next = first.checked_add(count).ok_or(RecordError::Address)?;
+            let first = next.checked_add(gap).ok_or(PagesRecordError::Address)?;
+            next = first.checked_add(count).ok_or(PagesRecordError::Address)?;
             if count > MAX_BATCH_PAGES - pages.len() as u64 {
-                return Err(RecordError::TooManyPages);
+                return Err(PagesRecordError::TooManyPages);
             }
             if node.0 > MAX_NUMBER {
-                return Err(RecordError::Node(node));
+                return Err(PagesRecordError::Node(node));
             }
             next.checked_mul(self.page_bytes)
-                .ok_or(RecordError::Address)?;
+                .ok_or(PagesRecordError::Address)?;
             pages.extend((first..next).map(|number| Page {
                 address: number * self.page_bytes,
                 node,
@@ -161,7 +161,7 @@ impl Runs {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RecordError {
+pub(crate) enum PagesRecordError {
     #[error(
         "record format {0}, this version knows {RECORD_FORMAT}: roll back with the version that wrote it"
     )]
@@ -294,9 +294,11 @@ pub(crate) fn read(
             (Entry::Begin(begin), None) if begin.record_format == RECORD_FORMAT => {
                 header = Some(begin);
             }
-            (Entry::Begin(begin), None) => return Err(RecordError::Format(begin.record_format)),
-            (Entry::Begin(_), Some(_)) => return Err(RecordError::SecondHeader),
-            (_, None) => return Err(RecordError::NoHeader),
+            (Entry::Begin(begin), None) => {
+                return Err(PagesRecordError::Format(begin.record_format));
+            }
+            (Entry::Begin(_), Some(_)) => return Err(PagesRecordError::SecondHeader),
+            (_, None) => return Err(PagesRecordError::NoHeader),
             (Entry::Before(runs), Some(_)) => {
                 batch
                     .replace(runs.batch()?)
@@ -305,7 +307,7 @@ pub(crate) fn read(
             }
             (Entry::Stayed(runs), Some(_)) => {
                 let stayed: BTreeSet<u64> = runs.pages()?.iter().map(|page| page.address).collect();
-                let batch = batch.as_mut().ok_or(RecordError::NoBatch)?;
+                let batch = batch.as_mut().ok_or(PagesRecordError::NoBatch)?;
                 batch.pages.retain(|page| !stayed.contains(&page.address));
             }
         }

@@ -9,7 +9,7 @@ use nearfar_proc::error_text;
 use nearfar_proc::move_pages::{NotMoved, can_move_all, move_to, node_of};
 use nearfar_proc::resident::Page;
 
-use super::pages::{LivePages, Namespaces, Pages, Process, ProcessChanged};
+use super::pages::{HeldProcess, LivePages, Namespaces, Pages, ProcessChanged};
 use super::record::{self, Batch, RecordHeader};
 use crate::outcome::{RestoredMemory, UndoResult};
 
@@ -72,7 +72,7 @@ pub(crate) fn undo(
 }
 
 /// The process of a record. [`UndoResult::ProcessGone`] only where its pages are certainly gone: in all other cases the record stays.
-fn open(header: &RecordHeader) -> Result<Process, UndoResult> {
+fn open(header: &RecordHeader) -> Result<HeldProcess, UndoResult> {
     let pid = header.pid;
     let gone = |changed: ProcessChanged| UndoResult::ProcessGone {
         reason: changed.to_string(),
@@ -85,10 +85,11 @@ fn open(header: &RecordHeader) -> Result<Process, UndoResult> {
              mean another process here"
         )));
     }
-    let process = Process::open(pid, header.start_ticks).map_err(|error| match error.is_end() {
-        true => gone(ProcessChanged::Ended(pid)),
-        false => failed(error.to_string()),
-    })?;
+    let process =
+        HeldProcess::open(pid, header.start_ticks).map_err(|error| match error.is_end() {
+            true => gone(ProcessChanged::Ended(pid)),
+            false => failed(error.to_string()),
+        })?;
     match process.image() == header.image {
         true => Ok(process),
         false => Err(gone(ProcessChanged::OtherProgram(pid))),

@@ -32,7 +32,7 @@ pub struct Taken<V> {
 
 /// What a sampling gave.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Outcome<V> {
+pub struct SamplingOutcome<V> {
     /// The samples, in the order they were taken.
     pub samples: Vec<Taken<V>>,
     /// Attempts in kept rounds that gave no sample.
@@ -45,7 +45,7 @@ pub struct Outcome<V> {
     wanted: u32,
 }
 
-impl<V> Outcome<V> {
+impl<V> SamplingOutcome<V> {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             samples: Vec::new(),

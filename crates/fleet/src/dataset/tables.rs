@@ -1,6 +1,6 @@
 //! The columns of each table.
 
-use nearfar_runs::export::{Column, Values};
+use nearfar_runs::export::{Column, ColumnValues};
 
 /// A table of the dataset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -83,9 +83,9 @@ impl Kind {
         let column = |(name, kind): &(&str, Type)| Column {
             name: (*name).to_owned(),
             values: match kind {
-                Text => Values::Text(Vec::new()),
-                Whole => Values::Whole(Vec::new()),
-                Real => Values::Real(Vec::new()),
+                Text => ColumnValues::Text(Vec::new()),
+                Whole => ColumnValues::Whole(Vec::new()),
+                Real => ColumnValues::Real(Vec::new()),
             },
         };
         columns.iter().map(column).collect()
@@ -161,37 +161,39 @@ pub fn push(columns: &mut [Column], row: &[Named<'_>]) {
         let named = named.or_else(|| row.iter().find(is_it));
         let field = named.map_or(&Field::Nothing, |(_, field)| field);
         match (&mut column.values, field) {
-            (Values::Text(values), Field::Text(text)) => values.push(Some((*text).to_owned())),
-            (Values::Whole(values), Field::Whole(number)) => values.push(Some(*number)),
-            (Values::Real(values), Field::Real(number)) => values.push(Some(*number)),
-            (Values::Text(values), Field::Nothing) => values.push(None),
-            (Values::Whole(values), Field::Nothing) => values.push(None),
-            (Values::Real(values), Field::Nothing) => values.push(None),
+            (ColumnValues::Text(values), Field::Text(text)) => {
+                values.push(Some((*text).to_owned()))
+            }
+            (ColumnValues::Whole(values), Field::Whole(number)) => values.push(Some(*number)),
+            (ColumnValues::Real(values), Field::Real(number)) => values.push(Some(*number)),
+            (ColumnValues::Text(values), Field::Nothing) => values.push(None),
+            (ColumnValues::Whole(values), Field::Nothing) => values.push(None),
+            (ColumnValues::Real(values), Field::Nothing) => values.push(None),
             _ => unreachable!("column {} has another type", column.name),
         }
     }
 }
 
 /// Some columns of a group of rows.
-pub struct Rows(Vec<(&'static str, Values)>);
+pub struct Rows(Vec<(&'static str, ColumnValues)>);
 
 impl Rows {
     /// Of these columns, in this order.
-    pub fn new(names: &[&'static str], values: Vec<Values>) -> Self {
+    pub fn new(names: &[&'static str], values: Vec<ColumnValues>) -> Self {
         Self(names.iter().copied().zip(values).collect())
     }
 
     pub fn count(&self) -> usize {
         match self.0.first() {
-            Some((_, Values::Text(values))) => values.len(),
-            Some((_, Values::Whole(values))) => values.len(),
-            Some((_, Values::Real(values))) => values.len(),
-            Some((_, Values::Switch(values))) => values.len(),
+            Some((_, ColumnValues::Text(values))) => values.len(),
+            Some((_, ColumnValues::Whole(values))) => values.len(),
+            Some((_, ColumnValues::Real(values))) => values.len(),
+            Some((_, ColumnValues::Switch(values))) => values.len(),
             None => 0,
         }
     }
 
-    fn column(&self, name: &str) -> Option<&Values> {
+    fn column(&self, name: &str) -> Option<&ColumnValues> {
         let column = self.0.iter().find(|(known, _)| *known == name);
         debug_assert!(column.is_some(), "column {name} was not read");
         Some(&column?.1)
@@ -200,21 +202,21 @@ impl Rows {
     /// `None` where there is nothing.
     pub fn text(&self, name: &str, row: usize) -> Option<&str> {
         match self.column(name)? {
-            Values::Text(values) => values.get(row)?.as_deref(),
+            ColumnValues::Text(values) => values.get(row)?.as_deref(),
             _ => None,
         }
     }
 
     pub fn whole(&self, name: &str, row: usize) -> Option<i64> {
         match self.column(name)? {
-            Values::Whole(values) => *values.get(row)?,
+            ColumnValues::Whole(values) => *values.get(row)?,
             _ => None,
         }
     }
 
     pub fn real(&self, name: &str, row: usize) -> Option<f64> {
         match self.column(name)? {
-            Values::Real(values) => *values.get(row)?,
+            ColumnValues::Real(values) => *values.get(row)?,
             _ => None,
         }
     }

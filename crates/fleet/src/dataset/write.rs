@@ -7,7 +7,7 @@ use std::thread;
 
 use nearfar_placement::audit::{Audit, AuditOptions, Finding, Severity, audit};
 use nearfar_runs::Better;
-use nearfar_runs::export::{Column, ParquetWriter, Values, Whole};
+use nearfar_runs::export::{Column, ColumnValues, ParquetWriter, Whole};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
@@ -412,10 +412,10 @@ impl OpenFile {
         self.waiting = 0;
         for column in &mut self.columns {
             match &mut column.values {
-                Values::Text(values) => values.clear(),
-                Values::Whole(values) => values.clear(),
-                Values::Real(values) => values.clear(),
-                Values::Switch(values) => values.clear(),
+                ColumnValues::Text(values) => values.clear(),
+                ColumnValues::Whole(values) => values.clear(),
+                ColumnValues::Real(values) => values.clear(),
+                ColumnValues::Switch(values) => values.clear(),
             }
         }
         Ok(())

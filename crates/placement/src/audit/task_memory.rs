@@ -63,7 +63,7 @@ pub(super) fn check(
 struct Elsewhere {
     /// The nodes that it runs on.
     nodes: NodeSet,
-    how: How,
+    how: KnownBy,
     far: u64,
     /// Half of the 95 % interval of `far`, where the memory was sampled.
     error: Option<u64>,
@@ -75,7 +75,7 @@ struct Elsewhere {
 }
 
 /// How the nodes are known that a task runs on.
-enum How {
+enum KnownBy {
     Confined,
     /// The seconds on each node.
     CpuTime(String),
@@ -140,8 +140,8 @@ fn by_cpu_time(
         runs: most.1,
         most: most.2,
         how: match confined {
-            Some(_) => How::Confined,
-            None => How::CpuTime(seconds.join(", ")),
+            Some(_) => KnownBy::Confined,
+            None => KnownBy::CpuTime(seconds.join(", ")),
         },
         nodes: confined.unwrap_or_else(|| cpus.iter().filter(is_used).map(|at| at.node).collect()),
     }
@@ -162,8 +162,8 @@ fn by_cpus(
         runs: nodes.first()?,
         nodes,
         how: match is_confined {
-            true => How::Confined,
-            false => How::Last,
+            true => KnownBy::Confined,
+            false => KnownBy::Last,
         },
         far,
         error: None,
@@ -175,9 +175,9 @@ fn by_cpus(
 fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) -> Finding {
     let memory = task.memory.get().map_or(&[][..], Vec::as_slice);
     let verb = match at.how {
-        How::Confined => "may only run on",
-        How::CpuTime(_) => "ran on",
-        How::Last => "last ran on",
+        KnownBy::Confined => "may only run on",
+        KnownBy::CpuTime(_) => "ran on",
+        KnownBy::Last => "last ran on",
     };
     let far = match (at.error, at.is_average) {
         (Some(error), _) => format!("About {} (+-{}, sampled)", size(at.far), size(error)),
@@ -196,8 +196,8 @@ fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) 
     );
     let finding = Finding::new(FAR, named(task), message)
         .severity(match at.how {
-            How::Confined => Severity::Warning,
-            How::CpuTime(_) | How::Last => Severity::Notice,
+            KnownBy::Confined => Severity::Warning,
+            KnownBy::CpuTime(_) | KnownBy::Last => Severity::Notice,
         })
         .evidence(memory_place(site, task), shares(memory))
         .cost(
@@ -215,11 +215,11 @@ fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) 
         None => finding,
     };
     let finding = match (&at.how, &task.allowed_cpus, &task.last_cpu) {
-        (How::Confined, Known::Yes(cpus), _) => finding.evidence(
+        (KnownBy::Confined, Known::Yes(cpus), _) => finding.evidence(
             site.place(Fact::TaskCpus(task.pid)),
             format!("may run on CPUs {cpus}"),
         ),
-        (How::CpuTime(seconds), _, _) => {
+        (KnownBy::CpuTime(seconds), _, _) => {
             let cpus = task.cpu_times.get().map_or(0, Vec::len);
             let fact = match cpus {
                 ..2 => Fact::TaskStat(task.pid),
@@ -240,7 +240,7 @@ fn finding(site: &Site<'_>, task: &Task, at: Elsewhere, remedy: Option<Remedy>) 
 fn moves_to(site: &Site<'_>, at: &Elsewhere, remedy: Option<&Remedy>) -> Option<NodeId> {
     match remedy {
         Some(remedy) => remedy.node.filter(|_| remedy.moves_memory()),
-        None => (matches!(at.how, How::Confined) && at.nodes.len() == 1)
+        None => (matches!(at.how, KnownBy::Confined) && at.nodes.len() == 1)
             .then(|| site.memory_home(at.runs)),
     }
 }
@@ -249,7 +249,7 @@ fn advice(site: &Site<'_>, task: &Task, at: &Elsewhere, remedy: Option<&Remedy>)
     let prefers = prefer_command(task.pid, at.most);
     match (remedy, &at.how) {
         (Some(remedy), _) => remedy.advice(task.pid),
-        (None, How::Confined) => {
+        (None, KnownBy::Confined) => {
             let moves = move_command(task.pid, site.memory_home(at.runs));
             format!("{moves} moves the memory, or {prefers} the task.")
         }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Table, Values};
+use super::{ColumnValues, Table};
 
 /// Writes a table as CSV. Fractions have as many digits as it takes to read the same number back. A text that is empty is
 /// `""`, which most readers tell from one that is missing.
@@ -27,12 +27,12 @@ pub fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn cell(values: &Values, row: usize) -> String {
+fn cell(values: &ColumnValues, row: usize) -> String {
     let text = match values {
-        Values::Whole(values) => values[row].map(|value| value.to_string()),
-        Values::Real(values) => values[row].map(|value| format!("{value:?}")),
-        Values::Switch(values) => values[row].map(|value| value.to_string()),
-        Values::Text(values) => values[row].as_deref().map(quoted),
+        ColumnValues::Whole(values) => values[row].map(|value| value.to_string()),
+        ColumnValues::Real(values) => values[row].map(|value| format!("{value:?}")),
+        ColumnValues::Switch(values) => values[row].map(|value| value.to_string()),
+        ColumnValues::Text(values) => values[row].as_deref().map(quoted),
     };
     text.unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{Type, TypePtr};
 use serde_json::json;
 
-use super::{Column, Table, Values};
+use super::{Column, ColumnValues, Table};
 
 /// The key of the file's metadata that says which columns are metrics, with units and directions, which are factors, and
 /// which of both have a column of another name.
@@ -84,16 +84,16 @@ impl<W: Write + Send> ParquetWriter<W> {
         for column in columns {
             let rows = rows.clone();
             match &column.values {
-                Values::Whole(values) => {
+                ColumnValues::Whole(values) => {
                     column_of::<Int64Type, _>(&mut group, &values[rows], |value| *value)?
                 }
-                Values::Real(values) => {
+                ColumnValues::Real(values) => {
                     column_of::<DoubleType, _>(&mut group, &values[rows], |value| *value)?
                 }
-                Values::Switch(values) => {
+                ColumnValues::Switch(values) => {
                     column_of::<BoolType, _>(&mut group, &values[rows], |value| *value)?
                 }
-                Values::Text(values) => {
+                ColumnValues::Text(values) => {
                     column_of::<ByteArrayType, _>(&mut group, &values[rows], |text| {
                         ByteArray::from(text.as_str())
                     })?;
@@ -121,7 +121,7 @@ impl<W: Write + Send> ParquetWriter<W> {
 pub fn read_parquet<E: From<ParquetError>>(
     input: impl ChunkReader + 'static,
     columns: &[Column],
-    mut read: impl FnMut(Vec<Values>) -> Result<(), E>,
+    mut read: impl FnMut(Vec<ColumnValues>) -> Result<(), E>,
 ) -> Result<(), E> {
     let file = SerializedFileReader::new(input)?;
     let schema = file.metadata().file_metadata().schema_descr_ptr();
@@ -155,19 +155,23 @@ pub fn read_parquet<E: From<ParquetError>>(
 }
 
 /// A column of a group, of the type that `like` has.
-fn values_of(reader: ColumnReader, like: &Values, rows: usize) -> Result<Values, ParquetError> {
+fn values_of(
+    reader: ColumnReader,
+    like: &ColumnValues,
+    rows: usize,
+) -> Result<ColumnValues, ParquetError> {
     Ok(match (reader, like) {
-        (ColumnReader::Int64ColumnReader(mut reader), Values::Whole(_)) => {
-            Values::Whole(column_from(&mut reader, rows, |value| Ok(*value))?)
+        (ColumnReader::Int64ColumnReader(mut reader), ColumnValues::Whole(_)) => {
+            ColumnValues::Whole(column_from(&mut reader, rows, |value| Ok(*value))?)
         }
-        (ColumnReader::DoubleColumnReader(mut reader), Values::Real(_)) => {
-            Values::Real(column_from(&mut reader, rows, |value| Ok(*value))?)
+        (ColumnReader::DoubleColumnReader(mut reader), ColumnValues::Real(_)) => {
+            ColumnValues::Real(column_from(&mut reader, rows, |value| Ok(*value))?)
         }
-        (ColumnReader::BoolColumnReader(mut reader), Values::Switch(_)) => {
-            Values::Switch(column_from(&mut reader, rows, |value| Ok(*value))?)
+        (ColumnReader::BoolColumnReader(mut reader), ColumnValues::Switch(_)) => {
+            ColumnValues::Switch(column_from(&mut reader, rows, |value| Ok(*value))?)
         }
-        (ColumnReader::ByteArrayColumnReader(mut reader), Values::Text(_)) => {
-            Values::Text(column_from(&mut reader, rows, |bytes: &ByteArray| {
+        (ColumnReader::ByteArrayColumnReader(mut reader), ColumnValues::Text(_)) => {
+            ColumnValues::Text(column_from(&mut reader, rows, |bytes: &ByteArray| {
                 bytes.as_utf8().map(str::to_owned)
             })?)
         }
@@ -204,12 +208,12 @@ fn column_from<D: DataType, T>(
 }
 
 fn schema(name: &str, columns: &[Column]) -> Result<TypePtr, ParquetError> {
-    let field = |name: &str, values: &Values| {
+    let field = |name: &str, values: &ColumnValues| {
         let (physical, logical) = match values {
-            Values::Whole(_) => (Physical::INT64, None),
-            Values::Real(_) => (Physical::DOUBLE, None),
-            Values::Switch(_) => (Physical::BOOLEAN, None),
-            Values::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            ColumnValues::Whole(_) => (Physical::INT64, None),
+            ColumnValues::Real(_) => (Physical::DOUBLE, None),
+            ColumnValues::Switch(_) => (Physical::BOOLEAN, None),
+            ColumnValues::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
         let field =
             Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);

@@ -37,14 +37,14 @@ pub struct TooWide;
 
 /// The values of a column, one a row.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Values {
+pub enum ColumnValues {
     Whole(Vec<Option<i64>>),
     Real(Vec<Option<f64>>),
     Switch(Vec<Option<bool>>),
     Text(Vec<Option<String>>),
 }
 
-impl Values {
+impl ColumnValues {
     /// As many rows without a value, of the same type.
     pub(super) fn empty(&self, rows: usize) -> Self {
         match self {
@@ -60,7 +60,7 @@ impl Values {
 pub struct Column {
     /// Its name, which no other has, also without regard to upper and lower case.
     pub name: String,
-    pub values: Values,
+    pub values: ColumnValues,
 }
 
 /// Columns of equal length.
@@ -192,7 +192,7 @@ impl Table {
         })
     }
 
-    pub fn column(&self, name: &str) -> Option<&Values> {
+    pub fn column(&self, name: &str) -> Option<&ColumnValues> {
         self.columns
             .iter()
             .find(|column| column.name == name)
@@ -373,7 +373,7 @@ fn kind_of(value: &Value) -> Option<Kind> {
     }
 }
 
-fn values_of(values: Vec<(usize, Value)>, rows: usize) -> Values {
+fn values_of(values: Vec<(usize, Value)>, rows: usize) -> ColumnValues {
     let kinds = values.iter().filter_map(|(_, value)| kind_of(value));
     let kind = kinds.reduce(|one, other| match (one, other) {
         _ if one == other => one,
@@ -381,11 +381,11 @@ fn values_of(values: Vec<(usize, Value)>, rows: usize) -> Values {
         _ => Kind::Text,
     });
     match kind {
-        Some(Kind::Switch) => Values::Switch(spread(values, rows, |value| value.as_bool())),
-        Some(Kind::Whole) => Values::Whole(spread(values, rows, |value| value.as_i64())),
-        Some(Kind::Real) => Values::Real(spread(values, rows, |value| value.as_f64())),
+        Some(Kind::Switch) => ColumnValues::Switch(spread(values, rows, |value| value.as_bool())),
+        Some(Kind::Whole) => ColumnValues::Whole(spread(values, rows, |value| value.as_i64())),
+        Some(Kind::Real) => ColumnValues::Real(spread(values, rows, |value| value.as_f64())),
         // A column of which no row has anything is text as well: it needs some type.
-        Some(Kind::Text) | None => Values::Text(spread(values, rows, |value| match value {
+        Some(Kind::Text) | None => ColumnValues::Text(spread(values, rows, |value| match value {
             Value::Null => None,
             Value::String(text) => Some(text),
             other => Some(other.to_string()),

@@ -12,8 +12,8 @@ use crate::kind::Setting;
 use crate::outcome::Applied;
 use crate::system::{System, first_line};
 use crate::task_memory::{
-    LivePages, MoveConditions, MoveProgress, MoveRequest, Mover, Process, RateLimit, RecordFile,
-    RecordHeader, State, StopReason, after, check, file_of,
+    HeldProcess, LivePages, MoveConditions, MoveProgress, MoveRequest, Mover, RateLimit,
+    RecordFile, RecordHeader, State, StopReason, after, check, file_of,
 };
 
 /// Of a transparent huge page, where the kernel does not say: as on x86-64.
@@ -34,7 +34,7 @@ impl Carrying<'_> {
         let Some(identity) = planned.owner.as_ref().and_then(|it| it.process.as_ref()) else {
             return left("the plan does not say when the process began".to_owned());
         };
-        let process = match Process::open(request.pid, identity.start_ticks) {
+        let process = match HeldProcess::open(request.pid, identity.start_ticks) {
             Ok(process) => process,
             Err(error) if error.is_end() && self.moves_several() => {
                 let reason = error.to_string();

@@ -18,7 +18,7 @@ use super::super::pages::ProcessChanged;
 use super::super::record::tests::header;
 use super::super::record::{self, RecordFile};
 use super::super::{MoveRequest, ProgressSink};
-use fake::{EndsWhenRecorded, Fake, FakePages, HidesAfterMove, Kind, PAGE, TO};
+use fake::{EndsWhenRecorded, Fake, FakePages, HidesAfterMove, PAGE, PageKind, TO};
 
 use super::{Interrupted, put_back};
 use crate::outcome::{RestoredMemory, UndoResult};
@@ -127,7 +127,7 @@ impl Bench {
     }
 }
 
-fn pages(count: u64, of: impl Fn(u64) -> (u32, Kind)) -> BTreeMap<u64, (NodeId, Kind)> {
+fn pages(count: u64, of: impl Fn(u64) -> (u32, PageKind)) -> BTreeMap<u64, (NodeId, PageKind)> {
     let page = |number| {
         let (node, kind) = of(number);
         (number, (NodeId(node), kind))
@@ -139,11 +139,11 @@ fn pages(count: u64, of: impl Fn(u64) -> (u32, Kind)) -> BTreeMap<u64, (NodeId, 
 fn every_outcome_is_counted_and_every_page_goes_back() {
     let bench = Bench::new(usize::MAX);
     let fake = Fake::new(pages(2000, |number| match number {
-        0..=9 => (0, Kind::Shared),
-        10..=19 => (2, Kind::Pinned),
-        20..=29 => (0, Kind::InHugePage),
-        1990.. => (1, Kind::Own),
-        _ => (number as u32 % 2 * 2, Kind::Own),
+        0..=9 => (0, PageKind::Shared),
+        10..=19 => (2, PageKind::Pinned),
+        20..=29 => (0, PageKind::InHugePage),
+        1990.. => (1, PageKind::Own),
+        _ => (number as u32 % 2 * 2, PageKind::Own),
     }));
     let before = fake.nodes();
     let state = bench.move_all(&fake, u64::MAX, 2 << 20).unwrap();
@@ -156,8 +156,10 @@ fn every_outcome_is_counted_and_every_page_goes_back() {
 
     // One was unmapped, one moved on, and one that stayed was moved to the target by another program.
     fake.pages.borrow_mut().remove(&100);
-    fake.pages.borrow_mut().insert(101, (NodeId(3), Kind::Own));
-    fake.pages.borrow_mut().insert(0, (TO, Kind::Own));
+    fake.pages
+        .borrow_mut()
+        .insert(101, (NodeId(3), PageKind::Own));
+    fake.pages.borrow_mut().insert(0, (TO, PageKind::Own));
     let restored = bench.undo(&fake);
     assert_eq!(restored.back_bytes, 1968 * PAGE);
     assert_eq!(restored.changed_bytes, 2 * PAGE);
@@ -174,7 +176,7 @@ fn every_outcome_is_counted_and_every_page_goes_back() {
 #[test]
 fn a_full_target_ends_the_move_and_what_moved_goes_back() {
     let bench = Bench::new(usize::MAX);
-    let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
+    let fake = Fake::new(pages(3000, |_| (0, PageKind::Own)));
     fake.room.set(1000);
     let before = fake.nodes();
     let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
@@ -193,7 +195,7 @@ fn a_full_target_ends_the_move_and_what_moved_goes_back() {
 fn a_huge_page_is_in_one_batch() {
     let bench = Bench::new(usize::MAX);
     // 300 small pages, then whole regions of 512.
-    let fake = Fake::new(pages(512 * 4, |_| (0, Kind::Own)));
+    let fake = Fake::new(pages(512 * 4, |_| (0, PageKind::Own)));
     fake.pages.borrow_mut().retain(|&page, _| page >= 212);
     bench.move_all(&fake, u64::MAX, 2 << 20).unwrap();
     let bytes = record::load(&bench.state, NAME).unwrap();
@@ -209,7 +211,7 @@ fn a_huge_page_is_in_one_batch() {
 #[test]
 fn a_process_that_ends_is_not_the_kernels_refusal() {
     let bench = Bench::new(usize::MAX);
-    let fake = Fake::new(pages(3000, |_| (0, Kind::Own)));
+    let fake = Fake::new(pages(3000, |_| (0, PageKind::Own)));
     fake.calls_left.set(2);
     let state = bench.move_all(&fake, u64::MAX, PAGE).unwrap();
     assert!(matches!(
@@ -226,11 +228,11 @@ fn a_process_that_ends_is_not_the_kernels_refusal() {
 #[test]
 fn hidden_pages_are_not_gone_and_go_back_when_they_show() {
     let bench = Bench::new(usize::MAX);
-    let fake = Fake::new(pages(1000, |_| (0, Kind::Own)));
+    let fake = Fake::new(pages(1000, |_| (0, PageKind::Own)));
     let before = fake.nodes();
     bench.move_all(&fake, u64::MAX, PAGE).unwrap();
     for page in 100..300 {
-        fake.pages.borrow_mut().insert(page, (TO, Kind::Hidden));
+        fake.pages.borrow_mut().insert(page, (TO, PageKind::Hidden));
     }
     let restored = bench.undo(&fake);
     assert_eq!(restored.not_moved.hidden_bytes, 200 * PAGE);
@@ -251,7 +253,7 @@ fn hidden_pages_are_not_gone_and_go_back_when_they_show() {
 #[test]
 fn a_page_that_hides_while_it_moves_stays_recorded() {
     let bench = Bench::new(usize::MAX);
-    let fake = Fake::new(pages(10, |_| (0, Kind::Hidden)));
+    let fake = Fake::new(pages(10, |_| (0, PageKind::Hidden)));
     let before = fake.nodes();
     // Shown until the batch is recorded.
     fake.hidden_looks.set(0);
@@ -266,7 +268,7 @@ fn a_page_that_hides_while_it_moves_stays_recorded() {
 fn a_node_that_refuses_pages_does_not_keep_the_others() {
     for (errno, what) in [(libc::EACCES, "cpuset"), (libc::ENODEV, "offline")] {
         let bench = Bench::new(usize::MAX);
-        let fake = Fake::new(pages(2000, |number| (number as u32 % 2 * 2, Kind::Own)));
+        let fake = Fake::new(pages(2000, |number| (number as u32 % 2 * 2, PageKind::Own)));
         let before = fake.nodes();
         bench.move_all(&fake, u64::MAX, PAGE).unwrap();
         fake.refused.set(Some((NodeId(0), errno)));
@@ -291,12 +293,18 @@ fn a_node_that_refuses_pages_does_not_keep_the_others() {
 #[test]
 fn a_page_of_another_kind_at_the_address_is_not_moved() {
     let bench = Bench::new(usize::MAX);
-    let kind = |number| if number < 50 { Kind::Own } else { Kind::OfFile };
+    let kind = |number| {
+        if number < 50 {
+            PageKind::Own
+        } else {
+            PageKind::OfFile
+        }
+    };
     let fake = Fake::new(pages(100, |number| (0, kind(number))));
     bench.move_all(&fake, u64::MAX, PAGE).unwrap();
     // A library is mapped where memory was, and memory where a file was.
-    fake.pages.borrow_mut().insert(7, (TO, Kind::OfFile));
-    fake.pages.borrow_mut().insert(70, (TO, Kind::Own));
+    fake.pages.borrow_mut().insert(7, (TO, PageKind::OfFile));
+    fake.pages.borrow_mut().insert(70, (TO, PageKind::Own));
     let restored = bench.undo(&fake);
     assert_eq!(restored.back_bytes, 98 * PAGE);
     assert_eq!(restored.changed_bytes, 2 * PAGE);
@@ -307,7 +315,7 @@ fn a_page_of_another_kind_at_the_address_is_not_moved() {
 #[test]
 fn the_process_is_checked_between_the_record_and_the_move() {
     let bench = Bench::new(usize::MAX);
-    let fake = Fake::new(pages(100, |_| (0, Kind::Own)));
+    let fake = Fake::new(pages(100, |_| (0, PageKind::Own)));
     let before = fake.nodes();
     let ends = EndsWhenRecorded(&fake);
     let state = bench.move_all(&ends, u64::MAX, PAGE).unwrap();
@@ -341,10 +349,10 @@ proptest! {
         let fake = Fake::new(pages(kinds.len() as u64, |number| {
             let (node, kind) = kinds[number as usize];
             (node, match kind {
-                0 => Kind::Shared,
-                1 => Kind::Pinned,
-                2 => Kind::InHugePage,
-                _ => Kind::Own,
+                0 => PageKind::Shared,
+                1 => PageKind::Pinned,
+                2 => PageKind::InHugePage,
+                _ => PageKind::Own,
             })
         }));
         let before = fake.nodes();

@@ -15,7 +15,7 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const TO: NodeId = NodeId(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum PageKind {
     Own,
     Shared,
     /// Ends the call of move_pages that it is queued in.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 /// The pages of a process by number.
 #[derive(Default)]
 pub(super) struct Fake {
-    pub(super) pages: RefCell<BTreeMap<u64, (NodeId, Kind)>>,
+    pub(super) pages: RefCell<BTreeMap<u64, (NodeId, PageKind)>>,
     /// Pages that the target still takes.
     pub(super) room: Cell<u64>,
     /// Calls of move_pages before the process ends.
@@ -42,7 +42,7 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    pub(super) fn new(pages: BTreeMap<u64, (NodeId, Kind)>) -> Self {
+    pub(super) fn new(pages: BTreeMap<u64, (NodeId, PageKind)>) -> Self {
         Self {
             pages: RefCell::new(pages),
             room: Cell::new(u64::MAX),
@@ -72,9 +72,9 @@ impl Fake {
         .collect()
     }
 
-    fn kind(&self, address: u64) -> Option<(NodeId, Kind)> {
+    fn kind(&self, address: u64) -> Option<(NodeId, PageKind)> {
         let kind = self.pages.borrow().get(&(address / PAGE)).copied();
-        kind.filter(|(_, kind)| *kind != Kind::Hidden || self.hidden_looks.get() == 0)
+        kind.filter(|(_, kind)| *kind != PageKind::Hidden || self.hidden_looks.get() == 0)
     }
 
     /// Moves a queue of pages (migrate_pages); whether all of them moved.
@@ -85,7 +85,7 @@ impl Fake {
             let Some((node, kind)) = pages.get_mut(&(address / PAGE)) else {
                 continue;
             };
-            if *kind == Kind::Pinned {
+            if *kind == PageKind::Pinned {
                 is_all = false;
                 continue;
             }
@@ -125,8 +125,8 @@ impl MovePages for Fake {
             statuses[index] = match self.kind(address) {
                 None => -libc::ENOENT,
                 Some((node, _)) if node == to => to.0.cast_signed(),
-                Some((_, Kind::Shared)) => -libc::EACCES,
-                Some((_, Kind::InHugePage)) => {
+                Some((_, PageKind::Shared)) => -libc::EACCES,
+                Some((_, PageKind::InHugePage)) => {
                     queue.push(address);
                     -libc::EBUSY
                 }
@@ -154,7 +154,7 @@ impl Pages for Fake {
         self.hidden_looks.set(left.saturating_sub(1));
         let pages = self.pages.borrow();
         let entry = |address: &u64| match pages.get(&(address / PAGE)) {
-            Some((_, Kind::OfFile)) => PageEntry(PageEntry::PRESENT.0 | PageEntry::FILE.0),
+            Some((_, PageKind::OfFile)) => PageEntry(PageEntry::PRESENT.0 | PageEntry::FILE.0),
             Some(_) => PageEntry::PRESENT,
             None => PageEntry::default(),
         };
