@@ -1,8 +1,8 @@
 //! How often the 95 % intervals of a matrix hold the truth: simulated over the migrations, far shares and noise of the runs that
 //! docs/case-2.md keeps, with cells that differ by an effect of their own.
 //!
-//! `NEARFAR_COVERAGE_TRIALS=10000 cargo test -p nearfar-statistics --test main coverage:: -- --nocapture` prints the table of
-//! docs/probe.md.
+//! `NEARFAR_COVERAGE_TRIALS=10000 cargo test -p nearfar-statistics --test main coverage:: -- --nocapture` prints all rows of
+//! the table of docs/probe.md, which has the least of each three.
 
 use std::collections::BTreeMap;
 
