@@ -491,7 +491,7 @@ impl Lease {
 
     fn journal_failed(&self, error: &io::Error) -> LeaseError {
         let file = self.leases.directory.join(&self.name);
-        LeaseError::LeaseJournal {
+        LeaseError::Journal {
             file,
             reason: error_text(error),
         }

@@ -143,7 +143,7 @@ impl Undo<'_> {
         }
         let found = found(self.system, written, &now, self.tree);
         let by_change_set = self.later_writer(written, &now);
-        let is_unfinished = matches!(written.progress, Progress::Intended | Progress::Undoing);
+        let is_unfinished = written.is_unfinished();
         if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
             return UndoResult::ChangedSince {
                 now: now.trim_end().to_owned(),
@@ -295,12 +295,14 @@ pub(crate) fn found(system: &dyn System, written: &Written, now: &str, tree: boo
     let Intent {
         setting, old, new, ..
     } = &written.intent;
-    let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
     let wrote = written.now.as_deref();
     if now == old {
         return Found::Old;
     }
-    if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) {
+    if tree
+        && written.is_unfinished()
+        && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new)))
+    {
         return Found::Ours;
     }
     let path = setting.path();

@@ -55,6 +55,11 @@ impl Written {
         }
     }
 
+    /// Whether the write or its undoing has begun and not come to its end: the file may hold either content.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        matches!(self.progress, Progress::Intended | Progress::Undoing)
+    }
+
     /// Whether rollback has to look at the file.
     pub(crate) fn is_open(&self) -> bool {
         matches!(

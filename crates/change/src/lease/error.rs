@@ -59,7 +59,7 @@ pub enum LeaseError {
     },
     /// The journal could not be written; what it was to announce was not done.
     #[error("cannot write {}: {reason}; nothing was changed", file.display())]
-    LeaseJournal {
+    Journal {
         /// The journal of the lease.
         file: PathBuf,
         reason: String,

@@ -98,7 +98,7 @@ impl LeaseJournal {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         for number in 0_u32.. {
             let name = name(header.pid, number);
-            let failed = |error: &io::Error| LeaseError::LeaseJournal {
+            let failed = |error: &io::Error| LeaseError::Journal {
                 file: name.clone().into(),
                 reason: error_text(error),
             };
