@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::Known;
-use nearfar_runs::{Cell, Detail, Sample};
+use nearfar_runs::{Cell, Detail, Metric, Sample};
 use nearfar_statistics::compare::{Compared, Question, Verdict, compare};
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,36 @@ pub(crate) fn by_factor<'f>(
         }
     }
     steps
+}
+
+/// The metrics that cells of a run are compared by, with their samples.
+pub(crate) struct Measured<'a>(Vec<(&'a Metric, Rounds<'a>)>);
+
+impl<'a> Measured<'a> {
+    /// Those of the names that the run has.
+    pub(crate) fn of(detail: &'a Detail, samples: &'a [Sample], names: &[&str]) -> Self {
+        let metrics = names.iter().filter_map(|name| {
+            let metric = detail.metrics.iter().find(|it| it.name == *name)?;
+            Some((metric, Rounds::of(samples, name)))
+        });
+        Self(metrics.collect())
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().map(|(metric, _)| metric.name.as_str())
+    }
+
+    /// [`answer`], each step by the metric that it names.
+    pub(crate) fn answer<'s>(&self, steps: impl IntoIterator<Item = &'s mut Step>, margin: f64) {
+        answer(steps, margin, |step| {
+            let mut metrics = self.0.iter();
+            let found = metrics.find(|(metric, _)| metric.name == step.metric);
+            let none = BTreeMap::new();
+            let of = |cell| found.map_or(&none, |(_, rounds)| rounds.of_cell(cell));
+            let better = found.map(|(metric, _)| metric.better);
+            Question::paired(of(&step.a), of(&step.b), better)
+        });
+    }
 }
 
 /// The samples of one metric by cell and round.

@@ -8,14 +8,12 @@
 //!
 //! By I/Os per second and by the 99th percentile of latency; all together have a chance of any false alarm of 5 % (Holm).
 
-use std::collections::BTreeMap;
-
-use nearfar_runs::{Detail, Metric, Sample};
-use nearfar_statistics::compare::{DEFAULT_MARGIN, Question};
+use nearfar_runs::{Detail, Sample};
+use nearfar_statistics::compare::DEFAULT_MARGIN;
 use serde::{Deserialize, Serialize};
 
 use super::{COMPARED_FACTORS, IOPS, LATENCY_P99};
-use crate::step::{Rounds, Step, answer, by_factor};
+use crate::step::{Measured, Step, by_factor};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Findings {
@@ -24,26 +22,16 @@ pub struct Findings {
 
 /// What the samples of a run say.
 pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
-    let metrics = detail.metrics.iter().map(|it| (it.name.as_str(), it));
-    let metrics: BTreeMap<&str, &Metric> = metrics.collect();
-    let compared = [IOPS, LATENCY_P99].into_iter();
-    let compared: Vec<&str> = compared.filter(|it| metrics.contains_key(it)).collect();
-    let rounds = compared.iter().map(|it| (*it, Rounds::of(samples, it)));
-    let rounds: BTreeMap<&str, Rounds<'_>> = rounds.collect();
-    let steps_by = |metric: &&str| {
-        let mut steps = by_factor(detail, COMPARED_FACTORS);
-        let metric = (*metric).to_owned();
-        steps
-            .iter_mut()
-            .for_each(|it| it.metric.clone_from(&metric));
-        steps
-    };
-    let mut steps: Vec<Step> = compared.iter().flat_map(steps_by).collect();
-    answer(&mut steps, DEFAULT_MARGIN, |step| {
-        let metric = step.metric.as_str();
-        let [a, b] = [&step.a, &step.b].map(|cell| rounds[metric].of_cell(cell));
-        Question::paired(a, b, Some(metrics[metric].better))
+    let measured = Measured::of(detail, samples, &[IOPS, LATENCY_P99]);
+    let steps = measured.names().flat_map(|metric| {
+        let steps = by_factor(detail, COMPARED_FACTORS).into_iter();
+        steps.map(|step| Step {
+            metric: metric.to_owned(),
+            ..step
+        })
     });
+    let mut steps: Vec<Step> = steps.collect();
+    measured.answer(&mut steps, DEFAULT_MARGIN);
     Findings { steps }
 }
 

@@ -10,15 +10,13 @@
 //!
 //! All are judged by operations per second; alone also by CPU time per operation, since the device paces one worker.
 
-use std::collections::BTreeMap;
-
-use nearfar_runs::{Cell, Detail, Metric, Sample};
-use nearfar_statistics::compare::{DEFAULT_MARGIN, Question, Verdict};
+use nearfar_runs::{Cell, Detail, Sample};
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::scenario::{DISTANCE, POLICY, Scenario, policies, scenarios};
 use super::{CPU_PER_OPERATION, OPERATIONS};
-use crate::step::{Rounds, Step, answer};
+use crate::step::{Measured, Step};
 
 /// The published policies, in the order in which they are claimed to become better.
 pub const PUBLISHED_ORDER: [&str; 3] = ["stock", "limit", "limit_topology"];
@@ -80,7 +78,10 @@ pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
     let scenarios = scenarios(detail);
     let policies = policies(detail);
     let (alone, with_others): (Vec<_>, Vec<_>) = scenarios.iter().partition(|it| it.is_alone());
-    let asked = Asked::of(detail, samples);
+    let asked = Asked {
+        detail,
+        measured: Measured::of(detail, samples, &[OPERATIONS, CPU_PER_OPERATION]),
+    };
     Findings {
         orders: orders(&asked, &with_others),
         others: others(&asked, &with_others, &policies),
@@ -93,8 +94,7 @@ pub fn findings(detail: &Detail, samples: &[Sample]) -> Findings {
 /// What questions are asked of.
 struct Asked<'a> {
     detail: &'a Detail,
-    /// The metrics that cells are compared by, of those that the run has.
-    metrics: Vec<(&'a Metric, Rounds<'a>)>,
+    measured: Measured<'a>,
 }
 
 /// Two cells that are compared by a metric, not yet answered.
@@ -105,34 +105,14 @@ fn by(metric: &str, a: Cell, b: Cell) -> Step {
     }
 }
 
-impl<'a> Asked<'a> {
-    fn of(detail: &'a Detail, samples: &'a [Sample]) -> Self {
-        let metrics = detail.metrics.iter();
-        let metrics = metrics.filter(|it| [OPERATIONS, CPU_PER_OPERATION].contains(&&*it.name));
-        let metrics = metrics.map(|it| (it, Rounds::of(samples, &it.name)));
-        Self {
-            detail,
-            metrics: metrics.collect(),
-        }
-    }
-
+impl Asked<'_> {
     fn has(&self, cell: &Cell) -> bool {
         self.detail.plan.contains(cell)
     }
 
-    fn metric(&self, name: &str) -> Option<&(&'a Metric, Rounds<'a>)> {
-        self.metrics.iter().find(|(metric, _)| metric.name == name)
-    }
-
     /// Answers all steps, corrected for their number.
     fn answer<'s>(&self, steps: impl IntoIterator<Item = &'s mut Step>) {
-        answer(steps, DEFAULT_MARGIN, |step| {
-            let metric = self.metric(&step.metric);
-            let none = BTreeMap::new();
-            let of = |cell| metric.map_or(&none, |(_, rounds)| rounds.of_cell(cell));
-            let better = metric.map(|(metric, _)| metric.better);
-            Question::paired(of(&step.a), of(&step.b), better)
-        });
+        self.measured.answer(steps, DEFAULT_MARGIN);
     }
 }
 
@@ -222,10 +202,8 @@ fn distances(asked: &Asked<'_>, scenarios: &[&Scenario], policies: &[String]) ->
 
 fn alone_steps(asked: &Asked<'_>, alone: &[&Scenario], policies: &[String]) -> Vec<Step> {
     let mut steps = Vec::new();
-    for metric in [OPERATIONS, CPU_PER_OPERATION] {
-        if metric != OPERATIONS && asked.metric(metric).is_none() {
-            continue;
-        }
+    let further = asked.measured.names().filter(|it| *it != OPERATIONS);
+    for metric in [OPERATIONS].into_iter().chain(further) {
         for scenario in alone {
             let stock = scenario.cell(PUBLISHED_ORDER[0]);
             let others = policies.iter().map(|policy| scenario.cell(policy));
