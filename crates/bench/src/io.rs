@@ -21,7 +21,6 @@ mod job;
 mod meanwhile;
 mod measure;
 mod null;
-mod parameters;
 mod prepare;
 mod sample;
 mod target;
@@ -30,8 +29,8 @@ mod writable;
 
 pub use answer::{Answer, AnswerError};
 pub use declared::DECLARATION;
+pub(crate) use declared::ENTRY;
 pub use findings::{Findings, findings};
-pub(crate) use prepare::make;
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "io";

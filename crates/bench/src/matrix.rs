@@ -29,7 +29,7 @@ pub(crate) use calibrate::calibrate;
 pub use cell::{MatrixCell, Policy};
 pub use choose::{Balancing, Chosen, LeftOut, NoCells, Places, Selection, choose};
 pub use declared::DECLARATION;
-pub(crate) use declared::make;
+pub(crate) use declared::ENTRY;
 pub use explained::{Estimate, Explained, explain};
 pub use findings::{Contrast, Findings, Question, Ratio, findings};
 pub use frame::EXPERIMENT;

@@ -4,11 +4,13 @@ use std::{
     path::PathBuf, process::Command, sync::atomic::AtomicBool, thread::sleep, time::Duration,
 };
 
-use nearfar_experiment::{Better, BoxError, Cell, Change, Experiment, Factor, Metric};
-use nearfar_experiment::{Process, Resources, Values};
+use clap::Args as _;
+use nearfar_experiment::{Better, BoxError, Cell, Change, Column, Experiment, Factor, Metric};
+use nearfar_experiment::{Process, Resources};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::registry::{Argument, Arguments, Declaration, RunError, Varied};
+use crate::registry::{Arguments, Declaration, Entry, RunError, Varied};
 
 pub(crate) const DECLARATION: Declaration = Declaration {
     name: "mock",
@@ -23,12 +25,24 @@ pub(crate) const DECLARATION: Declaration = Declaration {
         Varied::new("speed", &["fast", "slow", "failing"], &["fast", "slow"]),
         Varied::new("zone_reclaim", &["keep", "0", "1"], &["keep"]),
     ],
-    arguments: &[Argument::new("slow-ms", "A slow sample's time", "5")],
+    options: Parameters::augment_args,
 };
+
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(|given, _| Ok(Mock::new(given)?.into())),
+};
+
+#[derive(Clone, clap::Args, Serialize)]
+struct Parameters {
+    /// A slow sample's time
+    #[arg(long, value_name = "N", default_value = "5")]
+    slow_ms: u32,
+}
 
 pub(crate) struct Mock {
     arguments: Arguments,
-    slow_ms: u32,
+    parameters: Parameters,
     server: Option<Process>,
     /// Of the cell.
     directory: PathBuf,
@@ -38,7 +52,7 @@ impl Mock {
     pub(crate) fn new(arguments: &Arguments) -> Result<Self, RunError> {
         Ok(Self {
             arguments: arguments.clone(),
-            slow_ms: arguments.get("slow-ms")?,
+            parameters: arguments.parameters()?,
             server: None,
             directory: PathBuf::new(),
         })
@@ -54,7 +68,7 @@ impl Experiment for Mock {
     }
 
     fn parameters(&self) -> Value {
-        json!({"slow_ms": self.slow_ms})
+        json!(self.parameters)
     }
 
     fn factors(&self) -> Vec<Factor> {
@@ -65,9 +79,13 @@ impl Experiment for Mock {
         self.arguments.cells()
     }
 
-    fn metrics(&self) -> Vec<Metric> {
+    fn columns() -> Vec<Column<Self::Sample>> {
         let latency = Metric::real("latency_us", "us", Better::Lower).primary();
-        vec![latency, Metric::integer("nodes", "", Better::Higher)]
+        let nodes = Metric::integer("nodes", "", Better::Higher);
+        vec![
+            Column::new(latency, |&(latency, _)| Some(latency)),
+            Column::new(nodes, |&(_, nodes)| Some(nodes)),
+        ]
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
@@ -95,15 +113,10 @@ impl Experiment for Mock {
             "failing" => return Err("this cell always fails".into()),
             "slow" => {
                 std::fs::write(self.directory.join("sample"), "has begun")?;
-                sleep(Duration::from_millis(self.slow_ms.into()));
+                sleep(Duration::from_millis(self.parameters.slow_ms.into()));
             }
             _ => return Ok((1.5, answer.parse()?)),
         }
-        Ok((1e3 * f64::from(self.slow_ms), answer.parse()?))
-    }
-
-    fn values(&(latency, nodes): &Self::Sample) -> Values {
-        let values = [("latency_us", latency.into()), ("nodes", nodes.into())];
-        values.map(|(name, value)| (name.to_owned(), value)).into()
+        Ok((1e3 * f64::from(self.parameters.slow_ms), answer.parse()?))
     }
 }

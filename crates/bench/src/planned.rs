@@ -5,8 +5,9 @@ use nearfar_experiment::{Cell, Change};
 use nearfar_machine::{Machine, PciAddress};
 use nearfar_placement::audit::{self, AuditOptions};
 use nearfar_placement::plan::{self, PlanOptions};
+use serde::Serialize;
 
-use crate::registry::{Argument, Kind, Varied};
+use crate::registry::Varied;
 
 /// The factor's name.
 pub(crate) const PLAN: &str = "plan";
@@ -18,12 +19,14 @@ pub(crate) const AFTER: &str = "after";
 /// The factor, for a declaration.
 pub(crate) const FACTOR: Varied = Varied::new(PLAN, &[BEFORE, AFTER], &[BEFORE]);
 
-/// The argument whose value is [`PlannedChanges::new`]'s last one, for a declaration.
-pub(crate) const OVERRIDE_DEVICE_NODE: Argument = Argument::optional(
-    "override-device-node",
-    "plan=after also overrides the node of a device that the kernel puts on none; it taints the kernel",
-    Kind::Flag,
-);
+/// The option whose value is [`PlannedChanges::new`]'s last one.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[group(skip)]
+pub(crate) struct Parameters {
+    /// plan=after also overrides the node of a device that the kernel puts on none; it taints the kernel
+    #[arg(long)]
+    pub(crate) override_device_node: bool,
+}
 
 /// What a placement plan changes for some devices.
 #[derive(Clone, Debug)]

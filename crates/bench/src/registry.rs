@@ -24,35 +24,19 @@ use nearfar_runs::Store;
 
 use crate::{conditions, io, matrix, mock, rps, scale, tags};
 
-pub use arguments::{ArgumentError, Arguments};
-pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
+pub use arguments::{ArgumentError, Arguments, given};
+pub(crate) use arguments::{node, number, size, within};
+pub(crate) use declaration::SECONDS;
+pub use declaration::{Declaration, Levels, Varied, simulated_default};
 
 /// The experiments that are carried out as they declare.
 pub const EXPERIMENTS: &[Entry] = &[
-    Entry {
-        declaration: matrix::DECLARATION,
-        carry_out: |request| request.carry_out(matrix::make),
-    },
-    Entry {
-        declaration: tags::DECLARATION,
-        carry_out: |request| request.carry_out(tags::make),
-    },
-    Entry {
-        declaration: io::DECLARATION,
-        carry_out: |request| request.carry_out(io::make),
-    },
-    Entry {
-        declaration: rps::DECLARATION,
-        carry_out: |request| request.carry_out(rps::make),
-    },
-    Entry {
-        declaration: scale::DECLARATION,
-        carry_out: |request| request.carry_out(scale::make),
-    },
-    Entry {
-        declaration: mock::DECLARATION,
-        carry_out: |request| request.carry_out(|given, _| Ok(mock::Mock::new(given)?.into())),
-    },
+    matrix::ENTRY,
+    tags::ENTRY,
+    io::ENTRY,
+    rps::ENTRY,
+    scale::ENTRY,
+    mock::ENTRY,
 ];
 
 /// One experiment.
@@ -158,7 +142,7 @@ pub enum RunError {
 
 impl<'a> Request<'a> {
     /// Makes the experiment and carries it out.
-    fn carry_out<E: Experiment>(
+    pub(crate) fn carry_out<E: Experiment>(
         mut self,
         make: impl FnOnce(&Arguments, Context<'a>) -> Result<Made<E>, RunError>,
     ) -> Result<Done, RunError> {

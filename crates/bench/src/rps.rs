@@ -31,8 +31,8 @@ mod started;
 mod trial;
 
 pub use declared::DECLARATION;
+pub(crate) use declared::ENTRY;
 pub use findings::{Findings, findings};
-pub(crate) use prepare::make;
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "rps";

@@ -24,7 +24,7 @@ mod task;
 mod workload;
 
 pub use declared::DECLARATION;
-pub(crate) use declared::make;
+pub(crate) use declared::ENTRY;
 pub use findings::{Curve, Findings, findings};
 pub use hot::HotFunction;
 pub use locks::HotLock;

@@ -32,7 +32,7 @@ mod topology;
 mod worker;
 
 pub use declared::DECLARATION;
-pub(crate) use declared::make;
+pub(crate) use declared::ENTRY;
 pub use findings::{Findings, findings};
 #[cfg(test)]
 pub(crate) use groups::tests::machine as machine_of_four_nodes;

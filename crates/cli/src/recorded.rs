@@ -78,6 +78,7 @@ pub fn presence(what: &str) -> Option<Presence> {
 }
 
 /// A store that is open, or none.
+#[derive(Default)]
 pub struct Recorder(Option<Store>);
 
 impl RecordArgs {

@@ -14,7 +14,7 @@ use nearfar_runs::{
 
 use crate::error::ExperimentError;
 use crate::estimate::Estimate;
-use crate::experiment::{BoxError, Experiment};
+use crate::experiment::{BoxError, Experiment, figures, metrics};
 use crate::fingerprint::fingerprint;
 use crate::guest_time::GuestTime;
 use crate::outcome::{Ended, Outcome, Sampled};
@@ -229,7 +229,7 @@ fn begin<E: Experiment>(
         });
     }
     let (host, parameters) = (Host::here(), experiment.parameters());
-    let metrics = experiment.metrics();
+    let metrics = metrics(E::columns());
     let fingerprint = fingerprint(machine, &host);
     let same = resume::Same {
         experiment: experiment.name(),
@@ -398,8 +398,8 @@ impl<E: Experiment> Work<'_, E> {
             Err(error) => return self.failure(&new(SampleResult::Failed(whole(&*error)))),
             Ok(sample) => sample,
         };
-        self.declare(E::metrics_of(&sample))?;
-        let values = E::values(&sample);
+        let (further, values) = figures::<E>(&sample);
+        self.declare(further)?;
         if let Err(error) = check_values(&self.begun.metrics, &values) {
             return self.failure(&new(SampleResult::Failed(error.to_string())));
         }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_change::Change;
-use nearfar_runs::{Cell, Factor, Metric, RunTarget, Values};
+use nearfar_runs::{Cell, Factor, Metric, MetricValue, RunTarget, Values};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,10 +15,55 @@ use crate::sampler::Order;
 /// Why a sample could not be taken.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
+/// A metric, and where a sample has it.
+pub struct Column<S> {
+    pub metric: Metric,
+    of: Box<dyn Fn(&S) -> Option<MetricValue>>,
+}
+
+impl<S: 'static> Column<S> {
+    /// `of` has nothing where a sample does not know it.
+    pub fn new<V: Into<MetricValue>>(
+        metric: Metric,
+        of: impl Fn(&S) -> Option<V> + 'static,
+    ) -> Self {
+        let of = Box::new(move |sample: &S| of(sample).map(Into::into));
+        Self { metric, of }
+    }
+
+    /// The same of what has such a sample.
+    pub(crate) fn within<T: 'static>(self, inner: fn(&T) -> &S) -> Column<T> {
+        let of = self.of;
+        Column::new(self.metric, move |outer| of(inner(outer)))
+    }
+}
+
+/// The metrics that an experiment declares for all samples.
+pub fn metrics<S>(columns: Vec<Column<S>>) -> Vec<Metric> {
+    columns.into_iter().map(|it| it.metric).collect()
+}
+
+/// The values of a sample by the metric's name, without those that are unknown.
+pub fn values<S>(columns: &[Column<S>], sample: &S) -> Values {
+    let known = columns.iter();
+    let known = known.filter_map(|it| Some((it.metric.name.clone(), (it.of)(sample)?)));
+    known.collect()
+}
+
+/// The metrics that only this sample has, and all its values.
+pub(crate) fn figures<E: Experiment>(sample: &E::Sample) -> (Vec<Metric>, Values) {
+    let mut values = values(&E::columns(), sample);
+    let further = E::further(sample).into_iter().map(|(metric, value)| {
+        values.insert(metric.name.clone(), value);
+        metric
+    });
+    (further.collect(), values)
+}
+
 /// An experiment: what is varied, and how one sample is taken.
 pub trait Experiment {
     /// All that is kept of one sample; stored as JSON, and read back when a run is continued.
-    type Sample: Serialize + DeserializeOwned;
+    type Sample: Serialize + DeserializeOwned + 'static;
 
     /// Its name in lists of runs, such as "probe".
     fn name(&self) -> &str;
@@ -102,18 +147,14 @@ pub trait Experiment {
     /// Why there is no sample. It is stored, and the run goes on, unless too many fail one after the other.
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError>;
 
-    /// What each sample has. Exactly one metric is primary.
-    fn metrics(&self) -> Vec<Metric>;
+    /// What each sample has. Exactly one metric is primary, which every sample has a value of.
+    fn columns() -> Vec<Column<Self::Sample>>;
 
-    /// Further metrics, which only a sample shows. They are declared in the run when the first sample has them.
-    fn metrics_of(sample: &Self::Sample) -> Vec<Metric> {
+    /// Further metrics, which only a sample shows, with its values. They are declared in the run when the first sample has them.
+    fn further(sample: &Self::Sample) -> Vec<(Metric, MetricValue)> {
         let _ = sample;
         Vec::new()
     }
-
-    /// The values of a sample by the metric's name. The primary metric always has one; others are left out where they
-    /// are unknown.
-    fn values(sample: &Self::Sample) -> Values;
 
     /// What may be wrong with a sample, in sentences.
     fn warnings(sample: &Self::Sample) -> Vec<String> {

@@ -34,7 +34,7 @@ mod target;
 
 pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
-pub use experiment::{BoxError, Experiment};
+pub use experiment::{BoxError, Column, Experiment, metrics, values};
 pub use fingerprint::fingerprint;
 pub use guest_time::unmeasured;
 pub use lab::{AskError, LabHost};

@@ -7,7 +7,7 @@ use nearfar_machine::Machine;
 use nearfar_runs::{Cell, Factor, Host, Metric, NewRun, NewSample, RunId, Store, StoreError};
 use serde_json::Value;
 
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, figures, metrics};
 use crate::fingerprint::fingerprint;
 
 /// A run that is measured and not stored yet.
@@ -37,14 +37,14 @@ pub struct Recording {
 
 impl Recording {
     /// An empty recording of an experiment that declares itself.
-    pub fn of(experiment: &impl Experiment, samples_per_cell: u32, seed: u64) -> Self {
+    pub fn of<E: Experiment>(experiment: &E, samples_per_cell: u32, seed: u64) -> Self {
         Self {
             experiment: experiment.name().to_owned(),
             title: experiment.title(),
             parameters: experiment.parameters(),
             factors: experiment.factors(),
             cells: experiment.cells(),
-            metrics: experiment.metrics(),
+            metrics: metrics(E::columns()),
             samples_per_cell,
             seed,
             warnings: Vec::new(),
@@ -92,7 +92,7 @@ pub fn stored_result<E: Experiment>(
 ) -> Result<nearfar_runs::SampleResult, serde_json::Error> {
     Ok(match result {
         Ok(sample) => nearfar_runs::SampleResult::Measured {
-            values: E::values(sample),
+            values: figures::<E>(sample).1,
             warnings: E::warnings(sample),
             detail: serde_json::to_value(sample)?,
         },

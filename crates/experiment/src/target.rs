@@ -16,13 +16,13 @@ use std::ffi::OsString;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_machine::Machine;
-use nearfar_runs::{Cell, Factor, Host, Metric, RunTarget, Sample, Values};
+use nearfar_runs::{Cell, Factor, Host, Metric, MetricValue, RunTarget, Sample};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::error::named;
-use crate::experiment::{BoxError, Experiment};
+use crate::experiment::{BoxError, Column, Experiment};
 use crate::fingerprint::fingerprint;
 use crate::sampler::Order;
 
@@ -210,16 +210,15 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
         }
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        self.experiment.metrics()
+    fn columns() -> Vec<Column<Self::Sample>> {
+        let columns = E::columns().into_iter();
+        columns
+            .map(|it| it.within(|taken: &Self::Sample| &taken.sample))
+            .collect()
     }
 
-    fn metrics_of(taken: &Self::Sample) -> Vec<Metric> {
-        E::metrics_of(&taken.sample)
-    }
-
-    fn values(taken: &Self::Sample) -> Values {
-        E::values(&taken.sample)
+    fn further(taken: &Self::Sample) -> Vec<(Metric, MetricValue)> {
+        E::further(&taken.sample)
     }
 
     fn warnings(taken: &Self::Sample) -> Vec<String> {

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
-    BoxError, Cell, Change, Ended, Experiment, ExperimentError, Factor, Metric, Options, Outcome,
-    Resources, Resume, Settings, Values, carry_out_with,
+    BoxError, Cell, Change, Column, Ended, Experiment, ExperimentError, Factor, Metric, Options,
+    Outcome, Resources, Resume, Settings, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
@@ -142,12 +142,8 @@ impl Experiment for Fake {
         (self.happens)(self.attempts - 1, cell, cancel)
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        vec![Metric::elapsed().primary()]
-    }
-
-    fn values(sample: &f64) -> Values {
-        [("elapsed_s".to_owned(), (*sample).into())].into()
+    fn columns() -> Vec<Column<f64>> {
+        vec![Column::new(Metric::elapsed().primary(), |it| Some(*it))]
     }
 }
 

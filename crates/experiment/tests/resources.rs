@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use nearfar_change::lease::{Leases, UndoStatus};
 use nearfar_experiment::{
-    BoxError, Cell, Experiment, Factor, Leased, Metric, Options, Resources, Values, carry_out_with,
+    BoxError, Cell, Column, Experiment, Factor, Leased, Metric, Options, Resources, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::Store;
@@ -37,10 +37,6 @@ impl Experiment for Fake {
 
     fn factors(&self) -> Vec<Factor> {
         vec![Factor::new("n", [0u32, 1])]
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![Metric::elapsed().primary()]
     }
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
@@ -74,8 +70,8 @@ impl Experiment for Fake {
         Ok(1.0)
     }
 
-    fn values(sample: &f64) -> Values {
-        [("elapsed_s".to_owned(), (*sample).into())].into()
+    fn columns() -> Vec<Column<f64>> {
+        vec![Column::new(Metric::elapsed().primary(), |it| Some(*it))]
     }
 }
 

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Leased, Metric, OnTargets, Options,
-    Outcome, Resources, Resume, Target, TargetError, TargetOutput, Targets, Values, carry_out_with,
+    BoxError, Cell, Column, Ended, Experiment, ExperimentError, Factor, Leased, Metric, OnTargets,
+    Options, Outcome, Resources, Resume, Target, TargetError, TargetOutput, Targets, Values,
+    carry_out_with,
 };
 use nearfar_machine::{Emulation, Machine, Origin, SourceKind};
 use nearfar_runs::{Host, Sample, Store};
@@ -97,12 +98,9 @@ impl Experiment for Sizes {
         Err("the sample is taken on a target".into())
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        vec![Metric::elapsed().primary()]
-    }
-
-    fn values(detail: &String) -> Values {
-        Values::from([("elapsed_s".to_owned(), (detail.len() as f64).into())])
+    fn columns() -> Vec<Column<String>> {
+        let length = |it: &String| Some(it.len() as f64);
+        vec![Column::new(Metric::elapsed().primary(), length)]
     }
 }
 

@@ -1,8 +1,15 @@
-//! The experiment as `nearfar bench io` declares it: verb, factors and arguments.
+//! The experiment as `nearfar bench io` declares it: verb, factors and options.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args as _;
+use nearfar_machine::{NodeId, seconds};
+use serde::Serialize;
 
 use super::EXPERIMENT;
 use crate::planned;
-use crate::registry::{Argument, Declaration, Kind, Varied};
+use crate::registry::{Declaration, Entry, RunError, SECONDS, Varied, node, number, size, within};
 
 pub(super) const PATTERN: &str = "pattern";
 pub(super) const BLOCK_SIZE: &str = "block_size";
@@ -47,75 +54,109 @@ pub const DECLARATION: Declaration = Declaration {
         Varied::node(MEMORY_NODE, &["near"]),
         Varied::node(CPU_NODE, &["near", "far"]),
     ],
-    arguments: &[
-        Argument::optional(
-            "device",
-            "The block device: nvme0n1, sda, a path, an NVMe controller or subsystem, a PCI address",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "file",
-            "A regular file instead, or a directory: a file is made there and removed",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "null",
-            "A null block device instead, with its structures in memory of this node; it is removed afterwards",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "device-node",
-            "The device's node [default: by the model]",
-            Kind::Text,
-        ),
-        Argument::seconds("seconds", "Seconds a sample takes", "2"),
-        Argument::seconds("ramp-seconds", "Seconds of I/O before that", "0.2"),
-        Argument::new("jobs", "Jobs of fio, each with the depth", "1"),
-        Argument {
-            kind: Kind::OneOf(&["auto", "io_uring", "libaio"]),
-            ..Argument::new(
-                "engine",
-                "How fio submits: io_uring, or libaio where the kernel refuses that",
-                "auto",
-            )
-        },
-        Argument {
-            kind: Kind::Size,
-            ..Argument::new("size", "Size of a file that is made in a directory", "256M")
-        },
-        Argument::optional(
-            "buffered",
-            "Through the page cache, for file systems that have no direct I/O",
-            Kind::Flag,
-        ),
-        Argument {
-            kind: Kind::OneOf(&["auto", "off"]),
-            ..Argument::new(
-                "trace",
-                "Trace which path NVMe commands take, where the disk has several paths",
-                "auto",
-            )
-        },
-        Argument::optional(
-            "locks",
-            "Trace which kernel locks are waited for on the CPUs of fio; this costs time where waits are many",
-            Kind::Flag,
-        ),
-        Argument::new(
-            "null-queues",
-            "Submission queues of the null block device",
-            "1",
-        ),
-        Argument::new(
-            "null-delay-us",
-            "Microseconds after which the null block device completes an I/O",
-            "0",
-        ),
-        Argument::optional(
-            "destroy",
-            "Write to this device or file although something is on it",
-            Kind::Text,
-        ),
-        planned::OVERRIDE_DEVICE_NODE,
-    ],
+    options: Parameters::augment_args,
 };
+
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(super::prepare::make),
+};
+
+/// Its own options, as they are stored.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub(super) struct Parameters {
+    /// The block device: nvme0n1, sda, a path, an NVMe controller or subsystem, a PCI address
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// A regular file instead, or a directory: a file is made there and removed
+    #[arg(long, value_name = "FILE-OR-DIRECTORY")]
+    file: Option<String>,
+    /// A null block device instead, with its structures in memory of this node; it is removed afterwards
+    #[arg(long, value_name = "NODE", value_parser = node)]
+    null: Option<NodeId>,
+    /// The device's node [default: by the model]
+    #[arg(long, value_name = "NODE", value_parser = node)]
+    pub(super) device_node: Option<NodeId>,
+    /// Seconds a sample takes
+    #[arg(long, value_name = SECONDS, default_value = "2", value_parser = within(0.01..=3600.0, seconds::parse))]
+    pub(super) seconds: f64,
+    /// Seconds of I/O before that
+    #[arg(long, value_name = SECONDS, default_value = "0.2", value_parser = within(0.0..=3600.0, seconds::parse))]
+    pub(super) ramp_seconds: f64,
+    /// Jobs of fio, each with the depth
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=1024, number::<u32>))]
+    pub(super) jobs: u32,
+    /// How fio submits: io_uring, or libaio where the kernel refuses that
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ["auto", "io_uring", "libaio"])]
+    pub(super) engine: String,
+    /// Size of a file that is made in a directory
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size(1 << 20..=1 << 50))]
+    pub(super) size: u64,
+    /// Through the page cache, for file systems that have no direct I/O
+    #[arg(long)]
+    pub(super) buffered: bool,
+    /// Trace which path NVMe commands take, where the disk has several paths
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ["auto", "off"])]
+    pub(super) trace: String,
+    /// Trace which kernel locks are waited for on the CPUs of fio; this costs time where waits are many
+    #[arg(long)]
+    pub(super) locks: bool,
+    /// Submission queues of the null block device
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=4096, number::<u32>))]
+    pub(super) null_queues: u32,
+    /// Microseconds after which the null block device completes an I/O
+    #[arg(long, value_name = "N", default_value = "0", value_parser = within(0.0..=1e6, number))]
+    pub(super) null_delay_us: f64,
+    /// Write to this device or file although something is on it
+    #[arg(long, value_name = "NAME")]
+    pub(super) destroy: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) planned: planned::Parameters,
+}
+
+/// What is to be measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// A block device by any of its names.
+    Device(String),
+    /// A regular file, or a directory for one.
+    File(PathBuf),
+    /// A null block device on a node.
+    Null(NodeId),
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(name) => f.write_str(name),
+            Self::File(path) => path.display().fmt(f),
+            Self::Null(node) => write!(f, "a null block device on node {node}"),
+        }
+    }
+}
+
+impl Parameters {
+    /// The one target that was named.
+    ///
+    /// # Errors
+    /// When there is none, or another one.
+    pub(super) fn asked(&self) -> Result<Asked, RunError> {
+        let device = self.device.clone().map(Asked::Device);
+        let file = self.file.clone().map(|path| Asked::File(path.into()));
+        let null = self.null.map(Asked::Null);
+        let mut given = [device, file, null].into_iter().flatten();
+        match (given.next(), given.next()) {
+            (Some(asked), None) => Ok(asked),
+            (None, _) => Err(RunError::Target(
+                "what to measure is missing: --device NAME, --file FILE-OR-DIRECTORY or --null NODE\na machine without a \
+                 device to spare has --file with a directory, and --null 0 for root where the kernel has null_blk; both only read \
+                 and write what nearfar makes"
+                    .into(),
+            )),
+            _ => Err(RunError::Target(
+                "only one of --device, --file and --null can be measured".into(),
+            )),
+        }
+    }
+}

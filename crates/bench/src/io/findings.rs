@@ -88,7 +88,7 @@ mod tests {
                 Factor::new("plan", ["before", "after"]),
             ],
             plan,
-            metrics: sample::metrics(),
+            metrics: nearfar_experiment::metrics(sample::columns()),
             seed: 1,
             warnings: Vec::new(),
             kernel_version: String::new(),

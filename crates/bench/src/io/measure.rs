@@ -4,15 +4,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Resources, Values};
+use nearfar_experiment::{BoxError, Cell, Change, Column, Experiment, Factor, Resources};
 use nearfar_machine::{IoPolicy, NodeId};
 use nearfar_trace::locks::{self, Recorder, Symbols};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::declared::{DECLARATION, IOPOLICY, KEEP, PATTERN};
 use super::job::{Job, Running};
 use super::meanwhile::{DiskCounts, Paths};
-use super::parameters::Parameters;
 use super::prepare::IoExperiment;
 use super::sample::{self, Sample, Waited};
 use super::writable::name;
@@ -74,15 +73,15 @@ impl Experiment for IoExperiment<'_> {
     }
 
     fn title(&self) -> String {
-        let Parameters { asked, jobs, .. } = &self.parameters;
-        match jobs {
+        let asked = &self.asked;
+        match self.parameters.jobs {
             1 => format!("fio on {asked}"),
-            _ => format!("fio on {asked}, {jobs} jobs"),
+            jobs => format!("fio on {asked}, {jobs} jobs"),
         }
     }
 
     fn parameters(&self) -> Value {
-        self.parameters.stored()
+        json!(self.parameters)
     }
 
     fn factors(&self) -> Vec<Factor> {
@@ -93,8 +92,8 @@ impl Experiment for IoExperiment<'_> {
         self.cells.clone()
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        sample::metrics()
+    fn columns() -> Vec<Column<Sample>> {
+        sample::columns()
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
@@ -212,10 +211,6 @@ impl Experiment for IoExperiment<'_> {
                 .chain(untraced)
                 .collect(),
         })
-    }
-
-    fn values(sample: &Sample) -> Values {
-        sample::values(sample)
     }
 
     fn warnings(sample: &Sample) -> Vec<String> {

@@ -11,12 +11,13 @@ use nearfar_experiment::{BoxError, Cell, Factor, Resources};
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_proc::error_text;
 
-use super::declared::{BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN};
+use super::declared::{
+    Asked, BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN, Parameters,
+};
 use super::job::{Job, engine};
 use super::meanwhile::Paths;
 use super::measure::Started;
 use super::null::Null;
-use super::parameters::{Asked, Parameters};
 use super::target::{Surroundings, Target, TargetError, usable};
 use super::warnings::of_machine;
 use super::writable::{NotWritableError, claim, is_same, name};
@@ -29,6 +30,7 @@ pub(crate) struct IoExperiment<'a> {
     /// Ends the preparation when set.
     cancel: &'a AtomicBool,
     pub(super) parameters: Parameters,
+    pub(super) asked: Asked,
     pub(super) factors: Vec<Factor>,
     pub(super) cells: Vec<Cell>,
     /// CPUs that this process may use.
@@ -54,12 +56,14 @@ pub(crate) fn make<'a>(
         machine, cancel, ..
     } = context;
     let allowed = context.allowed_cpus();
-    let parameters = Parameters::read(arguments)?;
+    let parameters: Parameters = arguments.parameters()?;
+    let asked = parameters.asked()?;
     let seconds = parameters.seconds + parameters.ramp_seconds + 0.3;
     let mut experiment = IoExperiment {
         machine,
         cancel,
         parameters,
+        asked,
         factors: arguments.factors(),
         cells: arguments.cells(),
         allowed,
@@ -94,7 +98,7 @@ impl IoExperiment<'_> {
     /// What is measured and what is around it; not yet the path of a device or file that is made.
     fn find_target(&mut self) -> Result<(), TargetError> {
         let machine = self.machine;
-        let target = match &self.parameters.asked {
+        let target = match &self.asked {
             Asked::Device(name) => Some(Target::device(machine, name)?),
             Asked::File(path) => {
                 let found = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
@@ -106,12 +110,12 @@ impl IoExperiment<'_> {
             Asked::Null(_) => None,
         };
         let named = self.parameters.device_node;
-        let node = match self.parameters.asked {
+        let node = match self.asked {
             Asked::Null(node) => Some((node, "--null")),
             _ => named.map(|node| (node, "--device-node")),
         };
         let functions = target.as_ref().map_or(&[][..], |it| &it.functions);
-        let what = self.parameters.asked.to_string();
+        let what = self.asked.to_string();
         self.around = Some(Surroundings::new(
             machine,
             &self.allowed,
@@ -119,7 +123,7 @@ impl IoExperiment<'_> {
             node,
             &what,
         )?);
-        let is_overridden = self.parameters.override_device_node;
+        let is_overridden = self.parameters.planned.override_device_node;
         self.planned = Some(PlannedChanges::new(machine, functions, is_overridden));
         self.engine = engine(&self.parameters.engine);
         self.target = target;
@@ -151,7 +155,7 @@ impl IoExperiment<'_> {
                 }
                 _ if policy != KEEP && subsystem.is_none() => Some(format!(
                     "iopolicy={policy}: {} is no NVMe disk with native multipath",
-                    self.parameters.asked
+                    self.asked
                 )),
                 _ => None,
             };
@@ -199,7 +203,7 @@ impl IoExperiment<'_> {
     fn claim_at(&self, path: &Path, is_made: bool) -> Result<Option<File>, BoxError> {
         let shown = path.display();
         let may_destroy = self.parameters.destroy.is_some();
-        match &self.parameters.asked {
+        match &self.asked {
             Asked::Device(_) => {
                 let refused = |error: NotWritableError| {
                     let hint = match error.is_content() {
@@ -232,7 +236,7 @@ impl IoExperiment<'_> {
         else {
             return Ok(());
         };
-        if !matches!(self.parameters.asked, Asked::Device(_)) {
+        if !matches!(self.asked, Asked::Device(_)) {
             return Ok(());
         }
         let open = |path: &Path| -> Result<File, BoxError> {
@@ -254,7 +258,7 @@ impl IoExperiment<'_> {
     }
 
     pub(super) fn close_device(&mut self) {
-        if matches!(self.parameters.asked, Asked::Device(_)) {
+        if matches!(self.asked, Asked::Device(_)) {
             self.file = None;
         }
     }
@@ -286,7 +290,7 @@ impl IoExperiment<'_> {
 
     pub(super) fn make_target(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
         let parameters = &self.parameters;
-        match &parameters.asked {
+        match &self.asked {
             Asked::Null(node) => {
                 let null = Null {
                     node: *node,

@@ -1,7 +1,8 @@
 //! One sample: fio's answer and what was seen meanwhile.
 
-use nearfar_experiment::{Better, Metric, MetricValue, Values};
+use nearfar_experiment::{Better, Column, Metric};
 use nearfar_machine::{CpuSet, NodeId};
+use nearfar_runs::Quantiles;
 use nearfar_trace::locks::LockWaits;
 use serde::{Deserialize, Serialize};
 
@@ -38,63 +39,55 @@ pub(super) struct Waited {
     pub(super) system_s: f64,
 }
 
-pub(super) fn metrics() -> Vec<Metric> {
+pub(super) fn columns() -> Vec<Column<Sample>> {
     let lower = |name, unit| Metric::real(name, unit, Better::Lower);
+    let higher = |name, unit| Metric::real(name, unit, Better::Higher);
+    let quantile = |name, of: fn(&Quantiles) -> u64| {
+        let of = move |it: &Sample| Some(of(&it.fio.latency_ns.quantiles()?) as f64);
+        Column::new(lower(name, "ns"), of)
+    };
+    let of_jobs = |name, of: fn(&Answer) -> f64| {
+        let known = |it: &Answer| it.jobs_s > 0.0;
+        let of = move |it: &Sample| known(&it.fio).then(|| of(&it.fio) / it.fio.jobs_s);
+        Column::new(lower(name, "1"), of)
+    };
+    let per_io = |name, unit, of: fn(&Answer) -> f64| {
+        let of = move |it: &Sample| (it.fio.ios > 0).then(|| of(&it.fio) / it.fio.ios as f64);
+        Column::new(lower(name, unit), of)
+    };
     vec![
-        Metric::real(IOPS, "1/s", Better::Higher).primary(),
-        Metric::real("bytes_per_s", "B/s", Better::Higher),
-        Metric::histogram(LATENCY, "ns", Better::Lower),
-        lower("latency_mean_ns", "ns"),
-        lower("latency_p50_ns", "ns"),
-        lower(LATENCY_P99, "ns"),
-        lower("latency_p999_ns", "ns"),
-        lower("user_share", "1"),
-        lower("system_share", "1"),
-        lower("cpu_ns_per_io", "ns"),
-        lower("context_switches_per_io", ""),
-        Metric::real(NEAREST_PATH_SHARE, "1", Better::Higher),
-        lower("lock_spin_share", "1"),
+        Column::new(higher(IOPS, "1/s").primary(), |it: &Sample| {
+            Some(it.fio.iops)
+        }),
+        Column::new(higher("bytes_per_s", "B/s"), |it: &Sample| {
+            Some(it.fio.bytes_per_s)
+        }),
+        Column::new(
+            Metric::histogram(LATENCY, "ns", Better::Lower),
+            |it: &Sample| Some(it.fio.latency_ns.clone()).filter(|it| it.count() > 0),
+        ),
+        Column::new(lower("latency_mean_ns", "ns"), |it: &Sample| {
+            Some(it.fio.latency_mean_ns)
+        }),
+        quantile("latency_p50_ns", |it| it.p50),
+        quantile(LATENCY_P99, |it| it.p99),
+        quantile("latency_p999_ns", |it| it.p999),
+        of_jobs("user_share", |it| it.user_s),
+        of_jobs("system_share", |it| it.system_s),
+        per_io("cpu_ns_per_io", "ns", |it| 1e9 * (it.user_s + it.system_s)),
+        per_io("context_switches_per_io", "", |it| {
+            it.context_switches as f64
+        }),
+        Column::new(higher(NEAREST_PATH_SHARE, "1"), |it: &Sample| {
+            it.nearest_path_share
+        }),
+        Column::new(lower("lock_spin_share", "1"), spin_share),
     ]
 }
 
-pub(super) fn values(sample: &Sample) -> Values {
-    let fio = &sample.fio;
-    let quantiles = fio.latency_ns.quantiles();
-    let quantile =
-        |of: fn(&nearfar_runs::Quantiles) -> u64| Some((of(quantiles.as_ref()?) as f64).into());
-    let real = |value: f64| Some(MetricValue::from(value));
-    let of_jobs = |seconds: f64| (fio.jobs_s > 0.0).then(|| (seconds / fio.jobs_s).into());
-    let per_io = |value: f64| (fio.ios > 0).then(|| (value / fio.ios as f64).into());
-    let all: [(&str, Option<MetricValue>); 13] = [
-        (IOPS, real(fio.iops)),
-        ("bytes_per_s", real(fio.bytes_per_s)),
-        (LATENCY, quantiles.map(|_| fio.latency_ns.clone().into())),
-        ("latency_mean_ns", real(fio.latency_mean_ns)),
-        ("latency_p50_ns", quantile(|it| it.p50)),
-        (LATENCY_P99, quantile(|it| it.p99)),
-        ("latency_p999_ns", quantile(|it| it.p999)),
-        ("user_share", of_jobs(fio.user_s)),
-        ("system_share", of_jobs(fio.system_s)),
-        ("cpu_ns_per_io", per_io(1e9 * (fio.user_s + fio.system_s))),
-        (
-            "context_switches_per_io",
-            per_io(fio.context_switches as f64),
-        ),
-        (
-            NEAREST_PATH_SHARE,
-            sample.nearest_path_share.map(Into::into),
-        ),
-        ("lock_spin_share", spin_share(sample)),
-    ];
-    let known = all
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    known.collect()
-}
-
 /// The share of fio's system time, warm-up included, that it was busy waiting for spinlocks.
-fn spin_share(sample: &Sample) -> Option<MetricValue> {
+fn spin_share(sample: &Sample) -> Option<f64> {
     let Waited { locks, system_s } = sample.waited.as_ref()?;
     let is_known = locks.no_spin_reason.is_none() && *system_s > 0.0;
-    is_known.then(|| (locks.spin_s / system_s).into())
+    is_known.then(|| locks.spin_s / system_s)
 }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args as _;
 use nearfar_experiment::Level;
-use serde_json::Value;
+use nearfar_machine::seconds;
 
 use super::answer::Parameters;
 use super::calibrate::{Calibrated, calibrate};
@@ -15,9 +16,9 @@ use super::frame::{
 use super::kernel::{self, Tuning};
 use super::take::{Matrix, places};
 use super::{MatrixCell, stored};
-use crate::probe::{ChildError, Pattern, Where, default_buffer_bytes};
+use crate::probe::{ChildError, Where, default_buffer_bytes};
 use crate::registry::{
-    Argument, ArgumentError, Arguments, Context, Declaration, Kind, Made, RunError, Varied,
+    Arguments, Context, Declaration, Entry, Made, RunError, SECONDS, Varied, number, size, within,
 };
 
 /// The program that children are started from: this one, also when its file was replaced meanwhile.
@@ -65,60 +66,56 @@ pub const DECLARATION: Declaration = Declaration {
         ),
         Varied::of_machine(CPU_NODE, "a node with CPUs, or F for unbound", read_place),
     ],
-    arguments: &[
-        Argument {
-            name: "pattern",
-            help: "How the probe accesses its buffer",
-            kind: Kind::OneOf(&[
-                "random-read-write",
-                "sequential-read-write",
-                "random-read",
-                "sequential-read",
-                "random-write",
-                "sequential-write",
-                "chain",
-            ]),
-            default: Some("random-read-write"),
-        },
-        Argument::optional(
-            "bytes",
-            "Size of the buffer, such as 256M [default: four last-level caches]",
-            Kind::Size,
-        ),
-        Argument::new("counts", "Rounds of the probe in one run", "100"),
-        Argument::optional(
-            "seconds",
-            "Seconds a run takes; runs before the first sample find the number of accesses [default: 5]",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "steps",
-            "Accesses in each round, instead of --seconds",
-            Kind::Text,
-        ),
-        Argument::optional("huge", "Use transparent huge pages", Kind::Flag),
-        Argument::new(
-            "load",
-            "The share of each CPU that the load burns, in percent; 0 for no load",
-            "60",
-        ),
-        Argument::optional(
-            "scan-period-ms",
-            "Milliseconds between two scans of NUMA balancing at least (1000 in the kernel), for short runs",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "scan-delay-ms",
-            "Milliseconds a process has run before its first scan [default: as --scan-period-ms]",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "migration-cost-ns",
-            "Nanoseconds for which the load balancer takes a task for cache-hot (500000 in the kernel)",
-            Kind::Text,
-        ),
-    ],
+    options: Given::augment_args,
 };
+
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(make),
+};
+
+/// Its own options. A run stores what comes of them, [`Parameters`].
+#[derive(clap::Args)]
+struct Given {
+    /// How the probe accesses its buffer
+    #[arg(long, value_name = "NAME", default_value = "random-read-write", value_parser = [
+        "random-read-write",
+        "sequential-read-write",
+        "random-read",
+        "sequential-read",
+        "random-write",
+        "sequential-write",
+        "chain",
+    ])]
+    pattern: String,
+    /// Size of the buffer, such as 256M [default: four last-level caches]
+    #[arg(long, value_name = "SIZE", value_parser = size(1..=u64::MAX))]
+    bytes: Option<u64>,
+    /// Rounds of the probe in one run
+    #[arg(long, value_name = "N", default_value = "100", value_parser = within(1..=u32::MAX, number::<u32>))]
+    counts: u32,
+    /// Seconds a run takes; runs before the first sample find the number of accesses [default: 5]
+    #[arg(long, value_name = SECONDS, value_parser = within(0.01..=86_400.0, seconds::parse))]
+    seconds: Option<f64>,
+    /// Accesses in each round, instead of --seconds
+    #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX, number::<u64>), conflicts_with = "seconds")]
+    steps: Option<u64>,
+    /// Use transparent huge pages
+    #[arg(long)]
+    huge: bool,
+    /// The share of each CPU that the load burns, in percent; 0 for no load
+    #[arg(long, value_name = "PERCENT", default_value = "60", value_parser = within(0.0..=99.0, number))]
+    load: f64,
+    /// Milliseconds between two scans of NUMA balancing at least (1000 in the kernel), for short runs
+    #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX, number::<u32>))]
+    scan_period_ms: Option<u32>,
+    /// Milliseconds a process has run before its first scan [default: as --scan-period-ms]
+    #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX, number::<u32>))]
+    scan_delay_ms: Option<u32>,
+    /// Nanoseconds for which the load balancer takes a task for cache-hot (500000 in the kernel)
+    #[arg(long, value_name = "N", value_parser = within(0..=u64::MAX, number::<u64>))]
+    migration_cost_ns: Option<u64>,
+}
 
 fn read_preferred(text: &str) -> Option<Level> {
     let level = Level::Number(text.parse().ok()?);
@@ -136,10 +133,7 @@ fn read_place(text: &str) -> Option<Level> {
 }
 
 /// The matrix that was asked for: a new one, calibrated, or the one of a stored run.
-pub(crate) fn make<'a>(
-    arguments: &Arguments,
-    context: Context<'a>,
-) -> Result<Made<Matrix<'a>>, RunError> {
+fn make<'a>(arguments: &Arguments, context: Context<'a>) -> Result<Made<Matrix<'a>>, RunError> {
     let Context {
         machine, cancel, ..
     } = context;
@@ -214,37 +208,27 @@ fn parameters(
     places: &Places,
     chosen: Chosen,
 ) -> Result<Parameters, RunError> {
-    let steps = arguments.within("steps", 1..=u64::MAX)?;
-    let seconds = arguments.seconds("seconds", 0.01..=86_400.0)?;
-    if let (Some(_), Some(_)) = (steps, seconds) {
-        return Err(arguments
-            .wrong("steps", "not with --seconds".to_owned())
-            .into());
-    }
+    let given: Given = arguments.parameters()?;
     let tuning = Tuning {
-        scan_delay_ms: arguments.within("scan-delay-ms", 1..=u32::MAX)?,
-        scan_period_ms: arguments.within("scan-period-ms", 1..=u32::MAX)?,
-        migration_cost_ns: arguments.within("migration-cost-ns", 0..=u64::MAX)?,
+        scan_delay_ms: given.scan_delay_ms,
+        scan_period_ms: given.scan_period_ms,
+        migration_cost_ns: given.migration_cost_ns,
     };
     let settings = tuning.settings();
+    // Names in options are those of JSON in kebab-case.
+    let pattern = serde_json::from_value(given.pattern.replace('-', "_").into());
+    let seconds = given.seconds.unwrap_or(RUN_S);
     Ok(Parameters {
-        pattern: pattern(arguments)?,
-        bytes: arguments.within("bytes", 1..=u64::MAX)?.unwrap_or(0),
-        counts: arguments.within("counts", 1..=u32::MAX)?.unwrap_or(1),
-        steps: steps.unwrap_or(1),
-        calibrated_to_s: steps.is_none().then(|| seconds.unwrap_or(RUN_S)),
-        load_percent: arguments.within("load", 0.0..=99.0)?.unwrap_or(0.0),
-        huge_pages: arguments.has("huge")?,
+        pattern: pattern.map_err(|error| arguments.wrong("pattern", error.to_string()))?,
+        bytes: given.bytes.unwrap_or(0),
+        counts: given.counts,
+        steps: given.steps.unwrap_or(1),
+        calibrated_to_s: given.steps.is_none().then_some(seconds),
+        load_percent: given.load,
+        huge_pages: given.huge,
         settings: settings.map_err(|error| RunError::Prepare(error.into()))?,
         nodes: places.cpus.clone(),
         cells: chosen.cells,
         left_out: chosen.left_out,
     })
-}
-
-/// The pattern, whose names in options are those of JSON in kebab-case.
-fn pattern(arguments: &Arguments) -> Result<Pattern, ArgumentError> {
-    let name: String = arguments.get("pattern")?;
-    let read = serde_json::from_value(Value::String(name.replace('-', "_")));
-    read.map_err(|error| arguments.wrong("pattern", error.to_string()))
 }

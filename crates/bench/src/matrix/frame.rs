@@ -1,6 +1,6 @@
 //! The matrix in the words of the frame of experiments: a cell as levels of factors, and back.
 
-use nearfar_experiment::{Better, Cell, Factor, Level, Metric, MetricValue, Values};
+use nearfar_experiment::{Better, Cell, Column, Factor, Level, Metric};
 use nearfar_machine::{MAX_NUMBER, NodeId};
 
 use super::cell::{MatrixCell, Policy};
@@ -88,27 +88,20 @@ pub(super) fn factors(cells: &[MatrixCell]) -> Vec<Factor> {
 }
 
 /// What a sample has. All but the run time need the trace, and are unknown without it.
-pub(super) fn metrics() -> Vec<Metric> {
+pub(super) fn columns() -> Vec<Column<Sample>> {
     vec![
-        Metric::elapsed().primary(),
-        Metric::real("remote_access_share", "1", Better::Lower),
-        Metric::integer("cross_node_migrations", "", Better::Lower),
+        Column::new(Metric::elapsed().primary(), |it: &Sample| {
+            Some(it.probe.seconds)
+        }),
+        Column::new(
+            Metric::real("remote_access_share", "1", Better::Lower),
+            |it: &Sample| it.far_share().get().copied(),
+        ),
+        Column::new(
+            Metric::integer("cross_node_migrations", "", Better::Lower),
+            Sample::cross_node,
+        ),
     ]
-}
-
-/// The values of those metrics that this sample knows.
-pub(super) fn values(sample: &Sample) -> Values {
-    let remote = sample.far_share().get().map(|&share| share.into());
-    let moved = sample.cross_node().map(MetricValue::from);
-    let values = [
-        ("elapsed_s", Some(sample.probe.seconds.into())),
-        ("remote_access_share", remote),
-        ("cross_node_migrations", moved),
-    ];
-    values
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Values};
+use nearfar_experiment::{BoxError, Cell, Change, Column, Experiment, Factor};
 use nearfar_machine::{CpuSet, Known, Machine};
 use nearfar_trace::watch::Watch;
 
@@ -209,12 +209,8 @@ impl Experiment for Matrix<'_> {
         self.once(&cell, cancel)
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        frame::metrics()
-    }
-
-    fn values(sample: &Sample) -> Values {
-        frame::values(sample)
+    fn columns() -> Vec<Column<Sample>> {
+        frame::columns()
     }
 
     fn warnings(sample: &Sample) -> Vec<String> {

@@ -1,25 +1,33 @@
 //! What was asked of an experiment.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command};
 use nearfar_experiment::{Cell, Factor, Level};
-use nearfar_machine::seconds;
+use nearfar_machine::{NodeId, size};
 use nearfar_runs::{Detail, Run, RunId};
 
 use super::ONE_SAMPLE;
-use super::declaration::{Argument, Kind};
 
-/// What was asked for: the levels of each declared factor, and the value of each declared argument.
+/// What was asked for: the levels of each declared factor, and the values of the experiment's own options.
 #[derive(Clone)]
 pub struct Arguments {
     pub(super) factors: Vec<Factor>,
     pub(super) cells: Vec<Cell>,
-    /// Of each declared argument; `None` for one without, an error where a stored run does not say.
-    pub(super) values: Vec<(&'static Argument, Result<Option<String>, ArgumentError>)>,
+    /// An error where a stored run does not say.
+    pub(super) own: Result<Own, ArgumentError>,
     pub(super) continued: Option<(Run, Detail)>,
+}
+
+/// Options that only one experiment has, and what was given for them.
+#[derive(Clone)]
+pub(super) struct Own {
+    options: Command,
+    matches: ArgMatches,
 }
 
 /// What is wrong with the arguments of an experiment.
@@ -40,6 +48,9 @@ pub enum ArgumentError {
         value: String,
         reason: String,
     },
+    /// In clap's words.
+    #[error("{0}")]
+    Option(String),
     #[error("cannot continue run {run}: its parameters have no \"{key}\", which is --{name}")]
     NotStored {
         name: String,
@@ -81,13 +92,8 @@ impl Arguments {
         let mut words = ["bench", experiment, ONE_SAMPLE]
             .map(OsString::from)
             .to_vec();
-        for (Argument { name, kind, .. }, value) in &self.values {
-            match (kind, value.as_ref().map_err(Clone::clone)?) {
-                (_, None) => {}
-                (Kind::Flag, Some(_)) => words.push(format!("--{name}").into()),
-                (_, Some(value)) => words.push(format!("--{name}={value}").into()),
-            }
-        }
+        let own = self.own()?;
+        words.extend(given(&own.options, &own.matches, |_| true));
         Ok(words)
     }
 
@@ -96,122 +102,108 @@ impl Arguments {
         self.continued.as_ref()
     }
 
-    /// Whether an argument has a value; of a flag, whether it was given.
+    /// The experiment's parameters, from its own options.
     ///
     /// # Errors
-    /// When the stored run that is to be continued does not say.
-    pub fn has(&self, name: &str) -> Result<bool, ArgumentError> {
-        Ok(self.value(name)?.is_some())
+    /// When the stored run that is to be continued does not say, or says what the options do not take.
+    pub fn parameters<P: Args>(&self) -> Result<P, ArgumentError> {
+        P::from_arg_matches(&self.own()?.matches).map_err(ArgumentError::from)
     }
 
-    /// The value of a declared argument; `None` for one without.
-    ///
-    /// # Errors
-    /// When the stored run that is to be continued does not say.
-    pub fn text(&self, name: &str) -> Result<Option<String>, ArgumentError> {
-        Ok(self.value(name)?.map(str::to_owned))
+    fn own(&self) -> Result<&Own, ArgumentError> {
+        self.own.as_ref().map_err(Clone::clone)
     }
 
-    fn value(&self, name: &str) -> Result<Option<&str>, ArgumentError> {
-        let found = self.values.iter().find(|(it, _)| it.name == name);
-        let value = found.map_or(Ok(None), |(_, value)| value.as_ref().map(Option::as_deref));
-        value.map_err(Clone::clone)
-    }
-
-    /// The value of a declared argument that has a default.
-    ///
-    /// # Errors
-    /// When it is not of that type, or has none.
-    pub fn get<T: FromStr<Err: Display>>(&self, name: &str) -> Result<T, ArgumentError> {
-        let value = self.value(name)?.unwrap_or_default();
-        value
-            .parse()
-            .map_err(|error: T::Err| self.wrong(name, error.to_string()))
-    }
-
-    /// The value of a declared argument in a range; `None` for one without.
-    ///
-    /// # Errors
-    /// When it is not of that type, or outside.
-    pub fn within<T>(
-        &self,
-        name: &str,
-        range: RangeInclusive<T>,
-    ) -> Result<Option<T>, ArgumentError>
-    where
-        T: FromStr + PartialOrd + Display,
-    {
-        self.read(name, range, |value| value.parse().ok())
-    }
-
-    /// A time in seconds in a range, as [`seconds::parse`] takes it.
-    ///
-    /// # Errors
-    /// As [`Arguments::within`].
-    pub fn seconds(
-        &self,
-        name: &str,
-        range: RangeInclusive<f64>,
-    ) -> Result<Option<f64>, ArgumentError> {
-        self.read(name, range, seconds::parse)
-    }
-
-    fn read<T: PartialOrd + Display>(
-        &self,
-        name: &str,
-        range: RangeInclusive<T>,
-        parse: impl Fn(&str) -> Option<T>,
-    ) -> Result<Option<T>, ArgumentError> {
-        let Some(value) = self.value(name)? else {
-            return Ok(None);
-        };
-        let read = parse(value).filter(|value| range.contains(value));
-        let expected = || format!("expected {} to {}", range.start(), range.end());
-        read.map(Some).ok_or_else(|| self.wrong(name, expected()))
-    }
-
-    /// The value of an argument with a default, in a range.
-    ///
-    /// # Errors
-    /// As [`Arguments::within`].
-    pub fn within_or_default<T>(
-        &self,
-        name: &str,
-        range: RangeInclusive<T>,
-    ) -> Result<T, ArgumentError>
-    where
-        T: FromStr + PartialOrd + Display,
-    {
-        self.needed(name, self.within(name, range)?)
-    }
-
-    /// The same for a time in seconds.
-    ///
-    /// # Errors
-    /// As [`Arguments::within`].
-    pub fn seconds_or_default(
-        &self,
-        name: &str,
-        range: RangeInclusive<f64>,
-    ) -> Result<f64, ArgumentError> {
-        self.needed(name, self.seconds(name, range)?)
-    }
-
-    fn needed<T>(&self, name: &str, value: Option<T>) -> Result<T, ArgumentError> {
-        value.ok_or_else(|| self.wrong(name, "expected a value".to_owned()))
-    }
-
-    /// The error of an argument whose value is wrong.
+    /// The error of an option whose value is wrong.
     pub fn wrong(&self, name: &str, reason: String) -> ArgumentError {
+        let id = name.replace('-', "_");
+        let own = self.own.as_ref().ok();
+        let mut values = own.and_then(|own| own.matches.get_raw(&id)).into_iter();
+        let value = values.find_map(|mut values| values.next());
+        let value = value.unwrap_or_default().to_string_lossy().into_owned();
+        let name = name.to_owned();
         ArgumentError::Value {
-            name: name.to_owned(),
-            value: self
-                .value(name)
-                .ok()
-                .flatten()
-                .unwrap_or_default()
-                .to_owned(),
+            name,
+            value,
             reason,
         }
     }
+}
+
+impl Own {
+    pub(super) fn parse(options: Command, words: Vec<OsString>) -> Result<Self, ArgumentError> {
+        let matches = options.clone().try_get_matches_from(words)?;
+        Ok(Self { options, matches })
+    }
+}
+
+impl From<clap::Error> for ArgumentError {
+    fn from(error: clap::Error) -> Self {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        Self::Option(first.trim_start_matches("error: ").to_owned())
+    }
+}
+
+/// The words of the options that have their value from a source which is wanted.
+pub fn given(
+    options: &Command,
+    matches: &ArgMatches,
+    is_wanted: impl Fn(ValueSource) -> bool,
+) -> Vec<OsString> {
+    let words = |option: &Arg| {
+        let (id, name) = (option.get_id().as_str(), option.get_long());
+        let is_there = matches.value_source(id).is_some_and(&is_wanted);
+        let name = name.filter(|_| is_there).unwrap_or_default();
+        match option.get_action().takes_values() {
+            _ if name.is_empty() => Vec::new(),
+            false => Vec::from_iter(matches.get_flag(id).then(|| format!("--{name}").into())),
+            true => {
+                let word = |value: &OsStr| {
+                    let mut word = OsString::from(format!("--{name}="));
+                    word.push(value);
+                    word
+                };
+                let values = matches.get_raw(id).into_iter().flatten();
+                values.map(word).collect()
+            }
+        }
+    };
+    options.get_arguments().flat_map(words).collect()
+}
+
+/// A parser of an option's value: what `read` makes of the text, where it is in a range.
+pub(crate) fn within<T>(
+    range: RangeInclusive<T>,
+    read: fn(&str) -> Option<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let value = read(text).filter(|value| range.contains(value));
+        value.ok_or_else(|| format!("expected {} to {}", range.start(), range.end()))
+    }
+}
+
+/// A number, for [`within`].
+pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+/// A parser of a size in a range of bytes.
+pub(crate) fn size(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let bytes = size::parse(text, 1).filter(|bytes| range.contains(bytes));
+        let [least, most] = [range.start(), range.end()].map(|&bytes| size::render(bytes));
+        bytes.ok_or_else(|| format!("expected a size of {least} to {most}, such as 256M"))
+    }
+}
+
+/// The value of an option that is a node's number.
+pub(crate) fn node(text: &str) -> Result<NodeId, String> {
+    let node = text.parse().map(NodeId);
+    node.map_err(|_| "expected a node's number".to_owned())
 }

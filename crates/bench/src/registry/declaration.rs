@@ -1,20 +1,24 @@
 //! What an experiment says of itself.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::ops::RangeInclusive;
 
+use clap::{Arg, Command};
 use nearfar_experiment::{Cell, Factor, Level};
 use nearfar_machine::{Emulation, alternatives, seconds};
 use nearfar_runs::{Detail, Run, RunTarget};
 use serde_json::Value;
 
-use super::arguments::{ArgumentError, Arguments};
+use super::arguments::{ArgumentError, Arguments, Own};
 
 /// Longest word of a command with several levels.
 const MAX_WORD_BYTES: usize = 56;
 /// How much of the time that a sample takes elsewhere it takes in simulated time: figures hardly differ there, and the host is
 /// slower by as much.
 const SIMULATED_SHARE: f64 = 0.01;
+/// The name of the value of an option that is a time.
+pub(crate) const SECONDS: &str = "SECONDS";
 
 /// What an experiment says of itself.
 pub struct Declaration {
@@ -36,8 +40,9 @@ pub struct Declaration {
     /// Samples of each cell unless others are asked for.
     pub samples: u32,
     pub factors: &'static [Varied],
-    /// Arguments other than factors.
-    pub arguments: &'static [Argument],
+    /// Adds the options that only it has: what clap derives for the structure of its parameters, which serde stores under the
+    /// options' ids. A time's value is named [`SECONDS`].
+    pub options: fn(Command) -> Command,
 }
 
 /// A factor, settable as `--factor NAME=LEVEL,LEVEL`.
@@ -177,102 +182,57 @@ impl Varied {
     }
 }
 
-/// An argument `--name VALUE`, or `--name` for a flag.
-pub struct Argument {
-    /// In kebab-case.
-    pub name: &'static str,
-    /// One line, with the unit.
-    pub help: &'static str,
-    pub kind: Kind,
-    /// Its value unless another is given.
-    pub default: Option<&'static str>,
+/// A time's default for samples that are taken in simulated time; `None` for an option that is no time, or has no default.
+pub fn simulated_default(option: &Arg) -> Option<String> {
+    let is_time = option.get_value_names()?.iter().any(|it| it == SECONDS);
+    let default = option.get_default_values().first()?.to_str()?;
+    let seconds = seconds::parse(default).filter(|_| is_time)?;
+    Some((seconds * SIMULATED_SHARE).to_string())
 }
 
-/// What may follow an argument.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A text, which the experiment reads.
-    Text,
-    /// A size such as 256M; the experiment gets bytes.
-    Size,
-    /// A time as [`nearfar_machine::seconds::parse`] takes it, with another default in simulated time.
-    Seconds,
-    /// One of these.
-    OneOf(&'static [&'static str]),
-    /// Nothing.
-    Flag,
+/// Whether an option has this value anyway: a stored 20.0 is the default 20.
+fn is_default(option: &Arg, value: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let defaults = option.get_default_values().iter();
+    defaults.filter_map(|it| it.to_str()).any(|default| {
+        default == value || number(default).is_some_and(|it| number(value) == Some(it))
+    })
 }
 
-impl Argument {
-    /// An argument with its default.
-    pub const fn new(name: &'static str, help: &'static str, default: &'static str) -> Self {
-        Self {
-            default: Some(default),
-            ..Self::optional(name, help, Kind::Text)
-        }
-    }
-
-    /// A time with its default, in seconds.
-    pub const fn seconds(name: &'static str, help: &'static str, default: &'static str) -> Self {
-        Self {
-            kind: Kind::Seconds,
-            ..Self::new(name, help, default)
-        }
-    }
-
-    /// An argument without a default.
-    pub const fn optional(name: &'static str, help: &'static str, kind: Kind) -> Self {
-        Self {
-            name,
-            help,
-            kind,
-            default: None,
-        }
-    }
-
-    /// Its value where none is given, for samples that are taken in simulated time or not.
-    pub fn default_in(&self, is_simulated: bool) -> Option<String> {
-        let default = self.default?;
-        match self.kind {
-            Kind::Seconds if is_simulated => {
-                let seconds = seconds::parse(default)? * SIMULATED_SHARE;
-                Some(seconds.to_string())
-            }
-            _ => Some(default.to_owned()),
-        }
-    }
-
-    /// Whether it has this value anyway: a stored 20.0 is the default 20.
-    fn is_default(&self, value: &str, is_simulated: bool) -> bool {
-        let number = |text: &str| text.parse::<f64>().ok();
-        self.default_in(is_simulated).is_some_and(|default| {
-            default == value || number(&default).is_some_and(|it| number(value) == Some(it))
-        })
-    }
-
-    /// Its value in stored parameters; `None` where it was not given.
-    fn stored(&self, value: &Value) -> Option<String> {
-        match value {
-            Value::Null => None,
-            Value::Bool(false) if self.kind == Kind::Flag => None,
-            Value::String(text) => Some(text.clone()),
-            value => Some(value.to_string()),
-        }
-    }
+/// The word of an option with a stored value, unless a condition says otherwise; `None` where none was given.
+fn stored_word(option: &Arg, value: &Value, is_wanted: fn(&Arg, &str) -> bool) -> Option<String> {
+    let name = option.get_long()?;
+    let value = match value {
+        Value::Null => return None,
+        &Value::Bool(is_given) => return is_given.then(|| format!("--{name}")),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
+    is_wanted(option, &value).then(|| format!("--{name}={value}"))
 }
 
 impl Declaration {
-    /// The arguments as they were typed: `factors` as `NAME=LEVEL,LEVEL`, several of one factor together, `cells` as `NAME=LEVEL,NAME=LEVEL`, `values`
-    /// by argument. Times that were not typed depend on whether samples are taken in simulated time.
+    /// The options that only it has, in a command without a first word. Times have other defaults where samples are taken in
+    /// simulated time.
+    pub fn own_options(&self, is_simulated: bool) -> Command {
+        let command = Command::new(self.name).no_binary_name(true);
+        (self.options)(command).mut_args(|option| match simulated_default(&option) {
+            Some(default) if is_simulated => option.default_value(default),
+            _ => option,
+        })
+    }
+
+    /// The arguments as they were typed: `factors` as `NAME=LEVEL,LEVEL`, several of one factor together, `cells` as `NAME=LEVEL,NAME=LEVEL`, `words`
+    /// of its own options. Times that were not typed depend on whether samples are taken in simulated time.
     ///
     /// # Errors
-    /// A factor or level that is not declared.
+    /// A factor or level that is not declared, or a word that is no option.
     pub fn arguments(
         &self,
         factors: &[String],
         cells: &[String],
         is_simulated: bool,
-        values: impl Fn(&Argument) -> Option<String>,
+        words: Vec<OsString>,
     ) -> Result<Arguments, ArgumentError> {
         let mut chosen: BTreeMap<&str, Vec<Level>> = BTreeMap::new();
         for given in factors {
@@ -288,39 +248,36 @@ impl Declaration {
                 .unwrap_or_else(|| factor.default()),
         };
         let cells = cells.iter().map(|cell| self.cell(cell));
-        let value = |argument: &'static Argument| {
-            let default = || argument.default_in(is_simulated);
-            (argument, Ok(values(argument).or_else(default)))
-        };
         Ok(Arguments {
             factors: self.factors.iter().map(of).collect(),
             cells: cells.collect::<Result<_, _>>()?,
-            values: self.arguments.iter().map(value).collect(),
+            own: Ok(Own::parse(self.own_options(is_simulated), words)?),
             continued: None,
         })
     }
 
-    /// The arguments of a stored run that is to be continued: an argument's value is the parameter of its name with `_`.
-    /// One without a parameter has no value, not its default: to read it is an error.
+    /// The arguments of a stored run that is to be continued: an option's value is the parameter of its id. One without a
+    /// parameter has no value, not its default: to read the options is an error.
     pub fn arguments_of(&self, run: Run, detail: Detail) -> Arguments {
-        let value = |argument: &'static Argument| {
-            let key = argument.name.replace('-', "_");
-            let value = match detail.parameters.get(&key) {
-                Some(value) => Ok(argument.stored(value)),
-                None => Err(ArgumentError::NotStored {
-                    name: argument.name.to_owned(),
-                    run: run.run,
-                    key,
-                }),
+        let options = self.own_options(false);
+        let word = |option: &Arg| {
+            let key = option.get_id().as_str();
+            let not_stored = || ArgumentError::NotStored {
+                name: option.get_long().unwrap_or_default().to_owned(),
+                run: run.run,
+                key: key.to_owned(),
             };
-            (argument, value)
+            let value = detail.parameters.get(key).ok_or_else(not_stored)?;
+            Ok(stored_word(option, value, |_, _| true).map(OsString::from))
         };
+        let words = options.get_arguments().map(word);
+        let words: Result<Vec<_>, _> = words.filter_map(Result::transpose).collect();
         // The targets join theirs again.
         let (factors, cells) = detail.without_targets();
         Arguments {
             factors,
             cells,
-            values: self.arguments.iter().map(value).collect(),
+            own: words.and_then(|words| Own::parse(options, words)),
             continued: Some((run, detail)),
         }
     }
@@ -340,16 +297,10 @@ impl Declaration {
                 words.extend(factor_words(&factor));
             }
         }
-        for argument in self.arguments {
-            let stored = detail.parameters.get(argument.name.replace('-', "_"));
-            let value = stored.and_then(|it| argument.stored(it));
-            match (argument.kind, value) {
-                (Kind::Flag, Some(_)) => words.push(format!("--{}", argument.name)),
-                (_, Some(value)) if !argument.is_default(&value, is_simulated) => {
-                    words.push(format!("--{}={value}", argument.name));
-                }
-                _ => {}
-            }
+        for option in self.own_options(is_simulated).get_arguments() {
+            let stored = detail.parameters.get(option.get_id().as_str());
+            let word = |value| stored_word(option, value, |it, value| !is_default(it, value));
+            words.extend(stored.and_then(word));
         }
         if run.samples_per_cell != self.samples {
             words.push(format!("--samples={}", run.samples_per_cell));

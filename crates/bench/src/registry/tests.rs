@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
+use clap::Args as _;
 use nearfar_experiment::{Factor, Level};
 use nearfar_runs::{Detail, Run};
 use serde_json::{Value, json};
@@ -20,16 +22,22 @@ const DECLARATION: Declaration = Declaration {
         Varied::new("speed", &["fast", "slow"], &["fast"]),
         Varied::numbers("threads", 1..=64, &[1, 2]),
     ],
-    arguments: &[
-        Argument::optional("huge-pages", "", Kind::Flag),
-        Argument::optional("steps", "", Kind::Text),
-        Argument::new("load", "", "60"),
-    ],
+    options: Parameters::augment_args,
 };
+
+#[derive(clap::Args, PartialEq, Debug)]
+struct Parameters {
+    #[arg(long)]
+    huge_pages: bool,
+    #[arg(long, value_parser = within(1..=9, number))]
+    steps: Option<u32>,
+    #[arg(long, default_value = "60")]
+    load: u32,
+}
 
 fn arguments(declaration: &Declaration, factors: &[&str]) -> Result<Arguments, ArgumentError> {
     let factors: Vec<String> = factors.iter().map(|&factor| factor.to_owned()).collect();
-    declaration.arguments(&factors, &[], false, |_| None)
+    declaration.arguments(&factors, &[], false, Vec::new())
 }
 
 /// The arguments of a stored run with these parameters.
@@ -109,53 +117,68 @@ fn a_continued_run_has_the_values_that_are_stored() {
         (json!(null), false),
     ] {
         let arguments = stored(json!({"huge_pages": huge, "steps": null, "load": 30}));
-        assert_eq!(arguments.has("huge-pages"), Ok(expected), "{huge}");
-        assert_eq!(arguments.within("steps", 1..=9), Ok(None));
-        assert_eq!(arguments.get::<u32>("load"), Ok(30));
+        let wanted = Parameters {
+            huge_pages: expected,
+            steps: None,
+            load: 30,
+        };
+        assert_eq!(arguments.parameters(), Ok(wanted), "{huge}");
     }
-    let given = stored(json!({"steps": 5}));
-    assert_eq!(given.within("steps", 1..=9), Ok(Some(5)));
 }
 
 #[test]
-fn an_argument_that_is_not_stored_has_no_default() {
-    let arguments = stored(json!({"huge": true}));
-    let errors = [
-        arguments.has("huge-pages").unwrap_err(),
-        arguments.within("steps", 1..=9).unwrap_err(),
-        arguments.get::<u32>("load").unwrap_err(),
-        arguments.of_one_sample("declared").unwrap_err(),
-    ];
-    for (error, key) in errors
-        .iter()
-        .zip(["huge_pages", "steps", "load", "huge_pages"])
-    {
+fn an_option_that_is_not_stored_has_no_default_and_one_out_of_range_is_refused() {
+    let refused = |parameters: Value| {
+        let arguments = stored(parameters);
+        let errors = [
+            arguments.parameters::<Parameters>().unwrap_err(),
+            arguments.of_one_sample("declared").unwrap_err(),
+        ];
+        assert_eq!(errors[0], errors[1]);
+        errors[0].to_string()
+    };
+    for (parameters, key) in [
+        (json!({"huge": true}), "huge_pages"),
+        (json!({"huge_pages": true, "load": 3}), "steps"),
+        (json!({"huge_pages": null, "steps": 1}), "load"),
+    ] {
+        let error = refused(parameters);
         let expected = format!("cannot continue run 7: its parameters have no \"{key}\"");
-        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert!(error.starts_with(&expected), "{error}");
     }
+    let error = refused(json!({"huge_pages": null, "steps": 10, "load": 30}));
+    assert!(
+        error.contains("'10'") && error.contains("expected 1 to 9"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_sample_on_a_target_has_a_flag_without_a_value() {
-    let given = |argument: &Argument| (argument.kind == Kind::Flag).then(|| "true".to_owned());
-    let arguments = DECLARATION.arguments(&[], &[], false, given).unwrap();
+    let given = |words| DECLARATION.arguments(&[], &[], false, words).unwrap();
+    let arguments = given(vec!["--huge-pages".into()]);
     let words = arguments.of_one_sample("declared").unwrap();
     assert_eq!(
         words,
         ["bench", "declared", ONE_SAMPLE, "--huge-pages", "--load=60"]
     );
-    let none = DECLARATION.arguments(&[], &[], false, |_| None).unwrap();
-    assert_eq!(none.of_one_sample("declared").unwrap().len(), 4);
+    assert_eq!(
+        given(Vec::new()).of_one_sample("declared").unwrap().len(),
+        4
+    );
 }
 
 #[test]
 fn samples_in_simulated_time_take_a_hundredth_of_the_time_unless_another_is_given() {
     let taken = |is_simulated, given: Option<&str>| {
-        let value = |argument: &Argument| given.filter(|_| argument.name == "seconds");
-        let value = |argument: &Argument| value(argument).map(str::to_owned);
-        let arguments = scale::DECLARATION.arguments(&[], &[], is_simulated, value);
-        let arguments = arguments.unwrap();
-        ["seconds", "trace-seconds"].map(|name| arguments.seconds(name, 0.0..=9.0).unwrap())
+        let words = Vec::from_iter(given.map(|it| format!("--seconds={it}").into()));
+        let arguments = scale::DECLARATION.arguments(&[], &[], is_simulated, words);
+        let words = arguments.unwrap().of_one_sample("scale").unwrap();
+        let value = |name| {
+            let value = |word: &OsString| Some(word.to_str()?.strip_prefix(name)?.parse().unwrap());
+            words.iter().find_map(value)
+        };
+        ["--seconds=", "--trace-seconds="].map(value)
     };
     assert_eq!(taken(false, None), [Some(1.0), Some(0.5)]);
     assert_eq!(taken(true, None), [Some(0.01), Some(0.005)]);
@@ -163,12 +186,12 @@ fn samples_in_simulated_time_take_a_hundredth_of_the_time_unless_another_is_give
 }
 
 #[test]
-fn the_parameters_of_the_mock_have_each_of_its_arguments() {
+fn the_parameters_of_the_mock_have_each_of_its_options() {
     let mock = mock::Mock::new(&arguments(&mock::DECLARATION, &[]).unwrap()).unwrap();
     let parameters = mock.parameters();
-    for argument in mock::DECLARATION.arguments {
-        let key = argument.name.replace('-', "_");
-        assert!(parameters.get(&key).is_some(), "{key}: {parameters}");
+    for option in mock::DECLARATION.own_options(false).get_arguments() {
+        let key = option.get_id().as_str();
+        assert!(parameters.get(key).is_some(), "{key}: {parameters}");
     }
 }
 

@@ -1,13 +1,14 @@
-//! The experiment as `nearfar bench rps` declares it: verb, factors and arguments.
+//! The experiment as `nearfar bench rps` declares it: verb, factors and options.
 
-use nearfar_machine::NodeId;
+use clap::Args as _;
+use nearfar_machine::{NodeId, seconds};
 use serde::Serialize;
 
 use super::program::ClientCommand;
 use super::server::{self, REDIS};
 use super::started::check;
 use super::{ADJACENT, CARD, EXPERIMENT, INTERRUPTS, KEEP, RECEIVE, SERVER_NODE, TOGETHER};
-use crate::registry::{Argument, Arguments, Declaration, Kind, RunError, Varied};
+use crate::registry::{Arguments, Declaration, Entry, RunError, SECONDS, Varied, number, within};
 
 pub(super) const KERNEL_PRE_6_3: &str = "kernel_pre_6_3";
 pub(super) const NEAREST_FIRST: &str = "nearest_first";
@@ -49,104 +50,63 @@ pub const DECLARATION: Declaration = Declaration {
             &[KEEP, SERVER_CPU, "near", "far"],
         ),
     ],
-    arguments: &[
-        Argument::optional(
-            "device",
-            "The servers' card, by name or PCI address [default: a veth pair instead of cards]",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "client-device",
-            "The clients' card, which has no address and is connected to the servers' card",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "server-nodes",
-            "The node to use as the card's and the one to use as adjacent, such as 2,3 [default: by the card]",
-            Kind::Text,
-        ),
-        Argument::new(
-            "servers",
-            "Servers on each node, as many as it has CPUs for",
-            "1",
-        ),
-        Argument::new(
-            "connections",
-            "Connections to each server, each with one request in flight",
-            "4",
-        ),
-        Argument::optional(
-            "client-cpus",
-            "CPUs of the clients, a thread on each, or all programs on all of them [default: one that has neither servers nor queues]",
-            Kind::Text,
-        ),
-        Argument::new(
-            "server-command",
-            "Command of a server, with {address}, {port}, {cpu}, {node}, {password}; nearfar's own clients speak redis' protocol",
-            REDIS,
-        ),
-        Argument::optional(
-            "client-command",
-            "Command of a client for each server, with {address}, {port}, {cpus}, {connections}, {seconds}, {node}, {value_bytes}, \
-             {password} [default: threads of nearfar]",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "client-rate",
-            "Regular expression whose group is the rate in what the client prints, such as 'Requests/sec: +([0-9.]+)'",
-            Kind::Text,
-        ),
-        Argument::new(
-            "value-bytes",
-            "Bytes of the value that each request gets",
-            "3",
-        ),
-        Argument::seconds("seconds", "Seconds for which a sample is measured", "1"),
-        Argument::seconds(
-            "warm-up",
-            "Seconds for which requests are made before",
-            "0.5",
-        ),
-    ],
+    options: Parameters::augment_args,
 };
 
-/// A key for each argument.
-#[derive(Clone, Debug, Serialize)]
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(super::prepare::make),
+};
+
+/// Its own options, as they are stored.
+#[derive(Clone, Debug, clap::Args, Serialize)]
 pub(super) struct Parameters {
+    /// The servers' card, by name or PCI address [default: a veth pair instead of cards]
+    #[arg(long, value_name = "NAME")]
     pub(super) device: Option<String>,
+    /// The clients' card, which has no address and is connected to the servers' card
+    #[arg(long, value_name = "NAME")]
     pub(super) client_device: Option<String>,
-    pub(super) server_nodes: Option<String>,
+    /// The node to use as the card's and the one to use as adjacent, such as 2,3 [default: by the card]
+    #[arg(long, value_name = "NODE,NODE")]
+    server_nodes: Option<String>,
+    /// Servers on each node, as many as it has CPUs for
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=500, number::<u32>))]
     pub(super) servers: u32,
+    /// Connections to each server, each with one request in flight
+    #[arg(long, value_name = "N", default_value = "4", value_parser = within(1..=1000, number::<u32>))]
     pub(super) connections: u32,
+    /// CPUs of the clients, a thread on each, or all programs on all of them [default: one that has neither servers nor queues]
+    #[arg(long, value_name = "CPUS")]
     pub(super) client_cpus: Option<String>,
+    /// Command of a server, with {address}, {port}, {cpu}, {node}, {password}; nearfar's own clients speak redis' protocol
+    #[arg(long, value_name = "COMMAND", default_value = REDIS)]
     pub(super) server_command: String,
-    pub(super) client_command: Option<String>,
-    pub(super) client_rate: Option<String>,
+    /// Command of a client for each server, with {address}, {port}, {cpus}, {connections}, {seconds}, {node}, {value_bytes}, {password}
+    /// [default: threads of nearfar]
+    #[arg(long, value_name = "COMMAND")]
+    client_command: Option<String>,
+    /// Regular expression whose group is the rate in what the client prints, such as 'Requests/sec: +([0-9.]+)'
+    #[arg(long, value_name = "REGEX")]
+    client_rate: Option<String>,
+    /// Bytes of the value that each request gets
+    #[arg(long, value_name = "N", default_value = "3", value_parser = within(1..=60_000, number::<u32>))]
     pub(super) value_bytes: u32,
+    /// Seconds for which a sample is measured
+    #[arg(long, value_name = SECONDS, default_value = "1", value_parser = within(0.001..=3600.0, seconds::parse))]
     pub(super) seconds: f64,
-    /// `None` with a client command, which has its own.
+    /// Seconds for which requests are made before
+    // Stored without a value with a client command, which has its own.
+    #[arg(long, value_name = SECONDS, default_value = "0.5", value_parser = within(0.0..=3600.0, seconds::parse))]
     pub(super) warm_up: Option<f64>,
 }
 
 impl Parameters {
     pub(super) fn read(arguments: &Arguments) -> Result<Self, RunError> {
-        let has_client = arguments.text("client-command")?.is_some();
-        let parameters = Self {
-            device: arguments.text("device")?,
-            client_device: arguments.text("client-device")?,
-            server_nodes: arguments.text("server-nodes")?,
-            servers: arguments.within_or_default("servers", 1..=500)?,
-            connections: arguments.within_or_default("connections", 1..=1000)?,
-            client_cpus: arguments.text("client-cpus")?,
-            server_command: arguments.get("server-command")?,
-            client_command: arguments.text("client-command")?,
-            client_rate: arguments.text("client-rate")?,
-            value_bytes: arguments.within_or_default("value-bytes", 1..=60_000)?,
-            seconds: arguments.seconds_or_default("seconds", 0.001..=3600.0)?,
-            warm_up: arguments
-                .seconds("warm-up", 0.0..=3600.0)?
-                .filter(|_| !has_client),
-        };
+        let mut parameters: Self = arguments.parameters()?;
+        if parameters.client_command.is_some() {
+            parameters.warm_up = None;
+        }
         let wrong = |name: &str, reason: String| Err(arguments.wrong(name, reason).into());
         if let Err(reason) = check(&parameters.server_command, &server::PLACEHOLDERS) {
             return wrong("server-command", reason);

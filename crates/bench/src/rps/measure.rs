@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Resources, Values};
+use nearfar_experiment::{BoxError, Cell, Change, Column, Experiment, Factor, Resources};
 use nearfar_machine::{CpuId, CpuSet, NodeId, NodeSet};
 use nearfar_placement::spread::Policy;
 use serde_json::Value;
@@ -64,8 +64,8 @@ impl Experiment for Rps<'_> {
         self.cells.clone()
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        sample::metrics()
+    fn columns() -> Vec<Column<Sample>> {
+        sample::columns()
     }
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
@@ -202,10 +202,6 @@ impl Experiment for Rps<'_> {
         };
         self.servers.iter_mut().try_for_each(Server::check)?;
         self.sample(&groups, driven, is_steered)
-    }
-
-    fn values(sample: &Sample) -> Values {
-        sample::values(sample)
     }
 
     fn warnings(sample: &Sample) -> Vec<String> {

@@ -1,11 +1,12 @@
 //! The experiment as `nearfar bench scale` declares it, and how one is made of what was asked for.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Level, Metric, Values};
-use nearfar_machine::{CpuSet, Machine};
+use clap::Args as _;
+use nearfar_experiment::{BoxError, Cell, Column, Experiment, Factor, Level};
+use nearfar_machine::{CpuSet, Machine, seconds};
 use nearfar_statistics::law::MIN_LEVELS;
 use serde::Serialize;
 use serde_json::Value;
@@ -15,7 +16,9 @@ use super::sample::{self, Sample};
 use super::take::{Plan, check_memory, take};
 use super::workload::{Workload, unnamed_file};
 use super::{BINDING, EXPERIMENT, KIND, MEMORY, NODES_USED, TASKS, WORKLOAD};
-use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
+use crate::registry::{
+    Arguments, Context, Declaration, Entry, Made, RunError, SECONDS, Varied, number, size, within,
+};
 
 const ALL: &str = "all";
 const MAX_TASKS: i64 = 8192;
@@ -53,82 +56,52 @@ pub const DECLARATION: Declaration = Declaration {
             "all, or the number of nodes whose CPUs are used",
             |text| match text {
                 ALL => Some(ALL.into()),
-                _ => number(text),
+                _ => tasks(text),
             },
         ),
         Varied::of_machine(
             TASKS,
             "1 to the number of CPUs [default: by --sweep]",
-            number,
+            tasks,
         ),
     ],
-    arguments: &[
-        Argument {
-            kind: Kind::OneOf(&["few", "full"]),
-            ..Argument::new(
-                "sweep",
-                "Numbers of tasks: powers of two and all CPUs, or every number",
-                "few",
-            )
-        },
-        Argument::seconds("seconds", "Seconds for which operations are counted", "1"),
-        Argument::seconds("warm-up", "Seconds before that", "0.3"),
-        Argument::seconds(
-            "trace-seconds",
-            "Seconds after that in which lock contention is traced; 0 for none",
-            "0.5",
-        ),
-        Argument::new(
-            "profile-frequency",
-            "Times per second that each CPU's kernel function is sampled while operations are counted; 0 for none",
-            "99",
-        ),
-        Argument {
-            kind: Kind::Size,
-            ..Argument::new("memory-size", "Size of each task's mapping or file", "32M")
-        },
-        Argument::new("directory", "Where files are made, without a name", "/tmp"),
-    ],
+    options: Parameters::augment_args,
 };
 
-fn number(text: &str) -> Option<Level> {
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(make),
+};
+
+fn tasks(text: &str) -> Option<Level> {
     let number = text.parse().ok().filter(|it| (1..=MAX_TASKS).contains(it));
     number.map(Level::Number)
 }
 
-/// A key for each argument.
-#[derive(Clone, Debug, Serialize)]
+/// Its own options, as they are stored.
+#[derive(Clone, Debug, clap::Args, Serialize)]
 struct Parameters {
+    /// Numbers of tasks: powers of two and all CPUs, or every number
+    #[arg(long, value_name = "NAME", default_value = "few", value_parser = ["few", "full"])]
     sweep: String,
+    /// Seconds for which operations are counted
+    #[arg(long, value_name = SECONDS, default_value = "1", value_parser = within(0.001..=3600.0, seconds::parse))]
     seconds: f64,
+    /// Seconds before that
+    #[arg(long, value_name = SECONDS, default_value = "0.3", value_parser = within(0.0..=3600.0, seconds::parse))]
     warm_up: f64,
+    /// Seconds after that in which lock contention is traced; 0 for none
+    #[arg(long, value_name = SECONDS, default_value = "0.5", value_parser = within(0.0..=3600.0, seconds::parse))]
     trace_seconds: f64,
+    /// Times per second that each CPU's kernel function is sampled while operations are counted; 0 for none
+    #[arg(long, value_name = "N", default_value = "99", value_parser = within(0..=MAX_FREQUENCY, number::<u32>))]
     profile_frequency: u32,
+    /// Size of each task's mapping or file
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = size(64 << 10..=1 << 40))]
     memory_size: u64,
-    directory: PathBuf,
-}
-
-impl Parameters {
-    fn read(arguments: &Arguments) -> Result<Self, RunError> {
-        let seconds = |name: &str, least| arguments.seconds_or_default(name, least..=3600.0);
-        let memory_size = arguments.within("memory-size", 64 << 10..=1 << 40)?;
-        let page = rustix::param::page_size() as u64;
-        let wrong = |reason: String| RunError::from(arguments.wrong("memory-size", reason));
-        let memory_size: u64 = memory_size.ok_or_else(|| wrong("expected a value".to_owned()))?;
-        if !memory_size.is_multiple_of(page) {
-            return Err(wrong(format!("expected a multiple of {page} bytes")));
-        }
-        let frequency = arguments.within("profile-frequency", 0..=MAX_FREQUENCY)?;
-        Ok(Self {
-            sweep: arguments.get("sweep")?,
-            seconds: seconds("seconds", 0.001)?,
-            warm_up: seconds("warm-up", 0.0)?,
-            trace_seconds: seconds("trace-seconds", 0.0)?,
-            profile_frequency: frequency.unwrap_or(0),
-            memory_size,
-            directory: PathBuf::from(arguments.get::<String>("directory")?),
-        })
-    }
+    /// Where files are made, without a name
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    directory: String,
 }
 
 /// The experiment, on this machine or, with targets, on theirs.
@@ -141,13 +114,18 @@ pub(crate) struct ScaleExperiment<'a> {
     allowed: CpuSet,
 }
 
-pub(crate) fn make<'a>(
+fn make<'a>(
     arguments: &Arguments,
     context: Context<'a>,
 ) -> Result<Made<ScaleExperiment<'a>>, RunError> {
     let Context { machine, .. } = context;
     let allowed = context.allowed_cpus();
-    let parameters = Parameters::read(arguments)?;
+    let parameters: Parameters = arguments.parameters()?;
+    let page = rustix::param::page_size() as u64;
+    if !parameters.memory_size.is_multiple_of(page) {
+        let reason = format!("expected a multiple of {page} bytes");
+        return Err(arguments.wrong("memory-size", reason).into());
+    }
     let is_full = parameters.sweep == "full";
     let mut factors = arguments.factors();
     for factor in factors.iter_mut().filter(|it| it.levels.is_empty()) {
@@ -177,7 +155,7 @@ pub(crate) fn make<'a>(
     };
     let mut notes = Vec::new();
     if context.is_measured_here {
-        let directory = &experiment.parameters.directory;
+        let directory = Path::new(&experiment.parameters.directory);
         if !directory.is_dir() {
             let reason = "not a directory".to_owned();
             return Err(arguments.wrong("directory", reason).into());
@@ -287,8 +265,8 @@ impl Experiment for ScaleExperiment<'_> {
         self.cells.clone()
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        sample::metrics()
+    fn columns() -> Vec<Column<Sample>> {
+        sample::columns()
     }
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
@@ -298,7 +276,7 @@ impl Experiment for ScaleExperiment<'_> {
             machine: self.machine,
             workload: workload.ok_or("the workload is unknown")?,
             bytes: parameters.memory_size,
-            directory: &parameters.directory,
+            directory: Path::new(&parameters.directory),
             is_threads: cell.text(KIND) == "thread",
             tasks: cpus::place(self.machine, &self.allowed, self.placing(cell)?)?,
             warm_up: Duration::from_secs_f64(parameters.warm_up),
@@ -307,10 +285,6 @@ impl Experiment for ScaleExperiment<'_> {
             profile_hertz: parameters.profile_frequency,
         };
         take(&plan, cancel)
-    }
-
-    fn values(sample: &Sample) -> Values {
-        sample::values(sample)
     }
 
     fn warnings(sample: &Sample) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! What a sample has.
 
-use nearfar_experiment::{Better, Metric, MetricValue, Values};
+use nearfar_experiment::{Better, Column, Metric};
 use nearfar_machine::{Known, NodeSet};
 use serde::{Deserialize, Serialize};
 
@@ -45,51 +45,38 @@ fn fairness(rates: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
 }
 
-pub(super) fn metrics() -> Vec<Metric> {
+pub(super) fn columns() -> Vec<Column<Sample>> {
     let lower = |name, unit| Metric::real(name, unit, Better::Lower);
     let higher = |name, unit| Metric::real(name, unit, Better::Higher);
-    vec![
-        higher(OPERATIONS, "1/s").primary(),
-        higher("operations_per_task_s", "1/s"),
-        higher("fairness", "1"),
-        lower(LOCK_SHARE, "1"),
-        lower("spin_share", "1"),
-        lower("hot_lock_share", "1"),
-        lower("lock_function_share", "1"),
-        lower("system_s", "s"),
-        lower("user_s", "s"),
-    ]
-}
-
-pub(super) fn values(sample: &Sample) -> Values {
     // Unknown is not 0.
-    let contention = sample
-        .contention
-        .get()
-        .filter(|it| it.no_spin_reason.is_none());
-    let hot = contention.map(|it| it.locks.first().map_or(0.0, |lock| lock.share));
-    let profile = sample.profile.get();
-    let all: [(&str, Option<f64>); 9] = [
-        (OPERATIONS, Some(sample.all())),
-        (
-            "operations_per_task_s",
-            Some(sample.all() / sample.operations_per_s.len() as f64),
-        ),
-        ("fairness", fairness(&sample.operations_per_s)),
-        (LOCK_SHARE, contention.map(|it| it.share)),
-        ("spin_share", contention.map(|it| it.spin_share)),
-        ("hot_lock_share", hot),
-        (
-            "lock_function_share",
-            profile.and_then(|it| it.lock_function_share),
-        ),
-        ("system_s", Some(sample.system_s)),
-        ("user_s", Some(sample.user_s)),
-    ];
-    let known = all
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), MetricValue::from(value?))));
-    known.collect()
+    let contention = |name, of: fn(&Contention) -> f64| {
+        let of = move |it: &Sample| {
+            let traced = it.contention.get().filter(|it| it.no_spin_reason.is_none());
+            traced.map(of)
+        };
+        Column::new(lower(name, "1"), of)
+    };
+    vec![
+        Column::new(higher(OPERATIONS, "1/s").primary(), |it: &Sample| {
+            Some(it.all())
+        }),
+        Column::new(higher("operations_per_task_s", "1/s"), |it: &Sample| {
+            Some(it.all() / it.operations_per_s.len() as f64)
+        }),
+        Column::new(higher("fairness", "1"), |it: &Sample| {
+            fairness(&it.operations_per_s)
+        }),
+        contention(LOCK_SHARE, |it| it.share),
+        contention("spin_share", |it| it.spin_share),
+        contention("hot_lock_share", |it| {
+            it.locks.first().map_or(0.0, |lock| lock.share)
+        }),
+        Column::new(lower("lock_function_share", "1"), |it: &Sample| {
+            it.profile.get()?.lock_function_share
+        }),
+        Column::new(lower("system_s", "s"), |it: &Sample| Some(it.system_s)),
+        Column::new(lower("user_s", "s"), |it: &Sample| Some(it.user_s)),
+    ]
 }
 
 pub(super) fn warnings(sample: &Sample) -> Vec<String> {
@@ -110,6 +97,8 @@ pub(super) fn warnings(sample: &Sample) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use nearfar_experiment::{metrics, values};
+
     use super::*;
 
     #[test]
@@ -125,7 +114,7 @@ mod tests {
             profile: not_sampled(),
             warnings: Vec::new(),
         };
-        let values = values(&sample);
+        let values = values(&columns(), &sample);
         let of = |name: &str| values[name].number();
         assert_eq!(
             (of(OPERATIONS), of("operations_per_task_s")),
@@ -133,7 +122,10 @@ mod tests {
         );
         assert!((of("fairness") - 0.8).abs() < 1e-9);
         assert_eq!(values.get(LOCK_SHARE), None, "unknown is not 0");
-        assert_eq!(nearfar_runs::check_values(&metrics(), &values), Ok(()));
+        assert_eq!(
+            nearfar_runs::check_values(&metrics(columns()), &values),
+            Ok(())
+        );
         assert_eq!(fairness(&[0.0, 0.0]), None);
         assert_eq!(fairness(&[5.0, 0.0, 0.0, 0.0]), Some(0.25));
     }

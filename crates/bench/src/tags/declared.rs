@@ -3,10 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nearfar_experiment::{
-    BoxError, Cell, Experiment, Factor, LabHost, Level, Metric, Resources, Values,
-};
-use nearfar_machine::{CpuSet, Machine, NodeId};
+use clap::Args as _;
+use nearfar_experiment::{BoxError, Cell, Column, Experiment, Factor, LabHost, Level, Resources};
+use nearfar_machine::{CpuSet, Machine, NodeId, seconds};
 use nearfar_tags::Builder;
 use serde::Serialize;
 use serde_json::Value;
@@ -23,7 +22,10 @@ use super::{ALONE, DEPTH, DISTANCE, EXPERIMENT, POLICY};
 use crate::line_transfers::LineTransfers;
 use crate::mapping::Mapping;
 use crate::probe::default_buffer_bytes;
-use crate::registry::{Argument, Arguments, Context, Declaration, Kind, Made, RunError, Varied};
+use crate::registry::{
+    Arguments, Context, Declaration, Entry, Made, RunError, SECONDS, Varied, node, number, size,
+    within,
+};
 
 /// What to do on a machine without a second node.
 const GUEST_HINT: &str = "a guest of four nodes has them: --guest machine=kunpeng --guest arch=x86_64 --guest \
@@ -55,103 +57,53 @@ pub const DECLARATION: Declaration = Declaration {
         Varied::new(COMPLETION, &["submitter", "any", "device"], &["any"]),
         Varied::new(POLICY, allocator::ALL, allocator::POLICIES),
     ],
-    arguments: &[
-        Argument::new("tags", "Tags of the device", "255"),
-        Argument::new(
-            "workers",
-            "Workers of each group, as many as its node has CPUs for",
-            "4",
-        ),
-        Argument::seconds("seconds", "Seconds a sample takes", "0.5"),
-        Argument::optional(
-            "device-node",
-            "The device's node [default: one with an adjacent and a most distant node]",
-            Kind::Text,
-        ),
-        Argument::optional(
-            "possible-cpus",
-            "CPUs that the policy stock divides the tags by [default: the machine's possible CPUs]",
-            Kind::Text,
-        ),
-        Argument::new(
-            "service-us",
-            "Microseconds for which an I/O holds its tag at least",
-            "20",
-        ),
-        Argument::new(
-            "iops",
-            "I/Os per second that the device ends at most; 0 for no limit",
-            "0",
-        ),
-        Argument {
-            kind: Kind::OneOf(&["retry", "queue"]),
-            ..Argument::new(
-                "wait",
-                "What a worker without a tag does: try again after its next completions, or queue at once",
-                "retry",
-            )
-        },
-        Argument::new(
-            "batch",
-            "I/Os that a worker completes at most before it submits again",
-            "16",
-        ),
-        Argument {
-            kind: Kind::Size,
-            ..Argument::new(
-                "request-bytes",
-                "Memory of each tag's request, as struct request of Linux 3.14 with its driver's data",
-                "384",
-            )
-        },
-        Argument::optional(
-            "queue-memory",
-            "Memory of the device's queues, such as 32M [default: four last-level caches]",
-            Kind::Size,
-        ),
-        Argument::optional(
-            "peers",
-            "Measure what programs use without nearfar as well: the policies mutex_vec and array_queue",
-            Kind::Flag,
-        ),
-    ],
+    options: Parameters::augment_args,
 };
 
-/// A key for each argument.
-#[derive(Clone, Debug, Serialize)]
-struct Parameters {
-    tags: u32,
-    workers: u32,
-    seconds: f64,
-    device_node: Option<NodeId>,
-    possible_cpus: Option<u32>,
-    service_us: f64,
-    iops: u64,
-    wait: String,
-    batch: u32,
-    request_bytes: u32,
-    queue_memory: Option<u64>,
-    peers: bool,
-}
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(make),
+};
 
-impl Parameters {
-    fn read(arguments: &Arguments) -> Result<Self, RunError> {
-        let device_node = arguments.within("device-node", 0..=u32::MAX)?;
-        Ok(Self {
-            tags: arguments.within_or_default("tags", 1..=Builder::MAX_TAGS)?,
-            workers: arguments.within_or_default("workers", 1..=64)?,
-            seconds: arguments.seconds_or_default("seconds", 0.001..=3600.0)?,
-            device_node: device_node.map(NodeId),
-            possible_cpus: arguments.within("possible-cpus", 1..=65535)?,
-            service_us: arguments.within_or_default("service-us", 0.0..=1e6)?,
-            iops: arguments.within_or_default("iops", 0..=1 << 40)?,
-            wait: arguments.get("wait")?,
-            batch: arguments.within_or_default("batch", 1..=u32::MAX)?,
-            request_bytes: arguments.within_or_default("request-bytes", 32..=1 << 20)?,
-            queue_memory: arguments.within("queue-memory", 1 << 12..=1 << 40)?,
-            peers: arguments.has("peers")?,
-        })
-    }
+/// Its own options, as they are stored.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+struct Parameters {
+    /// Tags of the device
+    #[arg(long, value_name = "N", default_value = "255", value_parser = within(1..=Builder::MAX_TAGS, number::<u32>))]
+    tags: u32,
+    /// Workers of each group, as many as its node has CPUs for
+    #[arg(long, value_name = "N", default_value = "4", value_parser = within(1..=64, number::<u32>))]
+    workers: u32,
+    /// Seconds a sample takes
+    #[arg(long, value_name = SECONDS, default_value = "0.5", value_parser = within(0.001..=3600.0, seconds::parse))]
+    seconds: f64,
+    /// The device's node [default: one with an adjacent and a most distant node]
+    #[arg(long, value_name = "NODE", value_parser = node)]
+    device_node: Option<NodeId>,
+    /// CPUs that the policy stock divides the tags by [default: the machine's possible CPUs]
+    #[arg(long, value_name = "N", value_parser = within(1..=65535, number::<u32>))]
+    possible_cpus: Option<u32>,
+    /// Microseconds for which an I/O holds its tag at least
+    #[arg(long, value_name = "N", default_value = "20", value_parser = within(0.0..=1e6, number))]
+    service_us: f64,
+    /// I/Os per second that the device ends at most; 0 for no limit
+    #[arg(long, value_name = "N", default_value = "0", value_parser = within(0..=1 << 40, number::<u64>))]
+    iops: u64,
+    /// What a worker without a tag does: try again after its next completions, or queue at once
+    #[arg(long, value_name = "NAME", default_value = "retry", value_parser = ["retry", "queue"])]
+    wait: String,
+    /// I/Os that a worker completes at most before it submits again
+    #[arg(long, value_name = "N", default_value = "16", value_parser = within(1..=u32::MAX, number::<u32>))]
+    batch: u32,
+    /// Memory of each tag's request, as struct request of Linux 3.14 with its driver's data
+    #[arg(long, value_name = "SIZE", default_value = "384", value_parser = size(32..=1 << 20))]
+    request_bytes: u64,
+    /// Memory of the device's queues, such as 32M [default: four last-level caches]
+    #[arg(long, value_name = "SIZE", value_parser = size(1 << 12..=1 << 40))]
+    queue_memory: Option<u64>,
+    /// Measure what programs use without nearfar as well: the policies mutex_vec and array_queue
+    #[arg(long)]
+    peers: bool,
 }
 
 /// The experiment, on this machine or, with targets, on theirs.
@@ -168,13 +120,13 @@ pub(crate) struct TagsExperiment<'a> {
     counts: Option<LabHost>,
 }
 
-pub(crate) fn make<'a>(
+fn make<'a>(
     arguments: &Arguments,
     context: Context<'a>,
 ) -> Result<Made<TagsExperiment<'a>>, RunError> {
     let Context { machine, .. } = context;
     let allowed = context.allowed_cpus();
-    let parameters = Parameters::read(arguments)?;
+    let parameters: Parameters = arguments.parameters()?;
     let (factors, cells) = planned(arguments, parameters.peers);
     let mut experiment = TagsExperiment {
         machine,
@@ -304,8 +256,8 @@ impl Experiment for TagsExperiment<'_> {
         self.cells.clone()
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        sample::metrics()
+    fn columns() -> Vec<Column<Sample>> {
+        sample::columns()
     }
 
     fn setup(&mut self, _: &mut Resources) -> Result<(), BoxError> {
@@ -347,10 +299,6 @@ impl Experiment for TagsExperiment<'_> {
         Ok(sample)
     }
 
-    fn values(sample: &Sample) -> Values {
-        sample::values(sample)
-    }
-
     fn warnings(sample: &Sample) -> Vec<String> {
         sample.warnings.clone()
     }
@@ -376,7 +324,7 @@ mod tests {
             is_measured_here: false,
         };
         let made = make(
-            &DECLARATION.arguments(&[], &[], false, |_| None).unwrap(),
+            &DECLARATION.arguments(&[], &[], false, vec![]).unwrap(),
             context,
         )
         .unwrap();

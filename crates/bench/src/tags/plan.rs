@@ -34,12 +34,11 @@ pub(super) fn planned(arguments: &Arguments, with_peers: bool) -> (Vec<Factor>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::Argument;
     use crate::tags::DECLARATION;
 
     fn arguments(words: &[&str], peers: bool) -> Arguments {
         let factors: Vec<String> = words.iter().map(|&it| it.to_owned()).collect();
-        let given = |argument: &Argument| (peers && argument.name == "peers").then(String::new);
+        let given = Vec::from_iter(peers.then(|| "--peers".into()));
         DECLARATION.arguments(&factors, &[], false, given).unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! What a sample has: counts of all workers, and what the allocator did meanwhile.
 
-use nearfar_experiment::{Better, Histogram, Metric, MetricValue, Values};
+use nearfar_experiment::{Better, Column, Histogram, Metric};
 use nearfar_tags::Steals;
 use serde::{Deserialize, Serialize};
 
@@ -143,64 +143,60 @@ fn open_waits(workers: &[Measured], hand_over_ns: &Histogram) -> Option<String> 
     })
 }
 
-pub(super) fn metrics() -> Vec<Metric> {
+pub(super) fn columns() -> Vec<Column<Sample>> {
     let lower = |name, unit| Metric::real(name, unit, Better::Lower);
-    let steals = |part| Metric::integer(format!("steals_{part}"), "", Better::Lower);
-    let first = [
-        Metric::real(OPERATIONS, "1/s", Better::Higher).primary(),
-        lower("system_s", "s"),
-        lower("user_s", "s"),
-        lower(SYSTEM_SHARE, "1"),
-        lower(CPU_PER_OPERATION, "ns"),
-        lower("wait_share", "1"),
-        Metric::histogram("hand_over_ns", "ns", Better::Lower),
-    ];
-    let last = [
-        lower("steal_distance", ""),
-        lower("tags_per_steal", ""),
-        Metric::integer("line_transfers", "", Better::Lower),
-        Metric::integer("line_transfers_remote", "", Better::Lower),
-        Metric::real("fairness", "1", Better::Higher),
-    ];
-    let parts = ["core", "core_group", "llc", "node", "remote"].map(steals);
-    first.into_iter().chain(parts).chain(last).collect()
-}
-
-pub(super) fn values(sample: &Sample) -> Values {
-    let system_s = sample.system_share.map(|share| share * sample.cpu_s);
-    let hand_over = (sample.hand_over_ns.count() > 0).then(|| sample.hand_over_ns.clone().into());
-    let real = |value: Option<f64>| value.map(MetricValue::from);
-    let steals = |of: fn(&StealCounts) -> u64| Some(of(sample.steals.as_ref()?).into());
-    let mean = |of: fn(&StealCounts) -> Option<f64>| real(of(sample.steals.as_ref()?));
-    let transfers =
-        |of: fn(&LineTransfers) -> u64| Some(of(sample.line_transfers.as_ref()?).into());
-    let all: [(&str, Option<MetricValue>); 17] = [
-        (OPERATIONS, real(Some(sample.operations_per_s))),
-        ("system_s", real(system_s)),
-        ("user_s", real(system_s.map(|it| sample.cpu_s - it))),
-        (SYSTEM_SHARE, real(sample.system_share)),
-        (CPU_PER_OPERATION, real(sample.cpu_ns_per_operation)),
-        ("wait_share", real(Some(sample.wait_share))),
-        ("hand_over_ns", hand_over),
-        ("steals_core", steals(|it| it.core)),
-        ("steals_core_group", steals(|it| it.core_group)),
-        ("steals_llc", steals(|it| it.llc)),
-        ("steals_node", steals(|it| it.node)),
-        ("steals_remote", steals(|it| it.remote)),
-        ("steal_distance", mean(StealCounts::mean_distance)),
-        ("tags_per_steal", mean(StealCounts::mean_tags)),
-        ("line_transfers", transfers(LineTransfers::all)),
-        ("line_transfers_remote", transfers(|it| it.other_node)),
-        ("fairness", real(sample.fairness)),
-    ];
-    let known = all
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    known.collect()
+    let count = |name| Metric::integer(name, "", Better::Lower);
+    let steals = |name, of: fn(&StealCounts) -> u64| {
+        Column::new(count(name), move |it: &Sample| it.steals.as_ref().map(of))
+    };
+    let mean = |name, of: fn(&StealCounts) -> Option<f64>| {
+        Column::new(lower(name, ""), move |it: &Sample| {
+            it.steals.as_ref().and_then(of)
+        })
+    };
+    let transfers = |name, of: fn(&LineTransfers) -> u64| {
+        Column::new(count(name), move |it: &Sample| {
+            it.line_transfers.as_ref().map(of)
+        })
+    };
+    let system_s = |it: &Sample| Some(it.system_share? * it.cpu_s);
+    vec![
+        Column::new(
+            Metric::real(OPERATIONS, "1/s", Better::Higher).primary(),
+            |it: &Sample| Some(it.operations_per_s),
+        ),
+        Column::new(lower("system_s", "s"), system_s),
+        Column::new(lower("user_s", "s"), move |it: &Sample| {
+            Some(it.cpu_s - system_s(it)?)
+        }),
+        Column::new(lower(SYSTEM_SHARE, "1"), |it: &Sample| it.system_share),
+        Column::new(lower(CPU_PER_OPERATION, "ns"), |it: &Sample| {
+            it.cpu_ns_per_operation
+        }),
+        Column::new(lower("wait_share", "1"), |it: &Sample| Some(it.wait_share)),
+        Column::new(
+            Metric::histogram("hand_over_ns", "ns", Better::Lower),
+            |it: &Sample| Some(it.hand_over_ns.clone()).filter(|it| it.count() > 0),
+        ),
+        steals("steals_core", |it| it.core),
+        steals("steals_core_group", |it| it.core_group),
+        steals("steals_llc", |it| it.llc),
+        steals("steals_node", |it| it.node),
+        steals("steals_remote", |it| it.remote),
+        mean("steal_distance", StealCounts::mean_distance),
+        mean("tags_per_steal", StealCounts::mean_tags),
+        transfers("line_transfers", LineTransfers::all),
+        transfers("line_transfers_remote", |it| it.other_node),
+        Column::new(
+            Metric::real("fairness", "1", Better::Higher),
+            |it: &Sample| it.fairness,
+        ),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
+    use nearfar_experiment::{metrics, values};
     use nearfar_machine::{CpuId, NodeId};
 
     use super::*;
@@ -234,7 +230,7 @@ mod tests {
         steals.remote = 3;
         steals.remote_distance = 90;
         steals.tags = 10;
-        let values = values(&sample(steals));
+        let values = values(&columns(), &sample(steals));
         let of = |name: &str| values[name].number();
         assert_eq!(of("operations_per_s"), 1000.0);
         assert_eq!((of("wait_share"), of("fairness")), (0.5, 0.25));
@@ -248,19 +244,22 @@ mod tests {
     #[test]
     fn an_allocator_that_counts_no_steals_has_no_figure_of_them() {
         let mut sample = sample(Steals::default());
-        assert_eq!(values(&sample)["steals_node"].number(), 0.0);
+        assert_eq!(values(&columns(), &sample)["steals_node"].number(), 0.0);
         sample.steals = None;
-        let values = values(&sample);
+        let values = values(&columns(), &sample);
         assert!(values.keys().all(|name| !name.contains("steal")));
     }
 
     #[test]
     fn what_did_not_happen_has_no_distance_and_no_time() {
-        let values = values(&sample(Steals::default()));
+        let values = values(&columns(), &sample(Steals::default()));
         assert_eq!(values.get("steal_distance"), None);
         assert_eq!(values.get("hand_over_ns"), None);
         assert_eq!(values.get("line_transfers"), None);
-        assert_eq!(nearfar_runs::check_values(&metrics(), &values), Ok(()));
+        assert_eq!(
+            nearfar_runs::check_values(&metrics(columns()), &values),
+            Ok(())
+        );
     }
 
     #[test]
@@ -270,7 +269,7 @@ mod tests {
             same_node: 3,
             other_node: 40,
         });
-        let values = values(&sample);
+        let values = values(&columns(), &sample);
         let of = |name: &str| values[name].number();
         assert_eq!(
             (of("line_transfers"), of("line_transfers_remote")),

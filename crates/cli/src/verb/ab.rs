@@ -34,7 +34,8 @@ use crate::verb::lab::guest_args::{GuestArgs, failure};
                        -- nearfar bench latency --what latency --format json"
 )]
 pub struct Ab {
-    /// What side A has: machine=, kernel=, append=, delay=, arch= or scale= (may be repeated)
+    /// What side A has: machine=, scale=, kernel=, append=, arch=, accel=, delay= or time= (may be
+    /// repeated)
     #[arg(long, value_name = "KEY=VALUE", required = true)]
     a: Vec<String>,
     /// What side B has

@@ -18,7 +18,7 @@ use nearfar_sources::Want;
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs, seconds_or_zero};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::recorded::{RecordArgs, presence};
+use crate::recorded::{RecordArgs, Recorder, presence};
 use crate::shell;
 use crate::signals;
 
@@ -36,7 +36,7 @@ const LOAD_PERCENT: f64 = 5.0;
 
 /// Check the machine: topology, what is far, how much slower far memory is
 ///
-/// Asks for nothing, changes nothing and writes no file. Prints topology and findings, then what it measured.
+/// Asks for nothing and changes nothing. Prints topology and findings, then what it measured, which is also kept as a run.
 ///
 /// On the running system it measures for half a minute: memory latency for 5 s, then, where there are several nodes, whether
 /// the scheduler hurts tasks that are not bound. For that a load of 5 % runs on each CPU meanwhile, because a scheduler without
@@ -133,9 +133,12 @@ impl Checkup {
             (checkup.probe, checkup.unbound) = (Known::no(BECAUSE), Known::no(BECAUSE));
             return Ok(());
         }
-        let mut recorder = self.record.open()?;
-        // Nothing of another machine is measured, so others cannot disturb it, nor it them.
+        // Nothing of another machine is measured: there is nothing to keep, others cannot disturb it, nor it them.
         let is_live = machine.origin.kind == SourceKind::Live;
+        let mut recorder = match is_live {
+            true => self.record.open()?,
+            false => Recorder::default(),
+        };
         let _presence = is_live.then(|| presence("nearfar checkup"));
         let started = Instant::now();
         let homes = unbound::homes(machine);

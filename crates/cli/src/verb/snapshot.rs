@@ -15,8 +15,8 @@ use crate::signals;
 
 /// Capture what the sources read into one file, for --source of any verb
 ///
-/// The file holds no environment and no command lines; of a process only its number, its short name and where it
-/// runs and has its memory. Leave even that out with --no-tasks.
+/// The file holds no environment and no command lines; of a process its number, short name, user, control group, CPU time, and
+/// where it may run, runs and has its memory. Leave even that out with --no-tasks.
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar snapshot -o this-server.nearfar\n  nearfar snapshot --no-tasks -o this-server.nearfar\n  \

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::guests;
 use crate::waiting::wait_until;
 use nearfar_experiment::{
-    BoxError, Cell, Change, Ended, Experiment, Factor, Metric, Options, Process, Resources, Values,
+    BoxError, Cell, Change, Column, Ended, Experiment, Factor, Metric, Options, Process, Resources,
     carry_out,
 };
 use nearfar_machine::{IoPolicy, Irq};
@@ -187,12 +187,8 @@ impl Experiment for Everything {
         Ok(state)
     }
 
-    fn metrics(&self) -> Vec<Metric> {
-        vec![Metric::elapsed().primary()]
-    }
-
-    fn values(_: &State) -> Values {
-        Values::from([("elapsed_s".to_owned(), 1.0.into())])
+    fn columns() -> Vec<Column<State>> {
+        vec![Column::new(Metric::elapsed().primary(), |_| Some(1.0))]
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
-use nearfar_experiment::{BoxError, Cell, Experiment, Factor, fingerprint};
+use nearfar_experiment::{BoxError, Cell, Column, Experiment, Factor, fingerprint};
 use nearfar_lab::LabError;
 use nearfar_lab::guest::{Exec, Input, PreparedGuest, Signals, Streams};
 use nearfar_report::ab::{Run, Selection, Side, numbers_of};
-use nearfar_runs::{Better, Host, Metric, RunTarget, Values};
+use nearfar_runs::{Better, Host, Metric, MetricValue, RunTarget};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -113,30 +113,26 @@ impl Experiment for Sides<'_> {
         Order::Mirrored
     }
 
-    fn metrics(&self) -> Vec<Metric> {
+    fn columns() -> Vec<Column<Run>> {
         vec![
-            Metric::real(ELAPSED, "s", Better::Lower).primary(),
-            Metric::integer(EXIT_CODE, "", Better::Lower),
+            Column::new(
+                Metric::real(ELAPSED, "s", Better::Lower).primary(),
+                |run: &Run| Some(run.elapsed_s),
+            ),
+            Column::new(
+                Metric::integer(EXIT_CODE, "", Better::Lower),
+                |run: &Run| Some(i64::from(run.exit_code)),
+            ),
         ]
     }
 
-    fn metrics_of(run: &Run) -> Vec<Metric> {
+    fn further(run: &Run) -> Vec<(Metric, MetricValue)> {
         let numbers = numbers(run).into_iter();
-        let metric = |(name, path, _): (String, String, f64)| {
-            Metric::real(name, unit(&path), direction(&path))
+        let figure = |(name, path, number): (String, String, f64)| {
+            let metric = Metric::real(name, unit(&path), direction(&path));
+            (metric, number.into())
         };
-        numbers.map(metric).collect()
-    }
-
-    fn values(run: &Run) -> Values {
-        let numbers = numbers(run).into_iter();
-        numbers
-            .map(|(name, _, number)| (name, number.into()))
-            .chain([
-                (ELAPSED.to_owned(), run.elapsed_s.into()),
-                (EXIT_CODE.to_owned(), i64::from(run.exit_code).into()),
-            ])
-            .collect()
+        numbers.map(figure).collect()
     }
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Run, BoxError> {
@@ -284,10 +280,10 @@ mod tests {
             stdout: stdout.to_owned(),
             stderr: String::new(),
         };
-        let metrics = [Sides::metrics_of(&run)].concat();
-        let found: Vec<_> = metrics
+        let further = Sides::further(&run);
+        let found: Vec<_> = further
             .iter()
-            .map(|metric| (metric.name.as_str(), metric.unit.as_str(), metric.better))
+            .map(|(metric, _)| (metric.name.as_str(), metric.unit.as_str(), metric.better))
             .collect();
         assert_eq!(
             found,
@@ -297,10 +293,10 @@ mod tests {
                 ("read_bytes_per_s", "B/s", Better::Higher),
             ]
         );
-        let values = Sides::values(&run);
-        assert_eq!(values["pairs_0_median_ns"].number(), 90.5);
+        assert_eq!(further[1].1.number(), 90.5);
+        let values = nearfar_experiment::values(&Sides::columns(), &run);
         assert_eq!(values[ELAPSED].number(), 2.0);
-        assert_eq!(values.len(), 5);
+        assert_eq!(values.len(), 2);
     }
 
     /// What a guest of this kernel and these words would be made of.

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use nearfar_bench::registry::{
-    Announcement, Argument, Arguments, EXPERIMENTS, Entry, Kind, Request, RunError,
+    Announcement, Arguments, EXPERIMENTS, Entry, Request, RunError, given, simulated_default,
 };
 use nearfar_experiment::{Ended, Options, Resume, fingerprint};
 use nearfar_lab::delay::TimeSpec;
@@ -17,7 +17,7 @@ use nearfar_runs::{Filter, Host, Run, RunId, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
 use super::guests::{Guests, PreparedGuests, same_guests};
-use crate::args::{Colour, FormatArgs, StoreArgs, of_store, runs_command, size};
+use crate::args::{Colour, FormatArgs, StoreArgs, of_store, runs_command};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::recorded::{ExperimentStore, presence};
@@ -49,7 +49,7 @@ struct CommonArgs {
     /// What to call the run in the store
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
-    /// Measure in a guest of the lab with this: machine=, scale=, kernel=, append=, delay=, arch= or accel= (may be
+    /// Measure in a guest of the lab with this: machine=, scale=, kernel=, append=, arch=, accel=, delay= or time= (may be
     /// repeated); a key that is given several times is a factor, with a guest for each of its values
     #[arg(long, value_name = "KEY=VALUE")]
     guest: Vec<String>,
@@ -142,7 +142,7 @@ fn definition(entry: &'static Entry) -> Command {
     let examples: Vec<String> = examples.collect();
     let samples = format!("Samples of each cell [default: {}]", declaration.samples);
     // Before the rest: it would set what it says of itself.
-    let command = CommonArgs::augment_args(Command::new(name))
+    let command = (declaration.options)(CommonArgs::augment_args(Command::new(name)))
         .about(about)
         .long_about(declaration.about)
         .hide(declaration.is_hidden)
@@ -152,8 +152,9 @@ fn definition(entry: &'static Entry) -> Command {
         .mut_arg("samples", |argument| argument.help(samples))
         .mut_arg("guest", |guest| guest.hide(declaration.is_of_machine))
         .after_long_help(format!("Examples:{}", examples.concat()));
-    let arguments = declaration.arguments.iter().map(option);
-    command.args(arguments)
+    let own = declaration.own_options(false);
+    let own = own.get_arguments().map(|option| option.get_id().clone());
+    own.fold(command, |command, id| command.mut_arg(id, shown))
 }
 
 /// A command as an indented line, or several that a shell takes as one.
@@ -175,45 +176,25 @@ fn folded(command: &str) -> String {
     format!("\n  {}", lines.join(" \\\n  "))
 }
 
-/// The option of a declared argument.
-fn option(argument: &'static Argument) -> Arg {
-    let option = Arg::new(argument.name)
-        .long(argument.name)
-        .help(argument.help)
-        .conflicts_with("resume");
-    let option = match argument.kind {
-        Kind::Flag => return option.action(ArgAction::SetTrue),
-        Kind::Text => option.value_name("VALUE"),
-        Kind::Seconds => option.value_name("SECONDS"),
-        Kind::Size => option
-            .value_name("SIZE")
-            .value_parser(|text: &str| size(text).map(|bytes| bytes.to_string())),
-        Kind::OneOf(values) => option
-            .value_name("NAME")
-            .value_parser(PossibleValuesParser::new(values)),
+/// An option that only one experiment has, as its verb shows it.
+fn shown(option: Arg) -> Arg {
+    let option = option.conflicts_with("resume");
+    let Some(simulated) = simulated_default(&option) else {
+        return option;
     };
-    match (argument.kind, argument.default) {
-        (Kind::Seconds, Some(default)) => {
-            let simulated = argument.default_in(true).unwrap_or_default();
-            let (help, of) = (argument.help, "in guests of simulated time");
-            option.help(format!("{help} [default: {default}, {of} {simulated}]"))
-        }
-        (_, Some(default)) => option.default_value(default),
-        (_, None) => option,
-    }
+    let default = option.get_default_values().iter();
+    let default: Vec<_> = default.map(|it| it.to_string_lossy()).collect();
+    let help = option.get_help().map(ToString::to_string);
+    let (help, default) = (help.unwrap_or_default(), default.join(","));
+    let of = "in guests of simulated time";
+    let help = format!("{help} [default: {default}, {of} {simulated}]");
+    option.help(help).hide_default_value(true)
 }
 
 impl Registered {
     /// Measures, stores and prints what `runs show` prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let declaration = &self.entry.declaration;
-        let value = |argument: &Argument| match argument.kind {
-            Kind::Flag => self
-                .matches
-                .get_flag(argument.name)
-                .then(|| "true".to_owned()),
-            _ => self.matches.get_one::<String>(argument.name).cloned(),
-        };
         let common = &self.common;
         if let (Some(guest), true) = (common.guest.first(), declaration.is_of_machine) {
             let name = declaration.name;
@@ -227,9 +208,11 @@ impl Registered {
             false => TimeSpec::Host,
         };
         let guests = Guests::read(&common.guest, time)?;
+        let typed = |source| source == ValueSource::CommandLine;
+        let words = given(&declaration.own_options(false), &self.matches, typed);
         let arguments = |is_simulated| {
-            let arguments =
-                declaration.arguments(&common.factor, &common.cell, is_simulated, value);
+            let (factors, cells) = (&common.factor, &common.cell);
+            let arguments = declaration.arguments(factors, cells, is_simulated, words.clone());
             arguments.map_err(Failure::input)
         };
         // What is wrong with them is said before the machine is read.
