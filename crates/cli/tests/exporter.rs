@@ -240,8 +240,11 @@ fn two_writers_of_a_textfile_never_show_half_of_it() {
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     for writer in writers {
-        // Without --listen there is no server.
-        assert_eq!(writer.end_by(Signal::TERM).succeeded().errors(), "");
+        // Without --listen there is no server. Memory that root may not read is this machine's: of its init in some containers, which
+        // is scanned while it is large.
+        let said = writer.end_by(Signal::TERM).succeeded().errors();
+        let is_of_memory = |line: &str| line.starts_with("nearfar: the memory of ");
+        assert!(said.lines().all(is_of_memory), "{said}");
     }
     let left = fs::read_dir(sandbox.path("")).unwrap().count();
     assert_eq!(left, 1, "temporary files stay");

@@ -18,8 +18,10 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// A metric, and where a sample has it.
 pub struct Column<S> {
     pub metric: Metric,
-    of: Box<dyn Fn(&S) -> Option<MetricValue>>,
+    of: ValueOf<S>,
 }
+
+type ValueOf<S> = Box<dyn Fn(&S) -> Option<MetricValue>>;
 
 impl<S: 'static> Column<S> {
     /// `of` has nothing where a sample does not know it.
