@@ -448,7 +448,7 @@ fn a_factor_or_level_that_there_is_not_is_refused_by_name() {
         ("--factor spede=fast", "speed"),
         ("--cell speed=fast", "zone_reclaim is missing"),
         ("--factor speed=quick", "fast, slow, failing"),
-        ("--slow-ms soon", "--slow-ms soon"),
+        ("--slow-ms soon", "'soon' for '--slow-ms"),
         ("--resume=soon", "expected the number of a run"),
     ] {
         let output = place.nearfar(&format!("bench mock {words}"));

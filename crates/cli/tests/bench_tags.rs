@@ -170,9 +170,15 @@ fn published_figures_are_of_tags_only() {
 fn what_cannot_be_is_refused_with_the_argument() {
     let store = tempfile::tempdir().unwrap();
     for (words, says) in [
-        ("--tags 0", "--tags 0: expected 1 to 16777216"),
-        ("--batch none", "--batch none: expected 1 to 4294967295"),
-        ("--request-bytes 8", "--request-bytes 8: expected 32 to"),
+        ("--tags 0", "'0' for '--tags <N>': expected 1 to 16777216"),
+        (
+            "--batch none",
+            "'none' for '--batch <N>': expected 1 to 4294967295",
+        ),
+        (
+            "--request-bytes 8",
+            "'8' for '--request-bytes <SIZE>': expected a size of 32 to 1M",
+        ),
     ] {
         let output = nearfar(&store, &format!("bench tags {words}"));
         assert_eq!(output.status.code(), Some(2));
