@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use nearfar_loops::additions;
+use nearfar_loops::execute_additions;
 use nearfar_machine::{
     Bandwidth, CacheModel, Latency, LineDelay, LineTransfer, Machine, NodeId, NodeSet, Timing,
     delay_of,
@@ -104,7 +104,7 @@ fn near_node(survey: &Survey) -> Option<NodeSet> {
 fn instruction() -> Option<u32> {
     let tries = (0..TRIES).map(|_| {
         let start = Instant::now();
-        additions::execute(ADDITIONS).then(|| start.elapsed())
+        execute_additions(ADDITIONS).then(|| start.elapsed())
     });
     let least: Duration = tries.collect::<Option<Vec<_>>>()?.into_iter().min()?;
     let ps = least.as_nanos() * 1000 / u128::from(ADDITIONS);

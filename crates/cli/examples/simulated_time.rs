@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use nearfar_loops::{chase, vectors};
+use nearfar_loops::{access, chase};
 use nearfar_machine::CpuId;
 use nearfar_proc::affinity;
 
@@ -212,7 +212,7 @@ fn inside(busy: u64, work: &str) -> io::Result<()> {
         affinity::pin(CpuId(u32::try_from(cpu).unwrap_or(0)))?;
         match work {
             "stream" => (0..lines / u64::from(own_lines)).for_each(|_| {
-                std::hint::black_box(vectors::read(&words));
+                std::hint::black_box(access::read(&words));
             }),
             "chase" => _ = chase::follow(&words, 0, lines),
             "contended" => (0..lines).for_each(|_| _ = contended.fetch_add(1, Ordering::Relaxed)),

@@ -3,7 +3,48 @@
 //! None of them is generic or inlined into its caller: what runs is what was compiled here.
 
 pub mod access;
-pub mod additions;
 pub mod chase;
 pub mod hand_over;
-pub mod vectors;
+
+/// Additions in a turn of [`execute_additions`]; two more instructions count the turns.
+const ADDITIONS_TURN: u64 = 64;
+
+/// Executes so many instructions, each of which waits for the one before, rounded down to whole turns, and hardly any more. `false` where
+/// this architecture has no such loop.
+#[inline(never)]
+pub fn execute_additions(instructions: u64) -> bool {
+    let turns = (instructions / ADDITIONS_TURN).max(1);
+    // SAFETY: computes in two registers, and touches no memory.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            ".rept 62",
+            "add {sum}, {turns}",
+            ".endr",
+            "dec {turns}",
+            "jnz 2b",
+            sum = inout(reg) 0_u64 => _,
+            turns = inout(reg) turns => _,
+            options(nomem, nostack)
+        );
+    }
+    // SAFETY: computes in two registers, and touches no memory.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            ".rept 62",
+            "add {sum}, {sum}, {turns}",
+            ".endr",
+            "subs {turns}, {turns}, #1",
+            "b.ne 2b",
+            sum = inout(reg) 0_u64 => _,
+            turns = inout(reg) turns => _,
+            options(nomem, nostack)
+        );
+    }
+    // Other architectures do not use it.
+    let _ = turns;
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+}

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::ops::Range;
 
+use nearfar_loops::access::{copy, read, read_pausing, write};
 use nearfar_loops::chase;
-use nearfar_loops::vectors::{copy, read, read_pausing, write};
 
 use super::Traffic;
 

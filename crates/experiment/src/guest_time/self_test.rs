@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearfar_loops::additions;
+use nearfar_loops::execute_additions;
 use nearfar_machine::{CpuId, SimulatedTime};
 use nearfar_proc::affinity;
 
@@ -59,11 +59,11 @@ fn sleeps() -> Result<(), TimeError> {
 
 fn loops(cpu: CpuId, time: &SimulatedTime) -> Result<(), TimeError> {
     // A guest that runs knows it; some architectures have no loop that counts.
-    let Some(instruction_ps) = time.instruction_ps.filter(|_| additions::execute(1)) else {
+    let Some(instruction_ps) = time.instruction_ps.filter(|_| execute_additions(1)) else {
         return Ok(());
     };
     let due_ns = INSTRUCTIONS as f64 * f64::from(instruction_ps) / 1000.0;
-    let took = least(|| _ = additions::execute(INSTRUCTIONS));
+    let took = least(|| _ = execute_additions(INSTRUCTIONS));
     let off = took.as_nanos() as f64 / due_ns - 1.0;
     match off.abs() <= MOST_OFF {
         true => Ok(()),
