@@ -1,7 +1,7 @@
 //! The text that the delay plugin reads.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use nearfar_lab_delay::config::{Config, LINE_BYTES, MOST_NS};
+use nearfar_lab_delay::config::{Config, LINE_BYTES, MAX_DELAY_NS};
 
 fuzz_target!(|text: &str| {
     let Ok(config) = text.parse::<Config>() else { return };
@@ -12,5 +12,5 @@ fuzz_target!(|text: &str| {
         assert!(range.start % LINE_BYTES == 0 && range.bytes % LINE_BYTES == 0);
         assert!(config.cpus.iter().all(|&from| config.delays.contains_key(&(from, range.node))));
     }
-    assert!(config.delays.values().all(|&ns| ns <= MOST_NS));
+    assert!(config.delays.values().all(|&ns| ns <= MAX_DELAY_NS));
 });

@@ -94,7 +94,7 @@ const SHARED_NAMES: &[(&str, usize)] = &[
     ("bench", 27),
     ("cli", 14),
     ("lab", 4),
-    ("lab-delay", 4),
+    ("lab-delay", 1),
     ("prefer", 2),
     ("report", 8),
     ("sources", 13),

@@ -23,12 +23,10 @@
 //!
 //! QEMU's functions are looked up when QEMU loads the plugin ([`qemu`]), so the crate builds and tests without QEMU.
 
-pub mod clock;
 pub mod config;
 pub mod model;
 pub mod plugin;
 pub mod qemu;
 pub mod region;
-pub mod switches;
 pub mod time;
 pub mod vcpu;

@@ -5,24 +5,16 @@
 //! model forget a line (it then costs a miss more); nothing waits for anything, as a vCPU's thread may be off the host's
 //! CPUs for long.
 
-pub mod cache;
 pub mod channel;
-pub mod doorbell;
 pub mod lines;
-pub mod memory;
-pub mod ownership;
-pub mod stores;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::config::{Config, LINE_BYTES};
-use cache::Cache;
-use channel::{BANKS_PS, Channel, Links};
-use lines::{Lines, LinesError};
-use memory::{Memory, Spot};
-use ownership::{Accessor, Cost, Word};
-use stores::Stores;
+use crate::model::channel::{BANKS_PS, Channel, Links, Stores};
+use crate::model::lines::{Accessor, Cache, Cost, Lines, LinesError, Memory, Spot, Word};
 
 /// A vCPU's place in the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,9 +187,9 @@ impl Model {
                 in_writers_core: writer.is_some_and(|writer| writer.core == place.core),
             };
             let (cost, left) = if write {
-                ownership::write(old, accessor)
+                lines::write(old, accessor)
             } else {
-                ownership::read(old, accessor)
+                lines::read(old, accessor)
             };
             if left == old
                 || word

@@ -21,11 +21,10 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::str::Utf8Error;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use thiserror::Error;
-
-use crate::model::doorbell::{self, Doorbells};
 
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
@@ -149,7 +148,7 @@ impl Region {
         let config = self.word(CONFIG).checked_add(self.word(CONFIG_BYTES));
         let doorbells = self
             .word(CONTROLLERS)
-            .checked_mul(doorbell::WORDS * 8)
+            .checked_mul(DOORBELL_WORDS * 8)
             .and_then(|sum| sum.checked_add(8)?.checked_add(self.word(DOORBELLS)));
         let whole = self.word(BYTES) == bytes
             && doorbells.is_some_and(|end| end <= bytes)
@@ -219,7 +218,7 @@ impl Region {
     pub fn doorbells(&self) -> Doorbells {
         let (offset, words) = (
             self.word(DOORBELLS),
-            1 + self.word(CONTROLLERS) * doorbell::WORDS,
+            1 + self.word(CONTROLLERS) * DOORBELL_WORDS,
         );
         // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
         Doorbells::over(unsafe { std::slice::from_raw_parts(self.base.add(offset).cast(), words) })
@@ -318,4 +317,45 @@ impl Counters {
 #[inline(always)]
 fn add(word: &AtomicU64, amount: u64) {
     word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+/// Words of a controller: first guest physical address, bytes, stride, node.
+const DOORBELL_WORDS: usize = 4;
+
+/// The doorbells of all controllers, device registers that a driver writes to submit work, in words that another process may change.
+#[derive(Clone, Copy, Debug)]
+pub struct Doorbells {
+    /// How many controllers there are.
+    count: &'static AtomicU64,
+    controllers: &'static [AtomicU64],
+}
+
+impl Doorbells {
+    /// Doorbells in given words: the number of controllers, then [`DOORBELL_WORDS`] for each.
+    ///
+    /// # Panics
+    /// Without any word.
+    pub fn over(words: &'static [AtomicU64]) -> Self {
+        let (count, controllers) = words.split_first().expect("a word for the number");
+        Self { count, controllers }
+    }
+
+    /// Whether there can be any.
+    pub fn can_exist(&self) -> bool {
+        !self.controllers.is_empty()
+    }
+
+    /// The node of the controller whose doorbell is at a guest physical address.
+    pub fn node(&self, physical: u64) -> Option<u32> {
+        let count = usize::try_from(self.count.load(Acquire)).unwrap_or(usize::MAX);
+        let rows = self.controllers.chunks_exact(DOORBELL_WORDS).take(count);
+        let words = rows.map(|row| [0, 1, 2, 3].map(|position: usize| row[position].load(Relaxed)));
+        for [start, bytes, stride, node] in words {
+            let offset = physical.wrapping_sub(start);
+            if offset < bytes && stride != 0 && offset.is_multiple_of(stride) {
+                return u32::try_from(node).ok();
+            }
+        }
+        None
+    }
 }

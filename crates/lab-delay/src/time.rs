@@ -7,32 +7,27 @@
 //!        ▼
 //!   turns          who goes on: one vCPU at a time, none a window ahead of another
 //!   preload        QEMU's clocks, waits of its main loop and of its threads, in this time
-//!   counter        the host's time stamp counter, which QEMU's emulation of x86 reads itself
-//!   host_cpu       where the threads run meanwhile
+//!                  the host's time stamp counter, which QEMU's emulation of x86 reads itself
+//!   HostCpu        where the threads run meanwhile
 //! ```
 //!
 //! It begins and ends with the gate, while no vCPU runs. The guest's clocks go on without a jump: outside, they are the host's
 //! and as far from them as when it ended.
 
-pub mod counter;
-mod host_cpu;
 pub mod preload;
 pub mod turns;
 
 use std::cell::Cell;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
 use crate::config::TimeConfig;
-use counter::Counter;
-use host_cpu::HostCpu;
-use turns::{State, Turn, Turns};
+use crate::time::preload::Counter;
+use crate::time::turns::{ThreadState, Turn, Turns};
 
 /// A block calls back when its vCPU's counter has reached this.
 pub const LIMIT_PS: u64 = 1 << 62;
@@ -48,7 +43,7 @@ thread_local! {
 }
 
 /// A vCPU's counter of picoseconds: QEMU's code adds to it.
-pub trait Counters {
+pub trait PsCounters {
     fn get(&self, vcpu: usize) -> u64;
     fn set(&self, vcpu: usize, ps: u64);
     /// So many nanoseconds of simulated time have passed, outside of it not counted.
@@ -62,7 +57,7 @@ pub struct Time<C> {
     counters: C,
     is_on: AtomicBool,
     turns: Mutex<Turns>,
-    vcpus: Box<[Vcpu]>,
+    vcpus: Box<[VcpuThread]>,
     /// Where the main loop is woken.
     event: OwnedFd,
     /// The host's clock when QEMU started: where times begin.
@@ -82,7 +77,7 @@ pub struct Time<C> {
 }
 
 #[derive(Default, Debug)]
-struct Vcpu {
+struct VcpuThread {
     /// Local time when the counter was set, and what it was set to.
     base_ps: AtomicU64,
     set_ps: AtomicU64,
@@ -94,7 +89,7 @@ struct Vcpu {
     condition: AtomicUsize,
 }
 
-impl<C: Counters> Time<C> {
+impl<C: PsCounters> Time<C> {
     /// Simulated time for so many vCPUs, which has not begun.
     ///
     /// # Errors
@@ -105,9 +100,9 @@ impl<C: Counters> Time<C> {
         if event < 0 {
             return Err(io::Error::last_os_error());
         }
-        let vcpu = |_| Vcpu {
+        let vcpu = |_| VcpuThread {
             is_idle: AtomicBool::new(true),
-            ..Vcpu::default()
+            ..VcpuThread::default()
         };
         Ok(Self {
             config,
@@ -288,7 +283,7 @@ impl<C: Counters> Time<C> {
         let mut turns = self.turns();
         let waits = |&at: &usize| {
             self.vcpus[at].condition.load(Relaxed) == condition
-                && matches!(turns.state(at), State::Idle | State::Blocked)
+                && matches!(turns.state(at), ThreadState::Idle | ThreadState::Blocked)
         };
         let waiting: Vec<usize> = (0..self.vcpus.len()).filter(waits).collect();
         // Which of several is woken is the host's choice.
@@ -296,7 +291,7 @@ impl<C: Counters> Time<C> {
             return;
         }
         let at_ps = match VCPU.get() {
-            Some(vcpu) if turns.state(vcpu) == State::Running => {
+            Some(vcpu) if turns.state(vcpu) == ThreadState::Running => {
                 self.fold(vcpu, &mut turns);
                 turns.local_ps(vcpu)
             }
@@ -313,7 +308,7 @@ impl<C: Counters> Time<C> {
             return;
         };
         let mut turns = self.turns();
-        if turns.state(vcpu) == State::Running {
+        if turns.state(vcpu) == ThreadState::Running {
             self.fold(vcpu, &mut turns);
             turns.notify_main_loop();
         }
@@ -505,4 +500,120 @@ enum Waited {
     Events(i32),
     /// The time is over, or only the plugin's own descriptor was ready.
     Nothing,
+}
+
+/// Words of a set of CPUs: Linux has at most 8192.
+const CPU_WORDS: usize = 8192 / libc::c_ulong::BITS as usize;
+const NO_CPU: i32 = -1;
+
+/// The CPUs of a thread (sched_setaffinity(2)).
+type Cpus = [libc::c_ulong; CPU_WORDS];
+
+/// Where the threads of a guest run: one CPU of the host for all that take turns. Only one of them runs at a time, and to wake one on
+/// another CPU takes the host longer than a turn.
+#[derive(Debug)]
+struct HostCpu {
+    /// The CPU that they share; [`NO_CPU`] outside of simulated time.
+    shared: AtomicI32,
+    /// Where they run otherwise.
+    own: OnceLock<Box<Cpus>>,
+}
+
+impl HostCpu {
+    fn new() -> Self {
+        Self {
+            shared: AtomicI32::new(NO_CPU),
+            own: OnceLock::new(),
+        }
+    }
+
+    /// From now on these threads, and each that [`Self::join`]s, share the CPU that the calling one runs on.
+    fn share(&self, threads: impl Iterator<Item = i32>) {
+        self.own.get_or_init(|| Box::new(cpus_of_this_thread()));
+        // SAFETY: asks for a number.
+        self.shared.store(unsafe { libc::sched_getcpu() }, Relaxed);
+        threads.for_each(|thread| self.confine(thread));
+    }
+
+    /// These threads run where they did before.
+    fn release(&self, threads: impl Iterator<Item = i32>) {
+        self.shared.store(NO_CPU, Relaxed);
+        if let Some(own) = self.own.get() {
+            threads.for_each(|thread| set_cpus(thread, own));
+        }
+    }
+
+    /// The calling thread is one more.
+    fn join(&self) {
+        self.confine(0);
+    }
+
+    fn confine(&self, thread: i32) {
+        if let Ok(cpu) = usize::try_from(self.shared.load(Relaxed)) {
+            let mut cpus: Cpus = [0; CPU_WORDS];
+            let bits = libc::c_ulong::BITS as usize;
+            if let Some(word) = cpus.get_mut(cpu / bits) {
+                *word = 1 << (cpu % bits);
+                set_cpus(thread, &cpus);
+            }
+        }
+    }
+}
+
+/// All, where the kernel does not say.
+fn cpus_of_this_thread() -> Cpus {
+    let mut cpus = [0; CPU_WORDS];
+    // SAFETY: the kernel writes at most as many bytes as the array has.
+    let written = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            0,
+            size_of::<Cpus>(),
+            cpus.as_mut_ptr(),
+        )
+    };
+    match written > 0 {
+        true => cpus,
+        false => [libc::c_ulong::MAX; CPU_WORDS],
+    }
+}
+
+/// A thread that is gone, or may not be moved, is none the worse for it: turns only take longer.
+fn set_cpus(thread: i32, cpus: &Cpus) {
+    // SAFETY: the kernel reads as many bytes as the array has.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            thread,
+            size_of::<Cpus>(),
+            cpus.as_ptr(),
+        )
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_share_a_cpu_and_are_released_to_where_they_were() {
+        let before = cpus_of_this_thread();
+        let count = |cpus: &Cpus| cpus.iter().map(|word| word.count_ones()).sum::<u32>();
+        let host = HostCpu::new();
+        host.join();
+        assert_eq!(cpus_of_this_thread(), before, "nothing is shared yet");
+        host.share([0].into_iter());
+        let shared = cpus_of_this_thread();
+        assert_eq!(count(&shared), 1);
+        std::thread::scope(|scope| {
+            let joined = scope.spawn(|| {
+                set_cpus(0, &before);
+                host.join();
+                cpus_of_this_thread()
+            });
+            assert_eq!(joined.join().unwrap(), shared);
+        });
+        host.release([0].into_iter());
+        assert_eq!(cpus_of_this_thread(), before);
+    }
 }

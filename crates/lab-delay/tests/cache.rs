@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::thread;
 
-use nearfar_lab_delay::model::cache::{Cache, Touch};
+use nearfar_lab_delay::model::lines::{Cache, Touch};
 use proptest::prelude::*;
 
 /// Sets as queues, the most recently used line first.

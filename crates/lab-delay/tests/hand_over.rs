@@ -3,12 +3,10 @@
 
 use std::sync::atomic::AtomicU64;
 
-use nearfar_lab_delay::clock::{Charged, Clock as _};
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
-use nearfar_lab_delay::model::doorbell::Doorbells;
-use nearfar_lab_delay::region::Counters;
-use nearfar_lab_delay::vcpu::{Access, Target, Vcpu};
+use nearfar_lab_delay::region::{Counters, Doorbells};
+use nearfar_lab_delay::vcpu::{Access, Charged, Clock as _, Target, Vcpu};
 
 const LINE: u64 = 0x4000;
 const TRIPS: u64 = 400;
@@ -108,7 +106,7 @@ fn a_transfer_takes_what_is_said_whatever_the_window_and_the_loop() {
 /// What is stored long before it is looked for is no store that was seen late.
 #[test]
 fn a_transfer_that_no_vcpu_polls_for_takes_its_time_from_the_load_on() {
-    let stores = nearfar_lab_delay::model::stores::Stores::new(20_000);
+    let stores = nearfar_lab_delay::model::channel::Stores::new(20_000);
     stores.note(7, 1_000_000);
     assert_eq!(stores.seen_late(7, 1_030_000), 1_000_000);
     assert_eq!(stores.seen_late(7, 1_050_000), 1_050_000);

@@ -3,7 +3,7 @@
 
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
-use nearfar_lab_delay::model::ownership::Cost::{self, Hit, Memory, TransferOther, TransferSame};
+use nearfar_lab_delay::model::lines::Cost::{self, Hit, Memory, TransferOther, TransferSame};
 use proptest::prelude::*;
 
 fn model() -> Model {

@@ -3,12 +3,10 @@
 
 use std::sync::atomic::AtomicU64;
 
-use nearfar_lab_delay::clock::{Charged, Clock as _};
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
-use nearfar_lab_delay::model::doorbell::Doorbells;
-use nearfar_lab_delay::region::Counters;
-use nearfar_lab_delay::vcpu::{Access, Target, Vcpu};
+use nearfar_lab_delay::region::{Counters, Doorbells};
+use nearfar_lab_delay::vcpu::{Access, Charged, Clock as _, Target, Vcpu};
 
 const LINES: u64 = 100_000;
 /// The order in which an unrolled loop loads the lines of a turn.

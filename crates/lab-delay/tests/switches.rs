@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which instructions empty the filter; encodings as GNU as writes them.
 
-use nearfar_lab_delay::switches::InstructionSet;
+use nearfar_lab_delay::plugin::InstructionSet;
 
 #[test]
 fn x86_switches_by_cr3_and_takes_pages_away_by_invlpg_and_invpcid() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The turns of simulated time, driven as QEMU's threads drive them, without threads and clocks.
 
-use nearfar_lab_delay::time::turns::{State, Turn, Turns};
+use nearfar_lab_delay::time::turns::{ThreadState, Turn, Turns};
 use proptest::prelude::*;
 
 const WINDOW: u64 = 200;
@@ -130,7 +130,7 @@ fn whoever_is_woken_begins_when_its_waker_was() {
     // Its thread is not there yet: nobody goes on, since who is first must not depend on the host.
     assert_eq!(
         (turns.state(1), turns.decide()),
-        (State::Coming, Turn::Later)
+        (ThreadState::Coming, Turn::Later)
     );
     turns.ask(1);
     assert_eq!(turns.local_ps(1), 1080);
@@ -241,26 +241,26 @@ proptest! {
                 }
                 Turn::Later => panic!("nobody has the turn, and all threads are there"),
             };
-            let running = (0..5).filter(|&at| turns.state(at) == State::Running).count();
+            let running = (0..5).filter(|&at| turns.state(at) == ThreadState::Running).count();
             prop_assert_eq!(running, 1);
             match step {
                 Step::Executes(ps) => turns.spend(vcpu, ps.min(turns.room_ps(vcpu))),
                 Step::Idles => turns.idle(vcpu),
                 Step::Wakes(other) => {
                     turns.wake(other, turns.local_ps(vcpu));
-                    if turns.state(other) == State::Coming {
+                    if turns.state(other) == ThreadState::Coming {
                         prop_assert!(turns.local_ps(other) >= turns.local_ps(vcpu));
                         turns.ask(other);
                     }
                 }
                 Step::Notifies => turns.notify_main_loop(),
             }
-            if turns.state(vcpu) == State::Running {
+            if turns.state(vcpu) == ThreadState::Running {
                 turns.ask(vcpu);
             }
             prop_assert!(turns.now_ps() >= last_ps);
             last_ps = turns.now_ps();
-            let busy = (0..5).filter(|&at| turns.state(at) != State::Idle);
+            let busy = (0..5).filter(|&at| turns.state(at) != ThreadState::Idle);
             for at in busy {
                 let local_ps = turns.local_ps(at);
                 prop_assert!(local_ps >= turns.now_ps());

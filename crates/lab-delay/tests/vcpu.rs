@@ -4,12 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicU64;
 
-use nearfar_lab_delay::clock::Clock;
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
-use nearfar_lab_delay::model::doorbell::Doorbells;
-use nearfar_lab_delay::region::{Count, Counters};
-use nearfar_lab_delay::vcpu::{Access, FILTER_LINES, Target, Vcpu};
+use nearfar_lab_delay::region::{Count, Counters, Doorbells};
+use nearfar_lab_delay::vcpu::{Access, Clock, FILTER_LINES, Target, Vcpu};
 
 const CONFIG: &str = "nearfar-delay 3\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
                       delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 500 2000\n\

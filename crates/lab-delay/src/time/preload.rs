@@ -11,19 +11,25 @@
 //! | `write` | a vCPU's notice to the main loop, which goes on before the vCPU does |
 //!
 //! Without a plugin, and while the gate is closed, they do what the library's do.
+//!
+//! The host's time stamp counter is read by an instruction of its own, in QEMU's emulation of x86.
+//! In a thread that runs a vCPU the instruction is made to fault (`PR_SET_TSC`, prctl(2)), and the handler of the signal
+//! answers from simulated time. The guest has measured the counter's frequency at boot, so it stays the host's.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use libc::{
     clockid_t, nfds_t, pollfd, pthread_cond_t, pthread_mutex_t, sigset_t, ssize_t, timespec,
 };
 
-use super::Waited;
 use crate::plugin;
+use crate::time::Waited;
 
 /// More descriptors than QEMU's main loop has.
 const MOST_FDS: usize = 1024;
@@ -273,4 +279,166 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) ->
         time.has_notified();
     }
     written
+}
+
+/// The frequency is rounded to this, in Hz: the same guest then has the same one at each start, whatever a measurement of some
+/// seconds is wrong by.
+const STEP_HZ: f64 = 10_000.0;
+const PS_PER_S: f64 = 1e12;
+/// How often both clocks are read for one pair of readings: the host may run another task in between.
+const READINGS: usize = 16;
+
+/// The guest's counter, which follows its time from the moment on when simulated time began first.
+#[derive(Debug)]
+pub struct Counter {
+    started: Reading,
+    begun: OnceLock<Begun>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    ps: u64,
+    ticks: u64,
+    ticks_per_ps: f64,
+}
+
+/// The host's clock, which no other program corrects, and its counter at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    ns: u64,
+    ticks: u64,
+}
+
+impl Reading {
+    fn now() -> Self {
+        let read = |_| {
+            let (before, ns, after) = (host_ticks(), host_raw_ns(), host_ticks());
+            let took = after.wrapping_sub(before);
+            let ticks = before.wrapping_add(took / 2);
+            (took, Self { ns, ticks })
+        };
+        let readings = (0..READINGS).map(read);
+        let best = readings.min_by_key(|(took, _)| *took);
+        best.map_or(Self { ns: 0, ticks: 0 }, |(_, reading)| reading)
+    }
+
+    fn ticks_per_ps(&self, later: &Self) -> f64 {
+        let ticks = later.ticks.wrapping_sub(self.ticks) as f64;
+        let hz = ticks * 1e9 / later.ns.saturating_sub(self.ns).max(1) as f64;
+        (hz / STEP_HZ).round() * STEP_HZ / PS_PER_S
+    }
+}
+
+impl Counter {
+    /// Begins to measure the host's counter, and answers for the instruction where it faults.
+    pub fn started() -> Self {
+        handle_faults();
+        Self {
+            started: Reading::now(),
+            begun: OnceLock::new(),
+        }
+    }
+
+    /// Simulated time begins at this moment, for the first time or again.
+    pub fn begin(&self, now_ps: u64) {
+        self.begun.get_or_init(|| {
+            let reading = Reading::now();
+            Begun {
+                ps: now_ps,
+                ticks: reading.ticks,
+                ticks_per_ps: self.started.ticks_per_ps(&reading),
+            }
+        });
+    }
+
+    /// Whether simulated time has ever begun.
+    pub fn has_begun(&self) -> bool {
+        self.begun.get().is_some()
+    }
+
+    /// The counter at a moment of the guest's time, since simulated time began first.
+    pub fn at(&self, ps: u64) -> u64 {
+        self.begun.get().map_or(0, |begun| {
+            let passed_ps = ps.saturating_sub(begun.ps) as f64;
+            let ticks = (passed_ps * begun.ticks_per_ps) as u64;
+            begun.ticks.wrapping_add(ticks)
+        })
+    }
+
+    /// From now on the instruction faults in this thread.
+    pub fn trap_on_this_thread(&self) {
+        // SAFETY: changes nothing but how this thread may read the counter. Where it fails, the guest's clocks differ, which the
+        // self-test of the guest finds.
+        unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV, 0, 0, 0) };
+    }
+}
+
+/// The host's counter, in a thread in which it does not fault yet.
+#[cfg(target_arch = "x86_64")]
+fn host_ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the counter, and reading it touches no memory.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn host_ticks() -> u64 {
+    host_raw_ns()
+}
+
+fn handle_faults() {
+    // SAFETY: an all-zero action is a valid value; the handler below has the signature that SA_SIGINFO asks for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+    }
+}
+
+/// Answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2). Any other fault is QEMU's own: the instruction is
+/// executed again, and the process ends as it would have.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a context; the instruction at its address was executed, so its bytes can be read.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        let code = registers[libc::REG_RIP as usize] as *const u8;
+        let bytes = match (*code, *code.add(1)) {
+            (0x0f, 0x31) => 2,
+            (0x0f, 0x01) if *code.add(2) == 0xf9 => 3,
+            _ => {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                return;
+            }
+        };
+        let ticks = ticks();
+        registers[libc::REG_RAX as usize] = (ticks & 0xffff_ffff) as i64;
+        registers[libc::REG_RDX as usize] = (ticks >> 32) as i64;
+        if bytes == 3 {
+            registers[libc::REG_RCX as usize] = 0;
+        }
+        registers[libc::REG_RIP as usize] += bytes;
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: restores what the process had before.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_that_are_a_little_wrong_give_the_same_frequency() {
+        let at = |ns, ticks| Reading { ns, ticks };
+        let started = at(1000, 50);
+        for wrong in [-60i64, 0, 60] {
+            let ticks = (5_799_992_000i64 + 50 + wrong) as u64;
+            let ticks_per_ps = started.ticks_per_ps(&at(2_000_001_000, ticks));
+            assert_eq!(ticks_per_ps, 2.9e-3, "{wrong}");
+        }
+    }
 }

@@ -20,7 +20,7 @@ const PASSING_PS: u64 = 100_000_000;
 
 /// What a vCPU's thread does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum ThreadState {
     /// The vCPU has nothing to do.
     Idle,
     /// It was woken or released, and its thread is on its way: to guest code, or back to waiting.
@@ -56,8 +56,8 @@ pub enum Turn {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Vcpu {
-    state: State,
+struct VcpuTurns {
+    state: ThreadState,
     local_ps: u64,
     room_ps: u64,
     /// It has to leave guest code for another thread, which it does at the end of a block.
@@ -67,7 +67,7 @@ struct Vcpu {
 /// The turns of a guest's vCPUs.
 #[derive(Debug)]
 pub struct Turns {
-    vcpus: Vec<Vcpu>,
+    vcpus: Vec<VcpuTurns>,
     /// The vCPUs that have something to do, in no order: what is decided takes no time for the others.
     busy: Vec<usize>,
     /// While lines pass between vCPUs, and while none does.
@@ -87,8 +87,8 @@ impl Turns {
     /// All vCPUs idle at this moment, and the main loop busy. How far one may be ahead of another while lines pass between vCPUs, and
     /// while none does. `seed` chooses who is first among equals.
     pub fn new(vcpus: usize, windows_ps: [u64; 2], seed: u64, now_ps: u64) -> Self {
-        let idle = Vcpu {
-            state: State::Idle,
+        let idle = VcpuTurns {
+            state: ThreadState::Idle,
             local_ps: now_ps,
             room_ps: 0,
             must_leave: false,
@@ -118,7 +118,7 @@ impl Turns {
     }
 
     /// The vCPUs that have something to do, and what their threads do.
-    pub fn busy_states(&self) -> impl Iterator<Item = (usize, State)> + '_ {
+    pub fn busy_states(&self) -> impl Iterator<Item = (usize, ThreadState)> + '_ {
         self.busy.iter().map(|&vcpu| (vcpu, self.state(vcpu)))
     }
 
@@ -127,7 +127,7 @@ impl Turns {
         self.now_ps
     }
 
-    pub fn state(&self, vcpu: usize) -> State {
+    pub fn state(&self, vcpu: usize) -> ThreadState {
         self.vcpus[vcpu].state
     }
 
@@ -152,15 +152,15 @@ impl Turns {
     pub fn ask(&mut self, vcpu: usize) {
         let now_ps = self.now_ps;
         let it = &mut self.vcpus[vcpu];
-        if it.state == State::Idle {
+        if it.state == ThreadState::Idle {
             it.local_ps = it.local_ps.max(now_ps);
         }
-        self.enter(vcpu, State::Ready);
+        self.enter(vcpu, ThreadState::Ready);
     }
 
     /// A vCPU has nothing to do any more.
     pub fn idle(&mut self, vcpu: usize) {
-        self.enter(vcpu, State::Idle);
+        self.enter(vcpu, ThreadState::Idle);
         if self.busy.is_empty() {
             self.now_ps = self.now_ps.max(self.vcpus[vcpu].local_ps);
         }
@@ -171,7 +171,7 @@ impl Turns {
     /// that runs no vCPU.
     pub fn block(&mut self, vcpu: Option<usize>) {
         if let Some(vcpu) = vcpu {
-            self.enter(vcpu, State::Blocked);
+            self.enter(vcpu, ThreadState::Blocked);
         }
         for &at in &self.busy {
             self.vcpus[at].must_leave |= Some(at) != vcpu;
@@ -183,11 +183,11 @@ impl Turns {
         let at_ps = at_ps.max(self.now_ps);
         let it = &mut self.vcpus[vcpu];
         match it.state {
-            State::Idle => it.local_ps = it.local_ps.max(at_ps),
-            State::Blocked => {}
-            State::Coming | State::Ready | State::Running => return,
+            ThreadState::Idle => it.local_ps = it.local_ps.max(at_ps),
+            ThreadState::Blocked => {}
+            ThreadState::Coming | ThreadState::Ready | ThreadState::Running => return,
         }
-        self.enter(vcpu, State::Coming);
+        self.enter(vcpu, ThreadState::Coming);
     }
 
     /// The main loop waits for events, at most until its next timer is due. If a vCPU has asked a disk for something, it answers
@@ -255,9 +255,9 @@ impl Turns {
         for &at in &self.busy {
             let it = &self.vcpus[at];
             match it.state {
-                State::Running => return Turn::Later,
-                State::Coming => is_coming = true,
-                State::Ready => {
+                ThreadState::Running => return Turn::Later,
+                ThreadState::Coming => is_coming = true,
+                ThreadState::Ready => {
                     let first =
                         |best: Option<_>| Some(best.map_or(at, |best| self.first(best, at)));
                     if it.must_leave {
@@ -267,7 +267,7 @@ impl Turns {
                         ready = first(ready);
                     }
                 }
-                State::Blocked | State::Idle => {}
+                ThreadState::Blocked | ThreadState::Idle => {}
             }
         }
         // Another thread waits for these, so they wait for nothing: one block each, in order.
@@ -288,7 +288,7 @@ impl Turns {
     }
 
     fn give(&mut self, vcpu: usize, room_ps: u64) -> Turn {
-        self.enter(vcpu, State::Running);
+        self.enter(vcpu, ThreadState::Running);
         let it = &mut self.vcpus[vcpu];
         it.room_ps = room_ps;
         it.must_leave = false;
@@ -310,12 +310,12 @@ impl Turns {
         most.saturating_sub(self.vcpus[vcpu].local_ps)
     }
 
-    fn enter(&mut self, vcpu: usize, state: State) {
+    fn enter(&mut self, vcpu: usize, state: ThreadState) {
         let before = std::mem::replace(&mut self.vcpus[vcpu].state, state);
         match (before, state) {
-            (State::Idle, State::Idle) => {}
-            (State::Idle, _) => self.busy.push(vcpu),
-            (_, State::Idle) => self.busy.retain(|&at| at != vcpu),
+            (ThreadState::Idle, ThreadState::Idle) => {}
+            (ThreadState::Idle, _) => self.busy.push(vcpu),
+            (_, ThreadState::Idle) => self.busy.retain(|&at| at != vcpu),
             _ => {}
         }
     }
