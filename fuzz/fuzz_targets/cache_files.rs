@@ -1,7 +1,8 @@
 //! The limit of the lab's cache, and records of saved guests.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use nearfar_lab::cache::{SavedRecord, parse_limit};
+use nearfar_lab::cache::parse_limit;
+use nearfar_lab::guest::SavedRecord;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = parse_limit(bytes);

@@ -2,7 +2,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use nearfar_lab::packages::sources::{deb822, one_line};
-use nearfar_lab::packages::{Version, control};
+use nearfar_lab::packages::control::{self, Version};
 
 fuzz_target!(|text: &str| {
     for source in one_line(text).into_iter().chain(deb822(text)) {

@@ -93,7 +93,6 @@ fn retired_words_do_not_come_back() {
 const SHARED_NAMES: &[(&str, usize)] = &[
     ("bench", 27),
     ("cli", 14),
-    ("lab", 4),
     ("lab-delay", 1),
     ("prefer", 2),
     ("report", 8),

@@ -10,35 +10,27 @@
 //! The plugin is a program of its own licence; it and this module share nothing but the layout of the region and the
 //! format of the text in it, both written down in docs/delay-plugin.md.
 
-mod counts;
-mod doorbell;
-mod error;
-mod matrix;
-mod plugin;
 mod region;
 mod spec;
-mod stored;
-mod time;
 
-pub use counts::{ByNode, Counts, VcpuCounts};
-pub(crate) use doorbell::Doorbells;
-pub use error::{DelayError, DelaySpecError};
-pub use matrix::far_for_ratio;
-pub use plugin::find_plugin;
-pub use region::DelayRegion;
-pub use spec::{Asked, DelaySpec};
-pub use stored::spec_of;
-pub use time::{TimeSpec, TimeSpecError};
+pub(crate) use region::Doorbells;
+pub use region::{ByNode, Counts, DelayRegion, VcpuCounts};
+pub use spec::{Asked, DelayError, DelaySpec, DelaySpecError, TimeSpec};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::{
-    CacheModel, Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, SimulatedTime,
+    Delays, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId, PairDelay, SimulatedTime,
 };
 
+use crate::advice::Installer;
 use crate::design::Design;
+use crate::design::hardware::{Device, Hardware};
+use crate::error::LabError;
+use crate::qemu::{self, PLUGINS_SINCE, Qemu};
 
 /// Picoseconds of an instruction where nothing else is known of the machine: two a nanosecond.
 const INSTRUCTION_PS: u32 = 500;
@@ -89,11 +81,9 @@ pub fn setup(
         DelaySpec::On(asked) => Some(asked.on(time.is_some(), design.timing.as_ref())),
     };
     let config = &mut setup.config;
+    let nodes = listed(design.cpu_nodes.iter().map(|node| node.0));
     // Writing to a string cannot fail.
-    for node in &design.cpu_nodes {
-        let _ = write!(config, " {}", node.0);
-    }
-    config.push('\n');
+    let _ = writeln!(config, " {nodes}");
     if let Some(time) = &mut setup.time {
         let asked = asked.as_ref();
         let window_ns = time
@@ -116,7 +106,7 @@ pub fn setup(
     if let Some(asked) = &asked {
         let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
         let delays = Delays {
-            pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
+            pairs: pairs(asked, &design.hardware, &cpus, &memory)?,
             cache: asked.cache(),
             transfer: asked.transfer(),
             bandwidth: asked.bandwidth(),
@@ -128,8 +118,8 @@ pub fn setup(
         }
         write_delays(config, design, &delays);
         if let Some(delay) = delays.device {
-            doorbell::write_delays(config, design, delay);
-            setup.controllers = doorbell::most_controllers(design);
+            write_doorbell_delays(config, design, delay);
+            setup.controllers = most_controllers(design);
         }
         setup.delays = Some(delays);
         setup.nodes = cpus.union(&memory).copied().collect();
@@ -161,14 +151,10 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     const MAX_CACHES: usize = 49;
     let has_room = |caches: &&Vec<usize>| caches.iter().all(|&number| number < MAX_CACHES);
     if let Some(caches) = design.cpu_caches.as_ref().filter(has_room) {
-        let numbers: Vec<String> = caches.iter().map(usize::to_string).collect();
-        let _ = writeln!(text, "caches {}", numbers.join(" "));
+        let _ = writeln!(text, "caches {}", listed(caches.iter()));
     }
-    let CacheModel {
-        bytes,
-        ways,
-        hit_ns,
-    } = delays.cache;
+    let cache = delays.cache;
+    let (bytes, ways, hit_ns) = (cache.bytes, cache.ways, cache.hit_ns);
     let _ = writeln!(text, "cache {bytes} {ways} {hit_ns}");
     for pair in &delays.pairs {
         let (from, to, ns) = (pair.cpu_node.0, pair.memory_node.0, pair.delay_ns);
@@ -179,8 +165,7 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
     if let Some(ns) = within_core_ns(design, &delays.transfer) {
         let threads = design.hardware.topology.threads;
         let cores = (0..design.cpu_nodes.len()).map(|cpu| cpu / threads);
-        let cores: Vec<String> = cores.map(|core| core.to_string()).collect();
-        let _ = writeln!(text, "transfer_core {ns} {}", cores.join(" "));
+        let _ = writeln!(text, "transfer_core {ns} {}", listed(cores));
     }
     for ((to, from), ns) in transfers_by_distance(design, &delays.transfer) {
         let _ = writeln!(text, "transfer_pair {} {} {ns}", to.0, from.0);
@@ -192,6 +177,12 @@ fn write_delays(text: &mut String, design: &Design, delays: &Delays) {
         let _ = writeln!(text, "package {} {package}", node.0);
     }
     write_bandwidth(text, delays);
+}
+
+/// With spaces between.
+fn listed(numbers: impl Iterator<Item: ToString>) -> String {
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    numbers.join(" ")
 }
 
 /// What a line takes within a core, where the guest has cores of several threads.
@@ -242,7 +233,7 @@ fn transfers_by_distance(design: &Design, transfer: &LineDelay) -> Vec<((NodeId,
         .iter()
         .flat_map(|&to| nodes.iter().map(move |&from| (to, from)));
     let pairs: Vec<_> = pairs.filter(|(to, from)| to != from).collect();
-    let distance = |&(to, from): &_| matrix::distance(&design.hardware.distances, to, from);
+    let distance = |&(to, from): &_| design.hardware.distance(to, from);
     let nearest = pairs.iter().map(distance).min();
     let nearest = nearest.filter(|_| transfer.by_node.is_by_distance);
     let ns = |distance| {
@@ -258,4 +249,184 @@ fn in_proportion(delay: NodeDelay, distance: Distance, nearest: Distance) -> u32
     let scaled =
         f64::from(delay.other_node_ns) * f64::from(distance.0) / f64::from(nearest.0.max(1));
     scaled.round().min(f64::from(MAX_DELAY_NS)) as u32
+}
+
+/// The delay of far memory with which an access to it takes `ratio` times as long as one to near memory, when near memory
+/// is delayed by `near_ns` and emulation adds `base_ns` to both: `ratio x (near + base) - base`.
+pub fn far_for_ratio(near_ns: f64, base_ns: f64, ratio: f64) -> f64 {
+    (ratio * (near_ns + base_ns) - base_ns).max(0.0)
+}
+
+/// The delay of every pair of a node with CPUs and a node with memory. What was not asked for is derived.
+fn pairs(
+    asked: &Asked,
+    hardware: &Hardware,
+    cpus: &BTreeSet<NodeId>,
+    memory: &BTreeSet<NodeId>,
+) -> Result<Vec<PairDelay>, DelayError> {
+    let mut pairs = Vec::new();
+    for &cpu_node in cpus {
+        for &memory_node in memory {
+            let distance = hardware.distance(cpu_node, memory_node);
+            let known = known_ns(asked, cpu_node, memory_node, distance);
+            pairs.push(PairDelay {
+                cpu_node,
+                memory_node,
+                distance,
+                delay_ns: known.map_or_else(|| derived_ns(asked, distance), Ok)?,
+                is_estimate: known.is_none() && !asked.own.latencies.is_empty(),
+            });
+        }
+    }
+    let known: BTreeSet<u32> = pairs.iter().map(|pair| pair.distance.0).collect();
+    let transfer = asked.transfer.iter();
+    let of_lines = transfer.flat_map(|it| it.by_distance.iter().map(|it| it.distance));
+    for wanted in asked.distances.iter().map(|it| it.0).chain(of_lines) {
+        if !known.contains(&wanted.0) {
+            let known = known.into_iter().collect();
+            return Err(DelayError::UnknownDistance { wanted, known });
+        }
+    }
+    let nodes: BTreeSet<NodeId> = cpus.union(memory).copied().collect();
+    for (from, to, _) in &asked.pairs {
+        if let Some(node) = [from, to].into_iter().find(|node| !nodes.contains(node)) {
+            return Err(DelayError::UnknownNode(*node));
+        }
+    }
+    Ok(pairs)
+}
+
+/// What is asked for, or the machine's own.
+fn known_ns(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Option<u32> {
+    let mut pairs = asked.pairs.iter().rev();
+    let pair = pairs.find(|(one, other, _)| (*one, *other) == (from, to));
+    let by_distance = || {
+        let mut distances = asked.distances.iter().rev();
+        distances.find(|(asked, _)| *asked == distance)
+    };
+    let by_side = || match from == to {
+        true => asked.near_ns,
+        false => asked.far_ns,
+    };
+    pair.map(|(.., ns)| *ns)
+        .or_else(|| by_distance().map(|(_, ns)| *ns))
+        .or_else(by_side)
+        .or_else(|| asked.own.latency_ns(from, to))
+}
+
+fn derived_ns(asked: &Asked, distance: Distance) -> Result<u32, DelayError> {
+    let derived = asked.derived_ns(distance).round();
+    match derived <= f64::from(MAX_DELAY_NS) {
+        true => Ok(derived as u32),
+        false => Err(DelayError::TooLong {
+            scale: asked.scale(),
+            delay_ns: derived,
+            distance,
+        }),
+    }
+}
+
+/// Appends the delay of every pair of a node with CPUs and any node: a host bridge may be plugged in later.
+fn write_doorbell_delays(config: &mut String, design: &Design, delay: NodeDelay) {
+    let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
+    let devices: BTreeSet<NodeId> = design.spare_ports.iter().filter_map(|it| it.node).collect();
+    let pairs = cpus.iter().flat_map(|&from| {
+        (0..design.hardware.nodes.len() as u32).map(move |to| (from, NodeId(to)))
+    });
+    let distance = |from, to| design.hardware.distance(from, to);
+    let others = cpus
+        .iter()
+        .flat_map(|from| devices.iter().map(move |to| (*from, *to)));
+    let others = others.filter(|(from, to)| from != to);
+    let nearest = others.map(|(from, to)| distance(from, to)).min();
+    let nearest = nearest.unwrap_or(Distance::REMOTE);
+    for (from, to) in pairs {
+        let ns = match (from == to, delay.is_by_distance) {
+            (true, _) => delay.same_node_ns,
+            (false, false) => delay.other_node_ns,
+            (false, true) => in_proportion(delay, distance(from, to), nearest),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(config, "device {} {} {ns}", from.0, to.0);
+    }
+}
+
+/// All controllers of a guest, with one at each spare port and behind each spare host bridge.
+fn most_controllers(design: &Design) -> usize {
+    let devices = design.hardware.bridges.iter().flat_map(|it| &it.devices);
+    let controllers = devices.filter(|device| matches!(device, Device::Nvme { .. }));
+    controllers.count() + design.spare_ports.len() + design.spare_host_bridges().len()
+}
+
+const PLUGIN_FILE: &str = "libnearfar_lab_delay.so";
+
+/// Finds the plugin next to the running program, in the build folder above it, or in `../lib/nearfar`.
+///
+/// # Errors
+/// When this QEMU loads no plugins of our interface, or when the file is nowhere; both say what to do.
+pub fn find_plugin(qemu: &Qemu) -> Result<PathBuf, LabError> {
+    if !qemu.plugins {
+        let command = Installer::of_system().newer_qemu(qemu.arch);
+        let command = command.map(|command| format!(" (run: {command})"));
+        return Err(LabError::Missing {
+            what: format!("plugin support in QEMU {}", qemu.version_text()),
+            hint: format!(
+                "delays need QEMU {} or later, built with plugins{}, or --delay off",
+                qemu::dotted(PLUGINS_SINCE),
+                command.unwrap_or_default()
+            ),
+        });
+    }
+    let program = env::current_exe();
+    let program =
+        program.map_err(|error| LabError::system("finding the running program", error))?;
+    let places = places(&program);
+    let found = places.iter().find(|place| place.is_file()).cloned();
+    found.ok_or_else(|| {
+        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        LabError::Missing {
+            what: format!("the delay plugin {PLUGIN_FILE}"),
+            hint: format!(
+                "build it with: cargo build -p nearfar-lab-delay (looked for {}), or use --delay off",
+                places.join(", ")
+            ),
+        }
+    })
+}
+
+/// Where a program looks for it: test programs are in `deps` or `examples` below the build folder.
+fn places(program: &Path) -> Vec<PathBuf> {
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let above = folder.parent();
+    let mut places = vec![folder.join(PLUGIN_FILE)];
+    if folder.ends_with("deps") || folder.ends_with("examples") {
+        places.extend(above.map(|above| above.join(PLUGIN_FILE)));
+    }
+    places.extend(above.map(|above| above.join("lib/nearfar").join(PLUGIN_FILE)));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_is_looked_for_beside_the_program_and_in_the_library_folder() {
+        let found = places(Path::new("/usr/bin/nearfar"));
+        assert_eq!(
+            found,
+            [
+                Path::new("/usr/bin").join(PLUGIN_FILE),
+                Path::new("/usr/lib/nearfar").join(PLUGIN_FILE)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_test_program_finds_the_plugin_of_its_build() {
+        assert!(
+            places(Path::new("/t/debug/deps/guest-1"))
+                .contains(&Path::new("/t/debug").join(PLUGIN_FILE))
+        );
+    }
 }

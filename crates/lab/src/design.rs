@@ -8,34 +8,29 @@
 //! Everything in here is pure but for one look for a firmware file. What differs between boards is in `board`.
 
 mod board;
-mod bridges;
 mod devices;
-mod distances;
 mod expected;
 pub(crate) mod fakes;
-pub mod firmware;
 pub mod hardware;
-pub mod late;
-mod memory;
-mod numbers;
-mod performance;
+mod nodes;
 mod processors;
 mod render;
-mod words;
+
+pub use render::LateDevice;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nearfar_machine::{Acceleration, CpuId, Machine, NodeId, Timing};
-
 use crate::arch::Arch;
+use crate::design::devices::Devices;
+use crate::design::hardware::{Bridge, Device, GuestNode, Hardware};
+use crate::design::nodes::Numbers;
+use crate::design::processors::VirtualCpu;
 use crate::error::LabError;
+use crate::guest::Start;
 use crate::kernels::Series;
 use crate::qemu::Qemu;
-use crate::start::Start;
-use devices::Devices;
-use hardware::{Device, GuestNode, Hardware};
-use numbers::Numbers;
+use nearfar_machine::{Acceleration, CpuId, CpuSet, IoPolicy, Known, Machine, NodeId, Timing};
 
 /// The virtual hardware for one machine.
 #[derive(Clone, Debug)]
@@ -104,7 +99,7 @@ impl Design {
     /// # Errors
     /// When the machine has more CPUs, nodes or memory than QEMU's board takes, or no CPU; says how to scale it down.
     pub fn new(machine: &Machine, arch: Arch) -> Result<Self, LabError> {
-        Self::with_firmware(machine, arch, firmware::find(arch))
+        Self::with_firmware(machine, arch, board::virt::find_firmware(arch))
     }
 
     /// The same with a given UEFI image, or none.
@@ -125,7 +120,12 @@ impl Design {
     /// # Errors
     /// As [`Self::new`].
     pub fn under(machine: &Machine, arch: Arch, kernel: Series) -> Result<Self, LabError> {
-        Self::build(machine, arch, firmware::find(arch), Some(kernel))
+        Self::build(
+            machine,
+            arch,
+            board::virt::find_firmware(arch),
+            Some(kernel),
+        )
     }
 
     fn build(
@@ -138,26 +138,24 @@ impl Design {
         let mut notes = Vec::new();
         let (machine, fake) = fakes::real(machine);
         let machine = &machine;
-        numbers::check_count(machine)?;
+        nodes::check_count(machine)?;
         let cpus = processors::present(machine, board, &mut notes)?;
         let numbers = Numbers::new(machine, &cpus, board, &mut notes);
-        let cpu_nodes: Vec<NodeId> = cpus
-            .iter()
-            .filter_map(|cpu| numbers.guest(cpu.node))
-            .collect();
-        let sizes = memory::sizes(machine, &numbers, board, &mut notes)?;
+        let cpu_nodes = cpus.iter().filter_map(|cpu| numbers.guest(cpu.node));
+        let cpu_nodes: Vec<NodeId> = cpu_nodes.collect();
+        let sizes = nodes::memory_sizes(machine, &numbers, board, &mut notes)?;
         let nodes = guest_nodes(&sizes, &cpu_nodes);
         let mut devices = Devices::of(machine, &numbers, cpus.len(), &mut notes);
-        let bridges = bridges::bridges(&mut devices, board, &mut notes)?;
+        let bridges = devices::bridges(&mut devices, board, &mut notes)?;
         let hardware = Hardware {
             topology: processors::topology(machine, &cpus, board, &mut notes),
-            distances: distances::matrix(machine, &numbers, &mut notes),
-            performance: performance::figures(machine, &numbers, &nodes, board, &mut notes),
+            distances: nodes::distances(machine, &numbers, &mut notes),
+            performance: nodes::performance(machine, &numbers, &nodes, board, &mut notes),
             nodes,
             subsystems: devices.subsystems,
             bridges,
         };
-        let mut append = words::words(machine, &cpus);
+        let mut append = described_words(machine, &cpus);
         let real = expected::machine(
             machine, arch, kernel, board, &hardware, &numbers, &mut notes,
         );
@@ -165,26 +163,20 @@ impl Design {
             Some(spec) => fakes::again(real, spec, arch, &mut append, &mut notes)?,
             None => real,
         };
-        let spare_ports = hardware
-            .bridges
-            .iter()
-            .map(|bridge| SparePort {
-                id: board.spare(bridge),
-                node: bridge.node,
-            })
-            .collect();
-        let memory_map = board.memory_map(&sizes);
-        let disks = devices.disks;
+        let spare_port = |bridge: &Bridge| SparePort {
+            id: board.spare(bridge),
+            node: bridge.node,
+        };
         Ok(Self {
             arch,
             notes,
-            memory_map,
+            memory_map: board.memory_map(&sizes),
             cpu_nodes,
             cpu_caches: processors::caches(machine, &cpus),
             cpu_packages: processors::packages(machine, &cpus),
             timing: machine.timing.as_ref().map(|it| numbers.timing(it)),
-            disks,
-            spare_ports,
+            disks: devices.disks,
+            spare_ports: hardware.bridges.iter().map(spare_port).collect(),
             append,
             expected,
             hardware,
@@ -224,26 +216,19 @@ impl Design {
         start: Start,
         memory_file: &dyn Fn(usize) -> String,
     ) -> Vec<String> {
-        let board = board::of(self.arch, self.firmware.is_some());
         let started = render::Started { start, memory_file };
-        render::arguments(
-            board,
-            &self.hardware,
-            self.firmware.as_deref(),
-            card,
-            acceleration,
-            started,
-        )
+        let (board, firmware) = (self.board(), self.firmware.as_deref());
+        render::arguments(board, &self.hardware, firmware, card, acceleration, started)
     }
 
     /// The ids of the controllers that [`Self::start_arguments`] has besides the design's own devices.
     pub fn placeholders(&self) -> Vec<String> {
-        late::placeholders(&self.hardware)
+        render::placeholders(&self.hardware)
     }
 
     /// The numbers of the host bridges that can be plugged in; empty where Linux takes none.
     pub(crate) fn spare_host_bridges(&self) -> Vec<u32> {
-        board::of(self.arch, self.firmware.is_some()).spare_host_bridges(&self.hardware.bridges)
+        self.board().spare_host_bridges(&self.hardware.bridges)
     }
 
     /// The nodes of the NVMe controllers that are on one, by QEMU's id.
@@ -253,48 +238,77 @@ impl Design {
             _ => None,
         };
         let bridges = self.hardware.bridges.iter();
-        bridges
-            .flat_map(|it| it.devices.iter().map(|device| (device, it.node)))
-            .filter_map(node)
-            .collect()
+        let devices = bridges.flat_map(|it| it.devices.iter().map(|device| (device, it.node)));
+        devices.filter_map(node).collect()
     }
 
-    /// The devices that QEMU cannot save, in the order of their addresses; they are plugged in after the start.
-    ///
-    /// # Errors
-    /// When there are some and this board's guests do not take devices at run time.
-    pub fn late_devices(&self) -> Result<Vec<late::LateDevice>, late::NoHotPlug> {
-        late::devices(
-            board::of(self.arch, self.firmware.is_some()),
-            self.arch,
-            &self.hardware,
-        )
+    /// The devices that QEMU cannot save, in the order of their addresses; they are plugged in after the start. `None` when there
+    /// are some and this board's guests do not take devices at run time.
+    pub fn late_devices(&self) -> Option<Vec<LateDevice>> {
+        render::late_devices(self.board(), self.arch, &self.hardware)
+    }
+
+    fn board(&self) -> &'static dyn board::Board {
+        board::of(self.arch, self.firmware.is_some())
     }
 }
 
 /// Both have their queues without a host device behind them; igb came with QEMU 8.0.
 fn multi_queue_card(qemu: &Qemu) -> &'static str {
-    if qemu.has_device("igb") {
-        "igb"
-    } else {
-        "vmxnet3"
+    match qemu.has_device("igb") {
+        true => "igb",
+        false => "vmxnet3",
     }
 }
 
 fn guest_nodes(sizes: &[u64], cpu_nodes: &[NodeId]) -> Vec<GuestNode> {
     let cpus_of = |node| {
-        (0..)
-            .zip(cpu_nodes)
-            .filter(|(_, of)| **of == node)
-            .map(|(cpu, _)| CpuId(cpu))
+        let cpus = (0..).map(CpuId).zip(cpu_nodes);
+        cpus.filter(|(_, of)| **of == node)
+            .map(|(cpu, _)| cpu)
             .collect()
     };
-    (0..)
-        .map(NodeId)
-        .zip(sizes)
-        .map(|(node, &bytes)| GuestNode {
-            cpus: cpus_of(node),
-            bytes,
-        })
-        .collect()
+    let node = |(node, &bytes)| GuestNode {
+        cpus: cpus_of(node),
+        bytes,
+    };
+    (0..).map(NodeId).zip(sizes).map(node).collect()
+}
+
+/// Words for the guest kernel's command line: what the description says that a kernel takes as a parameter.
+fn described_words(machine: &Machine, cpus: &[VirtualCpu]) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(machine.settings.numa_balancing.get().map(|&mode| {
+        let word = if mode == 0 { "disable" } else { "enable" };
+        format!("numa_balancing={word}")
+    }));
+    // "numa" is the kernel's own choice.
+    let subsystems = machine.nvme.get().into_iter().flatten();
+    let mut policies = subsystems.filter_map(|subsystem| subsystem.iopolicy.get());
+    let policy = policies.next().filter(|&policy| *policy != IoPolicy::Numa);
+    if let Some(policy) = policy.filter(|&policy| policies.all(|other| other == policy)) {
+        words.push(format!("nvme_core.iopolicy={policy}"));
+    }
+    let states = &machine.cpu_states;
+    let sets = [
+        ("isolcpus", &states.isolated),
+        ("nohz_full", &states.nohz_full),
+    ];
+    for (word, set) in sets {
+        let set = renumbered(set, cpus);
+        if !set.is_empty() {
+            words.push(format!("{word}={set}"));
+        }
+    }
+    words
+}
+
+fn renumbered(set: &Known<CpuSet>, cpus: &[VirtualCpu]) -> CpuSet {
+    let Some(set) = set.get() else {
+        return CpuSet::new();
+    };
+    let members = (0..)
+        .zip(cpus)
+        .filter(|(_, cpu)| set.contains(cpu.described));
+    members.map(|(number, _)| CpuId(number)).collect()
 }

@@ -1,7 +1,7 @@
 //! What can go wrong between a machine's description and a command's exit code.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::arch::Arch;
@@ -153,5 +153,10 @@ impl LabError {
             doing: doing.into(),
             source: source.into(),
         }
+    }
+
+    /// Wraps its refusal to do something with a file.
+    pub(crate) fn at<E: Into<io::Error>>(doing: &str, path: &Path) -> impl FnOnce(E) -> Self {
+        move |error| Self::system(format!("{doing} {}", path.display()), error)
     }
 }

@@ -1,13 +1,13 @@
 //! Static programs for guests: busybox for the initramfs, and for guests of another architecture the emulator that lets
-//! the host's own programs run in them.
+//! the host's own programs run in them. For Power also `drmgr` of powerpc-utils, with which Linux there configures devices that are plugged
+//! in at run time.
 //!
 //! ```text
 //! foreign/ARCH/busybox         busybox-static:ARCH               the guest's init, shell, mount, modprobe
 //! foreign/ARCH/qemu-x86_64     qemu-user(-static):ARCH           an ARCH program that runs x86-64 programs
-//! foreign/ppc64le/drmgr/       powerpc-utils, librtas2 ...       configures devices that are plugged in at run time
+//! foreign/ppc64le/drmgr/       powerpc-utils, librtas2 ...       drmgr, its loader ld64.so.2, and the libraries it needs
 //! ```
-
-pub mod drmgr;
+//! A guest runs drmgr from the host's cache, by that loader: neither the host nor the first root has its libraries.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,10 +15,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::advice::find_program;
 use crate::arch::Arch;
 use crate::cache::{Cache, CacheLock};
 use crate::error::LabError;
-use crate::packages::{Progress, Repository, Stanza};
+use crate::kernels::image;
+use crate::packages::control::Stanza;
+use crate::packages::{Progress, Repository};
 
 /// What a guest of another architecture than the host's needs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -42,12 +45,9 @@ struct Program {
 }
 
 fn busybox_program() -> Program {
-    let paths = ["bin/busybox", "usr/bin/busybox"]
-        .map(str::to_owned)
-        .to_vec();
     Program {
         name: "busybox".to_owned(),
-        paths,
+        paths: ["bin/busybox", "usr/bin/busybox"].map(str::to_owned).into(),
         packages: &["busybox-static"],
     }
 }
@@ -91,13 +91,20 @@ pub fn get_with(
 
 /// What is cached of [`get`], without fetching anything.
 pub fn cached(cache: &Cache, arch: Arch) -> Option<Foreign> {
-    let there =
-        |program: &Program| Some(place(cache, program, arch)).filter(|path| is_static(path, arch));
     Some(Foreign {
         arch,
-        busybox: there(&busybox_program())?,
-        user_emulator: there(&emulator_program(Arch::host()?))?,
+        busybox: cached_busybox(cache, arch)?,
+        user_emulator: cached_program(cache, &emulator_program(Arch::host()?), arch)?,
     })
+}
+
+/// A static busybox for an architecture, if it is cached.
+pub(crate) fn cached_busybox(cache: &Cache, arch: Arch) -> Option<PathBuf> {
+    cached_program(cache, &busybox_program(), arch)
+}
+
+fn cached_program(cache: &Cache, program: &Program, arch: Arch) -> Option<PathBuf> {
+    Some(place(cache, program, arch)).filter(|path| is_static(path, arch))
 }
 
 /// A static busybox for an architecture: the installed one if it is that, else fetched unless it is cached.
@@ -110,7 +117,7 @@ pub fn busybox(cache: &Cache, arch: Arch) -> Result<PathBuf, LabError> {
 
 /// The installed busybox, if it is a static one for the architecture.
 pub fn installed_busybox(arch: Arch) -> Option<PathBuf> {
-    crate::programs::find("busybox").filter(|path| is_static(path, arch))
+    find_program("busybox").filter(|path| is_static(path, arch))
 }
 
 /// [`busybox`] for who holds the cache's lock.
@@ -126,11 +133,8 @@ pub(crate) fn busybox_under(
 }
 
 fn place(cache: &Cache, program: &Program, arch: Arch) -> PathBuf {
-    cache
-        .root()
-        .join("foreign")
-        .join(arch.uname())
-        .join(&program.name)
+    let folder = cache.root().join("foreign").join(arch.uname());
+    folder.join(&program.name)
 }
 
 fn program(
@@ -139,8 +143,7 @@ fn program(
     arch: Arch,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf, LabError> {
-    let path = place(cache, program, arch);
-    if is_static(&path, arch) {
+    if let Some(path) = cached_program(cache, program, arch) {
         return Ok(path);
     }
     let lock = cache.lock(&mut || progress(Progress::Waiting))?;
@@ -161,22 +164,19 @@ fn program_under(
         what: format!("a static {} for {arch}", program.name),
         hint,
     };
-    let repository = Repository::open(lock, arch).map_err(|error| missing(error.to_string()))?;
+    let repository = Repository::open(lock, arch).map_err(missing)?;
     for package in program.packages {
         let newest = repository
             .newest(package, |name| name == *package, None, progress)
-            .map_err(|error| missing(error.to_string()))?;
+            .map_err(missing)?;
         let Some(newest) = newest else { continue };
         let workshop = lock.workshop()?;
         let folder = workshop.path().join("package");
-        repository
-            .unpack(&newest, &folder, progress)
-            .map_err(|error| missing(error.to_string()))?;
-        let files = program.paths.iter().map(|path| folder.join(path));
-        if let Some(file) = files.into_iter().find(|file| is_static(file, arch)) {
-            note(&path, &newest).map_err(|error| {
-                LabError::system(format!("writing next to {}", path.display()), error)
-            })?;
+        let unpacked = repository.unpack(&newest, &folder, progress);
+        unpacked.map_err(missing)?;
+        let mut files = program.paths.iter().map(|path| folder.join(path));
+        if let Some(file) = files.find(|file| is_static(file, arch)) {
+            note(&path, &newest).map_err(LabError::at("writing next to", &path))?;
             lock.put(&file, &path)?;
             return Ok(path);
         }
@@ -206,13 +206,9 @@ fn note(program: &Path, package: &Stanza) -> io::Result<()> {
 
 /// Whether a file is a program for an architecture that needs no other file: an ELF without interpreter.
 pub fn is_static(path: &Path, arch: Arch) -> bool {
-    File::open(path)
-        .ok()
-        .filter(|file| file.metadata().is_ok_and(|it| it.is_file()))
-        .is_some_and(|mut file| {
-            let is_static = interpreter_of(&mut file, arch);
-            matches!(is_static, Ok(Some(false)))
-        })
+    let file = File::open(path).ok();
+    let file = file.filter(|file| file.metadata().is_ok_and(|it| it.is_file()));
+    file.is_some_and(|mut file| matches!(interpreter_of(&mut file, arch), Ok(Some(false))))
 }
 
 /// Whether an ELF asks for an interpreter (`PT_INTERP`, elf(5)); `None`: not an ELF for the architecture.
@@ -220,14 +216,12 @@ fn interpreter_of(file: &mut (impl Read + Seek), arch: Arch) -> io::Result<Optio
     const PT_INTERP: u32 = 3;
     let mut header = [0; 64];
     file.read_exact(&mut header)?;
-    if crate::kernels::image::arch_of_elf(&header) != Some(arch) {
+    if image::arch_of_elf(&header) != Some(arch) {
         return Ok(None);
     }
     let number16 = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-    let table = header[0x20..0x28]
-        .iter()
-        .rev()
-        .fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let table = header[0x20..0x28].iter().rev();
+    let table = table.fold(0, |value, byte| value << 8 | u64::from(*byte));
     let (size, count) = (u64::from(number16(0x36)), u64::from(number16(0x38)));
     for index in 0..count {
         let Some(at) = table.checked_add(index * size) else {
@@ -241,4 +235,75 @@ fn interpreter_of(file: &mut (impl Read + Seek), arch: Arch) -> io::Result<Optio
         }
     }
     Ok(Some(false))
+}
+
+/// Packages, and the files that are taken from each.
+const DRMGR_FILES: [(&str, &[&str]); 4] = [
+    ("powerpc-ibm-utils", &["usr/sbin/drmgr"]),
+    ("librtas2", &["usr/lib/powerpc64le-linux-gnu/librtas.so.2"]),
+    ("libnuma1", &["usr/lib/powerpc64le-linux-gnu/libnuma.so.1"]),
+    (
+        "libc6",
+        &[
+            "lib/powerpc64le-linux-gnu/ld64.so.2",
+            "lib/powerpc64le-linux-gnu/libc.so.6",
+        ],
+    ),
+];
+
+/// The folder with `drmgr`, if it is cached.
+pub fn cached_drmgr(cache: &Cache) -> Option<PathBuf> {
+    let folder = drmgr_folder(cache);
+    folder.join("drmgr").is_file().then_some(folder)
+}
+
+/// The folder with `drmgr`, fetched unless it is cached.
+///
+/// # Errors
+/// [`LabError::Missing`] where a package cannot be fetched, saying why.
+pub fn get_drmgr(
+    cache: &Cache,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, LabError> {
+    if let Some(folder) = cached_drmgr(cache) {
+        return Ok(folder);
+    }
+    let missing = |hint: String| LabError::Missing {
+        what: "drmgr of powerpc-utils".to_owned(),
+        hint,
+    };
+    let lock = cache.lock(&mut || progress(Progress::Waiting))?;
+    let repository = Repository::open(&lock, Arch::Powerpc64le).map_err(missing)?;
+    let workshop = lock.workshop()?;
+    let made = workshop.path().join("drmgr");
+    fs::create_dir(&made).map_err(LabError::at("creating", &made))?;
+    for (package, files) in DRMGR_FILES {
+        let newest = repository.newest(package, |name| name == package, None, progress);
+        let lacks = || format!("{} has no {package}", repository.name());
+        let newest = newest.and_then(|newest| newest.ok_or_else(lacks));
+        let newest = newest.map_err(missing)?;
+        let unpacked = workshop.path().join(package);
+        let done = repository.unpack(&newest, &unpacked, progress);
+        done.map_err(missing)?;
+        for file in files {
+            let lacks = |error| missing(format!("{package} has no {file} ({error})"));
+            take(&unpacked, file, &made).map_err(lacks)?;
+        }
+    }
+    let place = drmgr_folder(cache);
+    lock.put(&made, &place)?;
+    Ok(place)
+}
+
+/// Copies a file of an unpacked package; newer packages have below `usr` what older ones have in the root.
+fn take(package: &Path, file: &str, into: &Path) -> io::Result<()> {
+    let name = Path::new(file).file_name().unwrap_or_default();
+    let places = [package.join(file), package.join("usr").join(file)];
+    let place = places.iter().find(|place| place.exists());
+    fs::copy(place.unwrap_or(&places[0]), into.join(name)).map(drop)
+}
+
+fn drmgr_folder(cache: &Cache) -> PathBuf {
+    let arch = Arch::Powerpc64le.uname();
+    cache.root().join("foreign").join(arch).join("drmgr")
 }

@@ -20,14 +20,12 @@ pub mod foreign;
 pub mod guest;
 pub mod kernels;
 pub mod packages;
-mod programs;
 pub mod qemu;
 pub mod repeat;
 pub mod request;
 pub mod scale;
 pub mod shell;
-mod start;
 
 pub use arch::Arch;
 pub use error::LabError;
-pub use start::Start;
+pub use guest::Start;

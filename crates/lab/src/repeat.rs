@@ -1,8 +1,10 @@
 //! The options that boot a guest as a stored one.
 
-use nearfar_machine::{Acceleration, EmulatedGuest};
+use std::collections::BTreeMap;
 
-use crate::delay;
+use nearfar_machine::{Acceleration, Delays, Distance, EmulatedGuest, PairDelay};
+
+use crate::delay::Asked;
 use crate::kernels::Series;
 
 /// The options of `lab run` without their dashes, each with its value: what decides how the guest behaves. A machine that a file
@@ -15,26 +17,68 @@ pub fn options(guest: &EmulatedGuest) -> Vec<(&'static str, String)> {
     options.push(("arch", guest.architecture.clone()));
     let series = Series::of_release(&guest.kernel);
     options.extend(series.map(|series| ("kernel", series.to_string())));
-    options.extend(
-        guest
-            .kernel_arguments
-            .iter()
-            .map(|it| ("append", it.clone())),
-    );
+    let append = guest.kernel_arguments.iter();
+    options.extend(append.map(|it| ("append", it.clone())));
     options.extend(guest.simulated_time.map(|time| ("time", time.to_string())));
     let is_simulated = guest.simulated_time.is_some();
     match &guest.delays {
-        Some(delays) => options.push(("delay", delay::spec_of(delays, is_simulated))),
-        None => options.push(("accel", accel(guest.acceleration).to_owned())),
+        Some(delays) => options.push(("delay", delay_spec(delays, is_simulated))),
+        None => {
+            let accel = match guest.acceleration {
+                Acceleration::Kvm => "kvm",
+                Acceleration::Tcg => "tcg",
+            };
+            options.push(("accel", accel.to_owned()));
+        }
     }
     options
 }
 
-fn accel(acceleration: Acceleration) -> &'static str {
-    match acceleration {
-        Acceleration::Kvm => "kvm",
-        Acceleration::Tcg => "tcg",
+/// The value of `--delay` that makes delays as stored ones, as short as it can be: what is derived without being asked for is left out. In simulated time a machine may have figures of its
+/// own, and a scale says that they are not meant.
+pub fn delay_spec(delays: &Delays, is_simulated: bool) -> String {
+    let derived = Asked::default().on(is_simulated, None);
+    let is_derived =
+        |pair: &PairDelay| f64::from(pair.delay_ns) == derived.derived_ns(pair.distance).round();
+    let mut items = match delays.pairs.iter().all(is_derived) {
+        true => Vec::new(),
+        false => by_distance(&delays.pairs).unwrap_or_else(|| by_pair(&delays.pairs)),
+    };
+    if delays.cache != derived.cache() {
+        items.push(format!("cache={}", delays.cache));
     }
+    if delays.transfer != derived.transfer() {
+        items.push(format!("transfer={}", delays.transfer));
+    }
+    if !delays.bandwidth.is_unlimited() {
+        items.push(delays.bandwidth.to_string());
+    }
+    items.extend(delays.device.map(|device| format!("device={device}")));
+    if is_simulated {
+        items.insert(0, "scale=1".to_owned());
+    }
+    match items.is_empty() {
+        true => "auto".to_owned(),
+        false => items.join(","),
+    }
+}
+
+/// `None` where one distance has several delays.
+fn by_distance(pairs: &[PairDelay]) -> Option<Vec<String>> {
+    let mut delays: BTreeMap<Distance, u32> = BTreeMap::new();
+    for pair in pairs {
+        let known = *delays.entry(pair.distance).or_insert(pair.delay_ns);
+        if known != pair.delay_ns {
+            return None;
+        }
+    }
+    let item = |(distance, ns): (&Distance, &u32)| format!("{}={ns}", distance.0);
+    Some(delays.iter().map(item).collect())
+}
+
+fn by_pair(pairs: &[PairDelay]) -> Vec<String> {
+    let item = |it: &PairDelay| format!("{}:{}={}", it.cpu_node.0, it.memory_node.0, it.delay_ns);
+    pairs.iter().map(item).collect()
 }
 
 #[cfg(test)]

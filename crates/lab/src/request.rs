@@ -15,11 +15,10 @@ use crate::cache::Cache;
 use crate::delay::{self, DelaySpec, TimeSpec};
 use crate::design::Design;
 use crate::error::LabError;
-use crate::foreign;
 use crate::guest::{PreparedGuest, Root};
 use crate::kernels::{self, Kernel, Series};
 use crate::qemu::{self, Qemu};
-use crate::scale;
+use crate::{foreign, scale};
 
 /// A guest as a user asks for it.
 #[derive(Clone, Debug)]
@@ -87,7 +86,7 @@ impl GuestRequest {
     pub fn prepare(&self, cache: &Cache) -> Result<PreparedGuest, LabError> {
         let arch = self.architecture()?;
         if let Some(results) = &self.results {
-            let read = std::fs::read_dir(results).map(drop);
+            let read = std::fs::read_dir(results);
             read.map_err(|error| LabError::Content {
                 path: results.clone(),
                 problem: error.to_string(),
@@ -110,9 +109,8 @@ impl GuestRequest {
             }
         };
         let busybox = foreign::busybox(cache, arch)?;
-        let foreign = (Some(arch) != Arch::host())
-            .then(|| foreign::get(cache, arch))
-            .transpose()?;
+        let is_foreign = Some(arch) != Arch::host();
+        let foreign = is_foreign.then(|| foreign::get(cache, arch)).transpose()?;
         tracing::info!(
             machine = self.name,
             arch = %arch,
@@ -121,10 +119,9 @@ impl GuestRequest {
             acceleration = ?acceleration,
             "guest chosen"
         );
-        design
-            .notes
-            .iter()
-            .for_each(|note| tracing::warn!(reason = note.to_string(), "not reproduced"));
+        for note in &design.notes {
+            tracing::warn!(reason = note, "not reproduced");
+        }
         Ok(PreparedGuest {
             request: self.clone(),
             design,
@@ -134,7 +131,7 @@ impl GuestRequest {
             delay,
             foreign,
             busybox,
-            drmgr: foreign::drmgr::cached(cache).filter(|_| arch == Arch::Powerpc64le),
+            drmgr: foreign::cached_drmgr(cache).filter(|_| arch == Arch::Powerpc64le),
         })
     }
 
@@ -180,17 +177,13 @@ impl GuestRequest {
 
     /// The kernel that was asked for, or one of the series that the machine ran, or the newest.
     fn find_kernel(&self, cache: &Cache, arch: Arch) -> Result<Kernel, LabError> {
-        let ran = self
-            .machine
-            .origin
-            .kernel
-            .get()
-            .and_then(|release| Series::of_release(release));
+        let ran = self.machine.origin.kernel.get();
+        let ran = ran.and_then(|release| Series::of_release(release));
+        let find = |spec: Option<&str>| kernels::find_in(cache, spec, arch);
         let kernel = match (&self.kernel, ran) {
-            (Some(spec), _) => kernels::find_in(cache, Some(spec), arch),
-            (None, Some(series)) => kernels::find_in(cache, Some(&series.to_string()), arch)
-                .or_else(|_| kernels::find_in(cache, None, arch)),
-            (None, None) => kernels::find_in(cache, None, arch),
+            (Some(spec), _) => find(Some(spec)),
+            (None, Some(series)) => find(Some(&series.to_string())).or_else(|_| find(None)),
+            (None, None) => find(None),
         };
         kernel.inspect(|kernel| kernels::mark_used(cache, kernel))
     }
@@ -202,13 +195,13 @@ impl GuestRequest {
         cache: &Cache,
         kernel: &Kernel,
     ) -> Result<Acceleration, LabError> {
-        let is_plugged =
-            self.delay != DelaySpec::Off || matches!(self.time, TimeSpec::Simulated(_));
+        let is_simulated = matches!(self.time, TimeSpec::Simulated(_));
+        let is_plugged = self.delay != DelaySpec::Off || is_simulated;
         match (is_plugged, self.acceleration) {
             (true, Some(Acceleration::Kvm)) => Err(LabError::PluginUnderKvm),
             (true, _) => Ok(Acceleration::Tcg),
             (false, Some(asked)) => Ok(asked),
-            (false, None) => Ok(qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration),
+            (false, None) => Ok(qemu::acceleration(cache, qemu, Some(kernel)).acceleration),
         }
     }
 }

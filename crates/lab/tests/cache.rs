@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use nearfar_lab::LabError;
-use nearfar_lab::cache::{Cache, CacheEntry, DEFAULT_LIMIT_BYTES, Kind, SavedRecord, parse_limit};
+use nearfar_lab::cache::{Cache, CacheEntry, DEFAULT_LIMIT_BYTES, Kind, parse_limit};
+use nearfar_lab::guest::SavedRecord;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelayError, DelaySetup, DelaySpec, DelaySpecError, far_for_ratio};
 use nearfar_lab::design::Design;
+use nearfar_lab::{Arch, repeat};
 use nearfar_machine::{
     CacheModel, DelayFault, Distance, Latency, LineDelay, NodeId, SimulatedTime, Timing,
 };
@@ -140,7 +140,7 @@ fn bandwidth_becomes_picoseconds_a_line_and_needs_simulated_time() {
         "{label}"
     );
     // What was asked for is what a stored run asks for again.
-    let again: DelaySpec = delay::spec_of(&delays, true).parse().unwrap();
+    let again: DelaySpec = repeat::delay_spec(&delays, true).parse().unwrap();
     let again = delay::setup(&design, &again, made.time, Path::new("plugin.so")).unwrap();
     assert_eq!(again.delays, Some(delays));
     // Items without a limit of memory or links do not need it.
@@ -224,7 +224,7 @@ fn lines_of_other_nodes_take_what_their_distance_takes() {
     );
     let delays = made.delays.unwrap();
     assert_eq!(delays.transfer.to_string(), "25/90/16:110/32:190+60");
-    let spec = delay::spec_of(&delays, false);
+    let spec = repeat::delay_spec(&delays, false);
     assert!(spec.contains("transfer=25/90/16:110/32:190+60"), "{spec}");
     for wrong in [
         "25/16:",

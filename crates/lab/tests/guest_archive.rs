@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use nearfar_lab::guest::Archive;
+use nearfar_lab::guest::CpioArchive;
 
 #[test]
 fn cpio_lists_and_unpacks_what_was_put_in() {
-    let mut archive = Archive::new();
+    let mut archive = CpioArchive::new();
     archive.folder("bin");
     archive.file("bin/tool", 0o755, b"odd length!");
     archive.link("bin/alias", "tool");

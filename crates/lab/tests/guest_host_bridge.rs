@@ -6,7 +6,7 @@
 use crate::booting::{boot, fail, prepared, tried_again};
 use nearfar_lab::Arch;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::foreign::drmgr;
+use nearfar_lab::foreign;
 use nearfar_lab::guest::{Guest, HotPlug, PlugDevice};
 use nearfar_machine::NodeId;
 
@@ -45,7 +45,7 @@ fn host_bridge() {
     };
     if Cache::of_user()
         .ok()
-        .and_then(|it| drmgr::cached(&it))
+        .and_then(|it| foreign::cached_drmgr(&it))
         .is_none()
     {
         println!("skipped: guests: drmgr is not cached: nearfar lab kernels get --all");

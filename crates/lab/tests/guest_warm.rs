@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::booting::{boot, check_start, fail, prepared, tried_again};
-use nearfar_lab::cache::{Cache, SavedRecord};
+use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::{
-    BootFailure, Exec, Guest, HangSign, Input, PreparedGuest, Signals, Streams,
+    BootFailure, Exec, Guest, HangSign, Input, PreparedGuest, SavedRecord, Signals, Streams,
 };
 use nearfar_lab::{Arch, LabError, Start};
 use nearfar_machine::Emulation;
@@ -202,7 +202,7 @@ fn check_damaged(own: &Own) {
     let record = SavedRecord::parse(&fs::read(folder.join("record.json")).expect("it is there"))
         .expect("a record");
     let record = SavedRecord {
-        state_sha256: nearfar_lab::packages::sha256::of_bytes(content),
+        state_sha256: nearfar_lab::packages::sha256_of_bytes(content),
         ..record
     };
     fs::write(

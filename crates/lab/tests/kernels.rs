@@ -53,7 +53,7 @@ fn cached(cache: &Cache, series: &str, release: &str, version: &str) -> PathBuf 
         &folder.join("lib/modules").join(release).join("modules.dep"),
         "",
     );
-    let sum = nearfar_lab::packages::sha256::of_file(&folder.join(&name)).unwrap();
+    let sum = nearfar_lab::packages::sha256_of_file(&folder.join(&name)).unwrap();
     let record = serde_json::json!({
         "series": series, "arch": "x86_64", "release": release, "package": format!("linux-image-{release}"),
         "version": version, "package_sha256": "", "image": name, "image_bytes": image.len(), "image_sha256": sum,

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use nearfar_lab::packages::control::{packages, paragraphs};
+use nearfar_lab::packages::control::{Version, packages, paragraphs};
+use nearfar_lab::packages::sha256_of_file;
 use nearfar_lab::packages::sources::{Archive, Source, deb822, one_line};
-use nearfar_lab::packages::{Version, sha256};
 use proptest::prelude::*;
 
 fn system(os_release: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -190,7 +190,7 @@ fn the_sum_of_a_file_is_its_sha256() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "abc").unwrap();
     let of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    assert_eq!(sha256::of_file(file.path()).unwrap(), of_abc);
+    assert_eq!(sha256_of_file(file.path()).unwrap(), of_abc);
 }
 
 proptest! {

@@ -88,7 +88,7 @@ fn drmgr_and_its_libraries_are_fetched() {
         return;
     }
     let cache = Cache::of_user().unwrap();
-    let folder = foreign::drmgr::get(&cache, &mut |_| {}).unwrap();
+    let folder = foreign::get_drmgr(&cache, &mut |_| {}).unwrap();
     for file in [
         "drmgr",
         "ld64.so.2",
@@ -98,5 +98,5 @@ fn drmgr_and_its_libraries_are_fetched() {
     ] {
         assert!(folder.join(file).is_file(), "{file}");
     }
-    assert_eq!(foreign::drmgr::cached(&cache), Some(folder));
+    assert_eq!(foreign::cached_drmgr(&cache), Some(folder));
 }

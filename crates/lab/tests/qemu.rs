@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nearfar_lab::advice::Installer;
 use nearfar_lab::arch::Arch;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::doctor::{self, Installer, State};
-use nearfar_lab::packages::sources::{Archive, ArchiveError, Source};
+use nearfar_lab::doctor::{self, State};
+use nearfar_lab::packages::sources::{Archive, Source};
 use nearfar_lab::qemu::{self, Qemu};
 use nearfar_machine::Acceleration;
 use proptest::prelude::*;
@@ -100,7 +101,7 @@ fn foreign_guests_are_never_accelerated() {
         version: (10, 0, 2),
         plugins: true,
     };
-    let answer = qemu::acceleration_with(&Cache::at(folder.path()), &qemu, None);
+    let answer = qemu::acceleration(&Cache::at(folder.path()), &qemu, None);
     assert_eq!(answer.acceleration, Acceleration::Tcg);
     assert!(answer.reason.unwrap().contains("host's architecture"));
 }
@@ -118,7 +119,7 @@ fn kvm_is_not_assumed_while_there_is_no_kernel_to_try_it_with() {
         version: (10, 0, 2),
         plugins: true,
     };
-    let answer = qemu::acceleration_with(&Cache::at(folder.path()), &qemu, None);
+    let answer = qemu::acceleration(&Cache::at(folder.path()), &qemu, None);
     assert_eq!(answer.acceleration, Acceleration::Tcg);
     assert!(
         answer
@@ -192,7 +193,7 @@ fn a_newer_qemu_comes_from_the_backports_of_the_machines_own_mirror() {
         "nothing that ends a quotation goes to a shell"
     );
     assert_eq!(
-        Installer::with(Err(ArchiveError::NotDebian("Ubuntu".to_owned()))).install_newer("x"),
+        Installer::with(Err("this is Ubuntu".to_owned())).install_newer("x"),
         None
     );
 }

@@ -82,7 +82,7 @@ pub fn status_option() -> [String; 2] {
 }
 
 /// Runs `nearfar lab run` with [`status_option`]; once more where the guest hung or QEMU broke its kernel
-/// (crates/lab/src/guest/crash.rs has how), which no test here can help. The test runner counts such lines.
+/// (crates/lab/src/guest/health.rs has how), which no test here can help. The test runner counts such lines.
 pub fn output(command: &mut Command) -> Output {
     let first = command.output().unwrap();
     let Some(code) = error_code(command).filter(|code| BY_CHANCE.contains(&code.as_str())) else {

@@ -1,18 +1,32 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
 //! Its layout (version 6) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
+//!
+//! What the plugin counts is read from there, and doorbells of NVMe controllers are written there: registers whose writes are delayed by the
+//! nodes of the vCPU and of the controller.
+//!
+//! ```text
+//!  BAR 0 + 0x1000  + 8 x queue       tail of a submission queue; queue 0 is the administrator's
+//!                  + 8 x queue + 4   head of a completion queue
+//! ```
+//! (NVM Express base specification, 3.1; QEMU's controllers have a doorbell stride of 4 bytes.) A driver writes the tail after it
+//! has put commands into a queue. BARs get their addresses while the guest boots, so QEMU is asked for them afterwards.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use nearfar_machine::NodeId;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::counts::{Counts, VcpuCounts};
-use super::{DelaySetup, Doorbells};
+use crate::delay::DelaySetup;
 use crate::error::LabError;
 
 const MAGIC: [u8; 8] = *b"NFDELAY1";
@@ -56,9 +70,8 @@ impl DelaySetup {
     /// # Errors
     /// When the system has no memory for it.
     pub fn start(&self) -> Result<DelayRegion, LabError> {
-        DelayRegion::new(self).map_err(|error| {
-            LabError::system("making the memory shared with the delay plugin", error)
-        })
+        let doing = "making the memory shared with the delay plugin";
+        DelayRegion::new(self).map_err(|error| LabError::system(doing, error))
     }
 
     /// QEMU's arguments that load the plugin, given the number the region's descriptor has in QEMU's process.
@@ -119,11 +132,8 @@ impl DelayRegion {
         self.word(DOORBELLS + 8).store(controllers, Relaxed);
         // SAFETY: the text ends before the counters begin, and no other process has the mapping yet.
         unsafe {
-            ptr::copy_nonoverlapping(
-                config.as_ptr(),
-                self.base.cast::<u8>().add(HEADER),
-                config.len(),
-            )
+            let place = self.base.cast::<u8>().add(HEADER);
+            ptr::copy_nonoverlapping(config.as_ptr(), place, config.len())
         };
     }
 
@@ -161,8 +171,12 @@ impl DelayRegion {
 
     /// How much simulated time has passed so far; `None` in the host's time.
     pub(crate) fn simulated(&self) -> Option<Duration> {
-        let ns = || self.word(SIMULATED).load(Relaxed);
-        self.is_simulated().then(|| Duration::from_nanos(ns()))
+        self.simulated_ns().map(Duration::from_nanos)
+    }
+
+    fn simulated_ns(&self) -> Option<u64> {
+        let is_simulated = self.is_simulated();
+        is_simulated.then(|| self.word(SIMULATED).load(Relaxed))
     }
 
     /// Whether doorbells are delayed, so that they have to be known.
@@ -194,50 +208,45 @@ impl DelayRegion {
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        let vcpus = self
-            .setup
-            .cpu_nodes
-            .iter()
-            .enumerate()
-            .map(|(number, &node)| {
-                let at = |position: usize| {
-                    self.word(self.counters + number * self.stride + position * 8)
-                        .load(Relaxed)
-                };
-                let [accesses, near, far] = [0, 2, 3].map(at);
-                let [same_cache, other_cache, other] = [4, 9, 5].map(at);
-                let [delay_ns, doorbells_near, doorbells_far, wait_ns] = [6, 7, 8, 10].map(at);
-                let paid = near + far + same_cache + other_cache + other;
-                let nodes = &self.setup.nodes;
-                let by_node = |kind: usize| {
-                    let words = (FIXED + kind * nodes.len()..).map(&at);
-                    nodes.iter().copied().zip(words)
-                };
-                let waits = by_node(1).map(|(node, ps)| (node, ps / PS_PER_NS));
-                VcpuCounts {
-                    node,
-                    accesses,
-                    hits: accesses.saturating_sub(paid),
-                    near,
-                    far,
-                    transfers_same_node: same_cache + other_cache,
-                    transfers_same_cache: same_cache,
-                    transfers_other_node: other,
-                    doorbells_near,
-                    doorbells_far,
-                    delay_ns,
-                    wait_ns,
-                    misses: by_node(0).collect(),
-                    waits_ns: waits.collect(),
-                    transfers: by_node(2).collect(),
-                }
-            });
+        let vcpus = self.setup.cpu_nodes.iter().copied().enumerate();
         Counts {
             counting: self.word(STATE).load(Relaxed) == OPEN,
-            simulated_ns: self
-                .is_simulated()
-                .then(|| self.word(SIMULATED).load(Relaxed)),
-            vcpus: vcpus.collect(),
+            simulated_ns: self.simulated_ns(),
+            vcpus: vcpus
+                .map(|(number, node)| self.of_vcpu(number, node))
+                .collect(),
+        }
+    }
+
+    fn of_vcpu(&self, number: usize, node: NodeId) -> VcpuCounts {
+        let first = self.counters + number * self.stride;
+        let at = |position: usize| self.word(first + position * 8).load(Relaxed);
+        let [accesses, near, far] = [0, 2, 3].map(at);
+        let [same_cache, other_cache, other] = [4, 9, 5].map(at);
+        let [delay_ns, doorbells_near, doorbells_far, wait_ns] = [6, 7, 8, 10].map(at);
+        let paid = near + far + same_cache + other_cache + other;
+        let nodes = &self.setup.nodes;
+        let by_node = |kind: usize| {
+            let words = (FIXED + kind * nodes.len()..).map(&at);
+            nodes.iter().copied().zip(words)
+        };
+        let waits = by_node(1).map(|(node, ps)| (node, ps / PS_PER_NS));
+        VcpuCounts {
+            node,
+            accesses,
+            hits: accesses.saturating_sub(paid),
+            near,
+            far,
+            transfers_same_node: same_cache + other_cache,
+            transfers_same_cache: same_cache,
+            transfers_other_node: other,
+            doorbells_near,
+            doorbells_far,
+            delay_ns,
+            wait_ns,
+            misses: by_node(0).collect(),
+            waits_ns: waits.collect(),
+            transfers: by_node(2).collect(),
         }
     }
 }
@@ -253,5 +262,179 @@ impl Drop for DelayRegion {
     fn drop(&mut self) {
         // SAFETY: mapped with this size in `new`; borrowed words cannot outlive `self`. A failure leaves the mapping.
         let _ = unsafe { munmap(self.base, self.bytes) };
+    }
+}
+
+/// Counts of a guest, as they are at one moment.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Counts {
+    /// Whether accesses are looked at now.
+    pub counting: bool,
+    /// Nanoseconds of simulated time so far; `None` in the host's time.
+    pub simulated_ns: Option<u64>,
+    /// One a vCPU, by number.
+    pub vcpus: Vec<VcpuCounts>,
+}
+
+/// A vCPU's counts since the guest started.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct VcpuCounts {
+    pub node: NodeId,
+    /// Loads and stores; instruction fetches are not among them.
+    pub accesses: u64,
+    /// Accesses to a line in the vCPU's last-level cache, which take the time of a hit, or that the filter knows.
+    pub hits: u64,
+    /// Accesses to memory of its own node.
+    pub near: u64,
+    /// Accesses to memory of other nodes.
+    pub far: u64,
+    /// Lines that another vCPU of its node had written.
+    pub transfers_same_node: u64,
+    /// Those of them that were in its own last-level cache.
+    pub transfers_same_cache: u64,
+    /// Lines that a vCPU of another node had.
+    pub transfers_other_node: u64,
+    /// Submissions to NVMe controllers of its own node, by doorbell writes. Counted with `device=` only.
+    pub doorbells_near: u64,
+    /// Submissions to NVMe controllers of other nodes.
+    pub doorbells_far: u64,
+    /// What all that was delayed by, in nanoseconds.
+    pub delay_ns: u64,
+    /// The part of it that was for others that used a memory or a link, in nanoseconds.
+    pub wait_ns: u64,
+    /// Accesses to memory by its node.
+    pub misses: ByNode,
+    /// Nanoseconds of these that were for others that used that memory, or the link to it.
+    pub waits_ns: ByNode,
+    /// Lines that another last-level cache had, by that cache's node.
+    pub transfers: ByNode,
+}
+
+/// A count for each node with CPUs or memory.
+pub type ByNode = BTreeMap<NodeId, u64>;
+
+impl Counts {
+    /// All vCPUs of a node together.
+    pub fn node(&self, node: NodeId) -> VcpuCounts {
+        let mut sum = VcpuCounts {
+            node,
+            ..VcpuCounts::default()
+        };
+        for vcpu in self.vcpus.iter().filter(|vcpu| vcpu.node == node) {
+            sum.accesses += vcpu.accesses;
+            sum.hits += vcpu.hits;
+            sum.near += vcpu.near;
+            sum.far += vcpu.far;
+            sum.transfers_same_node += vcpu.transfers_same_node;
+            sum.transfers_same_cache += vcpu.transfers_same_cache;
+            sum.transfers_other_node += vcpu.transfers_other_node;
+            sum.doorbells_near += vcpu.doorbells_near;
+            sum.doorbells_far += vcpu.doorbells_far;
+            sum.delay_ns += vcpu.delay_ns;
+            sum.wait_ns += vcpu.wait_ns;
+            for (sums, counts) in [
+                (&mut sum.misses, &vcpu.misses),
+                (&mut sum.waits_ns, &vcpu.waits_ns),
+                (&mut sum.transfers, &vcpu.transfers),
+            ] {
+                for (to, count) in counts {
+                    *sums.entry(*to).or_default() += count;
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// The tail doorbell of the first I/O submission queue, from the start of the BAR.
+const FIRST_TAIL: u64 = 0x1008;
+/// From one tail doorbell to the next.
+const TAIL_STRIDE: u64 = 8;
+/// Behind the last doorbell: QEMU has the interrupt table there, or nothing.
+const DOORBELLS_END: u64 = 0x2000;
+
+/// The submission doorbells of a controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Doorbells {
+    /// Guest physical address of the first.
+    pub start: u64,
+    /// Bytes to the end of the last.
+    pub bytes: u64,
+    /// From one to the next.
+    pub stride: u64,
+    /// The controller's node.
+    pub node: NodeId,
+}
+
+impl Doorbells {
+    /// Those of the controllers in an answer of `query-pci`. `node` gives the node of a device by its id. A controller without an
+    /// address has none that can be written.
+    pub fn of_guest(buses: &Value, node: &dyn Fn(&str) -> Option<NodeId>) -> Vec<Self> {
+        let mut all = Vec::new();
+        for bus in buses.as_array().into_iter().flatten() {
+            Self::behind(&bus["devices"], node, &mut all);
+        }
+        all.sort_by_key(|doorbells| doorbells.start);
+        all.dedup();
+        all
+    }
+
+    fn behind(devices: &Value, node: &dyn Fn(&str) -> Option<NodeId>, all: &mut Vec<Self>) {
+        for device in devices.as_array().into_iter().flatten() {
+            let place = device["qdev_id"].as_str().and_then(node);
+            if let (Some(node), Some(start)) = (place, registers(device)) {
+                all.push(Self {
+                    start: start + FIRST_TAIL,
+                    bytes: DOORBELLS_END - FIRST_TAIL,
+                    stride: TAIL_STRIDE,
+                    node,
+                });
+            }
+            Self::behind(&device["pci_bridge"]["devices"], node, all);
+        }
+    }
+}
+
+/// The address of BAR 0, if it has one that is large enough for doorbells.
+fn registers(device: &Value) -> Option<u64> {
+    let bars = device["regions"].as_array()?;
+    let bar = bars.iter().find(|bar| bar["bar"] == 0)?;
+    let (address, bytes) = (bar["address"].as_u64()?, bar["size"].as_u64()?);
+    // QEMU's sign of a BAR without an address is -1.
+    (bytes >= DOORBELLS_END && address.checked_add(bytes).is_some()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn doorbells_are_found_behind_bridges_and_only_where_there_is_an_address() {
+        let bar = |address: u64| json!([{ "bar": 0, "address": address, "size": 16384 }]);
+        let buses = json!([
+            { "bus": 0, "devices": [
+                { "qdev_id": "nvme1", "regions": bar(0x9000_0000) },
+                { "qdev_id": "nic0", "regions": bar(0xa000_0000) },
+                { "qdev_id": "nvme2", "regions": bar(u64::MAX) },
+                { "qdev_id": "nvme3", "regions": [] }] },
+            { "bus": 32, "devices": [{ "qdev_id": "port0", "regions": [], "pci_bridge": { "devices": [
+                { "qdev_id": "nvme0", "regions": bar(0x8000_0000) }] } }] }
+        ]);
+        let node = |id: &str| {
+            let number = id.strip_prefix("nvme")?;
+            Some(NodeId(number.parse().ok()?))
+        };
+        let doorbells = |start, node| Doorbells {
+            start,
+            bytes: 0xff8,
+            stride: 8,
+            node: NodeId(node),
+        };
+        assert_eq!(
+            Doorbells::of_guest(&buses, &node),
+            [doorbells(0x8000_1008, 0), doorbells(0x9000_1008, 1)]
+        );
     }
 }

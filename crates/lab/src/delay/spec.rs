@@ -1,13 +1,18 @@
-//! The value of `--delay`.
+//! The values of `--delay` and `--time`, and what can be wrong with them.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use nearfar_machine::{
-    Bandwidth, CacheModel, DelayFault, Distance, LineDelay, MAX_DELAY_NS, NodeDelay, NodeId,
-    Timing, delay_digits as digits, delay_nanoseconds, megabytes,
+    Acceleration, Bandwidth, CacheModel, DelayFault, Distance, LineDelay, MAX_DELAY_NS, NodeDelay,
+    NodeId, SimulatedTime, Timing, delay_digits as digits, delay_nanoseconds, megabytes,
 };
+use thiserror::Error;
 
-use super::error::DelaySpecError;
+use crate::arch::Arch;
+use crate::delay::{far_for_ratio, find_plugin};
+use crate::error::LabError;
+use crate::qemu::{self, Qemu};
 
 /// In the host's time, emulation costs some 200 ns a random access by itself, so delays of real hardware would hardly show: they
 /// are made four times as long.
@@ -64,7 +69,7 @@ pub struct Asked {
 impl Asked {
     /// These delays for a guest of simulated or of the host's time. In simulated time they are the machine's own where they are known
     /// and no scale is asked for.
-    pub(super) fn on(&self, is_simulated: bool, timing: Option<&Timing>) -> Self {
+    pub(crate) fn on(&self, is_simulated: bool, timing: Option<&Timing>) -> Self {
         let own = timing.filter(|_| is_simulated && self.scale.is_none());
         let scale = match is_simulated {
             true => 1.0,
@@ -77,7 +82,7 @@ impl Asked {
         }
     }
 
-    pub(super) fn cache(&self) -> CacheModel {
+    pub(crate) fn cache(&self) -> CacheModel {
         self.cache.or(self.own.cache).unwrap_or(CACHE)
     }
 
@@ -103,15 +108,14 @@ impl Asked {
     }
 
     /// The delay derived from a distance: `distance / 10 x 100 ns x scale`, with the base made up for.
-    pub(super) fn derived_ns(&self, distance: Distance) -> f64 {
+    pub(crate) fn derived_ns(&self, distance: Distance) -> f64 {
         let ratio = f64::from(distance.0) / 10.0;
-        super::far_for_ratio(LOCAL_NS * self.scale(), f64::from(self.base_ns), ratio)
+        far_for_ratio(LOCAL_NS * self.scale(), f64::from(self.base_ns), ratio)
     }
 
     fn item(&mut self, item: &str) -> Result<(), DelaySpecError> {
-        let (key, value) = item
-            .split_once('=')
-            .ok_or_else(|| DelaySpecError::Item(item.to_owned()))?;
+        let parts = item.split_once('=');
+        let (key, value) = parts.ok_or_else(|| DelaySpecError::Item(item.to_owned()))?;
         let fault = |fault| DelaySpecError::Part {
             key: key.to_owned(),
             value: value.to_owned(),
@@ -152,8 +156,8 @@ impl Asked {
         } else if let Some((from, to)) = key.split_once(':') {
             self.pairs.push((node(from)?, node(to)?, ns));
         } else {
-            self.distances
-                .push((Distance(digits(key).ok_or_else(unknown)?), ns));
+            let distance = digits(key).ok_or_else(unknown)?;
+            self.distances.push((Distance(distance), ns));
         }
         Ok(())
     }
@@ -181,4 +185,222 @@ impl FromStr for DelaySpec {
 fn nanoseconds(text: &str) -> Result<u32, DelaySpecError> {
     let ns = delay_nanoseconds(text);
     ns.ok_or_else(|| DelaySpecError::Nanoseconds(text.to_owned()))
+}
+
+/// A text that is not a value of `--delay`.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum DelaySpecError {
+    /// Not `KEY=VALUE`.
+    #[error("{0:?} is not KEY=VALUE, auto or off")]
+    Item(String),
+    /// An unknown key.
+    #[error(
+        "{0:?} is not scale, base, near, far, cache, transfer, bandwidth, link, stream, device, a distance (20), nodes (0-1) or one way (0:1)"
+    )]
+    Key(String),
+    /// The value of `scale`.
+    #[error("scale {0:?} is not a number between 0.01 and 1000")]
+    Scale(String),
+    /// A value in nanoseconds.
+    #[error("{0:?} is not a delay in nanoseconds (0 to {MAX_DELAY_NS})")]
+    Nanoseconds(String),
+    /// The value of another key.
+    #[error("{key} {value:?} is {fault}")]
+    Part {
+        key: String,
+        value: String,
+        fault: DelayFault,
+    },
+}
+
+/// Delays that a guest cannot have.
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum DelayError {
+    /// A distance between no two nodes.
+    #[error("no node has memory at distance {wanted}; there are {}", listed(known))]
+    UnknownDistance {
+        /// As it was asked for.
+        wanted: Distance,
+        /// Those between nodes with CPUs and nodes with memory.
+        known: Vec<u32>,
+    },
+    /// A node that the guest does not have.
+    #[error("the guest has no node {0} with CPUs or memory")]
+    UnknownNode(NodeId),
+    /// A limit of memory or links in the host's time.
+    #[error("bandwidth and link need simulated time: add --time simulated")]
+    NeedsSimulatedTime,
+    /// A derived delay above the limit.
+    #[error("scale {scale}: {delay_ns} ns for distance {distance} is more than {MAX_DELAY_NS}")]
+    TooLong {
+        /// The scale that was asked for.
+        scale: f64,
+        /// What follows from it.
+        delay_ns: f64,
+        /// The distance it was derived from.
+        distance: Distance,
+    },
+}
+
+fn listed(distances: &[u32]) -> String {
+    let distances: Vec<String> = distances.iter().map(u32::to_string).collect();
+    distances.join(", ")
+}
+
+/// The oldest QEMU that has what simulated time needs: conditional callbacks came with 9.1.
+const SIMULATED_TIME_SINCE: (u32, u32, u32) = (9, 1, 0);
+
+/// The time that a guest's clocks follow while a command runs.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum TimeSpec {
+    /// The host's.
+    #[default]
+    Host,
+    Simulated(SimulatedTime),
+    /// Simulated, where the guest can have it.
+    Auto,
+}
+
+impl FromStr for TimeSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "host" => return Ok(Self::Host),
+            "auto" => return Ok(Self::Auto),
+            _ => {}
+        }
+        let mut time = SimulatedTime::default();
+        for item in text.split(',').filter(|item| *item != "simulated") {
+            let unknown = || {
+                format!(
+                    "{item:?} is not auto, host, simulated, or instruction=NS, window=NS, window=NS/NS, seed=NUMBER, idle=host, idle=jump or disk=NS, separated by commas"
+                )
+            };
+            let (key, value) = item.split_once('=').ok_or_else(unknown)?;
+            let wrong = |expected| format!("{key} {value:?} is not {expected}");
+            let number = |text: &str, expected, range: RangeInclusive<f64>| {
+                let number = text.parse::<f64>().ok();
+                let number = number.filter(|number| range.contains(number));
+                number.ok_or_else(|| wrong(expected))
+            };
+            match key {
+                "instruction" => {
+                    let expected = "nanoseconds from 0.001 to 1000";
+                    let ns = number(value, expected, 0.001..=1000.0)?;
+                    time.instruction_ps = Some((ns * 1000.0).round() as u32);
+                }
+                "window" => {
+                    let (narrow, wide) = value.split_once('/').unwrap_or((value, value));
+                    let expected = "nanoseconds from 1 to 1000000, or two of them such as 60/200, the wider last";
+                    let narrow = number(narrow, expected, 1.0..=1e6)?.round();
+                    let wide = number(wide, expected, narrow..=1e6)?.round();
+                    time.window_ns = Some(narrow as u32);
+                    time.wide_window_ns = Some(wide as u32).filter(|_| wide > narrow);
+                }
+                "disk" => {
+                    let ns = number(value, "nanoseconds from 1 to 1000000000", 1.0..=1e9)?;
+                    time.disk_ns = Some(ns.round() as u32);
+                }
+                "seed" => {
+                    let seed = value.parse();
+                    time.seed = seed.map_err(|_| wrong("a whole number"))?;
+                }
+                "idle" => {
+                    time.jumps_when_idle = match value {
+                        "host" => false,
+                        "jump" => true,
+                        _ => return Err(wrong("host or jump")),
+                    }
+                }
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(Self::Simulated(time))
+    }
+}
+
+impl TimeSpec {
+    /// Simulated time, where it is asked for and this QEMU and host have it. Left open, it is that of software emulation of the
+    /// host's own architecture, where there is a plugin.
+    ///
+    /// # Errors
+    /// When it is asked for and they have it not, with what would.
+    pub fn on(
+        self,
+        qemu: &Qemu,
+        arch: Arch,
+        acceleration: Acceleration,
+    ) -> Result<Option<SimulatedTime>, LabError> {
+        let time = match self {
+            Self::Host => return Ok(None),
+            Self::Simulated(time) => time,
+            Self::Auto => {
+                let can_be = Some(arch) == Arch::host()
+                    && acceleration == Acceleration::Tcg
+                    && find_plugin(qemu).is_ok();
+                let time = Self::Simulated(SimulatedTime::default());
+                let time = can_be.then(|| time.on(qemu, arch, acceleration).ok());
+                return Ok(time.flatten().flatten());
+            }
+        };
+        let missing = |what: String, hint: &str| LabError::Missing {
+            what,
+            hint: format!("{hint}, or use --time host"),
+        };
+        if qemu.version < SIMULATED_TIME_SINCE {
+            let what = format!("simulated time in QEMU {}", qemu.version_text());
+            let hint = format!(
+                "it needs QEMU {} or later",
+                qemu::dotted(SIMULATED_TIME_SINCE)
+            );
+            return Err(missing(what, &hint));
+        }
+        if !cfg!(target_arch = "x86_64") {
+            let what = "simulated time on this host".to_owned();
+            return Err(missing(what, "it needs a host of x86-64"));
+        }
+        Ok(Some(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_is_read_as_it_is_shown() {
+        let time = SimulatedTime {
+            instruction_ps: Some(250),
+            window_ns: Some(40),
+            wide_window_ns: Some(200),
+            seed: 7,
+            jumps_when_idle: true,
+            disk_ns: Some(20_000),
+        };
+        assert_eq!(time.to_string().parse(), Ok(TimeSpec::Simulated(time)));
+        assert_eq!("host".parse(), Ok(TimeSpec::Host));
+        assert_eq!("auto".parse(), Ok(TimeSpec::Auto));
+        let default = TimeSpec::Simulated(SimulatedTime::default());
+        assert_eq!("simulated".parse(), Ok(default));
+        assert_eq!("simulated,seed=0".parse(), Ok(default));
+        for wrong in [
+            "",
+            "real",
+            "instruction=0",
+            "instruction=x",
+            "window=-1",
+            "window=2e6",
+            "window=60/40",
+            "window=60/",
+            "window=1/2/3",
+            "seed=1.5",
+            "simulated,host",
+            "instruction=nan",
+            "idle=skip",
+            "disk=0",
+        ] {
+            assert!(wrong.parse::<TimeSpec>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -6,19 +6,29 @@
 //! memory     0, hole below 4 GiB        from 1 GiB up             from 0
 //! a bridge   pxb-pcie + root ports      pxb-pcie + root ports     spapr-pci-host-bridge
 //! ```
+//!
+//! Boards with PCI Express have a `pxb-pcie` for each host bridge, with a root port for every device:
+//!
+//! ```text
+//! pcie.0 ─┬─ slot 1   bridge0 (pxb-pcie, numa_node=0)   bus 0x20
+//!         │             ├─ bridge0-port0   bus 0x21   a device
+//!         │             └─ bridge0-port1   bus 0x22   free, for hot plug
+//!         └─ slot 2   bridge1 ...                       bus 0x40
+//! ```
+//!
+//! See docs/pci_expander_bridge.txt and docs/pcie.txt in QEMU. Firmware hands out bus numbers in the order of ports,
+//! which is why those of a bridge follow its own.
 
-mod expander;
 mod pseries;
 mod q35;
-mod virt;
+pub(super) mod virt;
 
-use nearfar_machine::{NodeId, PciAddress};
+use nearfar_machine::{Acceleration, NodeId, PciAddress, RootBus};
 
-use super::MemoryRange;
-use super::hardware::Bridge;
 use crate::arch::Arch;
+use crate::design::MemoryRange;
+use crate::design::hardware::Bridge;
 use crate::kernels::Series;
-use nearfar_machine::Acceleration;
 
 /// How the guest's kernel numbers the firmware's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,33 +97,33 @@ pub(super) trait Board: Sync {
 
     /// The most host bridges besides the first.
     fn most_bridges(&self) -> usize {
-        expander::MOST_BRIDGES
+        MOST_BRIDGES
     }
 
     /// The most devices behind one bridge, when one place stays free for hot plug.
     fn most_devices(&self) -> usize {
-        expander::MOST_PORTS - 1
+        MOST_PORTS - 1
     }
 
     /// Gives every host bridge the root bus it has in the guest: that of the description where it is free. `false` when there
     /// are more than fit.
     fn place(&self, bridges: &mut [Bridge]) -> bool {
-        expander::place(bridges)
+        place(bridges)
     }
 
     /// QEMU's arguments for a bridge, without its devices; `index` counts bridges from 0.
     fn bridge(&self, bridge: &Bridge, index: usize) -> Vec<String> {
-        expander::arguments(bridge, index)
+        expander_arguments(bridge, index)
     }
 
     /// The properties that seat a device behind a bridge; `position` counts the bridge's devices from 0.
     fn seat(&self, bridge: &Bridge, position: usize) -> String {
-        format!("bus={}", expander::port(bridge, position))
+        format!("bus={}", port(bridge, position))
     }
 
     /// The address that a device behind a bridge will have.
     fn address(&self, bridge: &Bridge, position: usize) -> PciAddress {
-        expander::address(bridge, position)
+        port_address(bridge, position)
     }
 
     /// The numbers of the host bridges that hot plug may add.
@@ -123,7 +133,7 @@ pub(super) trait Board: Sync {
 
     /// The bus of a bridge that hot plug may use.
     fn spare(&self, bridge: &Bridge) -> String {
-        expander::port(bridge, bridge.devices.len())
+        port(bridge, bridge.devices.len())
     }
 }
 
@@ -150,4 +160,91 @@ fn contiguous(base: u64, sizes: &[u64]) -> Vec<MemoryRange> {
         start = start.saturating_add(bytes);
     }
     map
+}
+
+/// Slots 1 to 0x17 of the first root bus: those from 0x18 up belong to the guest's own devices.
+const MOST_BRIDGES: usize = 0x17;
+/// Slots of a root bus.
+const MOST_PORTS: usize = 32;
+/// The first bus number that bridges get; those below are left to whatever sits on the first root bus.
+const FIRST_BUS: usize = 8;
+const BUSES: usize = 256;
+
+/// Gives each bridge the bus of its description, or the next one that leaves room for the ports of the bridge before it;
+/// all of them one behind the other where that does not fit.
+fn place(bridges: &mut [Bridge]) -> bool {
+    // Its own, one for each port, and one more for a bridge that is plugged into the spare port.
+    let buses = |bridge: &Bridge| bridge.devices.len() + 3;
+    let mut roots = Vec::new();
+    for wanted in [true, false] {
+        roots.clear();
+        let mut free = FIRST_BUS;
+        for bridge in bridges.iter() {
+            let at = match wanted && bridge.root.domain == 0 {
+                true => free.max(bridge.root.bus.into()),
+                false => free,
+            };
+            roots.push(at);
+            free = at + buses(bridge);
+        }
+        if free <= BUSES {
+            for (bridge, root) in bridges.iter_mut().zip(roots) {
+                bridge.root = RootBus {
+                    domain: 0,
+                    bus: root as u8,
+                };
+            }
+            return true;
+        }
+    }
+    false
+}
+
+fn expander_arguments(bridge: &Bridge, index: usize) -> Vec<String> {
+    let Bridge { id, root, .. } = bridge;
+    let (slot, bus, node) = (index + 1, root.bus, numa_node(bridge));
+    let mut arguments = vec![
+        "-device".to_owned(),
+        format!("pxb-pcie,id={id},bus=pcie.0,addr={slot:#x},bus_nr={bus}{node}"),
+    ];
+    arguments.extend(ports(bridge, id, 0, index));
+    arguments
+}
+
+/// The node of a host bridge as a word of QEMU's arguments.
+fn numa_node(bridge: &Bridge) -> String {
+    let node = bridge.node.map(|node| format!(",numa_node={node}"));
+    node.unwrap_or_default()
+}
+
+/// A root port for each device of a bridge and one to spare, in the slots of a bus from `first` up. `index` tells the
+/// ports of bridges apart.
+fn ports(bridge: &Bridge, bus: &str, first: usize, index: usize) -> Vec<String> {
+    let port = |position| {
+        let (port, slot) = (port(bridge, position), first + position);
+        // Ports of legacy I/O space are few (16 in all) and no device here needs any.
+        // A bus number for a bridge behind the spare port: without one Linux stumbles over it (shpc_init, 6.12).
+        let reserve = match position == bridge.devices.len() {
+            true => ",bus-reserve=1",
+            false => "",
+        };
+        let chassis = index + 1;
+        let place = format!("bus={bus},addr={slot:#x},chassis={chassis},slot={slot}");
+        let words = format!("pcie-root-port,id={port},{place},io-reserve=0{reserve}");
+        ["-device".to_owned(), words]
+    };
+    (0..=bridge.devices.len()).flat_map(port).collect()
+}
+
+fn port(bridge: &Bridge, position: usize) -> String {
+    format!("{}-port{position}", bridge.id)
+}
+
+fn port_address(bridge: &Bridge, position: usize) -> PciAddress {
+    PciAddress {
+        domain: 0,
+        bus: (bridge.root.bus.saturating_add(1)).saturating_add(position as u8),
+        device: 0,
+        function: 0,
+    }
 }

@@ -13,26 +13,18 @@ const OVERLAY: &str = "fake: ";
 
 /// A machine without its fake nodes, and their layout.
 pub(crate) fn real(machine: &Machine) -> (Machine, Option<FakeSpec>) {
-    let overlay = machine
-        .origin
-        .overlays
-        .iter()
-        .find_map(|overlay| overlay.strip_prefix(OVERLAY));
-    let spec = overlay
-        .and_then(|text| text.split(' ').next())
-        .and_then(|text| text.parse().ok());
+    let mut overlays = machine.origin.overlays.iter();
+    let overlay = overlays.find_map(|overlay| overlay.strip_prefix(OVERLAY));
+    let spec = overlay.and_then(|text| text.split(' ').next()?.parse().ok());
     let Some(spec) = spec else {
         return (machine.clone(), None);
     };
     let mut real = machine.clone();
-    real.origin
-        .overlays
-        .retain(|overlay| !overlay.starts_with(OVERLAY));
-    let parent: BTreeMap<NodeId, NodeId> = machine
-        .nodes
-        .iter()
-        .map(|node| (node.id, node.fake_of.unwrap_or(node.id)))
-        .collect();
+    let overlays = &mut real.origin.overlays;
+    overlays.retain(|overlay| !overlay.starts_with(OVERLAY));
+    let parents = machine.nodes.iter();
+    let parents = parents.map(|node| (node.id, node.fake_of.unwrap_or(node.id)));
+    let parent: BTreeMap<NodeId, NodeId> = parents.collect();
     real.nodes = nodes(machine);
     real.distances = table(&machine.distances, &parent);
     real.firmware_distances = table(&machine.firmware_distances, &parent);
@@ -51,15 +43,13 @@ fn nodes(machine: &Machine) -> Vec<Node> {
     for fake in &machine.nodes {
         let id = fake.fake_of.unwrap_or(fake.id);
         let Some(node) = real.get_mut(&id) else {
-            real.insert(
+            let node = Node {
                 id,
-                Node {
-                    id,
-                    fake_of: None,
-                    access: Vec::new(),
-                    ..fake.clone()
-                },
-            );
+                fake_of: None,
+                access: Vec::new(),
+                ..fake.clone()
+            };
+            real.insert(id, node);
             continue;
         };
         node.cpus = node.known_cpus().union(fake.known_cpus()).into();
@@ -75,10 +65,8 @@ fn nodes(machine: &Machine) -> Vec<Node> {
 fn table(fakes: &Known<Distances>, parent: &BTreeMap<NodeId, NodeId>) -> Known<Distances> {
     fakes.clone().map(|fakes| {
         let up = |node: NodeId| parent.get(&node).copied().unwrap_or(node);
-        let mut real = Distances::empty(
-            DistanceOrigin::Described,
-            fakes.nodes().iter().map(|&node| up(node)),
-        );
+        let nodes = fakes.nodes().iter().map(|&node| up(node));
+        let mut real = Distances::empty(DistanceOrigin::Described, nodes);
         for (from, to, distance) in fakes.entries() {
             real.set(up(from), up(to), distance);
         }
@@ -87,7 +75,7 @@ fn table(fakes: &Known<Distances>, parent: &BTreeMap<NodeId, NodeId>) -> Known<D
 }
 
 /// Does something with every node that a device, a bridge or an interrupt is on.
-pub(crate) fn nodes_of_devices(machine: &mut Machine, change: impl Fn(&mut Option<NodeId>)) {
+fn nodes_of_devices(machine: &mut Machine, change: impl Fn(&mut Option<NodeId>)) {
     let each = |node: &mut Known<Option<NodeId>>| {
         if let Known::Yes(node) = node {
             change(node);
@@ -96,9 +84,9 @@ pub(crate) fn nodes_of_devices(machine: &mut Machine, change: impl Fn(&mut Optio
     listed(&mut machine.pci).for_each(|device| each(&mut device.node));
     listed(&mut machine.networks).for_each(|network| each(&mut network.node));
     listed(&mut machine.interrupts).for_each(|interrupt| each(&mut interrupt.node));
-    listed(&mut machine.nvme)
-        .flat_map(|nvme| &mut nvme.controllers)
-        .for_each(|nvme| each(&mut nvme.node));
+    let subsystems = listed(&mut machine.nvme);
+    let controllers = subsystems.flat_map(|nvme| &mut nvme.controllers);
+    controllers.for_each(|nvme| each(&mut nvme.node));
     for bridge in listed(&mut machine.host_bridges) {
         if let Known::Yes(Some(locality)) = &mut bridge.firmware {
             let mut node = Some(locality.node);
@@ -126,10 +114,9 @@ pub(super) fn again(
 ) -> Result<Machine, LabError> {
     let text = spec.to_string();
     if spec.splits_cpus() {
-        notes.push(
-            "fake nodes share their CPUs in the guest: the kernel's numa=fake= cannot split them"
-                .to_owned(),
-        );
+        let note =
+            "fake nodes share their CPUs in the guest: the kernel's numa=fake= cannot split them";
+        notes.push(note.to_owned());
     }
     let word = match text.strip_prefix("split:") {
         Some(count) => format!("{count}U"),

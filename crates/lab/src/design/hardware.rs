@@ -11,7 +11,7 @@
 //!    └─ devices  NVMe controllers, NICs, block devices, stand-ins; each on a port of its own
 //! ```
 
-use nearfar_machine::{CpuSet, NodeId, RootBus};
+use nearfar_machine::{CpuSet, Distance, NodeId, RootBus};
 
 /// All of a guest's hardware that decides over locality.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,6 +28,19 @@ pub struct Hardware {
     pub subsystems: Vec<Subsystem>,
     /// Host bridges besides the first one of the board, by root bus.
     pub bridges: Vec<Bridge>,
+}
+
+impl Hardware {
+    /// The distance between two nodes: the firmware's, or what the kernel assumes where it gives none.
+    pub fn distance(&self, from: NodeId, to: NodeId) -> Distance {
+        let row = self.distances.get(from.0 as usize);
+        let told = row.and_then(|row| row.get(to.0 as usize));
+        match told {
+            Some(&told) => Distance(told.into()),
+            None if from == to => Distance::LOCAL,
+            None => Distance::REMOTE,
+        }
+    }
 }
 
 /// A node as QEMU's arguments describe it.

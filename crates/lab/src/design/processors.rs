@@ -3,12 +3,12 @@
 //! QEMU numbers vCPUs through the threads of a core first, then cores, dies, sockets, and a node may have any of them. So
 //! each CPU keeps its node whatever the numbering; cores and packages are kept where they are made of neighbours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Cpu, CpuId, CpuSet, Machine, NodeId};
 
-use super::board::Board;
-use super::hardware::Topology;
+use crate::design::board::Board;
+use crate::design::hardware::Topology;
 use crate::error::LabError;
 
 /// A CPU of the guest; its number is its position in the list.
@@ -56,9 +56,8 @@ pub(super) fn present(
     let mut cpus = Vec::new();
     let mut strays = 0;
     for cpu in machine.cpus.iter().filter(|cpu| cpu.is_online()) {
-        let home = cpu
-            .node
-            .filter(|&node| machine.node(node).is_some_and(|node| node.online));
+        let is_online = |node: &NodeId| machine.node(*node).is_some_and(|node| node.online);
+        let home = cpu.node.filter(is_online);
         strays += usize::from(home.is_none());
         if let Some(node) = home.or(fallback) {
             cpus.push(VirtualCpu {
@@ -68,9 +67,8 @@ pub(super) fn present(
         }
     }
     if cpus.is_empty() {
-        return Err(LabError::Design(
-            "it has no CPU that is online and on a node".to_owned(),
-        ));
+        let problem = "it has no CPU that is online and on a node";
+        return Err(LabError::Design(problem.to_owned()));
     }
     if cpus.len() > board.most_cpus() {
         return Err(LabError::Design(format!(
@@ -91,11 +89,8 @@ pub(super) fn present(
             "{missing} CPUs that are offline are not in the guest at all"
         ));
     }
-    if cpus
-        .iter()
-        .zip(0..)
-        .any(|(cpu, number)| cpu.described != CpuId(number))
-    {
+    let mut numbered = (0..).map(CpuId).zip(&cpus);
+    if numbered.any(|(number, cpu)| cpu.described != number) {
         notes.push("CPUs have other numbers in the guest: there are no gaps".to_owned());
     }
     Ok(cpus)
@@ -110,15 +105,12 @@ pub(super) fn topology(
 ) -> Topology {
     let threads = threads(machine, cpus, notes);
     // What a core is in, by number of the core.
-    let places: Vec<(Package, NodeId)> = cpus
-        .iter()
-        .step_by(threads)
-        .map(|cpu| (package(machine, cpu), cpu.node))
-        .collect();
+    let cores = cpus.iter().step_by(threads);
+    let places: Vec<_> = cores.map(|cpu| (package(machine, cpu), cpu.node)).collect();
     let total = places.len();
     let part = runs(&places, |place| *place).into_iter().fold(total, gcd);
     let packages = runs(&places, |place| place.0);
-    let kinds: std::collections::BTreeSet<Package> = places.iter().map(|place| place.0).collect();
+    let kinds: BTreeSet<Package> = places.iter().map(|place| place.0).collect();
     let whole = packages.first().copied().filter(|&first| {
         packages.len() == kinds.len()
             && packages.iter().all(|&run| run == first)
@@ -171,11 +163,11 @@ fn threads(machine: &Machine, cpus: &[VirtualCpu], notes: &mut Vec<String>) -> u
         *cores.entry(leader(cpu)).or_default() += 1;
     }
     let most = cores.values().copied().max().unwrap_or(1);
-    let neighbours = cores.values().all(|&count| count == most)
-        && cpus.chunks(most).all(|core| {
-            core.iter()
-                .all(|cpu| leader(cpu) == leader(&core[0]) && cpu.node == core[0].node)
-        });
+    let is_core = |cpus: &[VirtualCpu]| {
+        let first = (leader(&cpus[0]), cpus[0].node);
+        cpus.iter().all(|cpu| (leader(cpu), cpu.node) == first)
+    };
+    let neighbours = cores.values().all(|&count| count == most) && cpus.chunks(most).all(is_core);
     if most > 1 && !neighbours {
         notes.push(
             "SMT siblings are separate cores in the guest: QEMU's have neighbouring numbers"
@@ -187,10 +179,8 @@ fn threads(machine: &Machine, cpus: &[VirtualCpu], notes: &mut Vec<String>) -> u
 
 /// The lengths of the runs of equal keys.
 fn runs<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Vec<usize> {
-    items
-        .chunk_by(|a, b| key(a) == key(b))
-        .map(<[T]>::len)
-        .collect()
+    let runs = items.chunk_by(|a, b| key(a) == key(b));
+    runs.map(<[T]>::len).collect()
 }
 
 fn gcd(a: usize, b: usize) -> usize {

@@ -6,14 +6,13 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::modules::Modules;
-use super::script::quoted;
-use super::{PreparedGuest, Root};
-use crate::arch::Arch;
-use crate::design::Design;
-use crate::design::late::LateDevice;
-use crate::start::Start;
 use nearfar_machine::Acceleration;
+
+use crate::arch::Arch;
+use crate::design::{Design, LateDevice};
+use crate::guest::modules::Modules;
+use crate::guest::{PreparedGuest, Root, Start};
+use crate::shell::quoted;
 
 /// Something that QEMU inherits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,17 +53,11 @@ pub fn spare_disk(port: &str) -> String {
 
 /// The block nodes a guest gets, those for its spare ports among them: name and bytes.
 pub fn disks(design: &Design) -> Vec<(String, u64)> {
-    let own = design
-        .disks
-        .iter()
-        .map(|disk| (disk.name.clone(), disk.bytes));
-    own.chain(
-        design
-            .spare_ports
-            .iter()
-            .map(|port| (spare_disk(&port.id), SPARE_DISK_BYTES)),
-    )
-    .collect()
+    let own = design.disks.iter();
+    let own = own.map(|disk| (disk.name.clone(), disk.bytes));
+    let spare = design.spare_ports.iter();
+    let spare = spare.map(|port| (spare_disk(&port.id), SPARE_DISK_BYTES));
+    own.chain(spare).collect()
 }
 
 /// All of QEMU's arguments. `kernel` is the image that is loaded, `number` names what is inherited.
@@ -86,11 +79,9 @@ pub fn arguments(
         Start::Load => memory("share=off,readonly=on,rom=off", node),
         Start::Boot | Start::Save => memory("share=on", node),
     };
-    all.0.extend(
-        prepared
-            .design
-            .start_arguments(qemu, acceleration, start, &memory_file),
-    );
+    let design = &prepared.design;
+    all.0
+        .extend(design.start_arguments(qemu, acceleration, start, &memory_file));
     if start == Start::Load {
         all.option("-incoming", "defer");
     }
@@ -107,21 +98,12 @@ pub fn arguments(
     let disk_ns = time.and_then(|time| time.disk_ns);
     for (place, (name, bytes)) in disks(&prepared.design).into_iter().enumerate() {
         if let Some(ns) = disk_ns {
-            let content = "driver=null-co,read-zeroes=on";
-            all.option(
-                "-blockdev",
-                format!("{content},node-name={name},size={bytes},latency-ns={ns}"),
-            );
+            let disk = format!("node-name={name},size={bytes},latency-ns={ns}");
+            all.option("-blockdev", format!("driver=null-co,read-zeroes=on,{disk}"));
             continue;
         }
-        let set = place + 1;
-        all.option(
-            "-add-fd",
-            format!(
-                "fd={},set={set},opaque={name}",
-                number(&Part::Disk(name.clone()))
-            ),
-        );
+        let (set, fd) = (place + 1, number(&Part::Disk(name.clone())));
+        all.option("-add-fd", format!("fd={fd},set={set},opaque={name}"));
         all.option(
             "-blockdev",
             format!("driver=raw,node-name={name},file.driver=file,file.filename=/dev/fdset/{set},file.locking=off"),
@@ -134,7 +116,7 @@ pub fn arguments(
 }
 
 /// The kernel's command line. A later word wins over an earlier one, so the user's come last.
-pub fn kernel_words(prepared: &PreparedGuest) -> Vec<String> {
+fn kernel_words(prepared: &PreparedGuest) -> Vec<String> {
     let console = console_device(prepared.design.arch);
     // What a kernel prints that has met an exception is no measurement any more, and some such kernels hang: it ends there.
     let mut words = vec![format!("console={console}")];
@@ -175,7 +157,7 @@ fn console_device(arch: Arch) -> &'static str {
 }
 
 /// The device of the guest's terminal: the first of the kernel's hypervisor consoles that is not its console.
-pub fn terminal_device(arch: Arch) -> &'static str {
+fn terminal_device(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 | Arch::Aarch64 => "/dev/hvc0",
         Arch::Powerpc64le => "/dev/hvc1",
@@ -261,21 +243,15 @@ pub fn settings_of_guest(
         Root::Overlay => "overlay",
         Root::ReadOnly => "read-only",
     };
-    let addresses: Vec<_> = late
-        .iter()
-        .map(|device| device.address.to_string())
-        .collect();
+    let addresses = late.iter().map(|device| device.address.to_string());
+    let addresses: Vec<_> = addresses.collect();
+    let drmgr = prepared.drmgr.as_ref().map(|it| it.as_os_str());
     format!(
         "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nEMULATION={}\nDRMGR={}\n",
         results_folder(prepared).unwrap_or_default(),
         addresses.join(" "),
         quoted(OsStr::new(&emulation_word(prepared))),
-        quoted(
-            prepared
-                .drmgr
-                .as_ref()
-                .map_or(OsStr::new(""), |it| it.as_os_str())
-        ),
+        quoted(drmgr.unwrap_or_default()),
     )
 }
 
@@ -288,14 +264,11 @@ fn emulation_word(prepared: &PreparedGuest) -> String {
 
 /// Where a guest finds the folder that it may write to, if it has one. A root that is read-only has no place of its own for it.
 pub fn results_folder(prepared: &PreparedGuest) -> Option<&'static str> {
-    prepared
-        .request
-        .results
-        .as_ref()
-        .map(|_| match prepared.request.root {
-            Root::Overlay => "/results",
-            Root::ReadOnly => "/run/nearfar-lab/results",
-        })
+    let folder = match prepared.request.root {
+        Root::Overlay => "/results",
+        Root::ReadOnly => "/run/nearfar-lab/results",
+    };
+    prepared.request.results.as_ref().map(|_| folder)
 }
 
 fn flag(is_set: bool) -> &'static str {
@@ -314,9 +287,7 @@ impl Arguments {
     }
 
     fn channel(&mut self, name: &str, number: impl ToString) {
-        self.option(
-            "-chardev",
-            format!("socket,id={name},fd={}", number.to_string()),
-        );
+        let fd = number.to_string();
+        self.option("-chardev", format!("socket,id={name},fd={fd}"));
     }
 }

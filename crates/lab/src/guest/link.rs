@@ -1,29 +1,38 @@
-//! The lines that the guest's agent and we exchange in addition to a command's own bytes.
+//! The lines that the guest's agent and we exchange in addition to a command's own bytes, and the answers to questions of programs in
+//! the guest.
+//!
+//! | question | answer |
+//! |---|---|
+//! | `plug DEVICE [node=N]` | `ok` once QEMU has the device; `ok NAME` for one that drmgr has to configure |
+//! | `plugged` | `ok`; delays, which ended for the plug, begin again |
+//! | `time simulated`, `time host` | `ok` once simulated time has begun, or has ended |
+//! | `counts` | `ok` and the line transfers of all vCPUs so far, as JSON ([`Transfers`]) |
+//!
+//! Any other answer says why there is none of these.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use serde::Serialize;
+
+use crate::delay::Counts;
+use crate::guest::Guest;
+
 /// What the agent says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
     /// Its kernel and first root are up; it waits for its settings.
     Booted,
-    /// The CPUs whose timer did not interrupt while it was looked at, as a list.
-    Ticks {
-        /// `1,3,`; empty when all are well.
-        missing: String,
-    },
+    /// The CPUs whose timer did not interrupt while it was looked at, as a list, `1,3,`; empty when all are well.
+    Ticks(String),
     /// It wants the time and random numbers.
     Clock,
     /// It has the host's files, the devices and the ports.
     Ready,
-    /// The answer to [`Link::ping`].
-    Pong {
-        /// The number of the ping.
-        number: u64,
-    },
+    /// The answer to [`Link::ping`], with its number.
+    Pong(u64),
     /// A command runs, in this process group.
     Started {
         /// Our number of the command.
@@ -51,30 +60,26 @@ impl Message {
     fn parse(line: &str) -> Option<Self> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
-        match verb {
-            "booted" => Some(Self::Booted),
-            "ticks" => Some(Self::Ticks {
-                missing: rest.to_owned(),
-            }),
-            "clock" => Some(Self::Clock),
-            "ready" => Some(Self::Ready),
-            "pong" => Some(Self::Pong {
-                number: first.parse().ok()?,
-            }),
-            "started" => Some(Self::Started {
+        Some(match verb {
+            "booted" => Self::Booted,
+            "ticks" => Self::Ticks(rest.to_owned()),
+            "clock" => Self::Clock,
+            "ready" => Self::Ready,
+            "pong" => Self::Pong(first.parse().ok()?),
+            "started" => Self::Started {
                 id: first.parse().ok()?,
                 group: second.parse().ok()?,
-            }),
-            "exit" => Some(Self::Exit {
+            },
+            "exit" => Self::Exit {
                 id: first.parse().ok()?,
                 code: second.parse().ok()?,
-            }),
-            "ask" => Some(Self::Ask {
+            },
+            "ask" => Self::Ask {
                 id: first.parse().ok()?,
                 words: second.to_owned(),
-            }),
-            _ => None,
-        }
+            },
+            _ => return None,
+        })
     }
 }
 
@@ -170,9 +175,75 @@ impl Link {
     }
 }
 
+/// Line transfers of all vCPUs since the guest started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+struct Transfers {
+    same_node: u64,
+    other_node: u64,
+}
+
+impl Transfers {
+    /// # Errors
+    /// When the plugin does not count at the moment.
+    fn of(counts: &Counts) -> Result<Self, String> {
+        let mut sum = Self {
+            same_node: 0,
+            other_node: 0,
+        };
+        for vcpu in &counts.vcpus {
+            sum.same_node += vcpu.transfers_same_node;
+            sum.other_node += vcpu.transfers_other_node;
+        }
+        match counts.counting {
+            true => Ok(sum),
+            false => Err("delays are suspended, so nothing is counted".to_owned()),
+        }
+    }
+}
+
+impl Guest {
+    /// Answers a question. The guest gets the text of an error, too.
+    pub(super) fn answer(&mut self, words: &str) -> Result<String, String> {
+        let ok = || "ok".to_owned();
+        match words {
+            "plugged" => {
+                self.resume_delays(false)?;
+                Ok(ok())
+            }
+            "time simulated" | "time host" => {
+                let delays = self.delays.as_ref().filter(|delays| delays.is_simulated());
+                let delays = delays.ok_or("the guest follows the host's time")?;
+                match delays.switch(words == "time simulated") {
+                    true => Ok(ok()),
+                    false => Err(
+                        "the guest's CPUs did not reach a point where its time can change"
+                            .to_owned(),
+                    ),
+                }
+            }
+            "counts" => {
+                let counts = self.delay_counts();
+                let counts = counts.ok_or("the guest has no delays, so nothing is counted")?;
+                let transfers = Transfers::of(&counts)?;
+                // Two numbers always are JSON.
+                let json = serde_json::to_string(&transfers).unwrap_or_default();
+                Ok(format!("ok {json}"))
+            }
+            _ => {
+                let plug = words.strip_prefix("plug ");
+                let plug =
+                    plug.ok_or_else(|| format!("{words}: not something that can be asked for"))?;
+                let name = self.plug(plug.parse()?)?;
+                Ok(name.map_or_else(ok, |name| format!("ok {name}")))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delay::VcpuCounts;
 
     #[test]
     fn lines_are_heard_in_order_however_they_arrive_and_foreign_ones_are_passed_over() {
@@ -202,5 +273,29 @@ mod tests {
         );
         drop(theirs);
         assert!(!link.read());
+    }
+
+    #[test]
+    fn transfers_are_those_of_all_vcpus_while_they_are_counted() {
+        let vcpu = |same_node, other_node| VcpuCounts {
+            transfers_same_node: same_node,
+            transfers_other_node: other_node,
+            ..VcpuCounts::default()
+        };
+        let mut counts = Counts {
+            counting: true,
+            vcpus: vec![vcpu(1, 20), vcpu(3, 40)],
+            ..Counts::default()
+        };
+        let sum = Transfers {
+            same_node: 4,
+            other_node: 60,
+        };
+        assert_eq!(Transfers::of(&counts).unwrap(), sum);
+        // The keys that `bench tags` reads in the guest.
+        let json = serde_json::to_string(&sum).unwrap();
+        assert_eq!(json, r#"{"same_node":4,"other_node":60}"#);
+        counts.counting = false;
+        assert!(Transfers::of(&counts).is_err());
     }
 }

@@ -1,11 +1,23 @@
 //! Which kernel modules a guest needs before it has the host's files, and for the devices it has; in which order.
+//!
+//! Packed files are taken apart on the host, once: under emulation the guest would take seconds for it.
+//!
+//! ```text
+//! nf.ko.xz  ─►                      ┌─► kept in the cache folder, under a name made of the file's identity
+//! bzImage   ─► head | packed ELF ───┘   (path, size, time); written under another name and renamed, so two runs at once are fine
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::unpack;
+use nearfar_sources::packed::Packing;
+
 use crate::arch::Arch;
+use crate::cache::{mark_used, write_renamed};
 use crate::error::LabError;
 use crate::kernels::Kernel;
 
@@ -75,9 +87,8 @@ impl Modules {
         if foreign {
             boot.push("binfmt_misc");
         }
-        let (late, devices): (Vec<_>, Vec<_>) = devices_of(arguments)
-            .into_iter()
-            .partition(|name| LATE.contains(name));
+        let devices = devices_of(arguments).into_iter();
+        let (late, devices): (Vec<_>, Vec<_>) = devices.partition(|name| LATE.contains(name));
         let mut modules = Self {
             boot: dependencies.order(&boot),
             ..Self::default()
@@ -92,16 +103,13 @@ impl Modules {
             Arch::X86_64 | Arch::Aarch64 => &HOT_PLUG,
             Arch::Powerpc64le => &HOT_PLUG_ON_POWER,
         };
-        modules.hot_plug = hot_plug
-            .iter()
-            .map(|name| ((*name).to_owned(), dependencies.order(&[name])))
-            .collect();
+        let order = |name: &&str| ((*name).to_owned(), dependencies.order(&[name]));
+        modules.hot_plug = hot_plug.iter().map(order).collect();
         let all: BTreeSet<_> = modules.names().cloned().collect();
         for name in all {
             if let Some(file) = dependencies.files.get(&name) {
-                modules
-                    .contents
-                    .insert(name, unpack::unpacked(&folder.join(file), cache)?);
+                let content = unpacked(&folder.join(file), cache)?;
+                modules.contents.insert(name, content);
             }
         }
         Ok(modules)
@@ -114,27 +122,20 @@ impl Modules {
 
     fn names(&self) -> impl Iterator<Item = &String> {
         let later = self.hot_plug.iter().flat_map(|(_, names)| names);
-        self.boot
-            .iter()
-            .chain(&self.devices)
-            .chain(&self.late)
-            .chain(later)
+        let loaded = self.boot.iter().chain(&self.devices).chain(&self.late);
+        loaded.chain(later)
     }
 }
 
 /// The modules of the devices among QEMU's arguments.
 fn devices_of(arguments: &[String]) -> Vec<&'static str> {
-    let named: BTreeSet<_> = arguments
-        .windows(2)
-        .filter(|pair| pair[0] == "-device")
-        .map(|pair| pair[1].split(',').next().unwrap_or_default())
-        .collect();
-    OF_DEVICE
+    let devices = arguments.windows(2).filter(|pair| pair[0] == "-device");
+    let named = devices.map(|pair| pair[1].split(',').next().unwrap_or_default());
+    let named: BTreeSet<_> = named.collect();
+    let rows = OF_DEVICE
         .iter()
-        .filter(|(device, _)| named.contains(device))
-        .flat_map(|(_, modules)| *modules)
-        .copied()
-        .collect()
+        .filter(|(device, _)| named.contains(device));
+    rows.flat_map(|(_, modules)| *modules).copied().collect()
 }
 
 /// `modules.dep`, by module name. Format: modules.dep(5), `FILE: FILE ...`, a file's own dependencies all listed, those
@@ -161,11 +162,9 @@ impl Dependencies {
     fn parse(text: &str) -> Self {
         let mut all = Self::default();
         for (file, needs) in text.lines().filter_map(|line| line.split_once(':')) {
+            let needs = needs.split_whitespace().map(module_name).collect();
             all.files.insert(module_name(file), PathBuf::from(file));
-            all.needs.insert(
-                module_name(file),
-                needs.split_whitespace().map(module_name).collect(),
-            );
+            all.needs.insert(module_name(file), needs);
         }
         all
     }
@@ -189,6 +188,113 @@ impl Dependencies {
 fn module_name(file: &str) -> String {
     let base = file.rsplit('/').next().unwrap_or(file);
     base.split(".ko").next().unwrap_or(base).replace('-', "_")
+}
+
+/// More than any module or kernel has.
+const LARGEST: u64 = 1 << 30;
+
+/// The content of a file, unpacked if its first bytes say that it is packed. Only what was packed is kept in the cache.
+///
+/// # Errors
+/// When the file cannot be read, or is packed and damaged. A cache that cannot be written is no error.
+fn unpacked(path: &Path, cache: &Path) -> Result<Vec<u8>, LabError> {
+    let kept = kept_at(path, cache)?;
+    if let Ok(content) = fs::read(&kept) {
+        mark_used(&kept);
+        return Ok(content);
+    }
+    let packed = read(path)?;
+    if Packing::of(&packed).is_none() {
+        return Ok(packed);
+    }
+    let content = unpack(&packed).map_err(|error| LabError::Content {
+        path: path.to_owned(),
+        problem: format!("cannot be unpacked: {error}"),
+    })?;
+    keep(&kept, &content);
+    Ok(content)
+}
+
+/// Where QEMU finds an uncompressed kernel to enter directly (PVH: the guest skips the firmware's real-mode path and the
+/// kernel's own unpacking, which under emulation take longer than everything after them). `None` for an image in
+/// which there is no such kernel; it is then booted as it is.
+///
+/// # Errors
+/// When the image cannot be read.
+pub fn direct_kernel(image: &Path, cache: &Path) -> Result<Option<PathBuf>, LabError> {
+    let kept = kept_at(image, cache)?;
+    if kept.exists() {
+        mark_used(&kept);
+        return Ok(Some(kept));
+    }
+    let Some(kernel) = payload(&read(image)?).and_then(|packed| unpack(&packed).ok()) else {
+        return Ok(None);
+    };
+    if !enters_directly(&kernel) {
+        return Ok(None);
+    }
+    keep(&kept, &kernel);
+    Ok(kept.exists().then_some(kept))
+}
+
+fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let packing = Packing::of(packed);
+    let packing =
+        packing.ok_or_else(|| io::Error::other("packed in a way that is not known here"))?;
+    let reader = packing.reader(packed)?;
+    reader.take(LARGEST).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// The packed kernel within a bzImage: Documentation/arch/x86/boot.rst, fields `setup_sects`, `payload_offset` and
+/// `payload_length`. Its last four bytes are the unpacked size, which xz and gzip have no use for.
+fn payload(image: &[u8]) -> Option<Vec<u8>> {
+    let word = |at: usize| Some(u32::from_le_bytes(*image.get(at..)?.first_chunk()?));
+    if image.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let sectors = match *image.get(0x1f1)? {
+        0 => 4,
+        sectors => usize::from(sectors),
+    };
+    let start = (sectors + 1) * 512 + usize::try_from(word(0x248)?).ok()?;
+    let length = usize::try_from(word(0x24c)?).ok()?.checked_sub(4)?;
+    let payload = image.get(start..start.checked_add(length)?)?;
+    Some(payload.to_vec())
+}
+
+/// Whether an ELF file carries the note with the address of its PVH entry (Xen's `XEN_ELFNOTE_PHYS32_ENTRY`, 18), without
+/// which QEMU refuses it.
+fn enters_directly(kernel: &[u8]) -> bool {
+    // Size of the name, size of the content, type; then the name. The content is 4 or 8 bytes.
+    [4_u32, 8].iter().any(|size| {
+        let mut note = Vec::from(4_u32.to_le_bytes());
+        note.extend(size.to_le_bytes());
+        note.extend(18_u32.to_le_bytes());
+        note.extend(b"Xen\0");
+        let mut windows = kernel.windows(note.len()).step_by(4);
+        kernel.starts_with(b"\x7fELF") && windows.any(|window| window == note)
+    })
+}
+
+/// The name under which a file's content is kept. It changes with the file.
+fn kept_at(path: &Path, cache: &Path) -> Result<PathBuf, LabError> {
+    let seen = fs::metadata(path).map_err(LabError::at("looking for", path))?;
+    let mut identity = DefaultHasher::new();
+    (path, seen.len(), seen.mtime(), seen.mtime_nsec()).hash(&mut identity);
+    let stem = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = format!("{stem}-{:016x}", identity.finish());
+    Ok(cache.join("unpacked").join(name))
+}
+
+/// Best effort: a cache that cannot be written costs time, nothing else.
+fn keep(kept: &Path, content: &[u8]) {
+    let _ = write_renamed(kept, content);
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, LabError> {
+    fs::read(path).map_err(LabError::at("reading", path))
 }
 
 #[cfg(test)]

@@ -17,12 +17,11 @@ use std::str::FromStr;
 use nearfar_machine::NodeId;
 use serde_json::{Value, json};
 
-use super::qmp::MonitorError;
-use super::{Guest, Input, Signals, Streams, arguments};
 use crate::arch::Arch;
 use crate::delay::Doorbells;
 use crate::error::LabError;
-use crate::guest::Exec;
+use crate::guest::{Guest, Input, Signals, Streams, arguments};
+use crate::shell::Exec;
 
 /// What can be plugged in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,31 +67,9 @@ impl fmt::Display for HotPlug {
     }
 }
 
-/// A device that is not plugged in. The guest gets the text.
-#[derive(Debug, thiserror::Error)]
-pub enum PlugError {
-    /// An unknown device.
-    #[error("{0}: not one of nvme, virtio-blk, virtio-net, bridge, host-bridge")]
-    Device(String),
-    /// A word after the device.
-    #[error("{0}: expected node=NUMBER")]
-    Node(String),
-    /// A guest of Power.
-    #[error("guests of Power take a host-bridge at run time, and no other device")]
-    Power,
-    /// A guest of another architecture, or one with the most host bridges.
-    #[error("no host bridge can be added: guests of Power take up to 30, others none")]
-    NoHostBridge,
-    /// All spare ports are in use.
-    #[error("no port is free{}", .0.map_or_else(String::new, |node| format!(" on a host bridge of node {node}")))]
-    NoPort(Option<NodeId>),
-    /// QEMU refused.
-    #[error(transparent)]
-    Monitor(#[from] MonitorError),
-}
-
 impl FromStr for HotPlug {
-    type Err = PlugError;
+    /// What the guest gets to read.
+    type Err = String;
 
     /// `nvme`, `virtio-net node=1`
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -106,15 +83,15 @@ impl FromStr for HotPlug {
             PlugDevice::HostBridge,
         ];
         let device = all.into_iter().find(|device| device.word() == word);
-        let device = device.ok_or_else(|| PlugError::Device(word.to_owned()))?;
+        let device = device.ok_or_else(|| {
+            format!("{word}: not one of nvme, virtio-blk, virtio-net, bridge, host-bridge")
+        })?;
         let mut plug = Self { device, node: None };
         for word in words {
-            let number = word
-                .strip_prefix("node=")
-                .and_then(|number| number.parse().ok());
-            plug.node = Some(NodeId(
-                number.ok_or_else(|| PlugError::Node(word.to_owned()))?,
-            ));
+            let number = word.strip_prefix("node=");
+            let number = number.and_then(|number| number.parse().ok());
+            let number = number.ok_or_else(|| format!("{word}: expected node=NUMBER"))?;
+            plug.node = Some(NodeId(number));
         }
         Ok(plug)
     }
@@ -127,45 +104,42 @@ impl Guest {
     /// [`LabError::HotPlug`] when no port is free there, when QEMU refuses, or when the guest does not take it.
     pub fn hot_plug(&mut self, plug: &HotPlug) -> Result<(), LabError> {
         let words = plug.to_string();
-        let command = ["/run/nearfar-lab/bin/nearfar-lab", "plug"]
-            .into_iter()
-            .chain(words.split(' '));
+        let mut command = vec!["/run/nearfar-lab/bin/nearfar-lab", "plug"];
+        command.extend(words.split(' '));
         let mut said = Vec::new();
         let streams = Streams {
             input: Input::Nothing,
             output: Box::new(std::io::sink()),
             errors: Box::new(&mut said),
         };
-        let exit = self.exec(
-            &Exec::new(&command.collect::<Vec<_>>()),
-            streams,
-            &Signals::none(),
-        )?;
-        match exit.code {
-            0 => Ok(()),
-            _ => Err(LabError::HotPlug {
-                what: words,
-                problem: String::from_utf8_lossy(&said)
-                    .trim()
-                    .trim_start_matches("nearfar-lab: ")
-                    .to_owned(),
-            }),
+        let exit = self.exec(&Exec::new(&command), streams, &Signals::none())?;
+        if exit.code == 0 {
+            return Ok(());
         }
+        let said = String::from_utf8_lossy(&said);
+        let problem = said.trim().trim_start_matches("nearfar-lab: ");
+        Err(LabError::HotPlug {
+            problem: problem.to_owned(),
+            what: words,
+        })
     }
 
     /// Adds the device. The result is what the guest has to configure by name; it finds other devices by itself.
-    pub(super) fn plug(&mut self, plug: HotPlug) -> Result<Option<String>, PlugError> {
+    pub(super) fn plug(&mut self, plug: HotPlug) -> Result<Option<String>, String> {
         if plug.device == PlugDevice::HostBridge {
             return self.plug_host_bridge(plug.node).map(Some);
         }
         if self.arch == Arch::Powerpc64le {
-            return Err(PlugError::Power);
+            return Err(
+                "guests of Power take a host-bridge at run time, and no other device".to_owned(),
+            );
         }
-        let free = self
-            .spare_ports
-            .iter()
-            .position(|port| plug.node.is_none() || port.node == plug.node);
-        let place = free.ok_or(PlugError::NoPort(plug.node))?;
+        let mut ports = self.spare_ports.iter();
+        let free = ports.position(|port| plug.node.is_none() || port.node == plug.node);
+        let place = free.ok_or_else(|| match plug.node {
+            Some(node) => format!("no port is free on a host bridge of node {node}"),
+            None => "no port is free".to_owned(),
+        })?;
         let port = self.spare_ports[place].id.clone();
         self.suspend_delays();
         for (command, arguments) in steps(plug.device, &port) {
@@ -177,11 +151,10 @@ impl Guest {
     }
 
     /// Adds a host bridge with an NVMe controller behind it. The result is the name by which drmgr knows it.
-    fn plug_host_bridge(&mut self, node: Option<NodeId>) -> Result<String, PlugError> {
-        let number = *self
-            .spare_host_bridges
-            .first()
-            .ok_or(PlugError::NoHostBridge)?;
+    fn plug_host_bridge(&mut self, node: Option<NodeId>) -> Result<String, String> {
+        let first = self.spare_host_bridges.first();
+        let number = *first
+            .ok_or("no host bridge can be added: guests of Power take up to 30, others none")?;
         self.suspend_delays();
         for (command, arguments) in host_bridge_steps(number, node) {
             self.monitor.execute(command, arguments)?;
@@ -208,7 +181,7 @@ impl Guest {
 
     /// Delays, if there are any, with the doorbells that the guest's NVMe controllers have now; in simulated time, only once
     /// they are asked for, where `when_asked`.
-    pub(super) fn resume_delays(&mut self, when_asked: bool) -> Result<(), MonitorError> {
+    pub(super) fn resume_delays(&mut self, when_asked: bool) -> Result<(), String> {
         let Some(delays) = &self.delays else {
             return Ok(());
         };

@@ -7,35 +7,32 @@
 //!      ◄─ {"execute": "device_add", "arguments": {...}}
 //!      ─► {"event": ...}*  {"return": {}} or {"error": {"desc": "..."}}
 //! ```
+//!
+//! Saving a guest's state and loading it again is a migration to or from a file (docs/devel/migration of QEMU):
+//!
+//! ```text
+//!  save: boot ─ stop ─ migrate file:STATE
+//!  load: -incoming defer ─ device_del placeholders ─ migrate-incoming file:STATE ─ device_add late devices ─ cont
+//! ```
+//!
+//! With `x-ignore-shared` memory is not part of the state: it is in the files that both use.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// A command that QEMU's monitor did not carry out.
-#[derive(Debug, thiserror::Error)]
-pub enum MonitorError {
-    /// The socket failed.
-    #[error("QEMU's monitor: {0}")]
-    Io(io::Error),
-    /// QEMU closed the socket.
-    #[error("QEMU's monitor is gone")]
-    Gone,
-    /// A line is not JSON.
-    #[error("QEMU's monitor: {0}")]
-    Json(serde_json::Error),
-    /// QEMU's refusal, in its words.
-    #[error("{0}")]
-    Refused(String),
-    /// A migration that did not finish.
-    #[error("the state was not written or read after {} s", .0.as_secs())]
-    SlowMigration(Duration),
-}
+use crate::design::{Design, LateDevice};
 
 /// QEMU answers at once or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a state may take to be written or read: it takes some milliseconds a vCPU.
+const MAX_MIGRATION_TIME: Duration = Duration::from_secs(20);
+/// Time between two questions how far it is.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A connection to the monitor.
 #[derive(Debug)]
@@ -67,7 +64,7 @@ impl Monitor {
     ///
     /// # Errors
     /// QEMU's refusal in its words; a line that is no JSON; a monitor that is gone or silent.
-    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, MonitorError> {
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, String> {
         if !self.greeted {
             self.answer()?;
             self.greeted = true;
@@ -77,10 +74,8 @@ impl Monitor {
         let line = json!({ "execute": command, "arguments": arguments, "id": self.command })
             .to_string()
             + "\n";
-        self.reader
-            .get_mut()
-            .write_all(line.as_bytes())
-            .map_err(MonitorError::Io)?;
+        let sent = self.reader.get_mut().write_all(line.as_bytes());
+        sent.map_err(failed)?;
         self.answer()
     }
 
@@ -95,30 +90,81 @@ impl Monitor {
         self.set_patience(PATIENCE);
     }
 
+    /// Runs a command whose result says nothing.
+    fn run(&mut self, command: &str, arguments: Value) -> Result<(), String> {
+        self.execute(command, arguments).map(drop)
+    }
+
+    /// Stops the guest's vCPUs.
+    pub fn stop(&mut self) -> Result<(), String> {
+        self.run("stop", json!({}))
+    }
+
+    /// Saves the state of a guest that is stopped.
+    pub fn save(&mut self, uri: &str) -> Result<(), String> {
+        self.migrate("migrate", uri)
+    }
+
+    /// Loads a state, plugs in the devices that are not part of it, and lets the guest run.
+    pub fn load(&mut self, uri: &str, design: &Design, late: &[LateDevice]) -> Result<(), String> {
+        for id in design.placeholders() {
+            self.run("device_del", json!({ "id": id }))?;
+        }
+        self.migrate("migrate-incoming", uri)?;
+        for device in late {
+            self.run("device_add", device.arguments.clone())?;
+        }
+        self.run("cont", json!({}))
+    }
+
+    /// Migrates all but the memory, and waits for the end of it.
+    fn migrate(&mut self, command: &str, uri: &str) -> Result<(), String> {
+        let capability = json!([{ "capability": "x-ignore-shared", "state": true }]);
+        let capabilities = json!({ "capabilities": capability });
+        self.run("migrate-set-capabilities", capabilities)?;
+        self.run(command, json!({ "uri": uri }))?;
+        let started = Instant::now();
+        while started.elapsed() < MAX_MIGRATION_TIME {
+            let seen = self.execute("query-migrate", json!({}))?;
+            match seen["status"].as_str() {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => {
+                    let problem = seen["error-desc"].as_str();
+                    return Err(problem.unwrap_or("QEMU says no reason").to_owned());
+                }
+                _ => std::thread::sleep(POLL_INTERVAL),
+            }
+        }
+        let seconds = MAX_MIGRATION_TIME.as_secs();
+        Err(format!(
+            "the state was not written or read after {seconds} s"
+        ))
+    }
+
     /// The next line that is neither an event nor the answer to an earlier command.
-    fn answer(&mut self) -> Result<Value, MonitorError> {
+    fn answer(&mut self) -> Result<Value, String> {
         loop {
-            match self.reader.read_line(&mut self.line) {
-                Ok(0) => return Err(MonitorError::Gone),
-                Ok(_) => {}
-                Err(error) => return Err(MonitorError::Io(error)),
+            if self.reader.read_line(&mut self.line).map_err(failed)? == 0 {
+                return Err("QEMU's monitor is gone".to_owned());
             }
             let line = std::mem::take(&mut self.line);
-            let said: Value = serde_json::from_str(&line).map_err(MonitorError::Json)?;
+            let said: Value = serde_json::from_str(&line).map_err(failed)?;
             if said["id"].as_u64().is_some_and(|id| id != self.command) {
                 continue;
             }
             if let Some(refusal) = said.get("error") {
                 let reason = refusal["desc"].as_str();
-                return Err(MonitorError::Refused(
-                    reason.unwrap_or("refused without a reason").to_owned(),
-                ));
+                return Err(reason.unwrap_or("refused without a reason").to_owned());
             }
             if let Some(result) = said.get("return").or_else(|| said.get("QMP")) {
                 return Ok(result.clone());
             }
         }
     }
+}
+
+fn failed(error: impl Display) -> String {
+    format!("QEMU's monitor: {error}")
 }
 
 #[cfg(test)]
@@ -170,7 +216,7 @@ mod tests {
             r#"{"error": {"class": "x", "desc": "Bus full"}}"#,
         ]);
         let refused = monitor.execute("device_add", json!({}));
-        assert!(matches!(refused, Err(MonitorError::Refused(reason)) if reason == "Bus full"));
+        assert_eq!(refused, Err("Bus full".to_owned()));
     }
 
     #[test]

@@ -48,46 +48,32 @@ pub fn read(path: &Path) -> io::Result<Option<Image>> {
 
 /// Reads an image.
 pub fn parse(bytes: &[u8]) -> Option<Image> {
-    if Packing::of(bytes).is_some() {
-        return parse_unpacked(&unpacked(bytes)?);
+    match Packing::of(bytes) {
+        Some(_) => parse_unpacked(&unpacked(bytes)?),
+        None => parse_unpacked(bytes),
     }
-    parse_unpacked(bytes)
 }
 
 fn parse_unpacked(bytes: &[u8]) -> Option<Image> {
-    if bytes.get(0x202..0x206) == Some(b"HdrS") {
-        return Some(Image {
-            arch: Arch::X86_64,
-            release: version_field(bytes),
-        });
-    }
-    if bytes.get(0x38..0x3c) == Some(b"ARM\x64") {
-        return Some(Image {
-            arch: Arch::Aarch64,
-            release: banner(bytes),
-        });
-    }
-    if bytes.get(..8) == Some(b"MZ\0\0zimg") {
-        return Some(Image {
-            arch: arch_of_pe(bytes)?,
-            release: payload(bytes).as_deref().and_then(banner),
-        });
-    }
-    let arch = arch_of_elf(bytes)?;
-    Some(Image {
-        arch,
-        release: banner(bytes),
-    })
+    let (arch, release) = if bytes.get(0x202..0x206) == Some(b"HdrS") {
+        (Arch::X86_64, version_field(bytes))
+    } else if bytes.get(0x38..0x3c) == Some(b"ARM\x64") {
+        (Arch::Aarch64, banner(bytes))
+    } else if bytes.get(..8) == Some(b"MZ\0\0zimg") {
+        let arch = arch_of_pe(bytes)?;
+        (arch, payload(bytes).as_deref().and_then(banner))
+    } else {
+        (arch_of_elf(bytes)?, banner(bytes))
+    };
+    Some(Image { arch, release })
 }
 
 /// The version string of a bzImage: `6.12.107+deb12-amd64 (builder) #1 SMP ...`.
 fn version_field(bytes: &[u8]) -> Option<String> {
     let at = usize::from(number16(bytes, 0x20e)?);
     // Zero says that there is none.
-    (at != 0)
-        .then(|| bytes.get(0x200 + at..))
-        .flatten()
-        .and_then(release_at)
+    let text = (at != 0).then(|| bytes.get(0x200 + at..))?;
+    release_at(text?)
 }
 
 /// The release in the banner. The words also stand in format strings and messages, which no digit follows.
@@ -97,10 +83,8 @@ fn banner(bytes: &[u8]) -> Option<String> {
 
 /// The word at the start, if it is a release.
 fn release_at(bytes: &[u8]) -> Option<String> {
-    let length = bytes
-        .iter()
-        .take(LONGEST_RELEASE + 1)
-        .position(|byte| !is_release_byte(*byte))?;
+    let mut start = bytes.iter().take(LONGEST_RELEASE + 1);
+    let length = start.position(|byte| !is_release_byte(*byte))?;
     let word = std::str::from_utf8(&bytes[..length]).ok()?;
     is_release(word).then(|| word.to_owned())
 }
@@ -146,9 +130,8 @@ fn arch_of_pe(bytes: &[u8]) -> Option<Arch> {
 fn payload(bytes: &[u8]) -> Option<Vec<u8>> {
     let start = number32(bytes, 8)? as usize;
     let end = start.checked_add(number32(bytes, 12)? as usize)?;
-    (bytes.get(24..28)? == b"gzip")
-        .then(|| unpacked(bytes.get(start..end)?))
-        .flatten()
+    let is_gzip = bytes.get(24..28)? == b"gzip";
+    is_gzip.then(|| unpacked(bytes.get(start..end)?))?
 }
 
 fn unpacked(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -160,13 +143,9 @@ fn unpacked(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn number16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(
-        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
-    ))
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 fn number32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(
-        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
-    ))
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }

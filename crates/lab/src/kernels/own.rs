@@ -37,16 +37,14 @@ pub fn of_host(arch: Arch) -> Result<Kernel, LabError> {
     let release = uname.release().to_string_lossy().into_owned();
     let images =
         ["vmlinuz", "vmlinux"].map(|name| PathBuf::from(format!("/boot/{name}-{release}")));
-    let Some(image) = images.iter().find(|image| image.exists()) else {
-        let what = format!(
+    let image = images.iter().find(|image| image.exists());
+    let image = image.ok_or_else(|| LabError::Kernel {
+        spec: "host".to_owned(),
+        arch,
+        problem: format!(
             "there is no image of the running kernel {release} in /boot; `nearfar lab kernels get` fetches one"
-        );
-        return Err(LabError::Kernel {
-            spec: "host".to_owned(),
-            arch,
-            problem: what,
-        });
-    };
+        ),
+    })?;
     from_image(image, arch, None)
 }
 
@@ -66,35 +64,25 @@ fn from_image(path: &Path, arch: Arch, release: Option<String>) -> Result<Kernel
     let path = &fs::canonicalize(path).map_err(|error| problem(path, arch, &error.to_string()))?;
     let image = image::read(path).map_err(|error| unreadable(path, arch, &error))?;
     let Some(image) = image else {
-        return Err(problem(
-            path,
-            arch,
-            "not a kernel image (bzImage, Image or a 64-bit little-endian vmlinux)",
-        ));
+        let what = "not a kernel image (bzImage, Image or a 64-bit little-endian vmlinux)";
+        return Err(problem(path, arch, what));
     };
     if image.arch != arch {
-        return Err(problem(
-            path,
-            arch,
-            &format!(
-                "this is a kernel for {}; say --arch {}",
-                image.arch, image.arch
-            ),
-        ));
+        let what = format!("this is a kernel for {0}; say --arch {0}", image.arch);
+        return Err(problem(path, arch, &what));
     }
     let release = match (image.release, release) {
         (Some(says), Some(tree)) if says != tree => {
-            let what = format!("the image is {says}, but the tree is configured as {tree}; run make again");
+            let what = format!(
+                "the image is {says}, but the tree is configured as {tree}; run make again"
+            );
             return Err(problem(path, arch, &what));
         }
         (Some(release), _) | (None, Some(release)) => release,
-        (None, None) => release_in_name(path).ok_or_else(|| {
-            problem(
-                path,
-                arch,
-                "its release is not to be seen; name the file vmlinuz-RELEASE, as `uname -r` would say it",
-            )
-        })?,
+        (None, None) => {
+            let what = "its release is not to be seen; name the file vmlinuz-RELEASE, as `uname -r` would say it";
+            release_in_name(path).ok_or_else(|| problem(path, arch, what))?
+        }
     };
     let modules = modules_next_to(path, &release, arch)?;
     Ok(Kernel {
@@ -125,17 +113,13 @@ fn release_in_name(path: &Path) -> Option<String> {
 /// has all it needs built in.
 fn modules_next_to(image: &Path, release: &str, arch: Arch) -> Result<Option<PathBuf>, LabError> {
     // arch/x86/boot/bzImage lies three folders deep in its tree.
-    let above = image
-        .ancestors()
-        .skip(1)
-        .take(4)
-        .flat_map(|folder| modules_in(folder, release));
+    let above = image.ancestors().skip(1).take(4);
     // The host's modules are for programs of the host.
-    let of_host = (Arch::host() == Some(arch))
-        .then(|| modules_in(Path::new("/"), release))
-        .into_iter()
-        .flatten();
-    let Some(folder) = above.chain(of_host).find(|folder| folder.is_dir()) else {
+    let of_host = (Arch::host() == Some(arch)).then(|| Path::new("/"));
+    let mut places = above
+        .chain(of_host)
+        .flat_map(|folder| modules_in(folder, release));
+    let Some(folder) = places.find(|folder| folder.is_dir()) else {
         return Ok(None);
     };
     if folder.join("modules.dep").exists() {
@@ -159,11 +143,8 @@ fn from_build_tree(tree: &Path, release_file: &Path, arch: Arch) -> Result<Kerne
         .map_err(|error| problem(release_file, arch, &error.to_string()))?;
     let release = release.trim();
     if !image::is_release(release) {
-        return Err(problem(
-            release_file,
-            arch,
-            "no kernel release in it; run make again",
-        ));
+        let what = "no kernel release in it; run make again";
+        return Err(problem(release_file, arch, what));
     }
     let images: &[&str] = match arch {
         Arch::X86_64 => &["arch/x86/boot/bzImage"],
@@ -174,17 +155,13 @@ fn from_build_tree(tree: &Path, release_file: &Path, arch: Arch) -> Result<Kerne
         ],
         Arch::Powerpc64le => &["vmlinux", "arch/powerpc/boot/zImage"],
     };
-    match images
-        .iter()
-        .map(|image| tree.join(image))
-        .find(|image| image.exists())
-    {
+    let mut paths = images.iter().map(|image| tree.join(image));
+    match paths.find(|image| image.exists()) {
         Some(image) => from_image(&image, arch, Some(release.to_owned())),
-        None => Err(problem(
-            tree,
-            arch,
-            &format!("a build tree without {}; run make there first", images[0]),
-        )),
+        None => {
+            let what = format!("a build tree without {}; run make there first", images[0]);
+            Err(problem(tree, arch, &what))
+        }
     }
 }
 
@@ -194,22 +171,16 @@ fn from_package_folder(folder: &Path, arch: Arch) -> Result<Kernel, LabError> {
         images = images_in(folder);
     }
     match images.as_slice() {
-        [] => Err(problem(
-            folder,
-            arch,
-            &format!("no kernel in this folder; {KINDS}"),
-        )),
+        [] => {
+            let what = format!("no kernel in this folder; {KINDS}");
+            Err(problem(folder, arch, &what))
+        }
         [image] => from_image(image, arch, None),
         several => {
-            let names: Vec<_> = several
-                .iter()
-                .map(|image| image.display().to_string())
-                .collect();
-            Err(problem(
-                folder,
-                arch,
-                &format!("several kernels; name one of {}", names.join(", ")),
-            ))
+            let names = several.iter().map(|image| image.display().to_string());
+            let names = names.collect::<Vec<_>>().join(", ");
+            let what = format!("several kernels; name one of {names}");
+            Err(problem(folder, arch, &what))
         }
     }
 }
@@ -219,21 +190,14 @@ pub fn images_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
+    let kinds = ["vmlinuz", "vmlinux", "bzImage", "Image"];
     let is_image = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        path.is_file()
-            && ["vmlinuz", "vmlinux", "bzImage", "Image"]
-                .iter()
-                .any(|kind| name == *kind || name.starts_with(&format!("{kind}-")))
+        let name = path.file_name().and_then(|name| name.to_str());
+        let kind = name.map(|name| name.split('-').next().unwrap_or(name));
+        kind.is_some_and(|kind| kinds.contains(&kind)) && path.is_file()
     };
-    let mut images: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(is_image)
-        .collect();
+    let entries = entries.flatten().map(|entry| entry.path());
+    let mut images: Vec<_> = entries.filter(is_image).collect();
     images.sort();
     images
 }

@@ -46,12 +46,10 @@ fn source_in_line(line: &str) -> Option<Source> {
         None => ("", rest),
     };
     let option = |wanted: &str| {
-        let mut pairs = options
-            .split_whitespace()
-            .filter_map(|pair| pair.split_once('='));
-        pairs
-            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
-            .map(|(_, value)| value.to_owned())
+        let pairs = options.split_whitespace();
+        let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
+        let (_, value) = pairs.find(|(name, _)| name.eq_ignore_ascii_case(wanted))?;
+        Some(value.to_owned())
     };
     let mut words = rest.split_whitespace().map(str::to_owned);
     let (uri, suite) = (words.next()?, words.next()?);
@@ -65,25 +63,20 @@ fn source_in_line(line: &str) -> Option<Source> {
 
 /// Reads a file in the form of paragraphs.
 pub fn deb822(text: &str) -> Vec<Source> {
-    control::paragraphs(text)
-        .iter()
-        .filter_map(source_in_paragraph)
-        .collect()
+    let paragraphs = control::paragraphs(text);
+    paragraphs.iter().filter_map(source_in_paragraph).collect()
 }
 
 fn source_in_paragraph(paragraph: &Paragraph) -> Option<Source> {
     let disabled = ["no", "false", "0", "off", "without", "disable"];
-    let enabled = paragraph
-        .get("Enabled")
-        .is_none_or(|value| !disabled.contains(&value.to_ascii_lowercase().as_str()));
+    let is_disabled = |value: &str| disabled.contains(&value.to_ascii_lowercase().as_str());
+    let enabled = !paragraph.get("Enabled").is_some_and(is_disabled);
     let binary = paragraph.words("Types").iter().any(|kind| kind == "deb");
     let mut uris = paragraph.words("URIs");
     uris.retain(|uri| is_fetchable(uri));
     let field = |name: &str| {
-        paragraph
-            .get(name)
-            .filter(|value| !value.is_empty())
-            .map(str::to_owned)
+        let value = paragraph.get(name).filter(|value| !value.is_empty());
+        value.map(str::to_owned)
     };
     (enabled && binary && !uris.is_empty()).then(|| Source {
         uris,
@@ -113,59 +106,41 @@ pub struct Archive {
     pub has_backports: bool,
 }
 
-/// Why packages cannot be fetched on this machine.
-#[derive(Debug, thiserror::Error)]
-pub enum ArchiveError {
-    #[error("/etc/os-release: {0}")]
-    OsRelease(#[from] std::io::Error),
-    /// The system by its name.
-    #[error("packages are fetched on Debian only, and this is {0}")]
-    NotDebian(String),
-    #[error("/etc/os-release of {0} has no VERSION_CODENAME")]
-    NoCodename(String),
-    /// The release by its codename.
-    #[error(
-        "no source of {0} in /etc/apt/sources.list or /etc/apt/sources.list.d (cdrom: does not count)"
-    )]
-    NoSource(String),
-}
-
 impl Archive {
     /// Reads the sources of the system below a folder (`/`).
     ///
     /// # Errors
     /// When this is not a Debian with an archive.
-    pub fn of_system(root: &Path) -> Result<Self, ArchiveError> {
+    pub fn of_system(root: &Path) -> Result<Self, String> {
         let release = fs::read_to_string(root.join("etc/os-release"))
-            .or_else(|_| fs::read_to_string(root.join("usr/lib/os-release")))?;
+            .or_else(|_| fs::read_to_string(root.join("usr/lib/os-release")))
+            .map_err(|error| format!("/etc/os-release: {error}"))?;
         let field = |name| os_release_field(&release, name);
         let name = field("PRETTY_NAME").unwrap_or_else(|| "an unknown system".to_owned());
         if field("ID").as_deref() != Some("debian") {
-            return Err(ArchiveError::NotDebian(name));
+            return Err(format!(
+                "packages are fetched on Debian only, and this is {name}"
+            ));
         }
+        let codename = field("VERSION_CODENAME");
         let codename =
-            field("VERSION_CODENAME").ok_or_else(|| ArchiveError::NoCodename(name.clone()))?;
+            codename.ok_or_else(|| format!("/etc/os-release of {name} has no VERSION_CODENAME"))?;
         let sources = sources_of_system(root);
         let of_suites = |wanted: &[&str]| {
-            let has = |source: &&Source| {
-                source
-                    .suites
-                    .iter()
-                    .any(|suite| wanted.contains(&suite.as_str()))
-            };
-            sources.iter().find(has).cloned()
+            let is_wanted = |suite: &String| wanted.contains(&suite.as_str());
+            let mut sources = sources.iter();
+            let found = sources.find(|source| source.suites.iter().any(is_wanted));
+            found.cloned()
         };
-        let main = of_suites(&[&codename])
-            .or_else(|| of_suites(&ALIASES))
-            .ok_or_else(|| ArchiveError::NoSource(codename.clone()))?;
-        let security = of_suites(&[&format!("{codename}-security")]).or_else(|| {
-            of_suites(
-                &ALIASES
-                    .map(|alias| format!("{alias}-security"))
-                    .each_ref()
-                    .map(String::as_str),
+        let main = of_suites(&[&codename]).or_else(|| of_suites(&ALIASES));
+        let main = main.ok_or_else(|| {
+            format!(
+                "no source of {codename} in /etc/apt/sources.list or /etc/apt/sources.list.d (cdrom: does not count)"
             )
-        });
+        })?;
+        let aliases = ALIASES.map(|alias| format!("{alias}-security"));
+        let security = of_suites(&[&format!("{codename}-security")])
+            .or_else(|| of_suites(&aliases.each_ref().map(String::as_str)));
         let has_backports = of_suites(&[&format!("{codename}-backports")]).is_some();
         Ok(Self {
             name,
@@ -182,9 +157,9 @@ impl Archive {
             .map(|suffix| format!("{codename}{suffix}"))
             .join(" ");
         let main = paragraph(&self.main, &of_main, architecture);
+        let of_security = format!("{codename}-security");
         let security = self.security.as_ref();
-        let security =
-            security.map(|source| paragraph(source, &format!("{codename}-security"), architecture));
+        let security = security.map(|source| paragraph(source, &of_security, architecture));
         format!("{main}{}", security.unwrap_or_default())
     }
 }
@@ -208,25 +183,24 @@ fn paragraph(source: &Source, suites: &str, architecture: &str) -> String {
 }
 
 fn os_release_field(text: &str, name: &str) -> Option<String> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
     Some(value.trim().trim_matches(['"', '\'']).to_owned())
 }
 
 /// All sources, in apt's order: the file, then the folder's files by name.
 fn sources_of_system(root: &Path) -> Vec<Source> {
     let apt = root.join("etc/apt");
-    let mut files = vec![apt.join("sources.list")];
+    let mut files: Vec<PathBuf> = vec![apt.join("sources.list")];
     let folder = fs::read_dir(apt.join("sources.list.d"));
-    let mut parts: Vec<PathBuf> = folder
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
-    parts.sort();
-    files.append(&mut parts);
+    files.extend(
+        folder
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path()),
+    );
+    files[1..].sort();
     let sources_in = |file: &PathBuf| {
         let text = fs::read_to_string(file).unwrap_or_default();
         match file.extension().and_then(|extension| extension.to_str()) {

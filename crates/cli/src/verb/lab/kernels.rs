@@ -134,7 +134,7 @@ fn all(cache: &Cache) -> Outcome {
             Err(error) => note(what, error),
         }
     }
-    match foreign::drmgr::get(cache, &mut told("drmgr for guests of powerpc64le")) {
+    match foreign::get_drmgr(cache, &mut told("drmgr for guests of powerpc64le")) {
         Ok(folder) => output::print(&format!("{}\n", folder.display()))?,
         Err(error) => note("drmgr for guests of powerpc64le".to_owned(), error),
     }

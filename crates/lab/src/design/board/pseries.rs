@@ -6,14 +6,11 @@
 //!   └─ slot 2   free, for hot plug
 //! ```
 
-use nearfar_machine::{PciAddress, RootBus};
+use nearfar_machine::{Acceleration, PciAddress, RootBus};
 
+use crate::design::board::{Board, NodeNumbers, numa_node};
 use crate::design::hardware::Bridge;
 use crate::kernels::Series;
-
-use nearfar_machine::Acceleration;
-
-use super::{Board, NodeNumbers};
 
 /// See hw/ppc/spapr.c and spapr_pci.c in QEMU.
 pub(super) struct Pseries;
@@ -103,13 +100,9 @@ impl Board for Pseries {
 
     fn bridge(&self, bridge: &Bridge, _index: usize) -> Vec<String> {
         let Bridge { id, root, .. } = bridge;
-        let node = bridge
-            .node
-            .map_or_else(String::new, |node| format!(",numa_node={node}"));
-        vec![
-            "-device".to_owned(),
-            format!("spapr-pci-host-bridge,id={id},index={}{node}", root.domain),
-        ]
+        let (index, node) = (root.domain, numa_node(bridge));
+        let words = format!("spapr-pci-host-bridge,id={id},index={index}{node}");
+        vec!["-device".to_owned(), words]
     }
 
     fn seat(&self, bridge: &Bridge, position: usize) -> String {

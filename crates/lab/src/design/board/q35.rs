@@ -1,10 +1,9 @@
 //! QEMU's `q35` for x86-64.
 
-use crate::design::MemoryRange;
-
 use nearfar_machine::Acceleration;
 
-use super::{Board, contiguous};
+use crate::design::MemoryRange;
+use crate::design::board::{Board, contiguous};
 
 /// See hw/i386/pc_q35.c and pc.c in QEMU.
 pub(super) struct Q35;
@@ -32,13 +31,10 @@ impl Board for Q35 {
 
     /// All below the hole while it fits under 2.75 GiB; from there on only 2 GiB below (`pc_q35_init`).
     fn memory_map(&self, sizes: &[u64]) -> Vec<MemoryRange> {
-        let total = sizes
-            .iter()
-            .fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-        let low: u64 = if total >= 0xb000_0000 {
-            0x8000_0000
-        } else {
-            0xb000_0000
+        let total = sizes.iter().copied().fold(0, u64::saturating_add);
+        let low: u64 = match total >= 0xb000_0000 {
+            true => 0x8000_0000,
+            false => 0xb000_0000,
         };
         let split = |range: MemoryRange| {
             let below = low.saturating_sub(range.start).min(range.bytes);
@@ -47,15 +43,11 @@ impl Board for Q35 {
                 bytes: range.bytes - below,
                 node: range.node,
             };
-            [
-                MemoryRange {
-                    bytes: below,
-                    ..range
-                },
-                above,
-            ]
-            .into_iter()
-            .filter(|part| part.bytes > 0)
+            let below = MemoryRange {
+                bytes: below,
+                ..range
+            };
+            [below, above].into_iter().filter(|part| part.bytes > 0)
         };
         contiguous(0, sizes).into_iter().flat_map(split).collect()
     }
