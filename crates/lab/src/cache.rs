@@ -69,8 +69,8 @@ impl Cache {
     }
 
     /// What the cache holds: by kind in the order of [`Kind::ALL`], within a kind the most recently used first. Reads no
-    /// large file. Folders that processes are working in and files that are not nearfar's are left out. A folder in `saved/` that is damaged or not a saved guest has a `problem`; what another process removes
-    /// meanwhile is left out.
+    /// large file. Folders that processes are working in and files that are not nearfar's are left out. A folder in `saved/` that
+    /// is damaged or not a saved guest has a `problem`; what another process removes meanwhile is left out.
     ///
     /// # Errors
     /// When a folder of the cache cannot be read. A cache that does not exist has no entries.

@@ -174,19 +174,6 @@ struct Ports {
     terminal: UnixStream,
 }
 
-impl Ports {
-    /// The same ports for other threads.
-    fn share(&self) -> io::Result<Self> {
-        Ok(Self {
-            run: self.run.try_clone()?,
-            input: self.input.try_clone()?,
-            output: self.output.try_clone()?,
-            errors: self.errors.try_clone()?,
-            terminal: self.terminal.try_clone()?,
-        })
-    }
-}
-
 /// A guest that is up. Dropping it ends it.
 #[derive(Debug)]
 pub struct Guest {
@@ -194,7 +181,7 @@ pub struct Guest {
     vcpus: usize,
     child: Running,
     monitor: Monitor,
-    ports: Ports,
+    ports: Arc<Ports>,
     link: Link,
     console: Console,
     qemu_said: Console,
@@ -379,7 +366,7 @@ impl Guest {
         let (has_input, on_terminal) = (yes(has_input), yes(run.terminal));
         let line = run.line(id, size, self.results);
         let line = format!("run {id} {has_input} {on_terminal} {line}\n");
-        let sent = self.ports.run.write_all(line.as_bytes());
+        let sent = (&self.ports.run).write_all(line.as_bytes());
         sent.map_err(|error| self.died(&format!("it takes no commands ({error})")))?;
         let outcome = self.carry(run.terminal, id, streams, signals);
         drop(terminal);
@@ -402,7 +389,7 @@ impl Guest {
         } = streams;
         let (woken, wake) = UnixStream::pair().map_err(fail)?;
         let (stopped, stop) = UnixStream::pair().map_err(fail)?;
-        let ports = self.ports.share().map_err(fail)?;
+        let ports = self.ports.clone();
         let cut = Cut::new(&self.token, id, on_terminal);
         let cut_errors = Cut::new(&self.token, id, false);
         let refused = || _ = (&wake).write_all(&[SINK_REFUSED]);

@@ -268,18 +268,18 @@ const RECORD: &str = "record.json";
 /// A cached kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
-    pub series: Series,
-    pub arch: Arch,
-    pub release: String,
+    series: Series,
+    arch: Arch,
+    release: String,
     /// The package that it was unpacked from.
-    pub package: String,
-    pub version: String,
+    package: String,
+    version: String,
     /// The SHA-256 of the package, from the distribution's signed list.
-    pub package_sha256: String,
+    package_sha256: String,
     /// The image, relative to the record's folder.
-    pub image: String,
-    pub image_bytes: u64,
-    pub image_sha256: String,
+    image: String,
+    image_bytes: u64,
+    image_sha256: String,
 }
 
 /// Where the kernels for an architecture are.
@@ -296,8 +296,7 @@ fn cached(cache: &Cache) -> Vec<(PathBuf, Record)> {
         };
         for entry in entries.flatten() {
             let folder = entry.path();
-            let record = fs::read(folder.join(RECORD)).ok();
-            let record = record.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
+            let record = Record::read(&folder).ok();
             let record = record.filter(|record| record.arch == arch);
             found.extend(record.map(|record| (folder, record)));
         }
@@ -308,11 +307,8 @@ fn cached(cache: &Cache) -> Vec<(PathBuf, Record)> {
 
 /// Why a folder in `kernels/ARCH/` is not a whole kernel; reads no image.
 pub(crate) fn damage_of(folder: &Path) -> Option<String> {
-    let record = fs::read(folder.join(RECORD)).map_err(|error| error.to_string());
-    let record =
-        record.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
-    match record {
-        Ok(record) => Record::damage(&record, folder),
+    match Record::read(folder) {
+        Ok(record) => record.damage(folder),
         Err(problem) => Some(format!("{RECORD}: {problem}")),
     }
 }
@@ -327,6 +323,10 @@ pub(crate) fn mark_used(cache: &Cache, kernel: &Kernel) {
 }
 
 impl Record {
+    fn read(folder: &Path) -> io::Result<Self> {
+        Ok(serde_json::from_slice(&fs::read(folder.join(RECORD))?)?)
+    }
+
     /// Writes it into the kernel's folder.
     fn write(&self, folder: &Path) -> io::Result<()> {
         fs::write(folder.join(RECORD), serde_json::to_vec_pretty(self)?)

@@ -34,8 +34,8 @@ pub fn options(guest: &EmulatedGuest) -> Vec<(&'static str, String)> {
     options
 }
 
-/// The value of `--delay` that makes delays as stored ones, as short as it can be: what is derived without being asked for is left out. In simulated time a machine may have figures of its
-/// own, and a scale says that they are not meant.
+/// The value of `--delay` that makes delays as stored ones, as short as it can be: what is derived without being asked for is left
+/// out. In simulated time a machine may have figures of its own, and a scale says that they are not meant.
 pub fn delay_spec(delays: &Delays, is_simulated: bool) -> String {
     let derived = Asked::default().on(is_simulated, None);
     let is_derived =

@@ -2,7 +2,8 @@
 //! A memory or a link that carries one line after the other.
 //!
 //! vCPUs do not come in the order of their local times: one may be a window ahead of another that runs later. So time is cut into
-//! slots that each carry so many lines, and a line goes into the first slot from its own time on that has room, in whatever order they come:
+//! slots that each carry so many lines, and a line goes into the first slot from its own time on that has room, in whatever order
+//! they come:
 //!
 //! ```text
 //!   slot      7        8        9        10
@@ -14,8 +15,8 @@
 //! memory latency checker shows it (v3.5, two Xeon Silver 4110, 136 GB/s, 82 ns without load, published in Intel's community): 13 ns
 //! at 31 % of the bandwidth, 17 ns at half, 42 ns at 97 %. A vCPU does not wait for banks that only itself has used.
 //!
-//! In simulated time, a vCPU that polls a line may be up to a window ahead of the store that it polls for: vCPUs take turns of a window. The
-//! poll that sees the store comes late by that. The transfer began at the store.
+//! In simulated time, a vCPU that polls a line may be up to a window ahead of the store that it polls for: vCPUs take turns of a
+//! window. The poll that sees the store comes late by that. The transfer began at the store.
 //!
 //! ```text
 //!  writer   ──────── store ·······

@@ -6,8 +6,8 @@
 //! A set is `ways` words, the most recently used first (16 ways are one line of the host's own cache). A line is kept
 //! as its number plus one; 0 is an empty way.
 //!
-//! A line's word says who wrote the line last and which last-level caches have a copy, and that makes the next access cost: MESI between these
-//! caches, with the private caches of the vCPUs of one told apart only by who wrote last.
+//! A line's word says who wrote the line last and which last-level caches have a copy, and that makes the next access cost: MESI
+//! between these caches, with the private caches of the vCPUs of one told apart only by who wrote last.
 //!
 //! ```text
 //!   63                            15   14      13      12       11 ... 0      (a word a line)

@@ -2,8 +2,8 @@
 //!
 //! Its layout (version 6) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
 //!
-//! What the plugin counts is read from there, and doorbells of NVMe controllers are written there: registers whose writes are delayed by the
-//! nodes of the vCPU and of the controller.
+//! What the plugin counts is read from there, and doorbells of NVMe controllers are written there: registers whose writes are
+//! delayed by the nodes of the vCPU and of the controller.
 //!
 //! ```text
 //!  BAR 0 + 0x1000  + 8 x queue       tail of a submission queue; queue 0 is the administrator's

@@ -67,8 +67,8 @@ pub fn arguments(
     kernel: &Path,
     number: &dyn Fn(&Part) -> String,
 ) -> Vec<String> {
-    let mut all = Arguments(Vec::new());
-    all.words(&["-nodefaults", "-no-user-config", "-no-reboot"]);
+    let first = ["-nodefaults", "-no-user-config", "-no-reboot"];
+    let mut all = Arguments(first.map(str::to_owned).into());
     all.option("-display", "none");
     let memory = |access: &str, node: usize| {
         format!("{access},mem-path=/dev/fd/{}", number(&Part::Memory(node)))
@@ -278,10 +278,6 @@ fn flag(is_set: bool) -> &'static str {
 struct Arguments(Vec<String>);
 
 impl Arguments {
-    fn words(&mut self, words: &[&str]) {
-        self.0.extend(words.iter().map(|word| (*word).to_owned()));
-    }
-
     fn option(&mut self, name: &str, value: impl ToString) {
         self.0.extend([name.to_owned(), value.to_string()]);
     }

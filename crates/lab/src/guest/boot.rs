@@ -447,7 +447,7 @@ impl Dialogue<'_> {
 
     /// Sends bytes to the guest's first process.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let sent = self.guest.ports.run.write_all(bytes);
+        let sent = (&self.guest.ports.run).write_all(bytes);
         let refused = |error| Ending::Refused(LabError::system("talking to the guest", error));
         sent.map_err(|error| self.failure(refused(error)))
     }

@@ -174,7 +174,8 @@ fn vectors(apic: &str, row: &str) -> Option<String> {
     (!words.is_empty() && words != "(none)").then(|| words.to_owned())
 }
 
-/// A crash is looked for in so many of the console's last lines: a kernel's report of one, with its second half after a panic, has about 70.
+/// A crash is looked for in so many of the console's last lines: a kernel's report of one, with its second half after a panic, has
+/// about 70.
 const REPORT_LINES: usize = 160;
 
 /// The first words of a report of an unknown x86 breakpoint (`do_int3` in arch/x86/kernel/traps.c), between "Oops: " of newer

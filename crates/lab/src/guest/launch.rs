@@ -117,13 +117,13 @@ pub fn launch(
         child: Running::new(child),
         monitor: Monitor::new(monitor)
             .map_err(|error| LabError::system("talking to QEMU", error))?,
-        ports: Ports {
+        ports: Arc::new(Ports {
             run,
             input,
             output,
             errors,
             terminal,
-        },
+        }),
         link: Link::new(link),
         console,
         qemu_said,

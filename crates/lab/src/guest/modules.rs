@@ -211,7 +211,8 @@ fn unpacked(path: &Path, cache: &Path) -> Result<Vec<u8>, LabError> {
         path: path.to_owned(),
         problem: format!("cannot be unpacked: {error}"),
     })?;
-    keep(&kept, &content);
+    // A cache that cannot be written costs time, nothing else.
+    let _ = write_renamed(&kept, &content);
     Ok(content)
 }
 
@@ -233,7 +234,7 @@ pub fn direct_kernel(image: &Path, cache: &Path) -> Result<Option<PathBuf>, LabE
     if !enters_directly(&kernel) {
         return Ok(None);
     }
-    keep(&kept, &kernel);
+    let _ = write_renamed(&kept, &kernel);
     Ok(kept.exists().then_some(kept))
 }
 
@@ -286,11 +287,6 @@ fn kept_at(path: &Path, cache: &Path) -> Result<PathBuf, LabError> {
     let stem = path.file_name().unwrap_or_default().to_string_lossy();
     let name = format!("{stem}-{:016x}", identity.finish());
     Ok(cache.join("unpacked").join(name))
-}
-
-/// Best effort: a cache that cannot be written costs time, nothing else.
-fn keep(kept: &Path, content: &[u8]) {
-    let _ = write_renamed(kept, content);
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LabError> {

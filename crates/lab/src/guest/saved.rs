@@ -458,7 +458,8 @@ fn reopened(file: impl AsFd) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
 
-/// Copies a node's memory to a new file with holes: most of it was never written, or holds zeros. Gives the checksum as [`memory_sum`] does.
+/// Copies a node's memory to a new file with holes: most of it was never written, or holds zeros. Gives the checksum as
+/// [`memory_sum`] does.
 fn copy_memory(source: impl AsFd, path: &Path) -> io::Result<u32> {
     let source = reopened(source)?;
     let target = File::create(path)?;

@@ -5,11 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{Acceleration, PciAddress, RootBus};
+use nearfar_machine::{Acceleration, RootBus};
 
 use crate::arch::Arch;
 use crate::design::MemoryRange;
-use crate::design::board::{Board, MOST_BRIDGES, NodeNumbers, contiguous, port_address, ports};
+use crate::design::board::{Board, MOST_BRIDGES, NodeNumbers, contiguous, ports};
 use crate::design::hardware::Bridge;
 
 /// See hw/arm/virt.c in QEMU. Version 3 of the interrupt controller: with 2 there are at most 8 CPUs.
@@ -101,10 +101,6 @@ impl Board for VirtDeviceTree {
 
     fn bridge(&self, bridge: &Bridge, index: usize) -> Vec<String> {
         ports(bridge, "pcie.0", 1, index)
-    }
-
-    fn address(&self, bridge: &Bridge, position: usize) -> PciAddress {
-        port_address(bridge, position)
     }
 }
 
