@@ -97,7 +97,6 @@ const SHARED_NAMES: &[(&str, usize)] = &[
     ("prefer", 2),
     ("report", 8),
     ("sources", 13),
-    ("tags", 5),
     ("trace", 5),
 ];
 

@@ -1,8 +1,32 @@
+//! How an allocator is made, and the policies under which it keeps free tags.
+
 use std::fmt;
 
-use crate::order::Order;
-use crate::pool::Pool;
-use crate::{Policy, Tags, Topology};
+use crate::Tags;
+use crate::topology::{Group, Order, Topology};
+
+/// Where free tags are kept, and whose are taken when there are none left at hand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Policy {
+    /// A cache of N / possible CPUs tags (1 to 64) for each CPU under a lock, over a pool under a lock; a CPU without tags takes all
+    /// of any other CPU's cache, in turns. As the kernel's block layer did with lib/percpu_ida.c (Linux 3.13 to 3.15).
+    Stock,
+    /// As `Stock`, with caches of N / min(8, online CPUs) tags, as a patch of April 2014 proposed. These caches, and those of
+    /// `LimitTopology`, together can hold every tag.
+    Limit,
+    /// As `Limit`, from the nearest cache first: same core, core group, last-level cache, node, then by the nodes' distance. As the
+    /// patch that followed it.
+    LimitTopology,
+    /// Words of bits for each group of CPUs, without locks and without caches; where they are empty, a tag of the nearest group's.
+    Coarse(Group),
+    /// Words of bits with a hint for each CPU and deferred clears, as the block layer has used since: lib/sbitmap.c (Linux 4.9).
+    Bitmap,
+    /// A cache for each CPU without a lock (restartable sequences) while there are many tags, words of bits that all CPUs share
+    /// while they are scarce or where the kernel or the C library has no restartable sequences.
+    #[default]
+    Auto,
+}
 
 /// How an allocator is made.
 #[derive(Clone, Debug)]
@@ -113,42 +137,34 @@ impl Builder {
         {
             return Err(BuildError::PossibleCpus(cpus));
         }
-        let pool = Pool::new(&self, capacity);
-        Ok(Tags::from_parts(pool, &self, capacity))
+        Ok(Tags::of(&self, capacity))
     }
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (most_tags, most_cpus) = (Builder::MAX_TAGS, Order::MAX_CPUS);
         match self {
             Self::NoTags => f.write_str("no tag that is not reserved"),
-            Self::TooMany(tags) => {
-                write!(f, "{tags} tags, at most {} are possible", Builder::MAX_TAGS)
-            }
+            Self::TooMany(tags) => write!(f, "{tags} tags, at most {most_tags} are possible"),
             Self::NoTopology(policy) => {
                 write!(f, "the policy {policy:?} needs to know where each CPU is")
             }
             Self::CpuNumbers(0) => f.write_str("topology: no CPU"),
-            Self::CpuNumbers(cpus) => {
-                let most = Order::MAX_CPUS;
-                write!(
-                    f,
-                    "topology: {cpus} numbers of CPUs, at most {most} are possible"
-                )
-            }
+            Self::CpuNumbers(cpus) => write!(
+                f,
+                "topology: {cpus} numbers of CPUs, at most {most_cpus} are possible"
+            ),
             Self::PossibleCpus(cpus) => {
-                let most = Order::MAX_CPUS;
-                write!(f, "{cpus} possible CPUs: 1 to {most} are possible")
+                write!(f, "{cpus} possible CPUs: 1 to {most_cpus} are possible")
             }
             Self::Distances { node } => {
                 write!(f, "topology: node {node} has no distance to each node")
             }
-            Self::NoSuchNode { cpu, node } => {
-                write!(
-                    f,
-                    "topology: CPU {cpu} is on node {node}, which has no distances"
-                )
-            }
+            Self::NoSuchNode { cpu, node } => write!(
+                f,
+                "topology: CPU {cpu} is on node {node}, which has no distances"
+            ),
             Self::SplitCore { core, cpus } => {
                 let [one, other] = cpus;
                 write!(

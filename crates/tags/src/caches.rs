@@ -17,10 +17,10 @@
 use std::ptr::NonNull;
 
 use crate::auto::Control;
+use crate::fork::{map_wiped, unmap};
 use crate::rseq::{self, Rseq};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::visit;
-use crate::wiped;
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicU32, AtomicU64};
 
 const SLOTS: usize = 43;
 /// Tags that a cache has space for, the front counted.
@@ -61,15 +61,6 @@ const NO_FRONT: u64 = u32::MAX as u64;
 pub(crate) enum Moves {
     Refill = 1,
     Spill = 2,
-}
-
-/// A cache at a moment when it was empty and the gate open.
-#[derive(Clone, Copy)]
-pub(crate) struct Sight {
-    /// Tags that it may hold.
-    pub(crate) most: u32,
-    /// `Control::landed` at that moment.
-    pub(crate) landed: u64,
 }
 
 /// Where the sequences find the caches of a [`Control`].
@@ -141,12 +132,11 @@ impl Control {
         unsafe { rseq::push_some(offset, control, tags.as_ptr(), count) as usize }
     }
 
-    /// The cache, if it is empty and the gate open.
-    pub(crate) fn sight(&self) -> Option<Sight> {
+    /// At a moment when the cache is empty and the gate open: how many tags it may hold, and `landed`.
+    pub(crate) fn sight(&self) -> Option<(u32, u64)> {
         let (offset, control) = self.sequences()?;
         // SAFETY: as in `pop`.
-        let (most, landed) = unsafe { rseq::sight(offset, control) }?;
-        Some(Sight { most, landed })
+        unsafe { rseq::sight(offset, control) }
     }
 }
 
@@ -173,7 +163,7 @@ impl Caches {
         let cpus = u32::try_from(cpus).ok().filter(|cpus| *cpus <= 1 << 16)?;
         let this = Self {
             rseq,
-            memory: wiped::map(bytes(cpus))?.cast(),
+            memory: map_wiped(bytes(cpus))?.cast(),
             cpus,
             touched: (0..cpus.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             is_refused: AtomicU32::new(0),
@@ -187,7 +177,7 @@ impl Caches {
         Reach {
             memory: self.memory.as_ptr(),
             cpus: self.cpus,
-            offset: self.rseq.offset(),
+            offset: self.rseq.offset,
         }
     }
 
@@ -205,7 +195,7 @@ impl Caches {
 
     /// From now on `touched` includes the cache of this CPU.
     pub(crate) fn touch(&self, cpu: usize) {
-        self.touched[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::SeqCst);
+        self.touched[cpu / 64].fetch_or(1 << (cpu % 64), SeqCst);
     }
 
     /// Every cache that may hold a tag.
@@ -215,7 +205,7 @@ impl Caches {
 
     fn touched_cpus(&self) -> impl Iterator<Item = u32> {
         (0..self.cpus).filter(|cpu| {
-            let word = self.touched[*cpu as usize / 64].load(Ordering::SeqCst);
+            let word = self.touched[*cpu as usize / 64].load(SeqCst);
             word & 1 << (cpu % 64) != 0
         })
     }
@@ -225,7 +215,7 @@ impl Caches {
         let tries = if self.is_refused() { 1 } else { rseq::TRIES };
         let is_done = self.rseq.restart_all(tries);
         if !is_done {
-            self.is_refused.store(1, Ordering::SeqCst);
+            self.is_refused.store(1, SeqCst);
         }
         is_done
     }
@@ -240,7 +230,7 @@ impl Caches {
             }
         };
         run();
-        visit::each(self.touched_cpus().map(|cpu| cpu as usize), run);
+        rseq::visit(self.touched_cpus().map(|cpu| cpu as usize), run);
     }
 
     /// Whether tags may be cached: not in a child of fork, which has none of the tags that were cached, nor after `restart_all` was
@@ -250,7 +240,7 @@ impl Caches {
     }
 
     fn is_refused(&self) -> bool {
-        self.is_refused.load(Ordering::SeqCst) != 0
+        self.is_refused.load(SeqCst) != 0
     }
 
     /// Whether a tag may be in a cache though all were emptied, since `restart_all` was refused.
@@ -268,41 +258,40 @@ impl Caches {
 impl Drop for Caches {
     fn drop(&mut self) {
         // SAFETY: `new` mapped these bytes, and nothing else has their address.
-        unsafe { wiped::unmap(self.memory.cast(), bytes(self.cpus)) };
+        unsafe { unmap(self.memory.cast(), bytes(self.cpus)) };
     }
 }
 
 impl Cache {
     /// Tags that it may hold.
     pub(crate) fn most(&self) -> u32 {
-        (self.front_and_most.load(Ordering::SeqCst) >> u32::BITS) as u32
+        (self.front_and_most.load(SeqCst) >> u32::BITS) as u32
     }
 
     /// Lets it hold this many tags. False, and nothing done, if it may hold some already.
     pub(crate) fn claim(&self, most: u32) -> bool {
         let claimed = u64::from(most) << u32::BITS | NO_FRONT;
-        let order = (Ordering::SeqCst, Ordering::SeqCst);
-        let exchanged = (self.front_and_most).compare_exchange(0, claimed, order.0, order.1);
+        let exchanged = (self.front_and_most).compare_exchange(0, claimed, SeqCst, SeqCst);
         exchanged.is_ok()
     }
 
     /// Tags that it holds, roughly while the gate is open.
     pub(crate) fn len(&self) -> u32 {
-        let front = self.front_and_most.load(Ordering::Relaxed) as u32;
-        self.count.load(Ordering::Relaxed) + u32::from(!matches!(front, 0 | u32::MAX))
+        let front = self.front_and_most.load(Relaxed) as u32;
+        self.count.load(Relaxed) + u32::from(!matches!(front, 0 | u32::MAX))
     }
 
     /// Notes which way tags move now. Whether they moved that way the last time as well: then this CPU only takes, or only puts, and
     /// what is left behind moves next.
     pub(crate) fn moves_again(&self, moves: Moves) -> bool {
-        let last = self.moves.load(Ordering::Relaxed);
-        self.moves.store(moves as u32, Ordering::Relaxed);
+        let last = self.moves.load(Relaxed);
+        self.moves.store(moves as u32, Relaxed);
         last == moves as u32
     }
 
     /// Lets it hold nothing from now on: how many tags it might hold, and the tag in front. The gate is as for `steal`.
     pub(crate) fn withdraw(&self) -> (u32, Option<u32>) {
-        let before = self.front_and_most.swap(0, Ordering::SeqCst);
+        let before = self.front_and_most.swap(0, SeqCst);
         let front = before as u32;
         let tag = (!matches!(front, 0 | u32::MAX)).then(|| front - 1);
         ((before >> u32::BITS) as u32, tag)
@@ -311,12 +300,11 @@ impl Cache {
     /// Takes a tag out of the slots. The gate is closed, `restart_all` was called or this is in
     /// `visit`, and the gate stays closed until this returns: so `count` only decreases, and a slot below it keeps its tag.
     pub(crate) fn steal(&self) -> Option<u32> {
-        let mut count = self.count.load(Ordering::SeqCst);
+        let mut count = self.count.load(SeqCst);
         loop {
             let last = count.checked_sub(1)?;
-            let tag = self.slots[last as usize].load(Ordering::SeqCst);
-            let order = (Ordering::SeqCst, Ordering::SeqCst);
-            match self.count.compare_exchange(count, last, order.0, order.1) {
+            let tag = self.slots[last as usize].load(SeqCst);
+            match self.count.compare_exchange(count, last, SeqCst, SeqCst) {
                 Ok(_) => return Some(tag),
                 Err(now) => count = now,
             }

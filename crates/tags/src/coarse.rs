@@ -14,14 +14,10 @@
 //! group, not all. There is no pool behind the words: each free tag is one write away from any thread. A group's words are on several
 //! cache lines, so that its cores do not all write the same one.
 
-use crate::apart::Apart;
-use crate::order::{Nearness, Order};
 use crate::shards::Shards;
-use crate::size::Size;
-use crate::statistics::{Statistics, Steals};
-use crate::sync::{AtomicU64, Ordering};
-use crate::topology::{Group, Topology};
-use crate::word::find;
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::topology::{Group, Nearness, Order, Steals, Topology};
+use crate::word::{Apart, Size, find};
 
 /// A take without success reads these twice; more groups than this are merged to larger ones.
 const MAX_BLOCKS: usize = 512;
@@ -43,15 +39,8 @@ pub(crate) struct Coarse {
     steals: Box<[Apart<Counters>]>,
 }
 
-#[derive(Default)]
-struct Counters {
-    core: AtomicU64,
-    core_group: AtomicU64,
-    llc: AtomicU64,
-    node: AtomicU64,
-    remote: AtomicU64,
-    remote_distance: AtomicU64,
-}
+/// The counts of [`Steals`] in its order, without that of tags: one for each steal.
+type Counters = [AtomicU64; 6];
 
 impl Coarse {
     /// Tags from `reserved` on are free, those at or above `tags` not handed out.
@@ -67,6 +56,7 @@ impl Coarse {
         let lines = cores.len().div_ceil(groups).min(MAX_LINES);
         let lines = lines.min(MAX_BLOCKS / blocks / groups).max(1);
         let home = |cpu| order.cache(cpu) * lines + cores.cache(cpu) % lines;
+        let cpus = 0..topology.cpus.len();
         let words = Shards::with_shards(capacity, groups * lines);
         for tag in reserved..capacity {
             words.put(tag, tag as usize * groups * lines / capacity as usize);
@@ -74,9 +64,7 @@ impl Coarse {
         Self {
             words,
             lines,
-            homes: (0..topology.cpus.len())
-                .map(|cpu| home(cpu) as u16)
-                .collect(),
+            homes: cpus.map(|cpu| home(cpu) as u16).collect(),
             size: Size::new(tags),
             capacity,
             steals: (0..groups).map(|_| Apart::default()).collect(),
@@ -136,19 +124,18 @@ impl Coarse {
             return;
         }
         let counters = &self.steals[own].0;
-        let counter = match self.order.nearness(own, other) {
+        let index = match self.order.nearness(own, other) {
             None => return,
-            Some(Nearness::Core) => &counters.core,
-            Some(Nearness::CoreGroup) => &counters.core_group,
-            Some(Nearness::Llc) => &counters.llc,
-            Some(Nearness::Node) => &counters.node,
+            Some(Nearness::Core) => 0,
+            Some(Nearness::CoreGroup) => 1,
+            Some(Nearness::Llc) => 2,
+            Some(Nearness::Node) => 3,
             Some(Nearness::Remote(distance)) => {
-                let sum = &counters.remote_distance;
-                sum.fetch_add(distance.into(), Ordering::Relaxed);
-                &counters.remote
+                counters[5].fetch_add(distance.into(), Relaxed);
+                4
             }
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counters[index].fetch_add(1, Relaxed);
     }
 
     /// Makes a tag free on this CPU.
@@ -172,27 +159,23 @@ impl Coarse {
         self.words.free(0..self.size())
     }
 
-    pub(crate) fn statistics(&self) -> Statistics {
-        let sum = |counter: fn(&Counters) -> &AtomicU64| {
-            let counters = self.steals.iter().map(|counters| counter(&counters.0));
-            counters
-                .map(|counter| counter.load(Ordering::Relaxed))
-                .sum()
+    pub(crate) fn steals(&self) -> Steals {
+        let sum = |index: usize| {
+            let counts = self
+                .steals
+                .iter()
+                .map(|counters| counters.0[index].load(Relaxed));
+            counts.sum()
         };
-        let mut steals = Steals {
-            core: sum(|counters| &counters.core),
-            core_group: sum(|counters| &counters.core_group),
-            llc: sum(|counters| &counters.llc),
-            node: sum(|counters| &counters.node),
-            remote: sum(|counters| &counters.remote),
-            remote_distance: sum(|counters| &counters.remote_distance),
-            tags: 0,
-        };
-        // One each.
-        steals.tags = steals.core + steals.core_group + steals.llc + steals.node + steals.remote;
-        Statistics {
-            steals,
-            ..Statistics::default()
+        let [core, core_group, llc, node, remote, remote_distance] = std::array::from_fn(sum);
+        Steals {
+            core,
+            core_group,
+            llc,
+            node,
+            remote,
+            remote_distance,
+            tags: core + core_group + llc + node + remote,
         }
     }
 }

@@ -19,19 +19,18 @@
 //! - The kernel disables interrupts while it holds a word's lock. A thread that is preempted or stopped there keeps up to 32 tags on
 //!   their way, and blocks takes that miss in that word; puts go on.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::apart::Apart;
-use crate::size::Size;
-use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError};
-use crate::word::{self, below};
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicU32, Mutex, lock};
+use crate::word::{self, Apart, Size, below, within};
 
-/// The most tags of a word.
-const MAX_WORD_TAGS: u32 = word::TAGS;
 const MIN_WORDS: u32 = 4;
 
 pub(crate) struct Deferred {
-    words: Box<[Word]>,
+    words: Box<[SplitWord]>,
+    /// The tags of a word.
     word_tags: u32,
     hints: Box<[OnceLock<Box<Hint>>]>,
     size: Size,
@@ -41,12 +40,13 @@ pub(crate) struct Deferred {
 /// Where a CPU looks first.
 type Hint = Apart<AtomicU32>;
 
-struct Word {
+struct SplitWord {
     /// A bit for each free tag that take finds.
     free: Apart<AtomicU32>,
     put: Apart<Put>,
 }
 
+#[derive(Default)]
 struct Put {
     /// The tags that were put and not moved to `free`, and how often some were put.
     tags: word::Word,
@@ -57,17 +57,20 @@ struct Put {
 impl Deferred {
     /// Tags from `reserved` on are free, those at or above `tags` not handed out.
     pub(crate) fn new(cpus: usize, (reserved, tags, capacity): (u32, u32, u32)) -> Self {
-        let mut word_tags = MAX_WORD_TAGS;
+        let mut word_tags = word::TAGS;
         while word_tags > 1 && word_tags * MIN_WORDS > capacity {
             word_tags /= 2;
         }
         let word = |index: u32| {
             let start = index * word_tags;
-            bits(capacity, start, word_tags) & !bits(reserved, start, word_tags)
+            let free = within(reserved..capacity.min(start + word_tags), start);
+            SplitWord {
+                free: Apart(AtomicU32::new(free)),
+                put: Apart::default(),
+            }
         };
-        let words = (0..capacity.div_ceil(word_tags)).map(|index| Word::new(word(index)));
         Self {
-            words: words.collect(),
+            words: (0..capacity.div_ceil(word_tags)).map(word).collect(),
             word_tags,
             hints: (0..cpus.max(1)).map(|_| OnceLock::new()).collect(),
             size: Size::new(tags),
@@ -84,14 +87,14 @@ impl Deferred {
     }
 
     fn take_from_hint(&self, hint: &Hint, limit: u32) -> Option<u32> {
-        let first = match hint.0.load(Ordering::Relaxed) {
+        let first = match hint.0.load(Relaxed) {
             first if first < limit => first,
             _ => 0,
         };
         let found = self.take_from(first, limit);
         match found {
-            None => hint.0.store(0, Ordering::Relaxed),
-            Some(tag) if tag == first => hint.0.store(tag + 1, Ordering::Relaxed),
+            None => hint.0.store(0, Relaxed),
+            Some(tag) if tag == first => hint.0.store(tag + 1, Relaxed),
             Some(_) => {}
         }
         found
@@ -103,22 +106,18 @@ impl Deferred {
         let pass = || {
             let mut puts = 0_u64;
             for index in (word..words).chain(0..word) {
-                let among = self.bits(limit, index);
+                let start = index * self.word_tags;
+                let among = below(limit.min(start + self.word_tags), start);
                 let from = if index == word { bit } else { 0 };
                 match self.words[index as usize].take(among, from) {
-                    Ok(bit) => return Ok(index * self.word_tags + bit),
+                    Ok(bit) => return Ok(start + bit),
                     Err(count) => puts += u64::from(count),
                 }
             }
             Err(puts)
         };
         let all = &self.words[..words as usize];
-        word::find(pass, || all.iter().map(Word::puts).sum())
-    }
-
-    /// The bits of tags below `limit` in a word.
-    fn bits(&self, limit: u32, index: u32) -> u32 {
-        bits(limit, index * self.word_tags, self.word_tags)
+        word::find(pass, || all.iter().map(SplitWord::puts).sum())
     }
 
     /// Makes a tag free on this CPU.
@@ -127,7 +126,7 @@ impl Deferred {
         let word = &self.words[(tag / self.word_tags) as usize];
         let bit = tag % self.word_tags;
         word.put.0.tags.put(1 << bit, tag - bit);
-        self.hint(cpu).0.store(tag, Ordering::Relaxed);
+        self.hint(cpu).0.store(tag, Relaxed);
     }
 
     /// The hint of a CPU, made when it is first used: each CPU begins elsewhere.
@@ -142,8 +141,7 @@ impl Deferred {
     /// Sets the number of tags. Returns how many at or above it are held.
     pub(crate) fn resize(&self, tags: u32) -> u32 {
         self.size.set(tags);
-        let free = self.count(|start| !bits(tags, start, self.word_tags));
-        self.capacity - tags - free
+        self.capacity - tags - self.count(tags..self.capacity)
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -152,41 +150,29 @@ impl Deferred {
 
     /// Free tags, counted word by word.
     pub(crate) fn free(&self) -> u32 {
-        let limit = self.size();
-        self.count(|start| bits(limit, start, self.word_tags))
+        self.count(0..self.size())
     }
 
-    /// Counts the tags that are not held among these bits of the word that starts with a tag.
-    fn count(&self, among: impl Fn(u32) -> u32) -> u32 {
+    /// Counts the tags among these that are not held.
+    fn count(&self, tags: Range<u32>) -> u32 {
         let starts = (0..).step_by(self.word_tags as usize);
         let words = self.words.iter().zip(starts);
-        let counts = words.map(|(word, start)| (word.all_free() & among(start)).count_ones());
-        counts.sum()
+        let free = words.map(|(word, start)| word.all_free() & within(tags.clone(), start));
+        free.map(u32::count_ones).sum()
     }
 }
 
-impl Word {
-    fn new(free: u32) -> Self {
-        let put = Put {
-            tags: word::Word::new(),
-            moving: Mutex::new(()),
-        };
-        Self {
-            free: Apart(AtomicU32::new(free)),
-            put: Apart(put),
-        }
-    }
-
+impl SplitWord {
     /// A free tag among these bits, from a bit on if there is one; or the number of puts when there was none.
     fn take(&self, among: u32, from: u32) -> Result<u32, u32> {
         loop {
-            let mut free = self.free.0.load(Ordering::SeqCst) & among;
+            let mut free = self.free.0.load(SeqCst) & among;
             while free != 0 {
                 let bit = match free & (u32::MAX << from) {
                     0 => free.trailing_zeros(),
                     after => after.trailing_zeros(),
                 };
-                let before = self.free.0.fetch_and(!(1 << bit), Ordering::SeqCst);
+                let before = self.free.0.fetch_and(!(1 << bit), SeqCst);
                 if before & (1 << bit) != 0 {
                     return Ok(bit);
                 }
@@ -202,17 +188,17 @@ impl Word {
     #[cold]
     fn move_put(&self, among: u32) -> Option<u32> {
         let Put { tags, moving } = &self.put.0;
-        let _moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = lock(moving);
         loop {
             match tags.take_all() {
                 Ok(put) => {
-                    self.free.0.fetch_or(put, Ordering::SeqCst);
+                    self.free.0.fetch_or(put, SeqCst);
                     if put & among != 0 {
                         return None;
                     }
                 }
                 Err(puts) => {
-                    let free = self.free.0.load(Ordering::SeqCst) & among;
+                    let free = self.free.0.load(SeqCst) & among;
                     return (free == 0).then_some(puts);
                 }
             }
@@ -225,12 +211,7 @@ impl Word {
 
     fn all_free(&self) -> u32 {
         let Put { tags, moving } = &self.put.0;
-        let _moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
-        self.free.0.load(Ordering::SeqCst) | tags.free()
+        let _moving = lock(moving);
+        self.free.0.load(SeqCst) | tags.free()
     }
-}
-
-/// The bits of tags below `limit` in a word of `word_tags` tags, by its first one.
-fn bits(limit: u32, start: u32, word_tags: u32) -> u32 {
-    below(limit.min(start + word_tags), start)
 }

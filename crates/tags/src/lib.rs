@@ -108,52 +108,29 @@
 //! - While no caller waits or begins to, [`Tags::try_take`] and [`Tags::put`] are async-signal-safe under [`Policy::Auto`] and
 //!   [`Policy::Coarse`].
 
-mod apart;
 mod auto;
-mod batch;
-mod bitmap;
 mod builder;
 mod caches;
-mod calm;
 mod coarse;
-mod cpu;
 mod deferred;
-mod event;
 mod fork;
-mod future;
 mod guard;
 mod locked;
-mod open;
-mod order;
-mod policy;
 mod pool;
-mod queue;
-mod reserved;
 mod rseq;
 mod shards;
-mod size;
-mod statistics;
-mod supply;
 mod sync;
 mod tags;
 #[cfg(test)]
 mod tests;
 mod topology;
-mod visit;
 mod waiters;
-mod wakeups;
-mod wiped;
 mod word;
 
-pub use batch::Batch;
-pub use builder::{BuildError, Builder};
-pub use future::{Get, GetBatch, GetOwned};
-pub use guard::{OwnedTag, Tag};
-pub use policy::Policy;
-pub use reserved::ReservedTags;
-pub use statistics::{Statistics, Steals};
-pub use tags::{ResizeError, Tags};
-pub use topology::{Cpu, Group, Topology};
+pub use builder::{BuildError, Builder, Policy};
+pub use guard::{Batch, Get, GetBatch, GetOwned, OwnedTag, Tag};
+pub use tags::{ReservedTags, ResizeError, Statistics, Tags};
+pub use topology::{Cpu, Group, Steals, Topology};
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

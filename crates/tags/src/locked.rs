@@ -25,11 +25,9 @@
 
 use std::sync::OnceLock;
 
-use crate::apart::Apart;
-use crate::bitmap::Bitmap;
-use crate::order::{Nearness, Order};
-use crate::statistics::{Statistics, Steals};
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::sync::{AtomicU32, Mutex, Ordering::SeqCst, lock};
+use crate::topology::{Nearness, Order, Steals};
+use crate::word::{Apart, Bitmap};
 
 /// Which cache is emptied when the pool is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,39 +36,27 @@ pub(crate) enum Search {
     NearestFirst,
 }
 
-/// How many tags a cache holds, as a function of the number of tags.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CacheSize {
-    /// The tags are divided by it.
-    pub divisor: u32,
-}
-
-impl CacheSize {
-    /// The kernel's BLK_MQ_TAG_CACHE_MIN and BLK_MQ_TAG_CACHE_MAX.
-    const MIN: u32 = 1;
-    const MAX: u32 = 64;
-
-    fn of(self, tags: u32) -> usize {
-        (tags / self.divisor).clamp(Self::MIN, Self::MAX) as usize
-    }
-}
+/// The fewest and the most tags of a cache: the kernel's BLK_MQ_TAG_CACHE_MIN and BLK_MQ_TAG_CACHE_MAX.
+const CACHE_TAGS: (u32, u32) = (1, 64);
 
 pub(crate) struct Locked {
     order: Order,
     search: Search,
-    size: CacheSize,
-    caches: Box<[OnceLock<Box<Cache>>]>,
+    /// The tags are divided by it: what a cache holds.
+    divisor: u32,
+    caches: Box<[OnceLock<Box<CpuCache>>]>,
     /// The caches that may hold tags.
     listed: Bitmap,
-    pool: Apart<Mutex<Pool>>,
-    /// A copy of `Pool::limit`.
+    pool: Apart<Mutex<SharedPool>>,
+    /// A copy of `SharedPool::limit`.
     limit: AtomicU32,
     capacity: u32,
 }
 
 /// Its lock is taken after that of the pool, never before it, and never two at once.
-type Cache = Apart<Mutex<Stack>>;
+type CpuCache = Apart<Mutex<Stack>>;
 
+#[derive(Default)]
 struct Stack {
     /// Tags from here on are not kept.
     limit: u32,
@@ -85,7 +71,8 @@ type Line = Apart<[u32; LINE_TAGS]>;
 
 const LINE_TAGS: usize = 16;
 
-struct Pool {
+#[derive(Default)]
+struct SharedPool {
     free: Vec<u32>,
     /// Tags at or above the limit.
     retired: Vec<u32>,
@@ -99,31 +86,24 @@ struct Pool {
     steals: Steals,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Locked {
     /// Tags `reserved..tags` are free, those up to `capacity` are retired.
     pub(crate) fn new(
         order: Order,
         search: Search,
-        size: CacheSize,
+        divisor: u32,
         (reserved, tags, capacity): (u32, u32, u32),
     ) -> Self {
-        let pool = Pool {
+        let pool = SharedPool {
             free: (reserved..tags).collect(),
             retired: (tags..capacity).collect(),
-            moving: Vec::new(),
             limit: tags,
             reserved,
-            next: 0,
-            refills: 0,
-            steals: Steals::default(),
+            ..SharedPool::default()
         };
         Self {
             search,
-            size,
+            divisor,
             caches: (0..order.len()).map(|_| OnceLock::new()).collect(),
             listed: Bitmap::new(order.len() as u32),
             order,
@@ -137,10 +117,8 @@ impl Locked {
     #[inline]
     pub(crate) fn take(&self, cpu: usize) -> Option<u32> {
         let own = self.order.cache(cpu);
-        let cached = self.caches[own].get();
-        cached
-            .and_then(|cache| lock(&cache.0).pop())
-            .or_else(|| self.take_uncached(own))
+        let cached = (self.caches[own].get()).and_then(|cache| lock(&cache.0).pop());
+        cached.or_else(|| self.take_uncached(own))
     }
 
     #[cold]
@@ -158,7 +136,7 @@ impl Locked {
         self.steal(own, cache, &mut pool)
     }
 
-    fn refill(&self, own: usize, cache: &Cache, pool: &mut Pool) {
+    fn refill(&self, own: usize, cache: &CpuCache, pool: &mut SharedPool) {
         pool.refills += 1;
         let mut stack = lock(&cache.0);
         for _ in 1..stack.batch() {
@@ -174,7 +152,7 @@ impl Locked {
     }
 
     /// Moves the tags of another cache to the own one, but for the one that is returned.
-    fn steal(&self, own: usize, cache: &Cache, pool: &mut Pool) -> Option<u32> {
+    fn steal(&self, own: usize, cache: &CpuCache, pool: &mut SharedPool) -> Option<u32> {
         while let Some(other) = self.next_listed(own, pool) {
             if let Some(stolen) = self.caches[other].get() {
                 lock(&stolen.0).drain(&mut pool.moving);
@@ -199,7 +177,7 @@ impl Locked {
     }
 
     /// A cache that is listed, no longer. `None` only if there was a moment at which none was.
-    fn next_listed(&self, own: usize, pool: &mut Pool) -> Option<usize> {
+    fn next_listed(&self, own: usize, pool: &mut SharedPool) -> Option<usize> {
         let all = self.order.len() as u32;
         let own = own as u32;
         let from = |first: u32, range: std::ops::Range<u32>| {
@@ -212,12 +190,8 @@ impl Locked {
             Search::NearestFirst => {
                 let mut ranges = self.order.nearest_first(own as usize);
                 ranges.find_map(|range| {
-                    let first = if range.contains(&own) {
-                        own
-                    } else {
-                        range.start
-                    };
-                    from(first, range)
+                    let is_own = range.contains(&own);
+                    from(if is_own { own } else { range.start }, range)
                 })
             }
         };
@@ -249,7 +223,7 @@ impl Locked {
 
     /// Moves a batch from a full cache to the pool.
     #[cold]
-    fn spill(&self, cache: &Cache) {
+    fn spill(&self, cache: &CpuCache) {
         let mut pool = lock(&self.pool.0);
         let mut stack = lock(&cache.0);
         if stack.is_full() {
@@ -268,11 +242,18 @@ impl Locked {
     }
 
     /// A cache, made when it is first used: the pool is locked so that none is made while the limit changes.
-    fn cache(&self, index: usize, pool: &Pool) -> &Cache {
+    fn cache(&self, index: usize, pool: &SharedPool) -> &CpuCache {
         self.caches[index].get_or_init(|| {
-            let stack = Stack::new(pool.limit, self.size.of(pool.limit - pool.reserved));
+            let mut stack = Stack::default();
+            stack.resize(pool.limit, self.cache_size(pool), &mut Vec::new());
             Box::new(Apart(Mutex::new(stack)))
         })
+    }
+
+    /// How many tags a cache holds.
+    fn cache_size(&self, pool: &SharedPool) -> usize {
+        let size = (pool.limit - pool.reserved) / self.divisor;
+        size.clamp(CACHE_TAGS.0, CACHE_TAGS.1) as usize
     }
 
     /// Sets the number of tags. Those above it that are cached, or come back later, are retired. Returns how many are held.
@@ -281,21 +262,21 @@ impl Locked {
         let pool = &mut *pool;
         pool.limit = tags;
         // While the caches change, `size` is the larger one: tags above the smaller one may still be handed out.
-        self.limit.fetch_max(tags, Ordering::SeqCst);
-        let size = self.size.of(tags - pool.reserved);
+        self.limit.fetch_max(tags, SeqCst);
+        let size = self.cache_size(pool);
         let caches = self.caches.iter().filter_map(OnceLock::get);
         for cache in caches {
             lock(&cache.0).resize(tags, size, &mut pool.free);
         }
         pool.free.append(&mut pool.retired);
-        pool.retired
-            .extend(pool.free.extract_if(.., |tag| *tag >= tags));
-        self.limit.store(tags, Ordering::SeqCst);
+        let retired = pool.free.extract_if(.., |tag| *tag >= tags);
+        pool.retired.extend(retired);
+        self.limit.store(tags, SeqCst);
         self.capacity - tags - pool.retired.len() as u32
     }
 
     pub(crate) fn size(&self) -> u32 {
-        self.limit.load(Ordering::SeqCst)
+        self.limit.load(SeqCst)
     }
 
     /// Free tags, counted cache by cache.
@@ -306,17 +287,14 @@ impl Locked {
         pool.free.len() as u32 + cached
     }
 
-    pub(crate) fn statistics(&self) -> Statistics {
+    /// How often a cache was filled from the pool, and how often from another cache.
+    pub(crate) fn counts(&self) -> (u64, Steals) {
         let pool = lock(&self.pool.0);
-        Statistics {
-            steals: pool.steals,
-            refills: pool.refills,
-            ..Statistics::default()
-        }
+        (pool.refills, pool.steals)
     }
 }
 
-impl Pool {
+impl SharedPool {
     fn put(&mut self, tag: u32) {
         match tag < self.limit {
             true => self.free.push(tag),
@@ -326,26 +304,6 @@ impl Pool {
 }
 
 impl Stack {
-    fn new(limit: u32, size: usize) -> Self {
-        let mut stack = Self {
-            limit,
-            size: 0,
-            len: 0,
-            is_listed: false,
-            lines: Box::default(),
-        };
-        stack.set_size(size);
-        stack
-    }
-
-    /// At least as many as it holds.
-    fn set_size(&mut self, size: usize) {
-        let mut lines = std::mem::take(&mut self.lines).into_vec();
-        lines.resize(size.div_ceil(LINE_TAGS), Apart([0; LINE_TAGS]));
-        self.lines = lines.into_boxed_slice();
-        self.size = size as u16;
-    }
-
     fn is_full(&self) -> bool {
         self.len >= self.size
     }
@@ -380,7 +338,8 @@ impl Stack {
     fn resize(&mut self, limit: u32, size: usize, into: &mut Vec<u32>) {
         into.extend(std::iter::from_fn(|| self.pop()));
         self.limit = limit;
-        self.set_size(size);
+        self.size = size as u16;
+        self.lines = vec![Apart([0; LINE_TAGS]); size.div_ceil(LINE_TAGS)].into_boxed_slice();
     }
 }
 

@@ -4,6 +4,8 @@
 //! The C library (glibc 2.35) registers each thread's area with the kernel (Linux 4.18) and exports where it is. Without it, without
 //! the kernel's `membarrier` for such sequences (Linux 5.10), or on another architecture there is no [`Rseq`].
 //!
+//! Where the kernel does not restart the sequences of other threads, [`visit`] preempts them.
+//!
 //! A sequence names its descriptor in the thread's area: first instruction, length, and where to go on when it is interrupted. It
 //! stays named until the next one; a library that is unloaded while its threads live on would have to clear it.
 
@@ -65,7 +67,7 @@ const ABSENT: isize = isize::MIN + 1;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rseq {
     /// From the thread pointer to the thread's area.
-    offset: isize,
+    pub(crate) offset: isize,
 }
 
 impl Rseq {
@@ -82,17 +84,14 @@ impl Rseq {
 
     /// The offset of the area, once the process may restart sequences.
     fn ask() -> Option<isize> {
-        let (offset, size) = sequences::area()?;
+        let (offset, size) = sequences::symbols();
+        // SAFETY: where glibc has them, they are constants of these types, set before main.
+        let (offset, size) = unsafe { (*offset.as_ref()?, *size.as_ref()?) };
         let commands = membarrier(QUERY)?;
         let has_command = commands & i64::from(PRIVATE_EXPEDITED_RSEQ) != 0;
         (size >= MIN_SIZE && has_command).then_some(())?;
         membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ)?;
         Some(offset)
-    }
-
-    #[inline]
-    pub(crate) fn offset(self) -> isize {
-        self.offset
     }
 
     /// The CPU that runs this thread, or a number that is none (above all CPUs) where the thread has no area.
@@ -124,4 +123,43 @@ fn membarrier(command: libc::c_int) -> Option<i64> {
     // SAFETY: membarrier takes integers and writes no memory of the process.
     let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     (answer >= 0).then_some(answer)
+}
+
+/// CPU numbers of a mask: as many as there can be caches.
+const MAX_CPUS: usize = 1 << 16;
+
+type Mask = [u64; MAX_CPUS / 64];
+
+/// Calls `run` on each of these CPUs that the thread may run on, then lets the thread run where it was allowed before. Nothing else
+/// may set the thread's affinity meanwhile, or that is undone. Does nothing where the system refuses. Async-signal-safe, on a stack
+/// with 32 KiB to spare.
+pub(crate) fn visit(cpus: impl Iterator<Item = usize>, mut run: impl FnMut()) {
+    let Some(before) = get_affinity() else { return };
+    let mut mask: Mask = [0; MAX_CPUS / 64];
+    for cpu in cpus.filter(|cpu| *cpu < MAX_CPUS) {
+        mask[cpu / 64] = 1 << (cpu % 64);
+        if set_affinity(&mask) {
+            run();
+        }
+        mask[cpu / 64] = 0;
+    }
+    if !set_affinity(&before) {
+        // Its CPUs have changed meanwhile: as many as the system allows are better than one.
+        set_affinity(&[u64::MAX; MAX_CPUS / 64]);
+    }
+}
+
+fn get_affinity() -> Option<Mask> {
+    let mut mask: Mask = [0; MAX_CPUS / 64];
+    let size = size_of_val(&mask);
+    // SAFETY: the kernel writes at most `size` bytes to `mask`, of which each value is valid.
+    let written = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.as_mut_ptr()) };
+    (written > 0).then_some(mask)
+}
+
+/// On success the thread runs on one of the mask's CPUs.
+fn set_affinity(mask: &Mask) -> bool {
+    let size = size_of_val(mask);
+    // SAFETY: the kernel reads the bytes of `mask`, which outlives the call.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size, mask.as_ptr()) == 0 }
 }

@@ -8,9 +8,8 @@
 
 use std::ops::Range;
 
-use crate::apart::Apart;
-use crate::sync::{AtomicU32, Ordering};
-use crate::word::{self, Seen, TAGS, Word, below};
+use crate::sync::{AtomicU32, Ordering::Relaxed};
+use crate::word::{self, Apart, Seen, TAGS, Word, below, within};
 
 /// Words of a block.
 const WORDS: usize = 8;
@@ -21,6 +20,7 @@ const MAX_BLOCKS: usize = 8;
 /// Tags that are moved at once.
 pub(crate) const MAX_BATCH: usize = 44;
 
+#[derive(Default)]
 #[repr(align(64))]
 struct Block([Word; WORDS]);
 
@@ -85,9 +85,8 @@ impl Shards {
     /// As `new`, in this many shards.
     pub(crate) fn with_shards(capacity: u32, shards: usize) -> Self {
         let stride = Self::blocks_of(capacity).next_multiple_of(2);
-        let block = || Block(std::array::from_fn(|_| Word::new()));
         Self {
-            blocks: (0..stride * shards).map(|_| block()).collect(),
+            blocks: (0..stride * shards).map(|_| Block::default()).collect(),
             stride,
             recent: (0..shards).map(|_| Apart::default()).collect(),
             shards,
@@ -104,8 +103,8 @@ impl Shards {
     pub(crate) fn put(&self, tag: u32, home: usize) -> u32 {
         let shard = self.shard_of(home);
         let recent = &self.recent[shard].0;
-        if recent.load(Ordering::Relaxed) != tag / TAGS {
-            recent.store(tag / TAGS, Ordering::Relaxed);
+        if recent.load(Relaxed) != tag / TAGS {
+            recent.store(tag / TAGS, Relaxed);
         }
         let block = &self.shard(shard)[(tag / BLOCK_TAGS) as usize];
         let word = &block.0[(tag % BLOCK_TAGS / TAGS) as usize];
@@ -133,7 +132,7 @@ impl Shards {
     /// A free tag below `limit`, from the shard of `home` first. `None` only if there was a moment without one.
     pub(crate) fn take(&self, limit: u32, home: usize) -> Option<u32> {
         let shard = self.shard_of(home);
-        let recent = self.recent[shard].0.load(Ordering::Relaxed);
+        let recent = self.recent[shard].0.load(Relaxed);
         let block = &self.shard(shard)[recent as usize / WORDS];
         if let Some(tag) = block.take_word(recent as usize % WORDS, limit, recent * TAGS) {
             return Some(tag);
@@ -224,12 +223,11 @@ impl Shards {
 
     /// Free tags among these. One that moves from shard to shard meanwhile counts once, or not.
     pub(crate) fn free(&self, tags: Range<u32>) -> u32 {
-        let among = |first| below(tags.end, first) & !below(tags.start, first);
         let of_word = |word: usize| {
             let shards = self.blocks.chunks_exact(self.stride);
             let free = shards.map(|shard| shard[word / WORDS].0[word % WORDS].free());
             let free = free.fold(0, |all, free| all | free);
-            (free & among(word as u32 * TAGS)).count_ones()
+            (free & within(tags.clone(), word as u32 * TAGS)).count_ones()
         };
         (0..self.stride * WORDS).map(of_word).sum()
     }
@@ -261,10 +259,9 @@ impl Shards {
             if found.is_some() {
                 return found;
             }
-            shard = if shard + 1 == self.shards {
-                0
-            } else {
-                shard + 1
+            shard = match shard + 1 {
+                next if next == self.shards => 0,
+                next => next,
             };
         }
         None

@@ -1,16 +1,16 @@
+//! The allocator and its public forms.
+
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::builder::Builder;
 use crate::fork::Process;
-use crate::future::Kind;
-use crate::pool::Pool;
-use crate::supply::{Reserved, Supply};
-use crate::{
-    Batch, BuildError, Get, GetBatch, GetOwned, OwnedTag, Policy, ReservedTags, Statistics, Tag,
-};
+use crate::guard::{Kind, Wait};
+use crate::pool::{Pool, Reserved};
+use crate::sync::lock;
+use crate::waiters::{MAX_PASSES, Shared as _, Supply};
+use crate::{Batch, BuildError, Builder, Get, GetBatch, GetOwned, OwnedTag, Policy, Steals, Tag};
 
 /// The tags 0..N and who may have them next.
 ///
@@ -39,13 +39,29 @@ use crate::{
 /// In a forked child the tags belong to the parent: getting one panics, putting one and dropping a guard or a future does nothing. The
 /// child can make an allocator of its own.
 pub struct Tags {
-    supply: Supply<Pool>,
-    reserved: Supply<Reserved>,
+    pub(crate) supply: Supply<Pool>,
+    pub(crate) reserved: Supply<Reserved>,
     /// Held while the size changes.
     resize: Mutex<()>,
     capacity: u32,
     policy: Policy,
-    process: Process,
+    pub(crate) process: Process,
+}
+
+/// Counts since the allocator was made. Each is counted where it is rare: a get from a cache at hand counts nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// How often tags of another cache were taken.
+    pub steals: Steals,
+    /// How often a cache was filled from the shared pool.
+    pub refills: u64,
+    /// How often all caches were emptied since tags were scarce.
+    pub revocations: u64,
+    /// How often a caller waited.
+    pub waits: u64,
+    /// Waits that ended with a tag handed over by the caller that put it.
+    pub hand_overs: u64,
 }
 
 /// A size that an allocator cannot have.
@@ -95,10 +111,11 @@ impl Tags {
         Builder::new(tags)
     }
 
-    pub(crate) fn from_parts(pool: Pool, builder: &Builder, capacity: u32) -> Self {
+    /// The builder was checked.
+    pub(crate) fn of(builder: &Builder, capacity: u32) -> Self {
         Self {
-            supply: Supply::new(pool),
-            reserved: Supply::new(Reserved::new(builder.reserved)),
+            supply: Supply::new(Pool::new(builder, capacity), MAX_PASSES),
+            reserved: Supply::new(Reserved::new(builder.reserved), MAX_PASSES),
             resize: Mutex::new(()),
             capacity,
             policy: builder.policy,
@@ -125,7 +142,7 @@ impl Tags {
     /// A tag, once the future is ready, under any executor. A future that is dropped gives its place, or its tag, to the next. One that is neither polled nor
     /// dropped keeps its place, and the tag that is handed to it.
     pub fn get_async(&self) -> Get<'_> {
-        Get::new(self, Kind::Ordinary)
+        Get(Wait::new(self, Kind::Ordinary))
     }
 
     /// As `try_get`, with a guard that keeps the allocator alive.
@@ -147,15 +164,14 @@ impl Tags {
 
     /// As `get_async`, with a future and a guard that keep the allocator alive.
     pub fn get_owned_async(self: &Arc<Self>) -> GetOwned {
-        GetOwned::new(self.clone())
+        GetOwned(Wait::new(self.clone(), Kind::Ordinary))
     }
 
     /// Up to `most` tags; fewer, or none, if there was a moment without another free one.
     pub fn try_get_batch(&self, most: usize) -> Batch<'_> {
-        let mut tags = vec![0; most.min(self.capacity as usize)];
-        let taken = self.try_take_batch(&mut tags);
-        tags.truncate(taken);
-        Batch::new(self, tags)
+        self.process.assert();
+        let most = most.min(self.capacity as usize);
+        Batch::new(self, self.supply.take_up_to(most))
     }
 
     /// Exactly `tags` tags; waits for them. `None` if there are fewer that are not reserved, or `resize` leaves fewer meanwhile.
@@ -163,30 +179,40 @@ impl Tags {
     /// The caller gets all at once: while it waits it keeps no tag unless it is the first waiter, so two callers that hold no
     /// other tags cannot wait for each other.
     pub fn get_batch(&self, tags: usize) -> Option<Batch<'_>> {
-        self.get_batch_until(tags, None)
+        self.get_batch_until(Kind::Ordinary, tags, None)
     }
 
     /// As `get_batch`; also `None` if there were not as many for that long.
     pub fn get_batch_timeout(&self, tags: usize, timeout: Duration) -> Option<Batch<'_>> {
-        self.get_batch_until(tags, Instant::now().checked_add(timeout))
+        let deadline = Instant::now().checked_add(timeout);
+        self.get_batch_until(Kind::Ordinary, tags, deadline)
     }
 
-    fn get_batch_until(&self, tags: usize, deadline: Option<Instant>) -> Option<Batch<'_>> {
+    fn get_batch_until(
+        &self,
+        kind: Kind,
+        wanted: usize,
+        deadline: Option<Instant>,
+    ) -> Option<Batch<'_>> {
         self.process.assert();
-        let usable = || self.usable();
-        let tags = self.supply.take_all_until(tags, usable, deadline)?;
-        Some(Batch::new(self, tags))
+        let usable = || self.usable(kind);
+        let tags = match kind {
+            Kind::Ordinary => self.supply.take_all_until(wanted, usable, deadline),
+            Kind::Reserved => self.reserved.take_all_until(wanted, usable, deadline),
+        };
+        Some(Batch::new(self, tags?))
     }
 
     /// As `get_batch`, once the future is ready. A future that is dropped gives what it was given to the next.
     pub fn get_batch_async(&self, tags: usize) -> GetBatch<'_> {
-        GetBatch::new(self, Kind::Ordinary, tags)
+        let (wait, wanted) = (Wait::new(self, Kind::Ordinary), tags);
+        GetBatch { wait, wanted }
     }
 
     /// As `try_get`, without a guard: the caller puts it back with `put`.
     #[inline]
     pub fn try_take(&self) -> Option<u32> {
-        match self.supply.pool.take_cached() {
+        match self.supply.pool.auto.take_cached() {
             None => self.try_take_shared(),
             tag => tag,
         }
@@ -200,19 +226,13 @@ impl Tags {
 
     /// As `get`, without a guard.
     pub fn take(&self) -> u32 {
-        self.try_take().unwrap_or_else(|| {
-            let tag = self.supply.take_until(None);
-            tag.expect("a wait without a deadline ends with a tag")
-        })
+        self.try_take().unwrap_or_else(|| self.supply.wait())
     }
 
     /// As `get_timeout`, without a guard.
     pub fn take_timeout(&self, timeout: Duration) -> Option<u32> {
-        let tag = self.try_take();
-        if tag.is_some() || timeout.is_zero() {
-            return tag;
-        }
-        self.supply.take_until(Instant::now().checked_add(timeout))
+        self.try_take()
+            .or_else(|| self.supply.take_timeout(timeout))
     }
 
     /// As `try_get_batch`, without guards and memory: fills `tags` from its start and returns how many there are.
@@ -229,7 +249,7 @@ impl Tags {
     #[inline]
     pub fn put(&self, tag: u32) {
         // A cache refuses what is no tag.
-        if self.reserved.pool.has(tag) || !self.supply.pool.put_cached(tag) {
+        if self.reserved.pool.has(tag) || !self.supply.pool.auto.put_cached(tag) {
             self.put_shared(tag);
         }
     }
@@ -264,8 +284,8 @@ impl Tags {
 
     /// The tags that [`Builder::reserved`] keeps for who asks for them here; `None` if there are none.
     pub fn reserved(&self) -> Option<ReservedTags<'_>> {
-        let has_some = self.reserved.pool.tags() != 0;
-        has_some.then(|| ReservedTags::new(self))
+        let has_some = self.reserved.pool.tags != 0;
+        has_some.then_some(ReservedTags { tags: self })
     }
 
     /// Sets the number of tags, the reserved ones counted, and returns how many at or above it are still held. Those stay valid; they
@@ -275,7 +295,7 @@ impl Tags {
     /// More than the capacity, or none that is not reserved.
     pub fn resize(&self, tags: u32) -> Result<u32, ResizeError> {
         self.process.assert();
-        let least = self.reserved.pool.tags() + 1;
+        let least = self.reserved.pool.tags + 1;
         if !(least..=self.capacity).contains(&tags) {
             let capacity = self.capacity;
             return Err(ResizeError {
@@ -284,17 +304,17 @@ impl Tags {
                 capacity,
             });
         }
-        let one_at_a_time = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
+        let one_at_a_time = lock(&self.resize);
         let held = self.supply.pool.resize(tags);
-        let retired = self.supply.waiters.take_retired(&self.supply.pool);
+        let retired = self.supply.take_retired();
         for &tag in &retired {
             // The waiters are served below.
             self.supply.pool.put(tag);
         }
         drop(one_at_a_time);
         let usable = (tags + 1 - least) as usize;
-        self.supply.waiters.end_larger(usable);
-        self.supply.waiters.serve(&self.supply.pool);
+        self.supply.end_larger(usable);
+        self.supply.serve();
         Ok(held - retired.len() as u32)
     }
 
@@ -325,7 +345,7 @@ impl Tags {
         if self.process.has_forked() {
             return Statistics::default();
         }
-        let (waits, hand_overs) = self.supply.waiters.counts();
+        let (waits, hand_overs) = self.supply.counts();
         Statistics {
             waits,
             hand_overs,
@@ -333,21 +353,13 @@ impl Tags {
         }
     }
 
-    pub(crate) fn process(&self) -> &Process {
-        &self.process
-    }
-
-    /// Tags that are not reserved.
-    pub(crate) fn usable(&self) -> usize {
-        (self.size() - self.reserved.pool.tags()) as usize
-    }
-
-    pub(crate) fn reserved_supply(&self) -> &Supply<Reserved> {
-        &self.reserved
-    }
-
-    pub(crate) fn supply(&self) -> &Supply<Pool> {
-        &self.supply
+    /// How many tags of a kind there are, free or not.
+    pub(crate) fn usable(&self, kind: Kind) -> usize {
+        let reserved = self.reserved.pool.tags;
+        match kind {
+            Kind::Ordinary => (self.size() - reserved) as usize,
+            Kind::Reserved => reserved as usize,
+        }
     }
 }
 
@@ -358,5 +370,85 @@ impl fmt::Debug for Tags {
             .field("size", &self.size())
             .field("free", &self.free())
             .finish_non_exhaustive()
+    }
+}
+
+/// The reserved tags of an allocator that has some, in the forms of [`Tags`]. Guards and [`Tags::put`] make them free again.
+#[derive(Clone, Copy, Debug)]
+pub struct ReservedTags<'a> {
+    tags: &'a Tags,
+}
+
+impl<'a> ReservedTags<'a> {
+    /// How many there are, free or not.
+    pub fn size(&self) -> u32 {
+        self.tags.reserved.pool.tags
+    }
+
+    /// As [`Tags::try_get`].
+    pub fn try_get(&self) -> Option<Tag<'a>> {
+        self.try_take().map(|tag| Tag::new(self.tags, tag))
+    }
+
+    /// As [`Tags::get`].
+    pub fn get(&self) -> Tag<'a> {
+        Tag::new(self.tags, self.take())
+    }
+
+    /// As [`Tags::get_timeout`].
+    pub fn get_timeout(&self, timeout: Duration) -> Option<Tag<'a>> {
+        self.take_timeout(timeout)
+            .map(|tag| Tag::new(self.tags, tag))
+    }
+
+    /// As [`Tags::get_async`].
+    pub fn get_async(&self) -> Get<'a> {
+        Get(Wait::new(self.tags, Kind::Reserved))
+    }
+
+    /// As [`Tags::try_get_batch`].
+    pub fn try_get_batch(&self, most: usize) -> Batch<'a> {
+        self.tags.process.assert();
+        let most = most.min(self.size() as usize);
+        Batch::new(self.tags, self.tags.reserved.take_up_to(most))
+    }
+
+    /// As [`Tags::get_batch`].
+    pub fn get_batch(&self, tags: usize) -> Option<Batch<'a>> {
+        self.tags.get_batch_until(Kind::Reserved, tags, None)
+    }
+
+    /// As [`Tags::get_batch_timeout`].
+    pub fn get_batch_timeout(&self, tags: usize, timeout: Duration) -> Option<Batch<'a>> {
+        let deadline = Instant::now().checked_add(timeout);
+        self.tags.get_batch_until(Kind::Reserved, tags, deadline)
+    }
+
+    /// As [`Tags::get_batch_async`].
+    pub fn get_batch_async(&self, tags: usize) -> GetBatch<'a> {
+        let (wait, wanted) = (Wait::new(self.tags, Kind::Reserved), tags);
+        GetBatch { wait, wanted }
+    }
+
+    /// As [`Tags::try_take`].
+    pub fn try_take(&self) -> Option<u32> {
+        self.tags.process.assert();
+        self.tags.reserved.take()
+    }
+
+    /// As [`Tags::take`].
+    pub fn take(&self) -> u32 {
+        self.try_take().unwrap_or_else(|| self.tags.reserved.wait())
+    }
+
+    /// As [`Tags::take_timeout`].
+    pub fn take_timeout(&self, timeout: Duration) -> Option<u32> {
+        (self.try_take()).or_else(|| self.tags.reserved.take_timeout(timeout))
+    }
+
+    /// As [`Tags::try_take_batch`].
+    pub fn try_take_batch(&self, tags: &mut [u32]) -> usize {
+        self.tags.process.assert();
+        self.tags.reserved.take_batch(tags)
     }
 }

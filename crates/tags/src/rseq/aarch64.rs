@@ -8,7 +8,7 @@ use core::arch::asm;
 
 /// A sequence that finds this CPU's cache, then does `$body`; `$failed` is done outside of it, after a jump to 8:.
 macro_rules! sequence {
-    ($($body:literal),+; $failed:literal; $($operands:tt)+) => {
+    ($offset:ident, $control:ident: $($body:literal),+; $failed:literal; $($operands:tt)+) => {
         asm!(
             "mrs {area}, tpidr_el0",
             "add {area}, {area}, {offset}",
@@ -46,14 +46,19 @@ macro_rules! sequence {
             ".long 0, 0",
             ".quad 3b, 4b - 3b, 7b",
             ".popsection",
+            offset = in(reg) $offset,
+            control = in(reg) $control,
+            area = out(reg) _,
+            cache = out(reg) _,
+            other = out(reg) _,
             $($operands)+
             options(nostack),
         )
     };
 }
 
-/// glibc's `__rseq_offset` and `__rseq_size`; `None` where it has none or did not register the area.
-pub(crate) fn area() -> Option<(isize, u32)> {
+/// The addresses of glibc's `__rseq_offset` and `__rseq_size`, null where it has none.
+pub(crate) fn symbols() -> (*const isize, *const u32) {
     let (offset, size): (*const isize, *const u32);
     // SAFETY: reads two entries of the global offset table: the addresses of weak symbols, null where nothing defines them.
     unsafe {
@@ -69,15 +74,11 @@ pub(crate) fn area() -> Option<(isize, u32)> {
             options(nostack, readonly, preserves_flags),
         );
     }
-    if offset.is_null() || size.is_null() {
-        return None;
-    }
-    // SAFETY: glibc defines both as constants of these types and sets them before main.
-    Some(unsafe { (offset.read(), size.read()) })
+    (offset, size)
 }
 
 /// # Safety
-/// `offset` is that of `area`.
+/// `offset` is that of `Rseq`.
 #[inline(always)]
 pub(crate) unsafe fn cpu(offset: isize) -> u32 {
     let cpu: u32;
@@ -99,13 +100,14 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
 /// Takes a tag of this CPU's cache: the one in front, or the last one of the slots.
 ///
 /// # Safety
-/// `offset` is that of `area`; `control` is a `Control` whose caches only sequences write while the gate is 0.
+/// `offset` is that of `Rseq`; `control` is a `Control` whose caches only sequences write while the gate is 0.
 #[inline(always)]
 pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
     let tag: u32;
     // SAFETY: as on x86-64: one store commits, the inputs stay in their registers. Registers clobbered: those declared, and flags.
     unsafe {
         sequence!(
+            offset, control:
             "mov {value:w}, #-1",
             "ldr {tag:w}, [{cache}]",
             "sub {tag:w}, {tag:w}, #1",
@@ -120,11 +122,6 @@ pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
             "9:",
             "str {value:w}, [{cache}]";
             "mov {tag:w}, #-1";
-            offset = in(reg) offset,
-            control = in(reg) control,
-            area = out(reg) _,
-            cache = out(reg) _,
-            other = out(reg) _,
             value = out(reg) _,
             tag = out(reg) tag,
         );
@@ -143,6 +140,7 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
     // SAFETY: as in `pop`.
     unsafe {
         sequence!(
+            offset, control:
             "ldr {other:w}, [{control}, #8]",
             "cmp {tag:w}, {other:w}",
             "b.hs 8f",
@@ -161,12 +159,7 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
             "9:",
             "str {value:w}, [{cache}]";
             "mov {value:w}, #0";
-            offset = in(reg) offset,
-            control = in(reg) control,
             tag = in(reg) tag,
-            area = out(reg) _,
-            cache = out(reg) _,
-            other = out(reg) _,
             count = out(reg) _,
             value = out(reg) value,
         );
@@ -189,6 +182,7 @@ pub(crate) unsafe fn pop_some(
     // SAFETY: as in `pop`; writes `most` tags at most to `tags`.
     unsafe {
         sequence!(
+            offset, control:
             "ldr {value:w}, [{cache}, #8]",
             "cmp {value:w}, {most:w}",
             "csel {popped:w}, {value:w}, {most:w}, lo",
@@ -204,13 +198,8 @@ pub(crate) unsafe fn pop_some(
             "cbnz {index:w}, 22b",
             "str {value:w}, [{cache}, #8]";
             "mov {popped:w}, #0";
-            offset = in(reg) offset,
-            control = in(reg) control,
             tags = in(reg) tags,
             most = in(reg) most,
-            area = out(reg) _,
-            cache = out(reg) _,
-            other = out(reg) _,
             value = out(reg) _,
             index = out(reg) _,
             from = out(reg) _,
@@ -236,6 +225,7 @@ pub(crate) unsafe fn push_some(
     // SAFETY: as in `pop`; reads `count` tags at most.
     unsafe {
         sequence!(
+            offset, control:
             "ldr {size:w}, [{control}, #8]",
             "ldr {value:w}, [{cache}, #8]",
             "ldr {pushed:w}, [{cache}, #4]",
@@ -259,13 +249,8 @@ pub(crate) unsafe fn push_some(
             "cbnz {index:w}, 22b",
             "str {value:w}, [{cache}, #8]";
             "mov {pushed:w}, #0";
-            offset = in(reg) offset,
-            control = in(reg) control,
             tags = in(reg) tags,
             count = in(reg) count,
-            area = out(reg) _,
-            cache = out(reg) _,
-            other = out(reg) _,
             size = out(reg) _,
             value = out(reg) _,
             index = out(reg) _,
@@ -288,6 +273,7 @@ pub(crate) unsafe fn sight(offset: isize, control: *const u64) -> Option<(u32, u
     // SAFETY: as in `pop`.
     unsafe {
         sequence!(
+            offset, control:
             "ldr {most:w}, [{cache}]",
             "add {most:w}, {most:w}, #1",
             "cmp {most:w}, #1",
@@ -298,11 +284,6 @@ pub(crate) unsafe fn sight(offset: isize, control: *const u64) -> Option<(u32, u
             "add {other}, {control}, #128",
             "ldar {landed}, [{other}]";
             "mov {most:w}, #-1";
-            offset = in(reg) offset,
-            control = in(reg) control,
-            area = out(reg) _,
-            cache = out(reg) _,
-            other = out(reg) _,
             most = out(reg) most,
             landed = out(reg) landed,
         );

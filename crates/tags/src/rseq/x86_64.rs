@@ -7,7 +7,7 @@ use core::arch::asm;
 
 /// A sequence that finds this CPU's cache, then does `$body`; `$failed` is done outside of it, after a jump to 8:.
 macro_rules! sequence {
-    ($($body:literal),+; $failed:literal; $($operands:tt)+) => {
+    ($offset:ident, $control:ident: $($body:literal),+; $failed:literal; $($operands:tt)+) => {
         asm!(
             "2:",
             "lea {cache}, [rip + 6f]",
@@ -40,14 +40,17 @@ macro_rules! sequence {
             ".long 0, 0",
             ".quad 3b, 4b - 3b, 7b",
             ".popsection",
+            offset = in(reg) $offset,
+            control = in(reg) $control,
+            cache = out(reg) _,
             $($operands)+
             options(nostack),
         )
     };
 }
 
-/// glibc's `__rseq_offset` and `__rseq_size`; `None` where it has none or did not register the area.
-pub(crate) fn area() -> Option<(isize, u32)> {
+/// The addresses of glibc's `__rseq_offset` and `__rseq_size`, null where it has none.
+pub(crate) fn symbols() -> (*const isize, *const u32) {
     let (offset, size): (*const isize, *const u32);
     // SAFETY: reads two entries of the global offset table: the addresses of weak symbols, null where nothing defines them.
     unsafe {
@@ -61,15 +64,11 @@ pub(crate) fn area() -> Option<(isize, u32)> {
             options(nostack, readonly, preserves_flags),
         );
     }
-    if offset.is_null() || size.is_null() {
-        return None;
-    }
-    // SAFETY: glibc defines both as constants of these types and sets them before main.
-    Some(unsafe { (offset.read(), size.read()) })
+    (offset, size)
 }
 
 /// # Safety
-/// `offset` is that of `area`.
+/// `offset` is that of `Rseq`.
 #[inline(always)]
 pub(crate) unsafe fn cpu(offset: isize) -> u32 {
     let cpu: u32;
@@ -97,13 +96,14 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
 /// - A jump to 8: leaves the sequence without a store; the kernel then ignores the descriptor.
 ///
 /// # Safety
-/// `offset` is that of `area`; `control` is a `Control` whose caches only sequences write while the gate is 0.
+/// `offset` is that of `Rseq`; `control` is a `Control` whose caches only sequences write while the gate is 0.
 #[inline(always)]
 pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
     let tag: u32;
     // SAFETY: see above. Registers clobbered: those declared, and flags; memory as the compiler assumes without `nomem`.
     unsafe {
         sequence!(
+            offset, control:
             "mov {value:e}, -1",
             "mov {tag:e}, dword ptr [{cache}]",
             "sub {tag:e}, 1",
@@ -117,9 +117,6 @@ pub(crate) unsafe fn pop(offset: isize, control: *const u64) -> u32 {
             "9:",
             "mov dword ptr [{cache}], {value:e}";
             "mov {tag:e}, -1";
-            offset = in(reg) offset,
-            control = in(reg) control,
-            cache = out(reg) _,
             value = out(reg) _,
             tag = out(reg) tag,
         );
@@ -141,6 +138,7 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
     // SAFETY: as in `pop`.
     unsafe {
         sequence!(
+            offset, control:
             "cmp {tag:e}, dword ptr [{control} + 8]",
             "jae 8f",
             "lea {value:e}, [{tag:r} + 1]",
@@ -155,10 +153,7 @@ pub(crate) unsafe fn push(offset: isize, control: *const u64, tag: u32) -> bool 
             "9:",
             "mov dword ptr [{cache}], {value:e}";
             "xor {value:e}, {value:e}";
-            offset = in(reg) offset,
-            control = in(reg) control,
             tag = in(reg) tag,
-            cache = out(reg) _,
             count = out(reg) _,
             value = out(reg) value,
         );
@@ -183,6 +178,7 @@ pub(crate) unsafe fn pop_some(
     // SAFETY: as in `pop`; writes `most` tags at most to `tags`.
     unsafe {
         sequence!(
+            offset, control:
             "mov {value:e}, dword ptr [{cache} + 8]",
             "mov {popped:e}, {value:e}",
             "cmp {popped:e}, {most:e}",
@@ -199,11 +195,8 @@ pub(crate) unsafe fn pop_some(
             "jnz 22b",
             "mov dword ptr [{cache} + 8], {value:e}";
             "xor {popped:e}, {popped:e}";
-            offset = in(reg) offset,
-            control = in(reg) control,
             tags = in(reg) tags,
             most = in(reg) most,
-            cache = out(reg) _,
             value = out(reg) _,
             index = out(reg) _,
             from = out(reg) _,
@@ -232,6 +225,7 @@ pub(crate) unsafe fn push_some(
     // SAFETY: as in `pop`; reads `count` tags at most.
     unsafe {
         sequence!(
+            offset, control:
             "mov {value:e}, dword ptr [{cache} + 8]",
             "mov {pushed:e}, dword ptr [{cache} + 4]",
             "sub {pushed:e}, 1",
@@ -254,11 +248,8 @@ pub(crate) unsafe fn push_some(
             "jnz 22b",
             "mov dword ptr [{cache} + 8], {value:e}";
             "xor {pushed:e}, {pushed:e}";
-            offset = in(reg) offset,
-            control = in(reg) control,
             tags = in(reg) tags,
             count = in(reg) count,
-            cache = out(reg) _,
             value = out(reg) _,
             index = out(reg) _,
             to = out(reg) _,
@@ -282,6 +273,7 @@ pub(crate) unsafe fn sight(offset: isize, control: *const u64) -> Option<(u32, u
     // SAFETY: as in `pop`.
     unsafe {
         sequence!(
+            offset, control:
             "mov {most:e}, dword ptr [{cache}]",
             "add {most:e}, 1",
             "cmp {most:e}, 1",
@@ -291,9 +283,6 @@ pub(crate) unsafe fn sight(offset: isize, control: *const u64) -> Option<(u32, u
             "mov {most:e}, dword ptr [{cache} + 4]",
             "mov {landed}, qword ptr [{control} + 128]";
             "mov {most:e}, -1";
-            offset = in(reg) offset,
-            control = in(reg) control,
-            cache = out(reg) _,
             most = out(reg) most,
             landed = out(reg) landed,
         );

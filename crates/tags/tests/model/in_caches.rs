@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use crate::coarse::Coarse;
 use crate::deferred::Deferred;
-use crate::locked::{CacheSize, Locked, Search};
-use crate::order::Order;
-use crate::topology::{Cpu, Group, Topology};
+use crate::locked::{Locked, Search};
+use crate::topology::{Cpu, Group, Order, Topology};
 
 fn model(preemptions: Option<usize>, threads: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -20,9 +19,8 @@ fn model(preemptions: Option<usize>, threads: impl Fn() + Sync + Send + 'static)
 
 /// Caches of up to `tags` / `divisor` tags for three CPUs; every tag is held.
 fn locked(search: Search, tags: u32, divisor: u32) -> Arc<Locked> {
-    let size = CacheSize { divisor };
     let order = Order::unknown(3);
-    let policy = Locked::new(order, search, size, (0, tags, tags));
+    let policy = Locked::new(order, search, divisor, (0, tags, tags));
     (0..tags).for_each(|_| assert!(policy.take(0).is_some()));
     Arc::new(policy)
 }
@@ -269,8 +267,7 @@ fn a_holder_sees_what_the_one_before_wrote() {
     let limits = (0, 1, 1);
     for search in [Search::InTurns, Search::NearestFirst] {
         model(None, move || {
-            let size = CacheSize { divisor: 1 };
-            let policy = Locked::new(Order::unknown(2), search, size, limits);
+            let policy = Locked::new(Order::unknown(2), search, 1, limits);
             hand_over(policy, Locked::take, Locked::put);
         });
     }

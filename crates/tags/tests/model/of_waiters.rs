@@ -9,19 +9,15 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::pools::{Cached, Resized, Spilling, Word};
-use crate::queue::{Granted, Shared};
 use crate::sync::{AtomicU32, Event, Ordering};
-use crate::waiters::Waiters;
+use crate::waiters::{Granted, Shared, Supply};
 
 /// What the threads of a model share.
-struct Model<S = Word> {
-    word: S,
-    waiters: Waiters,
-}
+struct Model<S = Word>(Supply<S>);
 
 impl<S: Shared> Model<S> {
     fn put(&self, tag: u32) {
-        self.waiters.put(tag, &self.word);
+        self.0.put(tag);
     }
 
     fn take(&self) -> u32 {
@@ -29,15 +25,15 @@ impl<S: Shared> Model<S> {
     }
 
     fn wait(&self, wanted: usize) -> Vec<u32> {
-        let place = self.waiters.join(wanted, None, &self.word);
-        let granted = self.waiters.sleep(&place, None, &self.word);
+        let place = self.0.join(wanted, None);
+        let granted = self.0.sleep(&place, None);
         granted.expect("no deadline").into_tags()
     }
 
     /// Joins and gives up.
     fn wait_in_vain(&self) {
-        let place = self.waiters.join(1, None, &self.word);
-        if let Some(granted) = self.waiters.leave(&place, &self.word) {
+        let place = self.0.join(1, None);
+        if let Some(granted) = self.0.leave(&place) {
             granted
                 .into_tags()
                 .into_iter()
@@ -47,7 +43,7 @@ impl<S: Shared> Model<S> {
 
     /// Takes a tag before waiters do, if it can, and puts it.
     fn pass(&self) {
-        if let Some(tag) = self.waiters.take(&self.word) {
+        if let Some(tag) = self.0.take() {
             self.put(tag);
         }
     }
@@ -59,14 +55,12 @@ fn model(preemptions: usize, tags: u32, max_passes: u32, run: fn(Arc<Model>)) {
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     builder.check(move || {
-        let model = Arc::new(Model {
-            word: Word(AtomicU32::new(0)),
-            waiters: Waiters::new(max_passes),
-        });
+        let word = Word(AtomicU32::new(0));
+        let model = Arc::new(Model(Supply::new(word, max_passes)));
         run(model.clone());
-        let free = model.word.0.load(Ordering::Acquire);
+        let free = model.0.pool.0.load(Ordering::Acquire);
         assert_eq!(free, (1 << tags) - 1, "bits of the free tags");
-        assert!(!model.waiters.has_waiters());
+        assert!(!model.0.has_waiters());
     });
 }
 
@@ -76,27 +70,25 @@ fn model_of_caches(preemptions: usize, tags: u32, run: fn(Arc<Model<Cached>>)) {
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     builder.check(move || {
-        let model = Arc::new(Model {
-            word: Cached {
-                word: Word(AtomicU32::new(0)),
-                gate: AtomicU32::new(0),
-            },
-            waiters: Waiters::new(1),
-        });
+        let cached = Cached {
+            word: Word(AtomicU32::new(0)),
+            gate: AtomicU32::new(0),
+        };
+        let model = Arc::new(Model(Supply::new(cached, 1)));
         run(model.clone());
         assert_eq!(
-            model.word.gate.load(Ordering::Acquire) / Cached::USER,
+            model.0.pool.gate.load(Ordering::Acquire) / Cached::USER,
             0,
             "users"
         );
-        model.word.move_cached();
-        let free = model.word.word.0.load(Ordering::Acquire);
+        model.0.pool.move_cached();
+        let free = model.0.pool.word.0.load(Ordering::Acquire);
         assert_eq!(free, (1 << tags) - 1, "bits of the free tags");
     });
 }
 
 fn put_cached(model: &Model<Cached>, tag: u32) {
-    if !model.word.put_cached(tag) {
+    if !model.0.pool.put_cached(tag) {
         model.put(tag);
     }
 }
@@ -129,18 +121,16 @@ fn a_put_that_moves_other_tags_serves_waiters() {
     builder.preemption_bound = Some(2);
     builder.max_branches = 20_000;
     builder.check(|| {
-        let model = Arc::new(Model {
-            word: Spilling {
-                word: Word(AtomicU32::new(0)),
-                cached: AtomicU32::new(0b10),
-            },
-            waiters: Waiters::new(3),
-        });
-        let stopped = model.waiters.join(1, None, &model.word);
+        let spilling = Spilling {
+            word: Word(AtomicU32::new(0)),
+            cached: AtomicU32::new(0b10),
+        };
+        let model = Arc::new(Model(Supply::new(spilling, 3)));
+        let stopped = model.0.join(1, None);
         let waiter = spawn(&model, |model| model.put(model.take()));
         model.put(0);
         waiter.join().unwrap();
-        if let Some(granted) = model.waiters.leave(&stopped, &model.word) {
+        if let Some(granted) = model.0.leave(&stopped) {
             let tags = granted.into_tags();
             tags.into_iter().for_each(|tag| model.put(tag));
         }
@@ -155,7 +145,7 @@ fn a_get_that_revokes_serves_waiters() {
         put_cached(&model, 1);
         let other = model.clone();
         let waiter = thread::spawn(move || other.take());
-        let got = model.waiters.take(&model.word);
+        let got = model.0.take();
         let waited = waiter.join().unwrap();
         for tag in got.into_iter().chain([waited]) {
             put_cached(&model, tag);
@@ -255,9 +245,9 @@ fn two_batches_do_not_wait_for_each_other() {
     model(3, 2, 1, |model| {
         let batch = spawn(&model, |model| {
             let tags = model.wait(2);
-            model.waiters.put_batch(&tags, &model.word);
+            model.0.put_batch(&tags);
         });
-        model.waiters.put_batch(&[0, 1], &model.word);
+        model.0.put_batch(&[0, 1]);
         let tags = model.wait(2);
         tags.into_iter().for_each(|tag| model.put(tag));
         batch.join().unwrap();
@@ -271,8 +261,8 @@ fn new_tags_end_waits(preemptions: usize) {
             let model = model.clone();
             thread::spawn(move || model.take())
         });
-        model.word.0.fetch_or(0b11, Ordering::Release);
-        model.waiters.serve(&model.word);
+        model.0.pool.0.fetch_or(0b11, Ordering::Release);
+        model.0.serve();
         let tags = waiters.map(|waiter| waiter.join().unwrap());
         tags.into_iter().for_each(|tag| model.put(tag));
     });
@@ -284,25 +274,22 @@ fn a_batch_is_given_no_retired_tag() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(4);
     builder.check(|| {
-        let model = Arc::new(Model {
-            word: Resized::new(3),
-            waiters: Waiters::new(1),
-        });
-        let place = model.waiters.join(2, None, &model.word);
+        let model = Arc::new(Model(Supply::new(Resized::new(3), 1)));
+        let place = model.0.join(2, None);
         let put = spawn(&model, |model| model.put(2));
-        model.word.set(2);
-        let retired = model.waiters.take_retired(&model.word);
+        model.0.pool.set(2);
+        let retired = model.0.take_retired();
         for tag in retired {
-            model.word.put(tag);
+            model.0.pool.put(tag);
         }
         model.put(0);
         model.put(1);
-        let granted = model.waiters.sleep(&place, None, &model.word);
+        let granted = model.0.sleep(&place, None);
         let mut tags = granted.expect("no deadline").into_tags();
         tags.sort_unstable();
         assert_eq!(tags, [0, 1]);
         put.join().unwrap();
-        assert_eq!(model.word.free(), 0b100);
+        assert_eq!(model.0.pool.free(), 0b100);
     });
 }
 
@@ -320,9 +307,9 @@ impl Wake for Task {
 fn take_polled(model: &Model) -> u32 {
     let task = std::sync::Arc::new(Task::default());
     let waker = Waker::from(task.clone());
-    let place = model.waiters.join(1, Some(waker.clone()), &model.word);
+    let place = model.0.join(1, Some(waker.clone()));
     loop {
-        match model.waiters.poll(&place, &waker, &model.word) {
+        match model.0.poll(&place, &waker) {
             Some(Granted::Tag(tag)) => return tag,
             Some(Granted::Batch(_)) => panic!("one tag was wanted"),
             None => task.0.wait(None),
@@ -360,10 +347,8 @@ fn a_dropped_task_gives_its_tag_to_the_next(preemptions: usize) {
     model(preemptions, 1, 1, |model| {
         let waiter = spawn(&model, |model| model.put(model.take()));
         let task = spawn(&model, |model| {
-            let place = model
-                .waiters
-                .join(1, Some(Waker::noop().clone()), &model.word);
-            if let Some(granted) = model.waiters.leave(&place, &model.word) {
+            let place = model.0.join(1, Some(Waker::noop().clone()));
+            if let Some(granted) = model.0.leave(&place) {
                 granted
                     .into_tags()
                     .into_iter()

@@ -1,7 +1,7 @@
 //! What the waiters of a model wait for.
 
-use crate::queue::Shared;
 use crate::sync::{AtomicU32, Ordering};
+use crate::waiters::Shared;
 
 /// Two tags as bits of a word. No stronger order than that of a lock: the protocol's own fences have to do.
 pub(crate) struct Word(pub(crate) AtomicU32);
@@ -36,14 +36,6 @@ impl Shared for Word {
         Word::put(self, tag);
         false
     }
-
-    fn is_retired(&self, _: u32) -> bool {
-        false
-    }
-
-    fn revoke(&self) {}
-
-    fn calm(&self) {}
 }
 
 /// A word and a cache, which is used while nobody waits. A sequence that puts a tag into the cache commits or aborts; a
@@ -83,10 +75,6 @@ impl Shared for Cached {
 
     fn put(&self, tag: u32) -> bool {
         self.word.put(tag);
-        false
-    }
-
-    fn is_retired(&self, _: u32) -> bool {
         false
     }
 
@@ -139,10 +127,6 @@ impl Shared for Resized {
     fn is_retired(&self, tag: u32) -> bool {
         tag >= self.size.load(Ordering::Acquire)
     }
-
-    fn revoke(&self) {}
-
-    fn calm(&self) {}
 }
 
 /// A word, and tags that the next put moves into it as well: a cache that was full.
@@ -162,12 +146,4 @@ impl Shared for Spilling {
         self.word.0.fetch_or(moved, Ordering::Release);
         moved != 0
     }
-
-    fn is_retired(&self, _: u32) -> bool {
-        false
-    }
-
-    fn revoke(&self) {}
-
-    fn calm(&self) {}
 }

@@ -5,7 +5,10 @@ use std::time::Instant;
 
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
-pub(crate) use std::sync::PoisonError;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
 
 pub(crate) fn fence_after_put() {
     fence(Ordering::SeqCst);

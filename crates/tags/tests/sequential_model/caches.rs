@@ -65,12 +65,6 @@ pub(crate) enum Moves {
     Spill,
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Sight {
-    pub(crate) most: u32,
-    pub(crate) landed: u64,
-}
-
 impl Reach {
     pub(crate) const NONE: Self = Self(None);
 }
@@ -126,13 +120,13 @@ impl Control {
         self.sequence(|| (), push).map_or(0, |(_, pushed)| pushed)
     }
 
-    pub(crate) fn sight(&self) -> Option<Sight> {
+    pub(crate) fn sight(&self) -> Option<(u32, u64)> {
         let seen = |state: &mut State, _| {
             let is_empty = state.front.is_none() && state.tags.is_empty();
             is_empty.then_some(state.most)
         };
         let (landed, most) = self.sequence(|| self.landed.0.load(SeqCst), seen)?;
-        most.map(|most| Sight { most, landed })
+        most.map(|most| (most, landed))
     }
 
     /// What `read` and `commit` found; `None` if the gate is closed.

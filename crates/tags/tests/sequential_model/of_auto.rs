@@ -1,4 +1,4 @@
-//! Schedules of the gate in front of the caches, by loom: `auto.rs`, `open.rs` and `calm.rs` as they run, over a word of bits and over sequences
+//! Schedules of the gate in front of the caches, by loom: `auto.rs` as it runs, over a word of bits and over sequences
 //! that commit or start again.
 //!
 //! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions (switches away from a thread that could go on), 2 where restarts are
@@ -8,7 +8,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::auto::{Auto, Sizes};
+use crate::auto::Auto;
 use crate::caches::{Caches, Refused, refuse, run_on};
 
 /// Fewer tags are never cached; the others are reserved.
@@ -28,12 +28,8 @@ fn check_within(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 /// The last `tags` tags of 16 are free, in front of them the caches of two CPUs.
 fn auto(tags: u32) -> Arc<Auto> {
     run_on(0);
-    let sizes = Sizes {
-        reserved: SIZE - tags,
-        size: SIZE,
-        capacity: SIZE,
-    };
-    Arc::new(Auto::new(&sizes, Some(Caches::new(2)), (2, 2)))
+    let sizes = (SIZE - tags, SIZE, SIZE);
+    Arc::new(Auto::new(sizes, Some(Caches::new(2)), (2, 2)))
 }
 
 fn take(auto: &Auto) -> Option<u32> {
@@ -178,12 +174,7 @@ fn a_get_finds_the_tag_that_came_into_a_cache_while_it_searched() {
 fn caches_hold_at_most_half_of_the_tags() {
     check(|| {
         run_on(0);
-        let sizes = Sizes {
-            reserved: 0,
-            size: SIZE,
-            capacity: SIZE,
-        };
-        let auto = Auto::new(&sizes, Some(Caches::new(4)), (4, 2));
+        let auto = Auto::new((0, SIZE, SIZE), Some(Caches::new(4)), (4, 2));
         let held = take_all(&auto);
         for (tags, cpu) in held.chunks(4).zip(0..) {
             run_on(cpu);
