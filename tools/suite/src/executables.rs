@@ -87,13 +87,8 @@ impl Workspace {
         examples: &BTreeMap<String, Vec<String>>,
     ) -> anyhow::Result<Vec<Executable>> {
         let mut command = cargo();
-        command.args([
-            "build",
-            "--locked",
-            "--tests",
-            "--message-format",
-            "json-render-diagnostics",
-        ]);
+        command.args(["build", "--locked", "--tests"]);
+        command.args(["--message-format", "json-render-diagnostics"]);
         let is_selected = |package: &String| packages.is_empty() || packages.contains(package);
         let selected = examples.iter().filter(|(package, _)| is_selected(package));
         for example in selected.flat_map(|(_, names)| names) {
@@ -135,35 +130,26 @@ impl Workspace {
             Some(kind @ ("bin" | "example" | "bench")) => format!("{kind}-{}", target.name),
             _ => "lib".to_owned(),
         };
-        let directory = package
-            .manifest_path
-            .parent()
-            .unwrap_or(Path::new("/"))
-            .to_owned();
-        let environment = self.environment(package, &directory);
+        let directory = package.manifest_path.parent();
+        let directory = directory.unwrap_or(Path::new("/"));
         Ok(Some(Executable {
             label: format!("{}/{target}", package.name),
             path,
-            directory,
-            environment,
+            directory: directory.to_owned(),
+            environment: self.environment(package, directory),
         }))
     }
 
     fn environment(&self, package: &Package, directory: &Path) -> BTreeMap<String, String> {
+        let text = |path: &Path| path.display().to_string();
         let pairs = [
             ("CARGO", cargo_path()),
-            ("CARGO_MANIFEST_DIR", directory.display().to_string()),
-            (
-                "CARGO_MANIFEST_PATH",
-                package.manifest_path.display().to_string(),
-            ),
+            ("CARGO_MANIFEST_DIR", text(directory)),
+            ("CARGO_MANIFEST_PATH", text(&package.manifest_path)),
             ("CARGO_PKG_NAME", package.name.clone()),
             ("CARGO_PKG_VERSION", package.version.clone()),
             // Without it, insta starts cargo in each process to find this folder.
-            (
-                "INSTA_WORKSPACE_ROOT",
-                self.workspace_root.display().to_string(),
-            ),
+            ("INSTA_WORKSPACE_ROOT", text(&self.workspace_root)),
             // The examples were built together with the tests: a test that runs one does not have to build it.
             ("NEARFAR_EXAMPLES_ARE_BUILT", "1".to_owned()),
         ];
@@ -184,9 +170,8 @@ pub fn selection(packages: &[String]) -> Vec<String> {
 
 /// The names in what libtest prints for `--list --format terse`.
 pub fn names(list: &str) -> Vec<&str> {
-    list.lines()
-        .filter_map(|line| line.strip_suffix(": test"))
-        .collect()
+    let names = list.lines().map(|line| line.strip_suffix(": test"));
+    names.flatten().collect()
 }
 
 #[cfg(test)]
