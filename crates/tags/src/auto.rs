@@ -213,11 +213,6 @@ impl Auto {
         self.caches.as_ref().map_or(0, all)
     }
 
-    /// How often all caches were emptied.
-    pub(crate) fn revocations(&self) -> u64 {
-        self.calm.revocations.load(Relaxed)
-    }
-
     #[inline]
     fn home(&self) -> usize {
         match &self.caches {
@@ -363,10 +358,9 @@ impl Auto {
     #[inline(never)]
     fn put_open(&self, tag: u32, has_moved: &mut bool) -> bool {
         let home = self.home();
-        let Some(caches) = &self.caches else {
-            return false;
-        };
-        let Some(cache) = caches.cache(home).filter(|_| tag < self.size()) else {
+        let caches = self.caches.as_ref().filter(|_| tag < self.size());
+        let cache = caches.and_then(|caches| Some((caches, caches.cache(home)?)));
+        let Some((caches, cache)) = cache else {
             return false;
         };
         if cache.most() != 0 {

@@ -114,22 +114,20 @@ impl Control {
 
     /// Takes some tags at once, while the gate is open, up to the length of `tags`; returns how many.
     pub(crate) fn pop_some(&self, tags: &mut [u32]) -> usize {
-        let Some((offset, control)) = self.sequences() else {
-            return 0;
-        };
         let most = tags.len() as u32;
-        // SAFETY: as in `pop`; `tags` has that length.
-        unsafe { rseq::pop_some(offset, control, tags.as_mut_ptr(), most) as usize }
+        self.sequences().map_or(0, |(offset, control)| {
+            // SAFETY: as in `pop`; `tags` has that length.
+            unsafe { rseq::pop_some(offset, control, tags.as_mut_ptr(), most) as usize }
+        })
     }
 
     /// As `push` for the first ones of these tags; returns how many. None if one of them is not below the size.
     pub(crate) fn push_some(&self, tags: &[u32]) -> usize {
-        let Some((offset, control)) = self.sequences() else {
-            return 0;
-        };
         let count = tags.len() as u32;
-        // SAFETY: as in `pop`; `tags` has that length.
-        unsafe { rseq::push_some(offset, control, tags.as_ptr(), count) as usize }
+        self.sequences().map_or(0, |(offset, control)| {
+            // SAFETY: as in `pop`; `tags` has that length.
+            unsafe { rseq::push_some(offset, control, tags.as_ptr(), count) as usize }
+        })
     }
 
     /// At a moment when the cache is empty and the gate open: how many tags it may hold, and `landed`.

@@ -98,10 +98,7 @@ impl Pool {
     pub(crate) fn statistics(&self) -> Statistics {
         let mut statistics = Statistics::default();
         match &self.other {
-            None => {
-                statistics.refills = self.auto.refills();
-                statistics.revocations = self.auto.revocations();
-            }
+            None => statistics.refills = self.auto.refills(),
             Some(Other::Locked(pool)) => {
                 (statistics.refills, statistics.steals) = pool.counts();
             }
@@ -162,13 +159,11 @@ impl Shared for Pool {
 /// Those of the builder, with numbers for the CPUs of this machine at least.
 fn possible(builder: &Builder) -> Possible {
     let mut possible = Possible::read();
-    if let Some(topology) = &builder.topology {
-        possible.count = topology.cpus.len();
-        possible.numbers = possible.numbers.max(topology.cpus.len());
-    }
-    if let Some(cpus) = builder.possible_cpus {
-        possible.count = cpus as usize;
-        possible.numbers = possible.numbers.max(cpus as usize);
+    let of_topology = builder.topology.as_ref().map(|it| it.cpus.len());
+    let given = builder.possible_cpus.map(|cpus| cpus as usize);
+    for cpus in of_topology.into_iter().chain(given) {
+        possible.count = cpus;
+        possible.numbers = possible.numbers.max(cpus);
     }
     possible
 }
@@ -182,13 +177,11 @@ fn locked(builder: &Builder, tags: (u32, u32, u32)) -> Locked {
         }
         None => (Order::unknown(possible.numbers), online_cpus()),
     };
-    let divisor = match builder.policy {
-        Policy::Stock => possible.count,
-        _ => online.min(MOST_ACTIVE),
-    };
-    let search = match builder.policy {
-        Policy::Stock | Policy::Limit => Search::InTurns,
-        _ => Search::NearestFirst,
+    let active = online.min(MOST_ACTIVE);
+    let (divisor, search) = match builder.policy {
+        Policy::Stock => (possible.count, Search::InTurns),
+        Policy::Limit => (active, Search::InTurns),
+        _ => (active, Search::NearestFirst),
     };
     Locked::new(order, search, divisor as u32, tags)
 }
@@ -253,11 +246,9 @@ impl Possible {
             false => std::fs::read_to_string("/sys/devices/system/cpu/possible").ok(),
         };
         list.and_then(|list| Self::parse(&list)).unwrap_or_else(|| {
-            let count = configured(libc::_SC_NPROCESSORS_CONF);
-            Self {
-                count,
-                numbers: count,
-            }
+            let numbers = configured(libc::_SC_NPROCESSORS_CONF);
+            let count = numbers;
+            Self { count, numbers }
         })
     }
 

@@ -15,34 +15,14 @@ use std::sync::atomic::{AtomicIsize, Ordering};
     all(
         target_os = "linux",
         target_env = "gnu",
-        target_arch = "x86_64",
-        target_pointer_width = "64",
-        not(miri)
-    ),
-    path = "rseq/x86_64.rs"
-)]
-#[cfg_attr(
-    all(
-        target_os = "linux",
-        target_env = "gnu",
-        target_arch = "aarch64",
         target_endian = "little",
         target_pointer_width = "64",
         not(miri)
     ),
-    path = "rseq/aarch64.rs"
+    cfg_attr(target_arch = "x86_64", path = "rseq/x86_64.rs"),
+    cfg_attr(target_arch = "aarch64", path = "rseq/aarch64.rs")
 )]
-#[cfg_attr(
-    not(all(
-        target_os = "linux",
-        target_env = "gnu",
-        target_endian = "little",
-        target_pointer_width = "64",
-        any(target_arch = "x86_64", target_arch = "aarch64"),
-        not(miri)
-    )),
-    path = "rseq/none.rs"
-)]
+// On other platforms the file of this name, which has none.
 mod sequences;
 
 pub(crate) use sequences::{pop, pop_some, push, push_some, sight};

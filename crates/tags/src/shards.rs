@@ -259,10 +259,8 @@ impl Shards {
             if found.is_some() {
                 return found;
             }
-            shard = match shard + 1 {
-                next if next == self.shards => 0,
-                next => next,
-            };
+            let next = shard + 1;
+            shard = if next == self.shards { 0 } else { next };
         }
         None
     }

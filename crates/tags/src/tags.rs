@@ -56,12 +56,8 @@ pub struct Statistics {
     pub steals: Steals,
     /// How often a cache was filled from the shared pool.
     pub refills: u64,
-    /// How often all caches were emptied since tags were scarce.
-    pub revocations: u64,
     /// How often a caller waited.
     pub waits: u64,
-    /// Waits that ended with a tag handed over by the caller that put it.
-    pub hand_overs: u64,
 }
 
 /// A size that an allocator cannot have.
@@ -86,11 +82,7 @@ impl ResizeError {
 
 impl fmt::Display for ResizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            tags,
-            least,
-            capacity,
-        } = self;
+        let (tags, least, capacity) = (self.tags, self.least, self.capacity);
         write!(f, "{tags} tags: {least} to {capacity} are possible")
     }
 }
@@ -345,12 +337,9 @@ impl Tags {
         if self.process.has_forked() {
             return Statistics::default();
         }
-        let (waits, hand_overs) = self.supply.counts();
-        Statistics {
-            waits,
-            hand_overs,
-            ..self.supply.pool.statistics()
-        }
+        let mut statistics = self.supply.pool.statistics();
+        statistics.waits = self.supply.waits();
+        statistics
     }
 
     /// How many tags of a kind there are, free or not.

@@ -109,7 +109,6 @@ struct Queue {
     waiters: VecDeque<Waiter>,
     overdue: usize,
     joined: u64,
-    hand_overs: u64,
 }
 
 impl Granted {
@@ -173,6 +172,7 @@ impl<P: Shared> Supply<P> {
     }
 
     /// A free tag; `None` only if there was a moment without one.
+    #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         let (tag, has_moved) = self.pool.take();
         if has_moved {
@@ -309,7 +309,6 @@ impl<P: Shared> Supply<P> {
             }
             Granted::Batch(std::mem::take(&mut first.given))
         };
-        queue.hand_overs += 1;
         self.end_wait(queue, 0, Some(granted));
         HandOver::Done(self.missed())
     }
@@ -509,10 +508,9 @@ impl<P: Shared> Supply<P> {
         self.mode.0.load(Relaxed) == OVERDUE
     }
 
-    /// How often a caller waited, and how often a tag, or the last one of a batch, was handed over.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        let queue = lock(&self.queue);
-        (queue.joined, queue.hand_overs)
+    /// How often a caller waited.
+    pub(crate) fn waits(&self) -> u64 {
+        lock(&self.queue).joined
     }
 
     /// A tag; waits for one.

@@ -1,4 +1,4 @@
-//! Where there are no sequences: another architecture or C library, or an interpreter that runs no assembly.
+//! In place of the sequences where there are none: another architecture or C library, or an interpreter that runs no assembly.
 
 use std::ptr::null;
 
