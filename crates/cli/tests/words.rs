@@ -95,7 +95,6 @@ const SHARED_NAMES: &[(&str, usize)] = &[
     ("cli", 14),
     ("lab-delay", 1),
     ("prefer", 2),
-    ("report", 8),
     ("sources", 13),
     ("trace", 5),
 ];

@@ -5,6 +5,7 @@ use nearfar_compare::{Comparison, Row};
 use serde::Serialize;
 
 use crate::compare;
+use crate::compared::{change, significant};
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
 
@@ -80,25 +81,19 @@ fn figures(effect: &Effect, comparison: &Comparison) -> (Table, usize) {
     let mut shown = 0;
     let mut table = Table::of(["metric", "", ">A", ">B", ">change (95 %)", "verdict"]);
     for figure in effect.figures {
-        let [before, after] = figure.values.map(compare::figures::significant);
-        let change = format!("{:+.0} %", 100.0 * figure.change());
+        let [before, after] = figure.values.map(significant);
+        let published_change = format!("{:+.0} %", 100.0 * figure.change());
         let published = format!("published, {}", figure.unit);
-        table.row(cells![
-            Role::Subject.text(name(figure)),
-            published,
-            before,
-            after,
-            change,
-            ""
-        ]);
+        let name = Role::Subject.text(name(figure));
+        table.row(cells![name, published, before, after, published_change, ""]);
         for row in rows_of(figure, comparison) {
             let compared = &row.compared;
             table.row(cells![
                 "",
                 measured(row, effect, comparison),
-                compare::figures::significant(compared.a.median),
-                compare::figures::significant(compared.b.median),
-                compare::figures::change(compared),
+                significant(compared.a.median),
+                significant(compared.b.median),
+                change(compared),
                 compare::verdict(compared),
             ]);
             shown += 1;
@@ -139,9 +134,8 @@ fn rows_of<'a>(
     comparison: &'a Comparison,
 ) -> impl Iterator<Item = &'a Row> {
     let is_level = |row: &Row, (factor, level): &(&str, &str)| {
-        row.cell
-            .level(factor)
-            .is_some_and(|it| it.to_string() == *level)
+        let found = row.cell.level(factor);
+        found.is_some_and(|it| it.to_string() == *level)
     };
     comparison.rows.iter().filter(move |row| {
         row.metric == figure.metric && figure.cell.iter().all(|it| is_level(row, it))

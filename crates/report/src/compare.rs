@@ -1,20 +1,17 @@
 //! Runs side by side: a table for each metric, with what may be wrong with the comparison.
 
-pub(crate) mod figures;
-mod left_out;
+use std::collections::BTreeSet;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use nearfar_compare::{Comparison, Row, SideSummary};
-use nearfar_runs::{Cell, Metric};
+use nearfar_compare::{Attempts, Comparison, FailedCell, Row, SideSummary};
+use nearfar_runs::{Cell, Factor, Metric};
 use nearfar_statistics::Interval;
-use nearfar_statistics::compare::{Better, Compared, Design, Verdict};
+use nearfar_statistics::compare::{Compared, Design, Verdict};
 
-use crate::amount::count;
-use crate::document::{Align, Document, Head, Table, Text};
+use crate::amount::{count, or};
+use crate::compared::{change_of_medians, holds_medians, percent, role, significant, words};
+use crate::document::{Align, Document, Head, Table, Text, cells};
+use crate::runs::better;
 use crate::style::Role;
-use figures::{change_of_medians, significant};
-use left_out::{failed, one_sided};
 
 /// At most so many differences of one side are listed; JSON has all of them.
 const MAX_DIFFERENCES: usize = 12;
@@ -56,46 +53,32 @@ pub(crate) fn tables(document: &mut Document, comparison: &Comparison) {
             if rows.is_empty() {
                 continue;
             }
-            let names = format!(
-                "{}, B {} with A {}",
-                unit(metric),
-                side.name,
-                baseline[0].name
-            );
+            let (unit, a, b) = (unit(metric), &baseline[0].name, &side.name);
+            let names = format!("{unit}, B {b} with A {a}");
             document.heading(metric.name.as_str(), names);
-            cells(document, &rows);
+            table_of(document, &rows);
         }
     }
 }
 
 /// `s, lower is better`.
 fn unit(metric: &Metric) -> String {
-    let direction = match metric.better {
-        Better::Lower => "lower is better",
-        Better::Higher => "higher is better",
-    };
     match metric.unit.as_str() {
-        "" => direction.to_owned(),
-        unit => format!("{unit}, {direction}"),
+        "" => better(metric).to_owned(),
+        unit => format!("{unit}, {}", better(metric)),
     }
 }
 
 fn sides(sides: &[SideSummary]) -> Table {
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("side", Align::Left),
-        ("label", Align::Left),
-        ("samples", Align::Right),
-        ("kernel", Align::Left),
-    ]);
+    let mut table = Table::of(["", "side", "label", ">samples", "kernel"]);
     for (index, side) in sides.iter().enumerate() {
         let label = side.label.as_ref().filter(|label| **label != side.name);
-        table.row(vec![
-            Text::new(Role::Subject, if index == 0 { "A" } else { "B" }),
-            side.name.as_str().into(),
-            label.cloned().unwrap_or_default().into(),
-            side.samples.to_string().into(),
-            side.kernel.clone().unwrap_or_default().into(),
+        table.row(cells![
+            Role::Subject.text(if index == 0 { "A" } else { "B" }),
+            &side.name,
+            or(label, ""),
+            side.samples,
+            or(side.kernel.as_ref(), ""),
         ]);
     }
     table
@@ -113,10 +96,7 @@ fn emulated(document: &mut Document, sides: &[SideSummary]) {
             1 => "emulated: ".to_owned(),
             _ => format!("{} emulated: ", side.name),
         };
-        document.labelled(
-            Text::new(Role::Notice, name),
-            Text::new(Role::Notice, label),
-        );
+        document.labelled(Role::Notice.text(name), Role::Notice.text(label));
         if labels.len() == 1 {
             break;
         }
@@ -138,10 +118,7 @@ fn run_warnings(document: &mut Document, sides: &[SideSummary]) {
 fn differences(document: &mut Document, comparison: &Comparison) {
     let differences = comparison.differences.iter();
     for difference in differences.take(MAX_DIFFERENCES) {
-        document.labelled(
-            Text::new(Role::Warning, "differs: "),
-            difference.to_string(),
-        );
+        document.labelled(Role::Warning.text("differs: "), difference);
     }
     if let more @ 1.. = comparison.differences.len().saturating_sub(MAX_DIFFERENCES) {
         let more = format!("{} more; --format json has all", count(more, "difference"));
@@ -171,12 +148,8 @@ fn warnings(document: &mut Document, comparison: &Comparison) {
             document.warning(format!("{name}: {failed} failed"));
         }
         if side.with_warnings > 0 {
-            let of = format!(
-                "{} of {}",
-                side.with_warnings,
-                count(side.samples, "sample")
-            );
-            document.warning(format!("{name}: {of} with warnings"));
+            let (number, all) = (side.with_warnings, count(side.samples, "sample"));
+            document.warning(format!("{name}: {number} of {all} with warnings"));
         }
     }
     let rows = &comparison.rows;
@@ -235,67 +208,52 @@ fn counts(comparison: &Comparison) -> String {
         Verdict::OneRunASide,
     ];
     let of = |verdict: Verdict| {
-        rows.iter()
-            .filter(|it| it.compared.verdict == verdict)
-            .count()
+        let rows = rows.iter().filter(|it| it.compared.verdict == verdict);
+        rows.count()
     };
     let counted = ORDER.into_iter().map(|verdict| (verdict, of(verdict)));
     let counted = counted.filter(|(_, number)| *number > 0);
     let counted = counted.map(|(verdict, number)| format!("{number} {}", words(verdict)));
     let failed = (failed > 0).then(|| format!("{} failed", count(failed, "cell")));
-    failed
-        .into_iter()
-        .chain(counted)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-/// A verdict in words.
-fn words(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Different => "different",
-        Verdict::Equivalent => "equivalent",
-        Verdict::Equal => "equal",
-        Verdict::NotSignificant => "not significant",
-        Verdict::TooFewSamples => "too few samples",
-        Verdict::OneRunASide => "one run a side",
-    }
+    let all: Vec<String> = failed.into_iter().chain(counted).collect();
+    all.join(", ")
 }
 
 /// A verdict with a mark where a significant difference is equivalent.
-pub(crate) fn verdict(compared: &Compared) -> String {
+pub(crate) fn verdict(compared: &Compared) -> Text {
     let mark = if is_marked(compared) { " *" } else { "" };
-    format!("{}{mark}", words(compared.verdict))
+    role(compared.verdict).text(format!("{}{mark}", words(compared.verdict)))
 }
 
 fn is_marked(compared: &Compared) -> bool {
     compared.is_significant && compared.verdict == Verdict::Equivalent
 }
 
-fn role(verdict: Verdict) -> Role {
-    match verdict {
-        Verdict::Better => Role::Near,
-        Verdict::Worse => Role::Far,
-        Verdict::Different => Role::Middling,
-        Verdict::Equivalent | Verdict::Equal => Role::Plain,
-        Verdict::NotSignificant | Verdict::TooFewSamples | Verdict::OneRunASide => Role::Dim,
-    }
-}
-
 /// The rows of one metric. A cell is named by the levels that vary; what is the same in all of them stands above.
-fn cells(document: &mut Document, rows: &[&Row]) {
-    let names = CellNames::of(rows.iter().map(|row| &row.cell));
-    if !names.constant.is_empty() {
-        document.remark(format!("in all cells: {}", names.constant));
+fn table_of(document: &mut Document, rows: &[&Row]) {
+    let cells: Vec<Cell> = rows.iter().map(|row| row.cell.clone()).collect();
+    let factors = Factor::of_cells(&cells).into_iter();
+    let (varied, constant): (Vec<_>, Vec<_>) = factors.partition(|it| it.levels.len() > 1);
+    let constant = constant.iter();
+    let constant = constant.map(|it| format!("{}={}", it.name, it.levels[0]));
+    let constant: Vec<String> = constant.collect();
+    if !constant.is_empty() {
+        document.remark(format!("in all cells: {}", constant.join(", ")));
     }
+    let name = |cell: &Cell| {
+        let levels = varied.iter().map(|it| or(cell.level(&it.name), "-"));
+        match varied.is_empty() {
+            true => "all".to_owned(),
+            false => levels.collect::<Vec<_>>().join(" / "),
+        }
+    };
+    let heads: Vec<&str> = varied.iter().map(|it| it.name.as_str()).collect();
     let change_head = match rows.iter().any(|row| is_of_two_runs(row)) {
         true => "in these two runs (95 %)",
         false => "change (95 %)",
     };
     let mut table = Table::new(&[
-        (names.head.as_str(), Align::Left),
+        (heads.join(" / ").as_str(), Align::Left),
         ("A", Align::Right),
         ("B", Align::Right),
         (change_head, Align::Right),
@@ -309,13 +267,13 @@ fn cells(document: &mut Document, rows: &[&Row]) {
             ..=MAX_NEEDS => count(needed, "run"),
             _ => format!("{} runs", needs(needed)),
         });
-        table.row(vec![
-            Text::new(Role::Subject, names.name(&row.cell)),
-            significant(compared.a.median).into(),
-            significant(compared.b.median).into(),
-            change_of_medians(compared).into(),
-            Text::new(role(compared.verdict), verdict(compared)),
-            Text::new(Role::Dim, samples.or(runs).unwrap_or_default()),
+        table.row(cells![
+            Role::Subject.text(name(&row.cell)),
+            significant(compared.a.median),
+            significant(compared.b.median),
+            change_of_medians(compared),
+            verdict(compared),
+            Role::Dim.text(or(samples.or(runs), "")),
         ]);
     }
     document.table(table);
@@ -325,51 +283,6 @@ fn needs(samples: usize) -> String {
     match samples {
         ..=MAX_NEEDS => samples.to_string(),
         _ => format!(">{MAX_NEEDS}"),
-    }
-}
-
-/// Short names of cells.
-struct CellNames {
-    /// The factors that vary.
-    factors: Vec<String>,
-    head: String,
-    constant: String,
-}
-
-impl CellNames {
-    fn of<'a>(cells: impl Iterator<Item = &'a Cell>) -> Self {
-        let mut levels: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        for (factor, level) in cells.flat_map(Cell::levels) {
-            levels.entry(factor).or_default().insert(level.to_string());
-        }
-        let (varied, constant): (Vec<_>, Vec<_>) =
-            levels.into_iter().partition(|(_, levels)| levels.len() > 1);
-        let constant: Vec<String> = constant
-            .into_iter()
-            .map(|(factor, levels)| {
-                let level = levels.into_iter().next().unwrap_or_default();
-                format!("{factor}={level}")
-            })
-            .collect();
-        let factors: Vec<String> = varied.iter().map(|(name, _)| (*name).to_owned()).collect();
-        Self {
-            head: factors.join(" / "),
-            constant: constant.join(", "),
-            factors,
-        }
-    }
-
-    /// `0/1/off`; `all` where nothing varies.
-    fn name(&self, cell: &Cell) -> String {
-        if self.factors.is_empty() {
-            return "all".to_owned();
-        }
-        let level = |factor: &String| {
-            cell.level(factor)
-                .map_or("-".to_owned(), |it| it.to_string())
-        };
-        let levels: Vec<String> = self.factors.iter().map(level).collect();
-        levels.join(" / ")
     }
 }
 
@@ -387,7 +300,7 @@ fn method(comparison: &Comparison) -> String {
         true => (", with that of the runs' medians", "runs a side"),
         false => ("", samples),
     };
-    let margin = figures::percent(comparison.margin);
+    let margin = percent(comparison.margin);
     let judged = comparison.rows.iter().filter(|row| !is_of_two_runs(row));
     let mut text = format!("A, B and change: medians; the interval is that of {test}{runs}.");
     match judged.count() {
@@ -402,7 +315,7 @@ fn method(comparison: &Comparison) -> String {
             text += &format!(" {among}; equivalent: the interval is within {margin}.");
         }
     }
-    if has(|it| !figures::holds_medians(it)) {
+    if has(|it| !holds_medians(it)) {
         text += " ranks: the estimate of the interval, where it does not hold the change of the medians.";
     }
     if has(is_marked) {
@@ -413,4 +326,74 @@ fn method(comparison: &Comparison) -> String {
             &format!(" needs: {samples} that find a change of {margin} in 9 of 10 experiments.");
     }
     text
+}
+
+/// At most so many cells with failed samples, or that one side lacks, are listed.
+const MAX_CELLS: usize = 12;
+const ALL_IN_JSON: &str = "; --format json has all";
+
+/// How many samples of which cells failed, side by side.
+fn failed(document: &mut Document, comparison: &Comparison) {
+    let (baseline, others) = comparison.sides.split_at(1);
+    for side in others {
+        let cells = comparison.failed_cells.iter();
+        let cells: Vec<&FailedCell> = cells.filter(|cell| cell.side == side.name).collect();
+        if cells.is_empty() {
+            continue;
+        }
+        let names = format!("B {} with A {}", side.name, baseline[0].name);
+        document.heading("failed samples", names);
+        let mut table = Table::of(["cell", ">in A", ">in B", "verdict"]);
+        for cell in cells.iter().take(MAX_CELLS) {
+            let role = cell.regression.map_or(Role::Plain, |_| Role::Far);
+            table.row(cells![
+                cell_text(&cell.cell),
+                of_attempts(cell.a),
+                of_attempts(cell.b),
+                role.text(of_failed(cell)),
+            ]);
+        }
+        document.table(table);
+        document.more(cells.len(), MAX_CELLS, ALL_IN_JSON);
+    }
+}
+
+/// `8 of 10`.
+fn of_attempts(attempts: Attempts) -> String {
+    format!("{} of {}", attempts.failed, attempts.total())
+}
+
+fn of_failed(cell: &FailedCell) -> String {
+    let unusable = match (cell.a.samples, cell.b.samples) {
+        (0, 0) => "no usable samples",
+        (0, _) => "no usable samples in A",
+        (_, 0) => "no usable samples in B",
+        _ => "",
+    };
+    let verdict = cell.regression.map_or("", |_| "failed");
+    let mut parts = vec![verdict, unusable];
+    parts.retain(|it| !it.is_empty());
+    parts.join(": ")
+}
+
+fn cell_text(cell: &Cell) -> String {
+    match cell.to_string() {
+        text if text.is_empty() => "all".to_owned(),
+        text => text,
+    }
+}
+
+fn one_sided(document: &mut Document, comparison: &Comparison) {
+    let alone = &comparison.one_sided;
+    if alone.is_empty() {
+        return;
+    }
+    document.heading("on one side only", count(alone.len(), "cell"));
+    let mut table = Table::of(["only in", "cell", "metrics"]);
+    for it in alone.iter().take(MAX_CELLS) {
+        let metrics = it.metrics.join(", ");
+        table.row(cells![&it.only_in, cell_text(&it.cell), metrics]);
+    }
+    document.table(table);
+    document.more(alone.len(), MAX_CELLS, ALL_IN_JSON);
 }

@@ -1,19 +1,20 @@
 //! Reports about many hosts: what became of a run, which hosts deviate.
 
 mod page;
-mod wording;
 
 use std::collections::BTreeSet;
 
-use nearfar_fleet::dataset::Collected;
+use nearfar_fleet::dataset::{Collected, run_name};
 use nearfar_fleet::rollout::RolledOut;
-use nearfar_fleet::survey::{Group, Survey};
+use nearfar_fleet::survey::{
+    Deviation, DeviationKind, Divided, Group, Measured, MeasuredRun, Split, Survey, SurveyedRun,
+    UnknownFact, ValueCount,
+};
 use nearfar_fleet::{HostName, HostReason, Summary, some_of};
 
-use crate::count;
+use crate::amount::{count, decimals, figure, moment, scaled};
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
-use wording::{deviation, share, spread};
 
 pub use page::page;
 
@@ -41,10 +42,8 @@ pub fn run(summary: &Summary, folder: &str) -> Document {
     document.paragraph(outcome(summary));
     document.table(missing(summary));
     if !summary.not_asked.is_empty() {
-        document.labelled(
-            "not asked, or interrupted: ",
-            some_of(&summary.not_asked, SHOWN_HOSTS),
-        );
+        let hosts = some_of(&summary.not_asked, SHOWN_HOSTS);
+        document.labelled("not asked, or interrupted: ", hosts);
     }
     if !summary.failed.is_empty() || !summary.lost.is_empty() {
         document.labelled("what steps wrote: ", format!("{folder}/logs/HOST.err"));
@@ -136,15 +135,14 @@ pub fn rolled_out(rolled_out: &RolledOut, undo: &str) -> Document {
     let mut table = Table::of(["hosts", ">number", "state"]);
     let mut row = |hosts: &[HostName], what: &str| {
         if !hosts.is_empty() {
-            table.row(cells![name_some(hosts), hosts.len(), what]);
+            let names = Role::Subject.text(some_of(hosts, SHOWN_HOSTS));
+            table.row(cells![names, hosts.len(), what]);
         }
     };
     let stopped: BTreeSet<&HostName> = rolled_out.stopped_at.iter().map(|it| &it.host).collect();
-    let (undone, rolled_back): (Vec<HostName>, Vec<HostName>) = rolled_out
-        .rolled_back
-        .iter()
-        .cloned()
-        .partition(|host| stopped.contains(host));
+    let rolled_back = rolled_out.rolled_back.iter().cloned();
+    let (undone, rolled_back): (Vec<HostName>, Vec<HostName>) =
+        rolled_back.partition(|host| stopped.contains(host));
     row(&rolled_out.kept, "changed");
     row(&rolled_out.nothing_to_change, "nothing to change");
     row(&rolled_back, "rolled back");
@@ -155,11 +153,8 @@ pub fn rolled_out(rolled_out: &RolledOut, undo: &str) -> Document {
             true => "; rolled back",
             false => "",
         };
-        table.row(cells![
-            name(host),
-            1,
-            format!("stopped here: {reason}{then}")
-        ]);
+        let state = format!("stopped here: {reason}{then}");
+        table.row(cells![name(host), 1, state]);
     }
     for HostReason { host, reason } in &rolled_out.not_rolled_back {
         table.row(cells![name(host), 1, format!("not rolled back: {reason}")]);
@@ -174,18 +169,14 @@ pub fn rolled_out(rolled_out: &RolledOut, undo: &str) -> Document {
     document
 }
 
-fn name_some(hosts: &[HostName]) -> Text {
-    Role::Subject.text(some_of(hosts, SHOWN_HOSTS))
-}
-
 /// Which hosts deviate.
 pub fn survey(survey: &Survey) -> Document {
     let mut document = Document::new();
     document.paragraph(headline(survey));
     for run in survey.runs.iter().rev().take(SHOWN_RUNS) {
-        document.remark(wording::run(run));
+        document.remark(run_line(run));
     }
-    document.more(survey.runs.len().saturating_sub(SHOWN_RUNS), " runs before");
+    document.more(survey.runs.len(), SHOWN_RUNS, " runs before");
     for label in &survey.emulated {
         document.remark(format!("emulated: {label}"));
     }
@@ -196,7 +187,8 @@ pub fn survey(survey: &Survey) -> Document {
         document.heading("Without an answer", "in the newest run that asked them");
         document.table(without_answer(survey, SHOWN_MISSING));
         document.more(
-            survey.missing.len().saturating_sub(SHOWN_MISSING),
+            survey.missing.len(),
+            SHOWN_MISSING,
             "; --format json has all",
         );
     }
@@ -209,11 +201,8 @@ pub fn survey(survey: &Survey) -> Document {
 fn without_answer(survey: &Survey, most: usize) -> Table {
     let mut table = Table::of(["host", "state", "reason"]).caption("Hosts without an answer");
     for host in survey.missing.iter().take(most) {
-        table.row(cells![
-            Role::Subject.text(&host.host),
-            host.state.as_str(),
-            host.reason.as_str()
-        ]);
+        let name = Role::Subject.text(&host.host);
+        table.row(cells![name, &host.state, &host.reason]);
     }
     table
 }
@@ -225,11 +214,8 @@ fn headline(survey: &Survey) -> Text {
         deviants += group.deviants().len();
         compared += group.hosts.len();
     }
-    let alone = survey
-        .groups
-        .iter()
-        .filter(|group| group.hosts.len() == 1)
-        .count();
+    let alone = survey.groups.iter().filter(|group| group.hosts.len() == 1);
+    let without_facts = survey.without_facts.len();
     let role = match deviants {
         0 => Role::Local,
         _ => Role::Warning,
@@ -237,12 +223,9 @@ fn headline(survey: &Survey) -> Text {
     let verb = if deviants == 1 { "deviates" } else { "deviate" };
     let mut rest = format!(" from their group; {}", count(survey.groups.len(), "group"));
     for (number, what) in [
-        (alone, "the only host of its group"),
+        (alone.count(), "the only host of its group"),
         (survey.missing.len(), "without an answer"),
-        (
-            survey.without_facts.len(),
-            "without a machine in the answer",
-        ),
+        (without_facts, "without a machine in the answer"),
     ] {
         if number > 0 {
             rest += &format!(", {number} {what}");
@@ -257,15 +240,13 @@ fn group_section(group: &Group, document: &mut Document) {
     let mut table = Table::of(["hosts", "deviate in", "how"]);
     for it in group.deviations.iter().take(SHOWN_DEVIATIONS) {
         let (what, how) = deviation(it, group.hosts.len());
-        table.row(cells![
-            Role::Subject.text(some_of(&it.hosts, SHOWN_HOSTS)),
-            what,
-            how
-        ]);
+        let hosts = Role::Subject.text(some_of(&it.hosts, SHOWN_HOSTS));
+        table.row(cells![hosts, what, how]);
     }
     document.table(table);
     document.more(
-        group.deviations.len().saturating_sub(SHOWN_DEVIATIONS),
+        group.deviations.len(),
+        SHOWN_DEVIATIONS,
         "; --html and --format json have all",
     );
     if group.deviations.is_empty() {
@@ -281,33 +262,29 @@ fn group_section(group: &Group, document: &mut Document) {
 /// What was compared, what could not be, and why.
 fn remarks(group: &Group, document: &mut Document) {
     for it in group.divided.iter().take(SHOWN_UNKNOWN) {
-        document.labelled(
-            format!("{}: no value has a majority: ", it.fact),
-            wording::divided(it),
-        );
+        let label = format!("{}: no value has a majority: ", it.fact);
+        document.labelled(label, divided(it));
     }
     document.more(
-        group.divided.len().saturating_sub(SHOWN_UNKNOWN),
+        group.divided.len(),
+        SHOWN_UNKNOWN,
         " facts without a majority; --format json has all",
     );
     for it in group.split.iter().take(SHOWN_SPLITS) {
-        document.warning(format!(
-            "{} {}, {}: {}",
-            it.experiment,
-            it.metric,
-            it.cells,
-            wording::split(it)
-        ));
+        let (experiment, metric, cells) = (&it.experiment, &it.metric, &it.cells);
+        document.warning(format!("{experiment} {metric}, {cells}: {}", split(it)));
     }
     document.more(
-        group.split.len().saturating_sub(SHOWN_SPLITS),
+        group.split.len(),
+        SHOWN_SPLITS,
         " such divisions; --format json has all",
     );
     for it in group.unknown.iter().take(SHOWN_UNKNOWN) {
-        document.labelled(format!("{} unknown: ", it.fact), wording::unknown(it));
+        document.labelled(format!("{} unknown: ", it.fact), unknown(it));
     }
     document.more(
-        group.unknown.len().saturating_sub(SHOWN_UNKNOWN),
+        group.unknown.len(),
+        SHOWN_UNKNOWN,
         " unknown facts; --format json has all",
     );
     for it in group.measured.iter().take(SHOWN_METRICS) {
@@ -317,31 +294,31 @@ fn remarks(group: &Group, document: &mut Document) {
         }
     }
     document.more(
-        group.measured.len().saturating_sub(SHOWN_METRICS),
+        group.measured.len(),
+        SHOWN_METRICS,
         " metrics compared; --format json has all",
     );
     for it in group.not_judged.iter().take(SHOWN_METRICS) {
-        document.labelled(
-            format!("not compared: {} {}: ", it.experiment, it.metric),
-            it.reason.as_str(),
-        );
+        let label = format!("not compared: {} {}: ", it.experiment, it.metric);
+        document.labelled(label, &it.reason);
     }
     document.more(
-        group.not_judged.len().saturating_sub(SHOWN_METRICS),
+        group.not_judged.len(),
+        SHOWN_METRICS,
         " metrics not compared; --format json has all",
     );
 }
 
 fn title(group: &Group) -> String {
-    let values: Vec<String> = group
+    let values = group
         .common
         .iter()
         .map(|common| match common.fact.as_str() {
             // These values say what they are.
             "product" | "cpu_model" if common.value != "unknown" => common.value.clone(),
             fact => format!("{fact} {}", common.value),
-        })
-        .collect();
+        });
+    let values: Vec<String> = values.collect();
     match values.is_empty() {
         true => "All hosts".to_owned(),
         false => values.join(", "),
@@ -359,4 +336,190 @@ fn method(survey: &Survey) -> String {
         share(survey.min_effect),
         share(survey.false_alarms),
     )
+}
+
+/// Differences of a table that are listed.
+const SHOWN_DIFFERENCES: usize = 4;
+
+/// What hosts deviate in, and how.
+fn deviation(deviation: &Deviation, group: usize) -> (Text, Text) {
+    let (what, how) = match &deviation.kind {
+        DeviationKind::Fact {
+            fact,
+            usual,
+            value,
+            differences,
+        } => {
+            let how = match differences.is_empty() {
+                true => format!("{value} instead of {usual}"),
+                false => some_of(differences, SHOWN_DIFFERENCES),
+            };
+            (Text::from(fact), Text::from(how))
+        }
+        DeviationKind::Metric { .. } => metric(deviation),
+        DeviationKind::NotMeasured { metric, cells, .. } => (
+            Text::from(format!("{metric}, {cells}")),
+            Text::new(Role::Warning, "no value").then(Role::Plain, ": most hosts have one"),
+        ),
+        DeviationKind::FailedSamples {
+            metric,
+            failed,
+            samples,
+            ..
+        } => (
+            Text::from(metric),
+            Role::Warning
+                .text(format!("{failed} of {samples} samples failed"))
+                .then(Role::Plain, ": of most hosts none"),
+        ),
+    };
+    let of = match deviation.hosts.len() {
+        1 => String::new(),
+        number => format!(" ({number} of {group})"),
+    };
+    let causes = match deviation.also.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; possible cause, in the same hosts: {}",
+            deviation.also.join(", ")
+        ),
+    };
+    (what, how.then(Role::Plain, causes).then(Role::Dim, of))
+}
+
+fn metric(deviation: &Deviation) -> (Text, Text) {
+    let DeviationKind::Metric {
+        metric,
+        unit,
+        cells,
+        ratio,
+        low,
+        high,
+        is_worse,
+        usual,
+        value,
+        ..
+    } = &deviation.kind
+    else {
+        return (Text::default(), Text::default());
+    };
+    let what = match cells.as_str() {
+        "all" => metric.clone(),
+        cells => format!("{metric}, {cells}"),
+    };
+    let role = if *is_worse {
+        Role::Warning
+    } else {
+        Role::Local
+    };
+    let (scale, unit) = scaled(unit, usual.max(*value));
+    let digits = decimals(usual.max(*value) / scale);
+    let [value, usual] = [value, usual].map(|it| figure(it / scale, digits));
+    let instead = format!(": {value} instead of {usual} {unit}");
+    let how = role.text(change(*ratio, *low, *high));
+    (what.into(), how.then(Role::Plain, instead))
+}
+
+/// `+31 % (+26 to +36)`.
+fn change(ratio: f64, low: f64, high: f64) -> String {
+    // As many decimals as it takes to see the interval.
+    let decimals = match 100.0 * (high - low) {
+        4.0.. => 0,
+        0.4.. => 1,
+        _ => 2,
+    };
+    let percent = |ratio: f64| format!("{:+.decimals$}", 100.0 * (ratio - 1.0));
+    let [ratio, low, high] = [ratio, low, high].map(percent);
+    format!("{ratio} % ({low} to {high})")
+}
+
+/// `0.5 %`, `5 %`.
+fn share(share: f64) -> String {
+    let text = format!("{:.3}", 100.0 * share);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+fn divided(divided: &Divided) -> String {
+    let one = |it: &ValueCount| format!("{} ({})", it.value, count(it.hosts, "host"));
+    let values: Vec<String> = divided.values.iter().map(one).collect();
+    values.join(", ")
+}
+
+/// `+30 % on 20 hosts (n1, n2, ...) over 20 others (n3, ...): which are as they should be is unknown`.
+fn split(split: &Split) -> String {
+    let hosts = |hosts: &[String]| {
+        let names = some_of(hosts, SHOWN_HOSTS);
+        format!("{} ({names})", count(hosts.len(), "host"))
+    };
+    let also = match split.also.is_empty() {
+        true => String::new(),
+        false => format!("; possible cause: {}", split.also.join(", ")),
+    };
+    format!(
+        "{:+.1} % on {} over {}: which of them are as they should be is unknown{also}",
+        100.0 * (split.ratio - 1.0),
+        hosts(&split.above),
+        hosts(&split.below),
+    )
+}
+
+/// The hosts of which a fact is not known, and why.
+fn unknown(unknown: &UnknownFact) -> String {
+    let hosts = some_of(&unknown.hosts, SHOWN_HOSTS);
+    match unknown.reason.as_str() {
+        "" => format!("{hosts}: not in the answer"),
+        reason => format!("{hosts}: {reason}"),
+    }
+}
+
+/// `run week-47 (3f524cdc07a11d7c) of 2026-11-25 08:10 UTC: the newest of 90 hosts`.
+fn run_line(run: &SurveyedRun) -> String {
+    let name = run_name(run.label.as_deref(), &run.run);
+    let hosts = match run.hosts {
+        0 => "of no host the newest".to_owned(),
+        number => format!("the newest of {}", count(number, "host")),
+    };
+    let at = moment(run.started_at_s as u64);
+    format!("run {name} of {at}: {hosts}")
+}
+
+/// What was compared, and how much hosts differ anyway.
+fn spread(measured: &Measured) -> String {
+    let cells = count(measured.cells, "cell");
+    let of = |it: &MeasuredRun| {
+        let name = run_name(it.label.as_deref(), &it.run);
+        let at = moment(it.started_at_s as u64);
+        format!("{} from run {name} of {at}", count(it.hosts, "host"))
+    };
+    // Values of different days: the machine, its firmware or its load can have changed between.
+    let runs = match measured.runs.len() {
+        0 | 1 => String::new(),
+        _ => {
+            let runs: Vec<String> = measured.runs.iter().map(of).collect();
+            format!("; {}", some_of(&runs, SHOWN_RUNS))
+        }
+    };
+    format!(
+        "compared: {} {} of {} hosts in {cells}; alike hosts differ by {} (one standard deviation); threshold: {:.1} standard deviations{runs}",
+        measured.experiment,
+        measured.metric,
+        measured.hosts,
+        share((1000.0 * measured.spread).round() / 1000.0),
+        measured.critical,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_have_a_sign_and_an_interval() {
+        assert_eq!(change(1.31, 1.26, 1.36), "+31 % (+26 to +36)");
+        assert_eq!(change(0.95, 0.94, 0.96), "-5.0 % (-6.0 to -4.0)");
+        assert_eq!(
+            (share(0.05), share(0.0025)),
+            ("5 %".to_owned(), "0.25 %".to_owned())
+        );
+    }
 }

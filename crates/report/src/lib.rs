@@ -13,28 +13,21 @@
 pub mod ab;
 mod amount;
 pub mod audit;
-pub mod cache;
 pub mod case;
-mod change;
 pub mod checkup;
 pub mod compare;
-pub mod doctor;
+mod compared;
 pub mod document;
 pub mod explain;
 pub mod fleet;
-mod fold;
-pub mod history;
 mod io;
-pub mod kernels;
-mod kinds;
+pub mod lab;
 pub mod latency;
 pub mod outcome;
-pub mod pairs;
 pub mod path;
 pub mod plan;
 pub mod prefer;
 pub mod probe;
-mod published;
 mod rps;
 pub mod runs;
 mod scale;
@@ -46,12 +39,10 @@ pub mod tasks;
 pub mod top;
 pub mod topo;
 pub mod trace;
-mod unbound;
-mod wrapping;
 
 pub use amount::{bytes, count};
+pub use document::clean;
 pub use style::{Role, Style};
-pub use wrapping::clean;
 
 /// Names with a description each, one below the other.
 pub fn names(rows: &[(&str, &str)]) -> document::Document {

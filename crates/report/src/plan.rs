@@ -1,12 +1,11 @@
-//! A plan: what would be changed, and what is left alone.
+//! A plan: what would be changed, and what is left alone; a typed change in words.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use nearfar_change::Setting;
-use nearfar_change::{LeftAlone, Plan, Planned};
+use nearfar_change::{Change, DistanceChange, LeftAlone, Plan, Planned, Setting};
 
-use crate::amount::count;
-use crate::change;
+use crate::amount::{count, or};
 use crate::document::{Document, Table, cells};
 use crate::style::Role::{Dim, Local, Subject};
 
@@ -56,8 +55,8 @@ fn changes_of(changes: &[Planned], out: &mut Document) {
         table.row(cells![
             Subject.text(planned.change.subject()),
             Dim.text(before.as_deref().unwrap_or("not seen")),
-            Local.text(change::value(&planned.change)),
-            change::distance(planned.distance),
+            Local.text(value(&planned.change)),
+            distance(planned.distance),
             Dim.text(setting.path()),
         ]);
     }
@@ -84,5 +83,41 @@ pub(crate) fn left_alone(all: &[LeftAlone], out: &mut Document) {
             Dim.text(format!("{rule}: ")),
             format!("{named}{more}: {reason}"),
         );
+    }
+}
+
+/// Why a setting is not undone: its file is gone.
+pub(crate) const GONE: &str = "the file is no longer there";
+/// The same of the memory of a process.
+pub(crate) const PROCESS_GONE: &str = "the process has ended or runs another program";
+/// Why a setting is not undone: the kernel that had it has ended.
+pub(crate) const GONE_WITH_REBOOT: &str = "a reboot has reset it";
+
+/// Why a setting is not undone: its file belongs to another device now.
+pub(crate) fn other_owner(was: impl Display, now: impl Display) -> String {
+    format!("it was {was}, it is {now} now")
+}
+
+/// The value it writes, as a person would write it: CPU sets as lists.
+pub(crate) fn value(change: &Change) -> String {
+    match change {
+        Change::TaskMemory {
+            from, to, shared, ..
+        } => {
+            let shared = if *shared { ", shared pages too" } else { "" };
+            format!("nodes {from} to node {to}{shared}")
+        }
+        _ => or(Some(change.value()).filter(|it| !it.is_empty()), "none"),
+    }
+}
+
+/// `21 -> 10`; empty where both are unknown.
+pub(crate) fn distance(change: Option<DistanceChange>) -> String {
+    let Some(DistanceChange { now, after }) = change else {
+        return String::new();
+    };
+    match (now, after) {
+        (None, None) => String::new(),
+        _ => format!("{} -> {}", or(now, "?"), or(after, "?")),
     }
 }

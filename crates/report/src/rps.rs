@@ -7,8 +7,6 @@
 //! findings ─► sentences    the judgement is that of nearfar_bench::rps
 //! ```
 
-use std::error::Error;
-
 use nearfar_bench::rps::findings::{MARGIN, Series};
 use nearfar_bench::rps::{
     ADJACENT, CARD, Findings, INTERRUPTS, KEEP, RECEIVE, REQUESTS_ADJACENT, REQUESTS_CARD,
@@ -19,9 +17,9 @@ use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::compare::Verdict;
 
 use crate::amount::{figure, or};
-use crate::compare::figures::{change, marked};
-use crate::document::{Align, Document, Table, Text};
-use crate::runs::{self, Own, Shown};
+use crate::compared::{finding, marked};
+use crate::document::{Document, Table, Text, cells};
+use crate::runs::{BoxError, Column, Own, Shown, cell_table};
 use crate::style::Role;
 
 const METHOD: &str = "Requests per second, paired by round: Wilcoxon's signed ranks. For each of the two questions (adjacent \
@@ -29,69 +27,44 @@ const METHOD: &str = "Requests per second, paired by round: Wilcoxon's signed ra
 const REQUESTS: &str = "medians of requests/s; card: servers on the card's node; adjacent: on the node nearest to it; change: \
                         adjacent against card with its 95 % interval, *: significant, =: equivalent";
 const LATENCIES: &str = "of all requests, in us: median/99th/99.9th percentile";
-/// On the card's node and on the adjacent one.
-const LATENCY_METRICS: [&str; 2] = ["latency_card_ns", "latency_adjacent_ns"];
 const SERVED: &str = "medians; near: on the servers' node, far: on other nodes without clients; interrupts: of the queues that \
                       the servers have, or of all where their clients cannot choose and one node has servers";
 
 /// What a run of the experiment shows beyond what runs of all experiments do.
-pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>> {
+pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
     let findings = findings(shown.detail, shown.samples);
-    let mut text = Document::new();
-    tables(shown, &findings, &mut text);
-    said(&findings, &mut text);
-    let (mut page, mail) = (Document::new(), text.clone());
-    said(&findings, &mut page);
-    tables(shown, &findings, &mut page);
-    runs::warnings_of(shown, &mut text);
-    Ok(Own {
-        text,
-        page,
-        mail,
-        json: serde_json::to_value(&findings)?,
-        published: None,
-    })
+    Own::of(shown, tables(shown, &findings), said(&findings), &findings)
 }
 
-/// A way in which interrupts are served, and whether both nodes have servers at once.
-struct Row<'a> {
-    name: String,
-    card: Option<&'a CellSummary>,
-    adjacent: Option<&'a CellSummary>,
-}
+/// A way in which interrupts are served, and whether both nodes have servers at once: its cells with servers on the card's node and
+/// on the adjacent one.
+type Way<'a> = (String, [Option<&'a CellSummary>; 2]);
 
-fn rows<'a>(shown: &Shown<'a>) -> Vec<Row<'a>> {
-    let mut rows: Vec<Row<'a>> = Vec::new();
+fn ways<'a>(shown: &Shown<'a>) -> Vec<Way<'a>> {
+    let mut ways: Vec<Way<'a>> = Vec::new();
     for summary in shown.cells {
-        let cell = &summary.cell;
-        let level = cell.text(SERVER_NODE);
-        let name = name(cell);
-        if !rows.iter().any(|row| row.name == name) {
-            rows.push(Row {
-                name: name.clone(),
-                card: None,
-                adjacent: None,
-            });
-        }
-        if let Some(row) = rows.iter_mut().find(|row| row.name == name) {
-            if level != ADJACENT {
-                row.card = Some(summary);
-            }
-            if level != CARD {
-                row.adjacent = Some(summary);
+        let name = name(&summary.cell);
+        let place = ways.iter().position(|(known, _)| *known == name);
+        let place = place.unwrap_or_else(|| {
+            ways.push((name, [None, None]));
+            ways.len() - 1
+        });
+        let level = summary.cell.text(SERVER_NODE);
+        for (of_node, other) in ways[place].1.iter_mut().zip([ADJACENT, CARD]) {
+            if level != other {
+                *of_node = Some(summary);
             }
         }
     }
-    rows
+    ways
 }
 
 /// How interrupts are served in a cell.
 fn name(cell: &Cell) -> String {
-    let series = Series {
+    served(&Series {
         cell: cell.clone(),
         servers: String::new(),
-    };
-    served(&series)
+    })
 }
 
 fn served(series: &Series) -> String {
@@ -101,191 +74,114 @@ fn served(series: &Series) -> String {
     }
 }
 
-fn tables(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
-    let rows = rows(shown);
+fn tables(shown: &Shown<'_>, findings: &Findings) -> Document {
+    let ways = ways(shown);
     let by = match shown.cells.iter().any(|it| it.cell.text(RECEIVE) != KEEP) {
         true => RECEIVE,
         false => INTERRUPTS,
     };
-    out.heading("Requests", REQUESTS);
-    let mut table = table(by, &["card", "adjacent", "change"], "Requests per second");
-    for row in &rows {
-        let median = |cell: Option<&CellSummary>, metric| {
+    let mut requests = Table::of([by, ">card", ">adjacent", ">change"]);
+    let mut latencies = Table::of([by, ">card", ">adjacent"]);
+    for (name, [card, adjacent]) in &ways {
+        let median = |cell: &Option<&CellSummary>, metric| {
             let median = cell.and_then(|it| it.metric(metric)?.median);
             or(median.map(|it| figure(it, 0)), "")
         };
-        let step = findings
-            .behind
-            .iter()
-            .find(|step| served(&step.a) == row.name);
-        table.row([
-            Role::Heading.text(&row.name),
-            median(row.card, REQUESTS_CARD).into(),
-            median(row.adjacent, REQUESTS_ADJACENT).into(),
+        let mut steps = findings.behind.iter();
+        let step = steps.find(|step| served(&step.a) == *name);
+        requests.row(cells![
+            Role::Heading.text(name),
+            median(card, REQUESTS_CARD),
+            median(adjacent, REQUESTS_ADJACENT),
             step.map_or_else(Text::default, marked),
         ]);
+        let quantiles = |cell: &Option<&CellSummary>, metric| {
+            let quantiles = cell.and_then(|it| it.metric(metric)?.quantiles);
+            let us = |ns: u64| figure(ns as f64 / 1e3, 0);
+            let text = quantiles.map(|it| format!("{}/{}/{}", us(it.p50), us(it.p99), us(it.p999)));
+            or(text, "")
+        };
+        latencies.row(cells![
+            Role::Heading.text(name),
+            quantiles(card, "latency_card_ns"),
+            quantiles(adjacent, "latency_adjacent_ns"),
+        ]);
     }
-    out.table(table);
-    if shown.cells.iter().any(has_latencies) {
+    let mut out = Document::titled("Requests", REQUESTS);
+    out.table(requests.caption("Requests per second"));
+    // There are none with another program as the client.
+    if (1..=2).any(|column| latencies.has_text(column)) {
         out.heading("Latencies", LATENCIES);
-        out.table(latencies(by, &rows));
+        out.table(latencies.caption("Latencies"));
     }
     out.heading("Served", SERVED);
     out.table(served_table(by, shown));
-}
-
-fn table(by: &str, columns: &[&str], caption: &str) -> Table {
-    let columns = columns.iter().map(|&column| (column, Align::Right));
-    let heads: Vec<_> = [(by, Align::Left)].into_iter().chain(columns).collect();
-    Table::new(&heads).caption(caption)
-}
-
-/// Not with another program as the client.
-fn has_latencies(cell: &CellSummary) -> bool {
-    let mut metrics = LATENCY_METRICS.iter();
-    metrics.any(|metric| cell.metric(metric).is_some_and(|it| it.quantiles.is_some()))
-}
-
-fn latencies(by: &str, rows: &[Row<'_>]) -> Table {
-    let [card, adjacent] = LATENCY_METRICS;
-    let mut table = table(by, &["card", "adjacent"], "Latencies");
-    for row in rows {
-        let all = |cell: Option<&CellSummary>, metric| {
-            let quantiles = cell.and_then(|it| it.metric(metric)?.quantiles);
-            let us = |ns: u64| figure(ns as f64 / 1e3, 0);
-            or(
-                quantiles.map(|it| format!("{}/{}/{}", us(it.p50), us(it.p99), us(it.p999))),
-                "",
-            )
-        };
-        table.row([
-            Role::Heading.text(&row.name),
-            all(row.card, card).into(),
-            all(row.adjacent, adjacent).into(),
-        ]);
-    }
-    table
+    out
 }
 
 /// A row a cell: who served the card.
 fn served_table(by: &str, shown: &Shown<'_>) -> Table {
-    const COUNTS: [(&str, usize); 7] = [
-        ("interrupts_near", 0),
-        ("interrupts_far", 0),
-        ("net_rx_near", 0),
-        ("net_rx_far", 0),
-        ("softirq_near_s", 2),
-        ("softirq_far_s", 2),
-        ("dropped", 0),
+    const COUNTS: [(&str, &str, usize); 7] = [
+        ("interrupts_near", "interrupts near", 0),
+        ("interrupts_far", "far", 0),
+        ("net_rx_near", "NET_RX near", 0),
+        ("net_rx_far", "far", 0),
+        ("softirq_near_s", "softirq s near", 2),
+        ("softirq_far_s", "far", 2),
+        ("dropped", "dropped", 0),
     ];
-    let heads = [
-        "servers",
-        "interrupts near",
-        "far",
-        "NET_RX near",
-        "far",
-        "softirq s near",
-        "far",
-        "dropped",
+    let names = [
+        Column::named(by, Role::Heading, name),
+        Column::named("servers", Role::Subject, |cell| cell.text(SERVER_NODE)),
     ];
-    let mut table = table(by, &heads, "Served");
-    for cell in shown.cells {
-        let median = |(metric, digits): (&str, usize)| {
-            let median = cell.metric(metric).and_then(|it| it.median);
-            Text::from(or(median.map(|it| figure(it, digits)), ""))
-        };
-        let names = [
-            Role::Heading.text(name(&cell.cell)),
-            Role::Subject.text(cell.cell.text(SERVER_NODE)),
-        ];
-        table.row(names.into_iter().chain(COUNTS.map(median)));
-    }
-    table
+    let counts = COUNTS.map(|(metric, head, digits)| {
+        shown.column(metric, head, move |it| Some(figure(it.median?, digits)))
+    });
+    let columns = names.map(Some).into_iter().chain(counts);
+    cell_table(shown.cells, columns).caption("Served")
 }
 
-fn said(findings: &Findings, out: &mut Document) {
-    out.heading("Findings", "with 95 % intervals of the change");
+fn said(findings: &Findings) -> Document {
+    let mut out = Document::titled("Findings", "with 95 % intervals of the change");
+    // Does the adjacent node fall behind?
     for step in &findings.behind {
-        out.paragraph(behind(step));
+        let what = format!("{}, adjacent node against the card's", served(&step.a));
+        out.paragraph(finding(what, step));
     }
+    // What does the next way change for a node?
     for step in &findings.changes {
-        out.paragraph(changed(step));
+        let (before, after) = (served(&step.a), served(&step.b));
+        let what = format!("{} node, {after} against {before}", step.a.servers);
+        out.paragraph(finding(what, step));
     }
     if findings.behind.is_empty() && findings.changes.is_empty() {
-        out.paragraph(Role::Dim.text(
+        out.remark(
             "the cells of this run have nothing to be compared with: it takes servers on two nodes, or interrupts served in two ways",
-        ));
-        return;
+        );
+        return out;
     }
     if let Some(answer) = worse_off(findings) {
         out.paragraph(answer);
     }
     out.remark(METHOD);
-}
-
-/// Does the adjacent node fall behind?
-fn behind(step: &Step<Series>) -> Text {
-    let text = judged(step, |verdict| match verdict {
-        Verdict::Worse => "the adjacent node falls behind the card's",
-        Verdict::Better => "the adjacent node is ahead of the card's",
-        Verdict::Equivalent | Verdict::Equal => "both nodes are equivalent",
-        _ => "no significant difference between the nodes",
-    });
-    Role::Heading
-        .text(format!("{}: ", served(&step.a)))
-        .then(Role::Plain, text)
-}
-
-/// What does the next way change for a node?
-fn changed(step: &Step<Series>) -> Text {
-    let (before, after) = (served(&step.a), served(&step.b));
-    let text = judged(step, |verdict| match verdict {
-        Verdict::Worse => "worse",
-        Verdict::Better => "better",
-        Verdict::Equivalent | Verdict::Equal => "equivalent",
-        _ => "no significant difference",
-    });
-    let heading = format!("{} node, {after} against {before}: ", step.a.servers);
-    Role::Heading.text(heading).then(Role::Plain, text)
-}
-
-fn judged(step: &Step<Series>, words: impl Fn(Verdict) -> &'static str) -> String {
-    let Some(compared) = step.compared.get() else {
-        return format!(
-            "unknown: {}",
-            step.compared.unknown_reason().unwrap_or_default()
-        );
-    };
-    match compared.verdict {
-        Verdict::TooFewSamples => format!("too few samples, {}", change(compared)),
-        verdict => format!("{}, {}", words(verdict), change(compared)),
-    }
+    out
 }
 
 /// The reviewers' question.
-fn worse_off(findings: &Findings) -> Option<Text> {
-    let is_worse = |step: &&Step<Series>| {
-        step.compared
-            .get()
-            .is_some_and(|it| it.verdict == Verdict::Worse)
-    };
-    let worse: Vec<String> = findings
-        .changes
-        .iter()
-        .filter(is_worse)
-        .map(|step| format!("{} node with {}", step.a.servers, served(&step.b)))
-        .collect();
+fn worse_off(findings: &Findings) -> Option<String> {
+    let changes = &findings.changes;
+    let worse = changes.iter().filter(|step| step.is(Verdict::Worse));
+    let worse = worse.map(|step| format!("{} node with {}", step.a.servers, served(&step.b)));
+    let worse: Vec<String> = worse.collect();
+    if !worse.is_empty() {
+        return Some(format!("Significantly worse off: {}.", worse.join("; ")));
+    }
+    let is_known =
+        |step: &Step<Series>| !matches!(step.verdict(), None | Some(Verdict::TooFewSamples));
     let margin = MARGIN * 100.0;
-    let is_known = |step: &Step<Series>| {
-        let verdict = step.compared.get().map(|it| it.verdict);
-        !matches!(verdict, None | Some(Verdict::TooFewSamples))
-    };
-    let is_answered = !findings.changes.is_empty() && findings.changes.iter().all(is_known);
-    (is_answered || !worse.is_empty()).then(|| match worse.is_empty() {
-        true => format!(
+    (!changes.is_empty() && changes.iter().all(is_known)).then(|| {
+        format!(
             "No node is significantly worse off with any change. Equivalent: within {margin} %."
         )
-        .into(),
-        false => format!("Significantly worse off: {}.", worse.join("; ")).into(),
     })
 }

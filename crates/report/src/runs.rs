@@ -1,31 +1,30 @@
-//! Stored runs: a list of them, and one with what its samples say by cell.
+//! Stored runs: a list of them, one with what its samples say by cell, and the same as the text of a mail: what machine, what was run
+//! and how to repeat it, what was found, what is not claimed.
 
-mod factors;
-mod mail;
-mod over_time;
+mod cells;
 mod own;
 mod page;
-mod written;
 
-use nearfar_machine::Machine;
+use nearfar_bench::registry::EXPERIMENTS;
+use nearfar_lab::{repeat, shell};
+use nearfar_machine::{Emulation, Machine};
 use nearfar_runs::export::Imported;
 use nearfar_runs::{
-    Better, CellSummary, Detail, Factor, Metric, Removed, Run, RunState, Sample, counted,
+    Better, CellSummary, Detail, Metric, MetricSummary, Removed, Run, RunState, RunTarget, Sample,
+    counted,
 };
 use serde_json::Value;
 
 use crate::amount::{count, lead, moment, or};
-use crate::document::{Align, Document, Table, Text, cells};
-use crate::style::Role;
+use crate::document::{Document, Table, Text, cells};
+use crate::style::{Role, Style};
 use crate::summary::Summary;
 
-pub(crate) use factors::Layout;
-pub use mail::mail;
-pub(crate) use own::Against;
+pub(crate) use cells::{Column, Layout, Written, cell_table};
+pub(crate) use own::{BoxError, published};
 pub use own::{Own, OwnError, PublishedFile};
 pub(crate) use page::heat_map;
 pub use page::{page, picture};
-pub(crate) use written::Written;
 
 /// Instead of a machine whose description cannot be read.
 const UNREADABLE: &str = "unknown: its description in the store is damaged, or a newer nearfar's";
@@ -122,10 +121,6 @@ pub fn tables(shown: &Shown<'_>) -> Document {
     let mut out = Document::new();
     for metric in &shown.detail.metrics {
         let written = Written::of(shown, metric);
-        let better = match metric.better {
-            Better::Lower => "lower is better",
-            Better::Higher => "higher is better",
-        };
         let unit = match written.unit {
             "" => String::new(),
             unit => format!("{unit}; "),
@@ -134,10 +129,21 @@ pub fn tables(shown: &Shown<'_>) -> Document {
             true => format!("; {CONFIDENCE}"),
             false => String::new(),
         };
-        out.heading(&metric.name, format!("{unit}{better}{confidence}"));
+        out.heading(
+            &metric.name,
+            format!("{unit}{}{confidence}", better(metric)),
+        );
         out.table(table_of(shown, metric));
     }
     out
+}
+
+/// Which direction of a metric is better.
+pub(crate) fn better(metric: &Metric) -> &'static str {
+    match metric.better {
+        Better::Lower => "lower is better",
+        Better::Higher => "higher is better",
+    }
 }
 
 /// Where and how a run was made.
@@ -238,51 +244,33 @@ fn has_intervals(shown: &Shown<'_>, metric: &Metric) -> bool {
 }
 
 /// Every figure of a metric, a line a cell.
-fn table_of(shown: &Shown<'_>, metric: &Metric) -> Table {
-    let figures = [
-        "avg",
-        "max",
-        "min",
-        "stdev",
-        "median",
-        "confidence",
-        "samples",
-        "warnings",
-        "failed",
+fn table_of<'a>(shown: &Shown<'a>, metric: &'a Metric) -> Table {
+    let (name, written) = (&metric.name, Written::of(shown, metric));
+    let figures: [(&str, fn(&MetricSummary) -> Option<f64>); 5] = [
+        ("avg", |it| Some(it.moments?.mean)),
+        ("max", |it| Some(it.moments?.max)),
+        ("min", |it| Some(it.moments?.min)),
+        ("stdev", |it| it.moments?.stdev),
+        ("median", |it| it.median),
+    ];
+    let figures = figures
+        .map(|(head, figure)| shown.column(name, head, move |it| Some(written.text(figure(it)?))));
+    let others = [
+        shown.intervals(name, "confidence"),
+        shown.column(name, "samples", |it| Some(it.samples.to_string())),
+        Some(Column::counted("warnings", Role::Warning, |it| {
+            it.with_warnings
+        })),
+        Some(Column::counted("failed", Role::Critical, |it| it.failed)),
     ];
     let factors = shown.detail.factors.iter();
-    let factors = factors.map(|factor| (factor.name.as_str(), Align::Left));
-    let figures = figures.map(|name| (name, Align::Right));
-    let columns: Vec<_> = factors.chain(figures).collect();
-    let written = Written::of(shown, metric);
-    let mut table = Table::new(&columns).caption(format!("{}, by cell", written.title()));
-    for cell in shown.cells {
-        let level = |factor: &Factor| Role::Subject.text(or(cell.cell.level(&factor.name), ""));
-        let factors = shown.detail.factors.iter().map(level);
-        table.row(factors.chain(figures_of(cell, &written)));
-    }
-    table
-}
-
-fn figures_of(cell: &CellSummary, written: &Written<'_>) -> [Text; 9] {
-    let number = |value: Option<f64>| or(value.map(|value| written.text(value)), "");
-    let unless_zero =
-        |role: Role, number: usize| role.text(or(Some(number).filter(|it| *it > 0), ""));
-    let figures = cell.metric(written.name());
-    let moments = figures.and_then(|figures| figures.moments);
-    let interval = figures.and_then(|figures| figures.confidence);
-    let interval = interval.map(|it| written.interval(it.low, it.high));
-    cells![
-        number(moments.map(|moments| moments.mean)),
-        number(moments.map(|moments| moments.max)),
-        number(moments.map(|moments| moments.min)),
-        number(moments.and_then(|moments| moments.stdev)),
-        number(figures.and_then(|figures| figures.median)),
-        or(interval, ""),
-        figures.map_or(0, |figures| figures.samples),
-        unless_zero(Role::Warning, cell.with_warnings),
-        unless_zero(Role::Critical, cell.failed),
-    ]
+    let factors = factors.map(|it| {
+        Some(Column::named(&it.name, Role::Subject, move |cell| {
+            cell.text(&it.name)
+        }))
+    });
+    let table = cell_table(shown.cells, factors.chain(figures).chain(others));
+    table.caption(format!("{}, by cell", written.title()))
 }
 
 /// What was wrong with samples, the most frequent first, and why some failed.
@@ -302,8 +290,11 @@ pub(crate) fn warnings_of(shown: &Shown<'_>, out: &mut Document) {
     for (role, how, counted) in all.iter().take(MAX_WARNINGS) {
         out.labelled(role.text(lead(counted, "sample", how)), &counted.what);
     }
-    let hidden = all.len().saturating_sub(MAX_WARNINGS);
-    out.more(hidden, "; `nearfar runs export` has all of them");
+    out.more(
+        all.len(),
+        MAX_WARNINGS,
+        "; `nearfar runs export` has all of them",
+    );
 }
 
 /// What was removed.
@@ -330,4 +321,134 @@ pub fn imported(imported: &Imported) -> Document {
         out.indented(0, "", format!("already here as run {run}"));
     }
     out
+}
+
+/// Columns that a mail shows without wrapping, also when it is quoted.
+const MAIL_COLUMNS: usize = 72;
+
+/// The mail: `before`, then the run; `of_experiment` is what its experiment shows of it, `None` for a table a metric. `repeated_by`
+/// is a command that repeats the run, in place of the one that follows from what was stored.
+pub fn mail(
+    before: Document,
+    shown: &Shown<'_>,
+    of_experiment: Option<Document>,
+    repeated_by: Option<String>,
+) -> String {
+    let mut out = before;
+    out.facts(mail_facts(shown));
+    let is_derived = repeated_by.is_none();
+    let command = repeated_by.or_else(|| command(shown));
+    if let Some(command) = &command {
+        out.heading("To repeat it", "");
+        out.command(command);
+    }
+    match of_experiment {
+        Some(document) => out.append(document),
+        None => out.append(tables(shown)),
+    }
+    not_claimed(shown, is_derived && command.is_some(), &mut out);
+    let style = Style {
+        colour: false,
+        width: MAIL_COLUMNS,
+    };
+    out.to_text(&style)
+}
+
+fn mail_facts<'a>(shown: &Shown<'a>) -> impl Iterator<Item = (&'static str, Text)> + use<'a> {
+    let (run, detail) = (shown.run, shown.detail);
+    let machine = match shown.machine {
+        Some(machine) => Summary::of(machine).line(),
+        None => UNREADABLE.to_owned(),
+    };
+    let emulated = run.emulation.as_ref().map(ToString::to_string);
+    let kernel = match detail.targets.is_empty() {
+        true => format!("Linux {} {}", run.kernel, detail.kernel_version),
+        // Those of its targets are named with them.
+        false => String::new(),
+    };
+    let samples = format!(
+        "{} of each of {} ({}), nearfar {}",
+        count(run.samples_per_cell as usize, "sample"),
+        count(detail.plan.len(), "cell"),
+        moment(run.started_at_s.max(0.0) as u64),
+        run.nearfar
+    );
+    let facts = [
+        ("machine", machine.into()),
+        ("emulated", emulated.unwrap_or_default().into()),
+        ("kernel", kernel.trim().into()),
+        ("experiment", run.title.as_str().into()),
+        ("samples", samples.into()),
+    ];
+    facts.into_iter().chain(targets(detail))
+}
+
+/// The command that makes a run as this one, in guests as its own; `None` for an experiment that the registry does not have.
+fn command(shown: &Shown<'_>) -> Option<String> {
+    let mut declarations = EXPERIMENTS.iter().map(|entry| &entry.declaration);
+    let declaration = declarations.find(|it| it.name == shown.run.experiment)?;
+    let mut words = Vec::new();
+    let guest = shown.run.emulation.as_ref().and_then(Emulation::guest);
+    let is_in_guest = shown.detail.targets.is_empty() && guest.is_some();
+    if let Some(guest) = guest.filter(|_| is_in_guest) {
+        words.extend(["nearfar", "lab", "run"].map(str::to_owned));
+        let options = repeat::options(guest).into_iter();
+        words.extend(options.map(|(key, value)| format!("--{key}={value}")));
+        words.extend(["--results=results", "--"].map(str::to_owned));
+    }
+    words.extend(declaration.command(shown.run, shown.detail));
+    words.extend(guest_words(&shown.detail.targets));
+    // What a guest stores elsewhere ends with it.
+    words.extend(is_in_guest.then(|| "--store=/results/runs.db".to_owned()));
+    Some(shell::words(words.into_iter().map(Into::into)))
+}
+
+/// `--guest KEY=VALUE` of the guests that took the samples: what is the same in all of them once, what is varied as it was given.
+fn guest_words(targets: &[RunTarget]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for target in targets {
+        let guest = target.emulation.as_ref().and_then(Emulation::guest);
+        let options = guest.map(repeat::options).unwrap_or_default().into_iter();
+        // Simulated time is the default of some experiments.
+        let host_time = guest.filter(|it| it.simulated_time.is_none());
+        let options = options.chain(host_time.map(|_| ("time", "host".to_owned())));
+        let same = options.filter(|(key, _)| target.levels.level(key).is_none());
+        let same = same.map(|(key, value)| format!("--guest={key}={value}"));
+        let varied = target.levels.levels();
+        let varied = varied.map(|(key, level)| format!("--guest={key}={level}"));
+        for word in same.chain(varied) {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+    }
+    words
+}
+
+/// What the figures do not say.
+fn not_claimed(shown: &Shown<'_>, has_derived_command: bool, out: &mut Document) {
+    let (run, detail) = (shown.run, shown.detail);
+    out.heading("Not claimed", "");
+    if run.emulation.is_some() || detail.targets.iter().any(|it| it.emulation.is_some()) {
+        out.paragraph(
+            "How fast a real machine is: the delays of this one are modelled. Orders and ratios are of this model.",
+        );
+    }
+    out.paragraph(
+        "What differs from boot to boot: all samples are of one run, and so are the intervals.",
+    );
+    if run.state != RunState::Complete {
+        out.paragraph(format!("That the run is complete: it is {}.", run.state));
+    }
+    if run.failed + run.with_warnings > 0 {
+        out.paragraph(format!(
+            "That all samples are sound: {} failed, {} have warnings; `nearfar runs show {}` has them.",
+            run.failed, run.with_warnings, run.run
+        ));
+    }
+    let is_unknown = |it: &Option<Emulation>| it.as_ref().is_some_and(|it| it.guest().is_none());
+    let mut emulated = detail.targets.iter().map(|it| &it.emulation);
+    if has_derived_command && (is_unknown(&run.emulation) || emulated.any(is_unknown)) {
+        out.paragraph("That the command above is whole: how the guest was started was not stored.");
+    }
 }

@@ -1,21 +1,19 @@
 //! A run of `bench scale`: throughput by the number of tasks, the law that it follows, and whether other levels help.
 
-use std::error::Error;
-
 use nearfar_bench::scale::{
-    Curve, Findings, LOCK_SHARE, OPERATIONS, PUBLISHED_LEVELS, Published, TASKS, agreement,
-    findings,
+    Curve, Findings, HotLock, LOCK_SHARE, OPERATIONS, PUBLISHED_LEVELS, Published, TASKS, WORKLOAD,
+    agreement, findings,
 };
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::Interval;
 use nearfar_statistics::law::{LawFit, MIN_GAIN};
+use serde_json::Value;
 
 use crate::amount::{figure, or};
-use crate::compare::figures::marked;
-use crate::document::{Align, Axis, Chart, Document, Dot, Line, Plot, Table, Text};
-use crate::published;
-use crate::runs::{self, Against, Own, PublishedFile, Shown, Written};
+use crate::compared::marked;
+use crate::document::{Axis, Chart, Document, Dot, Line, Plot, Table, cells};
+use crate::runs::{BoxError, Column, Layout, Own, PublishedFile, Shown, cell_table, published};
 use crate::style::Role;
 
 /// Points of a drawn curve.
@@ -34,147 +32,96 @@ const MAX_ERROR: f64 = 0.5;
 const SHOWN_FUNCTIONS: usize = 3;
 
 /// What a run of the experiment shows beyond what runs of all experiments do.
-pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, Box<dyn Error + Send + Sync>> {
-    let findings = findings(shown.detail, shown.samples);
-    let mut text = Document::new();
-    throughput(shown, &findings, &mut text);
-    profile(shown, &findings, &mut text);
-    said(shown, &findings, &mut text);
-    let mail = text.clone();
-    runs::warnings_of(shown, &mut text);
-    let mut page = Document::new();
-    charts(&findings, &mut page);
-    throughput(shown, &findings, &mut page);
-    profile(shown, &findings, &mut page);
-    said(shown, &findings, &mut page);
-    Ok(Own {
-        text,
-        page,
-        mail,
-        json: serde_json::to_value(&findings)?,
-        published: None,
-    })
+pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
+    let (findings, layout) = (findings(shown.detail, shown.samples), shown.layout());
+    let tables = tables(shown, &layout, &findings);
+    let own = Own::of(shown, tables, said(&layout, &findings), &findings)?;
+    let mut page = charts(&findings);
+    page.append(own.page);
+    Ok(Own { page, ..own })
 }
 
 /// How a table of published figures compares with the run.
 pub(crate) fn against(
     shown: &Shown<'_>,
     file: PublishedFile<'_>,
-) -> Result<Against, Box<dyn Error + Send + Sync>> {
+) -> Result<(Document, Value), BoxError> {
     let figures = Published::read(file.input)?;
     let agreements = agreement(shown.detail, shown.samples, &figures);
-    published::against(&agreements, file.name, &PUBLISHED_LEVELS)
+    published(&agreements, file.name, &PUBLISHED_LEVELS)
 }
 
-/// The factors of which a run has several levels, without the number of tasks.
-fn varied(shown: &Shown<'_>) -> Vec<String> {
-    let factors = shown.detail.factors.iter();
-    let several = factors.filter(|it| it.levels.len() > 1 && it.name != TASKS);
-    several.map(|it| it.name.clone()).collect()
-}
-
-/// `tlb_flush, numa=fake=2U`; the workload alone where nothing else varies.
-fn name(shown: &Shown<'_>, levels: &Cell) -> String {
-    let varied = varied(shown);
-    let names = levels
-        .levels()
-        .filter(|(factor, _)| varied.iter().any(|it| it == factor));
-    let names: Vec<String> = names.map(|(_, level)| level.to_string()).collect();
+/// `tlb_flush, numa=fake=2U`, what varies besides the number of tasks; the workload alone where nothing does.
+fn name(layout: &Layout, curve: &Curve) -> String {
+    let names = layout.names_of(&curve.levels).into_iter();
+    let names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
     match names.is_empty() {
-        true => levels.text(nearfar_bench::scale::WORKLOAD),
+        true => curve.levels.text(WORKLOAD),
         false => names.join(", "),
     }
 }
 
-fn throughput(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
-    let Some(metric) = shown.detail.metrics.iter().find(|it| it.name == OPERATIONS) else {
-        return;
+fn tables(shown: &Shown<'_>, layout: &Layout, findings: &Findings) -> Document {
+    let point = |cell: &Cell| {
+        let levels = cell.only(|factor| factor != TASKS);
+        let curve = findings.curves.iter().find(|it| it.levels == levels)?;
+        let tasks = cell.text(TASKS);
+        let mut points = curve.points.iter();
+        Some((curve, points.find(|it| it.tasks.to_string() == tasks)?))
     };
-    let written = Written::of(shown, metric);
-    out.heading("Throughput", METHOD);
-    let heads = [
-        "levels",
-        "nodes",
-        "tasks",
-        "operations",
-        "interval",
-        "fairness",
-        "waiting",
-        "lock",
+    let point = &point;
+    let nodes = move |cell: &Cell| or(point(cell).map(|(curve, _)| curve.nodes.join(" or ")), "");
+    let lock = move |cell: &Cell| {
+        let lock = point(cell).and_then(|(_, point)| point.hot_lock.as_ref());
+        let text = |it: &HotLock| {
+            let (site, kind, share) = (&it.call_site, it.kind.name(), percent(it.share));
+            format!("{site} ({kind}) {share}")
+        };
+        or(lock.map(text), "")
+    };
+    let figures = [
+        shown.medians(OPERATIONS, "operations/s"),
+        shown.intervals(OPERATIONS, "interval"),
+        shown.column("fairness", "fairness", |it| Some(figure(it.median?, 3))),
+        shown.column(LOCK_SHARE, "waiting", |it| Some(percent(it.median?))),
     ];
-    let heads = heads.map(|head| match head {
-        "levels" | "nodes" | "lock" => (head, Align::Left),
-        _ => (head, Align::Right),
+    let names = layout
+        .names()
+        .chain([Column::named("nodes", Role::Plain, nodes)]);
+    let columns = names.map(Some).chain(figures);
+    let columns = columns.chain([Some(Column::named("lock", Role::Plain, lock))]);
+    // Curve by curve.
+    let cells = findings.curves.iter().flat_map(|curve| {
+        let is_of = move |it: &&CellSummary| it.cell.only(|factor| factor != TASKS) == curve.levels;
+        shown.cells.iter().filter(is_of)
     });
-    let mut table = Table::new(&heads).caption("Throughput");
-    for curve in &findings.curves {
-        for point in &curve.points {
-            let cell = shown.cells.iter().find(|it| {
-                it.cell.only(|factor| factor != TASKS) == curve.levels
-                    && it.cell.text(TASKS) == point.tasks.to_string()
-            });
-            let of = |metric: &str| cell.and_then(|it: &CellSummary| it.metric(metric));
-            let median = |metric: &str| of(metric).and_then(|it| it.median);
-            let interval = of(OPERATIONS).and_then(|it| it.confidence);
-            let lock = point.hot_lock.as_ref().map(|lock| {
-                format!(
-                    "{} ({}) {}",
-                    lock.call_site,
-                    lock.kind.name(),
-                    percent(lock.share)
-                )
-            });
-            table.row([
-                Role::Heading.text(name(shown, &curve.levels)),
-                curve.nodes.join(" or ").into(),
-                Role::Subject.text(point.tasks.to_string()),
-                Text::from(or(
-                    median(OPERATIONS).map(|it| format!("{} {}", written.text(it), written.unit)),
-                    "",
-                )),
-                or(interval.map(|it| written.interval(it.low, it.high)), "").into(),
-                or(median("fairness").map(|it| figure(it, 3)), "").into(),
-                or(median(LOCK_SHARE).map(percent), "").into(),
-                lock.unwrap_or_default().into(),
-            ]);
-        }
-    }
-    out.table(table);
+    let mut out = Document::titled("Throughput", METHOD);
+    layout.remark_in(&mut out);
+    out.table(cell_table(cells, columns).caption("Throughput"));
+    profile(layout, findings, &mut out);
+    out
 }
 
 /// Where the tasks' CPU time was spent, where it was sampled.
-fn profile(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
-    let points = findings.curves.iter().flat_map(|curve| {
-        let points = curve.points.iter();
-        points.map(move |point| (curve, point))
-    });
-    let sampled: Vec<_> = points
-        .filter(|(_, point)| !point.hot_functions.is_empty())
-        .collect();
-    if sampled.is_empty() {
-        return;
-    }
-    out.heading("Kernel functions", PROFILE_METHOD);
-    let heads = [
-        ("levels", Align::Left),
-        ("tasks", Align::Right),
-        ("share", Align::Right),
-        ("function", Align::Left),
-        ("called by", Align::Left),
-    ];
-    let mut table = Table::new(&heads).caption("Kernel functions");
-    for (curve, point) in sampled {
-        for hot in point.hot_functions.iter().take(SHOWN_FUNCTIONS) {
-            table.row([
-                Role::Heading.text(name(shown, &curve.levels)),
-                Role::Subject.text(point.tasks.to_string()),
-                percent(hot.share).into(),
-                hot.function.clone().into(),
-                hot.call_site.clone().unwrap_or_default().into(),
-            ]);
+fn profile(layout: &Layout, findings: &Findings, out: &mut Document) {
+    let mut table = Table::of(["levels", ">tasks", ">share", "function", "called by"]);
+    for curve in &findings.curves {
+        for point in &curve.points {
+            for hot in point.hot_functions.iter().take(SHOWN_FUNCTIONS) {
+                table.row(cells![
+                    Role::Heading.text(name(layout, curve)),
+                    Role::Subject.text(point.tasks),
+                    percent(hot.share),
+                    &hot.function,
+                    or(hot.call_site.as_ref(), ""),
+                ]);
+            }
         }
     }
-    out.table(table);
+    if !table.is_empty() {
+        out.heading("Kernel functions", PROFILE_METHOD);
+        out.table(table.caption("Kernel functions"));
+    }
 }
 
 fn percent(share: f64) -> String {
@@ -182,71 +129,46 @@ fn percent(share: f64) -> String {
 }
 
 /// The law and the comparisons.
-fn said(shown: &Shown<'_>, findings: &Findings, out: &mut Document) {
-    out.heading(
-        "Scalability",
-        "X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1)), with 95 % intervals",
-    );
+fn said(layout: &Layout, findings: &Findings) -> Document {
+    let law_of = "X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1)), with 95 % intervals";
+    let mut out = Document::titled("Scalability", law_of);
     for curve in &findings.curves {
         let text = match &curve.law {
             Known::Yes(fit) => law(curve, fit),
             Known::No { unknown_reason } => format!("no law: {unknown_reason}"),
         };
-        out.paragraph(format!("{}: {text}", name(shown, &curve.levels)));
+        out.paragraph(format!("{}: {text}", name(layout, curve)));
     }
     if findings.steps.is_empty() {
-        return;
+        return out;
     }
-    out.heading("Compared", "B against A at each number of tasks; *: significant, corrected for all rows; =: equivalent");
-    let heads = [
-        ("A", Align::Left),
-        ("B", Align::Left),
-        ("tasks", Align::Right),
-        ("change of operations/s", Align::Left),
-    ];
-    let mut table = Table::new(&heads).caption("Compared");
+    out.heading(
+        "Compared",
+        "at each number of tasks; *: significant, corrected for all rows; =: equivalent",
+    );
+    let heads = ["factor", "from", "to", "", "change of operations/s"];
+    let mut table = Table::of(heads).caption("Compared");
     for step in &findings.steps {
-        let [a, b] =
-            [&step.a, &step.b].map(|cell| name(shown, &cell.only(|factor| factor != TASKS)));
-        table.row([
-            Role::Heading.text(a),
-            Role::Subject.text(b),
-            step.b.text(TASKS).into(),
-            marked(step),
-        ]);
+        let names = layout.compared(step).map(|name| Role::Subject.text(name));
+        table.row(names.into_iter().chain([marked(step)]));
     }
     out.table(table);
+    out
 }
 
 fn law(curve: &Curve, fit: &LawFit) -> String {
     let most = curve.points.iter().map(|it| it.tasks).max().unwrap_or(1);
     let with = |value: f64, interval: Option<Interval>, digits: usize| {
-        let number = |value: f64| format!("{value:.digits$}");
-        match interval {
-            Some(it) => format!(
-                "{} ({} to {})",
-                number(value),
-                number(it.low),
-                number(it.high)
-            ),
-            None => number(value),
-        }
+        let interval = interval.map(|it| format!(" ({:.digits$} to {:.digits$})", it.low, it.high));
+        format!("{value:.digits$}{}", or(interval, ""))
     };
-    let intervals = fit.intervals.as_ref();
-    let figures = [
-        format!(
-            "lambda {}/s",
-            with(fit.law.lambda, intervals.map(|it| it.lambda), 0)
-        ),
-        format!(
-            "sigma {}",
-            with(fit.law.sigma, intervals.map(|it| it.sigma), 4)
-        ),
-        format!(
-            "kappa {}",
-            with(fit.law.kappa, intervals.map(|it| it.kappa), 5)
-        ),
-    ];
+    let (law, intervals) = (&fit.law, fit.intervals.as_ref());
+    let figures = format!(
+        "lambda {}/s, sigma {}, kappa {}",
+        with(law.lambda, intervals.map(|it| it.lambda), 0),
+        with(law.sigma, intervals.map(|it| it.sigma), 4),
+        with(law.kappa, intervals.map(|it| it.kappa), 5)
+    );
     let peak = match fit.peak {
         Some(peak) if peak <= f64::from(most) => format!("highest at {peak:.0} tasks"),
         _ => format!("no peak up to {most} tasks"),
@@ -261,42 +183,40 @@ fn law(curve: &Curve, fit: &LawFit) -> String {
         }
     };
     let error = percent(fit.largest_error);
-    if fit.largest_error > MAX_ERROR {
-        let figures = figures.join(", ");
-        return format!("no law: the nearest one, {figures}, is {error} off a mean");
+    match fit.largest_error > MAX_ERROR {
+        true => format!("no law: the nearest one, {figures}, is {error} off a mean"),
+        false => format!("{figures}; {peak}; {pays}; within {error} of the means"),
     }
-    format!(
-        "{}; {peak}; {pays}; within {error} of the means",
-        figures.join(", ")
-    )
 }
 
 /// Samples and law of each workload, a curve for each set of other levels.
-fn charts(findings: &Findings, out: &mut Document) {
+fn charts(findings: &Findings) -> Document {
+    let mut out = Document::new();
     let mut workloads: Vec<String> = Vec::new();
     for curve in &findings.curves {
-        let workload = curve.levels.text(nearfar_bench::scale::WORKLOAD);
+        let workload = curve.levels.text(WORKLOAD);
         if !workloads.contains(&workload) {
             workloads.push(workload);
         }
     }
     for workload in workloads {
-        let of = |it: &&Curve| it.levels.text(nearfar_bench::scale::WORKLOAD) == workload;
+        let of = |it: &&Curve| it.levels.text(WORKLOAD) == workload;
         let curves: Vec<&Curve> = findings.curves.iter().filter(of).collect();
-        let dots: Vec<Dot> = curves
-            .iter()
-            .enumerate()
-            .flat_map(|(line, curve)| dots(line, curve))
-            .collect();
+        let mut dots: Vec<Dot> = Vec::new();
+        for (line, curve) in curves.iter().enumerate() {
+            for point in &curve.points {
+                dots.extend(point.samples.iter().map(|&sample| Dot {
+                    x: point.tasks.into(),
+                    y: sample,
+                    has_warning: false,
+                    line: Some(line),
+                }));
+            }
+        }
         let levels = |curve: &Curve| {
-            let other = curve
-                .levels
-                .levels()
-                .filter(|(factor, _)| *factor != nearfar_bench::scale::WORKLOAD);
-            other
-                .map(|(_, level)| level.to_string())
-                .collect::<Vec<_>>()
-                .join(", ")
+            let others = curve.levels.only(|factor| factor != WORKLOAD);
+            let levels = others.levels().map(|(_, level)| level.to_string());
+            levels.collect::<Vec<_>>().join(", ")
         };
         out.chart(Chart {
             title: format!("{workload}: throughput by tasks"),
@@ -309,21 +229,7 @@ fn charts(findings: &Findings, out: &mut Document) {
             },
         });
     }
-}
-
-/// The samples of a curve, which is the line at this position.
-fn dots(line: usize, curve: &Curve) -> impl Iterator<Item = Dot> {
-    let samples = move |tasks: u32, samples: &Vec<f64>| -> Vec<Dot> {
-        let dot = |&sample: &f64| Dot {
-            x: tasks.into(),
-            y: sample,
-            has_warning: false,
-            line: Some(line),
-        };
-        samples.iter().map(dot).collect()
-    };
-    let points = curve.points.iter();
-    points.flat_map(move |it| samples(it.tasks, &it.samples))
+    out
 }
 
 fn drawn(curve: &Curve) -> Vec<(f64, f64)> {

@@ -1,8 +1,8 @@
-//! The machine in a line: what is counted once and said on every page.
+//! The machine in a line: what is counted once and said on every page; nodes that are alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, Machine, Node, NodeId};
+use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, CpuSet, Machine, Node, NodeId, NodeSet};
 
 use crate::amount::{bytes, count, moment, or};
 
@@ -115,11 +115,9 @@ pub(crate) struct Packages {
 
 impl Packages {
     pub(crate) fn of(machine: &Machine) -> Self {
-        let pairs: BTreeSet<(CpuId, Option<i64>)> = machine
-            .cpus
-            .iter()
-            .filter_map(|cpu| Some((cpu.package_leader?, cpu.package)))
-            .collect();
+        let pairs = machine.cpus.iter();
+        let pairs = pairs.filter_map(|cpu| Some((cpu.package_leader?, cpu.package)));
+        let pairs: BTreeSet<(CpuId, Option<i64>)> = pairs.collect();
         let numbers: BTreeSet<Option<i64>> = pairs.iter().map(|&(_, number)| number).collect();
         let leaders: BTreeSet<CpuId> = pairs.iter().map(|&(leader, _)| leader).collect();
         let useless = numbers.len() < leaders.len()
@@ -133,19 +131,16 @@ impl Packages {
     /// tell them apart, counted by their first CPU. Empty where the source does not tell.
     pub(crate) fn on(&self, machine: &Machine, node: &Node) -> String {
         let number = |cpu: &Cpu| match &self.leaders {
-            Some(leaders) => leaders
-                .binary_search(&cpu.package_leader?)
-                .ok()
-                .map(|place| place as i64),
+            Some(leaders) => {
+                let place = leaders.binary_search(&cpu.package_leader?);
+                place.ok().map(|place| place as i64)
+            }
             None => cpu.package.filter(|&number| number >= 0),
         };
         let cpus = node.known_cpus().iter().filter_map(|cpu| machine.cpu(cpu));
         let numbers: BTreeSet<i64> = cpus.filter_map(number).collect();
-        numbers
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        numbers.join(",")
     }
 }
 
@@ -166,10 +161,8 @@ pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
         let kind = (cache.level, cache.kind, size, cache.cpus.len(), nodes);
         *kinds.entry(kind).or_default() += 1;
     }
-    let line = |((level, kind, size, cpus, nodes), number): (
-        (u32, _, Option<u64>, usize, usize),
-        usize,
-    )| {
+    let mut lines = Vec::new();
+    for ((level, kind, size, cpus, nodes), number) in kinds {
         let suffix = match kind {
             CacheKind::Data => "d",
             CacheKind::Instruction => "i",
@@ -181,10 +174,52 @@ pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
             (_, 1) => format!("one for {cpus} CPUs"),
             _ => format!("one for {cpus} CPUs on {nodes} nodes"),
         };
-        (
-            format!("L{level}{suffix}"),
-            format!("{size} x {number}, {shared}"),
-        )
-    };
-    kinds.into_iter().map(line).collect()
+        let text = format!("{size} x {number}, {shared}");
+        lines.push((format!("L{level}{suffix}"), text));
+    }
+    lines
+}
+
+/// What nodes have in common.
+#[derive(PartialEq)]
+pub(crate) struct Kind {
+    pub(crate) online: bool,
+    /// How many; unknown where the source has no list of them.
+    pub(crate) cpus: Option<usize>,
+    pub(crate) memory: String,
+}
+
+/// Nodes by kind, in the order in which kinds first appear. Where `each`, every node is a kind of its own, with the exact
+/// size of its memory.
+pub(crate) fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, each: bool) -> Vec<(Kind, NodeSet)> {
+    let mut kinds: Vec<(Kind, NodeSet)> = Vec::new();
+    for node in nodes {
+        let kind = Kind {
+            online: node.online,
+            cpus: node.cpus.get().map(CpuSet::len),
+            memory: memory(node, each),
+        };
+        match kinds.iter_mut().find(|(other, _)| !each && *other == kind) {
+            Some((_, ids)) => {
+                ids.insert(node.id);
+            }
+            None => kinds.push((kind, NodeSet::single(node.id))),
+        }
+    }
+    kinds
+}
+
+/// The size of a node's memory; rounded to an eighth of its power of two for kinds, because no two nodes have quite
+/// the same.
+fn memory(node: &Node, exactly: bool) -> String {
+    match node.total_bytes() {
+        None => "?".to_owned(),
+        Some(0) => "none".to_owned(),
+        Some(size) if exactly => bytes(size),
+        Some(size) => {
+            let step = (1u64 << size.ilog2()) / 8;
+            let rounded = size.saturating_add(step / 2) / step.max(1) * step.max(1);
+            format!("about {}", bytes(rounded))
+        }
+    }
 }

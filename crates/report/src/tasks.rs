@@ -6,7 +6,7 @@ use nearfar_placement::tasks::{
     ThreadPlacement,
 };
 
-use crate::amount::{self, bytes, count};
+use crate::amount::{self, bytes, count, or};
 use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
 use crate::style::Role::{Dim, Far, Heading, Local, Middling, Plain, Subject};
@@ -24,13 +24,9 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
     let shown = &tasks.tasks[..rows.min(tasks.tasks.len())];
     let mut table = columns("pid", "task").indent(0);
     for task in shown {
-        table.row(row(
-            Dim.text(task.pid),
-            Subject.text(&task.name),
-            &task.at,
-            &task.held_by,
-            device_cells(tasks, task),
-        ));
+        let (pid, name) = (Dim.text(task.pid), Subject.text(&task.name));
+        let device = device_cells(tasks, task);
+        table.row(row(pid, name, &task.at, &task.held_by, device));
         for thread in task.threads.iter().take(rows) {
             table.row(thread_row(thread));
         }
@@ -42,11 +38,8 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
 
 /// What of a file is in the page cache, by node.
 pub fn page_cache(file: &str, cache: &PageCache) -> Document {
-    let cached = format!(
-        "{} of {} cached",
-        bytes(cache.cached_bytes()),
-        bytes(cache.file_bytes)
-    );
+    let (cached, all) = (bytes(cache.cached_bytes()), bytes(cache.file_bytes));
+    let cached = format!("{cached} of {all} cached");
     let mut out = Document::titled(format!("Page cache of {file}"), cached);
     let mut table = Table::of([">node", ">cached", ">share"]);
     for on in &cache.nodes {
@@ -66,17 +59,8 @@ pub fn groups(tasks: &Tasks, groups: &[GroupPlacement], rows: usize) -> Document
     let shown = &groups[..rows.min(groups.len())];
     let mut table = columns("tasks", "group").indent(0);
     for group in shown {
-        let name = match (&group.service, &group.group) {
-            (Some(name), _) | (None, Known::Yes(name)) => Subject.text(name),
-            (None, Known::No { .. }) => Dim.text("unknown"),
-        };
-        table.row(row(
-            Dim.text(group.tasks),
-            name,
-            &group.at,
-            &[],
-            Default::default(),
-        ));
+        let (number, name) = (Dim.text(group.tasks), group_name(group));
+        table.row(row(number, name, &group.at, &[], Default::default()));
     }
     finish(&mut out, table, tasks, shown.len(), groups.len());
     out
@@ -143,26 +127,19 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
         true => out.paragraph("no task matches"),
         false => out.table(table),
     }
-    out.more(all - shown, "; --limit 0 shows all");
+    out.more(all, shown, "; --limit 0 shows all");
     if tasks.min_bytes > 0 {
         out.remark(format!(
             "tasks with less than {} are left out; --min-memory 0 shows all",
             bytes(tasks.min_bytes)
         ));
     }
-    for unknown in tasks.device.iter().flat_map(|used| &used.unknown) {
-        out.remark(format!(
-            "open files unknown of {}: {}",
-            count(unknown.tasks, "task"),
-            unknown.unknown_reason
-        ));
-    }
-    for unknown in &tasks.unknown {
-        out.remark(format!(
-            "memory unknown of {}: {}",
-            count(unknown.tasks, "task"),
-            unknown.unknown_reason
-        ));
+    let of_files = tasks.device.iter().flat_map(|used| &used.unknown);
+    let of_files = of_files.map(|unknown| ("open files", unknown));
+    let of_memory = tasks.unknown.iter().map(|unknown| ("memory", unknown));
+    for (what, unknown) in of_files.chain(of_memory) {
+        let (tasks, reason) = (count(unknown.tasks, "task"), &unknown.unknown_reason);
+        out.remark(format!("{what} unknown of {tasks}: {reason}"));
     }
     out.remark(
         "remote: the share of accesses to other nodes if all pages are used alike; cost: CPU time lost at most, if it only waits for \
@@ -177,39 +154,64 @@ fn row(
     held_by: &[Holder],
     device: [Text; 2],
 ) -> [Text; 11] {
-    let [distance, files] = device;
-    let held: Vec<String> = held_by.iter().map(holder).collect();
+    let ([distance, files], [memory, is_on]) = (device, memory(at));
     cells![
         number,
         name,
-        match at.cpu_s {
-            Known::Yes(seconds) => Plain.text(format!("{seconds:.1}")),
-            Known::No { .. } => Dim.text("?"),
-        },
-        nodes(at.cpu_nodes.as_ref().map(|all| {
-            let seconds = all.iter().map(|it| (it.node, it.seconds));
-            seconds.collect()
-        })),
+        seconds(at.cpu_s.get().copied()),
+        runs_on(at),
         distance,
         files,
-        match &at.memory {
-            Known::Yes(_) => Plain.text(bytes(at.memory_bytes())),
-            Known::No { .. } => Dim.text("?"),
-        },
-        nodes(at.memory.as_ref().map(|all| {
-            let bytes = all.iter().map(|it| (it.node, it.bytes as f64));
-            bytes.collect()
-        })),
+        memory,
+        is_on,
         remote(&at.remote),
-        cost(&at.remote),
-        Dim.text(held.join(", ")),
+        seconds(cost_s(&at.remote)),
+        held(held_by),
     ]
 }
 
+/// A group by its unit or container.
+pub(crate) fn group_name(group: &GroupPlacement) -> Text {
+    match (&group.service, &group.group) {
+        (Some(name), _) | (None, Known::Yes(name)) => Subject.text(name),
+        (None, Known::No { .. }) => Dim.text("unknown"),
+    }
+}
+
+/// The nodes where CPU time was spent.
+pub(crate) fn runs_on(at: &Placement) -> Text {
+    nodes(at.cpu_nodes.as_ref().map(|all| {
+        let seconds = all.iter().map(|it| (it.node, it.seconds));
+        seconds.collect()
+    }))
+}
+
+/// How much memory there is, and on which nodes.
+pub(crate) fn memory(at: &Placement) -> [Text; 2] {
+    let size = match &at.memory {
+        Known::Yes(_) => Plain.text(bytes(at.memory_bytes())),
+        Known::No { .. } => Dim.text("?"),
+    };
+    let is_on = at.memory.as_ref().map(|all| {
+        let bytes = all.iter().map(|it| (it.node, it.bytes as f64));
+        bytes.collect()
+    });
+    [size, nodes(is_on)]
+}
+
+fn seconds(seconds: Option<f64>) -> Text {
+    match seconds {
+        Some(seconds) => Plain.text(format!("{seconds:.1}")),
+        None => Dim.text("?"),
+    }
+}
+
+pub(crate) fn cost_s(remote: &Known<Remote>) -> Option<f64> {
+    remote.get().and_then(|remote| remote.cost_s)
+}
+
 fn thread_row(thread: &ThreadPlacement) -> [Text; 11] {
-    let node = thread
-        .node
-        .map_or("?".to_owned(), |node| format!("N{node}"));
+    let node = or(thread.node.map(|node| format!("N{node}")), "?");
     cells![
         Dim.text(thread.tid),
         Dim.text(format!("  {}", thread.name)),
@@ -220,16 +222,9 @@ fn thread_row(thread: &ThreadPlacement) -> [Text; 11] {
         "",
         "",
         remote(&thread.remote),
-        cost(&thread.remote),
+        seconds(cost_s(&thread.remote)),
         "",
     ]
-}
-
-fn cost(remote: &Known<Remote>) -> Text {
-    match remote.get().and_then(|remote| remote.cost_s) {
-        Some(seconds) => Plain.text(format!("{seconds:.1}")),
-        None => Dim.text("?"),
-    }
 }
 
 pub(crate) fn remote(remote: &Known<Remote>) -> Text {
@@ -249,7 +244,7 @@ pub(crate) fn remote(remote: &Known<Remote>) -> Text {
 }
 
 /// `N0`, or the share of each: `N0 75 % N1 25 %`.
-pub(crate) fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
+fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
     let Known::Yes(mut parts) = parts else {
         return Dim.text("?");
     };
@@ -269,20 +264,21 @@ pub(crate) fn nodes(parts: Known<Vec<(NodeId, f64)>>) -> Text {
     Heading.text(shares.join(" "))
 }
 
-pub(crate) fn holder(holder: &Holder) -> String {
-    match holder.kind {
+/// What keeps a task where it is.
+pub(crate) fn held(held_by: &[Holder]) -> Text {
+    let holder = |holder: &Holder| match holder.kind {
         HolderKind::Affinity => format!("affinity {}", holder.detail),
         HolderKind::CpusetCpus | HolderKind::CpusetMems => format!("cpuset: {}", holder.detail),
         HolderKind::Policy => format!("policy {}", holder.detail),
         HolderKind::Pinned | HolderKind::PreferredNode => holder.detail.clone(),
-    }
+    };
+    let all: Vec<String> = held_by.iter().map(holder).collect();
+    Dim.text(all.join(", "))
 }
 
 /// `move its memory to node 0`
 pub(crate) fn action(remedy: &Remedy) -> String {
-    let to = remedy
-        .node
-        .map_or_else(String::new, |node| format!(" to node {node}"));
+    let to = or(remedy.node.map(|node| format!(" to node {node}")), "");
     let action = match remedy.action {
         Action::MoveMemory => "move its memory",
         Action::MoveTask => "move the task",

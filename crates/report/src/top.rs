@@ -11,10 +11,10 @@ use nearfar_placement::tasks::{
     Action, GroupPlacement, NodePair, Placement, Remedy, TaskPlacement, Tasks, by_node_pair,
 };
 
-use crate::amount::{bytes, count, time_of_day};
-use crate::document::{Document, Table, Text, cells};
+use crate::amount::{bytes, count, or, time_of_day};
+use crate::document::{Align, Document, Table, Text, cells};
 use crate::style::Role::{Dim, Far, Heading, Local, Middling, Notice, Plain, Subject};
-use crate::tasks::{action, holder, nodes as node_shares, remote};
+use crate::tasks::{action, cost_s, group_name, held, memory, remote, runs_on};
 
 /// Columns of the map: more nodes do not fit a terminal.
 const MAX_MAP_NODES: usize = 16;
@@ -139,13 +139,10 @@ impl View<'_> {
             } else {
                 0.0
             };
-            let size = |bytes_of: Option<u64>| match bytes_of {
-                Some(size) => Plain.text(bytes(size)),
-                None => Dim.text("?"),
-            };
-            let pages = |get: fn(&Numastat) -> u64| match &node.allocated {
-                Some(allocated) => Plain.text(self.rate(get(allocated))),
-                None => Dim.text("-"),
+            let size = |size: Option<u64>| size.map_or(Dim.text("?"), |it| bytes(it).into());
+            let pages = |get: fn(&Numastat) -> u64| {
+                let allocated = node.allocated.as_ref();
+                allocated.map_or(Dim.text("-"), |it| self.rate(get(it)).into())
             };
             table.row(cells![
                 Heading.text(format!("N{}", node.node)),
@@ -173,26 +170,14 @@ impl View<'_> {
     /// Where CPU time is and where the memory is that it would access, with the distance between both.
     pub fn map(&self) -> Table {
         let pairs = by_node_pair(self.tasks);
-        let with_cpus = self
-            .machine
-            .online_nodes()
-            .filter(|it| !it.known_cpus().is_empty());
-        let memory: Vec<NodeId> = self
-            .machine
-            .online_nodes()
-            .filter(|node| node.has_memory() != Some(false))
-            .map(|node| node.id)
-            .take(MAX_MAP_NODES)
-            .collect();
-        let heads = memory.iter().map(|node| format!(">memory N{node}"));
-        let heads: Vec<String> = [">CPU time of".to_owned()]
-            .into_iter()
-            .chain(heads)
-            .collect();
-        let columns: Vec<_> = heads
-            .iter()
-            .map(|head| (head.trim_start_matches('>'), crate::document::Align::Right))
-            .collect();
+        let online = || self.machine.online_nodes();
+        let with_cpus = online().filter(|it| !it.known_cpus().is_empty());
+        let memory = online().filter(|node| node.has_memory() != Some(false));
+        let memory = memory.map(|node| node.id).take(MAX_MAP_NODES);
+        let memory: Vec<NodeId> = memory.collect();
+        let heads = memory.iter().map(|node| format!("memory N{node}"));
+        let heads = ["CPU time of".to_owned()].into_iter().chain(heads);
+        let columns: Vec<_> = heads.map(|head| (head, Align::Right)).collect();
         let mut table = Table::new(&columns).indent(0);
         for from in with_cpus.map(|node| node.id) {
             let cells = memory.iter().map(|&to| self.pair(&pairs, from, to));
@@ -224,9 +209,8 @@ impl View<'_> {
     pub fn tasks<'t>(&self, tasks: impl IntoIterator<Item = &'t TaskPlacement>) -> Table {
         let mut table = placement_table("pid", "task");
         for task in tasks {
-            let held: Vec<String> = task.held_by.iter().map(holder).collect();
-            let held = Dim.text(held.join(", "));
-            table.row(self.row(Dim.text(task.pid), Subject.text(&task.name), &task.at, held));
+            let (pid, name) = (Dim.text(task.pid), Subject.text(&task.name));
+            table.row(self.row(pid, name, &task.at, held(&task.held_by)));
         }
         table
     }
@@ -235,39 +219,27 @@ impl View<'_> {
     pub fn groups<'t>(&self, groups: impl IntoIterator<Item = &'t GroupPlacement>) -> Table {
         let mut table = placement_table("tasks", "group");
         for group in groups {
-            let name = match (&group.service, &group.group) {
-                (Some(name), _) | (None, Known::Yes(name)) => Subject.text(name),
-                (None, Known::No { .. }) => Dim.text("unknown"),
-            };
-            table.row(self.row(Dim.text(group.tasks), name, &group.at, Text::default()));
+            let (number, name) = (Dim.text(group.tasks), group_name(group));
+            table.row(self.row(number, name, &group.at, Text::default()));
         }
         table
     }
 
     fn row(&self, number: Text, name: Text, at: &Placement, held: Text) -> [Text; 9] {
-        let unknown = || Dim.text("?");
-        let cost = at.remote.get().and_then(|remote| remote.cost_s);
+        let percent = |seconds: Option<f64>| match seconds {
+            Some(seconds) => Plain.text(self.percent(seconds)),
+            None => Dim.text("?"),
+        };
+        let [memory, is_on] = memory(at);
         cells![
             number,
             name,
-            match at.cpu_s {
-                Known::Yes(seconds) => Plain.text(self.percent(seconds)),
-                Known::No { .. } => unknown(),
-            },
-            node_shares(at.cpu_nodes.as_ref().map(|all| {
-                let seconds = all.iter().map(|it| (it.node, it.seconds));
-                seconds.collect()
-            })),
-            match &at.memory {
-                Known::Yes(_) => Plain.text(bytes(at.memory_bytes())),
-                Known::No { .. } => unknown(),
-            },
-            node_shares(at.memory.as_ref().map(|all| {
-                let bytes = all.iter().map(|it| (it.node, it.bytes as f64));
-                bytes.collect()
-            })),
+            percent(at.cpu_s.get().copied()),
+            runs_on(at),
+            memory,
+            is_on,
             remote(&at.remote),
-            cost.map_or_else(unknown, |seconds| Plain.text(self.percent(seconds))),
+            percent(cost_s(&at.remote)),
             held,
         ]
     }
@@ -334,24 +306,17 @@ impl View<'_> {
             )),
             Known::No { unknown_reason } => unknown(unknown_reason),
         };
-        let held: Vec<String> = task.held_by.iter().map(holder).collect();
-        let age = self.look.memory_ages.iter().find(|age| age.pid == task.pid);
+        let mut ages = self.look.memory_ages.iter();
+        let age = ages.find(|age| age.pid == task.pid);
+        let age = age.map(|age| format!("{:.0} s ago", age.seconds));
         out.facts([
-            (
-                "service",
-                Text::from(task.service.clone().unwrap_or_default()),
-            ),
+            ("service", or(task.service.as_ref(), "").into()),
             ("group", known(&task.group)),
             ("user", known(&task.user)),
             ("memory", resident),
             ("on nodes", self.memory_by_node(task)),
-            (
-                "memory read",
-                age.map_or_else(Text::default, |age| {
-                    Text::from(format!("{:.0} s ago", age.seconds))
-                }),
-            ),
-            ("kept by", Text::from(held.join(", "))),
+            ("memory read", or(age, "").into()),
+            ("kept by", held(&task.held_by)),
         ]);
         if let Some(remedy) = &task.remedy {
             out.labelled("remedy: ", format!("{}: {}", action(remedy), remedy.reason));
@@ -375,21 +340,14 @@ impl View<'_> {
 
     fn memory_by_node(&self, task: &TaskPlacement) -> Text {
         let Known::Yes(memory) = &task.at.memory else {
-            return Dim.text(
-                task.at
-                    .memory
-                    .unknown_reason()
-                    .map_or_else(String::new, |it| format!("unknown: {it}")),
-            );
+            return known(&task.at.memory.as_ref().map(|_| ""));
         };
-        let parts: Vec<String> = memory
-            .iter()
-            .map(|on| format!("N{} {}", on.node, bytes(on.bytes)))
-            .collect();
-        let error = task.sample.map_or_else(String::new, |sample| {
-            format!(" (sampled, +-{})", bytes(sample.error_bytes))
-        });
-        Text::from(format!("{}{error}", parts.join(", ")))
+        let parts = memory.iter();
+        let parts = parts.map(|on| format!("N{} {}", on.node, bytes(on.bytes)));
+        let parts: Vec<String> = parts.collect();
+        let error = task.sample.map(|sample| bytes(sample.error_bytes));
+        let error = error.map(|error| format!(" (sampled, +-{error})"));
+        (parts.join(", ") + &or(error, "")).into()
     }
 
     /// All of it, for logs: at most `rows` tasks.
@@ -423,7 +381,7 @@ impl View<'_> {
             true => out.paragraph("no task matches"),
             false => out.table(table),
         }
-        out.more(all.len().saturating_sub(rows), "");
+        out.more(all.len(), rows, "");
         if self.tasks.min_bytes > 0 {
             let least = bytes(self.tasks.min_bytes);
             out.remark(format!("tasks with less than {least} are left out"));
@@ -472,11 +430,8 @@ fn known<T: std::fmt::Display>(value: &Known<T>) -> Text {
 /// `#####.....`
 fn bar(share: f64) -> String {
     let full = (share * BAR as f64).round() as usize;
-    format!(
-        "{}{}",
-        "#".repeat(full.min(BAR)),
-        ".".repeat(BAR - full.min(BAR))
-    )
+    let full = full.min(BAR);
+    "#".repeat(full) + &".".repeat(BAR - full)
 }
 
 /// `0`, `0.4`, `17`, `12.3k`, `4.0M`

@@ -6,7 +6,7 @@ use nearfar_change::{
 };
 use nearfar_change::{Change, DistanceChange, LeftAlone, PLAN_FORMAT, Plan, Planned};
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId};
-use nearfar_report::{Style, history, outcome, plan};
+use nearfar_report::{Style, outcome, plan};
 
 const PLAIN: Style = Style {
     colour: false,
@@ -222,9 +222,9 @@ fn a_history_begins_with_the_latest_run() {
         run(2, ChangeSetState::Made, 14),
         run(3, unreadable, 0),
     ];
-    insta::assert_snapshot!(history::document(&runs, "").to_text(&PLAIN));
+    insta::assert_snapshot!(outcome::history(&runs, "").to_text(&PLAIN));
     assert!(
-        history::document(&[], "")
+        outcome::history(&[], "")
             .to_text(&PLAIN)
             .contains("nearfar has changed nothing here")
     );
@@ -259,7 +259,7 @@ fn write(setting: Setting, state: WriteState) -> ChangeSetWrite {
 #[test]
 fn the_command_that_undoes_an_interrupted_run_names_its_target() {
     let run = change_set(3, ChangeSetState::Interrupted, Vec::new());
-    let text = history::document(&[run], " --root tree").to_text(&PLAIN);
+    let text = outcome::history(&[run], " --root tree").to_text(&PLAIN);
     assert!(
         text.contains("`nearfar rollback --root tree --change 3` undoes it"),
         "{text}"
@@ -279,7 +279,7 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
         settings.map(|setting| write(setting, WriteState::Gone))
     };
     let all = change_set(8, ChangeSetState::Gone, gone().into());
-    let text = history::document(&[all], "").to_text(&PLAIN);
+    let text = outcome::history(&[all], "").to_text(&PLAIN);
     assert!(
         text.contains("Change set 8  gone: there was nothing left to undo"),
         "{text}"
@@ -292,7 +292,7 @@ fn a_run_whose_devices_and_processes_are_gone_is_not_called_undone() {
     let [first, _] = gone();
     let part = vec![first, write(affinity(41), WriteState::Undone)];
     let part = change_set(8, ChangeSetState::Undone, part);
-    let text = history::document(&[part], "").to_text(&PLAIN);
+    let text = outcome::history(&[part], "").to_text(&PLAIN);
     assert!(
         text.contains("Change set 8  undone, 1 gone, 2 writes"),
         "{text}"
@@ -320,7 +320,7 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
     let queues = (0..).map(setting).zip(states);
     let writes = queues.map(|(setting, state)| write(setting, state));
     let run = change_set(8, ChangeSetState::Made, writes.collect());
-    let text = history::document(&[run], "").to_text(&PLAIN);
+    let text = outcome::history(&[run], "").to_text(&PLAIN);
     assert!(
         text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"),
         "{text}"

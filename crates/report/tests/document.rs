@@ -51,9 +51,9 @@ fn heat_map() -> HeatMap {
             vec![Some(cell(90.0)), Some(cell(170.0))],
             vec![Some(cell(91.0)), None],
         ],
-        scale: Scale::over([90.0, 170.0, 91.0]),
-        scale_of: "",
-        legend: Scale::over([90.0, 170.0]).legend(|heat| format!("{heat:.0} ns")),
+        ..HeatMap::of(Scale::over([90.0, 170.0, 91.0]), |heat| {
+            format!("{heat:.0} ns")
+        })
     }
 }
 

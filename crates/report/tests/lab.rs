@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use nearfar_lab::cache::{CacheEntry, Kind, Trimmed};
 use nearfar_lab::doctor::{Doctor, Item, State};
-use nearfar_report::{Style, cache, doctor};
+use nearfar_report::{Style, lab};
 
 const PLAIN: Style = Style {
     colour: false,
@@ -44,7 +44,7 @@ fn a_line_an_entry_and_one_for_all_modules() {
         entry(Kind::Unpacked, "9p.ko.xz", 1 << 19, 190),
         entry(Kind::Kernel, "6.12 (x86_64)", 120 << 20, 400_000),
     ];
-    let text = cache::list(&entries, 8 << 30, now()).to_text(&PLAIN);
+    let text = lab::list(&entries, 8 << 30, now()).to_text(&PLAIN);
     let wanted = "\
 kind         name                            size   last used
 saved-guest  two-node, 4 CPUs on 2 nodes  768 MiB   3 min ago
@@ -61,13 +61,10 @@ total 945 MiB, limit 8 GiB
 #[test]
 fn an_empty_cache_has_a_total() {
     assert_eq!(
-        cache::list(&[], 1 << 30, now()).to_text(&PLAIN),
+        lab::list(&[], 1 << 30, now()).to_text(&PLAIN),
         "total 0 B, limit 1 GiB\n"
     );
-    assert_eq!(
-        cache::removed(&[], true).to_text(&PLAIN),
-        "would free 0 B\n"
-    );
+    assert_eq!(lab::removed(&[], true).to_text(&PLAIN), "would free 0 B\n");
 }
 
 #[test]
@@ -78,7 +75,7 @@ fn kernels_alone_over_the_limit_are_named() {
         limit_bytes: 1 << 20,
         ..Trimmed::default()
     };
-    let text = cache::limit(&trimmed).to_text(&PLAIN);
+    let text = lab::limit(&trimmed).to_text(&PLAIN);
     assert!(
         text.starts_with("total 3 MiB, over the limit of 1 MiB\n2 MiB of it are kernels"),
         "{text}"
@@ -103,7 +100,7 @@ fn a_whole_lab_has_nothing_to_do() {
         items: vec![item("QEMU", State::Ok, None)],
     };
     assert_eq!(
-        doctor::document(&doctor).to_text(&PLAIN),
+        lab::doctor(&doctor).to_text(&PLAIN),
         "Lab  everything is there\n      part\n  ok  QEMU  seen\n"
     );
 }
@@ -116,7 +113,7 @@ fn what_is_missing_comes_first_with_its_command() {
             item("QEMU", State::Missing, Some("sudo apt-get install qemu")),
         ],
     };
-    let text = doctor::document(&doctor).to_text(&PLAIN);
+    let text = lab::doctor(&doctor).to_text(&PLAIN);
     let wanted = "\nWhat to do\n  QEMU: guests are slower\n    sudo apt-get install qemu\n  KVM: guests are slower\n";
     assert!(text.ends_with(wanted), "{text}");
     assert!(

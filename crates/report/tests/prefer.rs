@@ -41,7 +41,7 @@ fn rules_stand_with_their_node_and_tasks_and_those_without_with_the_reason() {
             (0..10).map(|pid| task(pid, &[])).collect(),
         ),
     ];
-    let text = check::document(&rules).to_text(&PLAIN);
+    let text = check(&rules).to_text(&PLAIN);
     assert!(
         text.contains(
             "cache     3  node 1                              redis 11, redis 12 (before all)\n"
@@ -71,8 +71,7 @@ fn a_group_that_was_released_says_how_often_and_how_long() {
         wide_s: 4.0,
         ended: None,
     };
-    let text =
-        group::document("/a", "through its cpuset", Some("node 1"), &report, None).to_text(&PLAIN);
+    let text = group("/a", "through its cpuset", Some("node 1"), &report, None).to_text(&PLAIN);
     assert!(
         text.contains("released 2 times while the node was full, for 4.0 s"),
         "{text}"
@@ -83,7 +82,7 @@ fn a_group_that_was_released_says_how_often_and_how_long() {
         widened: 0,
         ..report
     };
-    let text = group::document("/a", "through its cpuset", None, &gone, None).to_text(&PLAIN);
+    let text = group("/a", "through its cpuset", None, &gone, None).to_text(&PLAIN);
     assert!(
         text.contains("never had to be released")
             && text.contains("ended early: the group is gone"),

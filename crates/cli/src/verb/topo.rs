@@ -71,7 +71,7 @@ impl Topo {
                     let answer = serde_json::json!({ "pairs": pairs });
                     output::json("pairs/1", Some(&machine.origin), &answer)?
                 }
-                _ => nearfar_report::pairs::document(&machine, &pairs)
+                _ => nearfar_report::topo::pairs(&machine, &pairs)
                     .to_text(&output::style(colour)),
             });
         }

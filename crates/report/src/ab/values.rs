@@ -1,14 +1,14 @@
 //! The values of JSON answers, each under its path, and what two sets of samples of one value say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use nearfar_machine::alternatives;
 use nearfar_statistics::Summary;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::significance::Verdict;
-use super::{Run, Side};
+use super::{Run, Side, Verdict};
+use crate::amount::or;
 
 /// One value of the answers, over all runs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -51,10 +51,8 @@ impl Value {
     /// Whether any run gave another value than any other.
     pub fn differs(&self) -> bool {
         let first = self.a.first().or(self.b.first());
-        self.a
-            .iter()
-            .chain(&self.b)
-            .any(|value| Some(value) != first)
+        let mut all = self.a.iter().chain(&self.b);
+        all.any(|value| Some(value) != first)
     }
 }
 
@@ -79,11 +77,9 @@ pub(super) fn numbers(side: &[Json]) -> Option<Vec<f64>> {
 
 /// The least and the most of some numbers; infinite the wrong way round where there is none.
 pub(super) fn range(numbers: &[f64]) -> (f64, f64) {
-    numbers
-        .iter()
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &it| {
-            (least.min(it), most.max(it))
-        })
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (least, most)
 }
 
 /// Which values are shown: paths in which `*` stands for any part, `nodes[*].online`.
@@ -212,25 +208,22 @@ fn matches(pattern: &str, path: &str) -> bool {
 
 /// The values of both sides, and how many were left out as equal; `None` where a run printed something else than JSON.
 pub(super) fn compare(a: &Side, b: &Side, selection: &Selection) -> Option<(Vec<Value>, usize)> {
-    let parsed = |side: &Side| {
-        side.runs
-            .iter()
-            .map(|run| parse(&run.stdout))
-            .collect::<Option<Vec<_>>>()
+    let parsed = |side: &Side| -> Option<Vec<Flat>> {
+        let runs = side.runs.iter();
+        runs.map(|run| parse(&run.stdout)).collect()
     };
     let (a, b) = (parsed(a)?, parsed(b)?);
     let mut paths: Vec<&String> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for (path, _) in a.iter().chain(&b).flat_map(|run| &run.order) {
         if seen.insert(path) {
             paths.push(path);
         }
     }
     let of = |runs: &[Flat], path: &str| runs.iter().map(|run| run.get(path)).collect();
-    let mut all: Vec<Value> = paths
-        .into_iter()
-        .map(|path| Value::new(path.clone(), of(&a, path), of(&b, path)))
-        .collect();
+    let all = paths.into_iter();
+    let all = all.map(|path| Value::new(path.clone(), of(&a, path), of(&b, path)));
+    let mut all: Vec<Value> = all.collect();
     if !selection.is_empty() {
         all.retain(|value| selection.takes(&value.path));
         return Some((all, 0));
@@ -249,9 +242,8 @@ struct Flat {
 
 impl Flat {
     fn get(&self, path: &str) -> Json {
-        self.by_path
-            .get(path)
-            .map_or(Json::Null, |&index| self.order[index].1.clone())
+        let index = self.by_path.get(path);
+        index.map_or(Json::Null, |&index| self.order[index].1.clone())
     }
 }
 
@@ -259,9 +251,8 @@ impl Flat {
 pub fn numbers_of(stdout: &str) -> Vec<(String, f64)> {
     let order = parse(stdout).map(|answer| answer.order).unwrap_or_default();
     let numbers = order.into_iter();
-    numbers
-        .filter_map(|(path, value)| Some((path, value.as_f64()?)))
-        .collect()
+    let numbers = numbers.filter_map(|(path, value)| Some((path, value.as_f64()?)));
+    numbers.collect()
 }
 
 /// Reads one answer. A bare number or word is text, not an answer in JSON.
@@ -270,11 +261,9 @@ fn parse(stdout: &str) -> Option<Flat> {
     (json.is_object() || json.is_array()).then(|| {
         let mut order = Vec::new();
         flatten(&json, String::new(), &mut order);
-        let by_path = order
-            .iter()
-            .enumerate()
-            .map(|(index, (path, _))| (path.clone(), index))
-            .collect();
+        let by_path = order.iter().enumerate();
+        let by_path = by_path.map(|(index, (path, _))| (path.clone(), index));
+        let by_path = by_path.collect();
         Flat { order, by_path }
     })
 }
@@ -283,10 +272,9 @@ fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
     match json {
         Json::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                let below = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
+                let below = match path.as_str() {
+                    "" => key.clone(),
+                    path => format!("{path}.{key}"),
                 };
                 flatten(value, below, out);
             }
@@ -294,9 +282,8 @@ fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
         Json::Array(items) if !items.is_empty() => {
             let names = names(items);
             for (index, item) in items.iter().enumerate() {
-                let name = names
-                    .as_ref()
-                    .map_or_else(|| index.to_string(), |names| names[index].clone());
+                let name = names.as_ref().map(|names| &names[index]);
+                let name = or(name, &index.to_string());
                 flatten(item, format!("{path}[{name}]"), out);
             }
         }
@@ -312,16 +299,13 @@ fn names(items: &[Json]) -> Option<Vec<String>> {
         Json::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    ["id", "name", "address", "number", "queue", "path"]
-        .into_iter()
-        .find_map(|key| {
-            let names = items
-                .iter()
-                .map(|item| name(item, key))
-                .collect::<Option<Vec<_>>>()?;
-            let distinct: std::collections::HashSet<&String> = names.iter().collect();
-            (distinct.len() == names.len()).then_some(names)
-        })
+    let mut keys = ["id", "name", "address", "number", "queue", "path"].into_iter();
+    keys.find_map(|key| {
+        let names = items.iter().map(|item| name(item, key));
+        let names: Vec<String> = names.collect::<Option<_>>()?;
+        let distinct: HashSet<&String> = names.iter().collect();
+        (distinct.len() == names.len()).then_some(names)
+    })
 }
 
 #[cfg(test)]

@@ -7,9 +7,8 @@ use maud::{Markup, PreEscaped, html};
 use nearfar_fleet::some_of;
 use nearfar_fleet::survey::{Deviation, DeviationKind, Group, Survey};
 
-use super::wording::deviation;
-use super::{method, title};
-use crate::document::{Document, Head, Table, Text, Tile, cells};
+use super::{SHOWN_RUNS, deviation, method, remarks, run_line, title, without_answer};
+use crate::document::{Document, Head, Table, Tile, cells};
 use crate::style::Role;
 use crate::{clean, count};
 
@@ -61,8 +60,7 @@ impl Degree {
                 ..
             } => {
                 // Twice as slow and half the bandwidth are the same.
-                let by = ratio.max(1.0 / ratio) - 1.0;
-                match by {
+                match ratio.max(1.0 / ratio) - 1.0 {
                     0.25.. => Self::Slowest,
                     0.10.. => Self::Slower,
                     _ => Self::Slow,
@@ -77,38 +75,28 @@ impl Degree {
         }
     }
 
-    fn colour(self) -> &'static str {
+    /// Its colour, and what that means.
+    fn legend(self) -> (&'static str, &'static str) {
         match self {
-            Self::Alike => "var(--h0)",
-            Self::NotCompared => "var(--wall)",
-            Self::Better => "var(--mem)",
-            Self::Different => "var(--cpu-edge)",
-            Self::Slow => "var(--h3)",
-            Self::Slower => "var(--h6)",
-            Self::Slowest => "var(--h9)",
-        }
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Alike => "alike",
-            Self::NotCompared => "not compared: the only host of its group",
-            Self::Better => "better",
-            Self::Different => "another fact",
-            Self::Slow => "worse by less than 10 %",
-            Self::Slower => "worse by 10 % or more",
-            Self::Slowest => "worse by 25 % or more, or values are missing",
+            Self::Alike => ("var(--h0)", "alike"),
+            Self::NotCompared => ("var(--wall)", "not compared: the only host of its group"),
+            Self::Better => ("var(--mem)", "better"),
+            Self::Different => ("var(--cpu-edge)", "another fact"),
+            Self::Slow => ("var(--h3)", "worse by less than 10 %"),
+            Self::Slower => ("var(--h6)", "worse by 10 % or more"),
+            Self::Slowest => ("var(--h9)", "worse by 25 % or more, or values are missing"),
         }
     }
 }
 
 /// The survey as a whole page.
 pub fn page(survey: &Survey) -> Document {
-    let deviants: usize = survey
-        .groups
-        .iter()
-        .map(|group| group.deviants().len())
-        .sum();
+    let deviants = survey.groups.iter().map(|group| group.deviants().len());
+    let deviants: usize = deviants.sum();
+    let groups = match survey.groups.len() {
+        1 => "group",
+        _ => "groups",
+    };
     let mut out = Document::with_head(Head {
         tool: "nearfar fleet show".to_owned(),
         title: count(survey.hosts, "host"),
@@ -122,11 +110,7 @@ pub fn page(survey: &Survey) -> Document {
             ),
             Tile::new(
                 survey.groups.len().to_string(),
-                if survey.groups.len() == 1 {
-                    "group"
-                } else {
-                    "groups"
-                },
+                groups,
                 "of hosts that should be alike",
             ),
             Tile::new(survey.missing.len().to_string(), "without an answer", ""),
@@ -143,8 +127,8 @@ pub fn page(survey: &Survey) -> Document {
 
 /// The newest first.
 fn runs(survey: &Survey) -> String {
-    let newest = survey.runs.iter().rev().map(super::wording::run);
-    some_of(&newest.collect::<Vec<_>>(), super::SHOWN_RUNS)
+    let newest = survey.runs.iter().rev().map(run_line);
+    some_of(&newest.collect::<Vec<_>>(), SHOWN_RUNS)
 }
 
 fn group_section(index: usize, group: &Group, out: &mut Document) {
@@ -162,24 +146,22 @@ fn group_section(index: usize, group: &Group, out: &mut Document) {
         ]);
     }
     out.table(table);
-    super::remarks(group, out);
+    remarks(group, out);
     for (host, deviations) in by_host.iter().take(SHOWN_DEVIANTS) {
         out.picture(html! { span id=(anchor(index, host)) {} });
         let mut facts = Document::new();
-        let shown = deviations.iter().take(SHOWN_OF_HOST).map(|it| {
-            let (what, how) = deviation(it, group.hosts.len());
-            (what, how)
-        });
-        facts.facts(shown);
-        facts.more(deviations.len().saturating_sub(SHOWN_OF_HOST), "");
-        let summary = Text::new(Role::Subject, host).then(
-            Role::Plain,
-            format!(": {}", count(deviations.len(), "deviation")),
-        );
+        let shown = deviations.iter().take(SHOWN_OF_HOST);
+        facts.facts(shown.map(|it| deviation(it, group.hosts.len())));
+        facts.more(deviations.len(), SHOWN_OF_HOST, "");
+        let number = count(deviations.len(), "deviation");
+        let summary = Role::Subject
+            .text(host)
+            .then(Role::Plain, format!(": {number}"));
         out.details(summary, false, facts);
     }
     out.more(
-        by_host.len().saturating_sub(SHOWN_DEVIANTS),
+        by_host.len(),
+        SHOWN_DEVIANTS,
         " that deviate; --format json has all",
     );
 }
@@ -215,13 +197,8 @@ fn map(index: usize, group: &Group, by_host: &BTreeMap<&str, Vec<&Deviation>>) -
             }
             Some(deviations) => {
                 let degree = deviations.iter().map(|it| Degree::of(it)).max();
-                others.push((
-                    x,
-                    y,
-                    host,
-                    degree.unwrap_or(Degree::Different),
-                    deviations.len(),
-                ));
+                let degree = degree.unwrap_or(Degree::Different);
+                others.push((x, y, host, degree, deviations.len()));
             }
         }
     }
@@ -238,19 +215,19 @@ fn map(index: usize, group: &Group, by_host: &BTreeMap<&str, Vec<&Deviation>>) -
     html! {
         svg role="img" aria-label=(format!("map of {}: {} deviate", count(group.hosts.len(), "host"), others.len()))
             viewBox=(format!("0 0 {width} {height}")) style=(format!("width:100%;max-width:{}px;height:auto", width.max(CELL) * 2)) {
-            path d=(PreEscaped(alike)) fill=(without.colour()) {}
+            path d=(PreEscaped(alike)) fill=(without.legend().0) {}
             @for (x, y, host, degree, deviations) in &others {
                 a href=(format!("#{}", anchor(index, host))) {
-                    rect x=(x) y=(y) width=(side) height=(side) fill=(degree.colour()) {
+                    rect x=(x) y=(y) width=(side) height=(side) fill=(degree.legend().0) {
                         title { (clean(host)) ": " (count(*deviations, "deviation")) }
                     }
                 }
             }
         }
         p class="dim" {
-            @for degree in legend {
-                svg width="10" height="10" aria-hidden="true" { rect width="10" height="10" fill=(degree.colour()) {} }
-                " " (degree.label()) "   "
+            @for (colour, means) in legend.map(Degree::legend) {
+                svg width="10" height="10" aria-hidden="true" { rect width="10" height="10" fill=(colour) {} }
+                " " (means) "   "
             }
         }
     }
@@ -264,7 +241,7 @@ fn missing(survey: &Survey, out: &mut Document) {
     out.details(
         count(survey.missing.len(), "host"),
         survey.missing.len() <= 20,
-        super::without_answer(survey, SHOWN_MISSING).into(),
+        without_answer(survey, SHOWN_MISSING).into(),
     );
-    out.more(survey.missing.len().saturating_sub(SHOWN_MISSING), "");
+    out.more(survey.missing.len(), SHOWN_MISSING, "");
 }

@@ -11,13 +11,14 @@
 use std::collections::BTreeMap;
 
 use nearfar_runs::{Better, Metric, MetricSummary, Sample};
+use nearfar_statistics::Summary as Figures;
 
-use super::factors::Layout;
-use super::written::Written;
-use super::{CONFIDENCE, Shown, has_intervals, warnings_of};
+use super::cells::{Layout, Written};
+use super::{CONFIDENCE, Shown, UNREADABLE, has_intervals, table_of, targets, warnings_of};
 use crate::amount::{count, moment, or};
 use crate::document::{
-    Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Plot, Scale, Text, Tile,
+    Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Line, Plot, Scale, Text,
+    Tile,
 };
 use crate::style::Role;
 use crate::summary::{self, Summary};
@@ -28,10 +29,10 @@ const MAX_DOT_ROWS: usize = 200;
 /// The page; `of_experiment` is what the renderer of its experiment has to say of it.
 pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
     let mut out = Document::with_head(head(shown));
-    let layout = Layout::of(&shown.detail.factors, shown.cells);
+    let layout = shown.layout();
     metrics(shown, &layout, &mut out);
     out.append(of_experiment);
-    super::over_time::section(shown, &mut out);
+    over_time(shown, &mut out);
     all_figures(shown, &mut out);
     warnings_of(shown, &mut out);
     parameters(shown, &mut out);
@@ -43,7 +44,7 @@ pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
 /// The charts to be drawn as one picture: every sample of the primary metric, and what the renderer of the experiment draws.
 pub fn picture(shown: &Shown<'_>, of_experiment: Document) -> Document {
     let mut out = Document::with_head(head(shown));
-    let layout = Layout::of(&shown.detail.factors, shown.cells);
+    let layout = shown.layout();
     if let Some(metric) = primary(shown).filter(|_| shown.cells.len() <= MAX_DOT_ROWS) {
         out.chart(dots(shown, &layout, metric));
     }
@@ -67,7 +68,7 @@ fn head(shown: &Shown<'_>) -> Head {
 }
 
 /// The metric that stands first.
-pub(super) fn primary<'a>(shown: &Shown<'a>) -> Option<&'a Metric> {
+fn primary<'a>(shown: &Shown<'a>) -> Option<&'a Metric> {
     shown.detail.metrics.iter().find(|metric| metric.primary)
 }
 
@@ -88,15 +89,11 @@ fn tiles(shown: &Shown<'_>) -> Vec<Tile> {
         Some(Tile::new(range, written.unit, what))
     }));
     let failed = format!("{} failed", run.failed);
-    tiles.push(Tile::new(
-        run.with_warnings.to_string(),
-        "with warnings",
-        failed,
-    ));
+    let with_warnings = run.with_warnings.to_string();
+    tiles.push(Tile::new(with_warnings, "with warnings", failed));
     let when = moment(run.started_at_s.max(0.0) as u64);
-    let took = run
-        .finished_at_s
-        .map(|end| duration(end - run.started_at_s));
+    let took = run.finished_at_s;
+    let took = took.map(|end| duration(end - run.started_at_s));
     tiles.push(Tile::new(or(took, ""), run.state.to_string(), when));
     tiles
 }
@@ -128,7 +125,7 @@ fn metrics(shown: &Shown<'_>, layout: &Layout, out: &mut Document) {
         }
     }
     if !others.is_empty() {
-        out.heading("Other metrics", layout.remark());
+        out.heading("Other metrics", &layout.remark);
     }
     for metric in others {
         out.heat_map(heat_map(shown, layout, metric));
@@ -174,22 +171,21 @@ pub(crate) fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> H
         })
     };
     let legend = |figure: f64| {
-        format!("{} {}", text(heat(figure)), written.unit)
-            .trim_end()
-            .to_owned()
+        let text = format!("{} {}", text(heat(figure)), written.unit);
+        text.trim_end().to_owned()
     };
-    let rows = layout.rows().iter();
+    let rows = layout.rows.iter();
     let small = match has_intervals(shown, metric) {
         true => "small: the 95 % interval of the median.",
         false => "no interval below 6 samples.",
     };
     HeatMap {
         title: format!("{}, medians", written.title()),
-        remark: format!("{small} {}", layout.remark()),
+        remark: format!("{small} {}", layout.remark),
         row_heads: layout.row_heads().to_vec(),
         column_head: layout.column_head().to_owned(),
         rows: rows.clone().map(|row| row.names.clone()).collect(),
-        columns: layout.columns().to_vec(),
+        columns: layout.columns.clone(),
         cells: rows
             .map(|row| row.cells.iter().map(cell).collect())
             .collect(),
@@ -198,7 +194,7 @@ pub(crate) fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> H
 }
 
 /// The value of a metric in a sample, as one number.
-pub(super) fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
+fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
     sample.values.get(&metric.name).map(|value| value.number())
 }
 
@@ -218,10 +214,8 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
         let figures = cell.metric(&metric.name);
         let median = figures.and_then(|figures| figures.median);
         let interval = figures.and_then(|figures| figures.confidence);
-        let text = or(
-            median.map(|it| format!("median {}", written.text(it))),
-            "no sample",
-        );
+        let text = median.map(|it| format!("median {}", written.text(it)));
+        let text = or(text, "no sample");
         let sure = interval.map(|it| format!(" ({})", written.interval(it.low, it.high)));
         let samples = count(figures.map_or(0, |figures| figures.samples), "sample");
         DotsRow {
@@ -233,10 +227,8 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
         }
     });
     let rows: Vec<DotsRow> = rows.collect();
-    let axis = Axis::over(
-        written.title(),
-        rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x),
-    );
+    let all = rows.iter().flat_map(|row| &row.dots);
+    let axis = Axis::over(written.title(), all.map(|dot| dot.x));
     Chart {
         title: "Every sample".to_owned(),
         about:
@@ -244,7 +236,7 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
                 median, the line the median."
                 .to_owned(),
         plot: Plot::Dots(Dots {
-            row_heads: layout.all_heads().to_vec(),
+            row_heads: layout.heads.clone(),
             axis,
             rows,
         }),
@@ -256,7 +248,7 @@ fn all_figures(shown: &Shown<'_>, out: &mut Document) {
     let has_intervals = metrics.any(|metric| has_intervals(shown, metric));
     out.heading("All figures", if has_intervals { CONFIDENCE } else { "" });
     for metric in &shown.detail.metrics {
-        let figures = super::table_of(shown, metric);
+        let figures = table_of(shown, metric);
         out.details(Written::of(shown, metric).title(), false, figures.into());
     }
 }
@@ -292,9 +284,9 @@ fn machine(shown: &Shown<'_>, out: &mut Document) {
             facts.push(("machine", Summary::of(machine).line().into()));
             facts.push(("description", description.into()));
         }
-        None => facts.push(("machine", Role::Warning.text(super::UNREADABLE))),
+        None => facts.push(("machine", Role::Warning.text(UNREADABLE))),
     }
-    facts.extend(super::targets(detail));
+    facts.extend(targets(detail));
     out.facts(facts);
 }
 
@@ -316,4 +308,75 @@ fn method(shown: &Shown<'_>, out: &mut Document) {
         ("run", format!("{}, uid {}", run.run, run.uid)),
         ("every sample", format!("nearfar runs export {}", run.run)),
     ]);
+}
+
+/// What the vertical axis is.
+const SHARE: &str = "share of the median of the cell (%)";
+
+/// Samples in the order they were taken, as a share of the median of their cell, and the median of each round.
+fn over_time(shown: &Shown<'_>, out: &mut Document) {
+    let Some(metric) = primary(shown) else { return };
+    let medians = shown.cells.iter();
+    let medians = medians.filter_map(|cell| Some((&cell.cell, cell.metric(&metric.name)?.median?)));
+    let medians: BTreeMap<_, f64> = medians.filter(|(_, median)| *median != 0.0).collect();
+    let share = |sample: &Sample| Some(value(sample, metric)? / medians.get(&sample.cell)? * 100.0);
+    let since_start = |sample: &Sample| sample.started_at_s - shown.run.started_at_s;
+    let (unit, seconds) = match shown.samples.iter().map(since_start).fold(0.0, f64::max) {
+        longest if longest < 180.0 => ("s", 1.0),
+        longest if longest < 3.0 * 3600.0 => ("min", 60.0),
+        _ => ("h", 3600.0),
+    };
+    let at = |sample: &Sample| since_start(sample) / seconds;
+    let dot = |sample: &Sample| {
+        Some(Dot {
+            x: at(sample),
+            y: share(sample)?,
+            has_warning: !sample.warnings.is_empty(),
+            line: None,
+        })
+    };
+    let dots: Vec<Dot> = shown.samples.iter().filter_map(dot).collect();
+    if dots.len() < 2 {
+        return;
+    }
+    let mut rounds: BTreeMap<u32, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for sample in shown.samples {
+        if let Some(share) = share(sample) {
+            let (times, shares) = rounds.entry(sample.round).or_default();
+            times.push(at(sample));
+            shares.push(share);
+        }
+    }
+    let median = |figures: &[f64]| Figures::of(figures).map(|summary| summary.median);
+    let points = rounds
+        .values()
+        .filter_map(|(times, shares)| Some((median(times)?, median(shares)?)));
+    let points: Vec<(f64, f64)> = points.collect();
+    let third = points.len().div_ceil(3);
+    let ends = [&points[..third], &points[points.len() - third..]].map(|points| {
+        let shares: Vec<f64> = points.iter().map(|point| point.1).collect();
+        median(&shares).unwrap_or(100.0)
+    });
+    out.heading("Over time", "");
+    let time = format!("time since the start of the run ({unit})");
+    let mut about = "Each sample as a share of the median of its cell.".to_owned();
+    if points.len() >= 3 {
+        about += &format!(
+            " Medians of rounds: {:.1} % in the first third of the run, {:.1} % in the last.",
+            ends[0], ends[1]
+        );
+    }
+    out.chart(Chart {
+        title: format!("{} in the order of samples", metric.name),
+        about,
+        plot: Plot::Lines {
+            x: Axis::over(time, dots.iter().map(|dot| dot.x)),
+            y: Axis::over(SHARE, dots.iter().map(|dot| dot.y)),
+            lines: vec![Line {
+                name: "median of a round".to_owned(),
+                points,
+            }],
+            dots,
+        },
+    });
 }

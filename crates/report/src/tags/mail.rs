@@ -4,7 +4,6 @@ use nearfar_bench::step::Step;
 use nearfar_bench::tags::{
     CPU_PER_OPERATION, Findings, OPERATIONS, POLICY, SYSTEM_SHARE, Scenario,
 };
-use nearfar_runs::CellSummary;
 use nearfar_statistics::compare::Verdict;
 
 use crate::amount::{decimals, figure};
@@ -20,12 +19,12 @@ const MARKS: &str = "+ significantly better, - significantly worse, = equivalent
                      limit_topology against limit, the others against all three (-: worse than one at least)";
 
 /// A scenario's figures, a text for each policy.
-struct Column {
+struct Figures {
     head: String,
     cells: Vec<String>,
 }
 
-impl Column {
+impl Figures {
     fn width(&self) -> usize {
         let cells = self.cells.iter().map(String::len);
         cells.chain([self.head.len()]).max().unwrap_or(0)
@@ -38,7 +37,7 @@ pub(super) fn tables(shown: &Shown<'_>, findings: &Findings, out: &mut Document)
     let (alone, others): (Vec<_>, Vec<_>) = findings.scenarios.iter().partition(|it| it.is_alone());
     let columns = others.iter();
     let columns = columns.map(|it| with_others(shown, findings, it, &policies));
-    let columns: Vec<Column> = columns.collect();
+    let columns: Vec<Figures> = columns.collect();
     if !columns.is_empty() {
         out.heading(
             "kIOPS and system time in %",
@@ -72,13 +71,10 @@ fn policies(findings: &Findings, shown: &Shown<'_>) -> Vec<String> {
     policies
 }
 
-fn summary<'a>(shown: &Shown<'a>, scenario: &Scenario, policy: &str) -> Option<&'a CellSummary> {
-    let cell = scenario.cell(policy);
-    shown.cells.iter().find(|it| it.cell == cell)
-}
-
 fn median(shown: &Shown<'_>, scenario: &Scenario, policy: &str, metric: &str) -> Option<f64> {
-    summary(shown, scenario, policy)?.metric(metric)?.median
+    let cell = scenario.cell(policy);
+    let mut cells = shown.cells.iter();
+    cells.find(|it| it.cell == cell)?.metric(metric)?.median
 }
 
 /// The digits of a metric's medians in a unit of so much.
@@ -95,7 +91,7 @@ fn with_others(
     findings: &Findings,
     scenario: &Scenario,
     policies: &[String],
-) -> Column {
+) -> Figures {
     let digits = digits(shown, OPERATIONS, 1e3);
     let cell = |policy: &String| {
         let median = |metric| median(shown, scenario, policy, metric);
@@ -107,7 +103,7 @@ fn with_others(
         let system = system.unwrap_or_default();
         format!("{:.digits$}{mark}{system}", operations / 1e3)
     };
-    Column {
+    Figures {
         head: scenario.name.clone(),
         cells: policies.iter().map(cell).collect(),
     }
@@ -118,7 +114,7 @@ fn alone_columns(
     findings: &Findings,
     scenario: &Scenario,
     policies: &[String],
-) -> Vec<Column> {
+) -> Vec<Figures> {
     let column = |(head, metric, unit): (&str, &'static str, f64)| {
         let digits = digits(shown, metric, unit);
         let cell = |policy: &String| {
@@ -127,7 +123,7 @@ fn alone_columns(
             let text = median.map(|it| format!("{}{mark}", figure(it / unit, digits)));
             text.unwrap_or_default()
         };
-        Column {
+        Figures {
             head: head.to_owned(),
             cells: policies.iter().map(cell).collect(),
         }
@@ -137,7 +133,7 @@ fn alone_columns(
         ("CPU ns/operation", CPU_PER_OPERATION, 1.0),
         ("system %", SYSTEM_SHARE, 0.01),
     ];
-    let has_text = |it: &Column| it.cells.iter().any(|cell| !cell.is_empty());
+    let has_text = |it: &Figures| it.cells.iter().any(|cell| !cell.is_empty());
     columns.into_iter().map(column).filter(has_text).collect()
 }
 
@@ -153,53 +149,39 @@ fn mark_of(step: Option<&Step>) -> char {
 }
 
 fn mark(findings: &Findings, scenario: &Scenario, policy: &str) -> char {
-    let orders = findings
-        .orders
-        .iter()
-        .filter(|it| it.scenario == scenario.name);
+    let orders = findings.orders.iter();
+    let orders = orders.filter(|it| it.scenario == scenario.name);
     let mut steps = orders.flat_map(|it| &it.steps);
     if let Some(step) = steps.find(|step| step.b.text(POLICY) == policy) {
         return mark_of(Some(step));
     }
     let mut others = findings.others.iter();
     let other = others.find(|it| it.scenario == scenario.name && it.policy == policy);
-    other.map_or(' ', |other| {
-        let has = |verdict| {
-            other
-                .steps
-                .iter()
-                .any(|step| step.verdict() == Some(verdict))
-        };
-        match () {
-            () if other.beats_all => '+',
-            () if has(Verdict::Worse) => '-',
-            () if other.steps.iter().all(|step| mark_of(Some(step)) == '=') => '=',
-            () if other
-                .steps
-                .iter()
-                .all(|step| step.verdict() == Some(Verdict::Better)) =>
-            {
-                '+'
-            }
-            () => '~',
-        }
-    })
+    let Some(other) = other else { return ' ' };
+    let marks: Vec<char> = other.steps.iter().map(|it| mark_of(Some(it))).collect();
+    let all = |mark: char| marks.iter().all(|it| *it == mark);
+    match marks.contains(&'-') {
+        _ if other.beats_all => '+',
+        true => '-',
+        false if all('=') => '=',
+        false if all('+') => '+',
+        false => '~',
+    }
 }
 
 fn alone_mark(findings: &Findings, scenario: &Scenario, policy: &str, metric: &str) -> char {
     let cell = scenario.cell(policy);
     let mut steps = findings.alone.iter();
-    let step = steps.find(|step| step.b == cell && step.metric == metric);
-    mark_of(step)
+    mark_of(steps.find(|step| step.b == cell && step.metric == metric))
 }
 
 /// The columns in groups that fit next to each other.
-fn fitting(columns: &[Column]) -> Vec<&[Column]> {
+fn fitting(columns: &[Figures]) -> Vec<&[Figures]> {
     let mut groups = Vec::new();
     let mut rest = columns;
     while !rest.is_empty() {
         let mut taken = 0;
-        let fits = |column: &&Column| {
+        let fits = |column: &&Figures| {
             taken += column.width() + 2;
             taken <= MAX_COLUMNS
         };
@@ -211,7 +193,7 @@ fn fitting(columns: &[Column]) -> Vec<&[Column]> {
     groups
 }
 
-fn table(policies: &[String], columns: &[Column]) -> Table {
+fn table(policies: &[String], columns: &[Figures]) -> Table {
     let heads = columns.iter().map(|it| (it.head.as_str(), Align::Right));
     let heads: Vec<_> = [("policy", Align::Left)].into_iter().chain(heads).collect();
     let mut table = Table::new(&heads);

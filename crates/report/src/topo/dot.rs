@@ -7,8 +7,8 @@ use nearfar_machine::{Machine, Node};
 use super::distances::both_ways;
 use super::{node_of, notable};
 use crate::amount::{bytes, or};
+use crate::document::clean;
 use crate::summary::{self, Packages};
-use crate::wrapping::clean;
 
 /// The machine for `dot -Tsvg`. Both directions of a distance are one edge when they agree.
 pub fn dot(machine: &Machine) -> String {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand, ValueEnum};
 use nearfar_lab::cache::{Cache, CacheEntry, CacheLock, Kind, Trimmed};
 use nearfar_machine::size;
-use nearfar_report::cache as report;
+use nearfar_report::lab as report;
 use serde::Serialize;
 
 use super::guest_args::failure;

@@ -46,7 +46,7 @@ impl Doctor {
         output::print(&match self.format.format {
             Format::Json => output::json("lab-doctor/1", None, &doctor)?,
             Format::Table => {
-                nearfar_report::doctor::document(&doctor).to_text(&output::style(colour))
+                nearfar_report::lab::doctor(&doctor).to_text(&output::style(colour))
             }
         })?;
         match self

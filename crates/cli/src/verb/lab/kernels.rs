@@ -88,7 +88,7 @@ fn list(cache: &Cache, format: &FormatArgs, colour: Colour) -> Outcome {
     output::print(&match format.format {
         Format::Json => output::json("lab-kernels/1", None, &List { kernels })?,
         Format::Table => {
-            nearfar_report::kernels::document(&kernels).to_text(&output::style(colour))
+            nearfar_report::lab::kernels(&kernels).to_text(&output::style(colour))
         }
     })
 }

@@ -68,7 +68,7 @@ impl Kept {
             }
             (Format::Table, KeptGroupReport::Cpuset(report)) => {
                 let emulation = machine.origin.emulation.as_ref();
-                nearfar_report::prefer::group::document(
+                nearfar_report::prefer::group(
                     &self.group,
                     &self.how,
                     near,

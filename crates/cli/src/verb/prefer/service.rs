@@ -68,7 +68,7 @@ impl Service {
         let rules = service::check(&config, &machine).map_err(failure)?;
         match self.format.format {
             Format::Table => output::print(
-                &nearfar_report::prefer::check::document(&rules).to_text(&output::style(colour)),
+                &nearfar_report::prefer::check(&rules).to_text(&output::style(colour)),
             )?,
             Format::Json => {
                 output::print(&output::json(

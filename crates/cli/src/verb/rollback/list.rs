@@ -31,7 +31,7 @@ pub fn print(
     let change_sets = nearfar_change::history(&target.existing()?).map_err(by_who_has_to_act)?;
     let is_one_in_force = change_sets.iter().any(is_in_force);
     output::print(&match format {
-        Format::Table => nearfar_report::history::document(&change_sets, &target.words())
+        Format::Table => nearfar_report::outcome::history(&change_sets, &target.words())
             .to_text(&output::style(colour)),
         Format::Json => output::json("history/1", None, &Answer { change_sets })?,
     })?;

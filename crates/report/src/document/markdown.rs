@@ -1,10 +1,10 @@
 //! A document as Markdown with pipe tables, for mails, issues and commit messages.
 
-use super::super::{Align, Block, Chart, Head, HeatMap, Plot, Table, Text, cells};
+use super::{Align, Block, Chart, Head, HeatMap, Plot, Table, Text, cells};
 use crate::style::Role;
 
 /// The whole document.
-pub(in super::super) fn whole(head: &Head, blocks: &[Block]) -> String {
+pub(super) fn whole(head: &Head, blocks: &[Block]) -> String {
     let mut out = String::new();
     if !head.title.is_empty() {
         heading(
@@ -34,11 +34,13 @@ fn write(out: &mut String, blocks: &[Block]) {
             Block::HeatMap(map) => heat_map(out, map),
             Block::Chart(it) => chart(out, it),
             Block::Command { command, .. } => line(out, &format!("    {command}")),
-            Block::Details(details) => {
-                line(out, &inline(&details.summary));
-                write(out, &details.blocks);
+            Block::Details {
+                summary, blocks, ..
+            } => {
+                line(out, &inline(summary));
+                write(out, blocks);
             }
-            Block::Card(card) => write(out, &card.blocks),
+            Block::Card { blocks, .. } => write(out, blocks),
             Block::Picture(_) | Block::Gap => {}
         }
     }

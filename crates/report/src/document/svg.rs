@@ -2,12 +2,13 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::{Axis, Block, Chart, HOTTEST, Head, HeatCell, HeatMap, Line, Plot, Text};
-use super::plot::{self, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS};
-use super::spread_over_scale;
+use super::chart::{
+    self, Axis, Chart, Line, Plot, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS,
+};
+use super::heat_map::spread_over_scale;
+use super::{Block, HOTTEST, Head, HeatCell, HeatMap, Text, clean, wrap};
 use crate::style::Role;
 use crate::topo::{at, text, theme};
-use crate::wrapping::{clean, wrap};
 
 /// Width of the picture in its own units.
 const WIDTH: i32 = 960;
@@ -32,7 +33,7 @@ pub(crate) struct Drawn {
 }
 
 /// The picture: legible on light and dark, all foreign text escaped, nothing fetched or run.
-pub(in super::super) fn whole(head: &Head, blocks: &[Block]) -> String {
+pub(super) fn whole(head: &Head, blocks: &[Block]) -> String {
     let inner = WIDTH - 2 * MARGIN;
     let drawn = blocks.iter().filter_map(|block| match block {
         Block::HeatMap(map) => Some(heat_map(map, inner)),
@@ -93,18 +94,13 @@ fn rows(all: Vec<Drawn>, inner: i32) -> Vec<Vec<Drawn>> {
 
 /// A heat map below its title, at most so wide.
 pub(crate) fn heat_map(map: &HeatMap, inner: i32) -> Drawn {
-    let longest = map
-        .rows
-        .iter()
-        .map(|names| names.join(" ").chars().count())
-        .max()
-        .unwrap_or(0);
-    let label = (longest as i32 * 7 + 12).max(MIN_LABEL);
+    let names: Vec<String> = map.rows.iter().map(|names| names.join(" ")).collect();
+    let label = label_width(&names).max(MIN_LABEL);
     let (columns, top) = (map.columns.len().max(1) as i32, 52);
     let cell_width = ((inner - label) / columns).clamp(3, 84);
     let cell_height = cell_width.clamp(3, 34);
     let size = (cell_width * 10 / 34).clamp(5, 13);
-    let names = size.clamp(8, 11);
+    let name_size = size.clamp(8, 11);
     let width = (label + columns * cell_width).max(420).min(inner);
     // Where names would run into each other, every few of them are written.
     let (column_step, row_step) = (
@@ -115,14 +111,14 @@ pub(crate) fn heat_map(map: &HeatMap, inner: i32) -> Drawn {
     let markup = html! {
         (text("name", 0, 12, width, 14, &map.title))
         (text("dim", 0, 28, width, 11, &map.remark))
-        (text("dim end", label - 8, top - 6, label, names, &map.row_heads.join(" ")))
+        (text("dim end", label - 8, top - 6, label, name_size, &map.row_heads.join(" ")))
         @for (column, name) in map.columns.iter().enumerate().step_by(column_step) {
-            text.dim.middle x=(place(column, cell_width, label) + cell_width / 2) y=(top - 6) font-size=(names) { (clean(name)) }
+            text.dim.middle x=(place(column, cell_width, label) + cell_width / 2) y=(top - 6) font-size=(name_size) { (clean(name)) }
         }
-        @for (row, (name, cells)) in map.rows.iter().zip(&map.cells).enumerate() {
+        @for (row, (name, cells)) in names.iter().zip(&map.cells).enumerate() {
             @let y = place(row, cell_height, top);
             @if row.is_multiple_of(row_step) {
-                text.dim.end x=(label - 8) y=(y + (cell_height + names * 7 / 10) / 2) font-size=(names) { (clean(&name.join(" "))) }
+                text.dim.end x=(label - 8) y=(y + (cell_height + name_size * 7 / 10) / 2) font-size=(name_size) { (clean(name)) }
             }
             @for (column, figure) in cells.iter().enumerate() {
                 (cell(map, figure.as_ref(), place(column, cell_width, label), y, (cell_width, cell_height), size))
@@ -169,7 +165,7 @@ fn cell(
 
 /// The steps with the figures they stand for; nothing where all figures are the same.
 pub(crate) fn legend(map: &HeatMap, label: i32, y: i32) -> Markup {
-    let Some(spacing) = map.scale.spacing() else {
+    let Some(name) = map.scale.name() else {
         return html! {};
     };
     let width = 30;
@@ -182,7 +178,7 @@ pub(crate) fn legend(map: &HeatMap, label: i32, y: i32) -> Markup {
                 }
             }
         }
-        text.dim x=(label + (i32::from(HOTTEST) + 1) * width + 8) y=(y + 8) font-size="10" { (spacing.to_string()) " scale" (map.scale_of) }
+        text.dim x=(label + (i32::from(HOTTEST) + 1) * width + 8) y=(y + 8) font-size="10" { (name) (map.scale_of) }
     }
 }
 
@@ -191,27 +187,23 @@ fn draw_chart(chart: &Chart, width: i32) -> Drawn {
     let top = 40;
     let (drawing, height) = match &chart.plot {
         Plot::Dots(dots) => {
-            let rows = dots
-                .rows
-                .iter()
-                .map(|row| (&row.names, plot::dots(row, &dots.axis)));
+            let rows = dots.rows.iter();
+            let rows = rows.map(|row| (&row.names, chart::dots(row, &dots.axis)));
             strips(&dots.axis, rows.collect(), &[], width)
         }
         Plot::Bars(bars) => {
-            let rows = bars
-                .rows
-                .iter()
-                .map(|(names, amounts)| (names, plot::bar(bars, amounts)));
+            let rows = bars.rows.iter();
+            let rows = rows.map(|(names, amounts)| (names, chart::bar(bars, amounts)));
             strips(&bars.axis, rows.collect(), &bars.classes, width)
         }
         Plot::Lines { x, y, dots, lines } => {
             let drawing = html! {
                 (text("dim", 0, 6, width, 11, &y.title))
                 svg x=(Y_LABELS) y="16" width=(width - Y_LABELS) height=(WHOLE_PLOT_HEIGHT) overflow="visible" {
-                    (plot::plot(x, y, dots, lines))
+                    (chart::plot(x, y, dots, lines))
                 }
                 (text("dim end", width, WHOLE_PLOT_HEIGHT + 30, width, 11, &x.title))
-                g transform=(at(Y_LABELS, WHOLE_PLOT_HEIGHT + 42)) { (names_of(lines, plot::is_marked(dots), width - Y_LABELS)) }
+                g transform=(at(Y_LABELS, WHOLE_PLOT_HEIGHT + 42)) { (names_of(lines, chart::is_marked(dots), width - Y_LABELS)) }
             };
             let names = lines.iter().filter(|line| !line.name.is_empty()).count();
             (drawing, WHOLE_PLOT_HEIGHT + 42 + NAME_HEIGHT * names as i32)
@@ -235,10 +227,16 @@ fn names_of(lines: &[Line], is_marked: bool, width: i32) -> Markup {
     let named = named.filter(|(_, line)| !line.name.is_empty());
     html! {
         @for (y, (number, line)) in (0..).step_by(NAME_HEIGHT as usize).zip(named) {
-            g transform=(at(0, y)) { (plot::key(number, is_marked)) }
+            g transform=(at(0, y)) { (chart::key(number, is_marked)) }
             (text("dim", 30, y + 8, width - 30, 11, &line.name))
         }
     }
+}
+
+/// What the longest of these names needs.
+fn label_width(names: &[String]) -> i32 {
+    let lengths = names.iter().map(|name| name.chars().count());
+    lengths.max().unwrap_or(0) as i32 * 7 + 12
 }
 
 /// Rows of dots or bars below the labels of their axis, and a legend.
@@ -249,18 +247,13 @@ fn strips(
     width: i32,
 ) -> (Markup, i32) {
     let names: Vec<String> = rows.iter().map(|(names, _)| names.join(" ")).collect();
-    let longest = names
-        .iter()
-        .map(|name| name.chars().count())
-        .max()
-        .unwrap_or(0);
-    let label = (longest as i32 * 7 + 12).clamp(MIN_LABEL, width / 2);
+    let label = label_width(&names).clamp(MIN_LABEL, width / 2);
     let (room, first) = (width - label, TICKS_HEIGHT * 2);
     let y = |number: usize| first + number as i32 * STRIP_HEIGHT;
     let (end, step) = (y(rows.len()), spread_over_scale(classes.len()));
     let drawing = html! {
         (text("dim", label, 10, room, 11, &axis.title))
-        svg x=(label) y=(TICKS_HEIGHT) width=(room) height=(TICKS_HEIGHT) { (plot::tick_labels(axis, TICKS_HEIGHT - 4)) }
+        svg x=(label) y=(TICKS_HEIGHT) width=(room) height=(TICKS_HEIGHT) { (chart::tick_labels(axis, TICKS_HEIGHT - 4)) }
         @for (number, ((_, drawing), name)) in rows.iter().zip(&names).enumerate() {
             (text("dim end", label - 8, y(number) + 14, label, 11, name))
             svg x=(label) y=(y(number)) width=(room) height=(STRIP_HEIGHT) { (drawing) }

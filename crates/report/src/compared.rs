@@ -1,11 +1,69 @@
-//! Figures of a comparison.
+//! The comparison of two sides in words and figures, wherever one is shown: the change with its interval, and the verdict.
 
 use nearfar_bench::step::Step;
 use nearfar_statistics::Interval;
 use nearfar_statistics::compare::{Compared, Estimate, Verdict};
 
+use crate::amount::or;
 use crate::document::Text;
 use crate::style::Role;
+
+/// A verdict in words.
+pub(crate) fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Different => "different",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Equal => "equal",
+        Verdict::NotSignificant => "not significant",
+        Verdict::TooFewSamples => "too few samples",
+        Verdict::OneRunASide => "one run a side",
+    }
+}
+
+pub(crate) fn role(verdict: Verdict) -> Role {
+    match verdict {
+        Verdict::Better => Role::Near,
+        Verdict::Worse => Role::Far,
+        Verdict::Different => Role::Middling,
+        Verdict::Equivalent | Verdict::Equal => Role::Plain,
+        Verdict::NotSignificant | Verdict::TooFewSamples | Verdict::OneRunASide => Role::Dim,
+    }
+}
+
+/// `limit against stock: +5.4 % (+4.1 to +6.6), better`.
+pub(crate) fn finding<S>(compares: String, step: &Step<S>) -> Text {
+    let role = step.verdict().map_or(Role::Dim, role);
+    Role::Heading
+        .text(format!("{compares}: "))
+        .then(role, sentence(step))
+}
+
+/// `+5.4 % (+4.1 to +6.6), better`; why it is unknown.
+pub(crate) fn sentence<S>(step: &Step<S>) -> String {
+    match step.compared.get() {
+        Some(compared) => format!("{}, {}", change(compared), words(compared.verdict)),
+        None => {
+            let reason = step.compared.unknown_reason().unwrap_or_default();
+            format!("unknown: {reason}")
+        }
+    }
+}
+
+/// The same in a cell of a table, `-12 % (-15 to -10) *`: a star where the difference is significant, `=` where both are the same
+/// within the margin.
+pub(crate) fn marked<S>(step: &Step<S>) -> Text {
+    let Some(compared) = step.compared.get() else {
+        return Role::Dim.text("unknown");
+    };
+    let mark = match compared.verdict {
+        Verdict::Better | Verdict::Worse => " *",
+        Verdict::Equivalent | Verdict::Equal => " =",
+        _ => "",
+    };
+    role(compared.verdict).text(change(compared) + mark)
+}
 
 /// A figure with four digits that mean something.
 pub(crate) fn significant(value: f64) -> String {
@@ -18,7 +76,7 @@ pub(crate) fn significant(value: f64) -> String {
 }
 
 /// A share as a percentage with as few digits as it takes: `2 %`, `0.5 %`.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let text = format!("{:.2}", share * 100.0);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
@@ -32,30 +90,12 @@ pub(crate) fn change(compared: &Compared) -> String {
     let of = |value: f64| signed(value * factor);
     let interval = estimate.confidence;
     let interval = interval.map(|it| format!(" ({} to {})", of(it.low), of(it.high)));
-    format!(
-        "{}{unit}{}",
-        of(estimate.value),
-        interval.unwrap_or_default()
-    )
-}
-
-/// `-12 % (-15 to -10) *`: a star where the difference is significant, `=` where both are the same within the margin.
-pub(crate) fn marked<S>(step: &Step<S>) -> Text {
-    let Some(compared) = step.compared.get() else {
-        return Role::Dim.text("unknown");
-    };
-    let (role, mark) = match compared.verdict {
-        Verdict::Better => (Role::Near, " *"),
-        Verdict::Worse => (Role::Far, " *"),
-        Verdict::Equivalent | Verdict::Equal => (Role::Plain, " ="),
-        _ => (Role::Dim, ""),
-    };
-    role.text(change(compared) + mark)
+    of(estimate.value) + unit + &or(interval, "")
 }
 
 /// The change of the medians that a table shows with the interval of the rank test; where that does not hold this change, with its own
 /// estimate, and without an interval with the reason: `+24 % (+18 to +29)`, `-32 %, ranks -0.6 % (-5 to +3)`, `+24 % (41 count as 2)`.
-pub(super) fn change_of_medians(compared: &Compared) -> String {
+pub(crate) fn change_of_medians(compared: &Compared) -> String {
     let (estimate, medians, factor, unit) = terms(compared);
     let of = |value: f64| signed(value * factor);
     let rest = match estimate.confidence {
@@ -75,13 +115,12 @@ pub(super) fn change_of_medians(compared: &Compared) -> String {
     };
     let medians = of(medians);
     let comma = if rest.starts_with("ranks") { "," } else { "" };
-    format!("{medians}{unit}{comma} {rest}")
-        .trim_end()
-        .to_owned()
+    let text = format!("{medians}{unit}{comma} {rest}");
+    text.trim_end().to_owned()
 }
 
 /// Whether the interval, if there is one, holds the change of the medians.
-pub(super) fn holds_medians(compared: &Compared) -> bool {
+pub(crate) fn holds_medians(compared: &Compared) -> bool {
     let (estimate, medians, ..) = terms(compared);
     // Both are rounded: a change on the end of its interval is in it.
     let slack = 1e-9 * medians.abs();

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::super::{
-    Align, Block, Details, HOTTEST, Head, Heading, HeatCell, HeatMap, Paragraph, Table, Text,
+use super::chart::{
+    self, Axis, Bars, Chart, Dots, Plot, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS,
 };
-use super::html_chart;
-use crate::clean;
+use super::heat_map::spread_over_scale;
+use super::{
+    Align, Block, HOTTEST, Head, Heading, HeatCell, HeatMap, Paragraph, Table, Text, clean,
+};
 use crate::style::Role;
 use crate::topo::theme::THEME;
 
@@ -17,28 +19,25 @@ const STYLE: &str = include_str!("page.css");
 
 /// Names of elements, each given once.
 #[derive(Default)]
-pub(super) struct Ids {
+struct Ids {
     taken: BTreeSet<String>,
 }
 
 impl Ids {
     /// A name like the text: `run-times`, the second time `run-times-2`.
-    pub(super) fn make(&mut self, text: &str) -> String {
+    fn make(&mut self, text: &str) -> String {
         let words = text.to_lowercase();
         let words = words
             .split(|c: char| !c.is_ascii_alphanumeric())
             .filter(|word| !word.is_empty());
-        let name = words.collect::<Vec<_>>().join("-");
-        let name = if name.is_empty() {
-            "part".to_owned()
-        } else {
-            name
+        let name = match words.collect::<Vec<_>>().join("-") {
+            name if name.is_empty() => "part".to_owned(),
+            name => name,
         };
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         let mut names = std::iter::once(name.clone()).chain(numbered);
-        let free = names
-            .find(|name| !self.taken.contains(name))
-            .unwrap_or(name);
+        let free = names.find(|name| !self.taken.contains(name));
+        let free = free.unwrap_or(name);
         self.taken.insert(free.clone());
         free
     }
@@ -52,7 +51,7 @@ struct Section<'a> {
 }
 
 /// The whole page.
-pub(in super::super) fn page(head: &Head, blocks: &[Block]) -> String {
+pub(super) fn page(head: &Head, blocks: &[Block]) -> String {
     let mut ids = Ids::default();
     let (before, sections) = sections(blocks, &mut ids);
     let title = clean(&head.title);
@@ -70,7 +69,7 @@ pub(in super::super) fn page(head: &Head, blocks: &[Block]) -> String {
                 (header(head, &title))
                 (contents(&sections))
                 main {
-                    (parts(&before, &mut ids))
+                    (parts(before, &mut ids))
                     @for section in &sections { (self::section(section, &mut ids)) }
                 }
             }
@@ -136,18 +135,19 @@ fn section(section: &Section<'_>, ids: &mut Ids) -> Markup {
         section id=(section.id) aria-labelledby=(title) {
             h2 id=(title) { (inline(&section.heading.title)) }
             @if !section.heading.remark.is_empty() { p.hint { (inline(&section.heading.remark)) } }
-            (parts(&section.blocks, ids))
+            (parts(section.blocks.iter().copied(), ids))
         }
     }
 }
 
 /// Blocks in order; warnings that follow each other are one list, heat maps one row.
-fn parts(blocks: &[&Block], ids: &mut Ids) -> Markup {
+fn parts<'b>(blocks: impl IntoIterator<Item = &'b Block>, ids: &mut Ids) -> Markup {
     let kind = |block: &Block| match block {
         Block::Warning(_) => 1,
         Block::HeatMap(_) => 2,
         _ => 0,
     };
+    let blocks: Vec<&Block> = blocks.into_iter().collect();
     let groups = blocks.chunk_by(|a, b| kind(a) == kind(b));
     html! {
         @for group in groups {
@@ -170,16 +170,24 @@ fn block_of(block: &Block, ids: &mut Ids) -> Markup {
         },
         Block::Table(table) => table_of(table, ids),
         Block::HeatMap(map) => heat_map(map, ids),
-        Block::Chart(chart) => html_chart::chart(chart, ids),
+        Block::Chart(chart) => chart_of(chart, ids),
         Block::Command { command: line, .. } => {
             html! { pre tabindex="0" aria-label="command" role="group" { code.command { (line) } } }
         }
-        Block::Details(details) => details_of(details, ids),
-        Block::Card(card) => {
-            let blocks: Vec<&Block> = card.blocks.iter().collect();
-            html! { div class={ "card " (card.class) } { (parts(&blocks, ids)) } }
+        Block::Details {
+            summary,
+            is_open,
+            blocks,
+        } => html! {
+            details open[*is_open] {
+                summary { (inline(summary)) }
+                div.folded { (parts(blocks, ids)) }
+            }
+        },
+        Block::Card { class, blocks } => {
+            html! { div class={ "card " (class) } { (parts(blocks, ids)) } }
         }
-        Block::Picture(picture) => picture.0.clone(),
+        Block::Picture(picture) => picture.clone(),
         Block::Gap => html! {},
     }
 }
@@ -206,16 +214,6 @@ fn paragraph_of(paragraph: &Paragraph) -> Markup {
     html! { p class=[class] { (inline(&paragraph.label)) (inline(&paragraph.text)) } }
 }
 
-fn details_of(details: &Details, ids: &mut Ids) -> Markup {
-    let blocks: Vec<&Block> = details.blocks.iter().collect();
-    html! {
-        details open[details.is_open] {
-            summary { (inline(&details.summary)) }
-            div.folded { (parts(&blocks, ids)) }
-        }
-    }
-}
-
 /// Text with its roles.
 fn inline(text: &Text) -> Markup {
     html! {
@@ -240,10 +238,9 @@ fn long(cell: &Text) -> Option<&'static str> {
 
 fn table_of(table: &Table, ids: &mut Ids) -> Markup {
     let used = table.used();
-    let caption = if table.caption.is_empty() {
-        "Table"
-    } else {
-        &table.caption
+    let caption = match table.caption.as_str() {
+        "" => "Table",
+        caption => caption,
     };
     let id = ids.make(caption);
     let unseen = table.caption.is_empty().then_some("unseen");
@@ -329,11 +326,8 @@ fn heat_cell(map: &HeatMap, cell: Option<&HeatCell>) -> Markup {
 
 /// The steps between the figures of the first and the last; nothing where all figures are the same.
 fn legend(map: &HeatMap) -> Markup {
-    let Some(spacing) = map
-        .scale
-        .spacing()
-        .filter(|_| map.columns.len() * map.rows.len() > 1)
-    else {
+    let name = map.scale.name();
+    let Some(name) = name.filter(|_| map.columns.len() * map.rows.len() > 1) else {
         return html! {};
     };
     let figure = |step: u8| map.legend.get(usize::from(step)).map_or("", String::as_str);
@@ -344,7 +338,104 @@ fn legend(map: &HeatMap) -> Markup {
                 @for step in 0..=HOTTEST { i class={ "h" (step) } title=(figure(step)) {} }
                 (figure(HOTTEST))
             }
-            span { (spacing.to_string()) " scale" (map.scale_of) }
+            span { (name) (map.scale_of) }
+        }
+    }
+}
+
+/// The chart with its title.
+fn chart_of(chart: &Chart, ids: &mut Ids) -> Markup {
+    match &chart.plot {
+        Plot::Dots(dots) => dots_table(chart, dots, ids),
+        Plot::Bars(bars) => bars_table(chart, bars, ids),
+        Plot::Lines { x, y, dots, lines } => html! {
+            figure.plot {
+                figcaption { b { (chart.title) } " " (chart.about) }
+                p.axis { (y.title) }
+                div style={ "padding-left:" (Y_LABELS) "px" } {
+                    svg width="100%" height=(WHOLE_PLOT_HEIGHT) role="img" {
+                        title { (chart.title) }
+                        desc { (chart.about) }
+                        (chart::plot(x, y, dots, lines))
+                    }
+                }
+                p.axis.below { (x.title) }
+                @if lines.iter().any(|line| !line.name.is_empty()) {
+                    ul.legend {
+                        @for (number, line) in lines.iter().enumerate() {
+                            li { svg.key aria-hidden="true" width="22" height="8" { (chart::key(number, chart::is_marked(dots))) } " " (line.name) }
+                        }
+                    }
+                }
+            }
+        },
+    }
+}
+
+/// A row of the table: its names, the figures in words, the drawing.
+type Strip<'a> = (&'a [String], String, Markup);
+
+fn strips<'a>(
+    chart: &Chart,
+    heads: &[String],
+    axis: &Axis,
+    rows: impl Iterator<Item = Strip<'a>>,
+    ids: &mut Ids,
+) -> Markup {
+    let id = ids.make(&chart.title);
+    html! {
+        div.scroll tabindex="0" role="region" aria-labelledby=(id) {
+            table.runs.strips {
+                caption id=(id) { b { (chart.title) } " " (chart.about) }
+                thead {
+                    tr {
+                        @for head in heads { th scope="col" { (head) } }
+                        th.strip scope="col" { (axis.title) (ticks(axis)) }
+                    }
+                }
+                tbody {
+                    @for (names, about, drawing) in rows {
+                        tr {
+                            @for name in names { th scope="row" { (name) } }
+                            td.strip title=(about) {
+                                span.unseen { (about) }
+                                svg aria-hidden="true" width="100%" height=(STRIP_HEIGHT) { (drawing) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn ticks(axis: &Axis) -> Markup {
+    html! { svg aria-hidden="true" width="100%" height=(TICKS_HEIGHT) { (chart::tick_labels(axis, TICKS_HEIGHT - 4)) } }
+}
+
+fn dots_table(chart: &Chart, dots: &Dots, ids: &mut Ids) -> Markup {
+    let rows = dots.rows.iter().map(|row| {
+        let drawing = chart::dots(row, &dots.axis);
+        (&row.names[..], row.about.clone(), drawing)
+    });
+    strips(chart, &dots.row_heads, &dots.axis, rows, ids)
+}
+
+fn bars_table(chart: &Chart, bars: &Bars, ids: &mut Ids) -> Markup {
+    let about = |amounts: &[f64]| {
+        let parts = bars.classes.iter().zip(amounts);
+        let parts = parts.map(|(class, amount)| format!("{class}: {amount}"));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let rows = bars.rows.iter();
+    let rows = rows.map(|(names, amounts)| (&names[..], about(amounts), chart::bar(bars, amounts)));
+    let step = spread_over_scale(bars.classes.len());
+    html! {
+        (strips(chart, &bars.row_heads, &bars.axis, rows, ids))
+        ul.legend {
+            @for (number, class) in bars.classes.iter().enumerate() {
+                li { i class={ "key h" (step(number)) } {} " " (class) }
+            }
         }
     }
 }

@@ -1,12 +1,77 @@
-//! The lab's cache: what it holds, what was removed, its limit.
+//! What the lab finds on a machine and how to fix what is missing, the kernels for guests, and the cache.
 
 use std::time::SystemTime;
 
 use nearfar_lab::cache::{CacheEntry, Kind, Trimmed};
+use nearfar_lab::doctor::{Doctor, State};
+use nearfar_lab::kernels::Entry;
 
 use crate::amount::{ago, bytes, count};
 use crate::document::{Document, Table, cells};
-use crate::style::Role::{Dim, Subject, Warning};
+use crate::style::Role::{self, Critical, Dim, Local, Notice, Subject, Warning};
+
+/// Every part with its state; below, for each that is missing or degraded, the consequence and the command that fixes it.
+pub fn doctor(doctor: &Doctor) -> Document {
+    let (missing, degraded) = (doctor.count(State::Missing), doctor.count(State::Degraded));
+    let remark = match (missing, degraded) {
+        (0, 0) => "everything is there".to_owned(),
+        _ => {
+            let (ok, all) = (doctor.count(State::Ok), count(doctor.items.len(), "part"));
+            format!("{ok} of {all} ok, {degraded} degraded, {missing} missing")
+        }
+    };
+    let mut out = Document::titled("Lab", remark);
+    let mut table = Table::of(["", "part", ""]);
+    for item in &doctor.items {
+        let (role, word) = word(item.state);
+        table.row(cells![
+            role.text(word),
+            Subject.text(&item.what),
+            &item.detail
+        ]);
+    }
+    out.table(table);
+    if missing + degraded > 0 {
+        out.heading("What to do", "");
+    }
+    // What is missing keeps people from more than what is degraded.
+    for state in [State::Missing, State::Degraded] {
+        for item in doctor.items.iter().filter(|item| item.state == state) {
+            let label = word(state).0.text(format!("{}: ", item.what));
+            out.labelled(label, item.consequence.as_deref().unwrap_or_default());
+            item.command.iter().for_each(|command| out.command(command));
+        }
+    }
+    out
+}
+
+fn word(state: State) -> (Role, &'static str) {
+    match state {
+        State::Ok => (Local, "ok"),
+        State::Degraded => (Warning, "degraded"),
+        State::Missing => (Critical, "missing"),
+    }
+}
+
+/// One line a kernel; for one that is not cached, the command that fetches it.
+pub fn kernels(kernels: &[Entry]) -> Document {
+    let mut table = Table::of(["series", "for", "release", ""]).indent(0);
+    for entry in kernels {
+        let state = match (&entry.damage, entry.cached) {
+            (Some(damage), _) => Warning.text(damage),
+            (None, true) => Dim.text(entry.package.as_deref().unwrap_or_default()),
+            (None, false) => Notice.text(nearfar_lab::advice::get_kernel(entry.series, entry.arch)),
+        };
+        let release = entry.release.as_deref().unwrap_or("not cached");
+        table.row(cells![
+            Subject.text(entry.series),
+            entry.arch,
+            release,
+            state
+        ]);
+    }
+    table.into()
+}
 
 /// A line an entry, its problem below the table, and the total with the limit. The kernel modules among the unpacked files
 /// share a line.
