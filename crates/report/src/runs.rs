@@ -245,8 +245,9 @@ fn has_intervals(shown: &Shown<'_>, metric: &Metric) -> bool {
 
 /// Every figure of a metric, a line a cell.
 fn table_of<'a>(shown: &Shown<'a>, metric: &'a Metric) -> Table {
+    type Figure = fn(&MetricSummary) -> Option<f64>;
     let (name, written) = (&metric.name, Written::of(shown, metric));
-    let figures: [(&str, fn(&MetricSummary) -> Option<f64>); 5] = [
+    let figures: [(&str, Figure); 5] = [
         ("avg", |it| Some(it.moments?.mean)),
         ("max", |it| Some(it.moments?.max)),
         ("min", |it| Some(it.moments?.min)),

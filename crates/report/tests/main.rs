@@ -3,6 +3,7 @@
 mod ab;
 mod changes;
 mod document;
+mod experiments;
 mod explain;
 mod fleet;
 mod html;

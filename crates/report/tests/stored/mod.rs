@@ -237,6 +237,40 @@ pub fn one_metric(name: &str, unit: &str, cells: &[(&str, &[f64])]) -> Stored {
     Stored::new("mock", detail, samples, cells.len() as u64)
 }
 
+/// Twelve rounds of an experiment, of every combination of its factors' levels.
+pub fn rounds(
+    experiment: &str,
+    factors: Vec<Factor>,
+    metrics: Vec<Metric>,
+    sample: impl Fn(&Cell, f64) -> (Values, Value),
+) -> Stored {
+    let mut random = fastrand::Rng::with_seed(7);
+    let plan = Cell::all(&factors);
+    let mut samples = Vec::new();
+    for round in 1..=12 {
+        for cell in &plan {
+            let (values, detail) = sample(cell, 0.99 + 0.02 * random.f64());
+            samples.push(Sample {
+                number: samples.len() as u64 + 1,
+                round,
+                cell: cell.clone(),
+                started_at_s: START_S + samples.len() as f64,
+                took_s: 1.0,
+                values,
+                failed: None,
+                warnings: Vec::new(),
+                detail,
+            });
+        }
+    }
+    let names: Vec<&str> = factors.iter().map(|it| it.name.as_str()).collect();
+    let cells = plan.len() as u64;
+    let mut detail = detail(json!({}), metrics, &names, plan);
+    // As declared, not in ascending order.
+    detail.factors = factors;
+    Stored::new(experiment, detail, samples, cells)
+}
+
 /// A run of tags: the scenarios in rows, the policies in columns, thousands of operations a second.
 const OPERATIONS: [(&str, i64, [f64; 8]); 5] = [
     (
