@@ -59,7 +59,7 @@ pub fn list(runs: &[Run], reason: &str) -> Document {
 
 fn line(run: &Run) -> [Text; 9] {
     // The heading says UTC once: the column has to leave room for names of kernels.
-    let when = moment(run.started_at_s.max(0.0) as u64);
+    let when = when(run.started_at_s);
     cells![
         Role::Subject.text(run.run),
         when.trim_end_matches(" UTC"),
@@ -153,16 +153,10 @@ pub fn header(shown: &Shown<'_>) -> Document {
         Some(reason) => format!("{}: {reason}", run.state),
         None => run.state.to_string(),
     };
-    let when = |at_s: f64| moment(at_s.max(0.0) as u64);
-    let ended = run
-        .finished_at_s
-        .map(|at_s| format!(" to {}", when(at_s)))
-        .unwrap_or_default();
-    let machine = match shown.machine {
-        Some(machine) => Summary::of(machine).line(),
-        None => UNREADABLE.to_owned(),
-    };
+    let ended = run.finished_at_s;
+    let ended = or(ended.map(|at_s| format!(" to {}", when(at_s))), "");
     let made = format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar);
+    let emulated = Role::Warning.text(or(run.emulation.as_ref(), ""));
     let host = match detail.targets.is_empty() {
         true => format!("{}, {} {}", run.host, run.kernel, detail.kernel_version),
         // The kernels of the run are those of its targets.
@@ -177,11 +171,8 @@ pub fn header(shown: &Shown<'_>) -> Document {
         ("state", role_of(run.state).text(state)),
         ("made", made.into()),
         ("host", host.into()),
-        ("machine", machine.into()),
-        (
-            "emulated",
-            Role::Warning.text(or(run.emulation.as_ref(), "")),
-        ),
+        ("machine", machine_line(shown.machine).into()),
+        ("emulated", emulated),
         ("samples", attempts(run, detail).into()),
         ("parameters", parameters(&detail.parameters).into()),
     ];
@@ -190,14 +181,28 @@ pub fn header(shown: &Shown<'_>) -> Document {
     out
 }
 
+fn when(at_s: f64) -> String {
+    moment(at_s.max(0.0) as u64)
+}
+
+fn machine_line(machine: Option<&Machine>) -> String {
+    machine.map_or_else(|| UNREADABLE.to_owned(), |it| Summary::of(it).line())
+}
+
+/// `8 samples of each of 3 cells`.
+fn samples_of_each(shown: &Shown<'_>) -> String {
+    let samples = count(shown.run.samples_per_cell as usize, "sample");
+    format!(
+        "{samples} of each of {}",
+        count(shown.detail.plan.len(), "cell")
+    )
+}
+
 /// The machines that took the samples, a row each.
 fn targets(detail: &Detail) -> impl Iterator<Item = (&'static str, Text)> {
     detail.targets.iter().map(|target| {
-        let machine = serde_json::from_value(target.machine.clone());
-        let machine = machine.map_or_else(
-            |_| UNREADABLE.to_owned(),
-            |machine| Summary::of(&machine).line(),
-        );
+        let machine = serde_json::from_value::<Machine>(target.machine.clone()).ok();
+        let machine = machine_line(machine.as_ref());
         let levels = match target.levels.to_string() {
             text if text.is_empty() => text,
             text => format!("{text}: "),
@@ -304,7 +309,7 @@ pub fn removed(removed: &Removed) -> Document {
     for run in &removed.runs {
         let label = or(run.label.as_ref().map(|label| format!(" \"{label}\"")), "");
         let samples = count(usize::try_from(run.samples).unwrap_or(usize::MAX), "sample");
-        let begun = moment(run.started_at_s.max(0.0) as u64);
+        let begun = when(run.started_at_s);
         let (number, experiment) = (run.run, &run.experiment);
         let text = format!("removed run {number}: {experiment}{label} of {begun}, {samples}");
         out.indented(0, "", text);
@@ -357,26 +362,17 @@ pub fn mail(
 
 fn mail_facts<'a>(shown: &Shown<'a>) -> impl Iterator<Item = (&'static str, Text)> + use<'a> {
     let (run, detail) = (shown.run, shown.detail);
-    let machine = match shown.machine {
-        Some(machine) => Summary::of(machine).line(),
-        None => UNREADABLE.to_owned(),
-    };
-    let emulated = run.emulation.as_ref().map(ToString::to_string);
+    let emulated = or(run.emulation.as_ref(), "");
     let kernel = match detail.targets.is_empty() {
         true => format!("Linux {} {}", run.kernel, detail.kernel_version),
         // Those of its targets are named with them.
         false => String::new(),
     };
-    let samples = format!(
-        "{} of each of {} ({}), nearfar {}",
-        count(run.samples_per_cell as usize, "sample"),
-        count(detail.plan.len(), "cell"),
-        moment(run.started_at_s.max(0.0) as u64),
-        run.nearfar
-    );
+    let (samples, when) = (samples_of_each(shown), when(run.started_at_s));
+    let samples = format!("{samples} ({when}), nearfar {}", run.nearfar);
     let facts = [
-        ("machine", machine.into()),
-        ("emulated", emulated.unwrap_or_default().into()),
+        ("machine", machine_line(shown.machine).into()),
+        ("emulated", emulated.into()),
         ("kernel", kernel.trim().into()),
         ("experiment", run.title.as_str().into()),
         ("samples", samples.into()),

@@ -14,8 +14,11 @@ use nearfar_runs::{Better, Metric, MetricSummary, Sample};
 use nearfar_statistics::Summary as Figures;
 
 use super::cells::{Layout, Written};
-use super::{CONFIDENCE, Shown, UNREADABLE, has_intervals, table_of, targets, warnings_of};
-use crate::amount::{count, moment, or};
+use super::{
+    CONFIDENCE, Shown, UNREADABLE, has_intervals, samples_of_each, table_of, targets, warnings_of,
+    when,
+};
+use crate::amount::{count, or};
 use crate::document::{
     Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Line, Plot, Scale, Text,
     Tile,
@@ -91,7 +94,7 @@ fn tiles(shown: &Shown<'_>) -> Vec<Tile> {
     let failed = format!("{} failed", run.failed);
     let with_warnings = run.with_warnings.to_string();
     tiles.push(Tile::new(with_warnings, "with warnings", failed));
-    let when = moment(run.started_at_s.max(0.0) as u64);
+    let when = when(run.started_at_s);
     let took = run.finished_at_s;
     let took = took.map(|end| duration(end - run.started_at_s));
     tiles.push(Tile::new(or(took, ""), run.state.to_string(), when));
@@ -292,10 +295,9 @@ fn machine(shown: &Shown<'_>, out: &mut Document) {
 
 fn method(shown: &Shown<'_>, out: &mut Document) {
     let (run, detail) = (shown.run, shown.detail);
+    let samples = samples_of_each(shown);
     let order = format!(
-        "{} of each of {}, every cell once per round, in a new random order in each round (seed {})",
-        count(run.samples_per_cell as usize, "sample"),
-        count(detail.plan.len(), "cell"),
+        "{samples}, every cell once per round, in a new random order in each round (seed {})",
         detail.seed
     );
     let intervals = "distribution-free 95 % interval of the median, from order statistics; none below six samples";
