@@ -10,7 +10,6 @@
 //! The kernel moves what the group's tasks have mapped on other nodes during the write, since Linux 5.15
 //! (cpuset_migrate_mm() in kernel/cgroup/cpuset.c, with MPOL_MF_MOVE_ALL: shared pages as well).
 
-mod find;
 mod policies;
 
 use std::io;
@@ -18,13 +17,11 @@ use std::io;
 use nearfar_machine::{Machine, NodeBytes, NodeSet};
 use nearfar_proc::{cgroup, error_text, zoneinfo};
 
-use crate::change::{Change, Plan, Planned};
-use crate::check::check_planned;
-use crate::error::ApplyError;
+use crate::apply::ApplyError;
+use crate::change::{Change, Plan, Planned, check_planned};
 use crate::journal::Intent;
-use crate::kind::{self, ChangeError, Setting};
-use crate::system::{System, text};
-use crate::target::Target;
+use crate::kind::{self, ChangeError, Setting, check_group};
+use crate::system::{System, Target, text};
 use crate::task_memory::{NODES, REQUESTED, leave, node_list, size, with_spare};
 
 /// Where the version 2 hierarchy is mounted.
@@ -115,7 +112,7 @@ pub fn planned_cpuset_memory(
     request: &CpusetMemoryRequest,
 ) -> Result<Planned, ApplyError> {
     let system = target.system()?;
-    let group = find::group(&system, target.is_tree(), &request.group)?;
+    let group = group(&system, target.is_tree(), &request.group)?;
     let nodes = request.nodes.clone();
     let found = check(&system, target.is_tree(), &group, &nodes)?;
     let moves = match found.to_move {
@@ -230,7 +227,7 @@ fn check_policies(
 }
 
 /// What a group has now.
-pub(crate) struct GroupMemory {
+struct GroupMemory {
     /// The text of `cpuset.mems`.
     now: String,
     /// Bytes that its tasks have mapped on other nodes than wanted; `None` in a tree that does not tell.
@@ -248,7 +245,7 @@ fn check(
     group: &str,
     nodes: &NodeSet,
 ) -> Result<GroupMemory, CpusetMemoryError> {
-    find::hierarchy(system, tree)?;
+    hierarchy(system, tree)?;
     let now = now(system, group)?;
     let optional = |file: String| match list(system, &file) {
         Err(_) if tree => Ok(None),
@@ -303,7 +300,7 @@ fn now(system: &dyn System, group: &str) -> Result<String, CpusetMemoryError> {
             system
                 .list(&format!("{MOUNT}/{group}"))
                 .map_err(|_| CpusetMemoryError::NoGroup(group.to_owned()))?;
-            let control = find::without_cpuset(system, group);
+            let control = without_cpuset(system, group);
             Err(CpusetMemoryError::NoController { file, control })
         }
         Err(error) => Err(unread(file, &error)),
@@ -438,4 +435,107 @@ fn list(system: &dyn System, file: &str) -> Result<NodeSet, CpusetMemoryError> {
 fn unread(file: String, error: &io::Error) -> CpusetMemoryError {
     let reason = error_text(error);
     CpusetMemoryError::Read { file, reason }
+}
+
+/// How deep groups nest: systemd in a container in a pod in a slice stays below 16.
+const MAX_DEPTH: usize = 32;
+const MAX_GROUPS: usize = 50_000;
+
+/// Whether version 2 is mounted where changes are made. A tree may lack the file that shows it.
+pub(crate) fn hierarchy(system: &dyn System, tree: bool) -> Result<(), CpusetMemoryError> {
+    if system.read(&format!("{MOUNT}/cgroup.controllers")).is_ok() {
+        return Ok(());
+    }
+    match system.list(&format!("{MOUNT}/cpuset")) {
+        Ok(_) => Err(CpusetMemoryError::VersionOne),
+        Err(_) if tree => Ok(()),
+        Err(_) => Err(CpusetMemoryError::NoHierarchy),
+    }
+}
+
+/// The path, below the mount, of the group with this path or this name: `redis.service`.
+pub(crate) fn group(
+    system: &dyn System,
+    tree: bool,
+    name: &str,
+) -> Result<String, CpusetMemoryError> {
+    let path = name.strip_prefix(MOUNT).unwrap_or(name);
+    let path = path.trim_matches('/').to_owned();
+    check_group(&path)?;
+    hierarchy(system, tree)?;
+    if is_group(system, &path) {
+        return Ok(path);
+    }
+    let mut groups = match path.contains('/') {
+        true => Vec::new(),
+        false => named(system, &path)?,
+    };
+    match groups.len() {
+        0 => Err(CpusetMemoryError::NoGroup(name.to_owned())),
+        1 => Ok(groups.remove(0)),
+        _ => Err(CpusetMemoryError::Ambiguous {
+            name: name.to_owned(),
+            groups,
+        }),
+    }
+}
+
+fn is_group(system: &dyn System, path: &str) -> bool {
+    system.list(&format!("{MOUNT}/{path}")).is_ok()
+}
+
+/// Every group whose last name this is.
+///
+/// # Errors
+/// When there are too many groups to look at all of them.
+fn named(system: &dyn System, name: &str) -> Result<Vec<String>, CpusetMemoryError> {
+    let (mut found, mut left, mut looked_at) = (Vec::new(), vec![(String::new(), 0)], 0);
+    while let Some((path, depth)) = left.pop() {
+        // The kernel's files are no directories.
+        let Ok(entries) = system.list(&format!("{MOUNT}/{path}")) else {
+            continue;
+        };
+        looked_at += 1;
+        if looked_at > MAX_GROUPS {
+            return Err(CpusetMemoryError::TooManyGroups {
+                name: name.to_owned(),
+                limit: MAX_GROUPS,
+            });
+        }
+        for entry in entries {
+            let below = match path.is_empty() {
+                true => entry.clone(),
+                false => format!("{path}/{entry}"),
+            };
+            if entry == name && is_group(system, &below) {
+                found.push(below.clone());
+            }
+            if depth < MAX_DEPTH {
+                left.push((below, depth + 1));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The file of the highest group above this one that does not enable the cpuset controller below itself.
+fn without_cpuset(system: &dyn System, group: &str) -> String {
+    let ends = group.match_indices('/').map(|(end, _)| end);
+    let groups_above = std::iter::once("").chain(ends.map(|end| &group[..end]));
+    let files = groups_above.map(|above| match above {
+        "" => format!("{MOUNT}/cgroup.subtree_control"),
+        above => format!("{MOUNT}/{above}/cgroup.subtree_control"),
+    });
+    let mut last = String::new();
+    for file in files {
+        let enabled = system.read(&file).unwrap_or_default();
+        let mut names = enabled.split(u8::is_ascii_whitespace);
+        let has_cpuset = names.any(|name| name == b"cpuset");
+        last = file;
+        if !has_cpuset {
+            break;
+        }
+    }
+    last
 }

@@ -1,23 +1,18 @@
-//! A plan as text that a person reads, keeps and runs without nearfar: a shell script for now, a systemd unit or udev
-//! rules for every boot.
+//! A plan as text that a person reads, keeps and runs without nearfar: a shell script for now; for every boot a systemd unit, which makes
+//! the changes after the devices have appeared, or udev rules, which act whenever one appears.
 //!
 //! A plan is foreign input here too. Changes that [`check`](crate::check()) would refuse are left out with a comment;
 //! names and values that pass consist of characters that mean nothing to a shell, systemd or udev, and are quoted all
 //! the same; free text (reasons, old values) appears in comments only, on one line, as printable ASCII.
 
 mod bind;
-mod script;
-mod systemd;
-mod udev;
 
-use crate::change::{Change, Owner, PLAN_FORMAT, Plan, Planned};
-use crate::check::check_planned;
+use nearfar_machine::shell_quoted;
+
+use crate::change::{Change, Owner, PLAN_FORMAT, Plan, Planned, check_planned};
 use crate::kind::Setting;
 
 pub use bind::{UnitBinding, UnitBindingError, UnitPolicy, unit_drop_in};
-pub use script::script;
-pub use systemd::systemd;
-pub use udev::udev;
 
 /// A comment on why a change is not exported.
 #[derive(Debug, thiserror::Error)]
@@ -165,4 +160,179 @@ fn heading(plan: &Plan, what: &str) -> String {
         "# {what} for {host}\n# Written by nearfar {} from a plan; see docs/plan.md.\n",
         env!("CARGO_PKG_VERSION")
     )
+}
+
+const USAGE: &str = r#"#
+# Usage: sh FILE           makes the changes
+#        sh FILE --undo    puts back what was there when the plan was made
+# NEARFAR_ROOT=DIR works on the files below DIR instead of the live system. Interrupt numbers hold until the next boot.
+# Exit status: 0 done, 2 wrong usage, 3 the system refused at least one change; the others are made.
+# Unlike nearfar apply this keeps no journal and does not notice what has changed since the plan was made.
+set -eu
+
+root=${NEARFAR_ROOT:-}
+status=0
+
+# put FILE VALUE; a plan without changes calls it nowhere.
+# shellcheck disable=SC2317,SC2329
+put() {
+    if printf '%s\n' "$2" > "$root$1"; then
+        printf '%s <- %s\n' "$1" "$2"
+    else
+        printf '%s: %s was refused\n' "$1" "$2" >&2
+        status=3
+    fi
+}
+"#;
+
+const LEFT_OUT: &str = "    printf 'a change is left out; %s says why\\n' \"$0\" >&2\n";
+
+const END: &str = r#"
+case ${1-} in
+    '') make ;;
+    --undo) undo ;;
+    *)
+        printf 'usage: %s [--undo]\n' "$0" >&2
+        exit 2
+        ;;
+esac
+exit "$status"
+"#;
+
+/// The plan as a shell script (POSIX, no tool but the shell). Each write is commented with its reason and the value it
+/// replaces; a change that cannot be exported is a comment that says why.
+pub fn script(plan: &Plan) -> String {
+    let writings = writings(plan);
+    let mut text = format!(
+        "#!/bin/sh\n{}{USAGE}",
+        heading(plan, "Puts what is far near")
+    );
+    text.push_str("\nmake() {\n    :\n");
+    for writing in &writings {
+        text.push_str(&make(writing));
+    }
+    text.push_str("}\n\nundo() {\n    :\n");
+    for writing in writings.iter().rev() {
+        text.push_str(&undo(writing));
+    }
+    text.push_str("}\n");
+    for left in &plan.left_alone {
+        let (subject, reason) = (comment(&left.subject), comment(&left.reason));
+        text.push_str(&format!("# Left alone: {subject}: {reason}\n"));
+    }
+    text.push_str(END);
+    text
+}
+
+fn make(writing: &Exported<'_>) -> String {
+    let writing = match writing {
+        Ok(writing) => writing,
+        // Only as a comment: the text of a plan is no shell's.
+        Err(left_out) => return format!("    # {left_out}\n{LEFT_OUT}"),
+    };
+    let mut text = String::new();
+    for reason in writing.reasons() {
+        text.push_str(&format!("    # {reason}\n"));
+    }
+    text.push_str(&format!(
+        "    put {} {}\n",
+        shell_quoted(&writing.file),
+        shell_quoted(&writing.value)
+    ));
+    for line in writing.rebinding() {
+        text.push_str(&format!("    # {line}\n"));
+    }
+    text
+}
+
+fn undo(writing: &Exported<'_>) -> String {
+    let Ok(writing) = writing else {
+        return String::new();
+    };
+    let Some(before) = writing.before() else {
+        return format!("    # {}: the value before is not known\n", writing.file);
+    };
+    format!(
+        "    put {} {}\n",
+        shell_quoted(&writing.file),
+        shell_quoted(before)
+    )
+}
+
+const UNIT: &str = "#
+# Install: save as /etc/systemd/system/nearfar-placement.service, then
+#     systemctl daemon-reload && systemctl enable nearfar-placement.service
+# Each line is tried; the leading - lets the others go on where one is refused (journalctl -u nearfar-placement).
+# irqbalance moves interrupts again unless it is configured not to (IRQBALANCE_BANNED_CPULIST, --banirq) or stopped.
+
+[Unit]
+Description=Memory placement from a nearfar plan
+# Network drivers ask for their interrupts when the interface comes up: after network.target.
+After=systemd-udev-settle.service network.target irqbalance.service
+Wants=systemd-udev-settle.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+";
+
+const INSTALL_SECTION: &str = "
+[Install]
+WantedBy=multi-user.target
+";
+
+/// The plan as a oneshot service. Interrupts get other numbers at every boot: they are looked up by the name of their
+/// handler in /proc/interrupts, and those without a name that can be looked up are left out with a comment.
+pub fn systemd(plan: &Plan) -> String {
+    let mut text = format!("{}{UNIT}", heading(plan, "Memory placement at every boot"));
+    let lines: Vec<String> = writings(plan)
+        .iter()
+        .map(|writing| explained(writing, line))
+        .collect();
+    if !lines.iter().any(|line| line.contains("\nExecStart=")) {
+        // systemd refuses a service without a command.
+        text.push_str("# Nothing of the plan can be kept over a boot.\nExecStart=/bin/true\n");
+    }
+    text.extend(lines);
+    text.push_str(INSTALL_SECTION);
+    text
+}
+
+fn line(writing: &Writing<'_>) -> String {
+    match writing.setting.kind().command(writing) {
+        Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
+        Err(reason) => writing.left_out_line(reason),
+    }
+}
+
+/// Text inside double quotes of a unit file, where systemd itself takes `$` and `%` (systemd.service(5)).
+fn escaped(command: &str) -> String {
+    command
+        .replace('\\', r"\\")
+        .replace('"', "\\\"")
+        .replace('%', "%%")
+        .replace('$', "$$")
+}
+
+const HOW_TO_INSTALL: &str = "#
+# Install: save as /etc/udev/rules.d/99-nearfar.rules, then
+#     udevadm control --reload
+#     udevadm trigger --action=change -s net -s nvme -s nvme-subsystem -s pci
+# Interrupts are no devices of udev's, and their numbers change at every boot: they are looked up by the name of their
+# handler when the device that has them appears. A network driver asks for them when its interface comes up, which udev
+# does not see: trigger the event again then, or use the unit of --format systemd.
+# Settings of the kernel (sysctl) belong into /etc/sysctl.d and are comments here.
+";
+
+/// The plan as udev rules. What udev cannot do is a comment that says why.
+pub fn udev(plan: &Plan) -> String {
+    let mut text = format!(
+        "{}{HOW_TO_INSTALL}",
+        heading(plan, "Memory placement when devices appear")
+    );
+    for writing in &writings(plan) {
+        text.push('\n');
+        text.push_str(&explained(writing, |it| it.setting.kind().udev(it)));
+    }
+    text
 }

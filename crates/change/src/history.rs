@@ -5,19 +5,15 @@ use std::io;
 use nearfar_proc::error_text;
 use serde::Serialize;
 
-use crate::change_set_files::ChangeSetFiles as _;
-use crate::change_set_id::ChangeSetId;
-use crate::error::ApplyError;
-use crate::found::Found;
-use crate::journal::{self, Contents, Header, Progress, Written};
+use crate::apply::ApplyError;
+use crate::journal::{self, ChangeSetId, Contents, Header, Progress, Written};
 use crate::kind::Setting;
 use crate::lock::lock_holder;
 use crate::owner::Mismatch;
 use crate::rollback::writer;
 use crate::state::StateDir;
-use crate::system::{System, text};
-use crate::target::Target;
-use crate::undo::{found, other_owner};
+use crate::system::{System, Target, text};
+use crate::undo::{Found, found, other_owner};
 
 /// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

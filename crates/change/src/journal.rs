@@ -1,34 +1,37 @@
-//! The journal of a change set: what was there before, on disk before it is overwritten.
+//! The journal of a change set: what was there before, on disk before it is overwritten. `change-N.journal` in the state directory, in
+//! earlier versions `run-N.journal`.
 //!
-//! A record is a line: eight hex digits (CRC-32 of the rest of the line), a space, a JSON object. Records are numbered,
-//! so a line that is missing in the middle is noticed too.
+//! A record is a line ([`crate::lines`]):
 //!
 //! ```text
 //! 0a1b2c3d {"n":0,"at_s":1763690000,"run":{"journal_format":1,"id":7,"boot":"…","plan":"1f2e3d4c",…}}
 //! 55667788 {"n":1,"at_s":1763690000,"intent":{"write":0,"change":0,"setting":{…},"old":"0-7\n","new":"4\n"}}
 //! 99aabbcc {"n":2,"at_s":1763690000,"done":{"write":0,"now":"4\n"}}
 //! ```
+//!
+//! How far each write got:
+//!
+//! ```text
+//!  intent ──► done ──► undoing ──► undone
+//!    │  └──────────────────▲         ▲
+//!    └─► failed            └─────────┘  (undone without undoing: the file was found as before)
+//! ```
 
-mod read;
-mod writes;
-
-use std::io;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 
 use nearfar_machine::PciAddress;
 use nearfar_proc::error_text;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::apply::ApplyError;
 use crate::change::Owner;
-use crate::change_set_files::ChangeSetFiles as _;
-use crate::change_set_id::ChangeSetId;
-use crate::error::ApplyError;
-use crate::kind::Setting;
-use crate::line_file::LineFile;
+use crate::kind::{ChangeError, Setting};
+use crate::lines::{self, BadLine, LineFile};
 use crate::state::StateDir;
 use crate::system::System;
-
-pub(crate) use read::{Contents, header, read};
-pub(crate) use writes::{Progress, Written};
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
 
@@ -92,7 +95,7 @@ pub(crate) struct Intent {
     /// The driver that is bound again after the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rebind: Option<String>,
-    /// What [`later_paths`](crate::rebind::nvme::later_paths) said of the device then.
+    /// What [`later_paths`](crate::rebind::later_paths) said of the device then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) later_paths: Vec<PciAddress>,
 }
@@ -155,4 +158,308 @@ impl Journal {
     pub(crate) fn append(&mut self, system: &dyn System, record: Record) -> io::Result<()> {
         self.lines.append(system, record)
     }
+}
+
+/// 4096 interrupts take 2 MiB.
+const LONGEST: u64 = 256 << 20;
+
+/// A journal that was read.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    /// `None` where the crash was during the very first record; nothing was written then.
+    pub(crate) header: Option<Header>,
+    /// When the change set began, in seconds since 1970.
+    pub(crate) at_s: u64,
+    /// Every write that was begun, in order.
+    pub(crate) writes: Vec<Written>,
+    /// Whether the change set came to its end.
+    pub(crate) finished: bool,
+    /// Bytes of whole records.
+    pub(crate) length: u64,
+    /// How many.
+    pub(crate) records: u64,
+    /// Whether a torn record follows them.
+    pub(crate) torn: bool,
+}
+
+/// Reads the journal of a change set.
+pub(crate) fn read(state: &StateDir, run: ChangeSetId) -> Result<Contents, ApplyError> {
+    let file = state.journal_place(run);
+    let mut bytes = Vec::new();
+    let read = state
+        .open_journal(run, false)
+        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
+    let reason = match read {
+        Err(error) => error_text(&error),
+        Ok(_) if bytes.len() as u64 > LONGEST => "it has more than 256 MiB".to_owned(),
+        Ok(_) => {
+            let contents = parse(&bytes).map_err(|bad| ApplyError::Corrupt {
+                file,
+                line: bad.line,
+                reason: bad.why.to_string(),
+            })?;
+            return match &contents.header {
+                Some(header) if header.id != run => Err(ApplyError::Corrupt {
+                    file: state.journal_place(run),
+                    line: 1,
+                    reason: format!("it is the journal of change set {}", header.id),
+                }),
+                _ => Ok(contents),
+            };
+        }
+    };
+    Err(ApplyError::Unreadable { file, reason })
+}
+
+/// What the first record of a journal says, where the rest does not hold.
+pub(crate) fn header(state: &StateDir, run: ChangeSetId) -> Option<Header> {
+    const LONGEST_HEADER: u64 = 64 << 10;
+    let mut bytes = Vec::new();
+    let file = state.open_journal(run, false).ok()?;
+    file.take(LONGEST_HEADER).read_to_end(&mut bytes).ok()?;
+    let end = bytes.iter().position(|&byte| byte == b'\n')?;
+    let header = parse(&bytes[..=end]).ok()?.header;
+    header.filter(|header| header.id == run)
+}
+
+/// Reads the text of a change set's journal. Any bytes may come.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
+    let mut contents = Contents {
+        header: None,
+        at_s: 0,
+        writes: Vec::new(),
+        finished: false,
+        length: 0,
+        records: 0,
+        torn: false,
+    };
+    let extent = lines::read(bytes, &mut |line| take_line(&mut contents, line))?;
+    contents.length = extent.length;
+    contents.records = extent.records;
+    contents.torn = extent.torn;
+    Ok(contents)
+}
+
+/// What is wrong with a record where it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadRecord {
+    #[error(
+        "journal format {0}, this version knows {JOURNAL_FORMAT}: roll back with the version that wrote it"
+    )]
+    Format(u32),
+    #[error("a second change set begins")]
+    SecondHeader,
+    #[error("the record that begins the change set is missing")]
+    NoHeader,
+    #[error("write {found} where {expected} was due")]
+    OutOfTurn { found: u64, expected: usize },
+    #[error("it speaks of write {0}, which was not begun")]
+    NotBegun(u64),
+    #[error("it does not fit what write {0} had come to")]
+    Progress(u64),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
+fn take_line(contents: &mut Contents, line: JournalLine) -> Result<(), BadRecord> {
+    let first = line.n == 0;
+    match line.record {
+        Record::Run(header) if first => {
+            if header.journal_format != JOURNAL_FORMAT {
+                return Err(BadRecord::Format(header.journal_format));
+            }
+            contents.at_s = line.at_s;
+            contents.header = Some(header);
+            Ok(())
+        }
+        Record::Run(_) => Err(BadRecord::SecondHeader),
+        _ if first => Err(BadRecord::NoHeader),
+        Record::Finished {} => {
+            contents.finished = true;
+            Ok(())
+        }
+        record => take(&mut contents.writes, record),
+    }
+}
+
+/// A write and how far it got.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Written {
+    pub(crate) intent: Intent,
+    /// What the file said after the write, where that was recorded.
+    pub(crate) now: Option<String>,
+    pub(crate) progress: Progress,
+}
+
+/// How far a write got.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// The old value was kept, the new one may or may not have been written.
+    Intended,
+    /// Written and read back.
+    Done,
+    /// Refused, the file is as before.
+    Failed { error: String },
+    /// The old value may or may not have been written back.
+    Undoing,
+    /// As before.
+    Undone,
+    /// A rollback found it gone with its device or process.
+    Gone,
+}
+
+impl Progress {
+    /// After a rollback that has settled the write.
+    pub(crate) fn settled(gone: bool) -> Self {
+        match gone {
+            true => Self::Gone,
+            false => Self::Undone,
+        }
+    }
+}
+
+impl Written {
+    /// A write that is about to be made.
+    pub(crate) fn intended(intent: Intent) -> Self {
+        Self {
+            intent,
+            now: None,
+            progress: Progress::Intended,
+        }
+    }
+
+    /// Whether the write or its undoing has begun and not come to its end: the file may hold either content.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        matches!(self.progress, Progress::Intended | Progress::Undoing)
+    }
+
+    /// Whether rollback has to look at the file.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(
+            self.progress,
+            Progress::Intended | Progress::Done | Progress::Undoing
+        )
+    }
+}
+
+/// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
+pub(crate) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), BadRecord> {
+    let write = match record {
+        Record::Intent(intent) => {
+            intent.setting.check()?;
+            if intent.write != writes.len() as u64 {
+                return Err(BadRecord::OutOfTurn {
+                    found: intent.write,
+                    expected: writes.len(),
+                });
+            }
+            if let Some(driver) = &intent.rebind {
+                crate::change::driver(driver)?;
+            }
+            writes.push(Written::intended(*intent));
+            return Ok(());
+        }
+        Record::Done { write, .. }
+        | Record::Failed { write, .. }
+        | Record::Undoing { write }
+        | Record::Undone { write, .. } => write,
+        Record::Run(_) | Record::Finished {} => return Ok(()),
+    };
+    let known = usize::try_from(write)
+        .ok()
+        .and_then(|write| writes.get_mut(write));
+    let known = known.ok_or(BadRecord::NotBegun(write))?;
+    let progress = match (record, &known.progress) {
+        (Record::Done { now, .. }, Progress::Intended) => {
+            known.now = Some(now);
+            Progress::Done
+        }
+        (Record::Failed { error, .. }, Progress::Intended) => Progress::Failed { error },
+        (Record::Undoing { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
+            Progress::Undoing
+        }
+        (Record::Undone { gone, .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
+            Progress::settled(gone)
+        }
+        _ => return Err(BadRecord::Progress(write)),
+    };
+    known.progress = progress;
+    Ok(())
+}
+
+/// The number of a change set, counted from 1 in its state directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ChangeSetId(pub u64);
+
+impl fmt::Display for ChangeSetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StateDir {
+    /// The numbers of all change sets, oldest first.
+    pub(crate) fn change_sets(&self) -> Result<Vec<ChangeSetId>, ApplyError> {
+        let names = self.names();
+        let names = names.map_err(|error| ApplyError::Unreadable {
+            file: self.place.clone(),
+            reason: error_text(&error),
+        })?;
+        let mut ids: Vec<ChangeSetId> = names.iter().filter_map(|name| id_of(name)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    /// The path of a change set's journal, for messages.
+    fn journal_place(&self, id: ChangeSetId) -> String {
+        let name = match self.names() {
+            Ok(names) if names.contains(&earlier_file_of(id)) => earlier_file_of(id),
+            _ => file_of(id),
+        };
+        format!("{}/{name}", self.place)
+    }
+
+    /// Creates the journal of a new change set. Not on disk until [`StateDir::sync`].
+    fn create(&self, id: ChangeSetId) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
+        self.open_readable_file(&file_of(id), flags)
+    }
+
+    /// Takes back a journal that could not be begun.
+    fn remove(&self, id: ChangeSetId) -> io::Result<()> {
+        self.remove_file(&file_of(id))
+    }
+
+    fn open_journal(&self, id: ChangeSetId, to_append: bool) -> io::Result<File> {
+        let flags = if to_append {
+            OFlags::RDWR | OFlags::APPEND
+        } else {
+            OFlags::RDONLY
+        };
+        match self.open_file(&file_of(id), flags) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.open_file(&earlier_file_of(id), flags)
+            }
+            opened => opened,
+        }
+    }
+}
+
+fn file_of(id: ChangeSetId) -> String {
+    format!("change-{id}.journal")
+}
+
+fn earlier_file_of(id: ChangeSetId) -> String {
+    format!("run-{id}.journal")
+}
+
+fn id_of(name: &str) -> Option<ChangeSetId> {
+    let (_, digits) = name.strip_suffix(".journal")?.split_once('-')?;
+    let id = ChangeSetId(digits.parse().ok()?);
+    [file_of(id), earlier_file_of(id)]
+        .iter()
+        .any(|known| known == name)
+        .then_some(id)
 }

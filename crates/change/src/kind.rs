@@ -350,7 +350,7 @@ pub fn is_interface_name(name: &str) -> bool {
     (1..=15).contains(&name.len()) && name.bytes().all(plain) && name != "." && name != ".."
 }
 
-pub(crate) fn check_interface(name: &str) -> Result<(), ChangeError> {
+fn check_interface(name: &str) -> Result<(), ChangeError> {
     is_interface_name(name)
         .then_some(())
         .ok_or_else(|| ChangeError::Interface(name.to_owned()))

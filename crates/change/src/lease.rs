@@ -13,44 +13,39 @@
 //!
 //! A file belongs to one lease at a time: a second one is refused and told who holds it.
 //!
+//! The guard is this program again (`nearfar lease-guard DIRECTORY OWNER`), with the reading end of a pipe as its standard input.
+//! One guard serves all leases of a process in one directory. An owner that needs it no longer sends it home with a word: it
+//! must not wait for what other threads of its owner hold meanwhile.
+//!
 //! What is **not** defined here: leases of different users do not see each other, and neither user can undo the other's.
 
-mod descendants;
-mod error;
-mod files;
-mod guard;
 mod masks;
 mod presence;
 mod record;
-mod recover;
 mod resource;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use nearfar_proc::cpuset::Cpusets;
 use nearfar_proc::{TaskId, affinity, error_text};
-use rustix::fs::{Access, FlockOperation, flock};
+use rustix::fs::{Access, FlockOperation, OFlags, flock};
 use serde::Serialize;
 
-pub use descendants::whole_sessions;
-pub use error::LeaseError;
-pub use guard::{GUARD, guard, guard_with};
-pub use masks::{Masks, Member};
+use crate::lock::Lock;
+use crate::state::{Location, STATE_DIR, StateDir, StateError};
+use crate::system::{Rooted, System};
+use record::{Held, LeaseContents, LeaseHeader, LeaseRecord};
+use resource::Resource;
+
+pub use masks::{Masks, Member, whole_sessions};
 pub use presence::{Measuring, Presence};
 pub use resource::Process;
-
-use crate::lock::Lock;
-use crate::state::{Location, STATE_DIR, StateDir};
-use crate::system::{Rooted, System};
-use files::Held;
-use guard::Guard;
-use nearfar_proc::cpuset::Cpusets;
-use record::{LeaseContents, LeaseHeader, LeaseRecord};
-use resource::Resource;
 
 /// Others hold the directory's lock while they set or undo a few files.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -222,7 +217,41 @@ impl Leases {
     /// # Errors
     /// As [`recover()`].
     pub fn recover_with(&self, system: &dyn System) -> Result<Vec<Recovered>, LeaseError> {
-        recover::recover(&self.location(), system)
+        let Some(state) = StateDir::find(&self.location())? else {
+            return Ok(Vec::new());
+        };
+        if journals(&state)?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lock = Lock::take(&state, Some(LOCK_TIMEOUT), None)?;
+        let mut recovered = Vec::new();
+        let mut bad = None;
+        // A journal that cannot be read or undone stays, and keeps no other from being undone.
+        for name in journals(&state)? {
+            match undo_if_dead(&state, system, &name) {
+                Ok(undone) => recovered.extend(undone),
+                Err(error) => bad = bad.or(Some(error)),
+            }
+        }
+        drop(lock);
+        bad.map_or(Ok(recovered), Err)
+    }
+
+    /// Waits until this process has let go of its leases.
+    fn wait_for(&self, owner: u32) -> Result<(), LeaseError> {
+        let Some(state) = StateDir::find(&self.location())? else {
+            return Ok(());
+        };
+        for name in journals(&state)?
+            .iter()
+            .filter(|name| record::owner(name) == Some(owner))
+        {
+            if let Some(file) = open(&state, name)? {
+                // The pipe ends a moment before the lock, in whatever order the kernel closes files.
+                let _ = flock(&file, FlockOperation::LockShared);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -246,20 +275,20 @@ impl Lease {
     }
 
     /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that
-    /// `lease/files.rs` lists (and, for tests, files in the directory of the journals): text, written with one write. Where the kernel
+    /// `lease/record.rs` lists (and, for tests, files in the directory of the journals): text, written with one write. Where the kernel
     /// shows a choice (`always [madvise] never`) the chosen word is the content.
     ///
     /// # Errors
     /// When it is none of these files, when another lease holds it, when it cannot be read or written, or reads back as
     /// something else. It is as before then, or undone with the lease.
     pub fn set_file(&mut self, path: &Path, value: &[u8]) -> Result<(), LeaseError> {
-        let (path, new) = files::checked(path, value, &self.leases.directory)?;
+        let (path, new) = record::checked(path, value, &self.leases.directory)?;
         let known = self.files.iter().position(|held| held.path == path);
         let index = match known {
             Some(index) => index,
             None => {
                 let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
-                recover::no_other_holds(&self.state, &*self.system, &self.name, &path)?;
+                no_other_holds(&self.state, &*self.system, &self.name, &path)?;
                 let held = Held::before(&*self.system, path)?;
                 // On disk with the record of the first write, which follows before that write.
                 self.note(held.record(), false)?;
@@ -346,7 +375,7 @@ impl Lease {
     /// Who else has confined this thread: the number of a living process, and its words about why. None where that cannot
     /// be read.
     pub fn confined_by(&self, task: TaskId, process: i32) -> Option<(u32, String)> {
-        let header = recover::confined_by(&self.state, &self.name, task, process)
+        let header = confined_by(&self.state, &self.name, task, process)
             .ok()
             .flatten()?;
         Some((header.pid, header.what))
@@ -528,5 +557,279 @@ fn claim(file: &File) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Why a temporary change was not made or not undone.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The directory cannot be used, or stays locked.
+    #[error(transparent)]
+    Directory(#[from] StateError),
+    #[error("cannot open /: {}", error_text(.0))]
+    Root(#[source] std::io::Error),
+    /// Nowhere to keep a journal.
+    #[error(
+        "there is neither XDG_STATE_HOME nor a HOME to be entered: set one of them, so that a change can be undone after a crash"
+    )]
+    NoHome,
+    /// Another lease holds the file.
+    #[error("{} is held by process {pid} ({what}): wait for it or end it", path.display())]
+    Held {
+        path: PathBuf,
+        /// The other lease's owner.
+        pid: u32,
+        /// What its lease is for.
+        what: String,
+    },
+    /// The file is none that a lease may set, or it or the value is nothing that could be put back.
+    #[error("cannot change {} for a while: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
+    /// The kernel took something else than what was written.
+    #[error("{} says {reads:?} after {wrote:?} was written", path.display())]
+    ReadBack {
+        path: PathBuf,
+        /// What was written.
+        wrote: String,
+        /// What it says.
+        reads: String,
+    },
+    /// A resource could not be made.
+    #[error("cannot {doing} {}: {error}", path.display())]
+    Make {
+        /// What was tried: "make the directory".
+        doing: &'static str,
+        /// What it is, or what it is made of.
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    /// A thread's mask could not be set.
+    #[error("cannot confine thread {tid}: {reason}")]
+    Affinity {
+        /// The thread.
+        tid: i32,
+        reason: String,
+    },
+    /// The journal could not be written; what it was to announce was not done.
+    #[error("cannot write {}: {reason}; nothing was changed", file.display())]
+    Journal {
+        /// The journal of the lease.
+        file: PathBuf,
+        reason: String,
+    },
+    /// A journal of a dead owner cannot be read.
+    #[error(
+        "cannot undo what {file} says: {reason}; look at it, put back what it names, and remove it"
+    )]
+    Unreadable {
+        /// The journal.
+        file: String,
+        reason: String,
+    },
+    /// Something could not be put back; the next nearfar tries again.
+    #[error("cannot put {subject} back: {reason}; the next nearfar will try again")]
+    Undo {
+        /// The file or the threads.
+        subject: String,
+        reason: String,
+    },
+}
+
+/// Fails where a living owner's lease, other than the one named, holds the file; undoes it where the owner is dead. The
+/// directory's lock must be held.
+fn no_other_holds(
+    state: &StateDir,
+    system: &dyn System,
+    mine: &str,
+    path: &Path,
+) -> Result<(), LeaseError> {
+    for name in journals(state)?.iter().filter(|name| *name != mine) {
+        undo_if_dead(state, system, name)?;
+        let Some(file) = open(state, name)? else {
+            continue;
+        };
+        let contents = contents(state, name, &file)?;
+        let header = contents
+            .header
+            .filter(|_| contents.files.iter().any(|held| held.path == path));
+        if let Some(header) = header {
+            return Err(LeaseError::Held {
+                path: path.to_owned(),
+                pid: header.pid,
+                what: header.what,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The owner, alive, of a lease other than the one named that has confined this thread.
+fn confined_by(
+    state: &StateDir,
+    mine: &str,
+    task: TaskId,
+    process: i32,
+) -> Result<Option<LeaseHeader>, LeaseError> {
+    for name in journals(state)?.iter().filter(|name| *name != mine) {
+        let Some(file) = open(state, name)? else {
+            continue;
+        };
+        let contents = contents(state, name, &file)?;
+        let confines = |header| masks::confines(&contents.masks, header, task, process);
+        if contents.header.as_ref().is_some_and(confines) && !is_dead(state, name, &file)? {
+            return Ok(contents.header);
+        }
+    }
+    Ok(None)
+}
+
+fn undo_if_dead(
+    state: &StateDir,
+    system: &dyn System,
+    name: &str,
+) -> Result<Option<Recovered>, LeaseError> {
+    let Some(file) = open(state, name)? else {
+        return Ok(None);
+    };
+    if !is_dead(state, name, &file)? {
+        return Ok(None);
+    }
+    let contents = contents(state, name, &file)?;
+    let recovered = contents.undo(system, true);
+    if let Some(failed) = recovered.failed() {
+        return Err(failed);
+    }
+    state
+        .remove_file(name)
+        .map_err(|error| unreadable(state, name, error_text(&error)))?;
+    Ok(Some(recovered).filter(|recovered| !recovered.undone.is_empty()))
+}
+
+/// Whether a journal's owner is dead; the journal is then ours until the file is closed.
+fn is_dead(state: &StateDir, name: &str, file: &File) -> Result<bool, LeaseError> {
+    claim(file).map_err(|error| unreadable(state, name, error_text(&error)))
+}
+
+fn contents(
+    state: &StateDir,
+    name: &str,
+    file: &File,
+) -> Result<LeaseContents<'static>, LeaseError> {
+    record::read(file, Path::new(&state.place))
+        .map_err(|error| unreadable(state, name, error.to_string()))
+}
+
+/// None where its owner has just released it.
+fn open(state: &StateDir, name: &str) -> Result<Option<File>, LeaseError> {
+    match state.open_file(name, OFlags::RDWR) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened
+            .map(Some)
+            .map_err(|error| unreadable(state, name, error_text(&error))),
+    }
+}
+
+fn journals(state: &StateDir) -> Result<Vec<String>, LeaseError> {
+    let names = state
+        .names()
+        .map_err(|error| unreadable(state, "", error_text(&error)))?;
+    Ok(names
+        .into_iter()
+        .filter(|name| record::owner(name).is_some())
+        .collect())
+}
+
+fn unreadable(state: &StateDir, name: &str, reason: String) -> LeaseError {
+    LeaseError::Unreadable {
+        file: format!("{}/{name}", state.place),
+        reason,
+    }
+}
+
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+static RUNNING: Mutex<Vec<(PathBuf, Weak<Guard>)>> = Mutex::new(Vec::new());
+
+/// The first argument of a guard.
+pub const GUARD: &str = "lease-guard";
+/// What an owner says that lives on.
+const GO_HOME: &[u8] = b".";
+
+/// Says which program stands guard: one that calls [`guard`] when it is started as `PROGRAM lease-guard DIRECTORY OWNER`.
+/// Before this is called leases have no guards.
+pub fn guard_with(program: PathBuf) {
+    let _ = PROGRAM.set(program);
+}
+
+/// Stands guard: returns when the owner of standard input's other end is gone and its leases are undone, or when that says
+/// that it needs no guard.
+///
+/// # Errors
+/// As [`crate::lease()`].
+pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
+    // Ctrl-C and a service manager's SIGTERM are for the owner. In a session of its own the terminal does not reach it.
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: ignoring a signal installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+    // "I stand". The owner may be gone already, and then none reads it.
+    let mut out = std::io::stdout();
+    let _ = out.write_all(b"!").and_then(|()| out.flush());
+    let mut word = Vec::new();
+    let _ = std::io::stdin().read_to_end(&mut word);
+    let leases = Leases::at(directory.to_owned());
+    if word != GO_HOME {
+        leases.wait_for(owner)?;
+    }
+    // What the owner could not put back has no owner now.
+    leases.recover()
+}
+
+/// A guard that stands by; goes home when dropped.
+struct Guard(Child);
+
+impl Guard {
+    /// The one of this process, started where there is none yet. None where it cannot be had.
+    fn of_this_process(directory: &Path) -> Option<Arc<Self>> {
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|(_, guard)| guard.strong_count() > 0);
+        let known = running
+            .iter()
+            .find(|(place, _)| place == directory)
+            .and_then(|(_, guard)| guard.upgrade());
+        known.or_else(|| {
+            let guard = Arc::new(Self::start(PROGRAM.get()?, directory)?);
+            running.push((directory.to_owned(), Arc::downgrade(&guard)));
+            Some(guard)
+        })
+    }
+
+    fn start(program: &Path, directory: &Path) -> Option<Self> {
+        let mut command = Command::new(program);
+        command
+            .arg(GUARD)
+            .arg(directory)
+            .arg(std::process::id().to_string());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut guard = Self(command.spawn().ok()?);
+        let mut ready = [0];
+        let stands = guard.0.stdout.take()?.read_exact(&mut ready).is_ok();
+        stands.then_some(guard)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.0.stdin.take() {
+            // If it is not read, no process has to end.
+            let _ = stdin.write_all(GO_HOME);
+        }
+        // The lease is released or, in the worst case, undone by the guard now; either takes moments.
+        let _ = self.0.wait();
     }
 }

@@ -21,58 +21,45 @@
 
 mod apply;
 mod change;
-mod change_set_files;
-mod change_set_id;
-mod check;
-mod cpuset;
 mod cpuset_memory;
-mod error;
 pub mod export;
-mod found;
 mod history;
 mod journal;
 mod kind;
-mod label_lock;
 pub mod lease;
-mod line_file;
 pub mod lines;
 mod lock;
-mod move_estimate;
 mod outcome;
 mod owner;
 mod rebind;
 mod rollback;
 mod state;
 pub mod system;
-mod target;
 mod task_memory;
 pub mod trusted;
 mod undo;
 
-pub use apply::{ApplyOptions, apply, apply_with, check_plan};
+pub use apply::{ApplyError, ApplyOptions, apply, apply_with, check_plan};
 pub use change::{
-    Change, DistanceChange, LeftAlone, NearestCpus, NodeCpus, Owner, PLAN_FORMAT, Plan, Planned,
-    ProcessIdentity, memory_by_node,
+    Change, DistanceChange, LeftAlone, NearestCpus, NodeCpus, Owner, PLAN_FORMAT, Plan, PlanError,
+    Planned, ProcessIdentity, check, memory_by_node,
 };
-pub use change_set_id::ChangeSetId;
-pub use check::{PlanError, check};
 pub use cpuset_memory::{
     CpusetMemoryError, CpusetMemoryRequest, check_cpusets, planned_cpuset_memory,
 };
-pub use error::ApplyError;
 pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
+pub use journal::ChangeSetId;
 pub use kind::{Setting, is_interface_name, wanted};
-pub use label_lock::LabelLock;
-pub use lock::Lock;
-pub use move_estimate::{ASSUMED_BYTES_PER_S, MoveEstimate, move_seconds, size};
+pub use lock::{LabelLock, Lock};
 pub use outcome::{
     Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
     RollbackOutcome, Tried, UndoResult,
 };
 pub use rollback::{RollbackOptions, Selection, rollback, rollback_with};
 pub use state::{StateDir, StateError};
-pub use target::Target;
+pub use system::Target;
 pub use task_memory::{
-    GroupMoveRequest, MoveProgress, MoveRequest, MoveRequestError, ProgressSink, check_processes,
-    planned_group_move, planned_move, read_record,
+    ASSUMED_BYTES_PER_S, GroupMoveRequest, MoveEstimate, MoveProgress, MoveRequest,
+    MoveRequestError, ProgressSink, check_processes, move_seconds, planned_group_move,
+    planned_move, read_record, size,
 };

@@ -3,11 +3,13 @@
 //!
 //! What cannot be seen: a program that has the raw block device open, and not exclusively. That is why a plan binds again
 //! only where its maker asked for it.
-
-pub(crate) mod nvme;
+//!
+//! So also for NVMe controllers, whose driver reads the node once, when it is bound.
 
 use std::io;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nearfar_machine::PciAddress;
 use nearfar_proc::mountinfo::{self, Mount};
@@ -234,5 +236,246 @@ impl DisksInUse {
             .iter()
             .find(|mount| mount.device == number || mount.source == Path::new(&path))?;
         Some(format!("mounted on {}", mounted.place.display()))
+    }
+}
+
+/// A controller needs less than a second; an emulated one on a busy host some more.
+const LIVE_WITHIN: Duration = Duration::from_secs(30);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
+
+/// The driver of a function that has an NVMe controller.
+pub(crate) fn driver(system: &dyn System, device: PciAddress) -> Option<String> {
+    controller(system, device)?;
+    bound_driver(system, device).filter(|name| is_driver_name(name))
+}
+
+/// Whether it can be the name of a directory in /sys/bus/pci/drivers.
+pub(crate) fn is_driver_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.')
+}
+
+/// Binds this driver to those of the functions that have none, which is how a kill between unbinding and binding leaves one. Whether any
+/// was bound; without a driver, none.
+///
+/// # Errors
+/// When the kernel refuses one, or its controller is not live in time; the others are bound all the same.
+pub(crate) fn bind_unbound(
+    system: &dyn System,
+    devices: &[PciAddress],
+    driver: Option<&str>,
+) -> io::Result<bool> {
+    let Some(driver) = driver else {
+        return Ok(false);
+    };
+    let unbound = devices.iter().filter(|it| is_any_unbound(system, &[**it]));
+    let bound = unbound.map(|device| {
+        rebind(system, *device, driver)?;
+        until_live(system, *device, false)
+    });
+    let bound: Vec<io::Result<()>> = bound.collect();
+    let is_bound = !bound.is_empty();
+    bound.into_iter().collect::<io::Result<()>>()?;
+    Ok(is_bound)
+}
+
+/// Whether one of these functions is there and has no driver.
+pub(crate) fn is_any_unbound(system: &dyn System, devices: &[PciAddress]) -> bool {
+    let is_there = |device| system.list(&function(device)).is_ok();
+    let mut devices = devices.iter();
+    devices.any(|device| is_there(*device) && bound_driver(system, *device).is_none())
+}
+
+/// Binds the NVMe driver of a PCI function again where its controller has another node than the function, and waits
+/// until the controller is live, and its paths are there if it had any. Leaves a function without an NVMe controller as it is.
+/// Whether it was bound again.
+///
+/// # Errors
+/// When a disk of the controller has no other path and is in use, or the kernel refuses.
+pub(crate) fn controllers_follow(system: &dyn System, device: PciAddress) -> io::Result<bool> {
+    let Some(name) = controller(system, device) else {
+        return Ok(false);
+    };
+    let function = function(device);
+    let of_driver = first_line(system, &format!("{function}/nvme/{name}/numa_node"));
+    // Kernels that do not show the controller's node have no way to tell whether this is needed.
+    if of_driver.is_none() || of_driver == first_line(system, &format!("{function}/numa_node")) {
+        return Ok(false);
+    }
+    bind_again(system, device, &name)?;
+    Ok(true)
+}
+
+/// The functions whose controllers belong to the same subsystem as that of this function and have higher numbers, ascending: the
+/// kernel found them later, unless a driver was bound again since. None where it has no NVMe controller.
+pub(crate) fn later_paths(system: &dyn System, device: PciAddress) -> Vec<PciAddress> {
+    let number_of = |device| number(&controller(system, device)?);
+    let Some(number) = number_of(device) else {
+        return Vec::new();
+    };
+    let mut later: Vec<(u32, PciAddress)> = other_functions(system, device)
+        .into_iter()
+        .filter_map(|other| Some((number_of(other)?, other)))
+        .filter(|(other, _)| *other > number)
+        .collect();
+    later.sort();
+    later.into_iter().map(|(_, device)| device).collect()
+}
+
+/// Binds the NVMe drivers of these functions again, in this order, once the controller of the first function is live, unless their
+/// order is this one. Of paths at equal distances the kernel takes the one that it found first (`__nvme_find_path` in
+/// drivers/nvme/host/multipath.c), so a function that was bound again gets back its place among the paths only if those that it
+/// preceded are bound after it. Functions without a controller of the same subsystem are left alone. Whether any was bound.
+///
+/// # Errors
+/// When a disk has no other path and is in use, a controller is not live in time, or the kernel refuses.
+pub(crate) fn paths_follow(
+    system: &dyn System,
+    device: PciAddress,
+    later: &[PciAddress],
+) -> io::Result<bool> {
+    if later.is_empty() || controller(system, device).is_none() {
+        return Ok(false);
+    }
+    // Just bound, it belongs to its subsystem once it is live.
+    until_live(system, device, false)?;
+    let there = other_functions(system, device);
+    let mut later = later.to_owned();
+    later.retain(|it| there.contains(it));
+    let mut now = later_paths(system, device);
+    now.retain(|it| later.contains(it));
+    if now == later || !has_multipath(system, device, &later) {
+        return Ok(false);
+    }
+    until_live(system, device, is_any_path(system, &later))?;
+    for other in later {
+        if let Some(name) = controller(system, other) {
+            bind_again(system, other, &name)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the kernel joins paths to one disk: otherwise (`nvme_core.multipath=N`) they have no order. A controller that was just bound has
+/// none yet.
+fn has_multipath(system: &dyn System, device: PciAddress, others: &[PciAddress]) -> bool {
+    match first_line(system, "/sys/module/nvme_core/parameters/multipath").as_deref() {
+        Some("N") => false,
+        Some(_) => true,
+        None => is_any_path(system, &[device]) || is_any_path(system, others),
+    }
+}
+
+fn is_any_path(system: &dyn System, devices: &[PciAddress]) -> bool {
+    let is_path =
+        |it: &PciAddress| controller(system, *it).is_some_and(|name| has_paths(system, *it, &name));
+    devices.iter().any(is_path)
+}
+
+fn bind_again(system: &dyn System, device: PciAddress, controller: &str) -> io::Result<()> {
+    let had_paths = has_paths(system, device, controller);
+    for disk in disks_behind(system, device, controller) {
+        if system.is_claimed(&disk) {
+            let why = format!("disk {disk} is in use: its driver cannot be bound again now");
+            return Err(io::Error::other(why));
+        }
+    }
+    let Some(driver) = bound_driver(system, device) else {
+        return Err(io::Error::other("it has no driver any more"));
+    };
+    rebind(system, device, &driver)?;
+    until_live(system, device, had_paths)
+}
+
+/// The other PCI functions with a controller of the same subsystem.
+fn other_functions(system: &dyn System, device: PciAddress) -> Vec<PciAddress> {
+    let Some(name) = controller(system, device) else {
+        return Vec::new();
+    };
+    let mut members = members_with(system, &name);
+    members.retain(|(_, member)| *member != name);
+    members
+        .into_iter()
+        // A link to the controller's directory, which links to its function in turn. Of other transports there is no function.
+        .filter_map(|(subsystem, member)| {
+            let function = system.link(&format!("{SUBSYSTEMS}/{subsystem}/{member}/device"));
+            let other = function.ok()?.rsplit('/').next()?.parse().ok()?;
+            controller(system, other).map(|_| other)
+        })
+        .collect()
+}
+
+/// What the subsystems of a controller have, itself among it, each with the subsystem's name.
+fn members_with(system: &dyn System, controller: &str) -> Vec<(String, String)> {
+    let subsystems = system.list(SUBSYSTEMS).unwrap_or_default().into_iter();
+    subsystems
+        .filter_map(|subsystem| {
+            let members = system.list(&format!("{SUBSYSTEMS}/{subsystem}")).ok()?;
+            let has_it = members.iter().any(|member| member == controller);
+            has_it.then_some((subsystem, members))
+        })
+        .flat_map(|(subsystem, members)| {
+            let of = move |member| (subsystem.clone(), member);
+            members.into_iter().map(of)
+        })
+        .collect()
+}
+
+/// The 3 of nvme3.
+fn number(controller: &str) -> Option<u32> {
+    controller.strip_prefix("nvme")?.parse().ok()
+}
+
+/// Whether a disk with several paths has one through this controller: nvme0c1n1.
+fn has_paths(system: &dyn System, device: PciAddress, controller: &str) -> bool {
+    let is_path = |name: &String| {
+        let rest = name.strip_prefix("nvme");
+        rest.is_some_and(|rest| rest.contains('c'))
+    };
+    of_controller(system, device, controller)
+        .iter()
+        .any(is_path)
+}
+
+/// The name of the function's NVMe controller.
+fn controller(system: &dyn System, device: PciAddress) -> Option<String> {
+    let controllers = system.list(&format!("{}/nvme", function(device))).ok()?;
+    controllers.into_iter().next()
+}
+
+fn of_controller(system: &dyn System, device: PciAddress, controller: &str) -> Vec<String> {
+    let directory = format!("{}/nvme/{controller}", function(device));
+    system.list(&directory).unwrap_or_default()
+}
+
+/// The disks that the controller is a path to.
+fn disks_behind(system: &dyn System, device: PciAddress, controller: &str) -> Vec<String> {
+    let mut disks = of_controller(system, device, controller);
+    let there = members_with(system, controller);
+    disks.extend(there.into_iter().map(|(_, member)| member));
+    disks.retain(|name| system.link(&format!("/sys/class/block/{name}")).is_ok());
+    disks
+}
+
+fn until_live(system: &dyn System, device: PciAddress, had_paths: bool) -> io::Result<()> {
+    let until = Instant::now() + LIVE_WITHIN;
+    loop {
+        let is_live = |name: &String| {
+            let state = format!("{}/nvme/{name}/state", function(device));
+            first_line(system, &state).as_deref() == Some("live")
+        };
+        let live = controller(system, device).filter(is_live);
+        if live.is_some_and(|name| !had_paths || has_paths(system, device, &name)) {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            let limit = LIVE_WITHIN.as_secs();
+            let why = format!(
+                "the NVMe controller is not as before {limit} s after its driver was bound again"
+            );
+            return Err(io::Error::other(why));
+        }
+        sleep(CHECK_EVERY);
     }
 }

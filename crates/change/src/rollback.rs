@@ -3,16 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::change_set_files::ChangeSetFiles as _;
-use crate::change_set_id::ChangeSetId;
-use crate::error::ApplyError;
+use crate::apply::ApplyError;
 use crate::history::{ChangeSetState, state_of};
-use crate::journal::{self, Contents, Journal, Record, Written};
+use crate::journal::{self, ChangeSetId, Contents, Journal, Record, Written};
 use crate::lock::Lock;
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
 use crate::state::StateDir;
-use crate::system::System;
-use crate::target::Target;
+use crate::system::{System, Target};
 use crate::undo::Undo;
 
 /// Which change set to undo.

@@ -1,4 +1,5 @@
-//! Putting one write back, whatever point it had come to. Serves rollback, and apply when it takes a change set back.
+//! Putting one write back, whatever point it had come to. Serves rollback, and apply when it takes a change set back; leases with whose
+//! the content of a file is.
 //!
 //! ```text
 //!  the file now            then
@@ -20,18 +21,15 @@ use nearfar_machine::PciAddress;
 use nearfar_proc::error_text;
 
 use crate::change::Owner;
-use crate::change_set_id::ChangeSetId;
-use crate::found::{Changed, Found};
-use crate::journal::{Contents, Intent, Journal, Progress, Record, Written};
-use crate::kind::{DeviceNode, Setting, TaskMemory, shows_another};
+use crate::journal::{ChangeSetId, Contents, Intent, Journal, Progress, Record, Written};
+use crate::kind::{DeviceNode, Setting, TaskMemory, shows_another, with_line_end};
 use crate::outcome::UndoResult;
 use crate::owner::{self, Mismatch};
-use crate::rebind::{bound_driver, may_rebind, nvme, rebind};
+use crate::rebind::{self, bound_driver, may_rebind, rebind};
 use crate::rollback::writer;
 use crate::state::StateDir;
 use crate::system::{System, text};
-use crate::task_memory;
-use crate::{cpuset, cpuset_memory};
+use crate::{cpuset_memory, task_memory};
 
 /// How a write is put back.
 pub(crate) struct Undo<'a> {
@@ -221,7 +219,7 @@ impl Undo<'_> {
     fn write_back(&self, intent: &Intent) -> Result<String, String> {
         let path = intent.setting.path();
         let failed = |error: io::Error| error_text(&error);
-        let to = cpuset::write_back(self.system, &path, &intent.old).map_err(failed)?;
+        let to = write_back(self.system, &path, &intent.old).map_err(failed)?;
         let now = text(self.system, &path).map_err(failed)?;
         match intent.setting.same(&now, &to) {
             true => Ok(to),
@@ -250,8 +248,8 @@ impl Undo<'_> {
     ) -> io::Result<Option<String>> {
         // A change or an undo that came to its end leaves none without a driver: then they were unbound on purpose.
         let driver_of_unbound = is_unfinished.then_some(driver);
-        let unbound = nvme::bind_unbound(self.system, later_paths, driver_of_unbound);
-        let is_any_left = || is_unfinished && nvme::is_any_unbound(self.system, later_paths);
+        let unbound = rebind::bind_unbound(self.system, later_paths, driver_of_unbound);
+        let is_any_left = || is_unfinished && rebind::is_any_unbound(self.system, later_paths);
         if bound_driver(self.system, device).is_some()
             && let Err(reason) = may_rebind(self.system, device, driver)
         {
@@ -266,11 +264,11 @@ impl Undo<'_> {
         if is_any_left() {
             unbound?;
         }
-        let is_bound = |it: &PciAddress| !nvme::is_any_unbound(self.system, &[*it]);
+        let is_bound = |it: &PciAddress| !rebind::is_any_unbound(self.system, &[*it]);
         let bound: Vec<PciAddress> = later_paths.iter().copied().filter(is_bound).collect();
-        match nvme::paths_follow(self.system, device, &bound) {
+        match rebind::paths_follow(self.system, device, &bound) {
             Ok(_) => Ok(None),
-            Err(error) if nvme::is_any_unbound(self.system, &bound) => Err(error),
+            Err(error) if rebind::is_any_unbound(self.system, &bound) => Err(error),
             Err(error) => Ok(Some(format!(
                 "the order of the paths to its disks may be another one: {}",
                 error_text(&error)
@@ -324,6 +322,87 @@ fn is_mix(now: &str, over: &str, under: &str) -> bool {
         .take_while(|(one, other)| one == other)
         .count();
     now.get(common..).unwrap_or_default() == under.get(common..).unwrap_or_default()
+}
+
+/// What a file holds, seen from a change to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// What was there before.
+    Old,
+    /// What was written.
+    Ours,
+    /// Neither.
+    Foreign,
+}
+
+/// A file that was changed, and the setting that it is of, where that is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Changed<'a> {
+    pub(crate) system: &'a dyn System,
+    pub(crate) path: &'a Path,
+    pub(crate) setting: Option<&'a Setting>,
+}
+
+impl Changed<'_> {
+    /// Whose this content is, where the old one and all that was written are these.
+    pub(crate) fn found<'t>(
+        self,
+        now: &str,
+        old: &str,
+        ours: impl IntoIterator<Item = &'t str>,
+    ) -> Found {
+        match self.shows(old, now) {
+            true => Found::Old,
+            false if self.is_one_of(ours, now) => Found::Ours,
+            false => Found::Foreign,
+        }
+    }
+
+    /// Whether the file can say this after one of these was written.
+    pub(crate) fn is_one_of<'t>(self, ours: impl IntoIterator<Item = &'t str>, now: &str) -> bool {
+        ours.into_iter().any(|it| self.shows(it, now))
+    }
+
+    /// Whether the file can say this after that was written: the same, or all instead of an empty set, which is the same to the tasks of
+    /// a control group.
+    pub(crate) fn shows(self, written: &str, now: &str) -> bool {
+        let instead = || instead_of_empty(self.system, self.path.to_str()?, written);
+        self.is_same(written, now) || instead().is_some_and(|it| self.is_same(&it, now))
+    }
+
+    fn is_same(self, one: &str, other: &str) -> bool {
+        one.trim() == other.trim() || self.setting.is_some_and(|it| it.same(one, other))
+    }
+}
+
+/// What to write where an empty old set of CPUs or memory nodes cannot be written back, and is the same to the group's tasks: the CPUs of
+/// the group above, all possible nodes. The kernel takes no empty one of a group with tasks (ENOSPC of `validate_change()` in
+/// kernel/cgroup/cpuset.c). `None` where the old set is not empty, or the file is no such set.
+fn instead_of_empty(system: &dyn System, path: &str, old: &str) -> Option<String> {
+    let (group, file) = path.rsplit_once('/')?;
+    let source = match file {
+        _ if !old.trim().is_empty() => return None,
+        "cpuset.cpus" => Path::new(group).parent()?.join("cpuset.cpus.effective"),
+        "cpuset.mems" => "/sys/devices/system/node/possible".into(),
+        _ => return None,
+    };
+    let set = text(system, source.to_str()?).ok()?;
+    Some(with_line_end(set.trim().to_owned(), old))
+}
+
+/// Writes an old content back. What was written.
+///
+/// # Errors
+/// The system's answer.
+pub(crate) fn write_back(system: &dyn System, path: &str, old: &str) -> io::Result<String> {
+    match system.write(path, old.as_bytes()) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+            let instead = instead_of_empty(system, path, old).ok_or(error)?;
+            system.write(path, instead.as_bytes())?;
+            Ok(instead)
+        }
+        written => written.map(|()| old.to_owned()),
+    }
 }
 
 #[cfg(test)]

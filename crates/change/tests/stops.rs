@@ -25,7 +25,7 @@ fn cpus() -> impl Strategy<Value = CpuSet> {
         .prop_map(|cpus| cpus.into_iter().map(nearfar_machine::CpuId).collect())
 }
 
-/// A change of every kind but the memory of a process, which is no file (`task_memory/undo/tests.rs`). Drivers are bound again for all
+/// A change of every kind but the memory of a process, which is no file (`task_memory/mover/tests.rs`). Drivers are bound again for all
 /// devices or for none, as the command plans it: that of a path which keeps its driver would see the new node when the order of paths
 /// is put back.
 fn change(rebind: bool) -> impl Strategy<Value = Change> {

@@ -81,7 +81,7 @@ pub(super) fn attempt(
 
 /// Why a write did not have its effect.
 #[derive(Debug, thiserror::Error)]
-enum SettleError {
+pub(crate) enum SettleError {
     #[error("written, but cannot be read back: {}", error_text(.0))]
     ReadBack(#[source] io::Error),
     /// A sentence of [`shows_another`].

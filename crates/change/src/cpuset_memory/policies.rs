@@ -31,7 +31,7 @@ const MAX_DEPTH: usize = 32;
 
 /// A policy that a change of the nodes, or its undo, rewrites.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Rebound {
+pub(crate) struct Rebound {
     /// Of a process or thread.
     task: i32,
     name: String,

@@ -3,10 +3,9 @@
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet};
 use nearfar_proc::cgroup::service_name;
 
-use super::comment;
-use crate::error::ApplyError;
-use crate::system::System;
-use crate::target::Target;
+use crate::apply::ApplyError;
+use crate::export::comment;
+use crate::system::{System, Target};
 use crate::task_memory::nodes_with_memory;
 
 /// Where systemd looks for unit files, the first that has one first (systemd.unit(5)).
@@ -162,7 +161,10 @@ fn first_file(system: &dyn System, name: &str) -> Option<String> {
 
 fn heading(machine: &Machine, binding: &UnitBinding, found: &str) -> String {
     let UnitBinding { unit, nodes, .. } = binding;
-    let (host, found) = (super::host(machine.origin.host.as_deref()), comment(found));
+    let (host, found) = (
+        crate::export::host(machine.origin.host.as_deref()),
+        comment(found),
+    );
     let directory = format!("/etc/systemd/system/{unit}.d");
     // Of what the name of a unit can have, a shell takes only the backslash for something else.
     let unit = match unit.contains('\\') {

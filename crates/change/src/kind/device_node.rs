@@ -3,10 +3,9 @@ use std::io;
 use nearfar_machine::{Machine, PciAddress};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeError, Kind, Meaning};
-use crate::change::{Change, Owner, Planned};
-use crate::check::driver;
+use crate::change::{Change, Owner, Planned, driver};
 use crate::export::Writing;
+use crate::kind::{ChangeError, Kind, Meaning};
 use crate::owner::Seen;
 use crate::system::System;
 

@@ -3,10 +3,9 @@ use std::io;
 use nearfar_machine::Machine;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeError, Kind};
-use crate::change::{Change, Owner, Planned};
-use crate::check::word;
+use crate::change::{Change, Owner, Planned, word};
 use crate::export::Writing;
+use crate::kind::{ChangeError, Kind};
 use crate::owner::Seen;
 use crate::system::{System, first_line};
 

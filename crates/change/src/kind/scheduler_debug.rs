@@ -1,11 +1,10 @@
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeError, Kind};
-use crate::change::{Change, Owner, Planned};
-use crate::check::word;
+use crate::change::{Change, Owner, Planned, word};
+use crate::kind::{ChangeError, Kind};
 
 /// The scheduler's settings in debugfs that nearfar writes.
-pub(super) const NAMES: &[&str] = &[
+pub(crate) const NAMES: &[&str] = &[
     "migration_cost_ns",
     "numa_balancing/scan_delay_ms",
     "numa_balancing/scan_period_max_ms",

@@ -1,14 +1,13 @@
 use nearfar_machine::Machine;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeError, Kind};
-use crate::change::{Change, Owner, Planned};
-use crate::check::word;
+use crate::change::{Change, Owner, Planned, word};
 use crate::export::Writing;
+use crate::kind::{ChangeError, Kind};
 
 /// The sysctls nearfar writes. A plan is a file that may come from anywhere, and `kernel.core_pattern` runs programs:
 /// only what decides over locality is let through.
-pub(super) const NAMES: &[&str] = &[
+pub(crate) const NAMES: &[&str] = &[
     "kernel.numa_balancing",
     "kernel.numa_balancing_promote_rate_limit_MBps",
     "net.core.rps_sock_flow_entries",

@@ -1,15 +1,16 @@
-//! Why memory is not moved, looked at before the first page.
+//! Why memory is not moved, looked at before the first page: how much of it is where, and what its policies say, in one read of
+//! numa_maps; the free memory of the target.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 
-use nearfar_machine::{NodeId, NodeSet};
+use nearfar_machine::{NodeBytes, NodeId, NodeSet};
+use nearfar_proc::numa_maps::{self, binds_elsewhere};
 use nearfar_proc::status::Status;
-use nearfar_proc::{error_text, zoneinfo};
+use nearfar_proc::{error_text, maps, tasks, zoneinfo};
 
-use super::survey::Survey;
-use super::{MoveRequest, size};
 use crate::system::{System, text};
+use crate::task_memory::{MoveRequest, size};
 
 /// What has to be free beyond the size to move: what others take meanwhile.
 const SPARE_PERCENT: u64 = 10;
@@ -134,7 +135,7 @@ pub(crate) fn check(request: &MoveRequest, conditions: &MoveConditions) -> Resul
 }
 
 /// Whether a node has room for all that several processes move to it.
-pub(super) fn check_room_for_all(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), Refusal> {
+pub(crate) fn check_room_for_all(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), Refusal> {
     let mut sums: BTreeMap<NodeId, u64> = BTreeMap::new();
     for (request, conditions) in moves {
         let sum = sums.entry(request.to).or_default();
@@ -148,7 +149,7 @@ pub(super) fn check_room_for_all(moves: &[(MoveRequest, MoveConditions)]) -> Res
 }
 
 /// Whether the memory may be moved on the running system now: for plans.
-pub(super) fn conditions(
+pub(crate) fn conditions(
     system: &dyn System,
     request: &MoveRequest,
 ) -> Result<MoveConditions, Refusal> {
@@ -192,6 +193,165 @@ fn unread(file: &str, error: &io::Error) -> Refusal {
     Refusal::Read {
         file: file.to_owned(),
         reason: error_text(error),
+    }
+}
+
+/// What numa_maps says of a process.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Survey {
+    bytes: BTreeMap<NodeId, u64>,
+    /// The mappings with memory on the source nodes, by address.
+    far: Vec<FarMapping>,
+}
+
+/// A mapping with memory on the source nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct FarMapping {
+    start: u64,
+    /// Bytes on the source nodes.
+    bytes: u64,
+    /// Of those, what may move.
+    movable_bytes: u64,
+    /// Its part of them where several processes move: each page divided by the number of its mappings.
+    part_bytes: u64,
+    /// Whether they are pages of hugetlbfs, which take free ones of the target's pool, or memory in blocks of their size.
+    is_hugetlb: bool,
+    /// Whether other processes map some of its pages.
+    is_mapped_by_others: bool,
+    /// The policy that binds it to nodes without the target, as numa_maps writes it: `bind:0`.
+    bound: Option<String>,
+}
+
+/// A mapping that may not have memory on the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bound<'a> {
+    pub(crate) start: u64,
+    pub(crate) policy: &'a str,
+}
+
+impl Survey {
+    /// Of a process of the running system.
+    pub(crate) fn of(request: &MoveRequest) -> io::Result<Self> {
+        let open = |name| Ok::<_, io::Error>(BufReader::new(tasks::open(request.pid, name)?));
+        let mut survey = Self::read(open("numa_maps")?, &request.from, request.to)?;
+        if survey.far.iter().any(|mapping| mapping.is_mapped_by_others) {
+            survey.read_shares(open("smaps")?, request.shared)?;
+        }
+        Ok(survey)
+    }
+
+    pub(crate) fn read(text: impl BufRead, from: &NodeSet, to: NodeId) -> io::Result<Self> {
+        let system_page = rustix::param::page_size() as u64;
+        let mut survey = Self::default();
+        numa_maps::each(text, |mapping| {
+            let page_bytes = mapping.page_bytes.unwrap_or(system_page);
+            let mut far = 0u64;
+            for (node, pages) in &mapping.pages {
+                let bytes = pages.saturating_mul(page_bytes);
+                let sum = survey.bytes.entry(*node).or_default();
+                *sum = sum.saturating_add(bytes);
+                if from.contains(*node) {
+                    far = far.saturating_add(bytes);
+                }
+            }
+            if far > 0 {
+                let is_bound = binds_elsewhere(&String::from_utf8_lossy(mapping.policy), to);
+                survey.far.push(FarMapping {
+                    start: mapping.start,
+                    bytes: far,
+                    movable_bytes: far,
+                    part_bytes: far,
+                    is_hugetlb: page_bytes > system_page,
+                    is_mapped_by_others: mapping.most_mappings > 1,
+                    bound: is_bound.then(|| String::from_utf8_lossy(mapping.policy).into_owned()),
+                });
+            }
+        })?;
+        Ok(survey)
+    }
+
+    /// Of mappings that other processes share, only what smaps calls private may move, unless shared pages move, too.
+    /// numa_maps says of a mapping only that it has such pages, not how many.
+    fn read_shares(&mut self, smaps: impl BufRead, moves_shared: bool) -> io::Result<()> {
+        let mut shared: BTreeMap<u64, &mut FarMapping> = self
+            .far
+            .iter_mut()
+            .filter(|mapping| mapping.is_mapped_by_others)
+            .map(|mapping| (mapping.start, mapping))
+            .collect();
+        maps::each_size(smaps, |of| {
+            let Some(mapping) = shared.get_mut(&of.start) else {
+                return;
+            };
+            if moves_shared {
+                let part = u128::from(mapping.bytes) * u128::from(of.proportional);
+                let part = part / u128::from(of.resident.max(1));
+                mapping.part_bytes = mapping.bytes.min(u64::try_from(part).unwrap_or(u64::MAX));
+            } else {
+                mapping.movable_bytes = mapping.bytes.min(of.private);
+                mapping.part_bytes = mapping.movable_bytes;
+            }
+        })
+    }
+
+    fn sum(&self, is_hugetlb: bool) -> u64 {
+        let of_kind = self.far.iter().filter(|it| it.is_hugetlb == is_hugetlb);
+        of_kind.fold(0, |sum, it| sum.saturating_add(it.movable_bytes))
+    }
+
+    /// Bytes to move in the system's pages, transparent huge ones included.
+    fn to_move_bytes(&self) -> u64 {
+        self.sum(false)
+    }
+
+    /// Bytes to move in pages of hugetlbfs.
+    pub(crate) fn hugetlb_bytes(&self) -> u64 {
+        self.sum(true)
+    }
+
+    /// As [`Self::to_move_bytes`], to be added to that of other processes that move: a page that several of them map counts
+    /// once.
+    pub(crate) fn part_bytes(&self) -> u64 {
+        let others = self.far.iter().filter(|it| !it.is_hugetlb);
+        others.fold(0, |sum, it| sum.saturating_add(it.part_bytes))
+    }
+
+    /// Bytes on the source nodes that stay, because other processes map them.
+    pub(crate) fn staying_bytes(&self) -> u64 {
+        let all = self.far.iter();
+        all.fold(0, |sum, it| {
+            sum.saturating_add(it.bytes.saturating_sub(it.movable_bytes))
+        })
+    }
+
+    /// All that is to be moved.
+    pub(crate) fn far_bytes(&self) -> u64 {
+        self.to_move_bytes().saturating_add(self.hugetlb_bytes())
+    }
+
+    /// Whether something is on the source nodes, shared or not.
+    pub(crate) fn has_far(&self) -> bool {
+        !self.far.is_empty()
+    }
+
+    /// The first mapping with memory to move that is bound to nodes without the target.
+    pub(crate) fn bound(&self) -> Option<Bound<'_>> {
+        let movable = self.far.iter().filter(|mapping| mapping.movable_bytes > 0);
+        movable
+            .filter_map(|mapping| {
+                Some(Bound {
+                    start: mapping.start,
+                    policy: mapping.bound.as_deref()?,
+                })
+            })
+            .next()
+    }
+
+    /// By node, those without any left out.
+    pub(crate) fn by_node(&self) -> Vec<NodeBytes> {
+        let all = self.bytes.iter();
+        all.map(|(&node, &bytes)| NodeBytes { node, bytes })
+            .collect()
     }
 }
 
@@ -297,5 +457,69 @@ mod tests {
             refused(&bound),
             "a memory policy of process 4711 keeps its mapping at 1000 from node 1 (bind:0)"
         );
+    }
+
+    const TEXT: &[u8] = b"1000 default anon=3 N0=2 N1=1 kernelpagesize_kB=4\n\
+        200000 bind:0-1 huge anon=1 N0=1 kernelpagesize_kB=2048\n\
+        300000 bind=static:2 anon=1 N2=1 kernelpagesize_kB=4\n\
+        400000 bind:0 anon=1 N0=1 kernelpagesize_kB=4\n";
+
+    fn survey(from: &str) -> Survey {
+        Survey::read(TEXT, &from.parse().unwrap(), NodeId(1)).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_by_node_and_a_policy_counts_only_where_memory_is_to_move() {
+        let found = survey("0");
+        assert_eq!(
+            (found.to_move_bytes(), found.hugetlb_bytes()),
+            (3 * 4096, 2 << 20)
+        );
+        assert_eq!(found.far_bytes(), 3 * 4096 + (2 << 20));
+        let by_node: Vec<_> = found
+            .by_node()
+            .iter()
+            .map(|on| (on.node.0, on.bytes))
+            .collect();
+        assert_eq!(by_node, [(0, 3 * 4096 + (2 << 20)), (1, 4096), (2, 4096)]);
+        assert_eq!(found.bound().unwrap().policy, "bind:0");
+        assert_eq!(survey("2").bound().unwrap().start, 0x30_0000);
+        assert_eq!(survey("3").bound(), None);
+    }
+
+    #[test]
+    fn shared_pages_that_will_not_move_need_no_memory_and_no_policy() {
+        let numa_maps = b"1000 default anon=3 N0=3 kernelpagesize_kB=4\n\
+            9000 bind:0 file=/lib mapped=5 mapmax=7 N0=5 kernelpagesize_kB=4\n\
+            20000 default anon=9 mapmax=2 N0=9 kernelpagesize_kB=4\n";
+        let smaps = b"1000-4000 rw-p 0 00:00 0\nPrivate_Dirty: 0 kB\n\
+            9000-e000 r-xp 0 00:00 0 /lib\nShared_Clean: 20 kB\nPrivate_Clean: 0 kB\n\
+            20000-29000 rw-p 0 00:00 0\nPrivate_Dirty: 8 kB\n";
+        let mut found =
+            Survey::read(&numa_maps[..], &NodeSet::single(NodeId(0)), NodeId(1)).unwrap();
+        assert_eq!(found.far_bytes(), 17 * 4096);
+        assert!(found.bound().is_some());
+        found.read_shares(&smaps[..], false).unwrap();
+        assert_eq!(found.far_bytes(), 5 * 4096);
+        assert_eq!(
+            (found.part_bytes(), found.staying_bytes()),
+            (5 * 4096, 12 * 4096)
+        );
+        assert_eq!(found.bound(), None);
+        assert_eq!(found.by_node()[0].bytes, 17 * 4096);
+    }
+
+    #[test]
+    fn pages_of_several_processes_that_move_together_count_once() {
+        let numa_maps = b"9000 default anon=3 mapmax=2 N0=3 N1=1 kernelpagesize_kB=4\n";
+        let smaps = b"9000-e000 rw-s 0 00:00 0\nRss: 16 kB\nPss: 8 kB\nPrivate_Dirty: 0 kB\n";
+        let mut found =
+            Survey::read(&numa_maps[..], &NodeSet::single(NodeId(0)), NodeId(1)).unwrap();
+        found.read_shares(&smaps[..], true).unwrap();
+        assert_eq!(
+            (found.far_bytes(), found.part_bytes()),
+            (3 * 4096, 6 * 1024)
+        );
+        assert_eq!(found.staying_bytes(), 0);
     }
 }

@@ -1,20 +1,20 @@
-//! Plans that move memory: what is asked for, made a change with the identity of its process.
+//! Plans that move memory: what is asked for, made a change with the identity of its process; of a control group one change for each of
+//! its processes, checked together.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use nearfar_machine::{Machine, NodeId, NodeSet};
 use nearfar_proc::{error_text, tasks};
 
-use super::checks;
-use super::checks::MoveConditions;
-use super::survey::Survey;
-use super::{MoveRequest, size};
-use crate::change::memory_by_node;
-use crate::change::{Change, DistanceChange, LeftAlone, Owner, Plan, Planned, ProcessIdentity};
-use crate::check::check_planned;
+use crate::change::{
+    Change, DistanceChange, LeftAlone, Owner, Plan, Planned, ProcessIdentity, check_planned,
+    memory_by_node,
+};
 use crate::kind::ChangeError;
-use crate::move_estimate::{ASSUMED_BYTES_PER_S, move_seconds};
 use crate::system::Rooted;
+use crate::task_memory::checks::{self, MoveConditions, Survey, check};
+use crate::task_memory::{ASSUMED_BYTES_PER_S, MoveRequest, move_seconds, size};
 
 /// What a change that no rule asked for has in the place of the rule's name.
 pub(crate) const REQUESTED: &str = "requested";
@@ -63,7 +63,7 @@ pub fn planned_move(machine: &Machine, request: &MoveRequest) -> Result<Planned,
 }
 
 /// Whether the machine has the nodes of a request.
-pub(super) fn check_nodes(
+pub(crate) fn check_nodes(
     machine: &Machine,
     request: &MoveRequest,
 ) -> Result<(), MoveRequestError> {
@@ -76,7 +76,7 @@ pub(super) fn check_nodes(
 }
 
 /// The change, once the system allows it.
-pub(super) fn planned(
+pub(crate) fn planned(
     machine: &Machine,
     request: &MoveRequest,
     process: ProcessIdentity,
@@ -124,7 +124,7 @@ fn reason(name: &str, request: &MoveRequest, survey: &Survey) -> String {
 }
 
 /// How much goes where, in what time, and what stays.
-pub(super) fn amount(request: &MoveRequest, bytes: u64, staying_bytes: u64) -> String {
+fn amount(request: &MoveRequest, bytes: u64, staying_bytes: u64) -> String {
     let seconds = move_seconds(bytes);
     let rate = ASSUMED_BYTES_PER_S as f64 / 1e9;
     let staying = match staying_bytes {
@@ -142,7 +142,7 @@ pub(super) fn amount(request: &MoveRequest, bytes: u64, staying_bytes: u64) -> S
     )
 }
 
-pub(super) fn identity(pid: i32) -> Result<ProcessIdentity, MoveRequestError> {
+pub(crate) fn identity(pid: i32) -> Result<ProcessIdentity, MoveRequestError> {
     let found = tasks::stat_with_name(pid).map_err(|error| read_error(pid, error))?;
     let (stat, name) = found;
     if stat.is_kernel_thread() || stat.is_ended() {
@@ -220,14 +220,14 @@ pub(crate) fn check_plan_room(plan: &Plan) -> Result<(), MoveRequestError> {
 }
 
 /// Whether the node has room for all moves.
-pub(super) fn check_room(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), MoveRequestError> {
+pub(crate) fn check_room(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), MoveRequestError> {
     checks::check_room_for_all(moves).map_err(|refusal| MoveRequestError::Together {
         processes: moves.len(),
         reason: refusal.to_string(),
     })
 }
 
-pub(super) fn live(pid: i32) -> Result<Rooted, MoveRequestError> {
+pub(crate) fn live(pid: i32) -> Result<Rooted, MoveRequestError> {
     Rooted::live().map_err(|error| MoveRequestError::Read { pid, error })
 }
 
@@ -276,4 +276,140 @@ pub(crate) fn leave(plan: &mut Plan, rule: &str, subject: String, reason: String
         rule: rule.to_owned(),
         reason,
     });
+}
+
+/// Names of programs that a reason lists.
+const MAX_NAMES: usize = 3;
+
+/// The memory of which processes is to go where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupMoveRequest {
+    /// The control group, for messages.
+    pub group: String,
+    /// Its processes.
+    pub pids: Vec<i32>,
+    /// Pages on these nodes are moved.
+    pub from: NodeSet,
+    pub to: NodeId,
+    /// Also the pages that several processes map.
+    pub shared: bool,
+}
+
+/// A process whose memory can be moved.
+struct Movable {
+    process: ProcessIdentity,
+    request: MoveRequest,
+    conditions: MoveConditions,
+}
+
+/// The changes that move the memory of these processes of the running system, which `machine` is. Processes without memory to
+/// move, threads of the kernel and this process are left alone.
+///
+/// # Errors
+/// When there is no such node, or it has no room for all of the memory.
+pub fn planned_group_move(
+    machine: &Machine,
+    request: &GroupMoveRequest,
+) -> Result<(Vec<Planned>, Vec<LeftAlone>), MoveRequestError> {
+    let mut left_alone = Vec::new();
+    let mut members = Vec::new();
+    for &pid in &request.pids {
+        let one = MoveRequest {
+            pid,
+            from: request.from.clone(),
+            to: request.to,
+            shared: request.shared,
+        };
+        check_nodes(machine, &one)?;
+        match member(one) {
+            Ok(member) => members.push(member),
+            Err(reason) => left_alone.push(left(pid, reason)),
+        }
+    }
+    let moves = members.iter();
+    let moves: Vec<_> = moves
+        .map(|it| (it.request.clone(), it.conditions.clone()))
+        .collect();
+    check_room(&moves)?;
+    members.retain(|member| match check(&member.request, &member.conditions) {
+        Ok(()) => true,
+        Err(refusal) => {
+            left_alone.push(left(member.request.pid, refusal.to_string()));
+            false
+        }
+    });
+    let reason = group_reason(request, &members);
+    let changes = members.into_iter().map(|member| {
+        let survey = &member.conditions.survey;
+        planned(
+            machine,
+            &member.request,
+            member.process,
+            survey,
+            reason.clone(),
+        )
+    });
+    let changes = changes.collect::<Result<_, _>>()?;
+    Ok((changes, left_alone))
+}
+
+/// A process, or why its memory is not moved.
+fn member(request: MoveRequest) -> Result<Movable, String> {
+    if request.pid == std::process::id().cast_signed() {
+        return Err("it is nearfar itself".to_owned());
+    }
+    let process = identity(request.pid).map_err(|error| error.to_string())?;
+    let system = live(request.pid).map_err(|error| error.to_string())?;
+    let conditions = MoveConditions::read(&system, &request).map_err(|error| error.to_string())?;
+    let survey = &conditions.survey;
+    if survey.far_bytes() == 0 {
+        return Err(match survey.staying_bytes() {
+            0 => format!("it has no memory on nodes {}", request.from),
+            bytes => format!(
+                "all it has on nodes {} is mapped by other processes as well, {} (--shared moves it)",
+                request.from,
+                size(bytes)
+            ),
+        });
+    }
+    Ok(Movable {
+        process,
+        request,
+        conditions,
+    })
+}
+
+fn left(pid: i32, reason: String) -> LeftAlone {
+    LeftAlone {
+        subject: format!("process {pid}"),
+        rule: REQUESTED.to_owned(),
+        reason,
+    }
+}
+
+/// What is moved in all, for each of the changes.
+fn group_reason(request: &GroupMoveRequest, members: &[Movable]) -> String {
+    let Some(first) = members.first() else {
+        return String::new();
+    };
+    let names: BTreeSet<&str> = members.iter().map(|it| it.process.name.as_str()).collect();
+    let more = if names.len() > MAX_NAMES { ", ..." } else { "" };
+    let names: Vec<&str> = names.into_iter().take(MAX_NAMES).collect();
+    let sum = |bytes: fn(&Movable) -> u64| members.iter().map(bytes).fold(0, u64::saturating_add);
+    let moving = sum(|it| {
+        let survey = &it.conditions.survey;
+        survey.part_bytes().saturating_add(survey.hugetlb_bytes())
+    });
+    let staying = sum(|it| it.conditions.survey.staying_bytes());
+    let noun = match members.len() {
+        1 => "process",
+        _ => "processes",
+    };
+    format!(
+        "control group {}, {} {noun} ({}{more}): {}. Processes that begin after this plan was made are not moved.",
+        request.group,
+        members.len(),
+        names.join(", "),
+        amount(&first.request, moving, staying),
+    )
 }

@@ -3,10 +3,8 @@
 use nearfar_proc::error_text;
 use nearfar_proc::resident::Walk;
 
-use super::{Carrying, begin};
-use crate::change::memory_by_node;
-use crate::change::{Change, Planned};
-use crate::error::ApplyError;
+use crate::apply::{ApplyError, Carrying, begin};
+use crate::change::{Change, Planned, memory_by_node};
 use crate::journal::{Intent, Progress, Record, Written};
 use crate::kind::Setting;
 use crate::outcome::Applied;
@@ -21,7 +19,7 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 impl Carrying<'_> {
     /// Moves the pages. An error only where nothing at all was written yet.
-    pub(super) fn move_memory(
+    pub(crate) fn move_memory(
         &mut self,
         planned: &Planned,
         request: &MoveRequest,
