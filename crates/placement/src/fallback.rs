@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Distance, Machine, Node, NodeId, NodeSet};
 
-use crate::path::kernel::Version;
+use crate::path::Version;
 
 /// What `build_zonelists()` does with the `node_load` of the first node of each distance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,7 +17,7 @@ use nearfar_machine::{
 };
 use serde::Serialize;
 
-use crate::order;
+use crate::near;
 
 /// Where a device is, as far as is known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -189,7 +189,7 @@ impl<'a> Localities<'a> {
                 },
             });
         }
-        let (node, distance) = order::nearest_online(self.machine, told.node)?;
+        let (node, distance) = near::nearest_online(self.machine, told.node)?;
         Some(EffectiveNode {
             node: Some(node),
             how: How::NearestToFirmware {

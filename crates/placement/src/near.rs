@@ -1,4 +1,4 @@
-//! CPUs in rings around a node: what spreads, audit rules and plans have in common.
+//! Nodes in their order as seen from one of them, and CPUs in rings around it: what spreads, audit rules and plans have in common.
 //!
 //! ```text
 //! from node 2:   ring 0   10   CPUs 48-71      the node itself
@@ -13,8 +13,6 @@
 use std::collections::HashMap;
 
 use nearfar_machine::{CpuId, CpuSet, Distance, Machine, NodeId};
-
-use crate::order;
 
 /// CPUs that are equally far.
 #[derive(Clone, Debug)]
@@ -75,7 +73,7 @@ pub(crate) fn hops(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> 
 fn around(machine: &Machine, from: NodeId, usable: &CpuSet, alone: bool) -> Vec<Ring> {
     let mut left = usable.clone();
     let mut rings: Vec<Ring> = Vec::new();
-    for (node, distance) in order::nodes_by_distance(machine, from) {
+    for (node, distance) in nodes_by_distance(machine, from) {
         let Some(listed) = machine.node(node) else {
             continue;
         };
@@ -143,4 +141,27 @@ pub(crate) fn in_order(machine: &Machine, ring: &Ring, cores_first: bool) -> Vec
         });
     }
     cpus
+}
+
+/// The online nodes, nearest first: `from` itself, then by what a CPU of `from` pays for their memory (its row of the
+/// table; the columns of an asymmetric one say something else), equal distances by node number, and nodes to which
+/// no table gives a distance last.
+///
+/// `from` leads even where a table claims something nearer: firmware that says so is wrong, and with a table that says
+/// 10 everywhere the number of a node would decide. It need not be online, and then is not in the answer.
+pub fn nodes_by_distance(machine: &Machine, from: NodeId) -> Vec<(NodeId, Option<Distance>)> {
+    let mut nodes: Vec<_> = machine
+        .online_nodes()
+        .map(|node| (node.id, machine.distance(from, node.id)))
+        .collect();
+    nodes.sort_unstable_by_key(|&(node, distance)| {
+        (node != from, distance.is_none(), distance, node)
+    });
+    nodes
+}
+
+/// The online node nearest to `from` to which a distance is known, with that distance; itself where it is online.
+pub(crate) fn nearest_online(machine: &Machine, from: NodeId) -> Option<(NodeId, Distance)> {
+    let (node, distance) = nodes_by_distance(machine, from).into_iter().next()?;
+    Some((node, distance?))
 }

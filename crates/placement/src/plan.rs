@@ -10,23 +10,18 @@
 //! policy (a trade-off that wants measuring), sysctls (they hold for the whole system), and moving the memory of a process
 //! or a control group (it slows the processes down meanwhile). Until then they are listed as left alone.
 
-mod choice;
-mod proposal;
-mod reason;
-
 use std::collections::{BTreeSet, HashSet};
 
 use nearfar_change::{
-    Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned, Setting,
+    Change, LeftAlone, MoveEstimate, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned, Setting,
 };
-use nearfar_machine::{IoPolicy, Known, Machine, NOT_ASKED_FOR, NodeId, PciAddress, alternatives};
+use nearfar_machine::{
+    IoPolicy, Known, Machine, NOT_ASKED_FOR, NodeId, NvmeSubsystem, PciAddress, alternatives,
+};
 
 use crate::audit::{Audit, Finding, State, rule};
 use crate::near;
-use choice::{subsystem_of, takes};
-
-pub use choice::narrow;
-pub use proposal::{Needs, Proposal, proposal};
+use crate::tasks::{Action, Remedy};
 
 const NVME: &str = "nvme-far-path";
 const MANAGED: &str = "managed-interrupt";
@@ -239,9 +234,9 @@ impl Draft<'_> {
             owner: setting.owner(self.machine),
             change,
             rule: finding.rule.to_owned(),
-            reason: reason::of(finding),
+            reason: reason_of(finding),
             distance: finding.cost,
-            estimate: reason::estimate(finding).cloned(),
+            estimate: estimate(finding).cloned(),
         });
     }
 
@@ -303,4 +298,128 @@ fn nearest(machine: &Machine, planned: &[Planned]) -> Vec<NearestCpus> {
         }
     };
     nodes.into_iter().map(list).collect()
+}
+
+/// Whether the options take a finding up.
+pub(crate) fn takes(machine: &Machine, options: &PlanOptions, finding: &Finding) -> bool {
+    let about = devices(machine, finding);
+    let listed = |list: &[PciAddress]| about.iter().any(|device| list.contains(device));
+    // Another writer concerns whatever the plan is about.
+    let chosen = options
+        .devices
+        .as_deref()
+        .is_none_or(|only| listed(only) || finding.rule == WRITER);
+    options.wants_rule(finding.rule) && chosen && !listed(&options.not_devices)
+}
+
+/// The part of an audit that the options name: their rules, and what is found about their devices.
+pub fn narrow(machine: &Machine, mut audit: Audit, options: &PlanOptions) -> Audit {
+    audit
+        .findings
+        .retain(|finding| takes(machine, options, finding));
+    audit.not_checked.retain(|not| options.wants_rule(not.rule));
+    audit.checked.retain(|rule| options.wants_rule(rule));
+    audit.rules.retain(|state| options.wants_rule(state.rule));
+    for state in &mut audit.rules {
+        let of_rule = audit.findings.iter().filter(|it| it.rule == state.rule);
+        state.findings = of_rule.count();
+        if state.state == State::Found && state.findings == 0 {
+            state.state = State::NothingFound;
+        }
+    }
+    audit
+}
+
+/// The PCI functions a finding is about: one, or every controller of a subsystem.
+fn devices(machine: &Machine, finding: &Finding) -> Vec<PciAddress> {
+    let controllers = || {
+        subsystem_of(machine, finding)
+            .into_iter()
+            .flat_map(|subsystem| &subsystem.controllers)
+    };
+    match finding.rule {
+        NVME => controllers()
+            .filter_map(|controller| controller.device)
+            .collect(),
+        _ => finding.device.into_iter().collect(),
+    }
+}
+
+/// The NVMe subsystem a finding is about: the one in "nvme-subsys0 (nvme0n1)".
+fn subsystem_of<'a>(machine: &'a Machine, finding: &Finding) -> Option<&'a NvmeSubsystem> {
+    machine.nvme_subsystem(finding.subject.split(' ').next()?)
+}
+
+/// What a plan needs in addition to the findings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    Nothing,
+    /// `device_node_override`
+    DeviceNodeOverride,
+    /// `iopolicy`: round-robin, to be compared.
+    IoPolicy,
+}
+
+/// The least that has to be asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proposal {
+    /// The rule to name; `None` where all rules together give changes.
+    pub rule: Option<String>,
+    pub needs: Needs,
+}
+
+/// How to get changes for what a rule found, or any rule; `None` where nothing does. Some changes are planned only where their
+/// rule is named.
+pub fn proposal(machine: &Machine, audit: &Audit, rule: Option<&str>) -> Option<Proposal> {
+    let options = PlanOptions {
+        rules: rule.map(|rule| vec![rule.to_owned()]),
+        ..PlanOptions::default()
+    };
+    let overriding = PlanOptions {
+        device_node_override: true,
+        ..options.clone()
+    };
+    let policy = PlanOptions {
+        iopolicy: Some(IoPolicy::RoundRobin),
+        ..options.clone()
+    };
+    let mut ways = [
+        (Needs::Nothing, options),
+        (Needs::DeviceNodeOverride, overriding),
+        (Needs::IoPolicy, policy),
+    ]
+    .into_iter();
+    let found = ways.find(|(_, options)| !plan(machine, audit, options).changes.is_empty());
+    match (found, rule) {
+        (Some((needs, _)), rule) => Some(Proposal {
+            rule: rule.map(str::to_owned),
+            needs,
+        }),
+        (None, None) => {
+            let fixed = audit.findings.iter().filter(|it| it.fix.is_some());
+            let mut rules = fixed.map(|finding| finding.rule);
+            rules.find_map(|rule| proposal(machine, audit, Some(rule)))
+        }
+        (None, Some(_)) => None,
+    }
+}
+
+pub(crate) fn estimate(finding: &Finding) -> Option<&MoveEstimate> {
+    finding.remedy.as_ref()?.estimate.as_ref()
+}
+
+fn reason_of(finding: &Finding) -> String {
+    let mut reason = format!("{}: {}", finding.subject, finding.message);
+    if let Some(estimate) = estimate(finding) {
+        reason.push_str(&format!(" {estimate}"));
+    }
+    // The plan moves the memory only, the task has to go first.
+    let is_both = |remedy: &Remedy| remedy.action == Action::MoveBoth;
+    if let (true, Some(advice)) = (
+        finding.remedy.as_ref().is_some_and(is_both),
+        &finding.advice,
+    ) {
+        reason.push_str(&format!(" {advice}"));
+    }
+    reason
 }

@@ -17,7 +17,6 @@ use nearfar_machine::{CpuId, CpuSet, Distance, Machine, NodeId, NodeSet};
 use serde::Serialize;
 
 use crate::near::{self, Ring};
-use crate::order;
 
 /// More queues than any device has; a bound on what a mistyped number allocates.
 pub const MOST_QUEUES: usize = 1 << 20;
@@ -160,7 +159,7 @@ pub fn start(machine: &Machine, node: NodeId) -> Option<NodeId> {
     if has_cpus(node) {
         return Some(node);
     }
-    let mut others = order::nodes_by_distance(machine, node).into_iter();
+    let mut others = near::nodes_by_distance(machine, node).into_iter();
     others
         .find(|&(other, distance)| distance.is_some() && has_cpus(other))
         .map(|(other, _)| other)
@@ -185,7 +184,7 @@ fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> 
         Some(listed) if listed.online => Ok(()),
         Some(_) => Err(SpreadError::OfflineNode {
             node,
-            nearest: order::nearest_online(machine, node),
+            nearest: near::nearest_online(machine, node),
         }),
         None => Err(SpreadError::UnknownNode {
             node,

@@ -8,36 +8,28 @@
 //!
 //! This is placement, not traffic: a page that is never used counts as one that always is.
 
-mod device;
-mod filter;
-mod groups;
-mod holders;
-mod interval;
-mod pairs;
 mod remedy;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use nearfar_machine::{
-    CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, ResidentBytes, Task, Thread,
+    CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, ResidentBytes, Task,
+    TaskFiles, Thread, UsedFiles,
 };
+use nearfar_proc::cgroup::service_name;
 use serde::Serialize;
 
+use crate::audit::without_numbers;
 use crate::fallback::MemoryHomes;
-use crate::reason::without_numbers;
+use crate::locality::{EffectiveNode, Localities};
+
+pub use remedy::{Action, Holder, HolderKind, Remedy};
+
+pub(crate) use remedy::{is_even, move_command, prefer_command};
 
 /// Distances below this are reserved, and this one stands for "no way" (ACPI specification, SLIT).
 const LOCAL_DISTANCE: u32 = 10;
 const UNREACHABLE: u32 = 255;
-
-pub use device::{DeviceUse, DeviceUsers, UsedDevice};
-pub use filter::{Filter, is_below};
-pub use groups::{GroupPlacement, TaskSums, by_group, sums_by};
-pub use holders::{Holder, HolderKind};
-pub use interval::within;
-pub use pairs::{NodePair, by_node_pair};
-pub use remedy::{Action, Remedy};
-pub(crate) use remedy::{is_even, move_command, prefer_command};
 
 /// The tasks of a machine that a filter lets through, the costliest first.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -159,7 +151,7 @@ fn keep_users(
         task.device = files.map(|files| users.of(nodes, task, files));
         task.device.is_some()
     });
-    device::sort(tasks);
+    sort_by_device(tasks);
     users.used_device(unknown)
 }
 
@@ -354,7 +346,7 @@ impl Placement {
 
 pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> TaskPlacement {
     let at = nodes.placement(&task.cpu_ms, &task.cpu_times, &task.memory, task.sample);
-    let held_by = holders::of(nodes, task);
+    let held_by = remedy::holders_of(nodes, task);
     let group = task.group.get();
     TaskPlacement {
         pid: task.pid,
@@ -395,4 +387,431 @@ fn threads(nodes: &Nodes<'_>, task: &Task) -> Vec<ThreadPlacement> {
     let mut threads: Vec<ThreadPlacement> = task.threads.iter().map(of).collect();
     threads.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then(a.tid.cmp(&b.tid)));
     threads
+}
+
+/// A device, and what tasks have open of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceUsers {
+    pub device: String,
+    /// Of each PCI function behind the device.
+    pub localities: Vec<EffectiveNode>,
+    pub tasks: Vec<TaskFiles>,
+}
+
+/// The device that the tasks were chosen by.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct UsedDevice {
+    pub device: String,
+    pub localities: Vec<EffectiveNode>,
+    /// Why the open files of tasks are unknown, each reason once, with the number of tasks.
+    pub unknown: Vec<UnknownMemory>,
+}
+
+/// What a task has open of the device, and how far it runs from it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DeviceUse {
+    pub files: Vec<UsedFiles>,
+    /// From where its CPU time is to the device, the mean by CPU time; of several functions to the nearest.
+    pub distance: Known<f64>,
+    /// CPU seconds x (1 - 10 / distance) of each node, 10 being local: the part that would be lost if it only waited for the device.
+    pub far_s: Known<f64>,
+}
+
+impl DeviceUsers {
+    /// `tasks` have open what belongs to a device of the machine.
+    pub fn new(machine: &Machine, device: &str, mut tasks: Vec<TaskFiles>) -> Self {
+        tasks.sort_by_key(|task| task.pid);
+        let localities = Localities::new(machine);
+        let functions = machine.functions_named(device).into_iter();
+        Self {
+            device: device.to_owned(),
+            localities: functions.map(|at| localities.of(at)).collect(),
+            tasks,
+        }
+    }
+
+    fn used_device(&self, unknown: Vec<UnknownMemory>) -> UsedDevice {
+        UsedDevice {
+            device: self.device.clone(),
+            localities: self.localities.clone(),
+            unknown,
+        }
+    }
+
+    /// What is known of the files of a task; `None` if it has none open.
+    pub(crate) fn files(&self, pid: i32) -> Option<&Known<Vec<UsedFiles>>> {
+        let index = self
+            .tasks
+            .binary_search_by_key(&pid, |task| task.pid)
+            .ok()?;
+        Some(&self.tasks[index].files)
+    }
+
+    pub(crate) fn of(
+        &self,
+        nodes: &Nodes<'_>,
+        task: &TaskPlacement,
+        files: &[UsedFiles],
+    ) -> DeviceUse {
+        let cpus = task.at.cpu_nodes.as_ref();
+        let distances = cpus.and_then(|cpus| Known::from_result(self.distances(nodes, cpus)));
+        let distance = distances.as_ref().map(|all| {
+            let weighted = all.iter().map(|(share, distance)| share * distance);
+            weighted.sum()
+        });
+        let far_s = distances.as_ref().and_then(|all| {
+            let slower = |distance: f64| distance / f64::from(LOCAL_DISTANCE) - 1.0;
+            let lost = |cpu_s: f64| {
+                let of = |&(share, distance)| lost_s(cpu_s * share, slower(distance));
+                all.iter().map(of).sum()
+            };
+            task.at.cpu_s.as_ref().map(|&cpu_s| lost(cpu_s))
+        });
+        DeviceUse {
+            files: files.to_vec(),
+            distance,
+            far_s,
+        }
+    }
+
+    /// The distance from each node that it runs on, with the share of the CPU time there.
+    fn distances(
+        &self,
+        nodes: &Nodes<'_>,
+        cpus: &[NodeSeconds],
+    ) -> Result<Vec<(f64, f64)>, String> {
+        let mut device: Vec<NodeId> = Vec::new();
+        for locality in &self.localities {
+            device.push(locality.node.ok_or_else(|| locality.to_string())?);
+        }
+        let all: f64 = cpus.iter().map(|at| at.seconds).sum();
+        let mut found = Vec::new();
+        for at in cpus {
+            let distances = device
+                .iter()
+                .filter_map(|&to| nodes.machine.distance(at.node, to));
+            let nearest = distances
+                .filter(|it| (LOCAL_DISTANCE..UNREACHABLE).contains(&it.0))
+                .min();
+            let nearest = nearest
+                .ok_or_else(|| format!("the distance from node {} to it is unknown", at.node))?;
+            // A task that used less than a tick ran where it is, for no time.
+            let weight = match all {
+                0.0 => 1.0 / cpus.len() as f64,
+                _ => at.seconds / all,
+            };
+            found.push((weight, f64::from(nearest.0)));
+        }
+        match cpus.is_empty() {
+            true => Err("where it runs is unknown".to_owned()),
+            false => Ok(found),
+        }
+    }
+}
+
+/// Those that run far from the device first, the rest by CPU time.
+fn sort_by_device(tasks: &mut [TaskPlacement]) {
+    let far_s = |task: &TaskPlacement| {
+        let used = task.device.as_ref();
+        used.and_then(|used| used.far_s.get().copied())
+            .unwrap_or(0.0)
+    };
+    let cpu_s = |task: &TaskPlacement| task.at.cpu_s.get().copied().unwrap_or(0.0);
+    tasks.sort_by(|a, b| {
+        far_s(b)
+            .total_cmp(&far_s(a))
+            .then(cpu_s(b).total_cmp(&cpu_s(a)))
+            .then(a.pid.cmp(&b.pid))
+    });
+}
+
+/// What a task has to have; everything passes one that is empty.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    /// Part of its name.
+    pub name: Option<String>,
+    /// Real user id.
+    pub user: Option<u32>,
+    /// Its control group or one above it, or its unit or container.
+    pub group: Option<String>,
+    /// Runs or has memory on this node.
+    pub node: Option<NodeId>,
+    /// Has this much memory or an unknown amount, in bytes. Threads of the kernel, and tasks that have ended, have none.
+    pub min_bytes: u64,
+    /// Has files of this device open.
+    pub device: Option<DeviceUsers>,
+}
+
+impl Filter {
+    pub(crate) fn takes(&self, task: &TaskPlacement) -> bool {
+        let is_name = |name: &String| task.name.contains(name);
+        let is_user = |user: &u32| task.user.get() == Some(user);
+        let is_group = |group: &String| {
+            task.service.as_ref() == Some(group)
+                || task.group.get().is_some_and(|path| is_below(path, group))
+        };
+        let is_large = || match &task.at.memory {
+            Known::Yes(_) => task.at.memory_bytes() >= self.min_bytes,
+            Known::No { .. } => {
+                let resident = task.resident.get();
+                resident.is_none_or(|it| it.total() >= self.min_bytes)
+            }
+        };
+        is_large()
+            && self.name.as_ref().is_none_or(is_name)
+            && self.user.as_ref().is_none_or(is_user)
+            && self.group.as_ref().is_none_or(is_group)
+            && self.node.is_none_or(|node| is_on(task, node))
+    }
+}
+
+/// Whether a group is this one or below it; with or without a slash before it.
+pub fn is_below(path: &str, group: &str) -> bool {
+    let group = group.trim_matches('/');
+    let rest = path.trim_start_matches('/').strip_prefix(group);
+    rest.is_some_and(|rest| group.is_empty() || rest.is_empty() || rest.starts_with('/'))
+}
+
+fn is_on(task: &TaskPlacement, node: NodeId) -> bool {
+    let mut cpus = task.at.cpu_nodes.get().into_iter().flatten();
+    let mut memory = task.at.memory.get().into_iter().flatten();
+    cpus.any(|at| at.node == node) || memory.any(|on| on.node == node && on.bytes > 0)
+}
+
+/// The tasks of a control group, without those of groups below it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GroupPlacement {
+    /// Tasks whose group is unknown are together.
+    pub group: Known<String>,
+    /// [`service_name`].
+    pub service: Option<String>,
+    pub tasks: usize,
+    /// Of them, those whose memory is unknown and in no sum.
+    pub unknown_memory: usize,
+    /// Sums of its tasks: a page that several map counts for each of them.
+    #[serde(flatten)]
+    pub at: Placement,
+}
+
+/// Sums of tasks that belong together.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TaskSums {
+    pub tasks: usize,
+    /// Of them, those whose memory is unknown and in no sum.
+    pub unknown_memory: usize,
+    /// A page that several map counts for each of them.
+    pub at: Placement,
+}
+
+/// Sums of the tasks that have the same key.
+pub fn sums_by<K: Ord>(tasks: &Tasks, key: impl Fn(&TaskPlacement) -> K) -> BTreeMap<K, TaskSums> {
+    let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
+    for task in &tasks.tasks {
+        sums.entry(key(task)).or_default().add(&task.at);
+    }
+    let sums = sums.into_iter().map(|(key, sum)| (key, sum.finish()));
+    sums.collect()
+}
+
+/// The groups of these tasks, the costliest first.
+pub fn by_group(tasks: &Tasks) -> Vec<GroupPlacement> {
+    let mut groups: Vec<GroupPlacement> = sums_by(tasks, |task| task.group.clone())
+        .into_iter()
+        .map(|(group, sums)| GroupPlacement {
+            service: group.get().and_then(|group| service_name(group)),
+            group,
+            tasks: sums.tasks,
+            unknown_memory: sums.unknown_memory,
+            at: sums.at,
+        })
+        .collect();
+    groups.sort_by(|a, b| b.at.rank().total_cmp(&a.at.rank()));
+    groups
+}
+
+#[derive(Default)]
+struct Sum {
+    tasks: usize,
+    unknown_memory: usize,
+    cpu_s: f64,
+    cpu: BTreeMap<NodeId, f64>,
+    memory: BTreeMap<NodeId, u64>,
+    /// Of tasks whose remote share is known, weighted with their memory.
+    remote: f64,
+    error: f64,
+    cost_s: f64,
+    is_cost_unknown: bool,
+    weight: f64,
+}
+
+impl Sum {
+    fn add(&mut self, at: &Placement) {
+        self.tasks += 1;
+        self.unknown_memory += usize::from(at.memory.get().is_none());
+        self.cpu_s += at.cpu_s.get().unwrap_or(&0.0);
+        for on in at.cpu_nodes.get().into_iter().flatten() {
+            *self.cpu.entry(on.node).or_default() += on.seconds;
+        }
+        for on in at.memory.get().into_iter().flatten() {
+            let sum = self.memory.entry(on.node).or_default();
+            *sum = sum.saturating_add(on.bytes);
+        }
+        if let Known::Yes(remote) = at.remote {
+            let weight = at.memory_bytes() as f64;
+            self.remote += weight * remote.share;
+            self.error += weight * remote.error;
+            self.cost_s += remote.cost_s.unwrap_or(0.0);
+            self.is_cost_unknown |= remote.cost_s.is_none();
+            self.weight += weight;
+        }
+    }
+
+    fn finish(self) -> TaskSums {
+        TaskSums {
+            tasks: self.tasks,
+            unknown_memory: self.unknown_memory,
+            at: self.placement(),
+        }
+    }
+
+    fn placement(self) -> Placement {
+        let seconds = |(node, seconds)| NodeSeconds { node, seconds };
+        let bytes = |(node, bytes)| NodeBytes { node, bytes };
+        Placement {
+            cpu_s: Known::Yes(self.cpu_s),
+            cpu_nodes: Known::Yes(self.cpu.into_iter().map(seconds).collect()),
+            memory: Known::Yes(self.memory.into_iter().map(bytes).collect()),
+            remote: match self.weight > 0.0 {
+                true => Known::Yes(Remote {
+                    share: self.remote / self.weight,
+                    error: self.error / self.weight,
+                    cost_s: (!self.is_cost_unknown).then_some(self.cost_s),
+                }),
+                false => Known::no("the memory of its tasks is unknown"),
+            },
+        }
+    }
+}
+
+/// Leaves in `later` the CPU time since `earlier`, in [`Task::cpu_ms`] and thread by thread. Both need [`Task::threads`], and `earlier`
+/// has all processes that there were. What started meanwhile counts from its start; a number that was given to another process or
+/// thread meanwhile is a new one.
+pub fn within(earlier: &[Task], later: &mut [Task]) {
+    let before: HashMap<i32, &Task> = earlier.iter().map(|task| (task.pid, task)).collect();
+    for task in later {
+        let same = before.get(&task.pid).copied();
+        since(same.filter(|it| it.start == task.start), task);
+    }
+}
+
+fn since(before: Option<&Task>, task: &mut Task) {
+    let then = before.and_then(|task| task.cpu_ms.get().copied());
+    if let Known::Yes(now) = &mut task.cpu_ms {
+        *now = now.saturating_sub(then.unwrap_or(0));
+    }
+    let threads = before.into_iter().flat_map(|task| &task.threads);
+    let before: HashMap<(i32, u64), u64> = threads
+        .map(|thread| ((thread.tid, thread.start), thread.cpu_ms))
+        .collect();
+    for thread in &mut task.threads {
+        let then = before.get(&(thread.tid, thread.start)).copied();
+        thread.cpu_ms = thread.cpu_ms.saturating_sub(then.unwrap_or(0));
+    }
+    if !task.threads.is_empty() {
+        task.cpu_times = Known::Yes(times(&task.threads));
+    }
+}
+
+fn times(threads: &[Thread]) -> Vec<CpuTime> {
+    let time = |thread: &Thread| {
+        Some(CpuTime {
+            cpu: *thread.last_cpu.get()?,
+            ms: thread.cpu_ms,
+        })
+    };
+    threads.iter().filter_map(time).collect()
+}
+
+/// CPU time on a node that would access memory of another or the same, if each task used all its pages alike.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct NodePair {
+    /// Where the CPUs are.
+    pub cpus: NodeId,
+    /// Where the memory is.
+    pub memory: NodeId,
+    pub seconds: f64,
+}
+
+/// All pairs that a task has, by node; tasks of which CPU time or memory is unknown are left out.
+pub fn by_node_pair(tasks: &Tasks) -> Vec<NodePair> {
+    let mut sums: BTreeMap<(NodeId, NodeId), f64> = BTreeMap::new();
+    for task in &tasks.tasks {
+        let memory = task.at.memory.get().into_iter().flatten();
+        let bytes: f64 = memory.clone().map(|on| on.bytes as f64).sum();
+        for on in memory.filter(|_| bytes > 0.0) {
+            for at in task.at.cpu_nodes.get().into_iter().flatten() {
+                *sums.entry((at.node, on.node)).or_default() +=
+                    at.seconds * on.bytes as f64 / bytes;
+            }
+        }
+    }
+    let pairs = sums.into_iter().map(|((cpus, memory), seconds)| NodePair {
+        cpus,
+        memory,
+        seconds,
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_machine::CpuId;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_below_itself_and_those_above_it_but_not_below_a_longer_name() {
+        for group in ["/a.slice", "a.slice", "a.slice/b", "/"] {
+            assert!(is_below("/a.slice/b", group), "{group}");
+        }
+        for group in ["/a.slice/bc", "/a.sl", "b"] {
+            assert!(!is_below("/a.slice/b", group), "{group}");
+        }
+    }
+
+    fn task(start: u64, threads: &[(i32, u64, u32, u64)]) -> Task {
+        let thread = |&(tid, start, cpu, cpu_ms)| Thread {
+            tid,
+            name: String::new(),
+            start,
+            last_cpu: Known::Yes(CpuId(cpu)),
+            cpu_ms,
+        };
+        Task {
+            start: Known::Yes(start),
+            cpu_ms: Known::Yes(1000 + threads.iter().map(|it| it.3).sum::<u64>()),
+            threads: threads.iter().map(thread).collect(),
+            ..Task::new(7, "a")
+        }
+    }
+
+    #[test]
+    fn time_is_that_of_the_same_threads_since_then() {
+        let earlier = [task(5, &[(7, 5, 0, 100), (8, 6, 1, 50)])];
+        let mut later = [task(5, &[(7, 5, 0, 130), (8, 9, 1, 20), (9, 9, 2, 10)])];
+        within(&earlier, &mut later);
+        let ms: Vec<u64> = later[0]
+            .cpu_times
+            .get()
+            .unwrap()
+            .iter()
+            .map(|it| it.ms)
+            .collect();
+        assert_eq!(ms, [30, 20, 10]);
+        // 160 of all threads against 150, those that ended included.
+        assert_eq!(later[0].cpu_ms, Known::Yes(10));
+        let mut another = [task(6, &[(7, 6, 0, 40)])];
+        within(&earlier, &mut another);
+        assert_eq!(another[0].cpu_times.get().unwrap()[0].ms, 40);
+    }
 }

@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::random::any_machine;
 use crate::common::{kunpeng, machine, set, two_nodes};
 use nearfar_machine::{CpuId, CpuSet, Distance, Known, Machine, Node, NodeId};
-use nearfar_placement::order::nodes_by_distance;
+use nearfar_placement::nodes_by_distance;
 use nearfar_placement::spread::{
     MOST_QUEUES, Policy, Slot, SpreadError, SpreadRequest, spread, start,
 };

@@ -6,7 +6,7 @@ use nearfar_machine::{
 };
 use nearfar_placement::audit::{AuditOptions, audit};
 use nearfar_placement::locality::Localities;
-use nearfar_placement::order::nodes_by_distance;
+use nearfar_placement::nodes_by_distance;
 use nearfar_placement::plan::{PlanOptions, plan};
 use nearfar_placement::spread::{SpreadRequest, spread};
 

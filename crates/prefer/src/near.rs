@@ -15,7 +15,7 @@ use std::path::Path;
 
 use nearfar_machine::{Distance, Known, Machine, NodeId, NodeSet, PciAddress, alternatives};
 use nearfar_placement::locality::{EffectiveNode, How, Localities};
-use nearfar_placement::order::nodes_by_distance;
+use nearfar_placement::nodes_by_distance;
 use serde::Serialize;
 
 /// The node whose CPUs are nearest to a device, and how that is known.

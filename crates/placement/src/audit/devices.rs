@@ -1,20 +1,18 @@
-//! Devices the kernel cannot place, or places elsewhere than the firmware does.
+//! Devices the kernel cannot place, or places elsewhere than the firmware does, and GPUs without a network card on their node.
 
 use nearfar_change::Change;
 use nearfar_machine::{FirmwareLocality, Known, NodeId, PciDevice};
 
-use super::evidence::Fact;
-use super::ledger::Ledger;
-use super::site::Site;
-use super::{Finding, Severity};
+use crate::audit::site::{Fact, Site, spoken};
+use crate::audit::{Finding, Ledger, Severity};
 use crate::locality::{EffectiveNode, How};
-use crate::pairs::is_console;
+use crate::pairs::{is_card, is_console, is_gpu};
 
 const WITHOUT: &str = "device-without-node";
 const OFFLINE: &str = "firmware-node-offline";
 const DIFFERS: &str = "device-node-differs";
 
-pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
+pub(crate) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     let Some(devices) = ledger.need(&site.machine.pci, &[WITHOUT, OFFLINE, DIFFERS]) else {
         return;
     };
@@ -91,7 +89,7 @@ fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut
 }
 
 /// "0000:81:00.0 (ixgbe)", or what pci.ids calls it.
-pub(super) fn named(device: &PciDevice) -> String {
+pub(crate) fn named(device: &PciDevice) -> String {
     match device.driver.as_ref().or(device.name.as_ref()) {
         Some(name) => format!("{} ({name})", device.address),
         None => device.address.to_string(),
@@ -217,4 +215,81 @@ fn override_node(
 
 fn node_text(node: Option<NodeId>) -> String {
     node.map_or_else(|| "none".to_owned(), |node| format!("node {node}"))
+}
+
+const NO_CARD: &str = "no-card-on-node";
+
+pub(crate) fn check_pairs(site: &Site<'_>, ledger: &mut Ledger) {
+    let Some(all) = ledger.known(&site.machine.pci, &[NO_CARD]) else {
+        return;
+    };
+    let gpus: Vec<&PciDevice> = all.iter().filter(|it| is_gpu(it)).collect();
+    let mut cards: Vec<(NodeId, &PciDevice)> = Vec::new();
+    for card in all.iter().filter(|card| is_card(card)) {
+        match site.locality(card.address).node {
+            // With a card anywhere the others need none.
+            None => {
+                let subject = || named(card);
+                return ledger.skip_thing(NO_CARD, subject, "its node is unknown");
+            }
+            Some(node) => cards.push((node, card)),
+        }
+    }
+    if gpus.is_empty() || cards.is_empty() {
+        return ledger.not_applicable(&[NO_CARD]);
+    }
+    ledger.checked(&[NO_CARD]);
+    // One card of each node is enough.
+    cards.sort_by_key(|(node, card)| (*node, card.address));
+    cards.dedup_by_key(|(node, _)| *node);
+    for device in gpus {
+        let Some(node) = site.locality(device.address).node else {
+            ledger.skip_thing(NO_CARD, || named(device), "its node is unknown");
+            continue;
+        };
+        if cards.iter().all(|(on, _)| *on != node) {
+            let nearest = cards.iter().min_by_key(|(on, card)| {
+                let distance = site.machine.distance(node, *on);
+                (distance.is_none(), distance, card.address)
+            });
+            let nearest = nearest.copied();
+            ledger.add(without_card(site, device, node, nearest));
+        }
+    }
+}
+
+fn without_card(
+    site: &Site<'_>,
+    device: &PciDevice,
+    node: NodeId,
+    nearest: Option<(NodeId, &PciDevice)>,
+) -> Finding {
+    let (at, distance) = match nearest {
+        Some((on, card)) => {
+            let distance = site.machine.distance(node, on);
+            let at = format!(
+                "the nearest, {}, is on node {on} at {}",
+                named(card),
+                spoken(distance)
+            );
+            (at, distance)
+        }
+        None => ("there is none".to_owned(), None),
+    };
+    let message = format!("No network card is on its node {node}: {at}.");
+    let shown = site.command("nearfar topo --pairs");
+    let shown = shown.map_or_else(String::new, |command| {
+        format!("{command} shows the nearest card of each. ")
+    });
+    Finding::new(NO_CARD, named(device), message)
+        .evidence(
+            site.place(Fact::DeviceNode(device.address)),
+            node.to_string(),
+        )
+        .cost(distance, None)
+        .device(device.address)
+        .advice(format!(
+            "{shown}Where data goes from the GPU to the network, use the GPU next to the card, or put a card next to \
+             the GPU."
+        ))
 }

@@ -3,12 +3,9 @@
 use nearfar_change::size;
 use nearfar_machine::{HugePages, Memory, Node, NodeId, NodeSet, PciDevice, Task};
 
-use super::devices;
-use super::evidence::Fact;
-use super::ledger::Ledger;
-use super::site::Site;
-use super::tasks::named;
-use super::{Finding, Severity};
+use crate::audit::site::{Fact, Site};
+use crate::audit::tasks::named;
+use crate::audit::{Finding, Ledger, Severity, devices};
 use crate::pairs::is_card;
 
 const FULL: &str = "node-nearly-full";
@@ -22,7 +19,7 @@ const EMPTY_PERCENT: u128 = 25;
 /// The drivers that give a function to a program or guest, which has its buffers in huge pages.
 const PASSED_ON: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
 
-pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
+pub(crate) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     if site.machine.nodes.is_empty() {
         let reason = site.cpu_nodes_unknown.as_deref().unwrap_or_default();
         return ledger.skip(&[FULL, HUGE], reason);

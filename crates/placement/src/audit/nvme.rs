@@ -8,18 +8,15 @@ use std::collections::BTreeSet;
 
 use nearfar_machine::{Distance, IoPolicy, Known, NodeId, NodeSet, NvmeSubsystem};
 
-use super::evidence::{Fact, node_number};
-use super::ledger::Ledger;
-use super::site::{Site, nodes as named, spoken};
-use super::{Finding, Severity};
-use crate::path::kernel::NoNode;
-use crate::path::{NamespacePaths, PathView, Standing, View};
+use crate::audit::site::{Fact, Site, node_number, nodes as named, spoken};
+use crate::audit::{Finding, Ledger, Severity};
+use crate::path::{NamespacePaths, NoNode, PathView, Standing, View};
 
 const FAR: &str = "nvme-far-path";
 const MEASURE: &str = "Compare policies under the real load before changing one: numa keeps I/O near, round-robin and \
                        queue-depth (since Linux 6.11) use every path; which wins depends on whether a path or the distance is the limit.";
 
-pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
+pub(crate) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     let Some(subsystems) = ledger.need(&site.machine.nvme, &[FAR]) else {
         return;
     };

@@ -6,16 +6,14 @@ use std::collections::BTreeMap;
 use nearfar_change::Change;
 use nearfar_machine::{CpuId, CpuSet, Interrupt, Known, NetworkDevice, NodeId, PciAddress};
 
-use super::evidence::Fact;
-use super::interrupts::{self, After, Direction, direction};
-use super::ledger::Ledger;
-use super::site::{Site, cpus, nodes, spoken};
-use super::{Finding, Severity};
+use crate::audit::interrupts::{self, After, Direction, direction};
+use crate::audit::site::{Fact, Site, cpus, nodes, spoken};
+use crate::audit::{Finding, Ledger, Severity};
 
-pub(super) const XPS: &str = "xps-mismatch";
+pub(crate) const XPS: &str = "xps-mismatch";
 const RPS: &str = "rps-mismatch";
 
-pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
+pub(crate) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
     let Some(networks) = ledger.known(&site.machine.networks, &[XPS, RPS]) else {
         return;
     };

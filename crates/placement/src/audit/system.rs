@@ -3,10 +3,8 @@
 use nearfar_change::Change;
 use nearfar_machine::{Node, NodeSet, Writer, WriterKind};
 
-use super::evidence::Fact;
-use super::ledger::Ledger;
-use super::site::Site;
-use super::{Finding, Severity};
+use crate::audit::site::{Fact, Site};
+use crate::audit::{Finding, Ledger, Severity};
 
 const FLAT: &str = "flat-distances";
 const NO_CPUS: &str = "node-without-cpus";
@@ -14,7 +12,7 @@ const NO_MEMORY: &str = "node-without-memory";
 const WRITER: &str = "competing-writer";
 const INPUT: &str = "input-contradiction";
 
-pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
+pub(crate) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     nodes(site, ledger);
     flat(site, ledger);
     for writer in ledger
