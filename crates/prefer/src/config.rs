@@ -10,7 +10,7 @@
 //! memory = "untouched"          or "follow": its memory moves there, too            ["untouched"]
 //! ```
 //!
-//! Patterns are those of a shell, see [`pattern`](crate::pattern); what each is compared with: [`matching`](crate::matching).
+//! Patterns are those of a shell, see [`matching`](crate::matching), also for what each is compared with.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::keeper::Memory;
-use crate::pattern::Pattern;
+use crate::matching::Pattern;
 
 /// How often new tasks are looked for unless the file says otherwise.
 pub const SCAN: Duration = Duration::from_millis(500);

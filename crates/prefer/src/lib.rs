@@ -2,11 +2,9 @@
 
 pub mod cgroup;
 pub mod config;
-pub mod idle;
 pub mod keeper;
 pub mod matching;
 pub mod near;
-pub mod pattern;
 pub mod psi;
 pub mod rule;
 pub mod service;

@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use nearfar_machine::CpuSet;
-use nearfar_prefer::cgroup::members::{Span, TaskTimes, processes, threads};
+use nearfar_prefer::cgroup::{Span, TaskTimes, processes, threads};
 use nearfar_prefer::psi::{Woken, wait};
 
 #[test]

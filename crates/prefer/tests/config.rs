@@ -6,7 +6,7 @@ use std::time::Duration;
 use nearfar_machine::NodeId;
 use nearfar_prefer::Memory;
 use nearfar_prefer::config::{Place, parse};
-use nearfar_prefer::pattern::Pattern;
+use nearfar_prefer::matching::Pattern;
 use nearfar_prefer::service::load;
 use proptest::prelude::*;
 

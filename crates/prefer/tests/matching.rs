@@ -1,8 +1,8 @@
 //! Which rule has a task, and what patterns match.
 
 use nearfar_prefer::config::{self, Rule};
+use nearfar_prefer::matching::Pattern;
 use nearfar_prefer::matching::{TaskAttributes, matching};
-use nearfar_prefer::pattern::Pattern;
 
 fn rules(text: &str) -> Vec<Rule> {
     config::parse(text, "test").unwrap().rules

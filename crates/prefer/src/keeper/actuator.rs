@@ -2,20 +2,28 @@
 //!
 //! ```text
 //!  wait ──► look: what did the tasks do ──► what does the node offer ──► decide ──► release, confine ──┐
-//!   ▲   time (`pace.rs`), an order, or the PSI trigger while nothing is released                       │
+//!   ▲   time ([`Pace`]), an order, or the PSI trigger while nothing is released                       │
 //!   └──────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! When to look again: often where tasks wait, rarely where none does, and never for more than a small part of a CPU.
+//!
+//! ```text
+//!  credit (CPU time)  ▲ a part of all time that passes, up to what one look by accident costs
+//!                     ▼ what each look took; the first ones, of code that never ran, have a gift to spend
+//!  in debt ──► no look until it is paid, two seconds at most
+//! ```
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nearfar_machine::CpuSet;
+use nearfar_machine::{CpuId, CpuSet};
+use nearfar_proc::cpu_times::{self, StatFile};
 
-use super::KeeperError;
-use super::pace::{Load, Pace};
-use crate::idle::IdleTime;
+use crate::keeper::KeeperError;
 use crate::psi::{Trigger, Woken, wait};
 use crate::rule::offer;
 
@@ -101,7 +109,7 @@ const LOOKS_AFTER_TRIGGER: u32 = 5;
 type Order<A> = Box<dyn FnOnce(&mut A, &Effort) + Send>;
 
 /// An actuator in the thread of its loop. Dropped, it restores.
-pub(super) struct Running<A: Actuator> {
+pub(crate) struct Running<A: Actuator> {
     /// None once it is to end.
     orders: Option<(Sender<Order<A>>, OwnedFd)>,
     thread: Option<JoinHandle<Result<A::Report, KeeperError>>>,
@@ -110,7 +118,7 @@ pub(super) struct Running<A: Actuator> {
 impl<A: Actuator> Running<A> {
     /// # Errors
     /// When there can be no other thread: the actuator is dropped, and its lease with it.
-    pub(super) fn start(actuator: A, interval: Duration) -> Result<Self, KeeperError> {
+    pub(crate) fn start(actuator: A, interval: Duration) -> Result<Self, KeeperError> {
         let (orders, inbox) = mpsc::channel();
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| KeeperError::Start(error.into()))?;
@@ -128,7 +136,7 @@ impl<A: Actuator> Running<A> {
     ///
     /// # Errors
     /// When that thread has ended.
-    pub(super) fn ask<T: Send + 'static>(
+    pub(crate) fn ask<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut A, &Effort) -> T + Send + 'static,
     ) -> Result<T, KeeperError> {
@@ -143,13 +151,13 @@ impl<A: Actuator> Running<A> {
         answered.recv().map_err(|_| KeeperError::Died)
     }
 
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.thread
             .as_ref()
             .is_some_and(|thread| !thread.is_finished())
     }
 
-    pub(super) fn stop(&mut self) -> Result<A::Report, KeeperError> {
+    pub(crate) fn stop(&mut self) -> Result<A::Report, KeeperError> {
         self.orders = None;
         let thread = self.thread.take().ok_or(KeeperError::Died)?;
         thread.join().unwrap_or(Err(KeeperError::Died))
@@ -265,4 +273,214 @@ fn cpu_time() -> Duration {
         now.tv_sec.unsigned_abs(),
         u32::try_from(now.tv_nsec).unwrap_or(0),
     )
+}
+
+/// What a look found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// All threads are on the node and none waits.
+    Idle,
+    /// Some thread is released and may be confined again.
+    Spilled,
+    /// Some thread waits and may have to be released.
+    Contended,
+}
+
+/// When looks are due.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    interval: Duration,
+    /// CPU time, in seconds.
+    credit: f64,
+    looks: u32,
+    calm: u32,
+    waiting: u32,
+}
+
+/// The part of a CPU that looks may take.
+const MAX_CPU_PART: f64 = 1.0 / 120.0;
+/// The same in the seconds in which it matters most.
+const MAX_CPU_PART_CONTENDED: f64 = 1.0 / 30.0;
+/// Now and then a look is expensive by accident (a hypervisor takes the CPU away): in seconds.
+const MAX_CREDIT_S: f64 = 0.03;
+/// The first looks are, and they matter: who is too many at the start leaves after the fourth. In an emulated guest of four
+/// busy CPUs on a host of two they took more than 0.2 s together, on hardware a hundredth of that. In seconds.
+const START_CREDIT_S: f64 = 0.5;
+/// So many are the first.
+const START_LOOKS: u32 = 20;
+/// So many calm looks, and they become rarer.
+const IDLE_LOOKS: u32 = 10;
+/// After so many looks that found a task waiting, haste has not helped.
+const MAX_CONTENDED_LOOKS: u32 = 20;
+/// A keeper that looks more rarely keeps no task in place.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+impl Pace {
+    /// Looks that are cheap are so far apart, and twice as far where all is calm.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            credit: START_CREDIT_S,
+            looks: 0,
+            calm: 0,
+            waiting: 0,
+        }
+    }
+
+    /// How long to wait after a look that took `cost` of CPU time and began `passed` after the one before.
+    pub(crate) fn after(&mut self, load: Load, passed: Duration, cost: Duration) -> Duration {
+        self.calm = if load == Load::Idle {
+            self.calm.saturating_add(1)
+        } else {
+            0
+        };
+        self.waiting = if load == Load::Contended {
+            self.waiting.saturating_add(1)
+        } else {
+            0
+        };
+        let part = if (1..=MAX_CONTENDED_LOOKS).contains(&self.waiting) {
+            MAX_CPU_PART_CONTENDED
+        } else {
+            MAX_CPU_PART
+        };
+        self.looks = self.looks.saturating_add(1);
+        if self.looks == START_LOOKS {
+            self.credit = self.credit.min(MAX_CREDIT_S);
+        }
+        let earned = (passed.as_secs_f64() * part).min((MAX_CREDIT_S - self.credit).max(0.0));
+        self.credit += earned - cost.as_secs_f64();
+        let interval = if self.calm > IDLE_LOOKS {
+            2 * self.interval
+        } else {
+            self.interval
+        };
+        let paid = Duration::try_from_secs_f64(-self.credit / part).unwrap_or_default();
+        interval.max(paid.min(MAX_PAUSE))
+    }
+}
+
+/// Asked again and again, how long CPUs were idle meanwhile: whether there is room on the preferred node.
+///
+/// ```text
+/// /proc/stat    cpu3 4705 356 584 367 12 ...      user nice system idle iowait, in ticks of 10 ms
+/// ```
+#[derive(Debug, Default)]
+pub struct IdleTime {
+    stat: StatFile,
+    before: Option<(Instant, BTreeMap<CpuId, u64>)>,
+}
+
+impl IdleTime {
+    /// The share of the time since the last call (0 to 1) for which each of these CPUs was idle; nothing at the first
+    /// call, or where /proc/stat cannot be read. A CPU that is not online has no share.
+    pub fn since_last(&mut self, cpus: &CpuSet) -> Option<Vec<f64>> {
+        let now = idle_ticks(&self.stat.read().ok()?, cpus);
+        let tick_s = 1.0 / rustix::param::clock_ticks_per_second().max(1) as f64;
+        let at = Instant::now();
+        let shares = self.before.as_ref().map(|(then, before)| {
+            let seconds = at.duration_since(*then).as_secs_f64().max(tick_s);
+            let idle = |cpu| Some(now.get(&cpu)?.saturating_sub(*before.get(&cpu)?));
+            // Ticks are coarse: two looks may see one more than there was time for.
+            let share = |ticks: u64| (ticks as f64 * tick_s / seconds).min(1.0);
+            cpus.iter().filter_map(idle).map(share).collect()
+        });
+        self.before = Some((at, now));
+        shares
+    }
+
+    /// Forgets what was before: the next call is a first one.
+    pub fn restart(&mut self) {
+        self.before = None;
+    }
+}
+
+/// Idle and waiting for I/O, by CPU.
+fn idle_ticks(stat: &[u8], cpus: &CpuSet) -> BTreeMap<CpuId, u64> {
+    cpu_times::parse(stat)
+        .filter(|(cpu, _)| cpus.contains(*cpu))
+        .map(|(cpu, times)| (cpu, times.idle))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn cheap_looks_keep_to_the_interval_and_calm_ones_to_twice_as_much() {
+        let mut pace = Pace::new(INTERVAL);
+        let look = |pace: &mut Pace, load| pace.after(load, INTERVAL, Duration::from_micros(100));
+        assert_eq!(
+            (0..10).map(|_| look(&mut pace, Load::Idle)).max(),
+            Some(INTERVAL)
+        );
+        assert_eq!(look(&mut pace, Load::Idle), 2 * INTERVAL);
+        assert_eq!(look(&mut pace, Load::Contended), INTERVAL);
+    }
+
+    #[test]
+    fn dear_looks_at_the_start_and_one_by_accident_are_spared() {
+        let mut pace = Pace::new(INTERVAL);
+        for _ in 0..9 {
+            assert_eq!(
+                pace.after(Load::Contended, INTERVAL, Duration::from_millis(50)),
+                INTERVAL
+            );
+        }
+        for _ in 0..1000 {
+            pace.after(Load::Idle, INTERVAL, Duration::ZERO);
+        }
+        assert_eq!(
+            pace.after(Load::Spilled, INTERVAL, Duration::from_millis(25)),
+            INTERVAL
+        );
+        assert!(
+            pace.after(Load::Spilled, INTERVAL, Duration::from_millis(25)) > Duration::from_secs(1)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn looks_never_take_more_than_their_part(costs in prop::collection::vec(0_u64..16_000, 100..200), load in 0..3_u8) {
+            let load = [Load::Idle, Load::Spilled, Load::Contended][usize::from(load)];
+            let mut pace = Pace::new(INTERVAL);
+            let (mut passed, mut all, mut spent) = (INTERVAL, Duration::ZERO, Duration::ZERO);
+            for cost in costs.iter().map(|&cost| Duration::from_micros(cost)) {
+                all += passed;
+                spent += cost;
+                passed = pace.after(load, passed, cost);
+                prop_assert!(passed >= INTERVAL && passed <= MAX_PAUSE.max(2 * INTERVAL));
+            }
+            let contended = if load == Load::Contended { f64::from(MAX_CONTENDED_LOOKS) * 0.5 * MAX_CPU_PART_CONTENDED } else { 0.0 };
+            let most = (all + passed).as_secs_f64() * MAX_CPU_PART + START_CREDIT_S + contended;
+            prop_assert!(spent.as_secs_f64() <= most + 1e-6, "{spent:?} of {all:?}");
+        }
+    }
+
+    #[test]
+    fn idle_and_waiting_count_for_each_cpu() {
+        let stat = b"cpu  9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7\ncpu12 1 2 3 60 0 6 7\nintr 1 2 3\ncpu9 1 1 1 1 1\n";
+        let cpus = "0-4,12".parse().unwrap();
+        assert_eq!(
+            idle_ticks(stat, &cpus),
+            BTreeMap::from([(CpuId(0), 45), (CpuId(12), 60)])
+        );
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_second_look() {
+        let mut idle = IdleTime::default();
+        let cpus: CpuSet = "0-4095".parse().unwrap();
+        assert_eq!(idle.since_last(&cpus), None);
+        let shares = idle.since_last(&cpus).unwrap();
+        assert!(
+            !shares.is_empty() && shares.iter().all(|share| (0.0..=1.0).contains(share)),
+            "{shares:?}"
+        );
+    }
 }

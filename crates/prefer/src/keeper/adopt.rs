@@ -7,16 +7,26 @@
 //! A mask that a thread had before its process was narrowed is its own, also where it equals the narrow one. What was made
 //! later has inherited its mask if that is proven: it was observed ([`super::lineage`]), or it is of a kept process and began
 //! after that was narrowed.
+//!
+//! A number is given to another process once its own has ended and was waited for:
+//!
+//! ```text
+//! open (pidfd) ─► looked at, matched ─► adopted ─► still the same? ─ yes ─► kept
+//!                                                                  └ no ──► masks back, refused
+//! ```
+//!
+//! While a process lives, its number is its own: one that lives after it was adopted was the same all the time since it was
+//! opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_change::lease::Masks;
 use nearfar_machine::CpuSet;
-use nearfar_proc::tasks::is_gone;
-use nearfar_proc::{affinity, tasks};
+use nearfar_proc::tasks::{self, is_gone};
+use nearfar_proc::{OpenProcess, affinity};
 
-use super::KeeperError;
-use super::threads::{Process, ThreadMasks};
+use crate::keeper::KeeperError;
+use crate::keeper::threads::{Process, ThreadMasks};
 use crate::rule::Place;
 
 /// A thread that is about to come in.
@@ -39,7 +49,7 @@ enum Origin {
 impl ThreadMasks {
     /// Takes in a process with all its threads, and narrows them. `born`: the masks that its first thread began with, where
     /// this keeper started it.
-    pub(super) fn adopt(&mut self, pid: i32, born: Option<usize>) -> Result<(), KeeperError> {
+    pub(crate) fn adopt(&mut self, pid: i32, born: Option<usize>) -> Result<(), KeeperError> {
         self.observe();
         self.lineage.close();
         let stat = tasks::stat(pid).map_err(|error| KeeperError::of_process(pid, &error))?;
@@ -83,7 +93,7 @@ impl ThreadMasks {
     }
 
     /// Finds the sessions all of whose processes are kept.
-    pub(super) fn note_sessions(&mut self) {
+    pub(crate) fn note_sessions(&mut self) {
         let mut ours: BTreeSet<i32> = self.processes.keys().copied().collect();
         if self.orphans_except.is_some() {
             // It starts nothing but the command that it keeps.
@@ -132,7 +142,7 @@ impl ThreadMasks {
     }
 
     /// Takes in threads of a process. The mask of one that may not run on the node, if there is one.
-    pub(super) fn take_in(
+    pub(crate) fn take_in(
         &mut self,
         pid: i32,
         tids: &[i32],
@@ -251,7 +261,7 @@ impl ThreadMasks {
         })
     }
 
-    pub(super) fn elsewhere(&self, who: String, own: CpuSet) -> KeeperError {
+    pub(crate) fn elsewhere(&self, who: String, own: CpuSet) -> KeeperError {
         KeeperError::Elsewhere {
             who,
             own,
@@ -260,8 +270,8 @@ impl ThreadMasks {
         }
     }
 
-    /// Puts threads on record as members of a group, as [`Record::hold`](super::record::Record::hold).
-    pub(super) fn note(
+    /// Puts threads on record as members of a group, as [`Record::hold`](crate::keeper::threads::Record::hold).
+    pub(crate) fn note(
         &mut self,
         group: usize,
         threads: &[(i32, i32)],
@@ -270,13 +280,13 @@ impl ThreadMasks {
     }
 
     /// The threads of a kept process that are known.
-    pub(super) fn threads_in(&self, pid: i32) -> BTreeSet<i32> {
+    pub(crate) fn threads_in(&self, pid: i32) -> BTreeSet<i32> {
         let process = self.processes.get(&pid);
         process.map_or_else(BTreeSet::new, |process| process.threads.clone())
     }
 
     /// As [`Self::let_go`], also of a process that was not seen yet.
-    pub(super) fn let_go_as_asked(&mut self, pid: i32) {
+    pub(crate) fn let_go_as_asked(&mut self, pid: i32) {
         // A child that the last look did not find has inherited all the same.
         self.newcomers(true);
         if self.processes.contains_key(&pid) {
@@ -286,7 +296,7 @@ impl ThreadMasks {
     }
 
     /// Keeps a process no longer: its threads get their own masks back.
-    pub(super) fn let_go(&mut self, pid: i32) {
+    pub(crate) fn let_go(&mut self, pid: i32) {
         self.observe();
         self.masks.cpusets.refresh();
         let threads = self.threads_in(pid);
@@ -307,5 +317,81 @@ impl ThreadMasks {
             }
         }
         self.gone(pid);
+    }
+}
+
+impl ThreadMasks {
+    /// Takes in a process, if it is that one still when all its threads are narrow.
+    pub(crate) fn adopt_open(&mut self, process: &OpenProcess) -> Result<(), KeeperError> {
+        let pid = process.pid();
+        if !process.is_alive() {
+            return Err(KeeperError::NoProcess { pid, ended: false });
+        }
+        self.adopt(pid, None)?;
+        if process.is_alive() {
+            return Ok(());
+        }
+        // The threads that were adopted under its number are another process's.
+        self.let_go(pid);
+        Err(KeeperError::NoProcess { pid, ended: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use nearfar_change::lease::Leases;
+    use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+    use nearfar_proc::affinity;
+    use nearfar_sources::{Request, Want};
+
+    use super::*;
+    use crate::keeper::KeeperOptions;
+
+    /// As if each of the first two CPUs were a node.
+    fn machine() -> Machine {
+        let sources = vec!["node:2 core:1 pu:1".to_owned()];
+        nearfar_sources::read(&Request {
+            sources,
+            root: None,
+            fake: None,
+            want: Want::topology(),
+        })
+        .unwrap()
+    }
+
+    fn sleeping() -> Child {
+        Command::new("sleep").arg("60").spawn().unwrap()
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_another_process_lost_while_it_was_adopted_is_given_back() {
+        let own = affinity::get(0).unwrap();
+        if !own.contains(CpuId(0)) || !own.contains(CpuId(1)) {
+            return println!(
+                "skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}"
+            );
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let leases = Some(Leases::at(dir.path().join("leases")));
+        let options = KeeperOptions {
+            leases,
+            ..KeeperOptions::default()
+        };
+        let mut kept = ThreadMasks::new(NodeId(0), &machine(), options).unwrap();
+        let child = sleeping();
+        let pid = child.id().cast_signed();
+        kept.adopt(pid, None).unwrap();
+        assert_eq!(affinity::get(pid).unwrap(), CpuSet::single(CpuId(0)));
+        kept.let_go(pid);
+        assert_eq!(affinity::get(pid).unwrap(), own);
+        assert!(kept.processes.is_empty() && kept.threads.is_empty());
+        end(child);
     }
 }

@@ -1,20 +1,28 @@
-//! Memory of kept processes: its policy and its pages, where that was asked for.
-
-mod pages;
+//! Memory of kept processes, where that was asked for: its policy, and its own pages, which move to a node: move_pages(2) with MPOL_MF_MOVE.
+//!
+//! ```text
+//! numa_maps ──► mappings with pages on other nodes ──► pagemap: which pages are there ──► move_pages: where each is
+//!                                                                                                 │ on another node
+//!                      counts: moved, shared, busy ... ◄── move_pages: to the node, by batches ◄──┘
+//! ```
+//!
+//! migrate_pages(2) is shorter, and with CAP_SYS_NICE it also moves pages that other processes map (do_migrate_pages in
+//! mm/mempolicy.c is given MPOL_MF_MOVE_ALL). MPOL_MF_MOVE answers EACCES for such a page.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::AddAssign;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nearfar_machine::{Machine, NodeId, NodeSet};
+use nearfar_proc::move_pages::{NotMoved, PagesOf, move_to as move_list};
+use nearfar_proc::resident::{Next, Walk};
 use nearfar_proc::{TaskId, tasks};
 
-pub(super) use pages::Counts;
-
-use super::report::MovedMemory;
+use crate::keeper::MovedMemory;
 
 const WORD_BITS: u32 = libc::c_ulong::BITS;
 
@@ -31,7 +39,7 @@ pub enum MemoryPolicy {
 
 impl MemoryPolicy {
     /// The nodes it is for, where a task prefers this one. The kernel takes of them those that the cpuset allows.
-    pub(super) fn nodes(self, node: NodeId, machine: &Machine) -> NodeSet {
+    pub(crate) fn nodes(self, node: NodeId, machine: &Machine) -> NodeSet {
         let with_memory = machine.online_nodes();
         let with_memory = with_memory.filter(|node| node.has_memory() != Some(false));
         match self {
@@ -42,7 +50,7 @@ impl MemoryPolicy {
 
     /// Gives the calling thread this policy. `words` are of [`words`]; calls nothing but the kernel, so that it may stand
     /// between fork and exec.
-    pub(super) fn set(self, words: &[libc::c_ulong]) -> io::Result<()> {
+    pub(crate) fn set(self, words: &[libc::c_ulong]) -> io::Result<()> {
         let mode = match self {
             Self::Preferred => libc::MPOL_PREFERRED,
             Self::Bind => libc::MPOL_BIND,
@@ -61,7 +69,7 @@ impl MemoryPolicy {
 }
 
 /// A set of nodes as the kernel takes it, with a bit to spare.
-pub(super) fn words(nodes: &NodeSet) -> Vec<libc::c_ulong> {
+pub(crate) fn words(nodes: &NodeSet) -> Vec<libc::c_ulong> {
     let last = nodes.last().map_or(0, |node| node.0);
     let mut words = vec![0; (last / WORD_BITS) as usize + 2];
     for node in nodes.iter() {
@@ -78,7 +86,7 @@ fn bits(words: &[libc::c_ulong]) -> libc::c_ulong {
 const TIME_TO_FINISH: Duration = Duration::from_secs(10);
 
 /// Moves pages in a thread of its own: gigabytes take seconds.
-pub(super) struct Mover {
+pub(crate) struct Mover {
     orders: Option<Sender<TaskId>>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -120,7 +128,7 @@ impl Shared {
             );
             self.moved().add(counts);
         };
-        match pages::move_to(task.tid, from, to, &over, &mut count) {
+        match move_to(task.tid, from, to, &over, &mut count) {
             Ok(()) => self.moved().is_interrupted |= self.is_over(),
             // It has ended.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {}
@@ -134,7 +142,7 @@ impl Shared {
 
 impl Mover {
     /// Moves from these nodes to this one.
-    pub(super) fn start(from: &NodeSet, to: NodeId) -> Self {
+    pub(crate) fn start(from: &NodeSet, to: NodeId) -> Self {
         let (orders, inbox) = mpsc::channel::<TaskId>();
         let shared = Arc::new(Shared::default());
         let (from, working) = (from.clone(), Arc::clone(&shared));
@@ -162,19 +170,19 @@ impl Mover {
     }
 
     /// This process's pages are to follow it to its node.
-    pub(super) fn follow(&self, pid: i32) {
+    pub(crate) fn follow(&self, pid: i32) {
         let (Some(orders), Ok(stat)) = (&self.orders, tasks::stat(pid)) else {
             return;
         };
         let _ = orders.send(stat.id);
     }
 
-    pub(super) fn moved(&self) -> MovedMemory {
+    pub(crate) fn moved(&self) -> MovedMemory {
         self.shared.moved().clone()
     }
 
     /// Moves what it was asked for, as far as the time allows, and says all that was moved.
-    pub(super) fn end(mut self) -> MovedMemory {
+    pub(crate) fn end(mut self) -> MovedMemory {
         self.finish(TIME_TO_FINISH);
         self.moved()
     }
@@ -189,6 +197,117 @@ impl Mover {
 impl Drop for Mover {
     fn drop(&mut self) {
         self.finish(Duration::ZERO);
+    }
+}
+
+/// Addresses in one call of move_pages: 64 MiB of small pages, a tenth of a second. Each call makes every CPU give up the pages it
+/// has not put on a list yet (lru_cache_disable in mm/swap.c), so fewer would cost more.
+const BATCH: usize = 16_384;
+/// What became of pages, in pages of the system's size.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Counts {
+    /// They are on the node now.
+    pub(crate) moved: u64,
+    /// Other processes map them as well.
+    pub(crate) shared: u64,
+    /// In use by the kernel at that moment, or behind such pages where the kernel ended every call.
+    pub(crate) busy: u64,
+    /// The node had no room.
+    pub(crate) no_memory: u64,
+    /// Anything else: unmapped meanwhile, cannot be moved.
+    pub(crate) other: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.moved += more.moved;
+        self.shared += more.shared;
+        self.busy += more.busy;
+        self.no_memory += more.no_memory;
+        self.other += more.other;
+    }
+}
+
+/// Moves the pages of a process that are on these nodes. `count` is called for each batch; after one `is_over` may end it.
+///
+/// # Errors
+/// When the process is gone (`ESRCH`, `ENOENT`) or another user's, or the kernel refuses as a whole.
+fn move_to(
+    pid: i32,
+    from: &NodeSet,
+    to: NodeId,
+    is_over: &dyn Fn() -> bool,
+    count: &mut dyn FnMut(Counts),
+) -> io::Result<()> {
+    let page_bytes = rustix::param::page_size() as u64;
+    let mut batch = Batch {
+        pid,
+        node: to,
+        pages_each: 1,
+        addresses: Vec::new(),
+        count,
+    };
+    let mut is_stopped = false;
+    Walk::new(pid, from).each(&mut |pages, bytes_each| {
+        is_stopped = is_over();
+        if is_stopped {
+            return Ok(Next::Stop);
+        }
+        batch.add(
+            pages.iter().map(|page| page.address),
+            bytes_each / page_bytes,
+        )?;
+        Ok(Next::Continue)
+    })?;
+    if is_stopped { Ok(()) } else { batch.flush() }
+}
+
+/// Pages to be moved with the next call.
+struct Batch<'a> {
+    pid: i32,
+    node: NodeId,
+    /// Pages of the system's size in each.
+    pages_each: u64,
+    addresses: Vec<u64>,
+    count: &'a mut dyn FnMut(Counts),
+}
+
+impl Batch<'_> {
+    fn add(&mut self, addresses: impl Iterator<Item = u64>, pages_each: u64) -> io::Result<()> {
+        if pages_each != self.pages_each {
+            self.flush()?;
+            self.pages_each = pages_each;
+        }
+        self.addresses.extend(addresses);
+        if self.addresses.len() >= BATCH {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let addresses = std::mem::take(&mut self.addresses);
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let own = PagesOf {
+            pid: self.pid,
+            shared: false,
+        };
+        let moved = move_list(&own, &addresses, self.node)?;
+        let mut counts = Counts::default();
+        for page in &moved.pages {
+            let sum = match page {
+                Ok(()) => &mut counts.moved,
+                Err(NotMoved::Shared) => &mut counts.shared,
+                Err(NotMoved::Busy | NotMoved::NotTried) => &mut counts.busy,
+                Err(NotMoved::NoMemory) => &mut counts.no_memory,
+                Err(_) => &mut counts.other,
+            };
+            *sum += self.pages_each;
+        }
+        (self.count)(counts);
+        moved.refused.map_or(Ok(()), Err)
     }
 }
 
