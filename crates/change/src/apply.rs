@@ -28,8 +28,8 @@ use crate::system::{System, Target, text};
 use crate::task_memory::{
     MoveRequest, MoveRequestError, ProgressSink, check_moves, check_plan_room,
 };
-use crate::undo::Undo;
-use attempt::{Attempt, attempt};
+use crate::undo::Writer;
+use attempt::Attempt;
 
 /// How to carry a plan out.
 #[derive(Clone, Debug, Default)]
@@ -406,8 +406,7 @@ impl<'a> Carrying<'a> {
                 rebind: Some(driver),
                 ..
             } if !self.tree => {
-                if let Err(error) = may_rebind(self.system, *device, driver) {
-                    let reason = error.to_string();
+                if let Err(reason) = may_rebind(self.system, *device, driver) {
                     return Ok(Applied::LeftAlone { reason });
                 }
                 let later = self.later_paths.get(device).cloned();
@@ -434,14 +433,16 @@ impl<'a> Carrying<'a> {
         loop {
             intent.write = self.writes.len() as u64;
             let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
-            let attempt = attempt(
-                self.system,
-                self.state,
+            // The change set holds the lock and has just written: whatever a file shows instead is the kernel's answer to that.
+            let mut writer = Writer {
+                system: self.system,
+                state: self.state,
                 journal,
-                &mut self.writes,
-                intent.clone(),
-                self.tree,
-            );
+                tree: self.tree,
+                force: true,
+                later: &[],
+            };
+            let attempt = writer.attempt(&mut self.writes, intent.clone());
             let Attempt::Refused(error) = attempt else {
                 if let Some(cpu) = instead {
                     self.nearest.take(cpu);
@@ -542,7 +543,7 @@ impl<'a> Carrying<'a> {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        let mut undo = Undo {
+        let mut writer = Writer {
             system: self.system,
             state: self.state,
             journal,
@@ -556,7 +557,7 @@ impl<'a> Carrying<'a> {
             .rev()
             .filter(|written| written.is_open())
         {
-            let undone = undo.undo(written);
+            let undone = writer.undo(written);
             let tried = usize::try_from(written.intent.change)
                 .ok()
                 .and_then(|change| changes.get_mut(change));

@@ -403,15 +403,10 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
 pub(crate) fn check_planned(planned: &Planned) -> Result<(), ChangeError> {
     let setting = Setting::of(&planned.change);
     setting.check()?;
-    if planned
-        .before
-        .as_ref()
-        .is_some_and(|before| before.len() > LONGEST_VALUE)
-    {
-        return Err(ChangeError::LongValue {
-            limit: LONGEST_VALUE,
-        });
-    }
+    let before = planned.before.as_ref().map_or(0, String::len);
+    ChangeError::unless(before <= LONGEST_VALUE, || {
+        format!("the value before has more than {LONGEST_VALUE} bytes")
+    })?;
     let value = planned.change.value();
     setting.kind().check_value(planned, &value)
 }
@@ -421,13 +416,11 @@ pub(crate) fn driver(name: &str) -> Result<(), ChangeError> {
     word(name, "driver", b"_-")
 }
 
-pub(crate) fn word(text: &str, noun: &'static str, also: &[u8]) -> Result<(), ChangeError> {
+pub(crate) fn word(text: &str, noun: &str, also: &[u8]) -> Result<(), ChangeError> {
     let plain = text
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || also.contains(&b));
-    let good = plain && (1..=64).contains(&text.len());
-    good.then_some(()).ok_or_else(|| ChangeError::Word {
-        noun,
-        text: text.to_owned(),
+    ChangeError::unless(plain && (1..=64).contains(&text.len()), || {
+        format!("{noun} {text:.64?} is not a plain word")
     })
 }

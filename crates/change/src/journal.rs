@@ -27,16 +27,13 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::apply::ApplyError;
-use crate::change::Owner;
-use crate::kind::{ChangeError, Setting};
-use crate::lines::{self, BadLine, LineFile};
-use crate::state::StateDir;
+use crate::change::{Owner, driver};
+use crate::kind::Setting;
+use crate::lines::{self, BadLine, Extent, FileRecord, Line, LineFile};
+use crate::state::{NEW_FILE, StateDir};
 use crate::system::System;
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
-
-/// A line of a journal.
-type JournalLine = crate::lines::Line<Record>;
 
 /// What happened, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -61,6 +58,19 @@ pub(crate) enum Record {
     },
     /// The change set came to its end, or a rollback of it did.
     Finished {},
+}
+
+impl FileRecord for Record {
+    const FORMAT: u32 = JOURNAL_FORMAT;
+    const FILE: &str = "journal";
+    const OF: &str = "change set";
+
+    fn format(&self) -> Option<u32> {
+        match self {
+            Self::Run(header) => Some(header.journal_format),
+            _ => None,
+        }
+    }
 }
 
 /// Which run this is.
@@ -115,26 +125,18 @@ impl Journal {
         system: &dyn System,
         header: Header,
     ) -> Result<Self, ApplyError> {
-        let run = header.id;
+        let (run, name) = (header.id, file_of(header.id));
         let place = state.journal_place(run);
-        let failed = |error: &io::Error| ApplyError::Journal {
-            file: place.clone(),
-            reason: error_text(error),
-        };
-        let file = state.create(run).map_err(|error| failed(&error))?;
-        let mut journal = Self {
-            lines: LineFile::new(file),
-            place: place.clone(),
-            run,
-        };
-        let begun = journal
-            .append(system, Record::Run(header))
-            .and_then(|()| state.sync());
-        begun.map_err(|error| {
-            let _ = state.remove(run);
-            failed(&error)
-        })?;
-        Ok(journal)
+        let lines = state
+            .open_readable_file(&name, NEW_FILE)
+            .and_then(|file| LineFile::begin(state, system, &name, file, Record::Run(header)));
+        match lines {
+            Ok(lines) => Ok(Self { lines, place, run }),
+            Err(error) => Err(ApplyError::Journal {
+                file: place,
+                reason: error_text(&error),
+            }),
+        }
     }
 
     /// Goes on with the journal of an earlier change set, behind its last whole record.
@@ -146,7 +148,7 @@ impl Journal {
         let place = state.journal_place(run);
         let lines = state
             .open_journal(run, true)
-            .and_then(|file| LineFile::resume(file, contents.length, contents.records));
+            .and_then(|file| LineFile::resume(file, &contents.extent));
         let lines = lines.map_err(|error| ApplyError::Unreadable {
             file: place.clone(),
             reason: error_text(&error),
@@ -164,7 +166,7 @@ impl Journal {
 const LONGEST: u64 = 256 << 20;
 
 /// A journal that was read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Contents {
     /// `None` where the crash was during the very first record; nothing was written then.
     pub(crate) header: Option<Header>,
@@ -174,41 +176,32 @@ pub(crate) struct Contents {
     pub(crate) writes: Vec<Written>,
     /// Whether the change set came to its end.
     pub(crate) finished: bool,
-    /// Bytes of whole records.
-    pub(crate) length: u64,
-    /// How many.
-    pub(crate) records: u64,
-    /// Whether a torn record follows them.
-    pub(crate) torn: bool,
+    pub(crate) extent: Extent,
 }
 
 /// Reads the journal of a change set.
 pub(crate) fn read(state: &StateDir, run: ChangeSetId) -> Result<Contents, ApplyError> {
     let file = state.journal_place(run);
-    let mut bytes = Vec::new();
-    let read = state
+    let bytes = state
         .open_journal(run, false)
-        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
-    let reason = match read {
-        Err(error) => error_text(&error),
-        Ok(_) if bytes.len() as u64 > LONGEST => "it has more than 256 MiB".to_owned(),
-        Ok(_) => {
-            let contents = parse(&bytes).map_err(|bad| ApplyError::Corrupt {
-                file,
-                line: bad.line,
-                reason: bad.why.to_string(),
-            })?;
-            return match &contents.header {
-                Some(header) if header.id != run => Err(ApplyError::Corrupt {
-                    file: state.journal_place(run),
-                    line: 1,
-                    reason: format!("it is the journal of change set {}", header.id),
-                }),
-                _ => Ok(contents),
-            };
+        .and_then(|file| lines::load(file, LONGEST));
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let reason = error_text(&error);
+            return Err(ApplyError::Unreadable { file, reason });
         }
     };
-    Err(ApplyError::Unreadable { file, reason })
+    let (line, reason) = match parse(&bytes) {
+        Ok(contents) => match &contents.header {
+            Some(Header { id, .. }) if *id != run => {
+                (1, format!("it is the journal of change set {id}"))
+            }
+            _ => return Ok(contents),
+        },
+        Err(BadLine { line, why }) => (line, why),
+    };
+    Err(ApplyError::Corrupt { file, line, reason })
 }
 
 /// What the first record of a journal says, where the rest does not hold.
@@ -223,63 +216,10 @@ pub(crate) fn header(state: &StateDir, run: ChangeSetId) -> Option<Header> {
 }
 
 /// Reads the text of a change set's journal. Any bytes may come.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
-    let mut contents = Contents {
-        header: None,
-        at_s: 0,
-        writes: Vec::new(),
-        finished: false,
-        length: 0,
-        records: 0,
-        torn: false,
-    };
-    let extent = lines::read(bytes, &mut |line| take_line(&mut contents, line))?;
-    contents.length = extent.length;
-    contents.records = extent.records;
-    contents.torn = extent.torn;
+fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
+    let mut contents = Contents::default();
+    contents.extent = lines::read(bytes, &mut |line| contents.take(line))?;
     Ok(contents)
-}
-
-/// What is wrong with a record where it is.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BadRecord {
-    #[error(
-        "journal format {0}, this version knows {JOURNAL_FORMAT}: roll back with the version that wrote it"
-    )]
-    Format(u32),
-    #[error("a second change set begins")]
-    SecondHeader,
-    #[error("the record that begins the change set is missing")]
-    NoHeader,
-    #[error("write {found} where {expected} was due")]
-    OutOfTurn { found: u64, expected: usize },
-    #[error("it speaks of write {0}, which was not begun")]
-    NotBegun(u64),
-    #[error("it does not fit what write {0} had come to")]
-    Progress(u64),
-    #[error(transparent)]
-    Change(#[from] ChangeError),
-}
-
-fn take_line(contents: &mut Contents, line: JournalLine) -> Result<(), BadRecord> {
-    let first = line.n == 0;
-    match line.record {
-        Record::Run(header) if first => {
-            if header.journal_format != JOURNAL_FORMAT {
-                return Err(BadRecord::Format(header.journal_format));
-            }
-            contents.at_s = line.at_s;
-            contents.header = Some(header);
-            Ok(())
-        }
-        Record::Run(_) => Err(BadRecord::SecondHeader),
-        _ if first => Err(BadRecord::NoHeader),
-        Record::Finished {} => {
-            contents.finished = true;
-            Ok(())
-        }
-        record => take(&mut contents.writes, record),
-    }
 }
 
 /// A write and how far it got.
@@ -342,49 +282,55 @@ impl Written {
     }
 }
 
-/// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
-pub(crate) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), BadRecord> {
-    let write = match record {
-        Record::Intent(intent) => {
-            intent.setting.check()?;
-            if intent.write != writes.len() as u64 {
-                return Err(BadRecord::OutOfTurn {
-                    found: intent.write,
-                    expected: writes.len(),
-                });
+impl Contents {
+    /// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
+    fn take(&mut self, line: Line<Record>) -> Result<(), String> {
+        let write = match line.record {
+            Record::Run(header) => {
+                (self.at_s, self.header) = (line.at_s, Some(header));
+                return Ok(());
             }
-            if let Some(driver) = &intent.rebind {
-                crate::change::driver(driver)?;
+            Record::Finished {} => {
+                self.finished = true;
+                return Ok(());
             }
-            writes.push(Written::intended(*intent));
-            return Ok(());
+            Record::Intent(intent) => return self.begin(*intent),
+            Record::Done { write, .. }
+            | Record::Failed { write, .. }
+            | Record::Undoing { write }
+            | Record::Undone { write, .. } => write,
+        };
+        let known = usize::try_from(write).ok();
+        let known = known
+            .and_then(|write| self.writes.get_mut(write))
+            .ok_or_else(|| format!("it speaks of write {write}, which was not begun"))?;
+        known.progress = match line.record {
+            Record::Done { now, .. } if known.progress == Progress::Intended => {
+                known.now = Some(now);
+                Progress::Done
+            }
+            Record::Failed { error, .. } if known.progress == Progress::Intended => {
+                Progress::Failed { error }
+            }
+            Record::Undoing { .. } if known.is_open() => Progress::Undoing,
+            Record::Undone { gone, .. } if known.is_open() => Progress::settled(gone),
+            _ => return Err(format!("it does not fit what write {write} had come to")),
+        };
+        Ok(())
+    }
+
+    fn begin(&mut self, intent: Intent) -> Result<(), String> {
+        intent.setting.check().map_err(|error| error.to_string())?;
+        if intent.write != self.writes.len() as u64 {
+            let (found, expected) = (intent.write, self.writes.len());
+            return Err(format!("write {found} where {expected} was due"));
         }
-        Record::Done { write, .. }
-        | Record::Failed { write, .. }
-        | Record::Undoing { write }
-        | Record::Undone { write, .. } => write,
-        Record::Run(_) | Record::Finished {} => return Ok(()),
-    };
-    let known = usize::try_from(write)
-        .ok()
-        .and_then(|write| writes.get_mut(write));
-    let known = known.ok_or(BadRecord::NotBegun(write))?;
-    let progress = match (record, &known.progress) {
-        (Record::Done { now, .. }, Progress::Intended) => {
-            known.now = Some(now);
-            Progress::Done
+        if let Some(name) = &intent.rebind {
+            driver(name).map_err(|error| error.to_string())?;
         }
-        (Record::Failed { error, .. }, Progress::Intended) => Progress::Failed { error },
-        (Record::Undoing { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
-            Progress::Undoing
-        }
-        (Record::Undone { gone, .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
-            Progress::settled(gone)
-        }
-        _ => return Err(BadRecord::Progress(write)),
-    };
-    known.progress = progress;
-    Ok(())
+        self.writes.push(Written::intended(intent));
+        Ok(())
+    }
 }
 
 /// The number of a change set, counted from 1 in its state directory.
@@ -419,17 +365,6 @@ impl StateDir {
             _ => file_of(id),
         };
         format!("{}/{name}", self.place)
-    }
-
-    /// Creates the journal of a new change set. Not on disk until [`StateDir::sync`].
-    fn create(&self, id: ChangeSetId) -> io::Result<File> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
-        self.open_readable_file(&file_of(id), flags)
-    }
-
-    /// Takes back a journal that could not be begun.
-    fn remove(&self, id: ChangeSetId) -> io::Result<()> {
-        self.remove_file(&file_of(id))
     }
 
     fn open_journal(&self, id: ChangeSetId, to_append: bool) -> io::Result<File> {

@@ -16,7 +16,7 @@ mod task_memory;
 
 use std::io;
 
-use nearfar_machine::{CpuSet, MAX_NUMBER, Machine, NodeId, NodeSet};
+use nearfar_machine::{CpuSet, Machine, NodeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Owner, Planned};
@@ -213,42 +213,17 @@ pub(crate) enum Meaning {
 
 /// Why a change cannot be made anywhere. Names are those of the plan or journal, which may come from any user.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ChangeError {
-    #[error("{0:.64?} is not an NVMe subsystem such as nvme-subsys0")]
-    NvmeSubsystem(String),
-    #[error(
-        "scheduler setting {name:.64?} is none of those nearfar writes ({})",
-        scheduler_debug::NAMES.join(", ")
-    )]
-    SchedulerSetting { name: String },
-    #[error("sysctl {name:.64?} is none of those nearfar writes ({})", sysctl::NAMES.join(", "))]
-    Sysctl { name: String },
-    #[error("{0:.64?} is not a control group such as system.slice/db.service")]
-    ControlGroup(String),
-    #[error("{0:.64?} is not the name of a network interface")]
-    Interface(String),
-    #[error("{noun} {text:.64?} is not a plain word")]
-    Word { noun: &'static str, text: String },
-    #[error("the value before has more than {limit} bytes")]
-    LongValue { limit: usize },
-    #[error("interrupt {irq} would have no CPU to serve it")]
-    NoCpus { irq: nearfar_machine::Irq },
-    #[error("process {0}: only memory of processes with numbers above 1 is moved")]
-    ProcessNumber(i32),
-    #[error("process {0} is nearfar itself")]
-    OwnProcess(i32),
-    #[error("node {0} is above {MAX_NUMBER}, the highest number supported")]
-    NodeNumber(NodeId),
-    #[error(
-        "cannot move memory of process {pid} to node {to}: no other node has memory, or none is named"
-    )]
-    NoNodes { pid: i32, to: NodeId },
-    #[error("cannot move memory of process {pid} from node {to} to the same node")]
-    SameNode { pid: i32, to: NodeId },
-    #[error("control group {0:.64?} would have no node to have memory on")]
-    NoMemoryNodes(String),
-    #[error("the plan does not say when process {0} began: make the plan again")]
-    NoIdentity(i32),
+#[error("{0}")]
+pub struct ChangeError(String);
+
+impl ChangeError {
+    /// This error, unless it is as it has to be.
+    pub(crate) fn unless(is_good: bool, reason: impl FnOnce() -> String) -> Result<(), Self> {
+        match is_good {
+            true => Ok(()),
+            false => Err(Self(reason())),
+        }
+    }
 }
 
 impl Setting {
@@ -338,9 +313,9 @@ pub(crate) fn check_group(group: &str) -> Result<(), ChangeError> {
         let known = |b: u8| b.is_ascii_alphanumeric() || b"._-@:\\".contains(&b);
         (1..=255).contains(&name.len()) && name.bytes().all(known) && name != "." && name != ".."
     };
-    let good = group.len() <= 1024 && group.split('/').all(plain);
-    good.then_some(())
-        .ok_or_else(|| ChangeError::ControlGroup(group.to_owned()))
+    ChangeError::unless(group.len() <= 1024 && group.split('/').all(plain), || {
+        format!("{group:.64?} is not a control group such as system.slice/db.service")
+    })
 }
 
 /// Whether a network interface may have this name. The kernel's `dev_valid_name` (net/core/dev.c) lets more through;
@@ -351,9 +326,9 @@ pub fn is_interface_name(name: &str) -> bool {
 }
 
 fn check_interface(name: &str) -> Result<(), ChangeError> {
-    is_interface_name(name)
-        .then_some(())
-        .ok_or_else(|| ChangeError::Interface(name.to_owned()))
+    ChangeError::unless(is_interface_name(name), || {
+        format!("{name:.64?} is not the name of a network interface")
+    })
 }
 
 /// What is wrong where a file does not show what was written to it.

@@ -35,13 +35,13 @@ use std::time::Duration;
 use nearfar_proc::cpuset::Cpusets;
 use nearfar_proc::{TaskId, affinity, error_text};
 use rustix::fs::{Access, FlockOperation, OFlags, flock};
-use serde::Serialize;
 
+use crate::lines::LineFile;
 use crate::lock::Lock;
+use crate::outcome::UndoResult;
 use crate::state::{Location, STATE_DIR, StateDir, StateError};
 use crate::system::{Rooted, System};
 use record::{Held, LeaseContents, LeaseHeader, LeaseRecord};
-use resource::Resource;
 
 pub use masks::{Masks, Member, whole_sessions};
 pub use presence::{Measuring, Presence};
@@ -60,12 +60,9 @@ pub struct Leases {
 pub struct Lease {
     state: StateDir,
     leases: Leases,
-    header: LeaseHeader,
     name: String,
-    journal: record::LeaseJournal,
-    files: Vec<Held>,
-    masks: Vec<Masks>,
-    resources: Vec<Resource>,
+    journal: LineFile,
+    contents: LeaseContents,
     /// How many resources the journal names that are removed.
     removed: usize,
     /// Whether the journal's name is on disk.
@@ -76,7 +73,7 @@ pub struct Lease {
 }
 
 /// What was undone of a lease.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recovered {
     /// What the lease was for, in its owner's words.
     pub what: String,
@@ -87,33 +84,12 @@ pub struct Recovered {
 }
 
 /// What became of one change.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Undone {
     /// The file's path, or which threads.
     pub subject: String,
     /// What became of it.
-    pub status: UndoStatus,
-}
-
-/// What undoing came to.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UndoStatus {
-    /// It is as it was before.
-    PutBack,
-    /// It was as before already: the change was never made, or was undone earlier.
-    AsBefore,
-    /// There is no such file, thread or resource any more.
-    Gone,
-    /// A resource that the lease made was removed.
-    Removed,
-    /// Another program has changed it since; it was left alone.
-    NotOurs {
-        /// What it says now.
-        now: String,
-    },
-    /// It could not be put back; the lease stays, and the next nearfar tries again.
-    Failed { reason: String },
+    pub result: UndoResult,
 }
 
 /// Undoes the leases of this user whose owners are dead. Cheap where there are none: one directory is read.
@@ -180,22 +156,17 @@ impl Leases {
     ) -> Result<Lease, LeaseError> {
         let state = StateDir::make(&self.location())?;
         let guard = Guard::of_this_process(&self.directory);
-        let header = LeaseHeader::new(what);
+        let contents = LeaseContents::new(LeaseHeader::new(what));
         let lock = Lock::take(&state, Some(LOCK_TIMEOUT), None)?;
-        let (name, journal) = record::LeaseJournal::begin(&state, &*system, &header)?;
+        let (name, journal) = record::begin(&state, &*system, &contents.header)?;
         drop(lock);
         tracing::debug!(path = %self.directory.join(&name).display(), what, "lease begun");
-        let leases = self.clone();
-        let (files, masks) = (Vec::new(), Vec::new());
         Ok(Lease {
             state,
-            leases,
-            header,
+            leases: self.clone(),
             name,
             journal,
-            files,
-            masks,
-            resources: Vec::new(),
+            contents,
             removed: 0,
             named: false,
             released: false,
@@ -271,7 +242,7 @@ impl Lease {
 
     /// When it began, in clock ticks since boot as in [`TaskId`].
     pub fn since(&self) -> u64 {
-        self.header.since
+        self.contents.header.since
     }
 
     /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that
@@ -283,54 +254,44 @@ impl Lease {
     /// something else. It is as before then, or undone with the lease.
     pub fn set_file(&mut self, path: &Path, value: &[u8]) -> Result<(), LeaseError> {
         let (path, new) = record::checked(path, value, &self.leases.directory)?;
-        let known = self.files.iter().position(|held| held.path == path);
-        let index = match known {
+        let mut files = self.contents.files.iter();
+        let index = match files.position(|held| held.path == path) {
             Some(index) => index,
             None => {
                 let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
                 no_other_holds(&self.state, &*self.system, &self.name, &path)?;
-                let held = Held::before(&*self.system, path)?;
+                let held = Held::before(&*self.system, path.clone())?;
                 // On disk with the record of the first write, which follows before that write.
                 self.note(held.record(), false)?;
                 // From here on others find the file in this journal.
                 drop(lock);
-                self.files.push(held);
-                self.files.len() - 1
+                self.contents.files.push(held);
+                self.contents.files.len() - 1
             }
         };
-        let held = &self.files[index];
-        if !held.is_ours(&*self.system, &new) {
-            self.note(
-                LeaseRecord::New {
-                    path: held.path.clone(),
-                    new: new.clone(),
-                },
-                true,
-            )?;
+        if !self.contents.files[index].is_ours(&*self.system, &new) {
+            self.note_new(&path, &new)?;
         }
-        let held = &mut self.files[index];
+        let held = &mut self.contents.files[index];
         held.ours.insert(new.clone());
         let now = held.write(&*self.system, &new)?;
         if held.is_ours(&*self.system, &now) {
             return Ok(());
         }
-        let error = LeaseError::ReadBack {
-            path: held.path.clone(),
+        // What it says now is by our doing as well.
+        self.note_new(&path, &now)?;
+        self.contents.files[index].ours.insert(now.clone());
+        Err(LeaseError::ReadBack {
+            path,
             wrote: new,
             reads: now,
-        };
-        // What it says now is by our doing as well.
-        if let LeaseError::ReadBack { path, reads, .. } = &error {
-            self.note(
-                LeaseRecord::New {
-                    path: path.clone(),
-                    new: reads.clone(),
-                },
-                true,
-            )?;
-            self.files[index].ours.insert(reads.clone());
-        }
-        Err(error)
+        })
+    }
+
+    /// On disk when this returns.
+    fn note_new(&mut self, path: &Path, new: &str) -> Result<(), LeaseError> {
+        let (path, new) = (path.to_owned(), new.to_owned());
+        self.note(LeaseRecord::New { path, new }, true)
     }
 
     /// Notes the masks of threads, before they are set: from now on undoing gives `own` back to each of these threads, to
@@ -363,12 +324,12 @@ impl Lease {
     }
 
     fn remember(&mut self, masks: Masks) {
-        match self.masks.last_mut().filter(|last| {
+        match self.contents.masks.last_mut().filter(|last| {
             (&last.own, &last.narrow, last.unconfined)
                 == (&masks.own, &masks.narrow, masks.unconfined)
         }) {
             Some(last) => last.members.extend(masks.members),
-            None => self.masks.push(masks),
+            None => self.contents.masks.push(masks),
         }
     }
 
@@ -386,15 +347,14 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written; the old one then goes on to count.
     pub fn rewrite_masks(&mut self, masks: Vec<Masks>) -> Result<(), LeaseError> {
-        let old = std::mem::replace(&mut self.masks, masks);
-        self.rewrite().inspect_err(|_| self.masks = old)
+        let old = std::mem::replace(&mut self.contents.masks, masks);
+        self.rewrite().inspect_err(|_| self.contents.masks = old)
     }
 
     /// Writes a new journal of what there is now, in place of the old one.
     fn rewrite(&mut self) -> Result<(), LeaseError> {
         let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
-        let (name, journal) =
-            record::LeaseJournal::begin(&self.state, &*self.system, &self.header)?;
+        let (name, journal) = record::begin(&self.state, &*self.system, &self.contents.header)?;
         let (old_name, old_journal) = (
             std::mem::replace(&mut self.name, name),
             std::mem::replace(&mut self.journal, journal),
@@ -461,13 +421,7 @@ impl Lease {
 
     fn end(&mut self) -> Result<Recovered, LeaseError> {
         self.released = true;
-        let contents = LeaseContents {
-            header: Some(self.header.clone()),
-            files: (&self.files).into(),
-            masks: (&self.masks).into(),
-            resources: (&self.resources).into(),
-        };
-        let recovered = contents.undo(&*self.system, false);
+        let recovered = self.contents.undo(&*self.system, false);
         if let Some(failed) = recovered.failed() {
             return Err(failed);
         }
@@ -480,7 +434,7 @@ impl Lease {
     fn note(&mut self, record: LeaseRecord, durable: bool) -> Result<(), LeaseError> {
         let noted = self
             .journal
-            .append(&*self.system, record)
+            .append_cached(&*self.system, record)
             .and_then(|()| if durable { self.sync() } else { Ok(()) });
         noted.map_err(|error| self.journal_failed(&error))
     }
@@ -496,25 +450,28 @@ impl Lease {
     }
 
     fn note_all(&mut self) -> Result<(), LeaseError> {
-        for held in self.files.clone() {
-            self.note(held.record(), false)?;
-            for new in held.ours {
-                self.note(
-                    LeaseRecord::New {
-                        path: held.path.clone(),
-                        new,
-                    },
-                    false,
-                )?;
-            }
+        let LeaseContents {
+            files,
+            masks,
+            resources,
+            ..
+        } = &self.contents;
+        let of_file = |held: &Held| {
+            let new = |new: &String| LeaseRecord::New {
+                path: held.path.clone(),
+                new: new.clone(),
+            };
+            let ours: Vec<_> = held.ours.iter().map(new).collect();
+            std::iter::once(held.record()).chain(ours)
+        };
+        let records = files.iter().flat_map(of_file);
+        let records = records.chain(resources.iter().cloned().map(LeaseRecord::Resource));
+        let records: Vec<_> = records
+            .chain(masks.iter().cloned().map(LeaseRecord::Masks))
+            .collect();
+        for record in records {
+            self.note(record, false)?;
         }
-        for resource in self.resources.clone() {
-            self.note(LeaseRecord::Resource(resource), false)?;
-        }
-        self.masks
-            .clone()
-            .into_iter()
-            .try_for_each(|masks| self.note(LeaseRecord::Masks(masks), false))?;
         self.sync().map_err(|error| self.journal_failed(&error))
     }
 
@@ -537,10 +494,10 @@ impl Drop for Lease {
 
 impl Recovered {
     fn failed(&self) -> Option<LeaseError> {
-        self.undone.iter().find_map(|undone| match &undone.status {
-            UndoStatus::Failed { reason } => Some(LeaseError::Undo {
+        self.undone.iter().find_map(|undone| match &undone.result {
+            UndoResult::Failed { error } => Some(LeaseError::Undo {
                 subject: undone.subject.clone(),
-                reason: reason.clone(),
+                reason: error.clone(),
             }),
             _ => None,
         })
@@ -650,10 +607,9 @@ fn no_other_holds(
             continue;
         };
         let contents = contents(state, name, &file)?;
-        let header = contents
-            .header
-            .filter(|_| contents.files.iter().any(|held| held.path == path));
-        if let Some(header) = header {
+        if let Some(LeaseContents { header, files, .. }) = contents
+            && files.iter().any(|held| held.path == path)
+        {
             return Err(LeaseError::Held {
                 path: path.to_owned(),
                 pid: header.pid,
@@ -675,10 +631,11 @@ fn confined_by(
         let Some(file) = open(state, name)? else {
             continue;
         };
-        let contents = contents(state, name, &file)?;
-        let confines = |header| masks::confines(&contents.masks, header, task, process);
-        if contents.header.as_ref().is_some_and(confines) && !is_dead(state, name, &file)? {
-            return Ok(contents.header);
+        if let Some(LeaseContents { header, masks, .. }) = contents(state, name, &file)?
+            && masks::confines(&masks, &header, task, process)
+            && !is_dead(state, name, &file)?
+        {
+            return Ok(Some(header));
         }
     }
     Ok(None)
@@ -696,14 +653,14 @@ fn undo_if_dead(
         return Ok(None);
     }
     let contents = contents(state, name, &file)?;
-    let recovered = contents.undo(system, true);
-    if let Some(failed) = recovered.failed() {
+    let recovered = contents.map(|contents| contents.undo(system, true));
+    if let Some(failed) = recovered.as_ref().and_then(Recovered::failed) {
         return Err(failed);
     }
     state
         .remove_file(name)
         .map_err(|error| unreadable(state, name, error_text(&error)))?;
-    Ok(Some(recovered).filter(|recovered| !recovered.undone.is_empty()))
+    Ok(recovered.filter(|recovered| !recovered.undone.is_empty()))
 }
 
 /// Whether a journal's owner is dead; the journal is then ours until the file is closed.
@@ -715,9 +672,8 @@ fn contents(
     state: &StateDir,
     name: &str,
     file: &File,
-) -> Result<LeaseContents<'static>, LeaseError> {
-    record::read(file, Path::new(&state.place))
-        .map_err(|error| unreadable(state, name, error.to_string()))
+) -> Result<Option<LeaseContents>, LeaseError> {
+    record::read(file, Path::new(&state.place)).map_err(|reason| unreadable(state, name, reason))
 }
 
 /// None where its owner has just released it.
@@ -765,7 +721,7 @@ pub fn guard_with(program: PathBuf) {
 /// that it needs no guard.
 ///
 /// # Errors
-/// As [`crate::lease()`].
+/// As [`recover()`].
 pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
     // Ctrl-C and a service manager's SIGTERM are for the owner. In a session of its own the terminal does not reach it.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {

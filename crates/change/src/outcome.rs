@@ -1,5 +1,8 @@
 //! What came of it, change by change. All of it is what `--format json` prints.
 
+use std::io;
+
+use nearfar_proc::error_text;
 use nearfar_proc::move_pages::NotMoved;
 use serde::Serialize;
 
@@ -174,7 +177,7 @@ pub struct Reverted {
     pub result: UndoResult,
 }
 
-/// What came of undoing a write. Values are the file's text without its line end.
+/// What came of undoing a write, or a change of a lease. Values are the file's text without its line end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "result", rename_all = "kebab-case")]
 pub enum UndoResult {
@@ -189,7 +192,7 @@ pub enum UndoResult {
     },
     /// The file was as before.
     AlreadyBefore,
-    /// The file is gone, with its device, queue or interrupt.
+    /// The file, thread or resource is gone, with its device, queue or interrupt.
     Gone,
     /// It was made in an earlier boot of this system; the reboot has reset it.
     GoneWithReboot,
@@ -213,7 +216,11 @@ pub enum UndoResult {
     PagesBack { memory: RestoredMemory },
     /// The process whose memory was moved has ended, or runs another program: nothing is left to undo.
     ProcessGone { reason: String },
-    /// The system refused.
+    /// Threads that a lease had confined have the masks that they asked for.
+    MasksBack,
+    /// What a lease had made was removed.
+    Removed,
+    /// The system refused; a lease stays, and the next nearfar tries again.
     Failed {
         /// Its answer.
         error: String,
@@ -221,6 +228,12 @@ pub enum UndoResult {
 }
 
 impl UndoResult {
+    pub(crate) fn failed(error: &io::Error) -> Self {
+        Self::Failed {
+            error: error_text(error),
+        }
+    }
+
     /// Whether what was written ended with its device or process, so that nothing was put back.
     pub fn is_gone(&self) -> bool {
         matches!(

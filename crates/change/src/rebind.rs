@@ -12,6 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearfar_machine::PciAddress;
+use nearfar_proc::error_text;
 use nearfar_proc::mountinfo::{self, Mount};
 
 use crate::system::{System, first_line, text};
@@ -30,39 +31,6 @@ pub(crate) fn bound_driver(system: &dyn System, device: PciAddress) -> Option<St
         .map(str::to_owned)
 }
 
-/// Why a driver is not bound again.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RebindError {
-    #[error("{device} is bound to driver {bound}, the plan was made for {driver}")]
-    OtherDriver {
-        device: PciAddress,
-        bound: String,
-        driver: String,
-    },
-    #[error("{0} is handed to a guest or a user-space driver")]
-    UserSpace(PciAddress),
-    #[error("{0} is a bridge: everything behind it would go too")]
-    Bridge(PciAddress),
-    #[error(
-        "{0} is a network device without an interface here: a container or a program may have it"
-    )]
-    HiddenInterface(PciAddress),
-    #[error("{0} is an RDMA device: its memory registrations would be lost")]
-    Rdma(PciAddress),
-    #[error(
-        "network interface {name} of {device} is up: take it down first (ip link set {name} down)"
-    )]
-    InterfaceUp { name: String, device: PciAddress },
-    #[error("disk {disk} of {device} is in use ({user}): its driver cannot be bound again now")]
-    DiskInUse {
-        disk: String,
-        device: PciAddress,
-        user: String,
-    },
-    #[error("cannot read whether a disk is in use: {}", nearfar_proc::error_text(.0))]
-    Disks(#[from] io::Error),
-}
-
 /// Whether the driver can be taken from the device now.
 ///
 /// # Errors
@@ -71,47 +39,59 @@ pub(crate) fn may_rebind(
     system: &dyn System,
     device: PciAddress,
     driver: &str,
-) -> Result<(), RebindError> {
+) -> Result<(), String> {
     match bound_driver(system, device) {
         Some(bound) if bound != driver => {
-            let driver = driver.to_owned();
-            return Err(RebindError::OtherDriver {
-                device,
-                bound,
-                driver,
-            });
+            return Err(format!(
+                "{device} is bound to driver {bound}, the plan was made for {driver}"
+            ));
         }
         _ if is_of_user_space(driver) => {
-            return Err(RebindError::UserSpace(device));
+            return Err(format!(
+                "{device} is handed to a guest or a user-space driver"
+            ));
         }
         _ => {}
     }
     let class =
         first_line(system, &format!("/sys/bus/pci/devices/{device}/class")).unwrap_or_default();
     if class.starts_with("0x06") {
-        return Err(RebindError::Bridge(device));
+        return Err(format!(
+            "{device} is a bridge: everything behind it would go too"
+        ));
     }
     if system
         .list(&format!("/sys/bus/pci/devices/{device}/infiniband"))
         .is_ok_and(|names| !names.is_empty())
     {
-        return Err(RebindError::Rdma(device));
+        return Err(format!(
+            "{device} is an RDMA device: its memory registrations would be lost"
+        ));
     }
     unused_interfaces(system, device)?;
     let is_bound = bound_driver(system, device).is_some();
     if class.starts_with("0x02") && is_bound && below(system, "/sys/class/net", device).is_empty() {
-        return Err(RebindError::HiddenInterface(device));
+        return Err(format!(
+            "{device} is a network device without an interface here: a container or a program may have it"
+        ));
     }
-    let in_use = DisksInUse::read(system)?;
+    let in_use = DisksInUse::read(system).map_err(|error| {
+        format!(
+            "cannot read whether a disk is in use: {}",
+            error_text(&error)
+        )
+    })?;
     for disk in disks_of(system, device) {
-        if let Some(user) = in_use.user_of(system, &disk) {
-            let user = user.to_string();
-            return Err(RebindError::DiskInUse { disk, device, user });
-        }
-        // Mounts of other namespaces, and devices of a file system that has several, are seen by this alone.
-        if system.is_claimed(&disk) {
-            let user = "opened exclusively".to_owned();
-            return Err(RebindError::DiskInUse { disk, device, user });
+        // Mounts of other namespaces, and devices of a file system that has several, are seen by the claim alone.
+        let claimed = || {
+            system
+                .is_claimed(&disk)
+                .then(|| "opened exclusively".to_owned())
+        };
+        if let Some(user) = in_use.user_of(system, &disk).or_else(claimed) {
+            return Err(format!(
+                "disk {disk} of {device} is in use ({user}): its driver cannot be bound again now"
+            ));
         }
     }
     Ok(())
@@ -140,7 +120,7 @@ fn is_of_user_space(driver: &str) -> bool {
 }
 
 /// Any interface that is up may carry the very connection the operator came over.
-fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), RebindError> {
+fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), String> {
     const IFF_UP: u64 = 1;
     for name in below(system, "/sys/class/net", device) {
         let flags = first_line(system, &format!("/sys/class/net/{name}/flags")).unwrap_or_default();
@@ -148,7 +128,9 @@ fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), Rebi
         if flags.is_ok_and(|flags| flags & IFF_UP == 0) {
             continue;
         }
-        return Err(RebindError::InterfaceUp { name, device });
+        return Err(format!(
+            "network interface {name} of {device} is up: take it down first (ip link set {name} down)"
+        ));
     }
     Ok(())
 }

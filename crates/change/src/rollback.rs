@@ -10,7 +10,7 @@ use crate::lock::Lock;
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
 use crate::state::StateDir;
 use crate::system::{System, Target};
-use crate::undo::Undo;
+use crate::undo::Writer;
 
 /// Which change set to undo.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -108,7 +108,7 @@ pub fn rollback_with(
     let Some((run, mut contents)) = chosen else {
         return Ok(RollbackOutcome { notes, ..nothing });
     };
-    if contents.torn {
+    if contents.extent.torn {
         notes.push(
             "the last line of the journal was torn by a crash: what it announced was not done"
                 .to_owned(),
@@ -127,7 +127,7 @@ pub fn rollback_with(
         ChangeSetState::Made | ChangeSetState::Interrupted => {
             let mut journal = Journal::resume(&state, run, &contents)?;
             let (tree, force) = (target.is_tree(), options.force);
-            let mut undo = Undo {
+            let mut writer = Writer {
                 system,
                 state: &state,
                 journal: &mut journal,
@@ -141,7 +141,7 @@ pub fn rollback_with(
                 .rev()
                 .filter(|written| written.is_open())
             {
-                let result = undo.undo(written);
+                let result = writer.undo(written);
                 changes.push(reverted(written, result));
             }
             if !contents.finished {

@@ -57,6 +57,12 @@ pub const STATE_DIR: &str = "/var/lib/nearfar";
 /// The file that a process that changes something holds locked, with its number.
 pub(crate) const LOCK_FILE: &str = "lock";
 
+/// How a file of records is made.
+pub(crate) const NEW_FILE: OFlags = OFlags::WRONLY
+    .union(OFlags::APPEND)
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL);
+
 /// Which state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {

@@ -14,6 +14,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, ftruncate, open, readlinkat
 use rustix::io::Errno;
 
 use crate::apply::ApplyError;
+use crate::lines;
 use crate::state::{Location, STATE_DIR};
 
 /// The files of a system. Paths are absolute and mean "below the root".
@@ -160,14 +161,8 @@ impl Rooted {
 
 impl System for Rooted {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        let mut content = Vec::new();
-        self.open_file(path, OFlags::RDONLY)?
-            .take(LONGEST + 1)
-            .read_to_end(&mut content)?;
+        let content = lines::load(self.open_file(path, OFlags::RDONLY)?, LONGEST)?;
         tracing::trace!(path, bytes = content.len(), "read");
-        if content.len() as u64 > LONGEST {
-            return Err(io::Error::other("it has more than 4 MiB"));
-        }
         Ok(content)
     }
 

@@ -31,8 +31,8 @@ use crate::state::StateDir;
 use crate::system::{System, text};
 use crate::{cpuset_memory, task_memory};
 
-/// How a write is put back.
-pub(crate) struct Undo<'a> {
+/// Makes the writes of a change set, and puts them back.
+pub(crate) struct Writer<'a> {
     pub(crate) system: &'a dyn System,
     pub(crate) state: &'a StateDir,
     pub(crate) journal: &'a mut Journal,
@@ -42,7 +42,7 @@ pub(crate) struct Undo<'a> {
     pub(crate) later: &'a [(ChangeSetId, Contents)],
 }
 
-impl Undo<'_> {
+impl Writer<'_> {
     /// Puts a write back. Restoring has precedence over recording: with the old bytes back in place, a record that
     /// could not be written costs nothing but a second look.
     pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {

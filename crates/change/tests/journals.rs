@@ -5,9 +5,9 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use crate::support::simulated::Simulated;
-use nearfar_change::lease::{Leases, UndoStatus};
+use nearfar_change::lease::Leases;
 use nearfar_change::system::System as _;
-use nearfar_change::{RollbackOptions, Setting, Target, rollback_with};
+use nearfar_change::{RollbackOptions, Setting, Target, UndoResult, rollback_with};
 use serde_json::Value;
 
 /// Formats 1 of both: a change of every kind that is a file.
@@ -125,8 +125,8 @@ fn leases_of_format_1_are_undone_from_every_line() {
         let recovered = Leases::at(leases).recover_with(&system).unwrap();
         let undone = recovered.iter().flat_map(|it| &it.undone);
         let is_as_before =
-            |it: &UndoStatus| matches!(it, UndoStatus::PutBack | UndoStatus::AsBefore);
-        undone.for_each(|it| assert!(is_as_before(&it.status), "{it:?}"));
+            |it: &UndoResult| matches!(it, UndoResult::Restored { .. } | UndoResult::AlreadyBefore);
+        undone.for_each(|it| assert!(is_as_before(&it.result), "{it:?}"));
         assert_eq!(
             system.seen(),
             before,

@@ -10,7 +10,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::examples::{example, writes_and_early_ones};
-use nearfar_change::lease::{LeaseError, Leases, UndoStatus};
+use nearfar_change::UndoResult;
+use nearfar_change::lease::{LeaseError, Leases};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{affinity, tasks};
 use tempfile::TempDir;
@@ -145,9 +146,13 @@ fn a_released_lease_leaves_everything_as_it_was() {
         recovered
             .undone
             .iter()
-            .map(|undone| &undone.status)
+            .map(|undone| &undone.result)
             .collect::<Vec<_>>(),
-        [&UndoStatus::PutBack]
+        [&UndoResult::Restored {
+            from: "0".into(),
+            to: "1".into(),
+            note: None
+        }]
     );
     assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
 }
@@ -290,8 +295,11 @@ fn what_another_program_has_set_meanwhile_is_left() {
     owner.kill();
     let recovered = place.leases().recover().unwrap();
     assert_eq!(
-        recovered[0].undone[0].status,
-        UndoStatus::NotOurs { now: "7\n".into() }
+        recovered[0].undone[0].result,
+        UndoResult::ChangedSince {
+            now: "7".into(),
+            by_change_set: None
+        }
     );
     assert_eq!((place.content().as_str(), place.journals()), ("7\n", 0));
 }

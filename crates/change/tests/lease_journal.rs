@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_change::lease::{LeaseError, Leases, Recovered, UndoStatus};
+use nearfar_change::UndoResult;
+use nearfar_change::lease::{LeaseError, Leases, Recovered};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -155,10 +156,17 @@ fn a_journal_of_very_many_files_is_undone() {
     assert_eq!(recovered[0].undone.len(), last + 1);
     assert_eq!(
         (
-            &recovered[0].undone[0].status,
-            &recovered[0].undone[1].status
+            &recovered[0].undone[0].result,
+            &recovered[0].undone[1].result
         ),
-        (&UndoStatus::PutBack, &UndoStatus::Gone)
+        (
+            &UndoResult::Restored {
+                from: "b".into(),
+                to: "a".into(),
+                note: None
+            },
+            &UndoResult::Gone
+        )
     );
     assert_eq!(fs::read_to_string(path(last)).unwrap(), "a");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::simulated::{Event, NVME, Simulated};
 use crate::support::{iopolicy, plan, planned, rps, sysctl, xps};
-use nearfar_change::lease::{Leases, UndoStatus};
+use nearfar_change::lease::Leases;
 use nearfar_change::system::System as _;
 use nearfar_change::{
     ApplyOptions, RollbackOptions, RollbackOutcome, Setting, Target, UndoResult, apply_with,
@@ -170,8 +170,8 @@ proptest! {
         let mut looks = 0;
         loop {
             for recovered in leases.recover_with(&*system).unwrap() {
-                let is_as_before = |it: &UndoStatus| matches!(it, UndoStatus::PutBack | UndoStatus::AsBefore);
-                assert!(recovered.undone.iter().all(|it| is_as_before(&it.status)), "{recovered:#?}");
+                let is_as_before = |it: &UndoResult| matches!(it, UndoResult::Restored { .. } | UndoResult::AlreadyBefore);
+                assert!(recovered.undone.iter().all(|it| is_as_before(&it.result)), "{recovered:#?}");
             }
             if !is_left() {
                 break;
@@ -308,11 +308,11 @@ fn a_lease_on_a_group_that_is_gone_with_its_mount_is_settled() {
     system.next_process();
     system.unmount_groups();
     let recovered = leases.recover_with(&*system).unwrap();
-    let undone: Vec<&UndoStatus> = recovered
+    let undone: Vec<&UndoResult> = recovered
         .iter()
         .flat_map(|it| &it.undone)
-        .map(|it| &it.status)
+        .map(|it| &it.result)
         .collect();
-    assert_eq!(undone, [&UndoStatus::Gone]);
+    assert_eq!(undone, [&UndoResult::Gone]);
     assert!(leases.recover_with(&*system).unwrap().is_empty());
 }

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
-use nearfar_change::lease::{Leases, UndoStatus};
+use nearfar_change::UndoResult;
+use nearfar_change::lease::Leases;
 use nearfar_experiment::{
     BoxError, Cell, Column, Experiment, Factor, Leased, Metric, Options, Resources, carry_out_with,
 };
@@ -153,7 +154,7 @@ fn a_process_with_all_that_it_started_ends_with_its_lease() {
     assert!(!nearfar_proc::tasks::is_alive(grandchild));
     assert!(!nearfar_proc::tasks::is_alive(process.pid() as i32));
     assert_eq!(recovered.undone.len(), 1);
-    assert_eq!(recovered.undone[0].status, UndoStatus::Removed);
+    assert_eq!(recovered.undone[0].result, UndoResult::Removed);
     let pid = process.pid() as i32;
     assert!(
         nearfar_proc::tasks::stat(pid).is_err(),

@@ -150,6 +150,8 @@ fn undone(setting: &Setting, result: &UndoResult) -> ResultTexts {
             };
             (word, none(), memory.described())
         }
+        // Of leases, which have no table.
+        UndoResult::MasksBack | UndoResult::Removed => (Local.text("restored"), none(), none()),
         UndoResult::ProcessGone { reason } => (Dim.text("gone"), none(), reason.clone()),
         UndoResult::Failed { error } => (Critical.text("failed"), none(), error.clone()),
     }

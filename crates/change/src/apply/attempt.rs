@@ -1,15 +1,15 @@
 //! One write: journalled, made, read back; and when it does not hold, as if it had not been.
 
-use nearfar_proc::error_text;
 use std::io;
 
-use crate::journal::{Intent, Journal, Progress, Record, Written};
+use nearfar_proc::error_text;
+
+use crate::journal::{Intent, Progress, Record, Written};
 use crate::kind::{Setting, shows_another};
 use crate::outcome::UndoResult;
 use crate::rebind::rebind;
-use crate::state::StateDir;
-use crate::system::{System, text};
-use crate::undo::Undo;
+use crate::system::text;
+use crate::undo::Writer;
 
 /// What came of an attempt to write.
 pub(super) enum Attempt {
@@ -27,141 +27,90 @@ pub(super) enum Attempt {
     NotJournalled(io::Error),
 }
 
-/// Makes the write and adds it to those of the change set.
-pub(super) fn attempt(
-    system: &dyn System,
-    state: &StateDir,
-    journal: &mut Journal,
-    writes: &mut Vec<Written>,
-    intent: Intent,
-    tree: bool,
-) -> Attempt {
-    let path = intent.setting.path();
-    let (old, new) = (intent.old.trim_end(), intent.new.trim_end());
-    if let Err(error) = journal.append(system, Record::Intent(Box::new(intent.clone()))) {
-        tracing::warn!(
-            path,
-            old,
-            new,
-            reason = error_text(&error),
-            "not written: the journal cannot be written"
-        );
-        return Attempt::NotJournalled(error);
+impl Writer<'_> {
+    /// Makes the write and adds it to those of the change set.
+    pub(super) fn attempt(&mut self, writes: &mut Vec<Written>, intent: Intent) -> Attempt {
+        let path = intent.setting.path();
+        let (old, new) = (intent.old.trim_end(), intent.new.trim_end());
+        let announced = Record::Intent(Box::new(intent.clone()));
+        if let Err(error) = self.journal.append(self.system, announced) {
+            tracing::warn!(
+                path,
+                old,
+                new,
+                reason = error_text(&error),
+                "not written: the journal cannot be written"
+            );
+            return Attempt::NotJournalled(error);
+        }
+        tracing::info!(path, old, new, "write");
+        let mut written = Written::intended(intent.clone());
+        let result = match self.system.write(&path, intent.new.as_bytes()) {
+            Err(error) => self.refused(&mut written, error),
+            Ok(()) => match self.settle(&intent) {
+                Ok(now) => self.made(&mut written, now),
+                Err(error) => self.take_back(&mut written, error),
+            },
+        };
+        writes.push(written);
+        result
     }
-    tracing::info!(path, old, new, "write");
-    let mut written = Written::intended(intent.clone());
-    let result = match system.write(&path, intent.new.as_bytes()) {
-        Err(error) => refused(system, state, journal, &mut written, error, tree),
-        Ok(()) => match settle(system, &intent, tree) {
-            Ok(now) => {
-                let recorded = journal.append(
-                    system,
-                    Record::Done {
-                        write: intent.write,
-                        now: now.clone(),
-                    },
-                );
-                written.now = Some(now.clone());
-                written.progress = Progress::Done;
-                Attempt::Made { now, recorded }
-            }
-            Err(error) => take_back(
-                system,
-                state,
-                journal,
-                &mut written,
-                error.to_string(),
-                tree,
-            ),
-        },
-    };
-    writes.push(written);
-    result
-}
 
-/// Why a write did not have its effect.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SettleError {
-    #[error("written, but cannot be read back: {}", error_text(.0))]
-    ReadBack(#[source] io::Error),
-    /// A sentence of [`shows_another`].
-    #[error("{0}")]
-    ShowsAnother(String),
-    #[error("driver {driver} could not be bound again: {}", error_text(error))]
-    Rebind { driver: String, error: io::Error },
-}
-
-/// After the write: reads back, and binds the driver again where that was asked for.
-fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, SettleError> {
-    let path = intent.setting.path();
-    let now = text(system, &path).map_err(SettleError::ReadBack)?;
-    if !intent.setting.same(&now, &intent.new) {
-        let shown = shows_another(&intent.setting, &intent.new, &now);
-        return Err(SettleError::ShowsAnother(shown));
+    fn made(&mut self, written: &mut Written, now: String) -> Attempt {
+        let done = Record::Done {
+            write: written.intent.write,
+            now: now.clone(),
+        };
+        let recorded = self.journal.append(self.system, done);
+        written.now = Some(now.clone());
+        written.progress = Progress::Done;
+        Attempt::Made { now, recorded }
     }
-    if let (Some(driver), Setting::DeviceNode(it)) = (&intent.rebind, &intent.setting)
-        && !tree
-    {
-        rebind(system, it.device, driver).map_err(|error| SettleError::Rebind {
-            driver: driver.clone(),
-            error,
-        })?;
-    }
-    Ok(now)
-}
 
-fn refused(
-    system: &dyn System,
-    state: &StateDir,
-    journal: &mut Journal,
-    written: &mut Written,
-    error: io::Error,
-    tree: bool,
-) -> Attempt {
-    let (path, new) = (written.intent.setting.path(), written.intent.new.trim_end());
-    tracing::warn!(path, new, reason = error_text(&error), "write refused");
-    match text(system, &written.intent.setting.path()) {
+    /// After the write: reads back, and binds the driver again where that was asked for. What the file shows, or why the write did not
+    /// have its effect.
+    fn settle(&self, intent: &Intent) -> Result<String, String> {
+        let now = text(self.system, &intent.setting.path())
+            .map_err(|error| format!("written, but cannot be read back: {}", error_text(&error)))?;
+        if !intent.setting.same(&now, &intent.new) {
+            return Err(shows_another(&intent.setting, &intent.new, &now));
+        }
+        if let (Some(driver), Setting::DeviceNode(it)) = (&intent.rebind, &intent.setting)
+            && !self.tree
+        {
+            rebind(self.system, it.device, driver).map_err(|error| {
+                let reason = error_text(&error);
+                format!("driver {driver} could not be bound again: {reason}")
+            })?;
+        }
+        Ok(now)
+    }
+
+    fn refused(&mut self, written: &mut Written, error: io::Error) -> Attempt {
+        let (path, new) = (written.intent.setting.path(), written.intent.new.trim_end());
+        let reason = error_text(&error);
+        tracing::warn!(path, new, reason, "write refused");
         // A file of a tree on a full disk may hold a part of the new bytes.
-        Ok(now) if now != written.intent.old => {
-            take_back(system, state, journal, written, error_text(&error), tree)
+        if text(self.system, &path).is_ok_and(|now| now != written.intent.old) {
+            return self.take_back(written, reason);
         }
-        _ => {
-            let record = Record::Failed {
-                write: written.intent.write,
-                error: error_text(&error),
-            };
-            // Without this record the write stays uncertain, and rollback finds the file as before.
-            let _ = journal.append(system, record);
-            written.progress = Progress::Failed {
-                error: error_text(&error),
-            };
-            Attempt::Refused(error)
-        }
+        let record = Record::Failed {
+            write: written.intent.write,
+            error: reason.clone(),
+        };
+        // Without this record the write stays uncertain, and rollback finds the file as before.
+        let _ = self.journal.append(self.system, record);
+        written.progress = Progress::Failed { error: reason };
+        Attempt::Refused(error)
     }
-}
 
-fn take_back(
-    system: &dyn System,
-    state: &StateDir,
-    journal: &mut Journal,
-    written: &mut Written,
-    error: String,
-    tree: bool,
-) -> Attempt {
-    tracing::warn!(
-        path = written.intent.setting.path(),
-        reason = error,
-        "write does not hold, taken back"
-    );
-    // The change set holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
-    let mut undo = Undo {
-        system,
-        state,
-        journal,
-        tree,
-        force: true,
-        later: &[],
-    };
-    let undo = undo.undo(written);
-    Attempt::TakenBack { error, undo }
+    fn take_back(&mut self, written: &mut Written, error: String) -> Attempt {
+        tracing::warn!(
+            path = written.intent.setting.path(),
+            reason = error,
+            "write does not hold, taken back"
+        );
+        let undo = self.undo(written);
+        Attempt::TakenBack { error, undo }
+    }
 }

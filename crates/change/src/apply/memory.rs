@@ -47,7 +47,7 @@ impl Carrying<'_> {
             }
             Ok(conditions) => match check(request, &conditions) {
                 Ok(()) => conditions.survey,
-                Err(refusal) => return left(refusal.to_string()),
+                Err(refusal) => return left(refusal),
             },
             Err(refusal) => {
                 return match process.check() {
@@ -55,7 +55,7 @@ impl Carrying<'_> {
                         let reason = changed.to_string();
                         Ok(Applied::ProcessGone { reason })
                     }
-                    _ => left(refusal.to_string()),
+                    _ => left(refusal),
                 };
             }
         };

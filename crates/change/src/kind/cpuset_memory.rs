@@ -36,10 +36,10 @@ impl Kind for CpusetMemory {
     }
 
     fn check_value(&self, _: &Planned, value: &str) -> Result<(), ChangeError> {
-        match value.is_empty() {
-            true => Err(ChangeError::NoMemoryNodes(self.group.clone())),
-            false => Ok(()),
-        }
+        ChangeError::unless(!value.is_empty(), || {
+            let group = &self.group;
+            format!("control group {group:.64?} would have no node to have memory on")
+        })
     }
 
     fn meaning(&self, text: &str) -> Option<Meaning> {

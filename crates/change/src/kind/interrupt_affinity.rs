@@ -38,10 +38,9 @@ impl Kind for InterruptAffinity {
     }
 
     fn check_value(&self, _: &Planned, value: &str) -> Result<(), ChangeError> {
-        match value.is_empty() {
-            true => Err(ChangeError::NoCpus { irq: self.irq }),
-            false => Ok(()),
-        }
+        ChangeError::unless(!value.is_empty(), || {
+            format!("interrupt {} would have no CPU to serve it", self.irq)
+        })
     }
 
     fn meaning(&self, text: &str) -> Option<Meaning> {

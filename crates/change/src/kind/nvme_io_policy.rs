@@ -31,13 +31,13 @@ impl Kind for NvmeIoPolicy {
     }
 
     fn check(&self) -> Result<(), ChangeError> {
-        let number = self
-            .subsystem
-            .strip_prefix("nvme-subsys")
-            .unwrap_or_default();
-        let good = (1..=10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
-        good.then_some(())
-            .ok_or_else(|| ChangeError::NvmeSubsystem(self.subsystem.clone()))
+        let name = &self.subsystem;
+        let number = name.strip_prefix("nvme-subsys").unwrap_or_default();
+        let is_good =
+            (1..=10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+        ChangeError::unless(is_good, || {
+            format!("{name:.64?} is not an NVMe subsystem such as nvme-subsys0")
+        })
     }
 
     fn check_value(&self, _: &Planned, value: &str) -> Result<(), ChangeError> {

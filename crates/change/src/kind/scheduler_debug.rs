@@ -4,7 +4,7 @@ use crate::change::{Change, Owner, Planned, word};
 use crate::kind::{ChangeError, Kind};
 
 /// The scheduler's settings in debugfs that nearfar writes.
-pub(crate) const NAMES: &[&str] = &[
+const NAMES: &[&str] = &[
     "migration_cost_ns",
     "numa_balancing/scan_delay_ms",
     "numa_balancing/scan_period_max_ms",
@@ -33,11 +33,13 @@ impl Kind for SchedulerDebug {
     }
 
     fn check(&self) -> Result<(), ChangeError> {
-        let name = self.name.clone();
-        let is_known = NAMES.contains(&name.as_str());
-        is_known
-            .then_some(())
-            .ok_or(ChangeError::SchedulerSetting { name })
+        let name = &self.name;
+        ChangeError::unless(NAMES.contains(&name.as_str()), || {
+            format!(
+                "scheduler setting {name:.64?} is none of those nearfar writes ({})",
+                NAMES.join(", ")
+            )
+        })
     }
 
     fn check_value(&self, _: &Planned, value: &str) -> Result<(), ChangeError> {

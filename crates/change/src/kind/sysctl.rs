@@ -7,7 +7,7 @@ use crate::kind::{ChangeError, Kind};
 
 /// The sysctls nearfar writes. A plan is a file that may come from anywhere, and `kernel.core_pattern` runs programs:
 /// only what decides over locality is let through.
-pub(crate) const NAMES: &[&str] = &[
+const NAMES: &[&str] = &[
     "kernel.numa_balancing",
     "kernel.numa_balancing_promote_rate_limit_MBps",
     "net.core.rps_sock_flow_entries",
@@ -41,9 +41,13 @@ impl Kind for Sysctl {
     }
 
     fn check(&self) -> Result<(), ChangeError> {
-        let name = self.name.clone();
-        let is_known = NAMES.contains(&name.as_str());
-        is_known.then_some(()).ok_or(ChangeError::Sysctl { name })
+        let name = &self.name;
+        ChangeError::unless(NAMES.contains(&name.as_str()), || {
+            format!(
+                "sysctl {name:.64?} is none of those nearfar writes ({})",
+                NAMES.join(", ")
+            )
+        })
     }
 
     fn check_value(&self, _: &Planned, value: &str) -> Result<(), ChangeError> {

@@ -26,10 +26,12 @@ impl Kind for TaskMemory {
     }
 
     fn check(&self) -> Result<(), ChangeError> {
-        let is_moved = self.pid > 1;
-        is_moved
-            .then_some(())
-            .ok_or(ChangeError::ProcessNumber(self.pid))
+        ChangeError::unless(self.pid > 1, || {
+            format!(
+                "process {}: only memory of processes with numbers above 1 is moved",
+                self.pid
+            )
+        })
     }
 
     fn check_value(&self, planned: &Planned, _: &str) -> Result<(), ChangeError> {
@@ -37,7 +39,12 @@ impl Kind for TaskMemory {
             check_nodes(self.pid, from, *to)?;
         }
         let identity = planned.owner.as_ref().and_then(|it| it.process.as_ref());
-        identity.map(drop).ok_or(ChangeError::NoIdentity(self.pid))
+        ChangeError::unless(identity.is_some(), || {
+            format!(
+                "the plan does not say when process {} began: make the plan again",
+                self.pid
+            )
+        })
     }
 
     fn shown(&self, text: &str) -> String {
@@ -119,17 +126,18 @@ impl Kind for TaskMemory {
 }
 
 fn check_nodes(pid: i32, from: &NodeSet, to: NodeId) -> Result<(), ChangeError> {
-    if pid == std::process::id().cast_signed() {
-        return Err(ChangeError::OwnProcess(pid));
-    }
-    if to.0 > MAX_NUMBER {
-        return Err(ChangeError::NodeNumber(to));
-    }
-    if from.contains(to) {
-        return Err(ChangeError::SameNode { pid, to });
-    }
-    if from.is_empty() {
-        return Err(ChangeError::NoNodes { pid, to });
-    }
-    Ok(())
+    ChangeError::unless(pid != std::process::id().cast_signed(), || {
+        format!("process {pid} is nearfar itself")
+    })?;
+    ChangeError::unless(to.0 <= MAX_NUMBER, || {
+        format!("node {to} is above {MAX_NUMBER}, the highest number supported")
+    })?;
+    ChangeError::unless(!from.contains(to), || {
+        format!("cannot move memory of process {pid} from node {to} to the same node")
+    })?;
+    ChangeError::unless(!from.is_empty(), || {
+        format!(
+            "cannot move memory of process {pid} to node {to}: no other node has memory, or none is named"
+        )
+    })
 }

@@ -24,8 +24,9 @@ use nearfar_proc::cpuset::Cpusets;
 use nearfar_proc::{Stat, TaskId, affinity, error_text, tasks};
 use serde::{Deserialize, Serialize};
 
+use crate::lease::Undone;
 use crate::lease::record::LeaseHeader;
-use crate::lease::{UndoStatus, Undone};
+use crate::outcome::UndoResult;
 
 /// Threads whose mask is `own` and is confined to `narrow` for a while.
 ///
@@ -191,29 +192,25 @@ pub(crate) fn undo(groups: &[Masks], lease: &LeaseHeader) -> Vec<Undone> {
         sleep(wait);
     }
     let mut undone = Vec::new();
-    let mut say = |count: usize, what: &str, status: UndoStatus| {
+    let mut say = |count: usize, what: &str, result: UndoResult| {
         if count > 0 {
             let threads = if count == 1 { "thread" } else { "threads" };
-            undone.push(Undone {
-                subject: format!("{count} {threads} {what}"),
-                status,
-            });
+            let subject = format!("{count} {threads} {what}");
+            undone.push(Undone { subject, result });
         }
     };
     say(
         outcome.put_back.len(),
         "that had been confined",
-        UndoStatus::PutBack,
+        UndoResult::MasksBack,
     );
-    for (mask, count) in outcome.not_ours {
-        say(
-            count,
-            "with a mask of their own",
-            UndoStatus::NotOurs { now: mask },
-        );
+    for (now, count) in outcome.not_ours {
+        let by_change_set = None;
+        let result = UndoResult::ChangedSince { now, by_change_set };
+        say(count, "with a mask of their own", result);
     }
-    if let Some(reason) = outcome.failed {
-        say(1, "or more", UndoStatus::Failed { reason });
+    if let Some(error) = outcome.failed {
+        say(1, "or more", UndoResult::Failed { error });
     }
     undone
 }

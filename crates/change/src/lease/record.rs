@@ -6,21 +6,22 @@
 //! 99aabbcc {"n":2,"at_s":1763690000,"new":{"path":"/proc/sys/kernel/numa_balancing","new":"0"}}
 //! ```
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use nearfar_machine::PciAddress;
 use nearfar_proc::{choice, error_text, mountinfo};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Setting;
 use crate::lease::masks::{self, Masks};
 use crate::lease::resource::Resource;
-use crate::lease::{LeaseError, Recovered, UndoStatus, Undone, claim};
-use crate::lines::{self, Line, LineFile};
+use crate::lease::{LeaseError, Recovered, Undone, claim};
+use crate::lines::{self, FileRecord, Line, LineFile};
+use crate::outcome::UndoResult;
 use crate::rebind;
 use crate::state::StateDir;
 use crate::system::{System, text};
@@ -50,6 +51,23 @@ pub(crate) enum LeaseRecord {
     Masks(Masks),
     /// What is about to be made, or a process that was started.
     Resource(Resource),
+}
+
+impl FileRecord for LeaseRecord {
+    const FORMAT: u32 = LEASE_FORMAT;
+    const FILE: &str = "lease";
+    const OF: &str = "lease";
+
+    fn format(&self) -> Option<u32> {
+        match self {
+            Self::Lease(header) => Some(header.lease_format),
+            _ => None,
+        }
+    }
+
+    fn other_format(found: u32) -> String {
+        format!("lease format {found}, this version knows {LEASE_FORMAT}")
+    }
 }
 
 /// Whose lease, and for what.
@@ -83,49 +101,34 @@ fn boot() -> Option<String> {
         .filter(|id| !id.is_empty())
 }
 
-/// A journal that is being written; its owner is who holds this.
-pub(crate) struct LeaseJournal(LineFile);
-
-impl LeaseJournal {
-    /// Begins one, under the first name that is free. The directory's lock must be held.
-    pub(crate) fn begin(
-        state: &StateDir,
-        system: &dyn System,
-        header: &LeaseHeader,
-    ) -> Result<(String, Self), LeaseError> {
-        use rustix::fs::OFlags;
-        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
-        for number in 0_u32.. {
-            let name = name(header.pid, number);
-            let failed = |error: &io::Error| LeaseError::Journal {
-                file: name.clone().into(),
-                reason: error_text(error),
-            };
-            let file = match state.open_file(&name, flags) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                opened => opened.map_err(|error| failed(&error))?,
-            };
-            let claimed = claim(&file);
-            let mut journal = Self(LineFile::new(file));
-            let begun =
-                claimed.and_then(|_| journal.append(system, LeaseRecord::Lease(header.clone())));
-            if let Err(error) = begun {
-                let _ = state.remove_file(&name);
-                return Err(failed(&error));
-            }
-            return Ok((name, journal));
+/// Begins a journal, under the first name that is free; its owner is who holds it. The directory's lock must be held.
+pub(crate) fn begin(
+    state: &StateDir,
+    system: &dyn System,
+    header: &LeaseHeader,
+) -> Result<(String, LineFile), LeaseError> {
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
+    for number in 0_u32.. {
+        let name = name(header.pid, number);
+        let failed = |error: &io::Error| LeaseError::Journal {
+            file: name.clone().into(),
+            reason: error_text(error),
+        };
+        let file = match state.open_file(&name, flags) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            opened => opened.map_err(|error| failed(&error))?,
+        };
+        let claimed = claim(&file);
+        let mut journal = LineFile::new(file);
+        let begun =
+            claimed.and_then(|_| journal.append_cached(system, LeaseRecord::Lease(header.clone())));
+        if let Err(error) = begun {
+            let _ = state.remove_file(&name);
+            return Err(failed(&error));
         }
-        unreachable!("there are fewer files than numbers")
+        return Ok((name, journal));
     }
-
-    /// Appends a record; on disk after [`Self::sync`]. After a failure the journal ends where it ended before.
-    pub(crate) fn append(&mut self, system: &dyn System, record: LeaseRecord) -> io::Result<()> {
-        self.0.append_cached(system, record)
-    }
-
-    pub(crate) fn sync(&self, system: &dyn System) -> io::Result<()> {
-        self.0.sync(system)
-    }
+    unreachable!("there are fewer files than numbers")
 }
 
 fn name(pid: u32, number: u32) -> String {
@@ -143,25 +146,27 @@ pub(crate) fn owner(file: &str) -> Option<u32> {
 }
 
 /// What a lease holds.
-pub(crate) struct LeaseContents<'a> {
-    /// None where the owner died before it had written anything.
-    pub(crate) header: Option<LeaseHeader>,
-    pub(crate) files: Cow<'a, [Held]>,
-    pub(crate) masks: Cow<'a, [Masks]>,
-    pub(crate) resources: Cow<'a, [Resource]>,
+pub(crate) struct LeaseContents {
+    pub(crate) header: LeaseHeader,
+    pub(crate) files: Vec<Held>,
+    pub(crate) masks: Vec<Masks>,
+    pub(crate) resources: Vec<Resource>,
 }
 
-impl LeaseContents<'_> {
+impl LeaseContents {
+    pub(crate) fn new(header: LeaseHeader) -> Self {
+        Self {
+            header,
+            files: Vec::new(),
+            masks: Vec::new(),
+            resources: Vec::new(),
+        }
+    }
+
     /// Undoes everything, newest first.
     /// `was_killed`: the owner has not come to it, or not to its end.
     pub(crate) fn undo(&self, system: &dyn System, was_killed: bool) -> Recovered {
-        let Some(header) = &self.header else {
-            return Recovered {
-                what: String::new(),
-                pid: 0,
-                undone: Vec::new(),
-            };
-        };
+        let header = &self.header;
         let same_boot = header.boot == boot();
         // First what uses the settings.
         let resources = self.resources.iter().rev();
@@ -183,88 +188,36 @@ impl LeaseContents<'_> {
             undone,
         }
     }
-}
 
-/// What is wrong with a journal.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LeaseRecordError {
-    #[error("{}", error_text(.0))]
-    Unreadable(#[from] std::io::Error),
-    #[error("it has more than 64 MiB")]
-    TooLarge,
-    #[error(transparent)]
-    Line(#[from] lines::BadLine),
-    #[error("lease format {0}, this version knows {LEASE_FORMAT}")]
-    Format(u32),
-    #[error("a second lease begins")]
-    SecondLease,
-    #[error("the record that begins the lease is missing")]
-    NoLease,
-    #[error("{} has an old content already", .0.display())]
-    SecondOld(PathBuf),
-    #[error("{} has no old content", .0.display())]
-    NoOld(PathBuf),
-    #[error("{} has a driver whose name is none", .0.display())]
-    Driver(PathBuf),
-    /// A file or resource that no lease of nearfar has.
-    #[error(transparent)]
-    Foreign(#[from] ForeignError),
-}
-
-/// Something that nearfar neither sets nor makes for a while.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ForeignError {
-    #[error("{} is none of the files that nearfar sets for a while", .0.display())]
-    File(PathBuf),
-    #[error("{0} is nothing that nearfar makes")]
-    Resource(String),
-}
-
-/// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error.
-pub(crate) fn read(file: &File, leases: &Path) -> Result<LeaseContents<'static>, LeaseRecordError> {
-    let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST {
-        return Err(LeaseRecordError::TooLarge);
-    }
-    parse(&bytes, leases)
-}
-
-fn parse(bytes: &[u8], leases: &Path) -> Result<LeaseContents<'static>, LeaseRecordError> {
-    let mut header = None;
-    let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
-    let mut resources = Vec::new();
-    let mut places: HashMap<PathBuf, usize> = HashMap::new();
-    lines::read(bytes, &mut |line: Line<LeaseRecord>| {
-        match (line.record, line.n) {
-            (LeaseRecord::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => {
-                header = Some(lease)
-            }
-            (LeaseRecord::Lease(lease), 0) => {
-                return Err(LeaseRecordError::Format(lease.lease_format));
-            }
-            (LeaseRecord::Lease(_), _) => return Err(LeaseRecordError::SecondLease),
-            (_, 0) => return Err(LeaseRecordError::NoLease),
-            (
-                LeaseRecord::Old {
-                    path,
-                    old,
-                    later_paths,
-                    driver,
-                },
-                _,
-            ) => {
+    /// Adds what a record says. `places`: of the files by their path.
+    fn take(
+        &mut self,
+        record: LeaseRecord,
+        leases: &Path,
+        places: &mut HashMap<PathBuf, usize>,
+    ) -> Result<(), String> {
+        match record {
+            LeaseRecord::Lease(_) => {}
+            LeaseRecord::Old {
+                path,
+                old,
+                later_paths,
+                driver,
+            } => {
                 may_be_set(&path, leases)?;
                 if driver
                     .as_deref()
                     .is_some_and(|it| !rebind::is_driver_name(it))
                 {
-                    return Err(LeaseRecordError::Driver(path));
+                    return Err(format!(
+                        "{} has a driver whose name is none",
+                        path.display()
+                    ));
                 }
-                if places.insert(path.clone(), files.len()).is_some() {
-                    return Err(LeaseRecordError::SecondOld(path));
+                if places.insert(path.clone(), self.files.len()).is_some() {
+                    return Err(format!("{} has an old content already", path.display()));
                 }
-                files.push(Held {
+                self.files.push(Held {
                     path,
                     old,
                     later_paths,
@@ -272,24 +225,37 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<LeaseContents<'static>, LeaseRec
                     ours: BTreeSet::new(),
                 });
             }
-            (LeaseRecord::New { path, new }, _) => match places.get(&path) {
-                Some(&place) => drop(files[place].ours.insert(new)),
-                None => return Err(LeaseRecordError::NoOld(path)),
+            LeaseRecord::New { path, new } => match places.get(&path) {
+                Some(&place) => drop(self.files[place].ours.insert(new)),
+                None => return Err(format!("{} has no old content", path.display())),
             },
-            (LeaseRecord::Masks(group), _) => masks.push(group),
-            (LeaseRecord::Resource(resource), _) => {
+            LeaseRecord::Masks(group) => self.masks.push(group),
+            LeaseRecord::Resource(resource) => {
                 resource.check()?;
-                resources.push(resource);
+                self.resources.push(resource);
             }
         }
         Ok(())
-    })?;
-    Ok(LeaseContents {
-        header,
-        files: files.into(),
-        masks: masks.into(),
-        resources: resources.into(),
-    })
+    }
+}
+
+/// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error. `None` where the owner died before
+/// it had written anything.
+pub(crate) fn read(file: &File, leases: &Path) -> Result<Option<LeaseContents>, String> {
+    let bytes = lines::load(file, LONGEST).map_err(|error| error_text(&error))?;
+    let mut contents: Option<LeaseContents> = None;
+    let mut places = HashMap::new();
+    let read = lines::read(&bytes, &mut |line: Line<LeaseRecord>| match line.record {
+        LeaseRecord::Lease(header) => {
+            contents = Some(LeaseContents::new(header));
+            Ok(())
+        }
+        record => match &mut contents {
+            Some(contents) => contents.take(record, leases, &mut places),
+            None => Err(LeaseRecord::no_beginning()),
+        },
+    });
+    read.map(|_| contents).map_err(|error| error.to_string())
 }
 
 /// The CPUs of a control group, wherever the groups are mounted.
@@ -325,19 +291,23 @@ pub(crate) fn checked(
         Some(_) => path.to_owned(),
         None => fs::canonicalize(path).map_err(|error| bad(error_text(&error)))?,
     };
-    may_be_set(&path, leases).map_err(|error| bad(error.to_string()))?;
+    may_be_set(&path, leases).map_err(bad)?;
     Ok((path, new.to_owned()))
 }
 
 /// Whether a lease may set this. Undoing does what a journal says, with the rights of the process that finds it: nothing else is read or
 /// written, whatever the journal says. Who can write a file of the leases' own directory needs no lease for it; tests do.
-fn may_be_set(path: &Path, leases: &Path) -> Result<(), ForeignError> {
+fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
     let of_group = || path.is_absolute() && is_of_group(path);
     let is_test_file =
         || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
-    let may = setting(path).is_some() || of_group() || is_test_file();
-    may.then_some(())
-        .ok_or_else(|| ForeignError::File(path.to_owned()))
+    match setting(path).is_some() || of_group() || is_test_file() {
+        true => Ok(()),
+        false => Err(format!(
+            "{} is none of the files that nearfar sets for a while",
+            path.display()
+        )),
+    }
 }
 
 /// What a file sets; `None` for what is not set for a while: putting back the nodes of a group's memory moves nothing back.
@@ -473,59 +443,68 @@ impl Held {
 
     /// Puts it back, if it is as the lease left it.
     /// `was_killed`: the owner has not come to it.
-    pub(crate) fn undo(&self, system: &dyn System, same_boot: bool, was_killed: bool) -> Undone {
+    fn undo(&self, system: &dyn System, same_boot: bool, was_killed: bool) -> Undone {
         let subject = self.path.display().to_string();
-        let status = self.status(system, same_boot, was_killed);
-        tracing::info!(path = subject, new = self.old.trim_end(), result = ?status, "put back");
-        Undone { subject, status }
+        let is_kernels = ["/proc", "/sys"].iter().any(|it| self.path.starts_with(it));
+        let result = match same_boot || !is_kernels {
+            true => {
+                self.restore(system, was_killed)
+                    .unwrap_or_else(|error| match is_gone(&error) {
+                        true => UndoResult::Gone,
+                        false => UndoResult::failed(&error),
+                    })
+            }
+            // A reboot has put it back, and who has set it since then meant it.
+            false => UndoResult::GoneWithReboot,
+        };
+        tracing::info!(
+            path = subject,
+            new = self.old.trim_end(),
+            ?result,
+            "put back"
+        );
+        Undone { subject, result }
     }
 
-    fn status(&self, system: &dyn System, same_boot: bool, was_killed: bool) -> UndoStatus {
-        // A reboot has put it back, and who has set it since then meant it.
-        if !same_boot
-            && ["/proc", "/sys"]
-                .iter()
-                .any(|kernel| self.path.starts_with(kernel))
-        {
-            return UndoStatus::Gone;
-        }
-        let failed = |error: &io::Error| UndoStatus::Failed {
-            reason: error_text(error),
+    fn restore(&self, system: &dyn System, was_killed: bool) -> io::Result<UndoResult> {
+        let now = self.read(system)?;
+        let restored = |to: &str| UndoResult::Restored {
+            from: now.trim_end().to_owned(),
+            to: to.trim_end().to_owned(),
+            note: None,
         };
-        let now = match self.read(system) {
-            Err(error) if is_gone(&error) => return UndoStatus::Gone,
-            Err(error) => return failed(&error),
-            Ok(now) => now,
-        };
-        let found = self.found(system, &now);
-        if found == Found::Old {
+        match self.found(system, &now) {
             // A kill may have come between the file and its driver.
-            let has_written = !self.ours.is_empty();
-            let follow = || {
-                // Without a kill, they were unbound on purpose.
-                let driver = self.driver.as_deref().filter(|_| was_killed);
-                let later = rebind::bind_unbound(system, &self.later_paths, driver);
-                // Bound whatever has become of the others.
-                let own = self.drivers_follow(system, true);
-                Ok(later? | own?)
-            };
-            return match has_written.then(follow) {
-                None | Some(Ok(false)) => UndoStatus::AsBefore,
-                Some(Ok(true)) => UndoStatus::PutBack,
-                Some(Err(error)) => failed(&error),
-            };
+            Found::Old if !self.ours.is_empty() => Ok(match self.follow_old(system, was_killed) {
+                Ok(true) => restored(&now),
+                Ok(false) => UndoResult::AlreadyBefore,
+                Err(error) => UndoResult::failed(&error),
+            }),
+            Found::Old => Ok(UndoResult::AlreadyBefore),
+            Found::Foreign => Ok(UndoResult::ChangedSince {
+                now: now.trim_end().to_owned(),
+                by_change_set: None,
+            }),
+            Found::Ours => {
+                let back = self.put(system, &self.old)?;
+                match self.is_before(system, &back) {
+                    true => Ok(restored(&back)),
+                    false => Ok(UndoResult::Failed {
+                        error: format!("it says {back:?} after {:?} was written", self.old),
+                    }),
+                }
+            }
         }
-        if found == Found::Foreign {
-            return UndoStatus::NotOurs { now };
-        }
-        match self.put(system, &self.old) {
-            Ok(back) if self.is_before(system, &back) => UndoStatus::PutBack,
-            Ok(back) => UndoStatus::Failed {
-                reason: format!("it says {:?} after {:?} was written", back, self.old),
-            },
-            Err(error) if is_gone(&error) => UndoStatus::Gone,
-            Err(error) => failed(&error),
-        }
+    }
+
+    /// Lets drivers follow a node that is as before. Whether one was bound.
+    fn follow_old(&self, system: &dyn System, was_killed: bool) -> io::Result<bool> {
+        // Without a kill, they were unbound on purpose.
+        let driver = self.driver.as_deref().filter(|_| was_killed);
+        let later = rebind::bind_unbound(system, &self.later_paths, driver);
+        // Bound whatever has become of the others.
+        let own = self.drivers_follow(system, true);
+        Ok(later? | own?)
     }
 }
 

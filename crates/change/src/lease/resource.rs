@@ -26,13 +26,14 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use nearfar_proc::system::{RANDOM_UUID, random_digits};
-use nearfar_proc::{TaskId, child, error_text};
+use nearfar_proc::{TaskId, child};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::lease::record::{ForeignError, LeaseRecord};
-use crate::lease::{Lease, LeaseError, UndoStatus, Undone};
+use crate::lease::record::LeaseRecord;
+use crate::lease::{Lease, LeaseError, Undone};
+use crate::outcome::UndoResult;
 
 pub use process::Process;
 
@@ -78,7 +79,7 @@ pub(crate) enum Resource {
 
 impl Resource {
     /// Whether it is one that a lease can have made.
-    pub(crate) fn check(&self) -> Result<(), ForeignError> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let good = match self {
             Self::Process { token, .. } => is_token(token),
             Self::NullBlock { name } => is_ours(name),
@@ -93,29 +94,33 @@ impl Resource {
                     && name.is_some_and(is_ours)
             }
         };
-        good.then_some(())
-            .ok_or_else(|| ForeignError::Resource(self.to_string()))
+        match good {
+            true => Ok(()),
+            false => Err(format!("{self} is nothing that nearfar makes")),
+        }
     }
 
     /// Removes it, if it is there.
     pub(crate) fn remove(&self, same_boot: bool) -> Undone {
         let removed = match self {
-            Self::Directory { path } => remove_directory(path),
-            Self::File { path } => remove_file(path),
+            Self::Directory { path } => {
+                remove_own(path, fs::Metadata::is_dir, |path| fs::remove_dir_all(path))
+            }
+            Self::File { path } => {
+                remove_own(path, fs::Metadata::is_file, |path| fs::remove_file(path))
+            }
             // The others do not outlive a boot.
-            _ if !same_boot => Ok(UndoStatus::Gone),
+            _ if !same_boot => Ok(UndoResult::GoneWithReboot),
             Self::Process { token, started } => process::end(token, *started),
             Self::ControlGroup { path } => remove(path),
             Self::NullBlock { name } => remove_null(name),
             Self::LoopDevice { file } => detach(file),
             Self::Interface(interface) => interface.restore(),
         };
-        let status = removed.unwrap_or_else(|error| UndoStatus::Failed {
-            reason: error_text(&error),
-        });
+        let result = removed.unwrap_or_else(|error| UndoResult::failed(&error));
         let subject = self.to_string();
-        tracing::info!(subject, result = ?status, "remove");
-        Undone { subject, status }
+        tracing::info!(subject, ?result, "remove");
+        Undone { subject, result }
     }
 }
 
@@ -193,7 +198,7 @@ impl Lease {
         let process = process::start(command, &token).map_err(cannot("start", &program))?;
         let started = resource(process.task());
         self.note(LeaseRecord::Resource(started.clone()), true)?;
-        if let Some(registered) = self.resources.last_mut() {
+        if let Some(registered) = self.contents.resources.last_mut() {
             *registered = started;
         }
         Ok(process)
@@ -274,7 +279,7 @@ impl Lease {
 
     /// How many resources there are now, for [`Self::remove_since`].
     pub fn resource_mark(&self) -> usize {
-        self.resources.len()
+        self.contents.resources.len()
     }
 
     /// Removes the resources that were made after the mark, newest first. What cannot be removed stays with the lease.
@@ -283,21 +288,17 @@ impl Lease {
     /// The first one that could not be removed, after all others were.
     pub fn remove_since(&mut self, mark: usize) -> Result<(), LeaseError> {
         let mut failed = None;
-        let before = self.resources.len();
-        for resource in self
-            .resources
-            .split_off(mark.min(self.resources.len()))
-            .iter()
-            .rev()
-        {
-            let Undone { subject, status } = resource.remove(true);
-            if let UndoStatus::Failed { reason } = status {
-                self.resources.push(resource.clone());
+        let before = self.contents.resources.len();
+        let made = self.contents.resources.split_off(mark.min(before));
+        for resource in made.iter().rev() {
+            let Undone { subject, result } = resource.remove(true);
+            if let UndoResult::Failed { error: reason } = result {
+                self.contents.resources.push(resource.clone());
                 failed = failed.or(Some(LeaseError::Undo { subject, reason }));
             }
         }
-        self.removed += before - self.resources.len();
-        if self.removed > MAX_REMOVED + self.resources.len() {
+        self.removed += before - self.contents.resources.len();
+        if self.removed > MAX_REMOVED + self.contents.resources.len() {
             // Where it cannot be, the longer journal goes on to count.
             let rewritten = self.rewrite();
             failed = failed.or(rewritten.err());
@@ -306,12 +307,12 @@ impl Lease {
     }
 
     fn register(&mut self, resource: Resource) -> Result<(), LeaseError> {
-        resource.check().map_err(|error| LeaseError::Undo {
+        resource.check().map_err(|reason| LeaseError::Undo {
             subject: resource.to_string(),
-            reason: error.to_string(),
+            reason,
         })?;
         self.note(LeaseRecord::Resource(resource.clone()), true)?;
-        self.resources.push(resource);
+        self.contents.resources.push(resource);
         Ok(())
     }
 }
@@ -350,38 +351,34 @@ fn is_ours(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(is_token)
 }
 
-fn remove_directory(path: &Path) -> io::Result<UndoStatus> {
+/// Removes what has this name, if it is of this kind and this user's.
+fn remove_own(
+    path: &Path,
+    is_of_kind: fn(&fs::Metadata) -> bool,
+    remove: fn(&Path) -> io::Result<()>,
+) -> io::Result<UndoResult> {
     match fs::symlink_metadata(path) {
-        Ok(found) if is_of_this_user(&found) && found.is_dir() => removed(fs::remove_dir_all(path)),
-        found => gone_or_foreign(found),
-    }
-}
-
-fn remove_file(path: &Path) -> io::Result<UndoStatus> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if is_of_this_user(&found) && found.is_file() => removed(fs::remove_file(path)),
-        found => gone_or_foreign(found),
-    }
-}
-
-fn is_of_this_user(found: &fs::Metadata) -> bool {
-    found.uid() == rustix::process::geteuid().as_raw()
-}
-
-fn gone_or_foreign(found: io::Result<fs::Metadata>) -> io::Result<UndoStatus> {
-    match found {
-        Ok(_) => Ok(UndoStatus::NotOurs {
-            now: "of another kind or user".to_owned(),
-        }),
         Err(error) => removed(Err(error)),
+        Ok(found) if found.uid() == geteuid().as_raw() && is_of_kind(&found) => {
+            removed(remove(path))
+        }
+        Ok(_) => Ok(foreign("of another kind or user")),
+    }
+}
+
+/// What is not the lease's.
+fn foreign(what: &str) -> UndoResult {
+    UndoResult::ChangedSince {
+        now: what.to_owned(),
+        by_change_set: None,
     }
 }
 
 /// Removed, or gone already.
-fn removed(answer: io::Result<()>) -> io::Result<UndoStatus> {
+fn removed(answer: io::Result<()>) -> io::Result<UndoResult> {
     match answer {
-        Ok(()) => Ok(UndoStatus::Removed),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UndoStatus::Gone),
+        Ok(()) => Ok(UndoResult::Removed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UndoResult::Gone),
         Err(error) => Err(error),
     }
 }
@@ -416,10 +413,10 @@ fn make_null(name: &str, attributes: &[(&str, &str)]) -> io::Result<PathBuf> {
     Ok(format!("/dev/nullb{}", index.trim()).into())
 }
 
-fn remove_null(name: &str) -> io::Result<UndoStatus> {
+fn remove_null(name: &str) -> io::Result<UndoResult> {
     let directory = Path::new(NULL).join(name);
     match fs::write(directory.join("power"), "0") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UndoStatus::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UndoResult::Gone),
         // One that never had power is removed all the same.
         _ => removed(fs::remove_dir(directory)),
     }
@@ -446,8 +443,8 @@ fn attach(file: &Path) -> io::Result<PathBuf> {
 }
 
 /// Detaches the loop devices whose backing file this is.
-fn detach(file: &Path) -> io::Result<UndoStatus> {
-    let mut status = UndoStatus::Gone;
+fn detach(file: &Path) -> io::Result<UndoResult> {
+    let mut status = UndoResult::Gone;
     let Ok(devices) = fs::read_dir("/sys/block") else {
         return Ok(status);
     };
@@ -465,7 +462,7 @@ fn detach(file: &Path) -> io::Result<UndoStatus> {
         if Path::new(backing) == file {
             let device = File::open(Path::new("/dev").join(&name))?;
             ioctl(&device, LOOP_CLR_FD, 0)?;
-            status = UndoStatus::Removed;
+            status = UndoResult::Removed;
         }
     }
     Ok(status)
@@ -494,13 +491,11 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
 }
 
 /// Ends all tasks in a group and the groups below it, and removes them.
-pub(crate) fn remove(path: &Path) -> io::Result<UndoStatus> {
+pub(crate) fn remove(path: &Path) -> io::Result<UndoResult> {
     match fs::symlink_metadata(path) {
         Err(error) => return removed(Err(error)),
         Ok(found) if !found.is_dir() || rustix::fs::statfs(path)?.f_type != GROUPS_MAGIC => {
-            return Ok(UndoStatus::NotOurs {
-                now: "not a control group".to_owned(),
-            });
+            return Ok(foreign("not a control group"));
         }
         Ok(_) => {}
     }
@@ -626,11 +621,11 @@ impl Interface {
         ip(&["link", "set", "dev", &self.name, "up"])
     }
 
-    pub(crate) fn restore(&self) -> io::Result<UndoStatus> {
+    pub(crate) fn restore(&self) -> io::Result<UndoResult> {
         let until = Instant::now() + BACK_WITHIN;
         while is_up(&self.name).is_err() {
             if Instant::now() > until {
-                return Ok(UndoStatus::Gone);
+                return Ok(UndoResult::Gone);
             }
             sleep(BACK_CHECK);
         }
@@ -651,7 +646,7 @@ impl Interface {
         if is_up(&self.name)? != self.was_up {
             ip(&["link", "set", "dev", &self.name, state])?;
         }
-        Ok(UndoStatus::Removed)
+        Ok(UndoResult::Removed)
     }
 }
 
@@ -731,7 +726,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc", &path).unwrap();
         let undone = Resource::Directory { path: path.clone() }.remove(true);
         assert!(
-            matches!(undone.status, UndoStatus::NotOurs { .. }),
+            matches!(undone.result, UndoResult::ChangedSince { .. }),
             "{undone:?}"
         );
         assert!(path.symlink_metadata().is_ok());

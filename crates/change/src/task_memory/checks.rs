@@ -16,42 +16,8 @@ use crate::task_memory::{MoveRequest, size};
 const SPARE_PERCENT: u64 = 10;
 pub(crate) const NODES: &str = "/sys/devices/system/node";
 
-/// Why memory is not moved. Each names the figures it was judged by.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Refusal {
-    #[error("node {to} is not online (online: {online})")]
-    NotOnline { to: NodeId, online: NodeSet },
-    #[error("node {to} has no memory (nodes with memory: {having})")]
-    NoMemory { to: NodeId, having: NodeSet },
-    #[error("process {pid} may not have memory on node {to} (Mems_allowed_list {allowed})")]
-    NotAllowed {
-        pid: i32,
-        to: NodeId,
-        allowed: NodeSet,
-    },
-    #[error(
-        "a memory policy of process {pid} keeps its mapping at {start:x} from node {to} ({policy})"
-    )]
-    Bound {
-        pid: i32,
-        to: NodeId,
-        start: u64,
-        policy: String,
-    },
-    #[error(
-        "node {to} has {} above its high watermarks ({} free), and {} are needed: {} to move and {SPARE_PERCENT} % to spare",
-        size(*unreserved), size(*free), size(*needed), size(*to_move)
-    )]
-    TooFull {
-        to: NodeId,
-        unreserved: u64,
-        free: u64,
-        needed: u64,
-        to_move: u64,
-    },
-    #[error("cannot read {file}: {reason}")]
-    Read { file: String, reason: String },
-}
+/// Why memory is not moved, with the figures it was judged by.
+pub(crate) type Refusal = String;
 
 /// What the system says of a move.
 #[derive(Clone)]
@@ -77,7 +43,7 @@ impl MoveConditions {
         let page_bytes = rustix::param::page_size() as u64;
         let nodes = |name: &str| {
             let file = format!("{NODES}/{name}");
-            node_list(system, &file).map_err(|reason| Refusal::Read { file, reason })
+            node_list(system, &file).map_err(|reason| format!("cannot read {file}: {reason}"))
         };
         let online = nodes("online")?;
         Ok(Self {
@@ -90,46 +56,48 @@ impl MoveConditions {
             unreserved: pages.above_high().saturating_mul(page_bytes),
         })
     }
-}
 
-impl MoveConditions {
     fn check_room(&self, to: NodeId, to_move: u64) -> Result<(), Refusal> {
         let needed = with_spare(to_move);
         if to_move == 0 || self.unreserved >= needed {
             return Ok(());
         }
-        Err(Refusal::TooFull {
-            to,
-            unreserved: self.unreserved,
-            free: self.free,
-            needed,
-            to_move,
-        })
+        Err(format!(
+            "node {to} has {} above its high watermarks ({} free), and {} are needed: {} to move and {SPARE_PERCENT} % to spare",
+            size(self.unreserved),
+            size(self.free),
+            size(needed),
+            size(to_move)
+        ))
     }
 }
 
 /// Whether the memory may be moved.
 pub(crate) fn check(request: &MoveRequest, conditions: &MoveConditions) -> Result<(), Refusal> {
     let (pid, to) = (request.pid, request.to);
-    if !conditions.online.contains(to) {
-        let online = conditions.online.clone();
-        return Err(Refusal::NotOnline { to, online });
+    let MoveConditions {
+        online,
+        having_memory,
+        allowed,
+        ..
+    } = conditions;
+    if !online.contains(to) {
+        return Err(format!("node {to} is not online (online: {online})"));
     }
-    if !conditions.having_memory.contains(to) {
-        let having = conditions.having_memory.clone();
-        return Err(Refusal::NoMemory { to, having });
+    if !having_memory.contains(to) {
+        return Err(format!(
+            "node {to} has no memory (nodes with memory: {having_memory})"
+        ));
     }
-    if !conditions.allowed.contains(to) {
-        let allowed = conditions.allowed.clone();
-        return Err(Refusal::NotAllowed { pid, to, allowed });
+    if !allowed.contains(to) {
+        return Err(format!(
+            "process {pid} may not have memory on node {to} (Mems_allowed_list {allowed})"
+        ));
     }
-    if let Some(bound) = conditions.survey.bound() {
-        return Err(Refusal::Bound {
-            pid,
-            to,
-            start: bound.start,
-            policy: bound.policy.to_owned(),
-        });
+    if let Some(Bound { start, policy }) = conditions.survey.bound() {
+        return Err(format!(
+            "a memory policy of process {pid} keeps its mapping at {start:x} from node {to} ({policy})"
+        ));
     }
     conditions.check_room(to, conditions.survey.to_move_bytes())
 }
@@ -165,10 +133,7 @@ fn allowed(system: &dyn System, pid: i32) -> Result<NodeSet, Refusal> {
     let status = bytes(system, &file)?;
     Status::of(&status)
         .allowed_nodes()
-        .ok_or_else(|| Refusal::Read {
-            file,
-            reason: "it has no field Mems_allowed_list".to_owned(),
-        })
+        .ok_or_else(|| format!("cannot read {file}: it has no field Mems_allowed_list"))
 }
 
 /// What has to be free for so many bytes.
@@ -190,10 +155,7 @@ fn bytes(system: &dyn System, file: &str) -> Result<Vec<u8>, Refusal> {
 }
 
 fn unread(file: &str, error: &io::Error) -> Refusal {
-    Refusal::Read {
-        file: file.to_owned(),
-        reason: error_text(error),
-    }
+    format!("cannot read {file}: {}", error_text(error))
 }
 
 /// What numa_maps says of a process.
@@ -385,7 +347,7 @@ mod tests {
     }
 
     fn refused(conditions: &MoveConditions) -> String {
-        check(&request(), conditions).unwrap_err().to_string()
+        check(&request(), conditions).unwrap_err()
     }
 
     #[test]
@@ -402,7 +364,7 @@ mod tests {
                 };
                 (request, conditions)
             };
-            check_room_for_all(&to.map(one)).map_err(|refusal| refusal.to_string())
+            check_room_for_all(&to.map(one))
         };
         // 3.9 MiB each.
         together(9 << 20, [1, 1]).unwrap();

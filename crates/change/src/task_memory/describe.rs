@@ -170,10 +170,7 @@ fn read_error(pid: i32, error: io::Error) -> MoveRequestError {
 fn conditions(request: &MoveRequest) -> Result<MoveConditions, MoveRequestError> {
     let pid = request.pid;
     let system = live(pid)?;
-    checks::conditions(&system, request).map_err(|refusal| MoveRequestError::Refused {
-        pid,
-        reason: refusal.to_string(),
-    })
+    checks::conditions(&system, request).map_err(|reason| MoveRequestError::Refused { pid, reason })
 }
 
 /// Checks the moves of memory of a plan as apply will; on the running system.
@@ -221,10 +218,9 @@ pub(crate) fn check_plan_room(plan: &Plan) -> Result<(), MoveRequestError> {
 
 /// Whether the node has room for all moves.
 pub(crate) fn check_room(moves: &[(MoveRequest, MoveConditions)]) -> Result<(), MoveRequestError> {
-    checks::check_room_for_all(moves).map_err(|refusal| MoveRequestError::Together {
-        processes: moves.len(),
-        reason: refusal.to_string(),
-    })
+    let processes = moves.len();
+    checks::check_room_for_all(moves)
+        .map_err(|reason| MoveRequestError::Together { processes, reason })
 }
 
 pub(crate) fn live(pid: i32) -> Result<Rooted, MoveRequestError> {
@@ -334,7 +330,7 @@ pub fn planned_group_move(
     members.retain(|member| match check(&member.request, &member.conditions) {
         Ok(()) => true,
         Err(refusal) => {
-            left_alone.push(left(member.request.pid, refusal.to_string()));
+            left_alone.push(left(member.request.pid, refusal));
             false
         }
     });
@@ -360,7 +356,7 @@ fn member(request: MoveRequest) -> Result<Movable, String> {
     }
     let process = identity(request.pid).map_err(|error| error.to_string())?;
     let system = live(request.pid).map_err(|error| error.to_string())?;
-    let conditions = MoveConditions::read(&system, &request).map_err(|error| error.to_string())?;
+    let conditions = MoveConditions::read(&system, &request)?;
     let survey = &conditions.survey;
     if survey.far_bytes() == 0 {
         return Err(match survey.staying_bytes() {

@@ -11,7 +11,7 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::io::{self, Read as _};
+use std::io;
 
 use nearfar_machine::{MAX_NUMBER, NodeId};
 use nearfar_proc::pagemap::PageEntry;
@@ -21,8 +21,8 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::ChangeSetId;
-use crate::lines::{self, BadLine, LineFile};
-use crate::state::StateDir;
+use crate::lines::{self, BadLine, FileRecord, LineFile};
+use crate::state::{NEW_FILE, StateDir};
 use crate::system::System;
 use crate::task_memory::pages::Namespaces;
 
@@ -71,6 +71,23 @@ enum Entry {
     Stayed(Runs),
 }
 
+impl FileRecord for Entry {
+    const FORMAT: u32 = RECORD_FORMAT;
+    const FILE: &str = "record";
+    const OF: &str = "record";
+
+    fn format(&self) -> Option<u32> {
+        match self {
+            Self::Begin(header) => Some(header.record_format),
+            _ => None,
+        }
+    }
+
+    fn no_beginning() -> String {
+        "the line that names the process is missing".to_owned()
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Runs {
     page_bytes: u64,
@@ -116,69 +133,50 @@ impl Runs {
         }
     }
 
-    fn batch(&self) -> Result<Batch, PagesRecordError> {
-        let files = self.files.as_ref().map(|files| {
-            let files = self.pages_of(files)?;
-            Ok(files.into_iter().map(|page| page.address).collect())
-        });
+    fn batch(&self) -> Result<Batch, String> {
+        let files = self.files.as_ref().map(|files| self.pages_of(files));
+        let files = files.transpose()?;
+        let addresses = |pages: Vec<Page>| pages.into_iter().map(|page| page.address).collect();
         Ok(Batch {
             page_bytes: self.page_bytes,
             pages: self.pages()?,
-            files: files.transpose()?,
+            files: files.map(addresses),
         })
     }
 
-    fn pages(&self) -> Result<Vec<Page>, PagesRecordError> {
+    fn pages(&self) -> Result<Vec<Page>, String> {
         self.pages_of(&self.runs)
     }
 
-    fn pages_of(&self, runs: &[Run]) -> Result<Vec<Page>, PagesRecordError> {
+    fn pages_of(&self, runs: &[Run]) -> Result<Vec<Page>, String> {
         if !self.page_bytes.is_power_of_two() {
-            return Err(PagesRecordError::PageSize(self.page_bytes));
+            return Err(format!("pages of {} bytes", self.page_bytes));
         }
         let mut pages = Vec::new();
         let mut next = 0u64;
         for &(gap, count, node) in runs {
-            let first = next.checked_add(gap).ok_or(PagesRecordError::Address)?;
-            next = first.checked_add(count).ok_or(PagesRecordError::Address)?;
+            let first = next.checked_add(gap);
+            let end = first.and_then(|first| first.checked_add(count));
+            let (Some(first), Some(end)) = (first, end) else {
+                return Err("a run of pages has no addresses".to_owned());
+            };
             if count > MAX_BATCH_PAGES - pages.len() as u64 {
-                return Err(PagesRecordError::TooManyPages);
+                return Err(format!("a batch has more than {MAX_BATCH_PAGES} pages"));
             }
             if node.0 > MAX_NUMBER {
-                return Err(PagesRecordError::Node(node));
+                return Err(format!("node {node} is above {MAX_NUMBER}"));
             }
-            next.checked_mul(self.page_bytes)
-                .ok_or(PagesRecordError::Address)?;
-            pages.extend((first..next).map(|number| Page {
+            if end.checked_mul(self.page_bytes).is_none() {
+                return Err("a run of pages has no addresses".to_owned());
+            }
+            next = end;
+            pages.extend((first..end).map(|number| Page {
                 address: number * self.page_bytes,
                 node,
             }));
         }
         Ok(pages)
     }
-}
-
-/// What is wrong with a line.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PagesRecordError {
-    #[error(
-        "record format {0}, this version knows {RECORD_FORMAT}: roll back with the version that wrote it"
-    )]
-    Format(u32),
-    #[error("the line that names the process is missing")]
-    NoHeader,
-    #[error("a second record begins")]
-    SecondHeader,
-    #[error("pages of {0} bytes")]
-    PageSize(u64),
-    #[error("a run of pages has no addresses")]
-    Address,
-    #[error("a batch has more than {MAX_BATCH_PAGES} pages")]
-    TooManyPages,
-    #[error("node {0} is above {MAX_NUMBER}")]
-    Node(NodeId),
-    #[error("pages stayed that were not to be moved")]
-    NoBatch,
 }
 
 /// The record of a move that is under way.
@@ -199,22 +197,10 @@ impl RecordFile {
         name: &str,
         header: RecordHeader,
     ) -> io::Result<Self> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         // Not readable for others: the addresses of a process are secret (address space layout randomization).
-        let mut record = Self {
-            lines: LineFile::new(state.open_file(name, flags)?),
-        };
-        let begun = record
-            .lines
-            .append(system, Entry::Begin(header))
-            .and_then(|()| state.sync());
-        match begun {
-            Ok(()) => Ok(record),
-            Err(error) => {
-                let _ = state.remove_file(name);
-                Err(error)
-            }
-        }
+        let file = state.open_file(name, NEW_FILE)?;
+        let lines = LineFile::begin(state, system, name, file, Entry::Begin(header))?;
+        Ok(Self { lines })
     }
 
     /// Where pages are that are about to be moved, and whether each is of a file, if that is known.
@@ -271,13 +257,7 @@ impl Batch {
 
 /// The bytes of a record.
 pub(crate) fn load(state: &StateDir, name: &str) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = state.open_file(name, OFlags::RDONLY)?;
-    file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_RECORD_BYTES {
-        return Err(io::Error::other("it has more than 1 GiB"));
-    }
-    Ok(bytes)
+    lines::load(state.open_file(name, OFlags::RDONLY)?, MAX_RECORD_BYTES)
 }
 
 /// Hands each batch to `take`. Any bytes may come; `None` where the crash was during the very first line: nothing was
@@ -289,24 +269,19 @@ pub(crate) fn read(
     let mut header = None;
     let mut batch: Option<Batch> = None;
     lines::read(bytes, &mut |line: lines::Line<Entry>| {
-        match (line.record, &header) {
-            (Entry::Begin(begin), None) if begin.record_format == RECORD_FORMAT => {
-                header = Some(begin);
-            }
-            (Entry::Begin(begin), None) => {
-                return Err(PagesRecordError::Format(begin.record_format));
-            }
-            (Entry::Begin(_), Some(_)) => return Err(PagesRecordError::SecondHeader),
-            (_, None) => return Err(PagesRecordError::NoHeader),
-            (Entry::Before(runs), Some(_)) => {
+        match line.record {
+            Entry::Begin(begin) => header = Some(begin),
+            Entry::Before(runs) => {
                 batch
                     .replace(runs.batch()?)
                     .into_iter()
                     .for_each(&mut *take);
             }
-            (Entry::Stayed(runs), Some(_)) => {
+            Entry::Stayed(runs) => {
                 let stayed: BTreeSet<u64> = runs.pages()?.iter().map(|page| page.address).collect();
-                let batch = batch.as_mut().ok_or(PagesRecordError::NoBatch)?;
+                let batch = batch
+                    .as_mut()
+                    .ok_or("pages stayed that were not to be moved")?;
                 batch.pages.retain(|page| !stayed.contains(&page.address));
             }
         }

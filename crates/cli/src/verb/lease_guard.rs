@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_change::lease::{self as lease, Recovered, UndoStatus};
+use nearfar_change::UndoResult;
+use nearfar_change::lease::{self as lease, Recovered};
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -56,20 +57,20 @@ pub fn recover() {
 fn say(recovered: &Recovered) {
     let Recovered { what, pid, undone } = recovered;
     for undone in undone {
-        let status = match &undone.status {
-            UndoStatus::PutBack => "put back".to_owned(),
-            UndoStatus::Removed => "removed".to_owned(),
-            UndoStatus::AsBefore | UndoStatus::Gone => continue,
-            UndoStatus::NotOurs { now } => {
+        let result = match &undone.result {
+            UndoResult::Restored { .. } | UndoResult::MasksBack => "put back".to_owned(),
+            UndoResult::Removed => "removed".to_owned(),
+            UndoResult::ChangedSince { now, .. } => {
                 format!(
                     "not restored: another program has set it since ({})",
                     now.trim()
                 )
             }
-            UndoStatus::Failed { reason } => format!("not put back: {reason}"),
+            UndoResult::Failed { error } => format!("not put back: {error}"),
+            _ => continue,
         };
         output::say!(
-            "nearfar: process {pid} ({what}) was killed: {} {status}",
+            "nearfar: process {pid} ({what}) was killed: {} {result}",
             undone.subject
         );
     }

@@ -11,7 +11,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
-use crate::lease::UndoStatus;
+use crate::outcome::UndoResult;
 
 /// The variable that holds the token.
 const VARIABLE: &str = "NEARFAR_RESOURCE";
@@ -86,9 +86,9 @@ pub(super) fn start(mut command: Command, token: &str) -> io::Result<Process> {
 }
 
 /// Ends the process that was started then, and all that have the token.
-pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<UndoStatus> {
+pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<UndoResult> {
     let variable = format!("{VARIABLE}={token}");
-    let mut status = UndoStatus::Gone;
+    let mut status = UndoResult::Gone;
     for _ in 0..MAX_PASSES {
         let mut found = Vec::new();
         for pid in tasks::processes()? {
@@ -106,7 +106,7 @@ pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<UndoStatus
             reap_ended(started)?;
             return Ok(status);
         }
-        status = UndoStatus::Removed;
+        status = UndoResult::Removed;
         for process in &found {
             match pidfd_send_signal(process, Signal::KILL) {
                 Err(error) if error != rustix::io::Errno::SRCH => return Err(error.into()),
