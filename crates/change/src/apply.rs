@@ -19,16 +19,15 @@ use crate::export::UnitBindingError;
 use crate::history::{ChangeSetState, state_of};
 use crate::journal::{self, ChangeSetId, Header, Intent, JOURNAL_FORMAT, Journal, Record, Written};
 use crate::kind::{Setting, wanted, with_line_end};
-use crate::lock::Lock;
 use crate::outcome::{Applied, Outcome, Tried, UndoResult};
 use crate::owner::{self, Mismatch};
 use crate::rebind::{self, may_rebind};
-use crate::state::{StateDir, StateError};
+use crate::rollback::Writer;
+use crate::state::{Lock, StateDir, StateError};
 use crate::system::{System, Target, text};
 use crate::task_memory::{
     MoveRequest, MoveRequestError, ProgressSink, check_moves, check_plan_room,
 };
-use crate::undo::Writer;
 use attempt::Attempt;
 
 /// How to carry a plan out.

@@ -8,12 +8,10 @@ use serde::Serialize;
 use crate::apply::ApplyError;
 use crate::journal::{self, ChangeSetId, Contents, Header, Progress, Written};
 use crate::kind::Setting;
-use crate::lock::lock_holder;
 use crate::owner::Mismatch;
-use crate::rollback::writer;
-use crate::state::StateDir;
+use crate::rollback::{Found, found, other_owner, writer};
+use crate::state::{StateDir, lock_holder};
 use crate::system::{System, Target, text};
-use crate::undo::{Found, found, other_owner};
 
 /// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

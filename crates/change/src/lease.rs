@@ -36,10 +36,9 @@ use nearfar_proc::cpuset::Cpusets;
 use nearfar_proc::{TaskId, affinity, error_text};
 use rustix::fs::{Access, FlockOperation, OFlags, flock};
 
-use crate::lines::LineFile;
-use crate::lock::Lock;
+use crate::journal::LineFile;
 use crate::outcome::UndoResult;
-use crate::state::{Location, STATE_DIR, StateDir, StateError};
+use crate::state::{Location, Lock, STATE_DIR, StateDir, StateError};
 use crate::system::{Rooted, System};
 use record::{Held, LeaseContents, LeaseHeader, LeaseRecord};
 

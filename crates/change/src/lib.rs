@@ -27,8 +27,6 @@ mod history;
 mod journal;
 mod kind;
 pub mod lease;
-pub mod lines;
-mod lock;
 mod outcome;
 mod owner;
 mod rebind;
@@ -37,7 +35,6 @@ mod state;
 pub mod system;
 mod task_memory;
 pub mod trusted;
-mod undo;
 
 pub use apply::{ApplyError, ApplyOptions, apply, apply_with, check_plan};
 pub use change::{
@@ -50,13 +47,12 @@ pub use cpuset_memory::{
 pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
 pub use journal::ChangeSetId;
 pub use kind::{Setting, is_interface_name, wanted};
-pub use lock::{LabelLock, Lock};
 pub use outcome::{
     Applied, Effective, MovedMemory, NotMovedMemory, Outcome, RestoredMemory, Reverted,
     RollbackOutcome, Tried, UndoResult,
 };
 pub use rollback::{RollbackOptions, Selection, rollback, rollback_with};
-pub use state::{StateDir, StateError};
+pub use state::{LabelLock, Lock, StateDir, StateError};
 pub use system::Target;
 pub use task_memory::{
     ASSUMED_BYTES_PER_S, GroupMoveRequest, MoveEstimate, MoveProgress, MoveRequest,

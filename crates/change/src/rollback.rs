@@ -1,16 +1,38 @@
-//! Undoing a change set: its writes, newest first, each put back by [`crate::undo`].
+//! Undoing a change set: its writes, newest first, each put back whatever point it had come to. Serves rollback, and apply when it takes
+//! a change set back; whose the content of a file is, leases ask too.
+//!
+//! ```text
+//!  the file now            then
+//!  the old bytes           nothing to do
+//!  what was written        old bytes written, read back
+//!  a mix of both           the same (a tree's file, killed between writing and shortening it)
+//!  all, where the old bytes are an empty cpuset: before, as the kernel takes both for the same; forced, the old bytes are written
+//!  anything else           another program changed it since: kept, unless forced
+//!  whatever it is, and a later change set wrote it and is in force: that one's, kept, unless forced
+//!  not there               went with its device: nothing to do
+//!
+//!  Where its number or name is another device's now, nothing is written whatever the file shows.
+//! ```
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
+use nearfar_machine::PciAddress;
+use nearfar_proc::error_text;
+
 use crate::apply::ApplyError;
+use crate::change::Owner;
 use crate::history::{ChangeSetState, state_of};
-use crate::journal::{self, ChangeSetId, Contents, Journal, Record, Written};
-use crate::lock::Lock;
+use crate::journal::{self, ChangeSetId, Contents, Intent, Journal, Progress, Record, Written};
+use crate::kind::{DeviceNode, Setting, TaskMemory, shows_another, with_line_end};
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
-use crate::state::StateDir;
-use crate::system::{System, Target};
-use crate::undo::Writer;
+use crate::owner::{self, Mismatch};
+use crate::rebind::{self, bound_driver, may_rebind, rebind};
+use crate::state::{Lock, StateDir};
+use crate::system::{System, Target, text};
+use crate::{cpuset_memory, task_memory};
 
 /// Which change set to undo.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -247,5 +269,394 @@ fn reverted(written: &Written, result: UndoResult) -> Reverted {
         setting: written.intent.setting.clone(),
         file: written.intent.setting.path(),
         result,
+    }
+}
+
+/// Makes the writes of a change set, and puts them back.
+pub(crate) struct Writer<'a> {
+    pub(crate) system: &'a dyn System,
+    pub(crate) state: &'a StateDir,
+    pub(crate) journal: &'a mut Journal,
+    pub(crate) tree: bool,
+    pub(crate) force: bool,
+    /// The change sets after the one that is undone, newest first.
+    pub(crate) later: &'a [(ChangeSetId, Contents)],
+}
+
+impl Writer<'_> {
+    /// Puts a write back. Restoring has precedence over recording: with the old bytes back in place, a record that
+    /// could not be written costs nothing but a second look.
+    pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
+        let result = match written.intent.setting {
+            Setting::TaskMemory(TaskMemory { pid }) => self.put_pages_back(written, pid),
+            _ => self.restore(written),
+        };
+        let path = written.intent.setting.path();
+        match &result {
+            UndoResult::Restored { from, to, .. } => {
+                tracing::info!(path, old = from, new = to, "put back")
+            }
+            UndoResult::PagesBack { memory } => {
+                tracing::info!(path, back = memory.back_bytes, "pages put back");
+            }
+            UndoResult::Failed { error } => tracing::warn!(path, reason = error, "not put back"),
+            UndoResult::ChangedSince { now, .. } => {
+                tracing::warn!(
+                    path,
+                    old = now,
+                    reason = "it was changed by another since",
+                    "not put back"
+                );
+            }
+            _ => tracing::debug!(path, "nothing to put back"),
+        }
+        if result.is_settled() {
+            let gone = result.is_gone();
+            written.progress = Progress::settled(gone);
+            let recorded = self.journal.append(
+                self.system,
+                Record::Undone {
+                    write: written.intent.write,
+                    gone,
+                },
+            );
+            // Where the pages were is of no more use once the journal says so.
+            if recorded.is_ok() && !written.intent.setting.is_written() {
+                let name = task_memory::file_of(self.journal.run, written.intent.write);
+                let _ = self.state.remove_file(&name);
+            }
+        }
+        result
+    }
+
+    /// Memory is not a file: each page goes to the node that the record of the move names.
+    fn put_pages_back(&mut self, written: &mut Written, pid: i32) -> UndoResult {
+        let intent = &written.intent;
+        let owner = intent.owner.as_ref();
+        let start = owner
+            .and_then(|owner| owner.process.as_ref())
+            .map(|process| process.start_ticks);
+        if self.tree {
+            let error = "a directory tree has no processes".to_owned();
+            return UndoResult::Failed { error };
+        }
+        // Pages on the target may be those that it moved there.
+        if let Some(by) = self.later_writer(written, "").filter(|_| !self.force) {
+            return UndoResult::ChangedSince {
+                now: "moved again".to_owned(),
+                by_change_set: Some(by),
+            };
+        }
+        let write = intent.write;
+        let _ = self.journal.append(self.system, Record::Undoing { write });
+        written.progress = Progress::Undoing;
+        let name = task_memory::file_of(self.journal.run, write);
+        task_memory::undo(self.state, &name, (pid, start), self.force)
+    }
+
+    fn restore(&mut self, written: &mut Written) -> UndoResult {
+        let intent = written.intent.clone();
+        let path = intent.setting.path();
+        let now = match text(self.system, &path) {
+            Ok(now) => now,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
+            Err(error) => {
+                return UndoResult::Failed {
+                    error: error_text(&error),
+                };
+            }
+        };
+        if let Some(Mismatch {
+            was,
+            now,
+            is_given_out_again,
+            ..
+        }) = other_owner(self.system, &intent, self.tree)
+            .filter(|it| !(self.force && it.only_handlers))
+        {
+            return UndoResult::OtherOwner {
+                was,
+                now,
+                gone: is_given_out_again,
+            };
+        }
+        let found = found(self.system, written, &now, self.tree);
+        let by_change_set = self.later_writer(written, &now);
+        let is_unfinished = written.is_unfinished();
+        if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
+            return UndoResult::ChangedSince {
+                now: now.trim_end().to_owned(),
+                by_change_set,
+            };
+        }
+        let driver = self.driver_to_bind(written, found);
+        // What stands instead of an empty set stays, unless forced.
+        let is_old = match self.force {
+            true => intent.setting.same(&now, &intent.old),
+            false => found == Found::Old,
+        };
+        if is_old && driver.is_none() {
+            return UndoResult::AlreadyBefore;
+        }
+        let _ = self.journal.append(
+            self.system,
+            Record::Undoing {
+                write: intent.write,
+            },
+        );
+        written.progress = Progress::Undoing;
+        let rebound = match self.tree {
+            true => None,
+            false => cpuset_memory::rebound_by_undo(self.system, &intent),
+        };
+        let to = match self.write_back(&intent) {
+            Ok(to) => to,
+            Err(error) => return UndoResult::Failed { error },
+        };
+        let stays = match self.tree {
+            true => None,
+            false => cpuset_memory::what_stays(self.system, &intent, &now, &to, rebound),
+        };
+        let bound = driver.map_or(Ok(None), |(device, driver)| {
+            let later = &intent.later_paths;
+            self.bind_again(device, &driver, later, is_unfinished)
+                .map_err(|error| {
+                    format!(
+                        "the node is as before, but driver {driver} could not be bound again: {}",
+                        error_text(&error)
+                    )
+                })
+        });
+        match bound {
+            Ok(note) => UndoResult::Restored {
+                from: now.trim_end().into(),
+                to: to.trim_end().into(),
+                note: note.or(stays),
+            },
+            Err(error) => UndoResult::Failed { error },
+        }
+    }
+
+    /// The later change set in force that wrote the same setting. Two of them can write equal values, and the older of these
+    /// bytes are then the newer one's. The one that made it say this is named before others.
+    fn later_writer(&self, written: &Written, now: &str) -> Option<ChangeSetId> {
+        let later = || self.later.iter().map(|(run, contents)| (*run, contents));
+        writer(now, written, later()).or_else(|| {
+            let intent = &written.intent;
+            let process = |owner: &Option<Owner>| owner.as_ref()?.process.clone();
+            let writes = |contents: &Contents| {
+                let mut open = contents.writes.iter().filter(|it| it.is_open());
+                open.any(|it| {
+                    it.intent.setting == intent.setting
+                        && process(&it.intent.owner) == process(&intent.owner)
+                })
+            };
+            let mut writers = later().filter(|(_, contents)| writes(contents));
+            writers.next().map(|(run, _)| run)
+        })
+    }
+
+    /// Writes the old bytes and reads them back. What was written; in words why not.
+    fn write_back(&self, intent: &Intent) -> Result<String, String> {
+        let path = intent.setting.path();
+        let failed = |error: io::Error| error_text(&error);
+        let to = write_back(self.system, &path, &intent.old).map_err(failed)?;
+        let now = text(self.system, &path).map_err(failed)?;
+        match intent.setting.same(&now, &to) {
+            true => Ok(to),
+            false => Err(shows_another(&intent.setting, &to, &now)),
+        }
+    }
+
+    /// The driver that has to be bound again: it saw the new node, or may have, or was left unbound by a kill.
+    fn driver_to_bind(&self, written: &Written, found: Found) -> Option<(PciAddress, String)> {
+        let driver = written.intent.rebind.clone().filter(|_| !self.tree)?;
+        let Setting::DeviceNode(DeviceNode { device }) = written.intent.setting else {
+            return None;
+        };
+        let untouched = found == Found::Old && written.progress != Progress::Undoing;
+        let needed = !untouched || bound_driver(self.system, device).is_none();
+        needed.then_some((device, driver))
+    }
+
+    /// What there is to say of it. Where the driver could not be bound again, the system's answer.
+    fn bind_again(
+        &self,
+        device: PciAddress,
+        driver: &str,
+        later_paths: &[PciAddress],
+        is_unfinished: bool,
+    ) -> io::Result<Option<String>> {
+        // A change or an undo that came to its end leaves none without a driver: then they were unbound on purpose.
+        let driver_of_unbound = is_unfinished.then_some(driver);
+        let unbound = rebind::bind_unbound(self.system, later_paths, driver_of_unbound);
+        let is_any_left = || is_unfinished && rebind::is_any_unbound(self.system, later_paths);
+        if bound_driver(self.system, device).is_some()
+            && let Err(reason) = may_rebind(self.system, device, driver)
+        {
+            return match unbound {
+                Err(error) if is_any_left() => Err(error),
+                _ => Ok(Some(format!(
+                    "the driver keeps the node it was bound with: {reason}"
+                ))),
+            };
+        }
+        rebind(self.system, device, driver)?;
+        if is_any_left() {
+            unbound?;
+        }
+        let is_bound = |it: &PciAddress| !rebind::is_any_unbound(self.system, &[*it]);
+        let bound: Vec<PciAddress> = later_paths.iter().copied().filter(is_bound).collect();
+        match rebind::paths_follow(self.system, device, &bound) {
+            Ok(_) => Ok(None),
+            Err(error) if rebind::is_any_unbound(self.system, &bound) => Err(error),
+            Err(error) => Ok(Some(format!(
+                "the order of the paths to its disks may be another one: {}",
+                error_text(&error)
+            ))),
+        }
+    }
+}
+
+/// Whether the setting of a write is another device's now.
+pub(crate) fn other_owner(system: &dyn System, intent: &Intent, tree: bool) -> Option<Mismatch> {
+    let was = intent.owner.as_ref()?;
+    let mut seen = owner::observe(system, &intent.setting, was, tree);
+    // An interface that is down has no handlers, and keeps its interrupts.
+    if was.device.is_some() && seen.owner.handlers.as_deref() == Some("") {
+        seen.owner.handlers = None;
+    }
+    owner::mismatch(was, &seen)
+}
+
+/// Whose the content of a file is.
+pub(crate) fn found(system: &dyn System, written: &Written, now: &str, tree: bool) -> Found {
+    let Intent {
+        setting, old, new, ..
+    } = &written.intent;
+    let wrote = written.now.as_deref();
+    if now == old {
+        return Found::Old;
+    }
+    if tree
+        && written.is_unfinished()
+        && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new)))
+    {
+        return Found::Ours;
+    }
+    let path = setting.path();
+    let changed = Changed {
+        system,
+        path: Path::new(&path),
+        setting: Some(setting),
+    };
+    changed.found(now, old, [new.as_str()].into_iter().chain(wrote))
+}
+
+/// Whether a file holds the beginning of `over` and behind it what stays of `under`: what a write that was cut short
+/// leaves.
+fn is_mix(now: &str, over: &str, under: &str) -> bool {
+    let (now, over, under) = (now.as_bytes(), over.as_bytes(), under.as_bytes());
+    let common = now
+        .iter()
+        .zip(over)
+        .take_while(|(one, other)| one == other)
+        .count();
+    now.get(common..).unwrap_or_default() == under.get(common..).unwrap_or_default()
+}
+
+/// What a file holds, seen from a change to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// What was there before.
+    Old,
+    /// What was written.
+    Ours,
+    /// Neither.
+    Foreign,
+}
+
+/// A file that was changed, and the setting that it is of, where that is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Changed<'a> {
+    pub(crate) system: &'a dyn System,
+    pub(crate) path: &'a Path,
+    pub(crate) setting: Option<&'a Setting>,
+}
+
+impl Changed<'_> {
+    /// Whose this content is, where the old one and all that was written are these.
+    pub(crate) fn found<'t>(
+        self,
+        now: &str,
+        old: &str,
+        ours: impl IntoIterator<Item = &'t str>,
+    ) -> Found {
+        match self.shows(old, now) {
+            true => Found::Old,
+            false if self.is_one_of(ours, now) => Found::Ours,
+            false => Found::Foreign,
+        }
+    }
+
+    /// Whether the file can say this after one of these was written.
+    pub(crate) fn is_one_of<'t>(self, ours: impl IntoIterator<Item = &'t str>, now: &str) -> bool {
+        ours.into_iter().any(|it| self.shows(it, now))
+    }
+
+    /// Whether the file can say this after that was written: the same, or all instead of an empty set, which is the same to the tasks of
+    /// a control group.
+    pub(crate) fn shows(self, written: &str, now: &str) -> bool {
+        let instead = || instead_of_empty(self.system, self.path.to_str()?, written);
+        self.is_same(written, now) || instead().is_some_and(|it| self.is_same(&it, now))
+    }
+
+    fn is_same(self, one: &str, other: &str) -> bool {
+        one.trim() == other.trim() || self.setting.is_some_and(|it| it.same(one, other))
+    }
+}
+
+/// What to write where an empty old set of CPUs or memory nodes cannot be written back, and is the same to the group's tasks: the CPUs of
+/// the group above, all possible nodes. The kernel takes no empty one of a group with tasks (ENOSPC of `validate_change()` in
+/// kernel/cgroup/cpuset.c). `None` where the old set is not empty, or the file is no such set.
+fn instead_of_empty(system: &dyn System, path: &str, old: &str) -> Option<String> {
+    let (group, file) = path.rsplit_once('/')?;
+    let source = match file {
+        _ if !old.trim().is_empty() => return None,
+        "cpuset.cpus" => Path::new(group).parent()?.join("cpuset.cpus.effective"),
+        "cpuset.mems" => "/sys/devices/system/node/possible".into(),
+        _ => return None,
+    };
+    let set = text(system, source.to_str()?).ok()?;
+    Some(with_line_end(set.trim().to_owned(), old))
+}
+
+/// Writes an old content back. What was written.
+///
+/// # Errors
+/// The system's answer.
+pub(crate) fn write_back(system: &dyn System, path: &str, old: &str) -> io::Result<String> {
+    match system.write(path, old.as_bytes()) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+            let instead = instead_of_empty(system, path, old).ok_or(error)?;
+            system.write(path, instead.as_bytes())?;
+            Ok(instead)
+        }
+        written => written.map(|()| old.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_mix;
+
+    #[test]
+    fn a_write_that_was_cut_short_is_recognised() {
+        for now in ["4\n3\n", "4-3\n", "0-3\n", "4\n\n"] {
+            assert_eq!(is_mix(now, "4\n", "0-3\n"), now != "4\n\n", "{now:?}");
+        }
+        assert!(is_mix("4\n", "4\n", "0\n"));
+        assert!(!is_mix("", "4\n", "0\n"));
+        assert!(!is_mix("5\n", "4\n", "0\n"));
     }
 }

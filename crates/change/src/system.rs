@@ -14,7 +14,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, ftruncate, open, readlinkat
 use rustix::io::Errno;
 
 use crate::apply::ApplyError;
-use crate::lines;
+use crate::journal;
 use crate::state::{Location, STATE_DIR};
 
 /// The files of a system. Paths are absolute and mean "below the root".
@@ -161,7 +161,7 @@ impl Rooted {
 
 impl System for Rooted {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        let content = lines::load(self.open_file(path, OFlags::RDONLY)?, LONGEST)?;
+        let content = journal::load(self.open_file(path, OFlags::RDONLY)?, LONGEST)?;
         tracing::trace!(path, bytes = content.len(), "read");
         Ok(content)
     }

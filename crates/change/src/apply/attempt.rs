@@ -8,11 +8,11 @@ use crate::journal::{Intent, Progress, Record, Written};
 use crate::kind::{Setting, shows_another};
 use crate::outcome::UndoResult;
 use crate::rebind::rebind;
+use crate::rollback::Writer;
 use crate::system::text;
-use crate::undo::Writer;
 
 /// What came of an attempt to write.
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     /// Written, and the file shows it now. `recorded` is false when the journal could not take note; it still holds
     /// the old value.
     Made {
@@ -29,7 +29,7 @@ pub(super) enum Attempt {
 
 impl Writer<'_> {
     /// Makes the write and adds it to those of the change set.
-    pub(super) fn attempt(&mut self, writes: &mut Vec<Written>, intent: Intent) -> Attempt {
+    pub(crate) fn attempt(&mut self, writes: &mut Vec<Written>, intent: Intent) -> Attempt {
         let path = intent.setting.path();
         let (old, new) = (intent.old.trim_end(), intent.new.trim_end());
         let announced = Record::Intent(Box::new(intent.clone()));

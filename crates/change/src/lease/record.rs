@@ -16,16 +16,16 @@ use nearfar_proc::{choice, error_text, mountinfo};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::journal::{self, FileRecord, Line, LineFile};
 use crate::kind::Setting;
 use crate::lease::masks::{self, Masks};
 use crate::lease::resource::Resource;
 use crate::lease::{LeaseError, Recovered, Undone, claim};
-use crate::lines::{self, FileRecord, Line, LineFile};
 use crate::outcome::UndoResult;
 use crate::rebind;
+use crate::rollback::{self, Changed, Found};
 use crate::state::StateDir;
 use crate::system::{System, text};
-use crate::undo::{self, Changed, Found};
 
 const LEASE_FORMAT: u32 = 1;
 const LONGEST: u64 = 64 << 20;
@@ -242,10 +242,10 @@ impl LeaseContents {
 /// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error. `None` where the owner died before
 /// it had written anything.
 pub(crate) fn read(file: &File, leases: &Path) -> Result<Option<LeaseContents>, String> {
-    let bytes = lines::load(file, LONGEST).map_err(|error| error_text(&error))?;
+    let bytes = journal::load(file, LONGEST).map_err(|error| error_text(&error))?;
     let mut contents: Option<LeaseContents> = None;
     let mut places = HashMap::new();
-    let read = lines::read(&bytes, &mut |line: Line<LeaseRecord>| match line.record {
+    let read = journal::read_lines(&bytes, &mut |line: Line<LeaseRecord>| match line.record {
         LeaseRecord::Lease(header) => {
             contents = Some(LeaseContents::new(header));
             Ok(())
@@ -390,7 +390,7 @@ impl Held {
         // A write of nothing does not reach the kernel's handler; an empty set of CPUs is an empty line.
         let content = if content.is_empty() { "\n" } else { content };
         let path = self.text_path(system)?;
-        undo::write_back(system, path, content)?;
+        rollback::write_back(system, path, content)?;
         self.drivers_follow(system, self.is_before(system, content))?;
         self.read(system)
     }

@@ -17,7 +17,7 @@ const SPARE_PERCENT: u64 = 10;
 pub(crate) const NODES: &str = "/sys/devices/system/node";
 
 /// Why memory is not moved, with the figures it was judged by.
-pub(crate) type Refusal = String;
+type Refusal = String;
 
 /// What the system says of a move.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! Where the pages of a process were: recorded before they are moved, next to the journal of the change set.
 //!
-//! `change-7-0.pages` is of write 0 of change set 7. Its lines are those of a journal ([`crate::lines`]): the
+//! `change-7-0.pages` is of write 0 of change set 7. Its lines are those of a journal ([`crate::journal`]): the
 //! process, then for each batch the runs of neighbouring pages on one node, and which of them stayed there. A run is
 //! the pages between it and the run before, its own pages, and their node:
 //!
@@ -20,8 +20,7 @@ use nearfar_proc::stat::Image;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::ChangeSetId;
-use crate::lines::{self, BadLine, FileRecord, LineFile};
+use crate::journal::{self, BadLine, ChangeSetId, FileRecord, LineFile};
 use crate::state::{NEW_FILE, StateDir};
 use crate::system::System;
 use crate::task_memory::pages::Namespaces;
@@ -257,7 +256,7 @@ impl Batch {
 
 /// The bytes of a record.
 pub(crate) fn load(state: &StateDir, name: &str) -> io::Result<Vec<u8>> {
-    lines::load(state.open_file(name, OFlags::RDONLY)?, MAX_RECORD_BYTES)
+    journal::load(state.open_file(name, OFlags::RDONLY)?, MAX_RECORD_BYTES)
 }
 
 /// Hands each batch to `take`. Any bytes may come; `None` where the crash was during the very first line: nothing was
@@ -268,7 +267,7 @@ pub(crate) fn read(
 ) -> Result<Option<RecordHeader>, BadLine> {
     let mut header = None;
     let mut batch: Option<Batch> = None;
-    lines::read(bytes, &mut |line: lines::Line<Entry>| {
+    journal::read_lines(bytes, &mut |line: journal::Line<Entry>| {
         match line.record {
             Entry::Begin(begin) => header = Some(begin),
             Entry::Before(runs) => {
@@ -299,7 +298,7 @@ pub fn read_any(bytes: &[u8]) {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use crate::lines::{Line, render};
+    use crate::journal::{Line, render};
     use proptest::prelude::*;
 
     use super::*;
