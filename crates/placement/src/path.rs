@@ -49,6 +49,14 @@ pub struct NamespacePaths {
     pub nearest: Vec<String>,
 }
 
+impl NamespacePaths {
+    /// What the policy `numa` would choose.
+    pub(crate) fn numa(&self) -> Option<&PolicyChoice> {
+        let mut choices = self.choices.iter();
+        choices.find(|choice| choice.policy == IoPolicy::Numa)
+    }
+}
+
 /// One path as seen from the CPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PathView {
@@ -385,19 +393,12 @@ fn of(
     }
 }
 
-fn class(paths: &[PathView]) -> Vec<&PathView> {
-    let of = |standing| {
-        paths
-            .iter()
-            .filter(|path| path.standing == standing)
-            .collect::<Vec<_>>()
-    };
-    let optimized = of(Standing::Optimized);
-    if optimized.is_empty() {
-        of(Standing::NonOptimized)
-    } else {
-        optimized
-    }
+/// The paths among which a policy chooses: the best standing there is.
+pub(crate) fn class(paths: &[PathView]) -> Vec<&PathView> {
+    let best = paths.iter().map(|path| path.standing).min();
+    let usable = best.filter(|&best| best != Standing::Unusable);
+    let of_class = paths.iter().filter(|path| Some(path.standing) == usable);
+    of_class.collect()
 }
 
 fn only_one(only: &PathView, paths: &[PathView]) -> String {

@@ -667,17 +667,9 @@ impl Sum {
     }
 
     fn finish(self) -> TaskSums {
-        TaskSums {
-            tasks: self.tasks,
-            unknown_memory: self.unknown_memory,
-            at: self.placement(),
-        }
-    }
-
-    fn placement(self) -> Placement {
         let seconds = |(node, seconds)| NodeSeconds { node, seconds };
         let bytes = |(node, bytes)| NodeBytes { node, bytes };
-        Placement {
+        let at = Placement {
             cpu_s: Known::Yes(self.cpu_s),
             cpu_nodes: Known::Yes(self.cpu.into_iter().map(seconds).collect()),
             memory: Known::Yes(self.memory.into_iter().map(bytes).collect()),
@@ -689,6 +681,11 @@ impl Sum {
                 }),
                 false => Known::no("the memory of its tasks is unknown"),
             },
+        };
+        TaskSums {
+            tasks: self.tasks,
+            unknown_memory: self.unknown_memory,
+            at,
         }
     }
 }

@@ -10,7 +10,7 @@ use nearfar_machine::{Distance, IoPolicy, Known, NodeId, NodeSet, NvmeSubsystem}
 
 use crate::audit::site::{Fact, Site, node_number, nodes as named, spoken};
 use crate::audit::{Finding, Ledger, Severity};
-use crate::path::{NamespacePaths, NoNode, PathView, Standing, View};
+use crate::path::{NamespacePaths, NoNode, PathView, View, class};
 
 const FAR: &str = "nvme-far-path";
 const MEASURE: &str = "Compare policies under the real load before changing one: numa keeps I/O near, round-robin and \
@@ -105,17 +105,6 @@ impl Finding {
     }
 }
 
-/// The paths among which a policy chooses: the best standing there is.
-fn class(paths: &NamespacePaths) -> Vec<&PathView> {
-    let best = paths.paths.iter().map(|path| path.standing).min();
-    let usable = best.filter(|&best| best != Standing::Unusable);
-    paths
-        .paths
-        .iter()
-        .filter(|path| Some(path.standing) == usable)
-        .collect()
-}
-
 fn least(paths: &[&PathView]) -> Option<Distance> {
     paths.iter().filter_map(|path| path.distance).min()
 }
@@ -137,11 +126,8 @@ struct Chosen<'a> {
 impl<'a> Chosen<'a> {
     /// Nothing where no such path is in the class, or no other.
     fn new((node, paths): &'a (NodeId, NamespacePaths)) -> Option<Self> {
-        let class = class(paths);
-        let choice = paths
-            .choices
-            .iter()
-            .find(|choice| choice.policy == IoPolicy::Numa)?;
+        let class = class(&paths.paths);
+        let choice = paths.numa()?;
         let is_nowhere = |path: &&&PathView| path.kernel_node.get() == Some(&None);
         let nowhere: Vec<&PathView> = class
             .iter()
@@ -234,9 +220,9 @@ impl Seen {
     /// The kernel's node of a controller is not where it is.
     fn taken_far(&self) -> Option<Finding> {
         self.from.iter().find_map(|(node, paths)| {
-            let choice = paths.choices.iter().find(|choice| choice.policy == IoPolicy::Numa && choice.certain)?;
+            let choice = paths.numa().filter(|choice| choice.certain)?;
             let taken = paths.paths.iter().find(|path| choice.paths.first() == Some(&path.name))?;
-            let near = least(&class(paths))?;
+            let near = least(&class(&paths.paths))?;
             let now = taken.distance.filter(|&now| now > near)?;
             let message = format!(
                 "The policy numa takes {} from node {node}, which is at {now}; another path is at {near}.",
@@ -249,27 +235,17 @@ impl Seen {
     /// Paths that no CPU, or only those of other nodes, would use.
     fn idle(&self) -> Option<Finding> {
         let (_, paths) = self.from.first()?;
-        let class = class(paths);
+        let class = class(&paths.paths);
         if class.len() < 2 {
             return None;
         }
-        let numa = |paths: &NamespacePaths| {
-            paths
-                .choices
-                .iter()
-                .find(|choice| choice.policy == IoPolicy::Numa)
-                .cloned()
-        };
-        let taken: Vec<String> = self
-            .from
-            .iter()
-            .filter_map(|(_, paths)| numa(paths))
-            .flat_map(|choice| choice.paths)
-            .collect();
+        let choices = self.from.iter().filter_map(|(_, paths)| paths.numa());
+        let taken = choices.flat_map(|choice| &choice.paths);
+        let taken: BTreeSet<&str> = taken.map(String::as_str).collect();
         let idle: Vec<&str> = class
             .iter()
             .map(|path| path.name.as_str())
-            .filter(|name| !taken.iter().any(|taken| taken == name))
+            .filter(|name| !taken.contains(name))
             .collect();
         let of = class.len();
         Some(if idle.is_empty() {
@@ -290,7 +266,7 @@ impl Seen {
     /// Part of the I/O goes far.
     fn shared_out(&self, policy: &IoPolicy) -> Option<Finding> {
         self.from.iter().find_map(|(node, paths)| {
-            let class = class(paths);
+            let class = class(&paths.paths);
             let near = least(&class)?;
             let far = class.iter().filter(|path| path.distance > Some(near)).count();
             let most = most(&class).filter(|_| far > 0)?;

@@ -18,8 +18,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use nearfar_machine::{
-    CpuId, CpuSet, Distance, Interrupt, Irq, Machine, NodeId, NodeSet, Origin, PciAddress,
-    SourceKind, shell_words,
+    CpuId, CpuSet, Distance, Interrupt, Irq, Machine, NodeId, NodeSet, PciAddress, SourceKind,
+    shell_words,
 };
 
 use crate::audit::AuditOptions;
@@ -180,7 +180,23 @@ impl<'a> Site<'a> {
 
     /// Where the source has a value.
     pub fn place(&self, fact: Fact<'_>) -> String {
-        place(&self.machine.origin, fact)
+        let origin = &self.machine.origin;
+        let at = &origin.place;
+        // The source has other nodes than the machine.
+        if fact.is_by_node() && !origin.overlays.is_empty() {
+            let (_, words) = fact.names(SourceKind::Joined);
+            return format!("{at}, {}: {words}", origin.overlays.join(", "));
+        }
+        let (usual, words) = fact.names(origin.kind);
+        let file = origin.read_instead.get(&usual).unwrap_or(&usual);
+        match origin.kind {
+            SourceKind::Live => format!("/{file}"),
+            SourceKind::Tree | SourceKind::Archive => {
+                Path::new(at).join(file).display().to_string()
+            }
+            SourceKind::Snapshot => format!("{at}: /{file}"),
+            _ => format!("{at}: {words}"),
+        }
     }
 
     /// A command about this machine, for advice, see [`pasteable`].
@@ -190,7 +206,11 @@ impl<'a> Site<'a> {
 
     /// What the source itself named as evidence.
     pub fn said(&self, evidence: &str) -> String {
-        said(&self.machine.origin, evidence)
+        let origin = &self.machine.origin;
+        match origin.kind {
+            SourceKind::Snapshot => format!("{}: {evidence}", origin.place),
+            _ => evidence.to_owned(),
+        }
     }
 }
 
@@ -270,32 +290,6 @@ pub(crate) enum Fact<'a> {
     ThreadStats(i32),
     CpusetCpus(&'a str),
     CpusetNodes(&'a str),
-}
-
-/// Where a machine's source has a value.
-pub(crate) fn place(origin: &Origin, fact: Fact<'_>) -> String {
-    let at = &origin.place;
-    // The source has other nodes than the machine.
-    if fact.is_by_node() && !origin.overlays.is_empty() {
-        let (_, words) = fact.names(SourceKind::Joined);
-        return format!("{at}, {}: {words}", origin.overlays.join(", "));
-    }
-    let (usual, words) = fact.names(origin.kind);
-    let file = origin.read_instead.get(&usual).unwrap_or(&usual);
-    match origin.kind {
-        SourceKind::Live => format!("/{file}"),
-        SourceKind::Tree | SourceKind::Archive => Path::new(at).join(file).display().to_string(),
-        SourceKind::Snapshot => format!("{at}: /{file}"),
-        _ => format!("{at}: {words}"),
-    }
-}
-
-/// What a source itself named as evidence.
-pub(crate) fn said(origin: &Origin, evidence: &str) -> String {
-    match origin.kind {
-        SourceKind::Snapshot => format!("{}: {evidence}", origin.place),
-        _ => evidence.to_owned(),
-    }
 }
 
 /// A device's node as the file `numa_node` has it.
