@@ -116,15 +116,7 @@ struct RawRule {
     unit: Option<Spanned<String>>,
     command: Option<Spanned<String>>,
     #[serde(default)]
-    memory: RawMemory,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RawMemory {
-    #[default]
-    Untouched,
-    Follow,
+    memory: Memory,
 }
 
 /// A problem and where in the text.
@@ -253,15 +245,11 @@ fn rule(raw: RawRule, span: Range<usize>, line: usize) -> Result<Rule, Fault> {
             "which tasks? give cgroup, unit or command (all that are given must match)".to_owned(),
         ));
     }
-    let memory = match raw.memory {
-        RawMemory::Untouched => Memory::Untouched,
-        RawMemory::Follow => Memory::Follow,
-    };
     Ok(Rule {
         name: name.into_inner(),
         place,
         tasks,
-        memory,
+        memory: raw.memory,
         line,
     })
 }

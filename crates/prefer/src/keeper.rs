@@ -33,15 +33,13 @@ use nearfar_change::lease::{LeaseError, Leases};
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_proc::tasks::{self, is_gone};
 use nearfar_proc::{affinity, error_text};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupError;
 use crate::near::NearError;
 use crate::rule::RuleOptions;
-use actuator::Running;
-use memory::Counts;
 
-pub use actuator::{Actuator, Effort, Load, Looked};
+pub use actuator::{Actuator, Effort, Keeper, Load, Looked};
 pub use memory::MemoryPolicy;
 pub use nearfar_proc::OpenProcess;
 pub use threads::ThreadMasks;
@@ -58,7 +56,8 @@ pub enum Targets {
 }
 
 /// What becomes of the memory of kept processes.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Memory {
     /// It is left alone.
     #[default]
@@ -100,37 +99,6 @@ impl Default for KeeperOptions {
     }
 }
 
-/// A keeper in a thread of its own: of processes through the masks of their threads, or of a group through its cpuset
-/// ([`crate::cgroup::GroupCpuset`]). Dropped, it puts everything back as [`Keeper::stop`] does.
-pub struct Keeper<A: Actuator = ThreadMasks>(Running<A>);
-
-impl<A: Actuator> Keeper<A> {
-    pub(crate) fn run(actuator: A, interval: Duration) -> Result<Self, KeeperError> {
-        Running::start(actuator, interval).map(Self)
-    }
-
-    /// Whether it keeps still: a group may be gone, or another program may have set its CPUs.
-    pub fn is_running(&self) -> bool {
-        self.0.is_running()
-    }
-
-    /// What was done so far.
-    ///
-    /// # Errors
-    /// When the keeper's thread has ended.
-    pub fn report(&self) -> Result<A::Report, KeeperError> {
-        self.0.ask(|actuator, effort| actuator.report(effort))
-    }
-
-    /// Ends, and puts back what the tasks had.
-    ///
-    /// # Errors
-    /// When something could not be put back; the next nearfar tries again.
-    pub fn stop(mut self) -> Result<A::Report, KeeperError> {
-        self.0.stop()
-    }
-}
-
 impl Keeper {
     /// Starts to keep. Every thread there is is on its node's CPUs when this returns; one that was being made meanwhile has its maker's
     /// old mask until the next look.
@@ -155,13 +123,13 @@ impl Keeper {
     /// # Errors
     /// As [`Keeper::start`]; the others are kept on.
     pub fn add(&self, process: OpenProcess) -> Result<(), KeeperError> {
-        self.0.ask(move |threads, _| threads.adopt_open(&process))?
+        self.ask(move |threads, _| threads.adopt_open(&process))?
     }
 
     /// Keeps a process no longer, if it was kept: it has its own masks back when this returns. It is not taken in again as the
     /// child of another one.
     pub fn let_go(&self, pid: i32) {
-        let _ = self.0.ask(move |threads, _| threads.let_go_as_asked(pid));
+        let _ = self.ask(move |threads, _| threads.let_go_as_asked(pid));
     }
 
     /// Whether no thread is left to keep; a cgroup may fill again.
@@ -243,7 +211,7 @@ impl KeeperError {
 }
 
 /// What a keeper did so far, or in its whole life.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Default, Debug, Serialize)]
 pub struct KeeperReport {
     /// The preferred node.
     pub node: NodeId,
@@ -319,20 +287,13 @@ pub struct MovedMemory {
 }
 
 impl MovedMemory {
-    pub(crate) fn add(&mut self, counts: Counts) {
-        let Counts {
-            moved,
-            shared,
-            busy,
-            no_memory,
-            other,
-        } = counts;
-        self.pages_moved += moved;
-        self.pages_left += shared + busy + no_memory + other;
-        self.left_shared += shared;
-        self.left_busy += busy;
-        self.left_no_memory += no_memory;
-        self.left_other += other;
+    fn add(&mut self, more: &Self) {
+        self.pages_moved += more.pages_moved;
+        self.pages_left += more.pages_left;
+        self.left_shared += more.left_shared;
+        self.left_busy += more.left_busy;
+        self.left_no_memory += more.left_no_memory;
+        self.left_other += more.left_other;
     }
 }
 
@@ -367,21 +328,8 @@ impl KeeperReport {
         Self {
             node,
             cpus: home.clone(),
-            nothing_to_narrow: false,
-            seconds: 0.0,
-            cpu_s: 0.0,
-            looks: 0,
-            longest_pause_s: 0.0,
-            processes: 0,
-            threads: 0,
-            threads_now: 0,
-            narrowed: 0,
-            widened: 0,
-            out_now: 0,
-            skipped: Vec::new(),
-            skipped_count: 0,
             guarded,
-            memory: None,
+            ..Self::default()
         }
     }
 

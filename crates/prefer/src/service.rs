@@ -489,26 +489,10 @@ pub struct Only {
     _file: File,
 }
 
-/// Why there can be no service.
+/// Why there can be no service: another one has the lock, or it cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum NotAlone {
-    /// One is there.
-    #[error(
-        "{holder} is a nearfar prefer service already; kill -HUP makes it read its configuration again"
-    )]
-    Another {
-        /// Which process.
-        holder: String,
-    },
-    /// The lock cannot be made.
-    #[error("{}: {reason}", file.display())]
-    File {
-        /// The lock, or its directory.
-        file: PathBuf,
-        /// The system's answer, or who else could change it.
-        reason: TrustError,
-    },
-}
+#[error("{0}")]
+pub struct NotAlone(String);
 
 impl Only {
     /// Takes the lock in this directory, which is made if need be.
@@ -517,14 +501,9 @@ impl Only {
     /// When another service holds it, when another user can change what is in the directory, or it cannot be written.
     pub fn take(directory: &Path) -> Result<Self, NotAlone> {
         let path = directory.join(LOCK);
-        let refused = |reason: TrustError| NotAlone::File {
-            file: path.clone(),
-            reason,
-        };
-        let trusted = TrustedDir::make(directory).map_err(|reason| NotAlone::File {
-            file: directory.to_owned(),
-            reason,
-        })?;
+        let refused = |reason: TrustError| NotAlone(format!("{}: {reason}", path.display()));
+        let trusted = TrustedDir::make(directory)
+            .map_err(|reason| NotAlone(format!("{}: {reason}", directory.display())))?;
         let mut file = trusted
             .open_file(LOCK, OFlags::RDWR | OFlags::CREATE)
             .map_err(refused)?;
@@ -538,7 +517,9 @@ impl Only {
                 Ok(pid) if read.is_ok() => format!("process {pid}"),
                 _ => "another process".to_owned(),
             };
-            return Err(NotAlone::Another { holder });
+            return Err(NotAlone(format!(
+                "{holder} is a nearfar prefer service already; kill -HUP makes it read its configuration again"
+            )));
         }
         let written = file
             .set_len(0)

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use nearfar_machine::{CpuId, CpuSet};
 use nearfar_proc::cpu_times::{self, StatFile};
 
-use crate::keeper::KeeperError;
+use crate::keeper::{KeeperError, ThreadMasks};
 use crate::psi::{Trigger, Woken, wait};
 use crate::rule::offer;
 
@@ -108,17 +108,18 @@ const LOOKS_AFTER_TRIGGER: u32 = 5;
 
 type Order<A> = Box<dyn FnOnce(&mut A, &Effort) + Send>;
 
-/// An actuator in the thread of its loop. Dropped, it restores.
-pub(crate) struct Running<A: Actuator> {
+/// A keeper in a thread of its own: of processes through the masks of their threads, or of a group through its cpuset
+/// ([`crate::cgroup::GroupCpuset`]). Dropped, it puts everything back as [`Keeper::stop`] does.
+pub struct Keeper<A: Actuator = ThreadMasks> {
     /// None once it is to end.
     orders: Option<(Sender<Order<A>>, OwnedFd)>,
     thread: Option<JoinHandle<Result<A::Report, KeeperError>>>,
 }
 
-impl<A: Actuator> Running<A> {
+impl<A: Actuator> Keeper<A> {
     /// # Errors
     /// When there can be no other thread: the actuator is dropped, and its lease with it.
-    pub(crate) fn start(actuator: A, interval: Duration) -> Result<Self, KeeperError> {
+    pub(crate) fn run(actuator: A, interval: Duration) -> Result<Self, KeeperError> {
         let (orders, inbox) = mpsc::channel();
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| KeeperError::Start(error.into()))?;
@@ -151,22 +152,39 @@ impl<A: Actuator> Running<A> {
         answered.recv().map_err(|_| KeeperError::Died)
     }
 
-    pub(crate) fn is_running(&self) -> bool {
+    /// Whether it keeps still: a group may be gone, or another program may have set its CPUs.
+    pub fn is_running(&self) -> bool {
         self.thread
             .as_ref()
             .is_some_and(|thread| !thread.is_finished())
     }
 
-    pub(crate) fn stop(&mut self) -> Result<A::Report, KeeperError> {
+    /// What was done so far.
+    ///
+    /// # Errors
+    /// When the keeper's thread has ended.
+    pub fn report(&self) -> Result<A::Report, KeeperError> {
+        self.ask(|actuator, effort| actuator.report(effort))
+    }
+
+    /// Ends, and puts back what the tasks had.
+    ///
+    /// # Errors
+    /// When something could not be put back; the next nearfar tries again.
+    pub fn stop(mut self) -> Result<A::Report, KeeperError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<A::Report, KeeperError> {
         self.orders = None;
         let thread = self.thread.take().ok_or(KeeperError::Died)?;
         thread.join().unwrap_or(Err(KeeperError::Died))
     }
 }
 
-impl<A: Actuator> Drop for Running<A> {
+impl<A: Actuator> Drop for Keeper<A> {
     fn drop(&mut self) {
-        let _ = self.stop();
+        let _ = self.end();
     }
 }
 

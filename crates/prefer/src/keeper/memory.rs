@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::AddAssign;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -117,13 +116,13 @@ impl Shared {
         }
         self.moved().moves += 1;
         let over = || self.is_over() || !is_there();
-        let mut count = |counts: Counts| {
+        let mut count = |counts: &MovedMemory| {
             tracing::debug!(
                 pid = task.tid,
                 node = to.0,
-                moved = counts.moved,
-                shared = counts.shared,
-                busy = counts.busy,
+                moved = counts.pages_moved,
+                shared = counts.left_shared,
+                busy = counts.left_busy,
                 "move pages"
             );
             self.moved().add(counts);
@@ -203,30 +202,6 @@ impl Drop for Mover {
 /// Addresses in one call of move_pages: 64 MiB of small pages, a tenth of a second. Each call makes every CPU give up the pages it
 /// has not put on a list yet (lru_cache_disable in mm/swap.c), so fewer would cost more.
 const BATCH: usize = 16_384;
-/// What became of pages, in pages of the system's size.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Counts {
-    /// They are on the node now.
-    pub(crate) moved: u64,
-    /// Other processes map them as well.
-    pub(crate) shared: u64,
-    /// In use by the kernel at that moment, or behind such pages where the kernel ended every call.
-    pub(crate) busy: u64,
-    /// The node had no room.
-    pub(crate) no_memory: u64,
-    /// Anything else: unmapped meanwhile, cannot be moved.
-    pub(crate) other: u64,
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, more: Self) {
-        self.moved += more.moved;
-        self.shared += more.shared;
-        self.busy += more.busy;
-        self.no_memory += more.no_memory;
-        self.other += more.other;
-    }
-}
 
 /// Moves the pages of a process that are on these nodes. `count` is called for each batch; after one `is_over` may end it.
 ///
@@ -237,7 +212,7 @@ fn move_to(
     from: &NodeSet,
     to: NodeId,
     is_over: &dyn Fn() -> bool,
-    count: &mut dyn FnMut(Counts),
+    count: &mut dyn FnMut(&MovedMemory),
 ) -> io::Result<()> {
     let page_bytes = rustix::param::page_size() as u64;
     let mut batch = Batch {
@@ -269,7 +244,7 @@ struct Batch<'a> {
     /// Pages of the system's size in each.
     pages_each: u64,
     addresses: Vec<u64>,
-    count: &'a mut dyn FnMut(Counts),
+    count: &'a mut dyn FnMut(&MovedMemory),
 }
 
 impl Batch<'_> {
@@ -295,18 +270,22 @@ impl Batch<'_> {
             shared: false,
         };
         let moved = move_list(&own, &addresses, self.node)?;
-        let mut counts = Counts::default();
+        let mut counts = MovedMemory::default();
         for page in &moved.pages {
             let sum = match page {
-                Ok(()) => &mut counts.moved,
-                Err(NotMoved::Shared) => &mut counts.shared,
-                Err(NotMoved::Busy | NotMoved::NotTried) => &mut counts.busy,
-                Err(NotMoved::NoMemory) => &mut counts.no_memory,
-                Err(_) => &mut counts.other,
+                Ok(()) => &mut counts.pages_moved,
+                Err(NotMoved::Shared) => &mut counts.left_shared,
+                // Or behind busy pages, where the kernel ended every call.
+                Err(NotMoved::Busy | NotMoved::NotTried) => &mut counts.left_busy,
+                Err(NotMoved::NoMemory) => &mut counts.left_no_memory,
+                Err(_) => &mut counts.left_other,
             };
             *sum += self.pages_each;
+            if page.is_err() {
+                counts.pages_left += self.pages_each;
+            }
         }
-        (self.count)(counts);
+        (self.count)(&counts);
         moved.refused.map_or(Ok(()), Err)
     }
 }
