@@ -53,7 +53,7 @@ const NAMES: &[(&str, &str)] = &[("Expelled", "MustMove"), ("is_told", "is_signi
 
 /// Keys of earlier snapshots and stores, which are still read: a part of the file's path and the word.
 const STORED: &[(&str, &str)] = &[
-    ("machine/src/known/read.rs", "not_known_because"),
+    ("machine/src/known.rs", "not_known_because"),
     ("runs/src/store/schema.rs", "doubts"),
 ];
 
@@ -95,7 +95,6 @@ const SHARED_NAMES: &[(&str, usize)] = &[
     ("cli", 14),
     ("lab-delay", 1),
     ("prefer", 2),
-    ("sources", 13),
     ("trace", 5),
 ];
 

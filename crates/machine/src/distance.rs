@@ -51,19 +51,8 @@ pub struct Flat {
 
 /// A matrix whose shape does not fit its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DistanceError {
-    #[error("distance matrix: node {0} is out of order or named twice")]
-    Nodes(NodeId),
-    #[error(
-        "distance matrix: expected {expected} rows of {expected} entries, row {row} has {found}"
-    )]
-    Shape {
-        expected: usize,
-        /// The offending row's position, or the number of rows.
-        row: usize,
-        found: usize,
-    },
-}
+#[error("distance matrix: {0}")]
+pub struct DistanceError(String);
 
 impl Distances {
     /// A matrix of holes over these nodes (sorted, duplicates dropped).
@@ -79,6 +68,19 @@ impl Distances {
         }
     }
 
+    /// The same with these entries, of those of one pair the last. What is of other nodes is left out.
+    pub fn of(
+        origin: DistanceOrigin,
+        nodes: impl IntoIterator<Item = NodeId>,
+        entries: impl IntoIterator<Item = (NodeId, NodeId, Option<Distance>)>,
+    ) -> Self {
+        let mut table = Self::empty(origin, nodes);
+        for (from, to, distance) in entries {
+            table.set(from, to, distance);
+        }
+        table
+    }
+
     /// A matrix from its rows.
     ///
     /// # Errors
@@ -89,26 +91,19 @@ impl Distances {
         matrix: Vec<Vec<Option<Distance>>>,
     ) -> Result<Self, DistanceError> {
         if let Some(pair) = nodes.windows(2).find(|pair| pair[0] >= pair[1]) {
-            return Err(DistanceError::Nodes(pair[1]));
+            let problem = format!("node {} is out of order or named twice", pair[1]);
+            return Err(DistanceError(problem));
         }
-        let expected = nodes.len();
-        if matrix.len() != expected {
-            return Err(DistanceError::Shape {
-                expected,
-                row: matrix.len(),
-                found: matrix.len(),
-            });
-        }
-        if let Some((row, entries)) = matrix
-            .iter()
-            .enumerate()
-            .find(|(_, entries)| entries.len() != expected)
-        {
-            return Err(DistanceError::Shape {
-                expected,
-                row,
-                found: entries.len(),
-            });
+        let (expected, rows) = (nodes.len(), matrix.len());
+        let mut lengths = matrix.iter().map(Vec::len).enumerate();
+        let misfit = match rows == expected {
+            true => lengths.find(|&(_, found)| found != expected),
+            false => Some((rows, rows)),
+        };
+        if let Some((row, found)) = misfit {
+            return Err(DistanceError(format!(
+                "expected {expected} rows of {expected} entries, row {row} has {found}"
+            )));
         }
         Ok(Self {
             origin,

@@ -9,17 +9,29 @@
 //!
 //! A guest of the lab finds it as JSON in its `/proc/cmdline`, after `nearfar.lab=`. The label that tables print is made
 //! from it here and nowhere else.
+//!
+//! In JSON it is the label, and the guest's fields where they are known.
+//!
+//! ```text
+//! {"label": "two-node as a guest: ...", "machine": "two-node", "kernel": "6.12.9", ...}
+//! {"label": "two-node as a guest: ..."}        only the label is known
+//! "two-node as a guest: ..."                   read, not written: what an older nearfar wrote
+//! ```
+//!
+//! The label of a guest is for readers of the JSON; it is not read back.
 
-mod json;
-mod label;
-mod node_limits;
-mod parse;
+mod text;
 
-pub use node_limits::{NodeLimits, NodeLimitsError, NodeLimitsFault};
-pub use parse::{DelayFault, MAX_DELAY_NS, delay_digits, delay_nanoseconds, delay_of, megabytes};
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::{Distance, NodeId};
+use crate::size;
+pub use text::{DelayFault, MAX_DELAY_NS, delay_digits, delay_nanoseconds, delay_of, megabytes};
 
 /// What makes a machine an emulated one. Every figure measured on such a machine carries it. `Display` gives the label.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -228,16 +240,9 @@ impl LineDelay {
 
     /// Nanoseconds from another core of the same last-level cache, of another one of the node, of another node.
     pub fn by_class(&self) -> [u32; 3] {
-        let NodeDelay {
-            same_node_ns,
-            other_node_ns,
-            ..
-        } = self.by_node;
-        [
-            self.same_cache_ns.unwrap_or(same_node_ns),
-            same_node_ns,
-            other_node_ns,
-        ]
+        let same_node_ns = self.by_node.same_node_ns;
+        let same_cache_ns = self.same_cache_ns.unwrap_or(same_node_ns);
+        [same_cache_ns, same_node_ns, self.by_node.other_node_ns]
     }
 }
 
@@ -265,6 +270,161 @@ impl Emulation {
 impl From<EmulatedGuest> for Emulation {
     fn from(guest: EmulatedGuest) -> Self {
         Self::Guest(Box::new(guest))
+    }
+}
+
+/// The keys of the object. All but the label are those of [`EmulatedGuest`].
+#[derive(Deserialize)]
+struct Fields {
+    label: Option<String>,
+    machine: Option<String>,
+    #[serde(default)]
+    node_limits: NodeLimits,
+    kernel: Option<String>,
+    #[serde(default)]
+    kernel_arguments: Vec<String>,
+    architecture: Option<String>,
+    acceleration: Option<Acceleration>,
+    qemu: Option<String>,
+    delays: Option<Delays>,
+    simulated_time: Option<SimulatedTime>,
+}
+
+impl Serialize for Emulation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            label: String,
+            #[serde(flatten)]
+            guest: Option<&'a EmulatedGuest>,
+        }
+        Written {
+            label: self.to_string(),
+            guest: self.guest(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Emulation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextOrObject)
+    }
+}
+
+struct TextOrObject;
+
+impl<'de> Visitor<'de> for TextOrObject {
+    type Value = Emulation;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an emulated machine's label or description")
+    }
+
+    fn visit_str<E: Error>(self, label: &str) -> Result<Emulation, E> {
+        Ok(Emulation::Label(label.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Emulation, A::Error> {
+        Fields::deserialize(MapAccessDeserializer::new(map))?.emulation()
+    }
+}
+
+impl Fields {
+    fn emulation<E: Error>(self) -> Result<Emulation, E> {
+        if let (Some(label), None) = (&self.label, &self.machine) {
+            return Ok(Emulation::Label(label.clone()));
+        }
+        let missing = E::missing_field;
+        Ok(Emulation::from(EmulatedGuest {
+            machine: self.machine.ok_or_else(|| missing("machine"))?,
+            node_limits: self.node_limits,
+            kernel: self.kernel.ok_or_else(|| missing("kernel"))?,
+            kernel_arguments: self.kernel_arguments,
+            architecture: self.architecture.ok_or_else(|| missing("architecture"))?,
+            acceleration: self.acceleration.ok_or_else(|| missing("acceleration"))?,
+            qemu: self.qemu,
+            delays: self.delays,
+            simulated_time: self.simulated_time,
+        }))
+    }
+}
+
+/// Less memory boots no kernel.
+const MIN_MEMORY_BYTES: u64 = 1 << 20;
+
+/// What nodes are cut down to. A node without CPUs or without memory stays without.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NodeLimits {
+    /// The most CPUs that a node keeps; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    /// The memory of a node that has memory; `None` for its own size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{part:?} {fault}; write cpus=2, memory=512M or both with a comma")]
+pub struct NodeLimitsError {
+    /// The part between commas.
+    pub part: String,
+    /// What is wrong with it.
+    pub fault: &'static str,
+}
+
+impl NodeLimits {
+    /// Whether nodes keep all they have.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn add(&mut self, part: &str) -> Result<(), &'static str> {
+        let is_repeated = match part.split_once('=') {
+            Some(("cpus", count)) => {
+                let count = count.parse().ok().filter(|&count: &u32| count > 0);
+                let count = count.ok_or("is not a count of CPUs above 0")?;
+                self.cpus.replace(count).is_some()
+            }
+            Some(("memory", text)) => {
+                let bytes = size::parse(text, 1).filter(|&bytes| bytes >= MIN_MEMORY_BYTES);
+                let bytes = bytes.ok_or("is not a size of at least 1M")?;
+                self.memory_bytes.replace(bytes).is_some()
+            }
+            _ => return Err("is not a limit of a node"),
+        };
+        match is_repeated {
+            true => Err("is there twice"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// `cpus=2,memory=512M`.
+impl fmt::Display for NodeLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = self.cpus.map(|cpus| format!("cpus={cpus}"));
+        let memory = self
+            .memory_bytes
+            .map(|bytes| format!("memory={}", size::render(bytes)));
+        let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// `cpus=2,memory=512M`, either part alone, in any order. Sizes take K, M, G or T, powers of 1024.
+impl FromStr for NodeLimits {
+    type Err = NodeLimitsError;
+
+    fn from_str(text: &str) -> Result<Self, NodeLimitsError> {
+        let mut limits = Self::default();
+        for part in text.split(',').map(str::trim) {
+            limits.add(part).map_err(|fault| NodeLimitsError {
+                part: part.to_owned(),
+                fault,
+            })?;
+        }
+        Ok(limits)
     }
 }
 
@@ -318,6 +478,114 @@ mod samples {
             qemu: Some("10.0.2".to_owned()),
             delays: Some(delays()),
             simulated_time: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    fn read(text: &str) -> serde_json::Result<Emulation> {
+        serde_json::from_str(text)
+    }
+
+    #[test]
+    fn an_emulation_reads_back_as_it_was_written() {
+        let label = Emulation::Label("two-node as a guest".to_owned());
+        for emulation in [Emulation::from(samples::guest()), label] {
+            let text = serde_json::to_string(&emulation).unwrap();
+            assert_eq!(read(&text).unwrap(), emulation, "{text}");
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(value["label"], emulation.to_string());
+        }
+    }
+
+    #[test]
+    fn a_string_is_a_label() {
+        let label = Emulation::Label("x, 10: 400 ns".to_owned());
+        assert_eq!(read("\"x, 10: 400 ns\"").unwrap(), label);
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        for (text, part) in [
+            (r#"{"machine": "m"}"#, "missing field `kernel`"),
+            (r#"{}"#, "missing field `machine`"),
+            (
+                r#"{"machine": 1}"#,
+                "invalid type: integer `1`, expected a string",
+            ),
+            (
+                r#"{"machine": "m", "acceleration": "xen"}"#,
+                "unknown variant `xen`",
+            ),
+            ("7", "expected an emulated machine's label or description"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    fn limits(text: &str) -> Result<NodeLimits, NodeLimitsError> {
+        text.parse()
+    }
+
+    #[test]
+    fn limits_are_read_in_any_order() {
+        let wanted = |cpus, memory_bytes| Ok(NodeLimits { cpus, memory_bytes });
+        assert_eq!(
+            limits("cpus=2,memory=512M"),
+            wanted(Some(2), Some(512 << 20))
+        );
+        assert_eq!(
+            limits("memory=256M, cpus=1"),
+            wanted(Some(1), Some(256 << 20))
+        );
+        assert_eq!(limits("memory=1G"), wanted(None, Some(1 << 30)));
+    }
+
+    #[test]
+    fn limits_read_back_as_they_are_written() {
+        for text in [
+            "cpus=2,memory=512M",
+            "cpus=1",
+            "memory=1G",
+            "memory=1537K",
+            "memory=1048577",
+            "memory=3T",
+        ] {
+            assert_eq!(
+                limits(text).map(|limits| limits.to_string()).as_deref(),
+                Ok(text)
+            );
+        }
+    }
+
+    #[test]
+    fn the_part_that_is_wrong_is_named() {
+        for (text, part, fault) in [
+            ("", "", "is not a limit of a node"),
+            ("cpus", "cpus", "is not a limit of a node"),
+            ("nodes=2", "nodes=2", "is not a limit of a node"),
+            ("cpus=0", "cpus=0", "is not a count of CPUs above 0"),
+            ("cpus=two", "cpus=two", "is not a count of CPUs above 0"),
+            (
+                "cpus=2;memory=1G",
+                "cpus=2;memory=1G",
+                "is not a count of CPUs above 0",
+            ),
+            ("cpus=2,cpus=3", "cpus=3", "is there twice"),
+            ("memory=512", "memory=512", "is not a size of at least 1M"),
+            (
+                "memory=99999999999G",
+                "memory=99999999999G",
+                "is not a size of at least 1M",
+            ),
+        ] {
+            let part = part.to_owned();
+            assert_eq!(limits(text), Err(NodeLimitsError { part, fault }));
         }
     }
 }

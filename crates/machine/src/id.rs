@@ -1,5 +1,6 @@
 //! Numbers that must not be mixed: a node is not a CPU, an interrupt is neither.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -111,13 +112,12 @@ pub struct PciAddress {
 
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            domain,
-            bus,
-            device,
-            function,
-        } = self;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+        let (domain, bus) = (self.domain, self.bus);
+        write!(
+            f,
+            "{domain:04x}:{bus:02x}:{:02x}.{:x}",
+            self.device, self.function
+        )
     }
 }
 
@@ -175,18 +175,59 @@ fn hex(text: &str, most_digits: usize) -> Option<u32> {
     plain.then(|| u32::from_str_radix(text, 16).ok())?
 }
 
-impl Serialize for PciAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+/// A root bus: a host bridge's domain and first bus number, `0000:20`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RootBus {
+    pub domain: u32,
+    /// The bridge's first bus.
+    pub bus: u8,
+}
+
+impl fmt::Display for RootBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}", self.domain, self.bus)
     }
 }
 
-impl<'de> Deserialize<'de> for PciAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+impl FromStr for RootBus {
+    type Err = PciAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A root bus is the first part of the addresses on it, so the same rules hold.
+        let address: PciAddress = format!("{text}:00.0").parse()?;
+        Ok(address.into())
     }
 }
+
+/// The bus of a function, taken for its root bus.
+impl From<PciAddress> for RootBus {
+    fn from(address: PciAddress) -> Self {
+        Self {
+            domain: address.domain,
+            bus: address.bus,
+        }
+    }
+}
+
+/// Stored as the text that `Display` writes and `FromStr` reads.
+macro_rules! stored_as_text {
+    ($($name:ident),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = Cow::<str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+
+stored_as_text!(PciAddress, RootBus);
 
 #[cfg(test)]
 mod tests {

@@ -16,10 +16,8 @@
 //! Nothing in here does I/O and nothing judges: sources fill a [`Machine`] in, placement draws conclusions from it.
 //! A field that a source could not see is [`Known::No`] with the reason; it never holds a plausible number instead.
 
-mod check;
 mod cpu;
-mod device_use;
-mod disk;
+mod device;
 mod distance;
 mod emulation;
 mod id;
@@ -27,54 +25,37 @@ mod interrupt;
 mod known;
 mod machine;
 mod names;
-mod nearness;
-mod network;
 mod node;
-mod numa_balancing;
-mod nvme;
 mod origin;
-mod os_device;
-mod page_cache;
-mod pci;
-mod queue;
 pub mod seconds;
 mod set;
-mod shell;
 pub mod size;
 mod system;
 mod task;
 mod timing;
-mod warning;
 
-pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
-pub use device_use::{TaskFiles, UseKind, UsedFiles};
-pub use disk::Disk;
+pub use cpu::{Cache, CacheKind, Cpu, CpuStates, Nearness, Neighbourhood};
+pub use device::{
+    AnaState, Disk, FirmwareLocality, FirmwareSource, HostBridge, IoPolicy, NetworkDevice,
+    NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, OsDevice, OsDeviceKind, PciDevice,
+    ReceiveQueue, TaskFiles, TransmitQueue, UseKind, UsedFiles,
+};
 pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
     Acceleration, Bandwidth, CacheModel, DelayFault, Delays, DistanceDelay, EmulatedGuest,
-    Emulation, LineDelay, MAX_DELAY_NS, NodeDelay, NodeLimits, NodeLimitsError, NodeLimitsFault,
-    PairDelay, SimulatedTime, delay_digits, delay_nanoseconds, delay_of, megabytes,
+    Emulation, LineDelay, MAX_DELAY_NS, NodeDelay, NodeLimits, NodeLimitsError, PairDelay,
+    SimulatedTime, delay_digits, delay_nanoseconds, delay_of, megabytes,
 };
-pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
-pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
+pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError, RootBus};
+pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES, queue_of};
 pub use known::{Known, NOT_ASKED_FOR};
 pub use machine::Machine;
-pub use names::{alternatives, near_match};
-pub use nearness::{Nearness, Neighbourhood};
-pub use network::{NetworkDevice, ReceiveQueue, TransmitQueue};
+pub use names::{alternatives, near_match, shell_quoted, shell_words};
 pub use node::{Access, HugePages, Memory, MemorySideCache, Node};
-pub use numa_balancing::NumaBalancing;
-pub use nvme::{AnaState, IoPolicy, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem};
-pub use origin::{Origin, SourceKind};
-pub use os_device::{OsDevice, OsDeviceKind};
-pub use page_cache::PageCache;
-pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
-pub use queue::queue_of;
+pub use origin::{Origin, SourceKind, Warning};
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
-pub use shell::{shell_quoted, shell_words};
-pub use system::{Settings, Writer, WriterKind};
+pub use system::{NumaBalancing, Settings, Writer, WriterKind};
 pub use task::{
-    CpuTime, Cpuset, MemorySample, NodeBytes, PolicyBytes, ResidentBytes, Task, Thread,
+    CpuTime, Cpuset, MemorySample, NodeBytes, PageCache, PolicyBytes, ResidentBytes, Task, Thread,
 };
 pub use timing::{Latency, LineTransfer, Timing};
-pub use warning::Warning;

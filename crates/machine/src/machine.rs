@@ -1,26 +1,22 @@
-//! The machine as a whole, and the questions about it that need no judgement.
+//! The machine as a whole: the questions about it that need no judgement, and the invariants that hold for every source,
+//! however odd its input.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::{Cache, CacheKind, Cpu, CpuStates};
-use crate::disk::Disk;
+use crate::device::{Disk, HostBridge, NetworkDevice, NvmeSubsystem, OsDevice, PciDevice};
 use crate::distance::Distances;
-use crate::id::{CpuId, Distance, Irq, NodeId, PciAddress};
+use crate::id::{CpuId, Distance, Irq, NodeId, PciAddress, RootBus};
 use crate::interrupt::Interrupt;
 use crate::known::Known;
-use crate::network::NetworkDevice;
 use crate::node::Node;
-use crate::nvme::NvmeSubsystem;
-use crate::origin::Origin;
-use crate::os_device::OsDevice;
-use crate::pci::{HostBridge, PciDevice, RootBus};
+use crate::origin::{Origin, Warning};
 use crate::set::{CpuSet, NodeSet};
 use crate::system::{Settings, Writer};
 use crate::task::{Cpuset, Task};
-use crate::timing::Timing;
-use crate::warning::Warning;
+use crate::timing::{Latency, Timing};
 
 /// Everything a source saw of one machine. Immutable once read: a change of the system means a new one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -104,52 +100,35 @@ impl Machine {
     }
 
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes
-            .binary_search_by_key(&id, |node| node.id)
-            .ok()
-            .map(|index| &self.nodes[index])
+        by_key(&self.nodes, &id, |node| node.id)
     }
 
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
-        self.cpus
-            .binary_search_by_key(&id, |cpu| cpu.id)
-            .ok()
-            .map(|index| &self.cpus[index])
+        by_key(&self.cpus, &id, |cpu| cpu.id)
     }
 
     pub fn pci_device(&self, address: PciAddress) -> Option<&PciDevice> {
-        let devices = self.pci.get()?;
-        devices
-            .binary_search_by_key(&address, |device| device.address)
-            .ok()
-            .map(|index| &devices[index])
+        by_key(self.pci.items(), &address, |device| device.address)
     }
 
     /// The network interface of that name.
     pub fn network(&self, name: &str) -> Option<&NetworkDevice> {
-        let networks = self.networks.get()?;
-        let index = networks.binary_search_by(|it| it.name.as_str().cmp(name));
-        index.ok().map(|index| &networks[index])
+        by_key(self.networks.items(), &name, |it| it.name.as_str())
     }
 
     /// The NVMe subsystem that the kernel calls so.
     pub fn nvme_subsystem(&self, name: &str) -> Option<&NvmeSubsystem> {
-        self.nvme.get()?.iter().find(|it| it.name == name)
+        self.nvme.items().iter().find(|it| it.name == name)
     }
 
     /// The interrupt of that number.
     pub fn interrupt(&self, irq: Irq) -> Option<&Interrupt> {
-        let interrupts = self.interrupts.get()?;
-        let index = interrupts.binary_search_by_key(&irq, |it| it.irq).ok()?;
-        interrupts.get(index)
+        by_key(self.interrupts.items(), &irq, |it| it.irq)
     }
 
     /// The host bridge of that root bus.
     pub fn host_bridge(&self, root: RootBus) -> Option<&HostBridge> {
-        self.host_bridges
-            .get()?
-            .iter()
-            .find(|bridge| bridge.root == root)
+        self.host_bridges.items().iter().find(|it| it.root == root)
     }
 
     /// Nodes that are online, ascending.
@@ -204,11 +183,8 @@ impl Machine {
 
     /// The caches of the highest level that hold data; none where caches are unknown.
     pub fn last_level_caches(&self) -> impl Iterator<Item = &Cache> {
-        let data = || {
-            self.caches
-                .iter()
-                .filter(|cache| cache.kind != CacheKind::Instruction)
-        };
+        let holds_data = |cache: &&Cache| cache.kind != CacheKind::Instruction;
+        let data = move || self.caches.iter().filter(holds_data);
         let level = data().map(|cache| cache.level).max();
         data().filter(move |cache| Some(cache.level) == level)
     }
@@ -222,15 +198,11 @@ impl Machine {
     /// The CPUs of one core: SMT siblings of `cpu`, itself included.
     pub fn siblings(&self, cpu: CpuId) -> CpuSet {
         let core = self.cpu(cpu).and_then(|cpu| cpu.core);
-        match core {
-            Some(core) => self
-                .cpus
-                .iter()
-                .filter(|other| other.core == Some(core))
-                .map(|other| other.id)
-                .collect(),
-            None => CpuSet::single(cpu),
+        if core.is_none() {
+            return CpuSet::single(cpu);
         }
+        let same = self.cpus.iter().filter(|other| other.core == core);
+        same.map(|other| other.id).collect()
     }
 
     /// How many numbers a CPU mask of this machine's kernel spans (`nr_cpu_ids`): highest possible CPU plus one.
@@ -243,6 +215,121 @@ impl Machine {
     /// Contradictions between parts of the description that no source may produce, in words; empty if there is none.
     /// Every source's tests call it.
     pub fn check(&self) -> Vec<String> {
-        crate::check::violations(self)
+        violations(self)
+    }
+}
+
+/// The item with this key in a list that ascends by it.
+fn by_key<'a, T, K: Ord>(items: &'a [T], key: &K, of: impl Fn(&'a T) -> K) -> Option<&'a T> {
+    let index = items.binary_search_by_key(key, of).ok()?;
+    Some(&items[index])
+}
+
+/// Each broken invariant in words.
+fn violations(machine: &Machine) -> Vec<String> {
+    let mut found = Vec::new();
+    found.extend(disorder("nodes", &machine.nodes, |it| it.id));
+    found.extend(disorder("cpus", &machine.cpus, |it| it.id));
+    found.extend(disorder("pci", machine.pci.items(), |it| it.address));
+    let bridges = machine.host_bridges.items();
+    found.extend(disorder("host_bridges", bridges, |it| it.root));
+    let interrupts = machine.interrupts.items();
+    found.extend(disorder("interrupts", interrupts, |it| it.irq));
+    let networks = machine.networks.items();
+    found.extend(disorder("networks", networks, |it| &it.name));
+    cpus(machine, &mut found);
+    nodes(machine, &mut found);
+    let latencies = machine.timing.as_ref().map(|it| it.latencies.as_slice());
+    let latencies = latencies.unwrap_or_default();
+    found.extend(disorder("latencies", latencies, Latency::pair));
+    let of_nodes = latencies
+        .iter()
+        .flat_map(|it| [it.cpu_node, it.memory_node]);
+    found.extend(stray_node("latencies", machine, of_nodes));
+    found
+}
+
+fn disorder<'a, T, K: Ord>(what: &str, items: &'a [T], key: impl Fn(&'a T) -> K) -> Option<String> {
+    let ascends = items.is_sorted_by(|a, b| key(a) < key(b));
+    (!ascends).then(|| format!("{what} are not in ascending order, each once"))
+}
+
+fn stray_node(
+    what: &str,
+    machine: &Machine,
+    mut nodes: impl Iterator<Item = NodeId>,
+) -> Option<String> {
+    let stray = nodes.find(|&node| machine.node(node).is_none())?;
+    Some(format!(
+        "{what} name node {stray}, which is not in the list of nodes"
+    ))
+}
+
+fn cpus(machine: &Machine, found: &mut Vec<String>) {
+    let listed: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
+    let online = Cpu::online_set(&machine.cpus);
+    if online != machine.cpu_states.online {
+        found.push(format!(
+            "CPUs marked online are {online}, the set of online CPUs is {}",
+            machine.cpu_states.online
+        ));
+    }
+    for cpu in &machine.cpus {
+        let leaders = [
+            ("core", cpu.core),
+            ("cluster", cpu.cluster),
+            ("die", cpu.die),
+            ("package", cpu.package_leader),
+        ];
+        for (what, leader) in leaders {
+            if let Some(leader) =
+                leader.filter(|&leader| !listed.contains(leader) || leader > cpu.id)
+            {
+                found.push(format!(
+                    "CPU {} has {what} leader {leader}, which is not a lower CPU",
+                    cpu.id
+                ));
+            }
+        }
+        if let Some(node) = cpu.node
+            && !machine
+                .node(node)
+                .is_some_and(|node| node.known_cpus().contains(cpu.id))
+        {
+            found.push(format!(
+                "CPU {} says node {node}, which does not list it",
+                cpu.id
+            ));
+        }
+    }
+    for cache in &machine.caches {
+        if cache.cpus.is_empty() || !cache.cpus.is_subset(&listed) {
+            found.push(format!(
+                "a level {} cache has CPUs {:?}, some of them unknown",
+                cache.level, cache.cpus
+            ));
+        }
+    }
+}
+
+fn nodes(machine: &Machine, found: &mut Vec<String>) {
+    for node in &machine.nodes {
+        if let Some(cpu) = node
+            .known_cpus()
+            .iter()
+            .find(|&cpu| machine.cpu(cpu).is_none_or(|cpu| cpu.node.is_none()))
+        {
+            found.push(format!(
+                "node {} lists CPU {cpu}, which is unknown or says no node",
+                node.id
+            ));
+        }
+    }
+    for (what, table) in [
+        ("distances", &machine.distances),
+        ("firmware_distances", &machine.firmware_distances),
+    ] {
+        let nodes = table.get().map_or(&[][..], Distances::nodes);
+        found.extend(stray_node(what, machine, nodes.iter().copied()));
     }
 }

@@ -1,4 +1,5 @@
-//! What to say about a name that nothing has: a name that resembles it, and the names there are.
+//! Words of messages: what to say about a name that nothing has (one that resembles it, and the names there are), and
+//! command lines that are shown to be pasted or run by a shell.
 
 /// More names than this are cut off.
 const MAX_LISTED: usize = 24;
@@ -9,13 +10,10 @@ const MIN_RESEMBLANCE: f64 = 0.8;
 pub fn near_match<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = wanted.to_lowercase();
     let alike = |name: &'a str| (strsim::jaro_winkler(&wanted, &name.to_lowercase()), name);
-    let close = known
-        .into_iter()
-        .map(alike)
-        .filter(|(resemblance, _)| *resemblance >= MIN_RESEMBLANCE);
-    close
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name)
+    let close = known.into_iter().map(alike);
+    let close = close.filter(|(resemblance, _)| *resemblance >= MIN_RESEMBLANCE);
+    let (_, name) = close.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(name)
 }
 
 /// What follows "there is no node 9; " in a message: `did you mean "b"? There are: a, b`, or that there is none at all.
@@ -26,20 +24,31 @@ pub fn alternatives<S: AsRef<str>>(wanted: &str, known: &[S]) -> String {
     if known.is_empty() {
         return "there are none".to_owned();
     }
-    let near = if wanted.contains(char::is_alphabetic) {
-        near_match(wanted, names())
-    } else {
-        None
-    };
-    let near = near
-        .map(|name| format!("did you mean \"{name}\"? "))
-        .unwrap_or_default();
+    let is_word = wanted.contains(char::is_alphabetic);
+    let near = is_word.then(|| near_match(wanted, names())).flatten();
+    let near = near.map(|name| format!("did you mean \"{name}\"? "));
+    let near = near.unwrap_or_default();
     let listed = names().take(MAX_LISTED).collect::<Vec<_>>().join(", ");
     let more = match known.len().saturating_sub(MAX_LISTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     format!("{near}there are: {listed}{more}")
+}
+
+/// The words between spaces; what stands in single quotes is one, with its quotes.
+pub fn shell_words(command: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    let words = command.split(move |c| {
+        is_quoted ^= c == '\'';
+        c == ' ' && !is_quoted
+    });
+    words.filter(|word| !word.is_empty())
+}
+
+/// Text as one word of any POSIX shell.
+pub fn shell_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -70,5 +79,12 @@ mod tests {
         assert_eq!(alternatives("10", &["1", "2"]), "there are: 1, 2");
         let many: Vec<String> = (0..30).map(|number| number.to_string()).collect();
         assert!(alternatives("x", &many).ends_with("22, 23 and 6 more"));
+    }
+
+    #[test]
+    fn a_quoted_word_is_one() {
+        let words: Vec<&str> = shell_words("nearfar topo  --source 'a - b.xml' -").collect();
+        assert_eq!(words, ["nearfar", "topo", "--source", "'a - b.xml'", "-"]);
+        assert_eq!(shell_words("").count(), 0);
     }
 }

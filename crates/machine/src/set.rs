@@ -7,13 +7,17 @@
 //!
 //! A set is a bitmap that leaves out the empty words at its start, so the affinity of one interrupt costs one
 //! word however high its CPU's number is: a machine with 8192 CPUs and as many interrupts stays small.
+//!
+//! The list format, `0-3,8`, as `bitmap_parselist` in the kernel's lib/bitmap-str.c reads it.
+//!
+//! The mask format, `00000100,00000000`: 32-bit hex words, most significant first, as `%*pb` in the kernel's
+//! lib/vsprintf.c writes it and `bitmap_parse` in lib/bitmap-str.c reads it.
 
-mod list;
-mod mask;
-
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -327,6 +331,14 @@ impl<T: Id> FromIterator<T> for IdSet<T> {
     }
 }
 
+/// The members of any of these sets.
+impl<'a, T: Id + 'a> FromIterator<&'a Self> for IdSet<T> {
+    fn from_iter<I: IntoIterator<Item = &'a Self>>(sets: I) -> Self {
+        let sets = sets.into_iter();
+        sets.fold(Self::new(), |all, set| all.union(set))
+    }
+}
+
 impl<T: Id> Extend<T> for IdSet<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, ids: I) {
         for id in ids {
@@ -349,7 +361,7 @@ impl<T: Id> Serialize for IdSet<T> {
 
 impl<'de, T: Id> Deserialize<'de> for IdSet<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let text = Cow::<str>::deserialize(deserializer)?;
         Self::parse_list(&text).map_err(serde::de::Error::custom)
     }
 }
@@ -361,4 +373,222 @@ fn excerpt(text: &str) -> String {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
+}
+
+impl<T: Id> IdSet<T> {
+    /// Reads a list: numbers and ranges, comma separated, white space around them ignored, and ranges of groups
+    /// (`0-31:2/8`: of each 8 the first 2). Nothing at all is the empty set, as in the kernel's files.
+    ///
+    /// # Errors
+    /// Names the part that was not understood and where it stands.
+    pub fn parse_list(text: &str) -> Result<Self, SetError> {
+        let mut set = Self::new();
+        let mut at = 0;
+        for item in text.split(',') {
+            let trimmed = item.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+            if !trimmed.is_empty() {
+                Item {
+                    noun: T::NOUN,
+                    text,
+                    item: trimmed,
+                    at,
+                }
+                .add_to(&mut set)?;
+            }
+            at += item.len() + 1;
+        }
+        Ok(set)
+    }
+}
+
+/// One part of a list between two commas, with what a message about it needs.
+struct Item<'a> {
+    noun: &'static str,
+    text: &'a str,
+    item: &'a str,
+    at: usize,
+}
+
+impl Item<'_> {
+    fn add_to<T: Id>(&self, set: &mut IdSet<T>) -> Result<(), SetError> {
+        let (range, group) = self.item.split_once(':').unzip();
+        let range = range.unwrap_or(self.item);
+        let (first, last) = match range.split_once('-') {
+            Some((first, last)) => (self.number(first)?, self.number(last)?),
+            None => (self.number(range)?, self.number(range)?),
+        };
+        if last < first {
+            return Err(SetError::Backwards {
+                noun: self.noun,
+                text: excerpt(self.text),
+                item: excerpt(self.item),
+                at: self.at,
+            });
+        }
+        let Some(group) = group else {
+            *set = set.union(&IdSet::range(T::from_number(first), T::from_number(last)));
+            return Ok(());
+        };
+        let (used, size) = group.split_once('/').ok_or_else(|| self.not_a_range())?;
+        let (used, size) = (self.number(used)?, self.number(size)?);
+        if size == 0 || used == 0 || used > size {
+            return Err(self.not_a_range());
+        }
+        set.extend(
+            (first..=last)
+                .filter(|number| (number - first) % size < used)
+                .map(T::from_number),
+        );
+        Ok(())
+    }
+
+    fn number(&self, digits: &str) -> Result<u32, SetError> {
+        let digits = digits.trim();
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(self.not_a_range());
+        }
+        let number = digits.parse::<u64>().unwrap_or(u64::MAX);
+        if number > MAX_NUMBER.into() {
+            return Err(SetError::TooHigh {
+                noun: self.noun,
+                number,
+            });
+        }
+        Ok(number as u32)
+    }
+
+    fn not_a_range(&self) -> SetError {
+        SetError::NotARange {
+            noun: self.noun,
+            text: excerpt(self.text),
+            item: excerpt(self.item),
+            at: self.at,
+        }
+    }
+}
+
+impl<T: Id> FromStr for IdSet<T> {
+    type Err = SetError;
+
+    fn from_str(text: &str) -> Result<Self, SetError> {
+        Self::parse_list(text)
+    }
+}
+
+impl<T: Id> fmt::Display for IdSet<T> {
+    /// Writes the list as the kernel does: ascending, runs of two or more as ranges.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ids = self.iter().map(Id::number).peekable();
+        let mut comma = "";
+        while let Some(first) = ids.next() {
+            let mut last = first;
+            while let Some(next) = ids.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            match first == last {
+                true => write!(f, "{comma}{first}")?,
+                false => write!(f, "{comma}{first}-{last}")?,
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+const WORD: u32 = 32;
+const HEX: [char; 16] = [
+    '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
+];
+
+impl<T: Id> IdSet<T> {
+    /// Reads a mask: comma-separated words of at most 8 hex digits, or one run of hex digits of any length as
+    /// scripts write it, with or without `0x`. Nothing at all is the empty set.
+    ///
+    /// # Errors
+    /// Names the word that was not understood, or the number that is too high.
+    pub fn parse_mask(text: &str) -> Result<Self, SetError> {
+        let digits = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+        let digits = digits.strip_prefix("0x").unwrap_or(digits);
+        let mut set = Self::new();
+        if digits.is_empty() {
+            return Ok(set);
+        }
+        let mut base = 0u64;
+        for word in words_from_the_right(digits) {
+            // Most words of a long mask.
+            if word == "00000000" {
+                base += u64::from(WORD);
+                continue;
+            }
+            let fits = (1..=8).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_hexdigit());
+            let value = u32::from_str_radix(word, 16).ok().filter(|_| fits);
+            let value = value.ok_or_else(|| SetError::NotAMask {
+                noun: T::NOUN,
+                text: excerpt(text),
+                item: excerpt(word),
+            })?;
+            for bit in (0..WORD).filter(|bit| value >> bit & 1 == 1) {
+                let number = base + u64::from(bit);
+                if number > MAX_NUMBER.into() {
+                    return Err(SetError::TooHigh {
+                        noun: T::NOUN,
+                        number,
+                    });
+                }
+                set.insert(T::from_number(number as u32));
+            }
+            base += u64::from(WORD);
+        }
+        Ok(set)
+    }
+
+    /// Writes the mask as a kernel with `width` possible CPUs (or nodes) does: the first word is only as wide as
+    /// it has to be. A set with members beyond `width` widens it.
+    pub fn to_mask(&self, width: u32) -> String {
+        let width = width
+            .max(self.last().map_or(0, |last| last.number() + 1))
+            .max(1);
+        let mut mask = String::new();
+        for word in (0..width.div_ceil(WORD)).rev() {
+            let bits = (width - word * WORD).min(WORD);
+            let digits = bits.div_ceil(4) as usize;
+            let half = self.word(word / 2) >> (WORD * (word % 2)) & u64::from(u32::MAX);
+            // By hand, for masks are long (2 KiB with 8192 CPUs) and many, and formatting is ten times slower.
+            mask.extend(
+                (0..digits)
+                    .rev()
+                    .map(|digit| HEX[(half >> (4 * digit) & 0xf) as usize]),
+            );
+            if word > 0 {
+                mask.push(',');
+            }
+        }
+        mask
+    }
+}
+
+/// The words of a mask, least significant first. Without a comma the digits are cut in eights.
+fn words_from_the_right(digits: &str) -> impl Iterator<Item = &str> {
+    let in_words = digits.contains(',') || !digits.is_ascii();
+    let mut rest = Some(digits);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        // A look at nine bytes finds the comma of a sound mask faster than a search built for long texts.
+        let comma = text.bytes().rev().take(9).position(|byte| byte == b',');
+        let (before, word) = match comma {
+            _ if !in_words => text.split_at(text.len().saturating_sub(8)),
+            Some(behind) => (
+                &text[..text.len() - behind - 1],
+                &text[text.len() - behind..],
+            ),
+            None => text.rsplit_once(',').unwrap_or(("", text)),
+        };
+        let more = if in_words {
+            before.len() + word.len() < text.len()
+        } else {
+            !before.is_empty()
+        };
+        rest = more.then_some(before);
+        Some(word)
+    })
 }

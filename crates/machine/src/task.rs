@@ -1,4 +1,4 @@
-//! Tasks and groups of tasks: where they may run, where they ran, where their memory is.
+//! Tasks and groups of tasks: where they may run, where they ran, where their memory and the cached parts of their files are.
 
 use serde::{Deserialize, Serialize};
 
@@ -107,16 +107,8 @@ pub struct ResidentBytes {
 
 impl ResidentBytes {
     pub fn total(&self) -> u64 {
-        let Self {
-            anonymous,
-            file,
-            shared,
-            huge,
-            pinned: _,
-        } = self;
-        [file, shared, huge]
-            .into_iter()
-            .fold(*anonymous, |sum, more| sum.saturating_add(*more))
+        let others = [self.file, self.shared, self.huge].into_iter();
+        others.fold(self.anonymous, u64::saturating_add)
     }
 }
 
@@ -166,4 +158,21 @@ pub struct Cpuset {
     /// Whether it is in the version 2 hierarchy; `None` where the source does not tell, such as older snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_2: Option<bool>,
+}
+
+/// What of a file is in memory, by node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct PageCache {
+    /// Its size.
+    pub file_bytes: u64,
+    /// Cached, by node; nodes without any are left out.
+    pub nodes: Vec<NodeBytes>,
+    /// Cached when it was looked for, and no longer when the node was asked for.
+    pub unknown_bytes: u64,
+}
+
+impl PageCache {
+    pub fn cached_bytes(&self) -> u64 {
+        self.nodes.iter().map(|on| on.bytes).sum()
+    }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::Nearness;
 use crate::emulation::{Bandwidth, CacheModel, DistanceDelay, LineDelay, NodeDelay, delay_of};
 use crate::id::{CpuId, Distance, NodeId};
 use crate::machine::Machine;
-use crate::nearness::Nearness;
 
 /// The figures that are known. An emulated machine in simulated time has them.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -149,10 +149,9 @@ impl LineDelay {
             },
             // Both directions are in it.
             home_ns: 0,
-            by_distance: match by_distance.len() {
-                0 | 1 => Vec::new(),
-                _ => by_distance,
-            },
+            by_distance: Some(by_distance)
+                .filter(|all| all.len() > 1)
+                .unwrap_or_default(),
         })
     }
 }

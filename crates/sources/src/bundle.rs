@@ -20,12 +20,11 @@ use nearfar_machine::Machine;
 use rustix::fs::OFlags;
 use tar::EntryType;
 
-use crate::error::SourceError;
+use crate::error::{SourceError, Warnings};
 use crate::packed::{MOST_RATIO, Packing};
+use crate::request::Want;
 use crate::sysfs;
 use crate::tree::{self, Folder, LARGEST, Tree};
-use crate::want::Want;
-use crate::warnings::Warnings;
 
 /// Directories of a machine in which something is read.
 const READ: [&str; 5] = ["sys", "proc", "etc", "usr", "dev"];
@@ -80,8 +79,7 @@ pub(crate) fn read_archive(
     let mut bundle = Bundle::at(place);
     let found = bundle.archive(content, Path::new(""), 0);
     if !found.map_err(unreadable)? {
-        let reason = io::Error::other("it is no archive");
-        return Err(unreadable(reason));
+        return Err(unreadable(io::Error::other("it is no archive")));
     }
     bundle.read(place, inside, want)
 }
@@ -95,9 +93,8 @@ pub(crate) fn read_directory(place: &Path, want: &Want) -> Result<Machine, Sourc
     let Err(none) = own else { return Ok(own?) };
     let place_name = place.display().to_string();
     let mut bundle = Bundle::at(&place_name);
-    bundle
-        .directory(place, Path::new(""), 0)
-        .map_err(|reason| SourceError::unreadable(&place_name, reason))?;
+    let found = bundle.directory(place, Path::new(""), 0);
+    found.map_err(|reason| SourceError::unreadable(&place_name, reason))?;
     match bundle.on_disk.is_empty() && bundle.kept == 0 {
         true => Err(none.into()),
         false => bundle.read(&place_name, Path::new(""), want),
@@ -143,9 +140,9 @@ impl Bundle {
                     true => "the archive".to_owned(),
                     false => top.display().to_string(),
                 };
+                let last = last.display();
                 self.warnings.note(format!(
-                    "{name} was cut: {} is its last whole member, and what came behind it is unknown",
-                    last.display()
+                    "{name} was cut: {last} is its last whole member, and what came behind it is unknown"
                 ));
                 Ok(true)
             }
@@ -185,10 +182,8 @@ impl Bundle {
             self.count(entry.size())?;
             gauge.left.set(entry.size().saturating_add(MOST_BETWEEN));
             let Some(below) = relative(&entry.path()?) else {
-                self.warn(
-                    &top.join(entry.path()?),
-                    "its path leads out of the archive, or is too long",
-                );
+                let problem = "its path leads out of the archive, or is too long";
+                self.warn(&top.join(entry.path()?), problem);
                 continue;
             };
             let is_read = is_read(&below);
@@ -215,10 +210,8 @@ impl Bundle {
                 }
                 EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse if is_read => {
                     let mut content = Vec::new();
-                    entry
-                        .by_ref()
-                        .take(LARGEST as u64 + 1)
-                        .read_to_end(&mut content)?;
+                    let mut start = entry.by_ref().take(LARGEST as u64 + 1);
+                    start.read_to_end(&mut content)?;
                     if (content.len() as u64) < entry.size().min(LARGEST as u64) {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
@@ -284,9 +277,8 @@ impl Bundle {
         };
         let name = path.file_name().and_then(|name| name.to_str());
         let folder = path.parent().and_then(Path::to_str);
-        let Some((name, (folder, made))) =
-            name.zip(folder.and_then(|path| self.content.make(path)))
-        else {
+        let folder = folder.and_then(|path| self.content.make(path));
+        let Some((name, (folder, made))) = name.zip(folder) else {
             self.warn(path, "a file is in the way, or its path is not UTF-8");
             return;
         };
@@ -331,11 +323,11 @@ impl Bundle {
             if status.is_dir() {
                 self.directory(top, &path, depth + 1)?;
             } else if status.is_file() && status.len() >= BLOCK as u64 {
-                match File::options()
+                let mut options = File::options();
+                let options = options
                     .read(true)
-                    .custom_flags(OFlags::NONBLOCK.bits() as i32)
-                    .open(entry.path())
-                {
+                    .custom_flags(OFlags::NONBLOCK.bits() as i32);
+                match options.open(entry.path()) {
                     Ok(file) => self.inner(file, &path, 0),
                     Err(error) => self.warn(&path, &error.to_string()),
                 }
@@ -366,14 +358,10 @@ impl Bundle {
         trees.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
         let [(tree, _)] = &trees[..] else {
             let name = |path: &Path| place_of(path).display().to_string();
+            let warnings = self.warnings.finish().into_iter();
             return Err(SourceError::NotOneMachine {
                 place: name(inside),
-                warnings: self
-                    .warnings
-                    .finish()
-                    .into_iter()
-                    .map(|it| it.message)
-                    .collect(),
+                warnings: warnings.map(|it| it.message).collect(),
                 machines: trees.iter().map(|(_, path)| name(path)).collect(),
             });
         };

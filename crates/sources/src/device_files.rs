@@ -69,10 +69,10 @@ impl DeviceNumbers {
                 Ok(files) if files.is_empty() => return None,
                 Ok(files) => Known::Yes(files),
                 Err(error) if tasks::is_gone(&error) => return None,
-                Err(error) => Known::no(format!(
-                    "/proc/{pid}/fd: {}",
-                    nearfar_proc::error_text(&error)
-                )),
+                Err(error) => {
+                    let error = nearfar_proc::error_text(&error);
+                    Known::no(format!("/proc/{pid}/fd: {error}"))
+                }
             };
             Some(TaskFiles { pid, files })
         });
@@ -107,9 +107,8 @@ impl DeviceNumbers {
             let below = || by_number(&mounts).or_else(|| by_number(&own));
             add(name.cloned().or_else(below).as_ref(), UseKind::Mapping);
         })?;
-        let used = counts
-            .into_iter()
-            .map(|((name, kind), count)| UsedFiles { name, kind, count });
+        let used = counts.into_iter();
+        let used = used.map(|((name, kind), count)| UsedFiles { name, kind, count });
         Ok(used.collect())
     }
 
@@ -200,33 +199,25 @@ fn block(
             continue;
         }
         let is_partition = |target: &&String| target.rsplit('/').nth(1) == Some(name.as_str());
-        let partitions = links
-            .iter()
-            .filter(|(_, target)| is_partition(target))
-            .map(|(name, _)| name.clone());
-        wanted.extend(partitions);
-        wanted.extend(
-            tree.list(&format!("{BLOCK}/{name}/holders"))
-                .unwrap_or_default(),
-        );
+        let partitions = links.iter().filter(|(_, target)| is_partition(target));
+        wanted.extend(partitions.map(|(name, _)| name.clone()));
+        let holders = tree.list(&format!("{BLOCK}/{name}/holders"));
+        wanted.extend(holders.unwrap_or_default());
     }
     found
 }
 
 /// Those whose innermost PCI function is one of these, and the VFIO groups of these.
 fn character(tree: &Tree, functions: &[PciAddress]) -> BTreeMap<DeviceNumber, String> {
-    let address = |part: &str| part.parse::<PciAddress>().ok().filter(|_| part.len() >= 12);
     let is_of = |target: &str| {
-        let innermost = target.rsplit('/').find_map(address);
+        let innermost = PciAddress::innermost(target);
         innermost.is_some_and(|address| functions.contains(&address))
     };
     let own = links(tree, CHARACTER).into_iter();
     let own = own.filter(|(_, target)| is_of(target));
     let own = own.filter_map(|(number, target)| {
-        Some((
-            parse_number(&number)?,
-            target.rsplit('/').next()?.to_owned(),
-        ))
+        let name = target.rsplit('/').next()?;
+        Some((parse_number(&number)?, name.to_owned()))
     });
     let group = |function: &PciAddress| {
         let link = format!("sys/bus/pci/devices/{function}/iommu_group");

@@ -1,8 +1,9 @@
-//! Why a source could not be read: what was tried, on what, why it failed, what to do next.
+//! Why a source could not be read: what was tried, on what, why it failed, what to do next. And what is odd about one that was
+//! read: warnings, collected without letting a hostile input grow the list for ever.
 
 use std::io;
 
-use nearfar_machine::alternatives;
+use nearfar_machine::{Warning, alternatives};
 
 use crate::fake::FakeError;
 use crate::snapshot::SnapshotError;
@@ -146,6 +147,13 @@ impl TextError {
     }
 }
 
+/// The line with this byte of a text, counted from 1.
+pub(crate) fn line_of(text: impl AsRef<[u8]>, byte: usize) -> usize {
+    let text = text.as_ref();
+    let before = text.get(..byte).unwrap_or(text);
+    before.iter().filter(|&&byte| byte == b'\n').count() + 1
+}
+
 /// What is wrong with JSON text, without the place.
 pub(crate) fn json_problem(error: &serde_json::Error) -> String {
     use serde_json::error::Category;
@@ -158,4 +166,70 @@ pub(crate) fn json_problem(error: &serde_json::Error) -> String {
             problem.replace('`', "\"")
         }
     }
+}
+
+/// How many warnings one input may cause; further ones are only counted.
+const MOST: usize = 64;
+/// How much of a foreign word a message repeats, in characters.
+const LONGEST_EXCERPT: usize = 60;
+
+pub(crate) struct Warnings {
+    place: String,
+    found: Vec<Warning>,
+    left_out: usize,
+}
+
+impl Warnings {
+    /// None yet, about this file or text.
+    pub(crate) fn about(place: &str) -> Self {
+        Self {
+            place: place.to_owned(),
+            found: Vec::new(),
+            left_out: 0,
+        }
+    }
+
+    /// Something odd about the input as a whole.
+    pub(crate) fn note(&mut self, message: impl Into<String>) {
+        self.push(self.place.clone(), message.into());
+    }
+
+    /// Something odd in one line, counted from 1.
+    pub(crate) fn note_line(&mut self, line: usize, message: impl Into<String>) {
+        self.push(format!("{}, line {line}", self.place), message.into());
+    }
+
+    /// All of them, in the order in which they were found.
+    pub(crate) fn finish(mut self) -> Vec<Warning> {
+        if self.left_out > 0 {
+            let message = format!(
+                "{} more oddities of this kind are not listed",
+                self.left_out
+            );
+            self.found.push(Warning::new(self.place, message));
+        }
+        self.found
+    }
+
+    fn push(&mut self, place: String, message: String) {
+        match self.found.len() < MOST {
+            true => self.found.push(Warning::new(place, message)),
+            false => self.left_out += 1,
+        }
+    }
+}
+
+/// Foreign text, cut to what fits into a message.
+pub(crate) fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_EXCERPT) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The warning about the line where a second output of a program begins: of two machines in one text no one is made.
+pub(crate) fn second_output(name: &str) -> String {
+    format!(
+        "a second output of {name} begins here; only the first one was read: cut the text in two to see the other"
+    )
 }

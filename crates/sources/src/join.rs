@@ -3,17 +3,19 @@
 //!
 //! What only one of them knows is taken from it. Where two of them know a value and it differs, the first one's is
 //! taken, and a warning names both. What changes while a machine runs (free memory, counts) does not contradict.
+//!
+//! [`finish`] does what is left to do when all of them are read.
 
-use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use nearfar_machine::{
-    Cpu, CpuSet, CpuStates, Distances, HostBridge, Interrupt, Known, Machine, Memory,
-    NetworkDevice, Node, NodeSet, NvmeController, NvmeSubsystem, Origin, OsDevice, PciDevice,
-    Settings, SourceKind,
+    Cpu, CpuId, CpuSet, CpuStates, Distance, Distances, HostBridge, Interrupt, Known, LineDelay,
+    LineTransfer, Machine, Memory, Neighbourhood, NetworkDevice, Node, NodeSet, NvmeController,
+    NvmeSubsystem, Origin, OsDevice, PciDevice, Settings, SourceKind, Timing, Warning,
 };
 
-use crate::warnings::Warnings;
+use crate::error::Warnings;
 
 /// Sizes that programs print in whole MiB differ by less than this, in bytes.
 const ROUNDING: u64 = 1 << 20;
@@ -57,8 +59,7 @@ pub(crate) fn join(
     joining.origin(&mut joined.origin, origin);
     let id = |node: &Node| node.id;
     let own: NodeSet = joined.nodes.iter().map(id).collect();
-    let placed = joined.nodes.iter();
-    let placed = placed.fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
+    let placed: CpuSet = joined.nodes.iter().map(Node::known_cpus).collect();
     merge(&mut joined.nodes, nodes, id, |node, other| {
         joining.node(node, other);
     });
@@ -98,17 +99,13 @@ pub(crate) fn join(
     first_known(&mut states.allowed, allowed);
     joining.same("possible nodes", &mut joined.possible_nodes, possible_nodes);
     first_listed(&mut joined.caches, caches);
-    union(&mut joined.pci, pci, |it| it.address, device);
+    unite(&mut joined.pci, pci, |it| it.address, device);
     let bridges = &mut joined.host_bridges;
-    union(bridges, host_bridges, |it| it.root, bridge);
-    union(&mut joined.interrupts, interrupts, |it| it.irq, interrupt);
-    union(
-        &mut joined.networks,
-        networks,
-        |it| it.name.clone(),
-        network,
-    );
-    union(&mut joined.nvme, nvme, |it| it.name.clone(), subsystem);
+    unite(bridges, host_bridges, |it| it.root, bridge);
+    unite(&mut joined.interrupts, interrupts, |it| it.irq, interrupt);
+    let name = |it: &NetworkDevice| it.name.clone();
+    unite(&mut joined.networks, networks, name, network);
+    unite(&mut joined.nvme, nvme, |it| it.name.clone(), subsystem);
     merge(&mut joined.disks, disks, |it| it.name.clone(), |_, _| ());
     let os_device = |it: &OsDevice| (it.name.clone(), it.device);
     merge(&mut joined.os_devices, os_devices, os_device, |_, _| ());
@@ -124,10 +121,8 @@ pub(crate) fn join(
     } = settings;
     let known = &mut joined.settings;
     first_known(&mut known.numa_balancing, numa_balancing);
-    first_known(
-        &mut known.default_interrupt_affinity,
-        default_interrupt_affinity,
-    );
+    let affinity = &mut known.default_interrupt_affinity;
+    first_known(affinity, default_interrupt_affinity);
     first_known(&mut known.governor, governor);
     first_known(&mut known.transparent_huge_pages, transparent_huge_pages);
     first_known(&mut known.zone_reclaim_mode, zone_reclaim_mode);
@@ -286,15 +281,11 @@ impl Joining<'_> {
                     drawer,
                     capacity,
                 } = other;
-                if cpu
-                    .core
-                    .zip(core)
-                    .is_some_and(|(known, other)| known != other)
-                {
+                if cpu.core.zip(core).is_some_and(|(known, it)| known != it) {
                     differ[0].insert(id);
                 }
                 let states = cpu.online.get().zip(online.get());
-                if states.is_some_and(|(known, other)| known != other) {
+                if states.is_some_and(|(known, it)| known != it) {
                     differ[1].insert(id);
                 }
                 first_known(&mut cpu.online, online);
@@ -314,11 +305,8 @@ impl Joining<'_> {
             self.contradiction(&format!("cores of CPUs {cores}"), "some", "others");
         }
         if !states.is_empty() {
-            self.contradiction(
-                &format!("state of CPUs {states}"),
-                "online or not",
-                "the opposite",
-            );
+            let what = format!("state of CPUs {states}");
+            self.contradiction(&what, "online or not", "the opposite");
         }
     }
 
@@ -342,9 +330,8 @@ impl Joining<'_> {
         if let Some(from) = differ.first() {
             let row = |table: &Known<Distances>| {
                 let row = table.get().into_iter().flat_map(|table| table.row(from));
-                let row = row.map(|(_, distance)| {
-                    distance.map_or("-".to_owned(), |distance| distance.to_string())
-                });
+                let entry = |it: Distance| it.to_string();
+                let row = row.map(|(_, it)| it.map_or_else(|| "-".to_owned(), entry));
                 row.collect::<Vec<_>>().join(" ")
             };
             let what = format!("distances from nodes {differ}, of which from node {from}");
@@ -355,43 +342,27 @@ impl Joining<'_> {
 
 /// Which node a CPU is on is what the lists of the nodes say; a CPU of a list is there.
 pub(crate) fn place_cpus(machine: &mut Machine) {
-    let listed: CpuSet = machine
-        .nodes
-        .iter()
-        .fold(CpuSet::new(), |all, node| all.union(node.known_cpus()));
+    let listed: CpuSet = machine.nodes.iter().map(Node::known_cpus).collect();
     let known: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     let missing = listed.difference(&known);
-    machine
-        .cpus
-        .extend(missing.iter().map(|cpu| Cpu::new(cpu, None)));
+    let missing = missing.iter().map(|cpu| Cpu::new(cpu, None));
+    machine.cpus.extend(missing);
     machine.cpus.sort_by_key(|cpu| cpu.id);
     for cpu in &mut machine.cpus {
         let on = |node: &&Node| node.known_cpus().contains(cpu.id);
         cpu.node = machine.nodes.iter().find(on).map(|node| node.id);
     }
-    let online = machine.cpus.iter().filter(|cpu| cpu.is_online());
-    machine.cpu_states.online = online.map(|cpu| cpu.id).collect();
+    machine.cpu_states.online = Cpu::online_set(&machine.cpus);
 }
 
 /// Takes the other value where this one is unknown; of two reasons both where they differ.
 fn first_known<T>(known: &mut Known<T>, other: Known<T>) {
-    *known = match (std::mem::replace(known, Known::no("")), other) {
-        (Known::Yes(value), _) | (Known::No { .. }, Known::Yes(value)) => Known::Yes(value),
-        (
-            Known::No {
-                unknown_reason: first,
-            },
-            Known::No {
-                unknown_reason: second,
-            },
-        ) => {
-            let both = match first.contains(&*second) {
-                true => first,
-                false => Cow::Owned(format!("{first}; {second}")),
-            };
-            Known::no(both)
-        }
-    };
+    match (known.unknown_reason(), other.unknown_reason()) {
+        (None, _) => {}
+        (Some(_), None) => *known = other,
+        (Some(first), Some(second)) if first.contains(second) => {}
+        (Some(first), Some(second)) => *known = Known::no(format!("{first}; {second}")),
+    }
 }
 
 /// The same for what a source may not have.
@@ -426,7 +397,7 @@ fn merge<T, K: Ord>(
 }
 
 /// The same where either may be unknown.
-fn union<T, K: Ord>(
+fn unite<T, K: Ord>(
     known: &mut Known<Vec<T>>,
     others: Known<Vec<T>>,
     key: impl Fn(&T) -> K,
@@ -540,4 +511,107 @@ fn controller(known: &mut NvmeController, other: NvmeController) {
     first_some(&mut known.device, device);
     first_known(&mut known.node, node);
     first_known(&mut known.queues, queues);
+}
+
+/// The machine with what follows from several of its parts.
+pub(crate) fn finish(machine: Machine) -> Machine {
+    transfers_by_class(implausible_distances(machine))
+}
+
+/// Names the distances that no firmware should say; the table is kept as it is.
+fn implausible_distances(mut machine: Machine) -> Machine {
+    let mut warnings = Warnings::about(&format!("{}, distances", machine.origin.place));
+    let table = machine.distances.get().into_iter();
+    for (from, to, distance) in table.flat_map(|table| table.entries()) {
+        let Some(distance) = distance else { continue };
+        if from != to && distance < Distance::LOCAL {
+            warnings.note(format!(
+                "from node {from} node {to} is at {distance}, nearer than a node is to itself (10)"
+            ));
+        } else if from == to && distance != Distance::LOCAL {
+            warnings.note(format!(
+                "node {from} is at {distance} from itself, not at 10"
+            ));
+        }
+    }
+    // A snapshot brings those along that were found when it was taken.
+    let known = |message: &str| machine.warnings.iter().any(|it| it.message == message);
+    let mut found = warnings.finish();
+    found.retain(|warning| !known(&warning.message));
+    machine.warnings.extend(found);
+    machine
+}
+
+/// Makes classes of what lines took between CPUs, now that it is known what the CPUs share.
+fn transfers_by_class(mut machine: Machine) -> Machine {
+    let Some(mut timing) = machine.timing.take() else {
+        return machine;
+    };
+    let between_cpus = std::mem::take(&mut timing.between_cpus);
+    if !between_cpus.is_empty() {
+        let (transfer, message) = match timing.transfer {
+            Some(transfer) => (
+                Some(transfer),
+                Some("another source has line transfers by class: those of single CPUs were left out".to_owned()),
+            ),
+            None => {
+                let (transfer, message) = classes(&machine, &between_cpus);
+                let source = "transfer: core-to-core-latency, medians by class";
+                let source = transfer.as_ref().map(|_| source.to_owned());
+                timing.sources.extend(source);
+                (transfer, message)
+            }
+        };
+        timing.transfer = transfer;
+        let warning = message.map(|it| Warning::new(machine.origin.place.clone(), it));
+        machine.warnings.extend(warning);
+    }
+    let nothing = Timing {
+        sources: timing.sources.clone(),
+        ..Timing::default()
+    };
+    machine.timing = (timing != nothing).then_some(timing);
+    machine
+}
+
+/// The classes, and what is to be said about them.
+fn classes(
+    machine: &Machine,
+    between_cpus: &[(CpuId, CpuId, u32)],
+) -> (Option<LineDelay>, Option<String>) {
+    let cpus: BTreeSet<CpuId> = between_cpus.iter().flat_map(|it| [it.0, it.1]).collect();
+    let placed: CpuSet = machine.nodes.iter().map(Node::known_cpus).collect();
+    if placed.is_empty() {
+        let message = "line transfers between CPUs are unknown: which CPUs share a cache and a node is needed for them; add lscpu -e or \
+                       numactl -H";
+        return (None, Some(message.to_owned()));
+    }
+    if !cpus.iter().copied().eq(placed.iter()) {
+        let message = format!(
+            "line transfers between CPUs are unknown: the table has {} CPUs, and the nodes have CPUs {placed}",
+            cpus.len()
+        );
+        return (None, Some(message));
+    }
+    let neighbourhood = Neighbourhood::of(machine);
+    let line_transfer = |&(a, b, ps): &(CpuId, CpuId, u32)| {
+        let (from, to) = (machine.node_of(a)?, machine.node_of(b)?);
+        Some(LineTransfer {
+            nearness: neighbourhood.nearness(a, b),
+            distance: machine.distance(from, to),
+            ns: f64::from(ps) / 1000.0,
+        })
+    };
+    let all = between_cpus.iter().filter_map(line_transfer);
+    let transfer = LineDelay::of_transfers(all, machine);
+    let message = match &transfer {
+        None => Some(
+            "line transfers between CPUs are unknown: the table has no pair within a node, or none between nodes",
+        ),
+        Some(_) if machine.caches.is_empty() => Some(
+            "which CPUs share a core or a cache is unknown: the line transfers of all pairs of a node are one class; add lscpu -e",
+        ),
+        Some(_) => None,
+    };
+    (transfer, message.map(str::to_owned))
 }

@@ -14,34 +14,31 @@
 //!
 //! [`read`] is the way in; several sources of one machine are joined. A source that contradicts itself is read as far as it goes; the contradiction travels with
 //! the machine as a warning. Nothing in here decides anything, prints anything or writes to the system.
+//!
+//! What no machine has more of, as a length of lists.
 
 mod bundle;
+pub mod description;
 mod device_files;
 mod error;
-mod finish;
-mod gallery;
-mod join;
-mod limits;
-mod parallel;
-mod recognise;
-mod request;
-mod value;
-mod want;
-mod warnings;
-
-pub mod description;
 pub mod fake;
 pub mod hwloc_xml;
+mod join;
 pub mod packed;
+mod parallel;
+mod request;
 pub mod snapshot;
 pub mod synthetic;
 pub mod sysfs;
 pub mod text;
 pub mod tree;
+mod value;
 
 pub use device_files::{DeviceNumbers, device_numbers};
 pub use error::{SourceError, TextError};
-pub use gallery::{GalleryEntry, gallery, text as gallery_text};
-pub use request::{Request, read, read_bytes};
+pub use request::{
+    GalleryEntry, Request, TaskScope, Want, gallery, gallery_text, read, read_bytes,
+};
 
-pub use want::{TaskScope, Want};
+/// The most nodes a kernel can have.
+pub(crate) const MOST_NODES: usize = nearfar_machine::MOST_NODES as usize;

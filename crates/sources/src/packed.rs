@@ -40,11 +40,10 @@ impl Packing {
     pub fn reader<'a>(self, packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Self::Gzip => Box::new(flate2::read::MultiGzDecoder::new(packed)),
-            Self::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(
-                packed,
-                true,
-                MOST_MEMORY_KIB,
-            )),
+            Self::Xz => {
+                let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, MOST_MEMORY_KIB);
+                Box::new(reader)
+            }
             Self::Zstd => Box::new(Frames {
                 frame: Some(frame(BufReader::new(packed))?),
             }),

@@ -99,13 +99,11 @@ pub fn write(machine: &Machine, out: impl Write) -> Result<(), SnapshotError> {
         tool_version: env!("CARGO_PKG_VERSION"),
         machine,
     };
-    serde_json::to_writer(&mut encoder, &snapshot)
-        .map_err(|error| SnapshotError::Write(error.into()))?;
-    let encoder = encoder
-        .into_inner()
-        .map_err(|error| SnapshotError::Write(error.into_error()))?;
-    let mut out = encoder.finish().map_err(SnapshotError::Write)?;
-    out.flush().map_err(SnapshotError::Write)
+    let written = serde_json::to_writer(&mut encoder, &snapshot).map_err(io::Error::from);
+    let encoder = written.and_then(|()| encoder.into_inner().map_err(|error| error.into_error()));
+    let finished = encoder.and_then(GzEncoder::finish);
+    let flushed = finished.and_then(|mut out| out.flush());
+    flushed.map_err(SnapshotError::Write)
 }
 
 /// Reads a snapshot: the compressed file, or the JSON text in it. What `nearfar topo --format json` prints is a snapshot as
@@ -114,43 +112,24 @@ pub fn write(machine: &Machine, out: impl Write) -> Result<(), SnapshotError> {
 /// # Errors
 /// When it is damaged, too large, of a newer format, no snapshot, or contradicts itself.
 pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
-    let machine = match decode(bytes, place)? {
-        Head {
-            nearfar_snapshot: Some(found),
-            ..
-        } if found > VERSION => {
-            return Err(SnapshotError::Newer {
-                place: place.to_owned(),
-                found,
-            });
+    let head: Head = decode(bytes, place)?;
+    let place_of = || place.to_owned();
+    let machine = match (head.nearfar_snapshot, head.schema) {
+        (Some(found), _) if found > VERSION => {
+            let place = place_of();
+            return Err(SnapshotError::Newer { place, found });
         }
-        Head {
-            nearfar_snapshot: None,
-            schema: Some(schema),
-        } if schema == TOPO_SCHEMA => decode(bytes, place)?,
-        Head {
-            nearfar_snapshot: None,
-            schema: Some(schema),
-        } => {
-            return Err(SnapshotError::OtherSchema {
-                place: place.to_owned(),
-                schema,
-            });
+        (Some(_), _) => decode::<Body>(bytes, place)?.machine,
+        (None, Some(schema)) if schema == TOPO_SCHEMA => decode(bytes, place)?,
+        (None, Some(schema)) => {
+            let place = place_of();
+            return Err(SnapshotError::OtherSchema { place, schema });
         }
-        Head {
-            nearfar_snapshot: None,
-            schema: None,
-        } => {
+        (None, None) => {
             let reason = serde::de::Error::missing_field("nearfar_snapshot");
-            return Err(SnapshotError::NotASnapshot {
-                place: place.to_owned(),
-                reason,
-            });
+            let place = place_of();
+            return Err(SnapshotError::NotASnapshot { place, reason });
         }
-        Head {
-            nearfar_snapshot: Some(_),
-            ..
-        } => decode::<Body>(bytes, place)?.machine,
     };
     match machine.check().into_iter().next() {
         Some(violation) => Err(SnapshotError::Contradicts {
@@ -172,15 +151,11 @@ pub(crate) fn restore(bytes: &[u8], place: &str) -> Result<Machine, SnapshotErro
     } else {
         let of = std::mem::take(&mut origin.place);
         origin.place = format!("{place} (of {of})");
-        if let Known::Yes(bridges) = &mut machine.host_bridges {
-            let firmware = bridges.iter_mut().filter_map(|it| match &mut it.firmware {
-                Known::Yes(Some(firmware)) => Some(firmware),
-                _ => None,
-            });
-            for firmware in firmware {
-                if let Some(rest) = firmware.evidence.strip_prefix(&of) {
-                    firmware.evidence = format!("{}{rest}", machine.origin.place);
-                }
+        for bridge in machine.host_bridges.items_mut() {
+            if let Known::Yes(Some(firmware)) = &mut bridge.firmware
+                && let Some(rest) = firmware.evidence.strip_prefix(&of)
+            {
+                firmware.evidence = format!("{}{rest}", origin.place);
             }
         }
     }
@@ -202,13 +177,6 @@ fn damaged(place: &str, reason: io::Error) -> SnapshotError {
     }
 }
 
-fn too_large(place: &str, limit: u64) -> SnapshotError {
-    SnapshotError::TooLarge {
-        place: place.to_owned(),
-        limit_mib: limit >> 20,
-    }
-}
-
 /// Plain and compressed text by one reader: what reads a whole machine is compiled for each kind of reader, and takes half a minute.
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, SnapshotError> {
     let text = packed::reader(bytes).map_err(|reason| damaged(place, reason))?;
@@ -219,7 +187,10 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, 
     let mut stream = BufReader::new(text).take(limit + 1);
     let decoded = serde_json::from_reader(&mut stream);
     if stream.limit() == 0 {
-        return Err(too_large(place, limit));
+        return Err(SnapshotError::TooLarge {
+            place: place.to_owned(),
+            limit_mib: limit >> 20,
+        });
     }
     decoded.map_err(|reason: serde_json::Error| match reason.classify() {
         serde_json::error::Category::Io => damaged(place, reason.into()),

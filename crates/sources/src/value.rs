@@ -1,8 +1,8 @@
 //! Words and numbers of files and texts. What is wrong with one is a [`ValueError`], of whatever source it is.
 
-use nearfar_machine::{DistanceError, Id, IdSet, PciAddressError, SetError};
+use nearfar_machine::{Id, IdSet, MAX_NUMBER, MOST_NODES, NodeId, PciAddressError, SetError};
 
-use crate::warnings::excerpt;
+use crate::error::excerpt;
 
 /// Why the content of a file, or a word of a text, is not the value that belongs there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,21 +14,13 @@ pub(crate) enum ValueError {
         found: String,
         expected: &'static str,
     },
-    /// The content ends before what it announces, or was cut.
+    /// The content ends before what it announces, is larger than anything real, or does not fit other parts of the input.
     #[error("{0}")]
-    Truncated(String),
-    /// Larger or more than anything real.
-    #[error("{0}")]
-    TooLarge(String),
-    /// Two parts of the input do not fit each other.
-    #[error("{0}")]
-    Contradiction(String),
+    Faulty(String),
     #[error(transparent)]
     Set(#[from] SetError),
     #[error(transparent)]
     Address(#[from] PciAddressError),
-    #[error(transparent)]
-    Distances(#[from] DistanceError),
 }
 
 impl ValueError {
@@ -37,6 +29,16 @@ impl ValueError {
         let found = found.into();
         Self::Malformed { found, expected }
     }
+
+    pub(crate) fn faulty(problem: impl Into<String>) -> Self {
+        Self::Faulty(problem.into())
+    }
+}
+
+/// A number of a kind of which sets are made; none for a text that is no such number.
+pub(crate) fn id<T: Id>(text: &str) -> Option<T> {
+    let number = text.parse().ok().filter(|&number| number <= MAX_NUMBER);
+    number.map(T::from_number)
 }
 
 /// A file's content as text without the white space (and the terminating NUL of device-tree strings) around it.
@@ -76,16 +78,34 @@ pub(crate) fn hexadecimal32(bytes: &[u8]) -> Result<u32, ValueError> {
 fn digits(bytes: &[u8], radix: u32, expected: &'static str) -> Result<u64, ValueError> {
     let text = text(bytes)?;
     // from_str_radix also takes a sign.
-    let number = text.chars().all(|c| c.is_digit(radix));
-    let number = number.then(|| u64::from_str_radix(text, radix).ok());
-    number
-        .flatten()
-        .ok_or_else(|| ValueError::malformed(text, expected))
+    let is_plain = text.chars().all(|c| c.is_digit(radix));
+    let number = u64::from_str_radix(text, radix).ok().filter(|_| is_plain);
+    number.ok_or_else(|| ValueError::malformed(text, expected))
 }
 
 fn narrow(bytes: &[u8], number: u64) -> Result<u32, ValueError> {
     let found = || String::from_utf8_lossy(bytes).trim().to_owned();
     u32::try_from(number).map_err(|_| ValueError::malformed(found(), "a number of 32 bits"))
+}
+
+/// A number of a node as `numa_node` gives it: -1 is "none" (`NUMA_NO_NODE`).
+pub(crate) fn node(bytes: &[u8]) -> Result<Option<NodeId>, ValueError> {
+    match integer(bytes)? {
+        -1 => Ok(None),
+        number => match u32::try_from(number) {
+            Ok(number) if number < MOST_NODES => Ok(Some(NodeId(number))),
+            _ => {
+                let number = number.to_string();
+                Err(ValueError::malformed(number, "the number of a node"))
+            }
+        },
+    }
+}
+
+/// The 32-bit big-endian cells of a property of the device tree.
+pub(crate) fn cells(bytes: &[u8]) -> Vec<u32> {
+    let (cells, _) = bytes.as_chunks();
+    cells.iter().map(|&cell| u32::from_be_bytes(cell)).collect()
 }
 
 /// A list such as `0-3,8`.
@@ -105,5 +125,5 @@ fn written(bytes: &[u8]) -> Result<&[u8], ValueError> {
         _ if bytes.iter().all(|&byte| byte == 0) => "the file holds only NUL bytes",
         _ => return Ok(bytes),
     };
-    Err(ValueError::Truncated(problem.to_owned()))
+    Err(ValueError::faulty(problem))
 }

@@ -9,11 +9,10 @@ use nearfar_machine::{
 };
 use toml::Spanned;
 
-use super::build::BECAUSE;
-use super::fault::Faults;
-use super::file::{
+use super::keys::{
     ControllerEntry, CpuCount, Description, KernelNode, NicEntry, NvmeEntry, PciEntry,
 };
+use super::{BECAUSE, Faults};
 use crate::error::TextError;
 use crate::value::ValueError;
 
@@ -44,7 +43,8 @@ pub(super) fn add(
     }
     let mut networks = BTreeMap::new();
     for entry in &file.nic {
-        let network = devices.network(entry)?;
+        let network = devices.network(entry.get_ref());
+        let network = network.map_err(|problem| faults.at(entry, "nic", problem))?;
         if networks.insert(network.name.clone(), network).is_some() {
             return Err(faults.at(entry, "nic", "there are two of this name"));
         }
@@ -89,7 +89,7 @@ struct Devices<'a> {
 }
 
 /// Where a device is, as an entry says it.
-struct Place<'a> {
+struct DevicePlace<'a> {
     bridge: Option<&'a str>,
     address: Option<&'a str>,
     id: Option<&'a str>,
@@ -100,10 +100,10 @@ struct Place<'a> {
 impl Devices<'_> {
     fn node(&self, number: u32) -> Result<NodeId, ValueError> {
         let node = NodeId(number);
-        self.machine
-            .node(node)
-            .map(|node| node.id)
-            .ok_or_else(|| contradiction(format!("node {number} is not described")))
+        match self.machine.node(node) {
+            Some(_) => Ok(node),
+            None => Err(contradiction(format!("node {number} is not described"))),
+        }
     }
 
     /// The kernel's node: a node, none, or unknown.
@@ -114,10 +114,10 @@ impl Devices<'_> {
             KernelNode::Word(word) if word == "unknown" => {
                 Ok(Known::no("the description says \"unknown\""))
             }
-            KernelNode::Word(word) => Err(ValueError::malformed(
-                word,
-                "a node: a number, \"none\" or \"unknown\"",
-            )),
+            KernelNode::Word(word) => {
+                let wanted = "a node: a number, \"none\" or \"unknown\"";
+                Err(ValueError::malformed(word, wanted))
+            }
         }
     }
 
@@ -125,7 +125,7 @@ impl Devices<'_> {
     fn take(&mut self, count: u32) -> Result<(), ValueError> {
         let left = self.left.checked_sub(count);
         self.left = left.ok_or_else(|| {
-            ValueError::TooLarge(format!("more than {MOST} queues and paths in all"))
+            ValueError::faulty(format!("more than {MOST} queues and paths in all"))
         })?;
         Ok(())
     }
@@ -137,20 +137,13 @@ impl Devices<'_> {
             let root: RootBus = entry
                 .root
                 .parse()
-                .map_err(|e| fail(ValueError::Address(e)))?;
-            let said = entry
-                .node
-                .as_ref()
-                .map(|node| self.kernel_node(node))
-                .transpose()
-                .map_err(fail)?;
-            let firmware = entry
-                .firmware_node
-                .map(|node| self.node(node))
-                .transpose()
-                .map_err(fail)?;
-            let firmware =
-                firmware.or(said.as_ref().and_then(|said| said.get().copied().flatten()));
+                .map_err(|it| fail(ValueError::Address(it)))?;
+            let said = entry.node.as_ref().map(|node| self.kernel_node(node));
+            let said = said.transpose().map_err(fail)?;
+            let firmware = entry.firmware_node.map(|node| self.node(node));
+            let firmware = firmware.transpose().map_err(fail)?;
+            let same = || said.as_ref()?.get().copied().flatten();
+            let firmware = firmware.or_else(same);
             let online = |node: &NodeId| self.machine.node(*node).is_some_and(|node| node.online);
             let kernel = said.unwrap_or_else(|| Known::Yes(firmware.filter(online)));
             let locality = firmware.map(|node| FirmwareLocality {
@@ -164,11 +157,8 @@ impl Devices<'_> {
                 firmware: Known::Yes(locality),
             };
             if self.bridges.insert(root, (bridge, kernel)).is_some() {
-                return Err(self.faults.at(
-                    spanned,
-                    "bridge",
-                    format!("there are two with root {root}"),
-                ));
+                let problem = format!("there are two with root {root}");
+                return Err(self.faults.at(spanned, "bridge", problem));
             }
         }
         Ok(())
@@ -177,16 +167,15 @@ impl Devices<'_> {
     fn generic(&mut self, spanned: &Spanned<PciEntry>) -> Result<(), TextError> {
         let entry = spanned.get_ref();
         let class = entry.class.strip_prefix("0x").unwrap_or(&entry.class);
-        let place = Place {
+        let place = DevicePlace {
             bridge: entry.bridge.as_deref(),
             address: Some(&entry.address),
             id: Some(&entry.id),
             driver: entry.driver.as_deref(),
             node: &entry.node,
         };
-        let class = u32::from_str_radix(class, 16)
-            .ok()
-            .filter(|class| class >> 24 == 0);
+        let class = u32::from_str_radix(class, 16).ok();
+        let class = class.filter(|class| class >> 24 == 0);
         let add = |devices: &mut Self| {
             let class = class
                 .ok_or_else(|| ValueError::malformed(&entry.class, "a class like \"0x020000\""))?;
@@ -204,7 +193,7 @@ impl Devices<'_> {
     /// Puts a device on its root bus, or finds the `[[pci]]` entry that describes it.
     fn device(
         &mut self,
-        place: &Place<'_>,
+        place: &DevicePlace<'_>,
         usual: (&str, u32, &str),
     ) -> Result<PciAddress, ValueError> {
         let address: Option<PciAddress> = place.address.map(str::parse).transpose()?;
@@ -219,10 +208,7 @@ impl Devices<'_> {
         }
         let root: RootBus = match (place.bridge, address) {
             (Some(bridge), _) => bridge.parse()?,
-            (None, Some(address)) => RootBus {
-                domain: address.domain,
-                bus: address.bus,
-            },
+            (None, Some(address)) => address.into(),
             (None, None) => return Err(contradiction("either `bridge` or `address` is wanted")),
         };
         let kernel = match (place.node, self.bridges.get(&root)) {
@@ -239,59 +225,37 @@ impl Devices<'_> {
                 device,
                 function: 0,
             };
-            (1..32)
-                .map(at)
-                .find(|address| !self.pci.contains_key(address))
+            let mut all = (1..32).map(at);
+            all.find(|address| !self.pci.contains_key(address))
         };
-        let address = address
-            .or_else(free)
-            .ok_or_else(|| contradiction(format!("bus {root} is full: give an `address`")))?;
+        let full = || contradiction(format!("bus {root} is full: give an `address`"));
+        let address = address.or_else(free).ok_or_else(full)?;
         let id = place.id.unwrap_or(usual.0);
-        let numbers = id.split_once(':').and_then(|(vendor, device)| {
-            Some((
-                u16::from_str_radix(vendor, 16).ok()?,
-                u16::from_str_radix(device, 16).ok()?,
-            ))
-        });
+        let number = |text| u16::from_str_radix(text, 16).ok();
+        let numbers = id.split_once(':');
+        let numbers = numbers.and_then(|(vendor, device)| number(vendor).zip(number(device)));
         let (vendor, device) =
             numbers.ok_or_else(|| ValueError::malformed(id, "an id like \"8086:10c9\""))?;
-        let driver = place
-            .driver
-            .or(Some(usual.2).filter(|driver| !driver.is_empty()))
-            .map(str::to_owned);
-        let node = kernel;
-        let (class_name, name, parent) = (None, None, None);
+        let usual_driver = Some(usual.2).filter(|driver| !driver.is_empty());
         let device = PciDevice {
-            address,
             vendor,
             device,
             class: usual.1,
-            class_name,
-            name,
-            driver,
-            parent,
-            root,
-            node,
+            driver: place.driver.or(usual_driver).map(str::to_owned),
+            node: kernel,
+            ..PciDevice::unknown(address, root, BECAUSE)
         };
         self.pci.insert(address, device);
         Ok(address)
     }
 
     fn node_of(&self, address: PciAddress) -> KernelSays {
-        self.pci
-            .get(&address)
-            .map_or_else(|| Known::no(BECAUSE), |device| device.node.clone())
+        let device = self.pci.get(&address);
+        device.map_or_else(|| Known::no(BECAUSE), |device| device.node.clone())
     }
 
-    fn network(&mut self, spanned: &Spanned<NicEntry>) -> Result<NetworkDevice, TextError> {
-        let entry = spanned.get_ref();
-        let faults = self.faults;
-        self.build_network(entry)
-            .map_err(|problem| faults.at(spanned, "nic", problem))
-    }
-
-    fn build_network(&mut self, entry: &NicEntry) -> Result<NetworkDevice, ValueError> {
-        let place = Place {
+    fn network(&mut self, entry: &NicEntry) -> Result<NetworkDevice, ValueError> {
+        let place = DevicePlace {
             bridge: entry.bridge.as_deref(),
             address: entry.address.as_deref(),
             id: entry.id.as_deref(),
@@ -306,41 +270,39 @@ impl Devices<'_> {
                 "{key} has {} lists for {queues} queues",
                 lists.len()
             ))),
-            Some(lists) => lists
-                .iter()
-                .map(|list| Ok(Known::Yes(CpuSet::parse_list(list)?)))
-                .collect(),
-            None => Ok(vec![
-                Known::no(format!("the description gives no {key}"));
-                queues as usize
-            ]),
+            Some(lists) => {
+                let lists = lists.iter();
+                let sets = lists.map(|list| Ok(Known::Yes(CpuSet::parse_list(list)?)));
+                sets.collect()
+            }
+            None => {
+                let unknown = Known::no(format!("the description gives no {key}"));
+                Ok(vec![unknown; queues as usize])
+            }
         };
         let (xps, rps) = (masks(&entry.xps, "xps")?, masks(&entry.rps, "rps")?);
-        if entry
-            .queue_cpus
-            .as_ref()
-            .is_some_and(|cpus| cpus.len() > queues as usize)
-        {
+        let queue_cpus = entry.queue_cpus.as_deref().unwrap_or_default();
+        if queue_cpus.len() > queues as usize {
             return Err(contradiction(format!(
                 "queue_cpus has more entries than there are queues ({queues})"
             )));
         }
-        for (queue, cpus) in (0..).zip(entry.queue_cpus.iter().flatten()) {
+        for (queue, cpus) in (0..).zip(queue_cpus) {
             self.interrupt(&entry.name, address, queue, cpus)?;
         }
+        let transmit = (0..)
+            .zip(xps)
+            .map(|(queue, xps)| TransmitQueue { queue, xps });
+        let receive = (0..)
+            .zip(rps)
+            .map(|(queue, rps)| ReceiveQueue { queue, rps });
         Ok(NetworkDevice {
             name: entry.name.clone(),
             device: Some(address),
             mac: None,
             node: self.node_of(address),
-            transmit: (0..)
-                .zip(xps)
-                .map(|(queue, xps)| TransmitQueue { queue, xps })
-                .collect(),
-            receive: (0..)
-                .zip(rps)
-                .map(|(queue, rps)| ReceiveQueue { queue, rps })
-                .collect(),
+            transmit: transmit.collect(),
+            receive: receive.collect(),
         })
     }
 
@@ -397,16 +359,11 @@ impl Devices<'_> {
         let count = entry.namespaces.unwrap_or(1);
         self.take(count.saturating_mul(controllers.len().max(1) as u32))
             .map_err(fail)?;
-        let states: Vec<_> = entry
-            .controllers
-            .iter()
-            .map(|controller| controller.ana.as_deref())
-            .collect();
+        let states = entry.controllers.iter().map(|it| it.ana.as_deref());
+        let states: Vec<_> = states.collect();
+        let name = entry.name.clone();
         Ok(NvmeSubsystem {
-            name: entry
-                .name
-                .clone()
-                .unwrap_or_else(|| format!("nvme-subsys{at}")),
+            name: name.unwrap_or_else(|| format!("nvme-subsys{at}")),
             nqn: entry.nqn.clone(),
             model: entry.model.clone(),
             iopolicy: match &entry.iopolicy {
@@ -426,7 +383,7 @@ impl Devices<'_> {
         number: usize,
     ) -> Result<NvmeController, ValueError> {
         let transport = entry.transport.as_deref().unwrap_or("pcie");
-        let place = Place {
+        let place = DevicePlace {
             bridge: entry.bridge.as_deref(),
             address: entry.address.as_deref(),
             id: entry.id.as_deref(),
@@ -436,11 +393,9 @@ impl Devices<'_> {
         let device = (transport == "pcie")
             .then(|| self.device(&place, NVME))
             .transpose()?;
+        let name = entry.name.clone();
         Ok(NvmeController {
-            name: entry
-                .name
-                .clone()
-                .unwrap_or_else(|| format!("nvme{number}")),
+            name: name.unwrap_or_else(|| format!("nvme{number}")),
             state: Known::Yes(entry.state.clone().unwrap_or_else(|| "live".to_owned())),
             transport: Known::Yes(transport.to_owned()),
             device,
@@ -490,5 +445,5 @@ fn namespace(
 }
 
 fn contradiction(problem: impl Into<String>) -> ValueError {
-    ValueError::Contradiction(problem.into())
+    ValueError::faulty(problem)
 }

@@ -7,8 +7,7 @@ use nearfar_machine::{CpuId, CpuSet, IdSet, MAX_NUMBER, NodeSet};
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use crate::error::TextError;
-use crate::warnings::{excerpt, second_output};
+use crate::error::{TextError, excerpt, line_of, second_output};
 
 /// How deep objects may nest. Real files stay below 30.
 const DEEPEST: usize = 256;
@@ -17,7 +16,7 @@ const MOST_OBJECTS: usize = 400_000;
 /// How many contradictions are looked for; finding the line of one takes time.
 const MOST_ODDITIES: usize = 100;
 /// How many distances there may be in one matrix: that of the most nodes a kernel can have.
-const MOST_VALUES: usize = crate::limits::MOST_NODES * crate::limits::MOST_NODES;
+const MOST_VALUES: usize = crate::MOST_NODES * crate::MOST_NODES;
 
 const NEXT: &str = "a file that lstopo wrote is wanted: lstopo topology.xml";
 
@@ -74,6 +73,21 @@ pub(super) struct Object {
     pub pci_type: String,
     pub pages: Vec<(u64, u64)>,
     pub infos: Vec<(String, String)>,
+}
+
+impl Object {
+    /// A fact about it.
+    pub fn info(&self, name: &str) -> Option<&str> {
+        let mut infos = self.infos.iter();
+        let (_, value) = infos.find(|(key, _)| key == name)?;
+        Some(value)
+    }
+
+    /// The facts of these names that there are, in one line.
+    pub fn words(&self, names: [&str; 2]) -> Option<String> {
+        let words: Vec<&str> = names.iter().filter_map(|name| self.info(name)).collect();
+        (!words.is_empty()).then(|| words.join(" "))
+    }
 }
 
 /// One `<distances2>`, or one `<distances>` of version 1.
@@ -203,12 +217,7 @@ impl Walk<'_> {
     }
 
     fn line(&self, at: usize) -> usize {
-        let before = self
-            .text
-            .as_bytes()
-            .get(..at)
-            .unwrap_or(self.text.as_bytes());
-        before.iter().filter(|&&byte| byte == b'\n').count() + 1
+        line_of(self.text, at)
     }
 
     /// Takes up an element; the number of the object it is, where it is one.
@@ -239,15 +248,7 @@ impl Walk<'_> {
             // Matrices over objects of several kinds, CPU kinds, support bits: not wanted. Their indexes must not be
             // taken for those of the matrix before.
             "distances2hetero" => self.document.matrices.push(Matrix::default()),
-            "memattr" => {
-                let mut attribute = String::new();
-                self.attributes(element, at, |name, value| {
-                    if name == "name" {
-                        attribute = value.into_owned();
-                    }
-                })?;
-                self.attribute = attribute;
-            }
+            "memattr" => self.attribute = self.attribute(element, at, "name")?,
             "memattr_value" => self.performance(element, at)?,
             _ => {}
         }
@@ -272,13 +273,24 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn version(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
-        let mut version = String::new();
+    /// The value of the attribute of this name; empty where it is not given.
+    fn attribute(
+        &self,
+        element: &BytesStart<'_>,
+        at: usize,
+        wanted: &str,
+    ) -> Result<String, TextError> {
+        let mut found = String::new();
         self.attributes(element, at, |name, value| {
-            if name == "version" {
-                version = value.into_owned();
+            if name == wanted {
+                found = value.into_owned();
             }
         })?;
+        Ok(found)
+    }
+
+    fn version(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
+        let version = self.attribute(element, at, "version")?;
         // Version 1 has no attribute. A file of "2" without a minor number was not written by hwloc and is as good.
         let major = version.split('.').next().unwrap_or_default();
         self.document.version = match major {
@@ -288,15 +300,11 @@ impl Walk<'_> {
         if (1..=3).contains(&self.document.version) {
             return Ok(());
         }
-        Err(TextError::new(
-            self.place,
-            Some(self.line(at)),
-            format!(
-                "hwloc XML of version {}, and versions 1 to 3 are read",
-                excerpt(&version)
-            ),
-            "convert it: lstopo --input F.xml --export-xml-flags v2 NEW.xml",
-        ))
+        let version = excerpt(&version);
+        let problem = format!("hwloc XML of version {version}, and versions 1 to 3 are read");
+        let next = "convert it: lstopo --input F.xml --export-xml-flags v2 NEW.xml";
+        let line = Some(self.line(at));
+        Err(TextError::new(self.place, line, problem, next))
     }
 
     fn object(&mut self, element: &BytesStart<'_>, at: usize) -> Result<usize, TextError> {
@@ -317,22 +325,18 @@ impl Walk<'_> {
             "allowed_nodeset" if is_root => root.allowed_nodes = set_of(&value),
             "complete_nodeset" => {
                 let same = before.filter(|before| *before.complete_nodeset == *value);
-                object.complete_nodeset = same.map_or_else(
-                    || Rc::from(&*value),
-                    |before| before.complete_nodeset.clone(),
-                );
+                let same = same.map(|before| before.complete_nodeset.clone());
+                object.complete_nodeset = same.unwrap_or_else(|| Rc::from(&*value));
             }
             _ => set(&mut object, name, &value),
         })?;
         if is_root {
             self.document.root = root;
         }
-        if let Some(found) = not_a_size
-            && self.document.oddities.len() < MOST_ODDITIES
-        {
+        if let Some(found) = not_a_size {
             let oddity =
                 format!("local_memory {found:?} is not a number of bytes; taken as unknown");
-            self.document.oddities.push((self.line(at), oddity));
+            self.oddity(at, oddity);
         }
         if object.kind == "PU"
             && self.document.oddities.len() < MOST_ODDITIES
@@ -342,7 +346,7 @@ impl Walk<'_> {
             && set.iter().any(|cpu| u64::from(cpu.0) != index)
         {
             let oddity = format!("PU {index} has the cpuset {set}; its os_index was taken");
-            self.document.oddities.push((self.line(at), oddity));
+            self.oddity(at, oddity);
         }
         // On a large machine each set takes kilobytes, and only those of few objects are looked at.
         if matches!(object.kind.as_str(), "PU" | "Core") || object.kind.starts_with("L1") {
@@ -355,6 +359,18 @@ impl Walk<'_> {
         Ok(self.document.objects.len() - 1)
     }
 
+    fn oddity(&mut self, at: usize, oddity: String) {
+        if self.document.oddities.len() < MOST_ODDITIES {
+            self.document.oddities.push((self.line(at), oddity));
+        }
+    }
+
+    /// The object that the innermost open element is.
+    fn innermost(&mut self) -> Option<&mut Object> {
+        let at = (*self.open.last()?)?;
+        self.document.objects.get_mut(at)
+    }
+
     fn info(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
         let mut pair = (String::new(), String::new());
         self.attributes(element, at, |name, value| match name {
@@ -365,13 +381,7 @@ impl Walk<'_> {
         if !WANTED_INFOS.contains(&pair.0.as_str()) {
             return Ok(());
         }
-        let owner = self
-            .open
-            .last()
-            .copied()
-            .flatten()
-            .and_then(|owner| self.document.objects.get_mut(owner));
-        match owner {
+        match self.innermost() {
             Some(object) => object.infos.push(pair),
             None => self.document.infos.push(pair),
         }
@@ -385,13 +395,7 @@ impl Walk<'_> {
             "count" => count = value.parse().ok(),
             _ => {}
         })?;
-        let owner = self
-            .open
-            .last()
-            .copied()
-            .flatten()
-            .and_then(|owner| self.document.objects.get_mut(owner));
-        if let (Some(owner), Some(page)) = (owner, size.zip(count)) {
+        if let (Some(owner), Some(page)) = (self.innermost(), size.zip(count)) {
             owner.pages.push(page);
         }
         Ok(())
@@ -434,12 +438,8 @@ impl Walk<'_> {
 
     /// One value of version 1: `<latency value="2.100000"/>`.
     fn latency(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
-        let mut value = f64::NAN;
-        self.attributes(element, at, |name, text| {
-            if name == "value" {
-                value = text.parse().unwrap_or(f64::NAN);
-            }
-        })?;
+        let value = self.attribute(element, at, "value")?;
+        let value: f64 = value.parse().unwrap_or(f64::NAN);
         let Some(matrix) = self.document.matrices.last_mut() else {
             return Ok(());
         };
@@ -448,12 +448,9 @@ impl Walk<'_> {
         };
         // The kernel's distances are whole numbers; what is none is something else.
         let value = value * old.base;
-        let whole = (value - value.round()).abs() < 0.01 && value > 0.0 && value < 1e9;
-        matrix.values.push(if whole {
-            value.round() as u64
-        } else {
-            u64::MAX
-        });
+        let is_whole = (value - value.round()).abs() < 0.01 && value > 0.0 && value < 1e9;
+        let whole = is_whole.then_some(value.round() as u64);
+        matrix.values.push(whole.unwrap_or(u64::MAX));
         if matrix.values.len() > MOST_VALUES {
             return Err(self.fail(at, format!("a matrix of more than {MOST_VALUES} distances")));
         }
@@ -476,9 +473,8 @@ impl Walk<'_> {
         if let (Some(target), Some(value), Some(initiators)) = (target, value, initiators)
             && kind == "NUMANode"
         {
-            let name = self.attribute.clone();
             self.document.performance.push(Performance {
-                name,
+                name: self.attribute.clone(),
                 target,
                 initiators,
                 value,
@@ -523,10 +519,10 @@ const WANTED_INFOS: &[&str] = &[
     "Type",
     "DAXDevice",
     "PCIBusID",
-    super::pci::KERNEL_NODE,
-    super::pci::DRIVER,
+    super::KERNEL_NODE,
+    super::KERNEL_DRIVER,
     super::nodes::KERNEL_CPUS,
-    super::build::KERNEL_OFFLINE,
+    super::KERNEL_OFFLINE,
 ];
 
 /// Memory attributes that have a place in a machine; "Bandwidth" and "Latency" are all that hwloc 2.3 to 2.7 writes.
@@ -584,17 +580,13 @@ pub(super) fn set_of<T: nearfar_machine::Id>(text: &str) -> Option<IdSet<T>> {
     let mut set = IdSet::new();
     for (index, word) in (0u32..).zip(text.rsplit(',')) {
         let digits = word.strip_prefix("0x").unwrap_or(word);
-        let bits = if digits.is_empty() {
-            0
-        } else {
-            u32::from_str_radix(digits, 16).ok()?
+        let bits = match digits {
+            "" => 0,
+            digits => u32::from_str_radix(digits, 16).ok()?,
         };
         for bit in (0..WORD).filter(|bit| bits >> bit & 1 == 1) {
-            let number = index
-                .checked_mul(WORD)?
-                .checked_add(bit)
-                .filter(|&number| number <= MAX_NUMBER)?;
-            set.insert(T::from_number(number));
+            let number = index.checked_mul(WORD)?.checked_add(bit)?;
+            set.insert((number <= MAX_NUMBER).then(|| T::from_number(number))?);
         }
     }
     Some(set)

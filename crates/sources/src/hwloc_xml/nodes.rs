@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use nearfar_machine::{
-    Access, CpuId, CpuSet, HugePages, Known, Memory, MemorySideCache, Node, NodeId, NodeSet,
+    Access, CpuSet, HugePages, Known, Memory, MemorySideCache, Node, NodeId, NodeSet,
 };
 
-use super::build::{Ranks, ancestors, number};
 use super::elements::{Document, Object, Performance, set_of};
-use crate::limits::MOST_NODES;
-use crate::warnings::Warnings;
+use super::{Ranks, ancestors, number};
+use crate::MOST_NODES;
+use crate::error::Warnings;
 
 /// Our fact on a node: its CPUs as the kernel lists them.
 pub(super) const KERNEL_CPUS: &str = "KernelCpus";
@@ -33,7 +33,7 @@ pub(super) const UNKNOWN: &str = "unknown";
 const PARTS: [&str; 3] = ["Package", "Die", "L3Cache"];
 
 /// A node and the CPUs that it is near.
-struct Place {
+struct NodePlace {
     id: NodeId,
     /// The NUMANode; `None` for a node that only sets name.
     object: Option<usize>,
@@ -50,59 +50,48 @@ struct Place {
 pub(super) fn read(document: &Document, ranks: &Ranks, warnings: &mut Warnings) -> Vec<Node> {
     let mut places = objects(&document.objects, warnings);
     absent(document, ranks, &mut places);
-    let places: Vec<Place> = places.into_values().take(MOST_NODES + 1).collect();
+    let places: Vec<NodePlace> = places.into_values().take(MOST_NODES + 1).collect();
     let mut by_target: HashMap<u64, Vec<&Performance>> = HashMap::new();
     for value in &document.performance {
         by_target.entry(value.target).or_default().push(value);
     }
-    let known: CpuSet = document
-        .objects
-        .first()
-        .map(all_near)
-        .unwrap_or_default()
-        .union(&ranks.cpus.keys().copied().collect());
+    let root = document.objects.first();
+    let known = root.map(all_near).unwrap_or_default();
+    let known = known.union(&ranks.cpus.keys().copied().collect());
     let mut owned = owned(&places, &document.objects, warnings);
-    let performance: Vec<&[&Performance]> = places
+    let values_of = |place: &NodePlace| {
+        let object = document.objects.get(place.object?)?;
+        by_target.get(&object.gp_index?).map(Vec::as_slice)
+    };
+    let performance = places
         .iter()
-        .map(|place| {
-            let object = place.object.and_then(|at| document.objects.get(at));
-            let target = object.and_then(|object| object.gp_index);
-            let values = target.and_then(|target| by_target.get(&target));
-            values.map_or(&[][..], Vec::as_slice)
-        })
-        .collect();
+        .map(|place| values_of(place).unwrap_or_default());
+    let performance: Vec<&[&Performance]> = performance.collect();
     for (cpus, values) in owned.iter_mut().zip(&performance) {
         let outside = |value: &&Performance| {
             !value.initiators.is_empty() && !value.initiators.intersects(&known)
         };
-        if cpus.get().is_some_and(CpuSet::is_empty) && values.iter().copied().any(|it| outside(&it))
-        {
+        if cpus.get().is_some_and(CpuSet::is_empty) && values.iter().any(outside) {
             *cpus = Known::no("the XML leaves out the CPUs that the node is near");
         }
     }
-    let access: Vec<Vec<Access>> = places
-        .iter()
-        .zip(&performance)
-        .map(|(place, values)| access(values, place, &places, &owned))
-        .collect();
-    let nodes = places.iter().zip(owned).zip(access);
-    nodes
-        .map(|((place, cpus), access)| {
-            let mut node = Node::new(place.id, cpus);
-            node.access = access;
-            match place.object {
-                Some(at) => {
-                    node.memory = memory(&document.objects[at]);
-                    node.memory_side_caches = memory_side_caches(&document.objects, at);
-                }
-                None => node.memory = memory_of_absent(document, place.id),
+    let node = |((place, cpus), values): ((&NodePlace, &Known<CpuSet>), &&[&Performance])| {
+        let mut node = Node::new(place.id, cpus.clone());
+        node.access = access(values, place, &places, &owned);
+        match place.object {
+            Some(at) => {
+                node.memory = memory(&document.objects[at]);
+                node.memory_side_caches = memory_side_caches(&document.objects, at);
             }
-            node
-        })
-        .collect()
+            None => node.memory = memory_of_absent(document, place.id),
+        }
+        node
+    };
+    let nodes = places.iter().zip(&owned).zip(&performance);
+    nodes.map(node).collect()
 }
 
-fn objects(objects: &[Object], warnings: &mut Warnings) -> BTreeMap<NodeId, Place> {
+fn objects(objects: &[Object], warnings: &mut Warnings) -> BTreeMap<NodeId, NodePlace> {
     let mut places = BTreeMap::new();
     let nodes = objects.iter().enumerate();
     for (at, object) in nodes.filter(|(_, object)| object.kind == "NUMANode") {
@@ -110,20 +99,19 @@ fn objects(objects: &[Object], warnings: &mut Warnings) -> BTreeMap<NodeId, Plac
             warnings.note("a NUMANode without an os_index; it was left out".to_owned());
             continue;
         };
-        let info = |name: &str| object.infos.iter().find(|(key, _)| key == name);
         let subtype = match object.subtype.as_str() {
-            "" => info("Type").map_or("", |(_, value)| value),
+            "" => object.info("Type").unwrap_or_default(),
             subtype => subtype,
         };
-        let place = Place {
+        let place = NodePlace {
             id,
             object: Some(at),
             online: set_of(&object.cpuset).unwrap_or_default(),
             near: all_near(object),
             special: !matches!(subtype, "" | "DRAM")
-                || info("DAXDevice").is_some()
-                || info("PCIBusID").is_some(),
-            listed: info(KERNEL_CPUS).map(|(_, list)| match list.as_str() {
+                || object.info("DAXDevice").is_some()
+                || object.info("PCIBusID").is_some(),
+            listed: object.info(KERNEL_CPUS).map(|list| match list {
                 UNKNOWN => Known::no("the source that the XML was written from did not have them"),
                 list => match CpuSet::parse_list(list) {
                     Ok(cpus) => Known::Yes(cpus),
@@ -143,23 +131,18 @@ fn objects(objects: &[Object], warnings: &mut Warnings) -> BTreeMap<NodeId, Plac
 
 /// The CPUs near an object, those that are offline or not allowed included.
 fn all_near(object: &Object) -> CpuSet {
-    set_of::<CpuId>(&object.complete_cpuset)
-        .filter(|set| !set.is_empty())
-        .or_else(|| set_of(&object.cpuset))
-        .unwrap_or_default()
+    let complete = set_of(&object.complete_cpuset).filter(|set| !set.is_empty());
+    let near = complete.or_else(|| set_of(&object.cpuset));
+    near.unwrap_or_default()
 }
 
 /// Adds the nodes that are no objects.
-fn absent(document: &Document, ranks: &Ranks, places: &mut BTreeMap<NodeId, Place>) {
+fn absent(document: &Document, ranks: &Ranks, places: &mut BTreeMap<NodeId, NodePlace>) {
     let root = document.objects.first();
-    let named: NodeSet = root
-        .and_then(|root| set_of(&root.complete_nodeset))
-        .unwrap_or_default();
-    let absent: NodeSet = named
-        .iter()
-        .filter(|id| !places.contains_key(id))
-        .take(MOST_NODES + 1)
-        .collect();
+    let named: Option<NodeSet> = root.and_then(|root| set_of(&root.complete_nodeset));
+    let named = named.unwrap_or_default();
+    let absent = named.iter().filter(|id| !places.contains_key(id));
+    let absent: NodeSet = absent.take(MOST_NODES + 1).collect();
     let mut near: BTreeMap<NodeId, CpuSet> = absent.iter().map(|id| (id, CpuSet::new())).collect();
     // Version 1 has no NUMANode where a machine is one node, and old releases have no set of nodes then.
     let alone = places.is_empty()
@@ -187,15 +170,11 @@ fn absent(document: &Document, ranks: &Ranks, places: &mut BTreeMap<NodeId, Plac
         let unnamed = near.iter().filter(|(_, cpus)| cpus.is_empty());
         let unnamed: NodeSet = unnamed.map(|(&id, _)| id).collect();
         for object in document.objects.iter().skip(1) {
-            for id in missing(&object.complete_nodeset)
-                .intersection(&unnamed)
-                .iter()
-            {
+            let missing = missing(&object.complete_nodeset).intersection(&unnamed);
+            for id in missing.iter() {
                 let nodes = set_of::<NodeId>(&object.complete_nodeset).map_or(0, |set| set.len());
-                let (fewest, cpus) = (
-                    fewest.entry(id).or_insert(nodes),
-                    near.entry(id).or_default(),
-                );
+                let fewest = fewest.entry(id).or_insert(nodes);
+                let cpus = near.entry(id).or_default();
                 if nodes < *fewest {
                     (*fewest, *cpus) = (nodes, CpuSet::new());
                 }
@@ -206,7 +185,7 @@ fn absent(document: &Document, ranks: &Ranks, places: &mut BTreeMap<NodeId, Plac
         }
     }
     places.extend(near.into_iter().map(|(id, near)| {
-        let place = Place {
+        let place = NodePlace {
             id,
             object: None,
             online: near.clone(),
@@ -219,27 +198,20 @@ fn absent(document: &Document, ranks: &Ranks, places: &mut BTreeMap<NodeId, Plac
 }
 
 /// The CPUs that are each node's own.
-fn owned(places: &[Place], objects: &[Object], warnings: &mut Warnings) -> Vec<Known<CpuSet>> {
-    let mut owned: Vec<Known<CpuSet>> = places
-        .iter()
-        .map(|place| place.listed.clone().unwrap_or_else(|| CpuSet::new().into()))
-        .collect();
-    let mut taken = CpuSet::new();
-    for cpus in owned.iter().filter_map(Known::get) {
-        taken = taken.union(cpus);
-    }
+fn owned(places: &[NodePlace], objects: &[Object], warnings: &mut Warnings) -> Vec<Known<CpuSet>> {
+    let listed = places.iter().map(|place| place.listed.clone());
+    let listed = listed.map(|cpus| cpus.unwrap_or_else(|| CpuSet::new().into()));
+    let mut owned: Vec<Known<CpuSet>> = listed.collect();
+    let mut taken: CpuSet = owned.iter().filter_map(Known::get).collect();
     // The default kind of memory first, then the node with the fewest CPUs near it, then the lowest number: firmware
     // lists the memory of the CPUs first (ACPI's SRAT), and Linux numbers in that order. On Power a GPU's node counts
     // down from 255.
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.retain(|&at| places[at].listed.is_none());
     order.sort_by_key(|&at| (places[at].special, places[at].near.len(), places[at].id));
-    let parts = objects
-        .iter()
-        .filter(|object| PARTS.contains(&object.kind.as_str()));
-    let parts: Vec<(&str, CpuSet)> = parts
-        .map(|object| (object.kind.as_str(), all_near(object)))
-        .collect();
+    let parts = objects.iter().map(|object| (object.kind.as_str(), object));
+    let parts = parts.filter(|(kind, _)| PARTS.contains(kind));
+    let parts: Vec<(&str, CpuSet)> = parts.map(|(kind, it)| (kind, all_near(it))).collect();
     let (mut hosts, mut guests) = (NodeSet::new(), NodeSet::new());
     for &at in &order {
         let place = &places[at];
@@ -253,7 +225,7 @@ fn owned(places: &[Place], objects: &[Object], warnings: &mut Warnings) -> Vec<K
             places[other].near == place.near && places[other].special == place.special
         };
         let equals: Vec<usize> = order.iter().filter(is_equal).copied().collect();
-        let same: Vec<&Place> = equals.iter().map(|&at| &places[at]).collect();
+        let same: Vec<&NodePlace> = equals.iter().map(|&at| &places[at]).collect();
         if !place.near.intersects(&taken) && equals.len() > 1 && are_alike(&same, objects, &parts) {
             let ids: NodeSet = equals.iter().map(|&at| places[at].id).collect();
             for other in equals {
@@ -269,10 +241,9 @@ fn owned(places: &[Place], objects: &[Object], warnings: &mut Warnings) -> Vec<K
         let is_taken = !place.online.is_empty() && place.online.difference(&taken).is_empty();
         if is_taken || (place.special && rest != place.near) {
             // Its unknown CPUs were dealt with above; memory of a special kind needs no warning.
-            let host = equals
-                .into_iter()
-                .find(|&host| owned[host].get() == Some(&place.near));
-            if let Some(host) = host {
+            let mut hosts_of = equals.into_iter();
+            let is_host = |&host: &usize| owned[host].get() == Some(&place.near);
+            if let Some(host) = hosts_of.find(is_host) {
                 hosts.insert(places[host].id);
                 guests.insert(place.id);
             }
@@ -304,7 +275,7 @@ fn owned(places: &[Place], objects: &[Object], warnings: &mut Warnings) -> Vec<K
 /// Whether nodes near the same CPUs may have a part of them each: their memory is equally large, or their CPUs are divided
 /// into as many packages, dies or last-level caches. hwloc shows that where a firmware calls all CPUs equally near, or
 /// where it was asked for no groups.
-fn are_alike(nodes: &[&Place], objects: &[Object], parts: &[(&str, CpuSet)]) -> bool {
+fn are_alike(nodes: &[&NodePlace], objects: &[Object], parts: &[(&str, CpuSet)]) -> bool {
     /// Nodes of one kind differ by what the firmware keeps; HBM and CXL memory by more.
     const LARGER_BY_PERCENT: u64 = 20;
     let sizes = nodes.iter().map(|node| {
@@ -326,8 +297,8 @@ fn are_alike(nodes: &[&Place], objects: &[Object], parts: &[(&str, CpuSet)]) -> 
 /// not near are the user's own measurements and have no place here.
 fn access(
     values: &[&Performance],
-    place: &Place,
-    places: &[Place],
+    place: &NodePlace,
+    places: &[NodePlace],
     owned: &[Known<CpuSet>],
 ) -> Vec<Access> {
     let is_local =
@@ -336,19 +307,11 @@ fn access(
         return Vec::new();
     };
     let value = |name: &str| {
-        let same = values
-            .iter()
-            .filter(|value| value.initiators == *initiators);
-        let found = same.map(|value| (value.name.as_str(), value.value));
-        found
-            .filter(|(key, _)| *key == name)
-            .map(|(_, value)| value)
-            .next()
+        let mut same = values.iter().filter(|it| it.initiators == *initiators);
+        same.find(|it| it.name == name).map(|it| it.value)
     };
-    let with_cpus = places
-        .iter()
-        .zip(owned)
-        .filter(|(_, cpus)| cpus.get().is_some_and(|cpus| cpus.intersects(initiators)));
+    let has_some = |cpus: &Known<CpuSet>| cpus.get().is_some_and(|it| it.intersects(initiators));
+    let with_cpus = places.iter().zip(owned).filter(|(_, cpus)| has_some(cpus));
     let initiator_nodes: NodeSet = with_cpus.map(|(place, _)| place.id).collect();
     if initiator_nodes.is_empty() {
         return Vec::new();
@@ -373,15 +336,13 @@ fn memory(object: &Object) -> Known<Memory> {
     pages.dedup_by_key(|page| page.0);
     // The smallest page is the base page, which is no pool.
     let huge = pages.into_iter().skip(1).filter(|&(_, total)| total > 0);
-    let huge_pages = huge
-        .map(|(page_bytes, total)| HugePages {
-            page_bytes,
-            total,
-            free: None,
-        })
-        .collect();
+    let pool = |(page_bytes, total)| HugePages {
+        page_bytes,
+        total,
+        free: None,
+    };
     Known::Yes(Memory {
-        huge_pages,
+        huge_pages: huge.map(pool).collect(),
         ..Memory::of(bytes)
     })
 }
@@ -392,12 +353,8 @@ fn memory_of_absent(document: &Document, node: NodeId) -> Known<Memory> {
     if let Some(root) = root.filter(|root| document.version == 1 && root.local_memory.is_some()) {
         return memory(root);
     }
-    if document.version == 1
-        && !document
-            .objects
-            .iter()
-            .any(|object| object.kind == "NUMANode")
-    {
+    let mut objects = document.objects.iter();
+    if document.version == 1 && !objects.any(|object| object.kind == "NUMANode") {
         return Known::no("the XML has no local_memory");
     }
     let allowed = document.root.allowed_nodes.as_ref();
@@ -415,9 +372,8 @@ fn memory_of_absent(document: &Document, node: NodeId) -> Known<Memory> {
 }
 
 fn memory_side_caches(objects: &[Object], at: usize) -> Vec<MemorySideCache> {
-    let above = ancestors(objects, at)
-        .map(|at| &objects[at])
-        .take_while(|object| object.kind == "MemCache");
+    let above = ancestors(objects, at).map(|at| &objects[at]);
+    let above = above.take_while(|object| object.kind == "MemCache");
     let cache = |(level, object): (u32, &Object)| MemorySideCache {
         level,
         size_bytes: object.cache_size.unwrap_or(0),

@@ -1,16 +1,29 @@
 //! Caches between the CPUs and memory: `/sys/devices/system/cpu/cpuN/cache/indexM/`, and for architectures whose kernel
 //! has no such directories what else says it.
+//!
+//! powerpc has them in the device tree. Linux numbers the threads in the order of the CPU nodes; `cpuN/physical_id` has the hardware
+//! number, where it exists.
+//!
+//! ```text
+//! cpus/PowerPC,POWER7@0/   ibm,ppc-interrupt-server#s   hardware numbers of its threads
+//!                          d-cache-size, i-cache-size   its first level
+//!                          l2-cache                     a phandle: the node of the next level
+//! cpus/l2-cache@2000/      phandle, d-cache-size, l2-cache (the level after it)
+//! ```
+//!
+//! s390 has lines of `/proc/cpuinfo` such as `cache0 : level=1 type=Data scope=Private size=96K line_size=256 associativity=6`
+//! (arch/s390/kernel/cache.c).
+//!
+//! sparc64 has `cpuN/l1_dcache_size`, `l1_icache_size`, `l2_cache_size`, each with a `..._line_size`, in bytes
+//! (arch/sparc/kernel/sysfs.c). Which CPUs share them is not reported; the first level is taken as the core's, and the second
+//! too, since nothing says that it is wider.
 
-mod device_tree;
-mod s390;
-mod sparc;
+use std::collections::BTreeMap;
 
 use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known};
 
-use super::attribute;
 use super::cpuinfo::CpuInfo;
-use super::notes::{Notes, read_noted};
-use super::topology::Group;
+use super::cpus::{DIRECTORY, Group};
 use crate::tree::{Directory, Reason, Tree};
 use crate::value::{self, ValueError};
 
@@ -29,13 +42,11 @@ pub(super) fn read(
     online: &CpuSet,
     cores: &[Group],
     one_kind: bool,
-    notes: &Notes,
 ) -> Vec<Cache> {
-    let mut reader = Reader {
+    let mut reader = CacheReader {
         directory,
         online,
         one_kind,
-        notes,
         found: Vec::new(),
         latest: Vec::new(),
     };
@@ -45,13 +56,10 @@ pub(super) fn read(
             continue;
         };
         let found = reader.caches_of(leader, &core.cpus);
-        let covered = found
-            .iter()
-            .all(|&index| core.cpus.is_subset(&reader.found[index].cpus));
-        if covered {
-            asked.extend(core.cpus.iter());
-        } else {
-            asked.insert(leader);
+        let covers = |&index: &usize| core.cpus.is_subset(&reader.found[index].cpus);
+        match found.iter().all(covers) {
+            true => asked.extend(core.cpus.iter()),
+            false => _ = asked.insert(leader),
         }
     }
     for cpu in cpus.difference(&asked).iter() {
@@ -67,43 +75,34 @@ pub(super) fn elsewhere(
     online: &CpuSet,
     cores: &[Group],
 ) -> Vec<Cache> {
-    let sparc = sparc::read(tree, online, cores);
-    if !sparc.is_empty() {
-        return sparc;
+    let mut found = sparc_caches(tree, online, cores);
+    if found.is_empty() {
+        found = powerpc_caches(tree, online);
     }
-    let powerpc = device_tree::read(tree, online);
-    if powerpc.is_empty() {
-        s390::parse(cpuinfo.caches(), online)
-    } else {
-        powerpc
+    if found.is_empty() {
+        found = s390_caches(cpuinfo.caches(), online);
     }
+    found
 }
 
 /// Puts the caches of several packages together: by level and lowest CPU, each once.
 pub(super) fn merge(mut caches: Vec<Cache>) -> Vec<Cache> {
-    caches.sort_by_key(|cache| {
-        (
-            cache.level,
-            cache.cpus.first(),
-            cache.kind,
-            cache.cpus.len(),
-        )
-    });
+    let key = |it: &Cache| (it.level, it.cpus.first(), it.kind, it.cpus.len());
+    caches.sort_by_key(key);
     caches.dedup_by(|a, b| a.level == b.level && a.kind == b.kind && a.cpus == b.cpus);
     caches
 }
 
-struct Reader<'a> {
+struct CacheReader<'a> {
     directory: &'a Directory<'a>,
     online: &'a CpuSet,
     one_kind: bool,
-    notes: &'a Notes,
     found: Vec<Cache>,
     /// For each index directory's number the cache that was found under it last.
     latest: Vec<usize>,
 }
 
-impl Reader<'_> {
+impl CacheReader<'_> {
     /// Reads the caches of one CPU; their positions in `found`.
     fn caches_of(&mut self, cpu: CpuId, core: &CpuSet) -> Vec<usize> {
         let Ok(directory) = self.directory.directory(&format!("cpu{cpu}/cache")) else {
@@ -119,7 +118,6 @@ impl Reader<'_> {
             let attributes = Attributes {
                 directory: &directory,
                 index: name,
-                notes: self.notes,
             };
             let position = match self.position(&attributes, index, cpu, core) {
                 Ok(Some(position)) => position,
@@ -195,9 +193,9 @@ impl Reader<'_> {
             cpus = core.intersection(self.online);
         }
         if cpus.insert(cpu) {
-            let place = attributes.display("shared_cpu_map");
-            self.notes
-                .note(place, format!("does not name CPU {cpu} itself"));
+            let name = attributes.name("shared_cpu_map");
+            let message = format!("does not name CPU {cpu} itself");
+            attributes.directory.note(&name, message);
         }
         Some(cpus)
     }
@@ -211,7 +209,6 @@ struct Absent;
 struct Attributes<'a> {
     directory: &'a Directory<'a>,
     index: &'static str,
-    notes: &'a Notes,
 }
 
 impl Attributes<'_> {
@@ -219,32 +216,31 @@ impl Attributes<'_> {
         format!("{}/{attribute}", self.index)
     }
 
-    fn display(&self, attribute: &str) -> String {
-        self.directory.display(&self.name(attribute))
-    }
-
     fn read<R>(
         &self,
         attribute: &str,
         parse: impl FnOnce(&[u8]) -> Result<R, ValueError>,
     ) -> Option<R> {
-        read_noted(self.directory, &self.name(attribute), self.notes, parse)
+        self.directory.noted(&self.name(attribute), parse)
     }
 
     /// The cache's level; nothing when it cannot be read or believed.
     fn level(&self) -> Result<Option<u32>, Absent> {
         match self.directory.with_bytes(&self.name("level"), level) {
-            Ok(level) => Ok(self.notes.known(|| self.display("level"), level).known()),
             Err(Reason::Absent) => Err(Absent),
+            Ok(level) => {
+                let path = self.directory.below(&self.name("level"));
+                Ok(self.directory.tree().parsed(&path, level).known())
+            }
             Err(reason) => {
-                self.notes.note(self.display("level"), reason.to_string());
+                self.directory.note(&self.name("level"), reason.to_string());
                 Ok(None)
             }
         }
     }
 
     fn size(&self) -> Known<u64> {
-        attribute::known(self.directory, &self.name("size"), self.notes, size)
+        self.directory.known(&self.name("size"), size)
     }
 
     fn cache(&self, level: u32, cpus: CpuSet) -> Cache {
@@ -269,10 +265,10 @@ const INDEXES: [&str; MOST_INDEXES] = [
 fn level(bytes: &[u8]) -> Result<u32, ValueError> {
     match value::natural32(bytes)? {
         level @ 1..=9 => Ok(level),
-        other => Err(ValueError::malformed(
-            other.to_string(),
-            "a cache level (1 to 9)",
-        )),
+        other => {
+            let other = other.to_string();
+            Err(ValueError::malformed(other, "a cache level (1 to 9)"))
+        }
     }
 }
 
@@ -281,10 +277,10 @@ fn kind(bytes: &[u8]) -> Result<CacheKind, ValueError> {
         "Data" => Ok(CacheKind::Data),
         "Instruction" => Ok(CacheKind::Instruction),
         "Unified" => Ok(CacheKind::Unified),
-        other => Err(ValueError::malformed(
-            other,
-            "Data, Instruction or Unified; taken as Unified",
-        )),
+        other => {
+            let wanted = "Data, Instruction or Unified; taken as Unified";
+            Err(ValueError::malformed(other, wanted))
+        }
     }
 }
 
@@ -292,4 +288,232 @@ fn kind(bytes: &[u8]) -> Result<CacheKind, ValueError> {
 fn size(bytes: &[u8]) -> Result<u64, ValueError> {
     let text = value::text(bytes)?;
     nearfar_machine::size::parse(text, 1).ok_or_else(|| ValueError::malformed(text, "a size"))
+}
+
+const CPUS: &str = "proc/device-tree/cpus";
+/// Levels of caches that are followed, against nodes that point at each other.
+const DEEPEST: u32 = 5;
+/// Nodes below `cpus` that are looked at.
+const MOST_NODES: usize = 8192;
+
+#[derive(Debug, Default, Clone)]
+struct Node {
+    threads: CpuSet,
+    data: Sizes,
+    instruction: Sizes,
+    next: Option<u32>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Sizes {
+    size: Option<u32>,
+    line: Option<u32>,
+    sets: Option<u32>,
+}
+
+fn powerpc_caches(tree: &Tree, online: &CpuSet) -> Vec<Cache> {
+    let Ok(names) = tree.list(CPUS) else {
+        return Vec::new();
+    };
+    let hardware = hardware_numbers(tree, online);
+    let mut cores = Vec::new();
+    let mut by_handle = BTreeMap::new();
+    for name in names.iter().take(MOST_NODES) {
+        let Ok(directory) = tree.directory(&format!("{CPUS}/{name}")) else {
+            continue;
+        };
+        let node = read_node(&directory, &hardware, online);
+        if node.threads.is_empty() {
+            let names = ["phandle", "linux,phandle", "ibm,phandle"].into_iter();
+            let handles = names.filter_map(|name| cell(&directory, name));
+            by_handle.extend(handles.map(|handle| (handle, node.clone())));
+        } else {
+            cores.push(node);
+        }
+    }
+    gather(&cores, &by_handle)
+}
+
+fn gather(cores: &[Node], by_handle: &BTreeMap<u32, Node>) -> Vec<Cache> {
+    let mut shared: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
+    let mut caches = Vec::new();
+    for core in cores {
+        caches.extend(core.data.cache(1, CacheKind::Data, &core.threads));
+        let instruction = core.instruction;
+        caches.extend(instruction.cache(1, CacheKind::Instruction, &core.threads));
+        let mut next = core.next;
+        for level in 2..=DEEPEST {
+            let Some(handle) = next else { break };
+            let cpus = shared.entry((level, handle)).or_default();
+            cpus.extend(core.threads.iter());
+            next = by_handle.get(&handle).and_then(|node| node.next);
+        }
+    }
+    let of_handle = |(&(level, ref handle), cpus): (&(u32, u32), &CpuSet)| {
+        let sizes = by_handle.get(handle)?.data;
+        sizes.cache(level, CacheKind::Unified, cpus)
+    };
+    caches.extend(shared.iter().filter_map(of_handle));
+    caches
+}
+
+impl Sizes {
+    fn cache(self, level: u32, kind: CacheKind, cpus: &CpuSet) -> Option<Cache> {
+        let size = self.size.filter(|&size| size > 0)?;
+        let ways = || size.checked_div(self.line?)?.checked_div(self.sets?);
+        Some(Cache {
+            level,
+            kind,
+            cpus: cpus.clone(),
+            size_bytes: Known::Yes(size.into()),
+            line_bytes: self.line,
+            // One set means that every line may be anywhere: fully associative, which sysfs writes as 0.
+            ways: match self.sets {
+                Some(1) => Some(0),
+                _ => ways(),
+            },
+        })
+    }
+}
+
+fn read_node(directory: &Directory<'_>, hardware: &BTreeMap<u32, CpuId>, online: &CpuSet) -> Node {
+    let sizes = |side: &str| Sizes {
+        size: cell(directory, &format!("{side}-cache-size")),
+        line: cell(directory, &format!("{side}-cache-line-size"))
+            .or_else(|| cell(directory, &format!("{side}-cache-block-size"))),
+        sets: cell(directory, &format!("{side}-cache-sets")),
+    };
+    let is_cpu =
+        directory.with_bytes("device_type", |bytes| value::text(bytes) == Ok("cpu")) == Ok(true);
+    let servers =
+        || cells(directory, "ibm,ppc-interrupt-server#s").or_else(|| cells(directory, "reg"));
+    let servers = is_cpu.then(servers).flatten().unwrap_or_default();
+    let threads = servers.iter().filter_map(|it| hardware.get(it).copied());
+    Node {
+        threads: threads.filter(|&cpu| online.contains(cpu)).collect(),
+        data: sizes("d"),
+        instruction: sizes("i"),
+        next: cell(directory, "l2-cache").or_else(|| cell(directory, "next-level-cache")),
+    }
+}
+
+/// Hardware number to CPU. Without `physical_id` the numbers are the same, as on machines with one thread a core.
+fn hardware_numbers(tree: &Tree, online: &CpuSet) -> BTreeMap<u32, CpuId> {
+    let physical = |cpu: CpuId| {
+        let id = tree.value(&format!("{DIRECTORY}/cpu{cpu}/physical_id"), value::natural)?;
+        u32::try_from(id).ok()
+    };
+    let with_number = |cpu| (physical(cpu).unwrap_or(cpu.0), cpu);
+    online.iter().map(with_number).collect()
+}
+
+/// A property of one 32-bit big-endian cell.
+fn cell(directory: &Directory<'_>, name: &str) -> Option<u32> {
+    cells(directory, name)?.first().copied()
+}
+
+fn cells(directory: &Directory<'_>, name: &str) -> Option<Vec<u32>> {
+    directory.with_bytes(name, value::cells).ok()
+}
+
+/// The private caches, one for each CPU; which CPUs share the others is not reported, so they are left out.
+fn s390_caches(lines: &[String], online: &CpuSet) -> Vec<Cache> {
+    let described = lines.iter().filter_map(|line| private(line));
+    let each = |cache: Cache| {
+        online.iter().map(move |cpu| Cache {
+            cpus: CpuSet::single(cpu),
+            ..cache.clone()
+        })
+    };
+    described.take(MOST_INDEXES).flat_map(each).collect()
+}
+
+fn private(line: &str) -> Option<Cache> {
+    let field = |name: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let value = words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        value.map(str::as_bytes)
+    };
+    let number = |name| std::str::from_utf8(field(name)?).ok()?.parse().ok();
+    field("scope").filter(|scope| *scope == b"Private")?;
+    let kind = field("type").and_then(|text| kind(text).ok());
+    Some(Cache {
+        level: level(field("level")?).ok()?,
+        kind: kind.unwrap_or(CacheKind::Unified),
+        cpus: CpuSet::new(),
+        size_bytes: Known::Yes(size(field("size")?).ok()?),
+        line_bytes: number("line_size"),
+        ways: number("associativity"),
+    })
+}
+
+const FILES: [(&str, u32, CacheKind); 3] = [
+    ("l1_dcache", 1, CacheKind::Data),
+    ("l1_icache", 1, CacheKind::Instruction),
+    ("l2_cache", 2, CacheKind::Unified),
+];
+
+fn sparc_caches(tree: &Tree, online: &CpuSet, cores: &[Group]) -> Vec<Cache> {
+    let Ok(directory) = tree.directory(DIRECTORY) else {
+        return Vec::new();
+    };
+    let has_any = |cpu: CpuId| directory.exists(&format!("cpu{cpu}/l1_dcache_size"));
+    if !online.first().is_some_and(has_any) {
+        return Vec::new();
+    }
+    let alone: Vec<CpuSet> = match cores.is_empty() {
+        true => online.iter().map(CpuSet::single).collect(),
+        false => cores.iter().map(|core| core.cpus.clone()).collect(),
+    };
+    let directory = &directory;
+    let of_core = |cpus| {
+        FILES
+            .iter()
+            .filter_map(move |file| cache(directory, cpus, file))
+    };
+    alone.iter().flat_map(of_core).collect()
+}
+
+fn cache(
+    directory: &Directory<'_>,
+    cpus: &CpuSet,
+    (name, level, kind): &(&str, u32, CacheKind),
+) -> Option<Cache> {
+    let cpu = cpus.first()?;
+    let number = |what| {
+        let read = directory.with_bytes(&format!("cpu{cpu}/{name}_{what}"), value::natural);
+        read.ok()?.ok()
+    };
+    Some(Cache {
+        level: *level,
+        kind: *kind,
+        cpus: cpus.clone(),
+        size_bytes: Known::Yes(number("size")?),
+        line_bytes: number("line_size").and_then(|line| line.try_into().ok()),
+        ways: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_machine::CpuId;
+
+    use super::*;
+
+    #[test]
+    fn only_private_caches_have_an_owner() {
+        let lines = [
+            "level=1 type=Data scope=Private size=96K line_size=256 associativity=6",
+            "level=3 type=Unified scope=Shared size=24576K line_size=256 associativity=12",
+            "level=1 type=Data scope=Private",
+        ];
+        let caches = s390_caches(
+            &lines.map(str::to_owned),
+            &CpuSet::range(CpuId(0), CpuId(1)),
+        );
+        assert_eq!(caches.len(), 2);
+        assert_eq!(caches[1].size_bytes, Known::Yes(96 << 10));
+        assert_eq!((caches[1].line_bytes, caches[1].ways), (Some(256), Some(6)));
+        assert_eq!(caches[1].cpus, CpuSet::single(CpuId(1)));
+    }
 }

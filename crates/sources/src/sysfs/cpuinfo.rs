@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::OnceLock;
 
-use nearfar_machine::{CpuId, CpuSet, MAX_NUMBER};
+use nearfar_machine::{CpuId, CpuSet};
 
-use super::notes::Notes;
 use crate::tree::{Reason, Tree};
+use crate::value;
 
 /// The path below the root.
 pub(super) const PATH: &str = "proc/cpuinfo";
@@ -29,7 +29,6 @@ const LONGEST_LINE: u64 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct CpuInfo<'t> {
     tree: &'t Tree,
-    notes: &'t Notes,
     head: OnceLock<Content>,
     whole: OnceLock<Content>,
 }
@@ -57,10 +56,9 @@ pub(super) struct Place {
 }
 
 impl<'t> CpuInfo<'t> {
-    pub(super) fn new(tree: &'t Tree, notes: &'t Notes) -> Self {
+    pub(super) fn new(tree: &'t Tree) -> Self {
         Self {
             tree,
-            notes,
             head: OnceLock::new(),
             whole: OnceLock::new(),
         }
@@ -73,11 +71,8 @@ impl<'t> CpuInfo<'t> {
 
     /// Where it says a CPU sits.
     pub(super) fn place(&self, cpu: CpuId) -> Place {
-        self.content()
-            .processors
-            .get(&cpu)
-            .copied()
-            .unwrap_or_default()
+        let place = self.content().processors.get(&cpu);
+        place.copied().unwrap_or_default()
     }
 
     /// s390's lines that describe a cache (`cache0 : level=1 type=Data ...`), without their key.
@@ -87,9 +82,8 @@ impl<'t> CpuInfo<'t> {
 
     /// The architecture that writes such a file, by the name `uname -m` has for it.
     pub(super) fn architecture(&self) -> Option<&'static str> {
-        self.head()
-            .architecture
-            .or_else(|| self.content().architecture)
+        let of_head = self.head().architecture;
+        of_head.or_else(|| self.content().architecture)
     }
 
     /// What it calls the machine (powerpc, mips, arm's `Hardware`). x86 calls it nothing.
@@ -119,7 +113,7 @@ impl<'t> CpuInfo<'t> {
                 .map_err(|error| self.tree.unreadable(PATH, Reason::Other(error.to_string())))
         });
         if let Err(error) = read {
-            self.notes.unless_absent(error);
+            self.tree.unless_absent(error);
         }
         content
     }
@@ -131,11 +125,8 @@ impl Content {
         let mut current = None;
         loop {
             line.clear();
-            if (&mut file)
-                .take(LONGEST_LINE)
-                .read_until(b'\n', &mut line)?
-                == 0
-            {
+            let mut rest = (&mut file).take(LONGEST_LINE);
+            if rest.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
             // The rest of a line that was cut is read as a line of its own; without a key it is passed over.
@@ -178,10 +169,8 @@ impl Content {
             }
             ("CPU part", _) if self.model.is_none() => {
                 let part: String = value.chars().take(16).collect();
-                self.model = self
-                    .implementer
-                    .as_ref()
-                    .map(|implementer| format!("{implementer} part {part}"));
+                let implementer = self.implementer.as_ref();
+                self.model = implementer.map(|by| format!("{by} part {part}"));
             }
             _ if key.len() < 8 && key.starts_with("cache") && value.starts_with("level=") => {
                 self.caches.push(value.to_owned());
@@ -205,11 +194,7 @@ fn processor(key: &str, value: &str) -> Option<CpuId> {
     } else {
         return None;
     };
-    number
-        .parse()
-        .ok()
-        .filter(|&number| number <= MAX_NUMBER)
-        .map(CpuId)
+    value::id(number)
 }
 
 /// A line that only one architecture writes.

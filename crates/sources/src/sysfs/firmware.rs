@@ -11,11 +11,9 @@
 mod acpi;
 mod aml;
 mod device_tree;
-mod tables;
 
-use nearfar_machine::{Distances, FirmwareLocality, HostBridge, Known, NodeId, RootBus};
+use nearfar_machine::{Distances, FirmwareLocality, HostBridge, Known, NodeSet, RootBus};
 
-use super::notes::Notes;
 use crate::tree::Tree;
 
 /// What the firmware says.
@@ -28,36 +26,36 @@ pub(crate) struct Firmware {
 
 impl Firmware {
     /// All nodes that the firmware names: of host bridges and in its table of distances.
-    pub(crate) fn nodes(&self) -> Vec<NodeId> {
-        let bridges = self
-            .bridges
-            .iter()
-            .filter_map(|bridge| bridge.firmware.get()?.as_ref());
-        let mut nodes: Vec<NodeId> = bridges.map(|locality| locality.node).collect();
-        nodes.extend(self.distances.get().map_or(&[][..], Distances::nodes));
-        nodes.sort_unstable();
-        nodes.dedup();
+    pub(crate) fn nodes(&self) -> NodeSet {
+        let bridges = self.bridges.iter();
+        let localities = bridges.filter_map(|bridge| bridge.firmware.get()?.as_ref());
+        let mut nodes: NodeSet = localities.map(|locality| locality.node).collect();
+        nodes.extend(
+            self.distances
+                .get()
+                .into_iter()
+                .flat_map(Distances::nodes)
+                .copied(),
+        );
         nodes
     }
 }
 
 /// Reads the firmware's word on each of these root buses, and its distances.
-pub(crate) fn read(tree: &Tree, notes: &Notes, roots: &[RootBus]) -> Firmware {
+pub(crate) fn read(tree: &Tree, roots: &[RootBus]) -> Firmware {
     if let Some(device_tree) = device_tree::DeviceTree::find(tree) {
-        return device_tree.read(notes, roots);
+        return device_tree.read(roots);
     }
-    acpi::read(tree, notes, roots)
+    acpi::read(tree, roots)
 }
 
 fn bridges(
     roots: &[RootBus],
     locate: impl Fn(RootBus) -> Known<Option<FirmwareLocality>>,
 ) -> Vec<HostBridge> {
-    roots
-        .iter()
-        .map(|&root| HostBridge {
-            root,
-            firmware: locate(root),
-        })
-        .collect()
+    let bridge = |&root: &RootBus| HostBridge {
+        root,
+        firmware: locate(root),
+    };
+    roots.iter().map(bridge).collect()
 }

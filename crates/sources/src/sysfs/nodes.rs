@@ -1,24 +1,36 @@
-//! Memory nodes: `/sys/devices/system/node/`.
+//! Memory nodes: their CPUs and memory, how far they are from each other and how fast.
 //!
 //! ```text
-//! possible, online, has_cpu, has_memory, has_generic_initiator    sets of nodes
-//! nodeN/  cpumap, cpulist      its CPUs
-//!         meminfo, hugepages/  -> memory
-//!         distance             -> distances
-//!         accessC/, memory_side_cache/  -> performance
+//! /sys/devices/system/node/
+//!   possible, online, has_cpu, has_memory, has_generic_initiator    sets of nodes
+//!   nodeN/cpumap, cpulist      its CPUs
+//!   nodeN/meminfo              Node 0 MemTotal:       16369608 kB
+//!   nodeN/hugepages/           pools by page size
+//!   nodeN/distance             row N: one number for each online node in ascending order, without names
+//!   nodeN/access0/initiators/{read,write}_{latency,bandwidth}, nodeM -> ../../../nodeM
+//!   nodeN/memory_side_cache/index1/{size,line_size,indexing}
+//! /sys/devices/virtual/memory_tiering/memory_tierT/nodelist
+//! /proc/meminfo                MemTotal:       16369608 kB             of a machine without nodes
 //! ```
 //!
 //! Kernels without `CONFIG_NUMA` have none of it: then the machine is one node of all CPUs. An extracted tree may have
 //! none of it because it was not gathered: then the nodes, or the CPUs of one, are unknown.
+//!
+//! The figures of speed are what the firmware promises (ACPI HMAT, CXL CDAT; Documentation/admin-guide/mm/numaperf.rst in the
+//! kernel), and the tiers what the kernel makes of them.
 
-use nearfar_machine::{CpuId, CpuSet, Known, MOST_NODES, Node, NodeId, NodeSet};
+use std::collections::BTreeMap;
 
-use super::cpus::{self, Cpus, number};
-use super::notes::{Notes, read_noted};
-use super::{attribute, memory, performance};
+use nearfar_machine::{
+    Access, CpuId, CpuSet, Distance, DistanceOrigin, Distances, HugePages, Known, MOST_NODES,
+    Memory, MemorySideCache, Node, NodeId, NodeSet,
+};
+use nearfar_proc::meminfo;
+
+use super::cpus::{self, CpuNumbers, number};
 use crate::parallel;
-use crate::tree::{Directory, Tree};
-use crate::value;
+use crate::tree::{Directory, Reason, Tree};
+use crate::value::{self, ValueError};
 
 /// Where sysfs has the nodes.
 pub(super) const DIRECTORY: &str = "sys/devices/system/node";
@@ -37,44 +49,41 @@ pub(super) struct Nodes {
 }
 
 /// Reads the nodes. The online CPUs become node 0 if the kernel has no nodes; there is none if they were not gathered.
-pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
+pub(super) fn read(tree: &Tree, cpus: &CpuNumbers) -> Nodes {
     let directory = match tree.directory(DIRECTORY) {
         Ok(directory) => directory,
         Err(error) => {
-            notes.unless_absent(error);
-            return without_directories(tree, &cpus.online, notes);
+            tree.unless_absent(error);
+            return without_directories(tree, &cpus.online);
         }
     };
-    let listed = listed(&directory, notes);
+    let listed = listed(&directory);
     let set = |name: &str| {
-        read_noted(&directory, name, notes, value::list::<NodeId>)
-            .map(|set| bounded(set, name, tree, notes))
+        let set = directory.noted(name, value::list::<NodeId>)?;
+        Some(bounded(set, name, tree))
     };
     let online = set("online").filter(|online| !online.is_empty());
     if listed.is_empty() && online.is_none() {
-        return without_directories(tree, &cpus.online, notes);
+        return without_directories(tree, &cpus.online);
     }
     let online = online.unwrap_or_else(|| {
-        notes.read_instead(directory.below("online"), DIRECTORY);
+        tree.read_instead(directory.below("online"), DIRECTORY);
         listed.clone()
     });
-    differences(tree, &online, &listed, notes);
+    differences(tree, &online, &listed);
     let possible = set("possible").map_or_else(
         || Known::no(format!("no list in {}", directory.display("possible"))),
         |possible| Known::Yes(possible.union(&online).union(&listed)),
     );
     let known_online = online.union(&listed);
-    let all = possible.get().map_or_else(
-        || known_online.clone(),
-        |possible| possible.union(&known_online),
-    );
+    let all = possible.get().unwrap_or(&known_online).union(&known_online);
     let initiators = set("has_generic_initiator").unwrap_or_default();
-    let tiers = performance::tiers(tree, notes);
+    let tiers = tiers(tree);
     let ids: Vec<NodeId> = all.iter().collect();
     let nodes = parallel::map_few(&ids, |&id| {
         let is_online = known_online.contains(id);
         let mut node = if listed.contains(id) {
-            one(tree, &directory, id, notes)
+            one(tree, &directory, id)
         } else {
             absent(id, is_online)
         };
@@ -96,19 +105,16 @@ pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
 }
 
 /// The numbers of the directories `nodeN`.
-fn listed(directory: &Directory<'_>, notes: &Notes) -> NodeSet {
-    let names = directory.names().unwrap_or_else(|error| {
-        notes.unless_absent(error);
-        Vec::new()
-    });
+fn listed(directory: &Directory<'_>) -> NodeSet {
+    let names = directory.names_noted();
     let mut listed = NodeSet::new();
     for name in names {
         match number(&name, "node").map(NodeId) {
             Some(node) if node <= HIGHEST => {
                 listed.insert(node);
             }
-            Some(_) => notes.note(
-                directory.display(&name),
+            Some(_) => directory.note(
+                &name,
                 format!("no kernel has a node above {HIGHEST}; left out"),
             ),
             None => {}
@@ -117,87 +123,82 @@ fn listed(directory: &Directory<'_>, notes: &Notes) -> NodeSet {
     listed
 }
 
-fn bounded(set: NodeSet, name: &str, tree: &Tree, notes: &Notes) -> NodeSet {
+fn bounded(set: NodeSet, name: &str, tree: &Tree) -> NodeSet {
     let possible = NodeSet::range(NodeId(0), HIGHEST);
     if !set.is_subset(&possible) {
-        let place = tree.display(&format!("{DIRECTORY}/{name}"));
-        notes.note(
-            place,
-            format!("no kernel has a node above {HIGHEST}; those are left out"),
-        );
+        let message = format!("no kernel has a node above {HIGHEST}; those are left out");
+        tree.note(&format!("{DIRECTORY}/{name}"), message);
     }
     set.intersection(&possible)
 }
 
-fn differences(tree: &Tree, online: &NodeSet, listed: &NodeSet, notes: &Notes) {
+fn differences(tree: &Tree, online: &NodeSet, listed: &NodeSet) {
     let (missing, extra) = (online.difference(listed), listed.difference(online));
     if !missing.is_empty() {
         let message =
             format!("lists node {missing}, which has no directory; nothing is known about it");
-        notes.note(tree.display(&format!("{DIRECTORY}/online")), message);
+        tree.note(&format!("{DIRECTORY}/online"), message);
     } else if !extra.is_empty() {
         let message = format!("does not list node {extra}, which has a directory; taken as online");
-        notes.note(tree.display(&format!("{DIRECTORY}/online")), message);
+        tree.note(&format!("{DIRECTORY}/online"), message);
     }
 }
 
-fn one(tree: &Tree, nodes: &Directory<'_>, id: NodeId, notes: &Notes) -> Node {
+fn one(tree: &Tree, nodes: &Directory<'_>, id: NodeId) -> Node {
     let mut node = Node::new(id, CpuSet::new());
     let directory = match nodes.directory(&format!("node{id}")) {
         Ok(directory) => directory,
         Err(reason) => {
-            notes.note(nodes.display(&format!("node{id}")), reason.to_string());
+            nodes.note(&format!("node{id}"), reason.to_string());
             return absent(id, true);
         }
     };
-    node.cpus = cpus_of(&directory, notes);
-    node.memory = memory::of_node(tree, &directory, notes);
-    node.access = performance::access(&directory, notes);
-    node.memory_side_caches = performance::memory_side_caches(&directory, notes);
+    node.cpus = cpus_of(&directory);
+    node.memory = memory_of_node(tree, &directory);
+    node.access = access(&directory);
+    node.memory_side_caches = memory_side_caches(&directory);
     node
 }
 
 /// A node without a directory. The kernel has one for each that is online; the others have no CPUs.
 fn absent(id: NodeId, is_online: bool) -> Node {
-    let (cpus, because) = match is_online {
-        true => (Known::no("it has no directory"), "it has no directory"),
-        false => (
-            Known::Yes(CpuSet::new()),
-            "only online nodes have a directory in sysfs",
-        ),
+    let because = match is_online {
+        true => "it has no directory",
+        false => "only online nodes have a directory in sysfs",
     };
-    let mut node = Node::new(id, cpus);
+    let mut node = Node::new(id, CpuSet::new());
     node.memory = Known::no(because);
+    if is_online {
+        node.cpus = Known::no(because);
+    }
     node
 }
 
 /// The CPUs of a node. The mask is what every kernel has; where the list says something else, that is noted.
-fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> Known<CpuSet> {
+fn cpus_of(directory: &Directory<'_>) -> Known<CpuSet> {
     if !directory.exists("cpumap") && !directory.exists("cpulist") {
         return Known::no("no cpulist or cpumap was gathered");
     }
-    let mask = attribute::known(directory, "cpumap", notes, value::mask::<CpuId>);
-    let list = attribute::known(directory, "cpulist", notes, value::list::<CpuId>);
+    let mask = directory.known("cpumap", value::mask::<CpuId>);
+    let list = directory.known("cpulist", value::list::<CpuId>);
     if let (Known::Yes(mask), Known::Yes(list)) = (&mask, &list)
         && mask != list
     {
-        notes.note(
-            directory.display("cpulist"),
-            format!("lists CPUs {list}, but cpumap has {mask}; taken from there"),
-        );
+        let message = format!("lists CPUs {list}, but cpumap has {mask}; taken from there");
+        directory.note("cpulist", message);
     }
     match mask {
         Known::No { .. } if directory.exists("cpulist") => list,
         mask => {
             if mask.get().is_some() && mask != list {
-                notes.read_instead(directory.below("cpulist"), directory.below("cpumap"));
+                directory.read_instead("cpulist", "cpumap");
             }
             mask
         }
     }
 }
 
-fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Nodes {
+fn without_directories(tree: &Tree, online_cpus: &CpuSet) -> Nodes {
     if !has_no_nodes(tree) {
         return Nodes {
             nodes: Vec::new(),
@@ -207,22 +208,17 @@ fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Node
         };
     }
     let message = "the kernel has no nodes; read as one node 0 with all CPUs and all memory";
-    notes.note(tree.display(DIRECTORY), message);
+    tree.note(DIRECTORY, message);
     let mut node = Node::new(NodeId(0), online_cpus.clone());
-    node.memory = memory::of_machine(tree, notes);
-    for (usual, read) in [
-        ("cpulist", "sys/devices/system/cpu/online"),
-        ("meminfo", "proc/meminfo"),
-    ] {
-        notes.read_instead(format!("{DIRECTORY}/node0/{usual}"), read);
-    }
-    let only = NodeSet::single(NodeId(0));
-    let possible = Known::no(format!("no directory {}", tree.display(DIRECTORY)));
+    node.memory = memory_of_machine(tree);
+    let usual = |file: &str| format!("{DIRECTORY}/node0/{file}");
+    tree.read_instead(usual("cpulist"), "sys/devices/system/cpu/online");
+    tree.read_instead(usual("meminfo"), "proc/meminfo");
     Nodes {
         nodes: vec![node],
-        online: only,
+        online: NodeSet::single(NodeId(0)),
         listed: NodeSet::new(),
-        possible,
+        possible: Known::no(format!("no directory {}", tree.display(DIRECTORY))),
     }
 }
 
@@ -235,4 +231,280 @@ fn has_no_nodes(tree: &Tree) -> bool {
     (tree.is_live() && tree.exists(cpus::DIRECTORY))
         || tree.text("proc/vmstat").is_ok_and(counts_nothing)
         || tree.exists("sys/devices/system/clockevents")
+}
+
+/// A node's pool of huge pages has a handful of sizes.
+const MOST_PAGE_SIZES: usize = 16;
+
+/// What the lines of a meminfo file say; kilobytes are bytes already.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct MemInfo {
+    total: Option<u64>,
+    free: Option<u64>,
+    reclaimable: Option<u64>,
+    huge_total: Option<u64>,
+    huge_free: Option<u64>,
+    huge_size: Option<u64>,
+}
+
+fn memory_of_node(tree: &Tree, node: &Directory<'_>) -> Known<Memory> {
+    let info = match node.with_bytes("meminfo", parse_meminfo) {
+        Ok(info) => info,
+        Err(reason) => return unknown_memory(tree, &node.below("meminfo"), reason),
+    };
+    let listed = listed_pools(node.directory("hugepages").ok());
+    let pools = listed.unwrap_or_else(|| {
+        let of_machine = tree.with_bytes("proc/meminfo", parse_meminfo).ok();
+        let pool = info.pool(of_machine.and_then(|it| it.huge_size));
+        if let Some(pool) = &pool {
+            let kilobytes = pool.page_bytes >> 10;
+            let usual = format!("hugepages/hugepages-{kilobytes}kB/nr_hugepages");
+            node.read_instead(&usual, "meminfo");
+        }
+        pool.into_iter().collect()
+    });
+    known_memory(tree, &node.below("meminfo"), info, pools)
+}
+
+/// All memory of a machine without nodes.
+fn memory_of_machine(tree: &Tree) -> Known<Memory> {
+    let info = match tree.with_bytes("proc/meminfo", parse_meminfo) {
+        Ok(info) => info,
+        Err(error) => return unknown_memory(tree, "proc/meminfo", error.reason),
+    };
+    let listed = listed_pools(tree.directory("sys/kernel/mm/hugepages").ok());
+    let pools = listed.unwrap_or_else(|| info.pool(info.huge_size).into_iter().collect());
+    known_memory(tree, "proc/meminfo", info, pools)
+}
+
+/// Notes when the nodes together hold much more or less than `/proc/meminfo` says: memory that was plugged in at run time
+/// is not counted in a node's own file by some kernels.
+pub(super) fn compare_memory(tree: &Tree, nodes: &[Node]) {
+    let online = nodes.iter().filter(|node| node.online);
+    let of_nodes: Option<u64> = online.map(Node::total_bytes).sum();
+    let info = tree.with_bytes("proc/meminfo", parse_meminfo).ok();
+    let whole = info.and_then(|info| info.total);
+    let Some((of_nodes, whole)) = of_nodes.zip(whole).filter(|_| !nodes.is_empty()) else {
+        return;
+    };
+    if of_nodes.abs_diff(whole) <= whole / 10 {
+        return;
+    }
+    tree.note("proc/meminfo", format!(
+            "says {} MiB of memory in all, the nodes' own files {} MiB; the nodes' files were taken",
+            whole >> 20,
+            of_nodes >> 20
+        ));
+}
+
+fn unknown_memory(tree: &Tree, path: &str, reason: Reason) -> Known<Memory> {
+    let unreadable = tree.unreadable(path, reason);
+    let because = unreadable.to_string();
+    tree.unless_absent(unreadable);
+    Known::no(because)
+}
+
+fn known_memory(
+    tree: &Tree,
+    path: &str,
+    info: MemInfo,
+    huge_pages: Vec<HugePages>,
+) -> Known<Memory> {
+    let Some(total_bytes) = info.total else {
+        tree.note(path, "has no line MemTotal in kilobytes");
+        return Known::no(format!("{} has no line MemTotal", tree.display(path)));
+    };
+    let free_bytes = info.free.filter(|&free| free <= total_bytes);
+    if free_bytes != info.free {
+        let message = "more memory is free than there is; the free memory is not believed";
+        tree.note(path, message);
+    }
+    Known::Yes(Memory {
+        total_bytes,
+        free_bytes,
+        reclaimable_bytes: info.reclaimable.filter(|&bytes| bytes <= total_bytes),
+        huge_pages,
+    })
+}
+
+impl MemInfo {
+    /// The pool of the default size, which is the only one of kernels before 2.6.31.
+    fn pool(&self, page_bytes: Option<u64>) -> Option<HugePages> {
+        Some(HugePages {
+            page_bytes: page_bytes?,
+            total: self.huge_total?,
+            free: self.huge_free,
+        })
+    }
+}
+
+/// The pools in a directory of huge pages, where there are any.
+fn listed_pools(directory: Option<Directory<'_>>) -> Option<Vec<HugePages>> {
+    let listed = directory.map(|directory| pools(&directory));
+    listed.filter(|listed| !listed.is_empty())
+}
+
+/// File pages on the kernel's lists, which tmpfs is not on, and reclaimable slab.
+fn reclaimable(content: &[u8]) -> Option<u64> {
+    let bytes = |name| meminfo::bytes(content, name);
+    let files = bytes("Active(file)")?.checked_add(bytes("Inactive(file)")?)?;
+    files.checked_add(bytes("SReclaimable").unwrap_or(0))
+}
+
+fn parse_meminfo(content: &[u8]) -> MemInfo {
+    let bytes = |name| meminfo::bytes(content, name);
+    MemInfo {
+        total: bytes("MemTotal"),
+        free: bytes("MemFree"),
+        reclaimable: reclaimable(content),
+        huge_total: meminfo::count(content, "HugePages_Total"),
+        huge_free: meminfo::count(content, "HugePages_Free"),
+        huge_size: bytes("Hugepagesize"),
+    }
+}
+
+/// The pools in a directory of `hugepages-2048kB/` and the like.
+fn pools(directory: &Directory<'_>) -> Vec<HugePages> {
+    let names = directory.names_noted();
+    let pool = |name: &String| {
+        let kilobytes = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+        let kilobytes = value::natural(kilobytes.as_bytes()).ok()?;
+        let page_bytes = kilobytes.checked_mul(1024)?;
+        let number = |what| directory.noted(&format!("{name}/{what}"), value::natural);
+        // Surplus pages are in nr_hugepages already.
+        Some(HugePages {
+            page_bytes,
+            total: number("nr_hugepages")?,
+            free: number("free_hugepages"),
+        })
+    };
+    let pools = names.iter().filter_map(pool);
+    let mut pools: Vec<_> = pools.take(MOST_PAGE_SIZES).collect();
+    pools.sort_by_key(|pool| pool.page_bytes);
+    pools
+}
+
+/// Levels of memory-side cache; the HMAT has three bits for them.
+const MOST_LEVELS: u32 = 7;
+/// Tiers that are looked at; the kernel's run from 0 to a few hundred, most of them unused.
+const MOST_TIERS: usize = 1024;
+
+/// A node's figures by access class.
+pub(super) fn access(node: &Directory<'_>) -> Vec<Access> {
+    let of_class = |class| access_class(node, class);
+    (0..=1).filter_map(of_class).collect()
+}
+
+fn access_class(node: &Directory<'_>, class: u32) -> Option<Access> {
+    let directory = node.directory(&format!("access{class}/initiators")).ok()?;
+    let names = directory.names_noted();
+    let initiators = names.iter().filter_map(|name| number(name, "node"));
+    let figure = |name| directory.noted(name, value::natural);
+    let access = Access {
+        class,
+        initiators: initiators.map(NodeId).collect(),
+        read_latency_ns: figure("read_latency"),
+        write_latency_ns: figure("write_latency"),
+        read_bandwidth_mib_per_s: figure("read_bandwidth"),
+        write_bandwidth_mib_per_s: figure("write_bandwidth"),
+    };
+    let figures = [
+        access.read_latency_ns,
+        access.write_latency_ns,
+        access.read_bandwidth_mib_per_s,
+        access.write_bandwidth_mib_per_s,
+    ];
+    // A node that only initiates has the directory too, with nothing in it.
+    (!access.initiators.is_empty() || figures.iter().any(Option::is_some)).then_some(access)
+}
+
+/// A node's memory-side caches, nearest to the memory first.
+pub(super) fn memory_side_caches(node: &Directory<'_>) -> Vec<MemorySideCache> {
+    let Ok(directory) = node.directory("memory_side_cache") else {
+        return Vec::new();
+    };
+    let cache = |level: u32| {
+        let number = |name: &str| directory.noted(&format!("index{level}/{name}"), value::natural);
+        Some(MemorySideCache {
+            level,
+            size_bytes: number("size")?,
+            line_bytes: number("line_size"),
+            indexing: number("indexing").and_then(|indexing| u32::try_from(indexing).ok()),
+        })
+    };
+    (1..=MOST_LEVELS).filter_map(cache).collect()
+}
+
+/// The kernel's tier of each node.
+fn tiers(tree: &Tree) -> BTreeMap<NodeId, u32> {
+    let mut tiers = BTreeMap::new();
+    let Ok(directory) = tree.directory("sys/devices/virtual/memory_tiering") else {
+        return tiers;
+    };
+    let names = directory.names().unwrap_or_default();
+    for name in names.iter().take(MOST_TIERS) {
+        if let Some(tier) = number(name, "memory_tier")
+            && let Some(nodes) = directory.noted(&format!("{name}/nodelist"), value::list)
+        {
+            tiers.extend(nodes.iter().map(|node: NodeId| (node, tier)));
+        }
+    }
+    tiers
+}
+
+pub(super) fn distances(tree: &Tree, nodes: &Nodes) -> Known<Distances> {
+    let directory = match tree.directory(DIRECTORY) {
+        Ok(directory) => directory,
+        Err(error) => return Known::no(error.to_string()),
+    };
+    let all = nodes.online.union(&nodes.listed);
+    let mut table = Distances::empty(DistanceOrigin::Kernel, all.iter());
+    let mut found = false;
+    for node in nodes.listed.iter() {
+        let name = format!("node{node}/distance");
+        let Some(row) = directory.noted(&name, row) else {
+            continue;
+        };
+        let mut columns = [&nodes.online, &nodes.listed].into_iter();
+        let Some(columns) = columns.find(|set| set.len() == row.len()) else {
+            let message = format!(
+                "has {} distances for {} online nodes; left out",
+                row.len(),
+                nodes.online.len()
+            );
+            directory.note(&name, message);
+            continue;
+        };
+        found = true;
+        for (to, distance) in columns.iter().zip(row) {
+            table.set(node, to, Some(distance));
+        }
+    }
+    match found {
+        true => Known::Yes(table),
+        false => Known::no(format!("no row in {}", directory.display("nodeN/distance"))),
+    }
+}
+
+fn row(bytes: &[u8]) -> Result<Vec<Distance>, ValueError> {
+    let words = value::text(bytes)?.split_ascii_whitespace();
+    let distance = |word: &str| value::natural32(word.as_bytes()).map(Distance);
+    words.map(distance).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_numbers_and_nothing_else() {
+        assert_eq!(
+            row(b"10 20 255\n"),
+            Ok(vec![Distance(10), Distance(20), Distance(255)])
+        );
+        assert_eq!(row(b""), Ok(vec![]));
+        for text in ["10 x", "-10", "10 4294967296", "10,20"] {
+            assert!(row(text.as_bytes()).is_err(), "{text}");
+        }
+    }
 }

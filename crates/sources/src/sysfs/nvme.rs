@@ -15,61 +15,53 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{
-    AnaState, IoPolicy, Known, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciAddress,
+    IoPolicy, Known, NodeId, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciAddress,
     PciDevice,
 };
 
-use super::attribute;
-use super::networks;
-use super::notes::{Notes, read_noted};
-use super::pci;
-use crate::parallel;
+use super::{devices, pci};
 use crate::tree::{Directory, Reason, Tree};
-use crate::value;
+use crate::{parallel, value};
 
 const SUBSYSTEMS: &str = "sys/class/nvme-subsystem";
 const CONTROLLERS: &str = "sys/class/nvme";
 /// More subsystems or controllers than the kernel has instance numbers for in practice.
 const MOST: usize = 4096;
 
-struct Reader<'a> {
+struct NvmeReader<'a> {
     tree: &'a Tree,
-    notes: &'a Notes,
     pci: &'a [PciDevice],
 }
 
 /// Reads all subsystems, by name.
-pub(crate) fn read(tree: &Tree, notes: &Notes, pci: &[PciDevice]) -> Known<Vec<NvmeSubsystem>> {
-    let reader = Reader { tree, notes, pci };
+pub(crate) fn read(tree: &Tree, pci: &[PciDevice]) -> Known<Vec<NvmeSubsystem>> {
+    let reader = NvmeReader { tree, pci };
     match tree.list(SUBSYSTEMS) {
         Ok(mut names) => {
-            names.retain(|name| instance(name, "nvme-subsys").is_some());
+            names.retain(|name| is_numbered(name, "nvme-subsys"));
             names.truncate(MOST);
             let read = parallel::map(&names, |name| reader.subsystem(name));
             let mut subsystems: Vec<_> = read.into_iter().flatten().collect();
             subsystems.sort_by(|a, b| by_instance(&a.name, &b.name));
             Known::Yes(subsystems)
         }
-        Err(error) if attribute::is_absent(&error.reason) => reader.without_subsystems(),
+        Err(error) if error.reason == Reason::Absent => reader.without_subsystems(),
         Err(error) => Known::no(error.to_string()),
     }
 }
 
-impl Reader<'_> {
+impl NvmeReader<'_> {
     fn subsystem(&self, name: &str) -> Option<NvmeSubsystem> {
         let directory = match self.tree.directory(&format!("{SUBSYSTEMS}/{name}")) {
             Ok(directory) => directory,
             Err(error) => {
-                self.notes.unless_absent(error);
+                self.tree.unless_absent(error);
                 return None;
             }
         };
         let names = directory.names().unwrap_or_default();
-        let controllers: Vec<&String> = names
-            .iter()
-            .filter(|name| instance(name, "nvme").is_some())
-            .take(MOST)
-            .collect();
+        let controllers = names.iter().filter(|name| is_controller(name));
+        let controllers: Vec<&String> = controllers.take(MOST).collect();
         let mut paths = Paths::default();
         for controller in &controllers {
             if let Ok(below) = directory.directory(controller) {
@@ -83,10 +75,8 @@ impl Reader<'_> {
             }
         }
         let read = |name: &&String| {
-            directory
-                .directory(name)
-                .ok()
-                .map(|below| self.controller(&below, name))
+            let below = directory.directory(name).ok()?;
+            Some(self.controller(&below, name))
         };
         let mut controllers: Vec<NvmeController> = controllers.iter().filter_map(read).collect();
         controllers.sort_by(|a, b| by_instance(&a.name, &b.name));
@@ -113,14 +103,15 @@ impl Reader<'_> {
         let mut names = match self.tree.list(CONTROLLERS) {
             Ok(names) => names,
             // The driver is not loaded: then there are none. Of a tree it may not have been gathered.
-            Err(error) if attribute::is_absent(&error.reason) && self.tree.is_live() => {
+            Err(error) if error.reason == Reason::Absent && self.tree.is_live() => {
                 return Known::Yes(Vec::new());
             }
             Err(error) => return Known::no(error.to_string()),
         };
-        names.retain(|name| instance(name, "nvme").is_some());
+        names.retain(|name| is_controller(name));
         names.truncate(MOST);
         names.sort_by(|a, b| by_instance(a, b));
+        let missing = self.tree.display(SUBSYSTEMS);
         let read = |name: &String| {
             let directory = self.tree.directory(&format!("{CONTROLLERS}/{name}")).ok()?;
             let mut paths = Paths::default();
@@ -129,10 +120,7 @@ impl Reader<'_> {
                 name: name.clone(),
                 nqn: self.line(&directory, "subsysnqn"),
                 model: self.line(&directory, "model"),
-                iopolicy: Known::no(format!(
-                    "{}: this kernel has no subsystems",
-                    self.tree.display(SUBSYSTEMS)
-                )),
+                iopolicy: Known::no(format!("{missing}: this kernel has no subsystems")),
                 controllers: vec![self.controller(&directory, name)],
                 namespaces: paths.into_namespaces(),
             })
@@ -141,22 +129,20 @@ impl Reader<'_> {
     }
 
     fn line(&self, directory: &Directory<'_>, name: &str) -> Option<String> {
-        read_noted(directory, name, self.notes, value::word).filter(|line| !line.is_empty())
+        let line = directory.noted(name, value::word);
+        line.filter(|line| !line.is_empty())
     }
 
     fn policy(&self, directory: &Directory<'_>) -> Known<IoPolicy> {
-        match directory.with_bytes("iopolicy", value::word) {
-            Err(Reason::Absent) => Known::no(format!(
-                "{}: native multipath is off",
-                directory.display("iopolicy")
-            )),
-            _ => attribute::known(directory, "iopolicy", self.notes, value::word)
-                .map(|word| word.as_str().into()),
-        }
+        let word = directory.known_or("iopolicy", value::word, || {
+            let file = directory.display("iopolicy");
+            Known::no(format!("{file}: native multipath is off"))
+        });
+        word.map(|word| word.as_str().into())
     }
 
     fn controller(&self, directory: &Directory<'_>, name: &str) -> NvmeController {
-        let word = |file| attribute::known(directory, file, self.notes, value::word);
+        let word = |file| directory.known(file, value::word);
         let transport = match word("transport") {
             // Old kernels have no such file, and knew no other transport.
             Known::No { .. } if self.address_of(directory, name).is_some() => {
@@ -172,19 +158,14 @@ impl Reader<'_> {
             transport,
             device,
             node: self.node(directory, device),
-            queues: attribute::known(directory, "queue_count", self.notes, value::natural32),
+            queues: directory.known("queue_count", value::natural32),
         }
     }
 
     /// `address` is a PCI address only for `pcie`: elsewhere it is that of a network, and not read.
     fn address_of(&self, directory: &Directory<'_>, name: &str) -> Option<PciAddress> {
-        let links = [
-            format!("{}/device", directory.path()),
-            format!("{CONTROLLERS}/{name}"),
-        ];
-        let listed = links
-            .iter()
-            .find_map(|link| PciAddress::innermost(&self.tree.link(link).ok()?));
+        let links = [directory.below("device"), format!("{CONTROLLERS}/{name}")];
+        let listed = self.tree.function_behind(&links);
         listed.or_else(|| {
             let text = directory.with_bytes("address", value::word).ok()?.ok()?;
             text.parse().ok()
@@ -192,23 +173,16 @@ impl Reader<'_> {
     }
 
     /// The controller's own `numa_node`, or, on kernels without that file, its PCI function's.
-    fn node(
-        &self,
-        directory: &Directory<'_>,
-        device: Option<PciAddress>,
-    ) -> Known<Option<nearfar_machine::NodeId>> {
-        match directory.with_bytes("numa_node", attribute::node) {
-            Err(Reason::Absent) => {
-                let below = directory.below("device");
-                let read = match device {
-                    Some(device) => format!("{}/{device}/numa_node", pci::DEVICES),
-                    None => format!("{below}/numa_node"),
-                };
-                self.notes.read_instead(directory.below("numa_node"), read);
-                networks::node(self.tree, self.notes, self.pci, device, &below)
-            }
-            _ => attribute::known(directory, "numa_node", self.notes, attribute::node),
-        }
+    fn node(&self, directory: &Directory<'_>, device: Option<PciAddress>) -> Known<Option<NodeId>> {
+        directory.known_or("numa_node", value::node, || {
+            let below = directory.below("device");
+            let read = match device {
+                Some(device) => format!("{}/{device}/numa_node", pci::DEVICES),
+                None => format!("{below}/numa_node"),
+            };
+            self.tree.read_instead(directory.below("numa_node"), read);
+            devices::node(self.tree, self.pci, device, &below)
+        })
     }
 
     /// Paths (`nvme0c1n1`) or, with multipath off, namespaces (`nvme0n1`) below a controller.
@@ -229,30 +203,22 @@ impl Reader<'_> {
     fn paths_of(&self, links: &Directory<'_>, namespace: &str, paths: &mut Paths) {
         for name in links.names().unwrap_or_default() {
             let target = links.link(&name).unwrap_or_default();
-            let controller = target
-                .rsplit('/')
-                .find(|part| instance(part, "nvme").is_some());
+            let controller = target.rsplit('/').find(|part| is_controller(part));
             if path_namespace(&name).is_some()
                 && let Some(controller) = controller
                 && let Ok(directory) = links.directory(&name)
             {
-                paths.add(
-                    namespace.to_owned(),
-                    self.path(&directory, name, controller.to_owned()),
-                );
+                let path = self.path(&directory, name, controller.to_owned());
+                paths.add(namespace.to_owned(), path);
             }
         }
     }
 
     fn path(&self, directory: &Directory<'_>, name: String, controller: String) -> NvmePath {
-        let ana_state = match directory.with_bytes("ana_state", value::word) {
-            Err(Reason::Absent) => Known::no(format!(
-                "{}: this path has no asymmetric access",
-                directory.display("ana_state")
-            )),
-            _ => attribute::known(directory, "ana_state", self.notes, value::word)
-                .map(|word| AnaState::from(word.as_str())),
-        };
+        let ana_state = directory.known_or("ana_state", value::word, || {
+            let file = directory.display("ana_state");
+            Known::no(format!("{file}: this path has no asymmetric access"))
+        });
         // Empty unless the policy is queue-depth (queue_depth_show() in drivers/nvme/host/multipath.c).
         let depth = |bytes: &[u8]| match bytes.trim_ascii() {
             b"" => Ok(None),
@@ -261,9 +227,9 @@ impl Reader<'_> {
         NvmePath {
             name,
             controller,
-            ana_state,
-            numa_nodes: read_noted(directory, "numa_nodes", self.notes, value::list),
-            queue_depth: read_noted(directory, "queue_depth", self.notes, depth).flatten(),
+            ana_state: ana_state.map(|word| word.as_str().into()),
+            numa_nodes: directory.noted("numa_nodes", value::list),
+            queue_depth: directory.noted("queue_depth", depth).flatten(),
         }
     }
 }
@@ -297,28 +263,29 @@ impl Paths {
     }
 }
 
-/// The number behind a prefix: `nvme-subsys0`, `nvme0`.
-fn instance(name: &str, prefix: &str) -> Option<u32> {
-    name.strip_prefix(prefix)
-        .filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?
-        .parse()
-        .ok()
+/// `nvme0`.
+fn is_controller(name: &str) -> bool {
+    is_numbered(name, "nvme")
+}
+
+/// Whether a number stands behind a prefix.
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).and_then(digits).is_some()
+}
+
+/// A number of digits and nothing else.
+fn digits(text: &str) -> Option<u32> {
+    let is_plain = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| is_plain)
 }
 
 /// The numbers in a name of the kind `nvme0c1n1`, and whether it is of that kind.
 fn split(name: &str) -> Option<(u32, Option<u32>, u32)> {
     let (before, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
-    let number = |text: &str| {
-        text.bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| text.parse().ok())
-            .flatten()
-    };
+    let namespace = digits(namespace)?;
     match before.split_once('c') {
-        Some((head, controller)) => {
-            Some((number(head)?, Some(number(controller)?), number(namespace)?))
-        }
-        None => Some((number(before)?, None, number(namespace)?)),
+        Some((head, controller)) => Some((digits(head)?, Some(digits(controller)?), namespace)),
+        None => Some((digits(before)?, None, namespace)),
     }
 }
 

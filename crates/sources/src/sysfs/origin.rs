@@ -9,43 +9,32 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearfar_machine::{Emulation, Known, Origin, SourceKind};
 
 use super::cpuinfo::CpuInfo;
+use crate::request::Want;
 use crate::tree::Tree;
 use crate::value;
-use crate::want::Want;
 
 /// Longer values are cut: nothing that names a machine is.
 const LONGEST: usize = 256;
 
 /// Reads where the tree comes from.
 pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>, want: &Want) -> Origin {
-    let kind = match tree.is_live() {
-        true => SourceKind::Live,
-        false if tree.is_in_memory() => SourceKind::Archive,
-        false => SourceKind::Tree,
+    let place = tree.place().display().to_string();
+    let mut origin = match tree.is_live() {
+        true => Origin::new(SourceKind::Live, "this system"),
+        false if tree.is_in_memory() => Origin::new(SourceKind::Archive, place),
+        false => Origin::new(SourceKind::Tree, place),
     };
-    let place = if tree.is_live() {
-        "this system".to_owned()
-    } else {
-        tree.place().display().to_string()
-    };
-    let mut origin = Origin::new(kind, place);
     let gathered = word(tree, "proc/hwloc-nofile-info", usize::MAX).unwrap_or_default();
     let gathered = |key: &str| {
-        let value = gathered
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        value
-            .map(|value| cut(value.trim()))
-            .filter(|value| !value.is_empty())
+        let value = cut(field(&gathered, key)?);
+        Some(value).filter(|value| !value.is_empty())
     };
     origin.host = word(tree, "proc/sys/kernel/hostname", LONGEST)
         .or_else(|| word(tree, "etc/hostname", LONGEST))
         .or_else(|| gathered("HostName"));
     // A tree's boot ended, or is another machine's: what is written to it stays.
-    origin.boot = tree
-        .is_live()
-        .then(|| word(tree, "proc/sys/kernel/random/boot_id", LONGEST))
-        .flatten();
+    let boot = || word(tree, "proc/sys/kernel/random/boot_id", LONGEST);
+    origin.boot = tree.is_live().then(boot).flatten();
     let kernel = word(tree, "proc/sys/kernel/osrelease", LONGEST)
         .or_else(|| release(&word(tree, "proc/version", LONGEST)?))
         .or_else(|| gathered("OSRelease"));
@@ -56,15 +45,14 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>, want: &Want) -> Origin {
         .and_then(|signature| ubuntu(&signature))
         .or_else(|| debian(&word(tree, "proc/version", usize::MAX)?))
         .or_else(|| debian(&gathered("OSVersion")?));
+    let own = || {
+        rustix::system::uname()
+            .machine()
+            .to_string_lossy()
+            .into_owned()
+    };
     let architecture = word(tree, "proc/sys/kernel/arch", LONGEST)
-        .or_else(|| {
-            tree.is_live().then(|| {
-                rustix::system::uname()
-                    .machine()
-                    .to_string_lossy()
-                    .into_owned()
-            })
-        })
+        .or_else(|| tree.is_live().then(own))
         .or_else(|| gathered("Architecture"))
         .or_else(|| cpuinfo.architecture().map(str::to_owned));
     origin.architecture = Known::from_option(architecture, || {
@@ -78,13 +66,11 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>, want: &Want) -> Origin {
     if want.cpu_model {
         origin.cpu_model = cpuinfo.model().map(str::to_owned);
     }
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .map(|since| since.as_secs());
-    origin.taken_at_s = now.filter(|_| tree.is_live());
-    origin.emulation =
-        word(tree, "proc/cmdline", usize::MAX).and_then(|cmdline| emulation(&cmdline));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    let now = now.filter(|_| tree.is_live());
+    origin.taken_at_s = now.map(|since| since.as_secs());
+    let cmdline = word(tree, "proc/cmdline", usize::MAX);
+    origin.emulation = cmdline.and_then(|cmdline| emulation(&cmdline));
     origin
 }
 
@@ -121,18 +107,17 @@ fn product(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Option<String> {
 
 /// s390's `/proc/sysinfo`: `Manufacturer: IBM`, `Type: 2817`, `Model: 756 M15`.
 fn mainframe(sysinfo: &str) -> Option<String> {
-    let field = |key: &str| {
-        sysinfo
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-            .map(str::trim)
-    };
-    let words: Vec<&str> = ["Manufacturer", "Type", "Model"]
-        .into_iter()
-        .filter_map(field)
-        .collect();
-    let text = words.join(" ");
-    (!text.is_empty()).then(|| cut(&text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")))
+    let fields = ["Manufacturer", "Type", "Model"].into_iter();
+    let fields = fields.filter_map(|key| field(sysinfo, key));
+    let words: Vec<&str> = fields.flat_map(str::split_ascii_whitespace).collect();
+    (!words.is_empty()).then(|| cut(&words.join(" ")))
+}
+
+/// The value of a line `key: value`.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    value.map(str::trim)
 }
 
 /// The description that the lab puts into its guests' command line as JSON: `nearfar.lab={"machine":"two-node",...}`; a
@@ -151,11 +136,8 @@ fn emulation(cmdline: &str) -> Option<Emulation> {
 
 /// `Linux version 6.12.0-1-amd64 (builder@host) ...`
 fn release(version: &str) -> Option<String> {
-    version
-        .strip_prefix("Linux version ")?
-        .split_ascii_whitespace()
-        .next()
-        .map(str::to_owned)
+    let release = version.strip_prefix("Linux version ")?;
+    release.split_ascii_whitespace().next().map(str::to_owned)
 }
 
 /// The base of an Ubuntu kernel, the last word of `/proc/version_signature`: `Ubuntu 5.15.0-112.122-generic 5.15.152`.
@@ -181,19 +163,14 @@ fn is_version(text: &str) -> bool {
 
 /// A file's content, trimmed; nothing when there is none in it.
 fn word(tree: &Tree, path: &str, longest: usize) -> Option<String> {
-    let text = tree
-        .with_bytes(path, |bytes| value::text(bytes).map(str::to_owned))
-        .ok()?
-        .ok()?;
+    let text = tree.value(path, value::word)?;
     let text = if longest == LONGEST { cut(&text) } else { text };
     (!text.is_empty()).then_some(text)
 }
 
 fn cut(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(LONGEST)
-        .collect()
+    let printable = text.chars().filter(|c| !c.is_control());
+    printable.take(LONGEST).collect()
 }
 
 #[cfg(test)]
@@ -211,7 +188,7 @@ mod tests {
     #[test]
     fn distributions_name_the_kernel_they_started_from() {
         let debian = "Linux version 6.1.0-21-amd64 (debian-kernel@lists.debian.org) (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld \
-                      (GNU Binutils for Debian) 2.40) #1 SMP PREEMPT_DYNAMIC Debian 6.1.90-1 (2024-05-03)";
+                  (GNU Binutils for Debian) 2.40) #1 SMP PREEMPT_DYNAMIC Debian 6.1.90-1 (2024-05-03)";
         assert_eq!(super::debian(debian).as_deref(), Some("6.1.90"));
         assert_eq!(
             super::debian("#1 SMP PREEMPT_DYNAMIC Debian 6.12.9-1~bpo12+1 (2025-01-19)").as_deref(),

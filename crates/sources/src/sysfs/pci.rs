@@ -9,11 +9,8 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{CpuSet, Known, Node, NodeId, PciAddress, PciDevice, RootBus};
 
-use super::attribute;
-use super::notes::{Notes, read_noted};
-use crate::parallel;
-use crate::tree::{Directory, Reason, Tree};
-use crate::value;
+use crate::tree::{Directory, Parser, Reason, Tree};
+use crate::{parallel, value};
 
 /// Where the kernel lists all PCI functions.
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
@@ -23,7 +20,7 @@ const MOST_DEVICES: usize = 65_536;
 const DEEPEST: usize = 24;
 
 /// Where a function is, by its path below `sys/devices`.
-struct Found {
+struct FoundFunction {
     address: PciAddress,
     parent: Option<PciAddress>,
     root: RootBus,
@@ -31,14 +28,14 @@ struct Found {
 }
 
 /// Reads all PCI functions, by address. `nodes` serve to derive a missing `numa_node` from `local_cpus`.
-pub(crate) fn read(tree: &Tree, notes: &Notes, nodes: &[Node]) -> Known<Vec<PciDevice>> {
+pub(crate) fn read(tree: &Tree, nodes: &[Node]) -> Known<Vec<PciDevice>> {
     let mut found = match tree.list(DEVICES) {
         Ok(names) => names
             .iter()
-            .filter_map(|name| from_link(tree, notes, name))
+            .filter_map(|name| from_link(tree, name))
             .take(MOST_DEVICES)
             .collect(),
-        Err(error) if attribute::is_absent(&error.reason) => match search(tree) {
+        Err(error) if error.reason == Reason::Absent => match search(tree) {
             Some(found) => found,
             None => return Known::no(error.to_string()),
         },
@@ -48,37 +45,27 @@ pub(crate) fn read(tree: &Tree, notes: &Notes, nodes: &[Node]) -> Known<Vec<PciD
     found.dedup_by_key(|device| device.address);
     let by_cpus = NodesByCpus::of(nodes);
     Known::Yes(parallel::map(&found, |device| {
-        read_one(tree, notes, device, &by_cpus)
+        read_one(tree, device, &by_cpus)
     }))
 }
 
-fn from_link(tree: &Tree, notes: &Notes, name: &str) -> Option<Found> {
+fn from_link(tree: &Tree, name: &str) -> Option<FoundFunction> {
     let path = format!("{DEVICES}/{name}");
     let address: PciAddress = match name.parse() {
         Ok(address) => address,
         Err(error) => {
-            notes.note(tree.display(&path), error.to_string());
+            tree.note(&path, error.to_string());
             return None;
         }
     };
-    let placed = tree
-        .link(&path)
-        .ok()
-        .and_then(|target| place(&target, address));
+    let placed = tree.link(&path).ok();
+    let placed = placed.and_then(|target| place(&target, address));
     let (parent, root) = placed.unwrap_or_else(|| {
-        notes.note(
-            tree.display(&path),
-            "is no link into sys/devices: its own bus is taken for its root bus",
-        );
-        (
-            None,
-            RootBus {
-                domain: address.domain,
-                bus: address.bus,
-            },
-        )
+        let message = "is no link into sys/devices: its own bus is taken for its root bus";
+        tree.note(&path, message);
+        (None, address.into())
     });
-    Some(Found {
+    Some(FoundFunction {
         address,
         parent,
         root,
@@ -110,7 +97,7 @@ pub(crate) fn root_bus(name: &str) -> Option<RootBus> {
 }
 
 /// Finds functions by walking `sys/devices` where `sys/bus` was not gathered.
-fn search(tree: &Tree) -> Option<Vec<Found>> {
+fn search(tree: &Tree) -> Option<Vec<FoundFunction>> {
     let mut found = Vec::new();
     let mut left: Vec<(String, usize)> = Vec::new();
     for name in tree.list("sys/devices").ok()? {
@@ -126,18 +113,15 @@ fn search(tree: &Tree) -> Option<Vec<Found>> {
             let below = format!("{path}/{name}");
             let address = name.parse::<PciAddress>().ok();
             let inside = address.is_some() || root_bus(&name).is_some();
+            let is_full = depth >= DEEPEST || found.len() >= MOST_DEVICES;
             // The kernel's hierarchy is made of directories; a link in it could lead round in circles.
-            if !inside
-                || depth >= DEEPEST
-                || found.len() >= MOST_DEVICES
-                || tree.link(&below).is_ok()
-            {
+            if !inside || is_full || tree.link(&below).is_ok() {
                 continue;
             }
             if let Some(address) = address
                 && let Some((parent, root)) = place(&below, address)
             {
-                found.push(Found {
+                found.push(FoundFunction {
                     address,
                     parent,
                     root,
@@ -150,46 +134,27 @@ fn search(tree: &Tree) -> Option<Vec<Found>> {
     Some(found)
 }
 
-fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) -> PciDevice {
-    let &Found {
-        address,
-        parent,
-        root,
-        ..
-    } = found;
+fn read_one(tree: &Tree, found: &FoundFunction, by_cpus: &NodesByCpus) -> PciDevice {
+    let address = found.address;
     let unknown = |because: String| PciDevice {
-        address,
-        vendor: 0,
-        device: 0,
-        class: 0,
-        class_name: None,
-        name: None,
-        driver: None,
-        parent,
-        root,
-        node: Known::no(because),
+        parent: found.parent,
+        ..PciDevice::unknown(address, found.root, because)
     };
     let directory = match tree.directory(&found.path) {
         Ok(directory) => directory,
         Err(error) => {
-            notes.note(
-                error.path.clone(),
-                format!("listed as a PCI function, but {}", error.reason),
-            );
+            let message = format!("listed as a PCI function, but {}", error.reason);
+            tree.note(&found.path, message);
             return unknown(error.to_string());
         }
     };
     let uevent = directory
         .with_bytes("uevent", Uevent::parse)
         .unwrap_or_default();
-    let (vendor, device, class) = uevent
-        .identity
-        .unwrap_or_else(|| identity(&directory, notes));
-    let node = match directory.with_bytes("numa_node", attribute::node) {
-        Err(Reason::Absent) => by_cpus.node_of(&directory, notes),
-        _ => attribute::known(&directory, "numa_node", notes, attribute::node),
-    };
-    notes.read_instead(
+    let (vendor, device, class) = uevent.identity.unwrap_or_else(|| identity(&directory));
+    let by_cpus = || by_cpus.node_of(&directory);
+    let node = directory.known_or("numa_node", value::node, by_cpus);
+    tree.read_instead(
         format!("{DEVICES}/{address}/numa_node"),
         directory.below("numa_node"),
     );
@@ -222,12 +187,11 @@ impl Uevent {
                 Some(("DRIVER", name)) => driver = Some(name.to_owned()),
                 Some(("PCI_CLASS", number)) => class = value::hexadecimal32(number.as_bytes()).ok(),
                 Some(("PCI_ID", ids)) => {
-                    id = ids.split_once(':').and_then(|(vendor, device)| {
-                        let part = |text: &str| {
-                            u16::try_from(value::hexadecimal32(text.as_bytes()).ok()?).ok()
-                        };
-                        Some((part(vendor)?, part(device)?))
-                    })
+                    let part =
+                        |text: &str| value::hexadecimal32(text.as_bytes()).ok()?.try_into().ok();
+                    id = ids
+                        .split_once(':')
+                        .and_then(|(vendor, device)| Some((part(vendor)?, part(device)?)))
                 }
                 _ => {}
             }
@@ -240,78 +204,57 @@ impl Uevent {
 }
 
 /// Vendor, device and class: from their files, or from the configuration space where only that was gathered.
-fn identity(directory: &Directory<'_>, notes: &Notes) -> (u16, u16, u32) {
-    let number = |name| read_noted(directory, name, notes, value::hexadecimal32);
+fn identity(directory: &Directory<'_>) -> (u16, u16, u32) {
+    let number = |name| directory.noted(name, value::hexadecimal32);
     let parts = (number("vendor"), number("device"), number("class"));
     if let (Some(vendor), Some(device), Some(class)) = parts {
         return (vendor as u16, device as u16, class & 0xff_ffff);
     }
     // PCI Local Bus 3.0, 6.1: vendor at 0, device at 2, class code at 9 to 11, all little-endian.
-    let config = directory
-        .with_bytes("config", |bytes| bytes.get(..12).map(<[u8]>::to_vec))
-        .ok()
-        .flatten();
-    if let Some(&[v0, v1, d0, d1, _, _, _, _, _, interface, subclass, base]) = config.as_deref() {
-        let class = u32::from_be_bytes([0, base, subclass, interface]);
-        return (
-            u16::from_le_bytes([v0, v1]),
-            u16::from_le_bytes([d0, d1]),
-            class,
-        );
-    }
-    // Unknown, without a warning: gatherers leave these files out.
-    (0, 0, 0)
+    let config = directory.with_bytes("config", |bytes| bytes.first_chunk().copied());
+    let Ok(Some([v0, v1, d0, d1, _, _, _, _, _, interface, subclass, base])) = config else {
+        // Unknown, without a warning: gatherers leave these files out.
+        return (0, 0, 0);
+    };
+    let class = u32::from_be_bytes([0, base, subclass, interface]);
+    let (vendor, device) = ([v0, v1], [d0, d1]);
+    (
+        u16::from_le_bytes(vendor),
+        u16::from_le_bytes(device),
+        class,
+    )
 }
 
 /// What follows from `local_cpus` if an old kernel or a gatherer left `numa_node` out: with a node the kernel
 /// lists exactly that node's CPUs, without one it lists all. So the answer is certain only where the list is exactly
 /// one node's and not the whole machine's.
-struct NodesByCpus {
-    nodes: BTreeMap<String, Option<NodeId>>,
-    several: bool,
-}
+struct NodesByCpus(BTreeMap<String, Option<NodeId>>);
 
 impl NodesByCpus {
     fn of(nodes: &[Node]) -> Self {
         let mut by_cpus = BTreeMap::new();
-        for node in nodes
-            .iter()
-            .filter(|node| node.online && node.has_cpus() == Some(true))
-        {
+        let with_cpus = |node: &&Node| node.online && node.has_cpus() == Some(true);
+        for node in nodes.iter().filter(with_cpus) {
             // Fake nodes share their CPUs: then the list says nothing about which of them it is.
             by_cpus
                 .entry(node.known_cpus().to_string())
                 .and_modify(|known| *known = None)
                 .or_insert(Some(node.id));
         }
-        let several = by_cpus.len() > 1;
-        Self {
-            nodes: by_cpus,
-            several,
-        }
+        Self(by_cpus)
     }
 
-    fn node_of(&self, directory: &Directory<'_>, notes: &Notes) -> Known<Option<NodeId>> {
-        let absent = || {
-            Known::no(
-                directory
-                    .unreadable("numa_node", Reason::Absent)
-                    .to_string(),
-            )
-        };
-        if !self.several {
-            return absent();
+    fn node_of(&self, directory: &Directory<'_>) -> Known<Option<NodeId>> {
+        let absent = directory.unreadable("numa_node", Reason::Absent);
+        let absent = Known::no(absent.to_string());
+        if self.0.len() < 2 {
+            return absent;
         }
-        let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
+        let candidates: [(&str, Parser<CpuSet>); 2] =
             [("local_cpulist", value::list), ("local_cpus", value::mask)];
-        let local = attribute::first_known(directory, "numa_node", &candidates, notes);
-        match local
-            .get()
-            .and_then(|cpus| self.nodes.get(&cpus.to_string()))
-        {
-            Some(&Some(node)) => Known::Yes(Some(node)),
-            _ => absent(),
-        }
+        let local = directory.first_known("numa_node", &candidates);
+        let node = local.get().and_then(|cpus| *self.0.get(&cpus.to_string())?);
+        node.map_or(absent, |node| Known::Yes(Some(node)))
     }
 }
 

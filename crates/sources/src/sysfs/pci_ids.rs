@@ -24,22 +24,19 @@ const PLACES: [&str; 3] = [
 /// Far above the 1.4 MiB of the real file.
 const LARGEST: u64 = 32 << 20;
 
-/// Fills in the names of a machine's PCI devices, where this system has the pci.ids file; false where it has not.
+/// Fills in the names of a machine's PCI devices, where this system has the pci.ids file.
 ///
 /// Names are the same everywhere, so this system's file serves machines read from anywhere.
-pub fn add_names(machine: &mut Machine) -> bool {
-    let Some(file) = PLACES.iter().find_map(|place| File::open(place).ok()) else {
-        return false;
-    };
-    if let nearfar_machine::Known::Yes(devices) = &mut machine.pci {
-        name(devices, BufReader::new(file.take(LARGEST)));
+pub(crate) fn add_names(machine: &mut Machine) {
+    if let Some(file) = PLACES.iter().find_map(|place| File::open(place).ok()) {
+        let ids = BufReader::new(file.take(LARGEST));
+        name(machine.pci.items_mut(), ids);
     }
-    true
 }
 
 /// Fills in names from the content of a pci.ids file. What the source itself named keeps its name, what the file does not
 /// have stays without one.
-pub fn name(devices: &mut [PciDevice], ids: impl BufRead) {
+fn name(devices: &mut [PciDevice], ids: impl BufRead) {
     let names = Names::read(devices, ids);
     for device in devices.iter_mut().filter(|device| device.is_identified()) {
         let vendor = names.vendors.get(&device.vendor);
@@ -50,10 +47,8 @@ pub fn name(devices: &mut [PciDevice], ids: impl BufRead) {
         });
         device.name = device.name.take().or(name);
         let kind = device.kind() as u16;
-        let class = names
-            .classes
-            .get(&kind)
-            .or_else(|| names.classes.get(&(kind | 0xff)));
+        let base_class = || names.classes.get(&(kind | 0xff));
+        let class = names.classes.get(&kind).or_else(base_class);
         device.class_name = device.class_name.take().or_else(|| class.cloned());
     }
 }
@@ -76,10 +71,8 @@ enum Section {
 impl Names {
     fn read(devices: &[PciDevice], mut ids: impl BufRead) -> Self {
         let vendors: HashSet<u16> = devices.iter().map(|device| device.vendor).collect();
-        let models: HashSet<(u16, u16)> = devices
-            .iter()
-            .map(|device| (device.vendor, device.device))
-            .collect();
+        let models = devices.iter().map(|it| (it.vendor, it.device));
+        let models: HashSet<(u16, u16)> = models.collect();
         let mut names = Self::default();
         let mut section = Section::Other;
         let mut line = Vec::new();
@@ -127,44 +120,34 @@ impl Names {
 /// `1b36  Red Hat, Inc.` as number and name.
 fn split(entry: &[u8], digits: usize) -> Option<(u16, String)> {
     let (number, name) = entry.split_at_checked(digits)?;
-    let number = number
-        .iter()
-        .all(u8::is_ascii_hexdigit)
-        .then(|| std::str::from_utf8(number).ok())
-        .flatten()?;
+    let is_plain = number.iter().all(u8::is_ascii_hexdigit);
+    let number = std::str::from_utf8(number).ok().filter(|_| is_plain)?;
     let name = String::from_utf8_lossy(name);
-    let spaced = name.starts_with(' ');
+    let is_spaced = name.starts_with(' ');
     let name = name.trim();
-    (spaced && !name.is_empty()).then(|| {
-        u16::from_str_radix(number, 16)
-            .ok()
-            .map(|number| (number, name.to_owned()))
-    })?
+    let is_name = is_spaced && !name.is_empty();
+    let number = u16::from_str_radix(number, 16).ok().filter(|_| is_name)?;
+    Some((number, name.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use nearfar_machine::{Known, RootBus};
+    use nearfar_machine::PciAddress;
 
     use super::*;
 
     fn device(vendor: u16, device: u16, class: u32) -> PciDevice {
+        let address: PciAddress = "0000:01:00.0".parse().unwrap();
         PciDevice {
-            address: "0000:01:00.0".parse().unwrap(),
             vendor,
             device,
             class,
-            class_name: None,
-            name: None,
-            driver: None,
-            parent: None,
-            root: RootBus { domain: 0, bus: 0 },
-            node: Known::Yes(None),
+            ..PciDevice::unknown(address, address.into(), "left out")
         }
     }
 
     const IDS: &str = "# comment\n1b36  Red Hat, Inc.\n\t0010  NVMe\n\t\t1af4 1100  a subsystem\n8086  Intel\n\t0010  wrong\n\
-                       C 01  Mass storage controller\n\t08  Non-Volatile memory controller\n\t\t02  NVM Express\nC 02  Network\n";
+                   C 01  Mass storage controller\n\t08  Non-Volatile memory controller\n\t\t02  NVM Express\nC 02  Network\n";
 
     #[test]
     fn devices_get_vendor_model_and_class() {

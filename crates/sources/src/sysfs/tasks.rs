@@ -1,4 +1,5 @@
-//! Processes: where they may run, where they ran last, and where their memory is.
+//! Processes: where they may run, where they ran last, and where their memory is. And cpusets: groups of tasks that are
+//! confined to some CPUs and memory nodes.
 //!
 //! ```text
 //! proc/PID/status           Cpus_allowed_list, Mems_allowed_list, VmLck, VmPin, Uid, Threads, Rss*
@@ -13,21 +14,32 @@
 //!
 //! A process can end between two of these files: then what could not be read is unknown, and a process of which
 //! neither `stat` nor `status` is left was never there. Command lines and environments are not read.
+//!
+//! The CPU time of a thread counts for the CPU it ran on last.
+//!
+//! ```text
+//! version 2   sys/fs/cgroup/system.slice/redis.service/cpuset.cpus, .mems, and .effective of both
+//! version 1   sys/fs/cgroup/cpuset/redis/cpuset.cpus, .mems (and cpuset.effective_*)
+//! before      dev/cpuset/redis/cpus, mems
+//! ```
+//!
+//! A group without the files of cpusets has no cpuset of its own and is left out; so is the root unless there is nothing else.
 
 mod memory;
-mod sample;
-mod threads;
 
-use nearfar_machine::{CpuSet, Known, NOT_ASKED_FOR, NodeId, NodeSet, ResidentBytes, Task};
+use std::collections::BTreeMap;
+
+use nearfar_machine::{
+    CpuSet, CpuTime, Cpuset, Known, NOT_ASKED_FOR, NodeId, NodeSet, ResidentBytes, Task, Thread,
+};
 use nearfar_proc::sched::Sched;
 use nearfar_proc::status::Status;
 use nearfar_proc::{Stat, cgroup, system};
 
-use super::notes::{Notes, read_noted};
 use crate::parallel;
+use crate::request::{TaskScope, Want};
 use crate::tree::{Directory, Reason, Tree, Unreadable};
-use crate::value::ValueError;
-use crate::want::{TaskScope, Want};
+use crate::value::{self, ValueError};
 
 /// `PID_MAX_LIMIT` of 64-bit kernels.
 const MOST_TASKS: usize = 4_194_304;
@@ -36,28 +48,27 @@ const TICK_MS: u64 = 10;
 const MALFORMED: &str = "not there, or not as the kernel writes it";
 
 /// Reads the processes that were asked for, by number.
-pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes) -> Known<Vec<Task>> {
+pub(crate) fn read(tree: &Tree, want: &Want) -> Known<Vec<Task>> {
     let mut pids: Vec<i32> = match &want.tasks {
         TaskScope::None => return Known::no(NOT_ASKED_FOR),
         TaskScope::Of(pids) => pids.clone(),
         TaskScope::All => match tree.list("proc") {
             Ok(names) => {
                 let pids = names.iter().filter_map(|name| name.parse().ok());
-                let pids: Vec<i32> = pids.take(MOST_TASKS).collect();
-                if pids.is_empty() {
-                    return Known::no(format!("no process is in {}", tree.display("proc")));
-                }
-                pids
+                pids.take(MOST_TASKS).collect()
             }
             Err(error) => return Known::no(error.to_string()),
         },
     };
+    if pids.is_empty() && want.tasks == TaskScope::All {
+        return Known::no(format!("no process is in {}", tree.display("proc")));
+    }
     pids.retain(|&pid| pid > 0);
     pids.sort_unstable();
     pids.dedup();
     let uptime_ms = uptime_ms(tree);
     let read = parallel::map(&pids, |&pid| {
-        let mut task = read_one(tree, want, notes, pid)?;
+        let mut task = read_one(tree, want, pid)?;
         task.age_ms = age_ms(&uptime_ms, &task.start);
         Some(task)
     });
@@ -87,16 +98,14 @@ fn age_ms(uptime_ms: &Known<u64>, start: &Known<u64>) -> Known<u64> {
     start.as_ref().and_then(age)
 }
 
-fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
+fn read_one(tree: &Tree, want: &Want, pid: i32) -> Option<Task> {
     let directory = tree.directory(&format!("proc/{pid}")).ok()?;
-    let stat = read_noted(&directory, "stat", notes, |bytes| {
-        Stat::parse_with_name(bytes).ok_or_else(|| ValueError::Truncated(MALFORMED.to_owned()))
+    let stat = directory.noted("stat", |bytes| {
+        Stat::parse_with_name(bytes).ok_or_else(|| ValueError::faulty(MALFORMED))
     });
     // The memory of a process whose main thread has ended is that of its other threads.
-    let other = stat
-        .as_ref()
-        .filter(|(stat, _)| stat.is_ended())
-        .and_then(|_| threads::alive(tree, &directory));
+    let is_ended = stat.as_ref().is_some_and(|(stat, _)| stat.is_ended());
+    let other = is_ended.then(|| alive_thread(tree, &directory)).flatten();
     let (pid_alive, alive) = match &other {
         Some((tid, thread)) => (*tid, thread),
         None => (pid, &directory),
@@ -115,13 +124,12 @@ fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
     }
     let no_stat = || format!("{}: {MALFORMED}", directory.display("stat"));
     let memory = match &stat {
-        _ if !want.task_memory => memory::Memory::unread(),
+        _ if !want.task_memory => memory::Memory::unknown(NOT_ASKED_FOR),
         Some((stat, _)) if stat.is_kernel_thread() => memory::Memory::none(),
         _ => {
             let table_bytes = status.as_ref().map_or(0, |status| status.table_bytes);
-            let resident = resident.get().copied().unwrap_or_default();
             let size = memory::Size {
-                resident,
+                resident: resident.get().copied().unwrap_or_default(),
                 table_bytes,
             };
             memory::read(tree, alive, pid_alive, size)
@@ -129,7 +137,7 @@ fn read_one(tree: &Tree, want: &Want, notes: &Notes, pid: i32) -> Option<Task> {
     };
     let (stat, name) = stat.unzip();
     let count = status.as_ref().ok().and_then(|status| status.threads);
-    let threads = threads::read(&directory, stat.as_ref(), count, want.threads);
+    let threads = threads(&directory, stat.as_ref(), count, want.threads);
     Some(Task {
         allowed_cpus: in_status(&directory, &status, "Cpus_allowed_list", |status| {
             status.cpus.clone()
@@ -220,24 +228,250 @@ fn group(directory: &Directory<'_>) -> Known<String> {
         let group = of(|it| it.version_2).or_else(|| of(|it| it.has_controller("name=systemd")));
         group.map(|it| it.path.to_string_lossy().into_owned())
     };
-    match directory.with_bytes("cgroup", path) {
-        Ok(Some(path)) => Known::Yes(path),
-        Ok(None) => Known::no(format!("{}: no group in it", directory.display("cgroup"))),
-        Err(reason) => Known::no(directory.unreadable("cgroup", reason).to_string()),
-    }
+    found_in(directory, "cgroup", path, "no group in it")
 }
 
 /// `numa_preferred_nid`, which `sched` has with CONFIG_SCHED_DEBUG and CONFIG_NUMA_BALANCING; -1 is none.
 fn preferred_node(directory: &Directory<'_>) -> Known<Option<NodeId>> {
-    let found = directory.with_bytes("sched", |bytes| Sched::of(bytes).preferred_node());
-    match found {
-        Ok(Some(node)) => Known::Yes(node),
-        Ok(None) => Known::no(format!(
-            "{}: no numa_preferred_nid in it",
-            directory.display("sched")
-        )),
-        Err(reason) => Known::no(directory.unreadable("sched", reason).to_string()),
+    let node = |bytes: &[u8]| Sched::of(bytes).preferred_node();
+    found_in(directory, "sched", node, "no numa_preferred_nid in it")
+}
+
+/// What is found in a file.
+fn found_in<T>(
+    directory: &Directory<'_>,
+    file: &str,
+    find: impl FnOnce(&[u8]) -> Option<T>,
+    problem: &str,
+) -> Known<T> {
+    match directory.with_bytes(file, find) {
+        Ok(found) => {
+            let problem = || format!("{}: {problem}", directory.display(file));
+            Known::from_option(found, problem)
+        }
+        Err(reason) => Known::no(directory.unreadable(file, reason).to_string()),
     }
+}
+
+struct Threads {
+    pub(super) cpu_times: Known<Vec<CpuTime>>,
+    pub(super) list: Vec<Thread>,
+}
+
+/// Reads the threads of a process. One with a single thread has the times of that, and one that never ran has none: neither needs
+/// another file. `is_list_wanted` makes a list of all as well.
+fn threads(
+    directory: &Directory<'_>,
+    stat: Option<&Stat>,
+    count: Option<u32>,
+    is_list_wanted: bool,
+) -> Threads {
+    let mut list = Vec::new();
+    let Some(stat) = stat else {
+        let cpu_times = Known::no("its stat cannot be read");
+        return Threads { cpu_times, list };
+    };
+    if is_list_wanted || (count != Some(1) && cpu_ms(stat) != 0) {
+        list = thread_list(directory);
+    }
+    let cpu_times = match list.is_empty() {
+        // A thread that ends meanwhile, and a recording without threads, leave the process's own times.
+        true => of_one(stat),
+        false => Known::Yes(by_cpu(&list)),
+    };
+    list.truncate(if is_list_wanted { usize::MAX } else { 0 });
+    Threads { cpu_times, list }
+}
+
+fn of_one(stat: &Stat) -> Known<Vec<CpuTime>> {
+    let cpu = Known::from_option(stat.cpu, || "its stat does not say on which CPU it ran");
+    cpu.map(|cpu| {
+        let ms = cpu_ms(stat);
+        vec![CpuTime { cpu, ms }]
+    })
+}
+
+/// A thread of a process that has not ended, with its directory.
+fn alive_thread<'t>(tree: &'t Tree, directory: &Directory<'_>) -> Option<(i32, Directory<'t>)> {
+    let task = format!("{}/task", directory.path());
+    let tids = tree.directory(&task).ok()?.names().ok()?;
+    tids.into_iter().find_map(|name| {
+        let thread = tree.directory(&format!("{task}/{name}")).ok()?;
+        let stat = thread.with_bytes("stat", Stat::parse).ok().flatten()?;
+        (!stat.is_ended()).then_some((name.parse().ok()?, thread))
+    })
+}
+
+fn thread_list(directory: &Directory<'_>) -> Vec<Thread> {
+    let Ok(task) = directory.directory("task") else {
+        return Vec::new();
+    };
+    let names = task.names().unwrap_or_default();
+    let tids = names.iter().filter_map(|name| name.parse().ok());
+    let mut tids: Vec<i32> = tids.collect();
+    tids.sort_unstable();
+    let thread = |tid: i32| {
+        let parsed = task.with_bytes(&format!("{tid}/stat"), Stat::parse_with_name);
+        let (stat, name) = parsed.ok().flatten()?;
+        Some(Thread {
+            tid,
+            name: name.to_string(),
+            start: stat.id.start,
+            last_cpu: Known::from_option(stat.cpu, || "its stat does not say"),
+            cpu_ms: cpu_ms(&stat),
+        })
+    };
+    tids.into_iter().filter_map(thread).collect()
+}
+
+fn by_cpu(threads: &[Thread]) -> Vec<CpuTime> {
+    let mut times = BTreeMap::new();
+    for thread in threads {
+        if let Known::Yes(cpu) = thread.last_cpu {
+            let sum: &mut u64 = times.entry(cpu).or_default();
+            *sum = sum.saturating_add(thread.cpu_ms);
+        }
+    }
+    let times = times.into_iter().filter(|(_, ms)| *ms > 0);
+    times.map(|(cpu, ms)| CpuTime { cpu, ms }).collect()
+}
+
+/// How deep groups nest: systemd in a container in a pod in a slice stays below 16.
+const DEEPEST: usize = 32;
+const MOST_GROUPS: usize = 50_000;
+
+/// Where the version 2 hierarchy is mounted.
+const UNIFIED: &str = "sys/fs/cgroup";
+
+/// The names of the files in one kind of hierarchy.
+struct Hierarchy {
+    root: &'static str,
+    /// Of CPUs and of nodes: what is configured, and what is in force, the first that is there counts.
+    files: [[&'static str; 2]; 2],
+}
+
+impl Hierarchy {
+    const fn at(root: &'static str, files: [[&'static str; 2]; 2]) -> Self {
+        Self { root, files }
+    }
+}
+
+const VERSION_1: [[&str; 2]; 2] = [
+    ["cpuset.cpus", "cpuset.effective_cpus"],
+    ["cpuset.mems", "cpuset.effective_mems"],
+];
+const VERSION_2: [[&str; 2]; 2] = [
+    ["cpuset.cpus", "cpuset.cpus.effective"],
+    ["cpuset.mems", "cpuset.mems.effective"],
+];
+
+const HIERARCHIES: [Hierarchy; 5] = [
+    Hierarchy::at("sys/fs/cgroup/cpuset", VERSION_1),
+    // Controllers mounted together share a directory.
+    Hierarchy::at("sys/fs/cgroup/cpu,cpuset", VERSION_1),
+    Hierarchy::at(UNIFIED, VERSION_2),
+    Hierarchy::at("dev/cpuset", [["cpus"; 2], ["mems"; 2]]),
+    Hierarchy::at("dev/cpuset", [["cpuset.cpus"; 2], ["cpuset.mems"; 2]]),
+];
+
+/// Reads all cpusets, by path.
+pub(crate) fn cpusets(tree: &Tree) -> Known<Vec<Cpuset>> {
+    for hierarchy in &HIERARCHIES {
+        let Ok(root) = tree.directory(hierarchy.root) else {
+            continue;
+        };
+        let mut files = hierarchy.files.iter().flatten();
+        if files.any(|name| root.exists(name)) {
+            return Known::Yes(hierarchy.walk(tree));
+        }
+    }
+    let (groups, before) = (tree.display("sys/fs/cgroup"), tree.display("dev/cpuset"));
+    Known::no(format!("neither {groups} nor {before} has cpusets"))
+}
+
+impl Hierarchy {
+    fn walk(&self, tree: &Tree) -> Vec<Cpuset> {
+        let mut found = Vec::new();
+        let mut left = vec![(String::new(), 0)];
+        let mut looked_at = 0;
+        while let Some((path, depth)) = left.pop() {
+            looked_at += 1;
+            if looked_at > MOST_GROUPS {
+                let message = format!("has more than {MOST_GROUPS} groups: the rest is left out");
+                tree.note(self.root, message);
+                break;
+            }
+            let Ok(directory) = tree.directory(&format!("{}{path}", self.root)) else {
+                continue;
+            };
+            found.extend(self.group(&directory, &path));
+            if depth >= DEEPEST {
+                continue;
+            }
+            for name in directory.names().unwrap_or_default() {
+                // Only groups are directories; what has a dot and no directory behind it is one of the kernel's files.
+                let below = format!("{path}/{name}");
+                let whole = format!("{}{below}", self.root);
+                let is_group = || tree.link(&whole).is_err() && tree.directory(&whole).is_ok();
+                if !is_file_of_kernel(&name) && is_group() {
+                    left.push((below, depth + 1));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
+    }
+
+    /// A group's cpuset. The root's is the whole machine, by default.
+    fn group(&self, directory: &Directory<'_>, path: &str) -> Option<Cpuset> {
+        if path.is_empty() {
+            return None;
+        }
+        let [[cpus, effective_cpus], [nodes, effective_nodes]] = self.files;
+        if !directory.exists(cpus) && !directory.exists(effective_cpus) {
+            return None;
+        }
+        let own_cpus: Known<CpuSet> = directory.known(cpus, value::list);
+        let own_nodes: Known<NodeSet> = directory.known(nodes, value::list);
+        let configured = own_cpus.get().is_some_and(|set| !set.is_empty())
+            || own_nodes.get().is_some_and(|set| !set.is_empty());
+        let in_force = |usual: &str, effective: &str, own: &str| {
+            let is_there = directory.exists(effective) && effective != own;
+            let read = directory.below(if is_there { effective } else { own });
+            let usual = format!("{UNIFIED}{path}/{usual}");
+            directory.tree().read_instead(usual, read);
+            is_there
+        };
+        Some(Cpuset {
+            path: path.to_owned(),
+            cpus: match in_force("cpuset.cpus.effective", effective_cpus, cpus) {
+                true => directory.known(effective_cpus, value::list),
+                false => own_cpus,
+            },
+            nodes: match in_force("cpuset.mems.effective", effective_nodes, nodes) {
+                true => directory.known(effective_nodes, value::list),
+                false => own_nodes,
+            },
+            configured,
+            version_2: Some(self.root == UNIFIED),
+        })
+    }
+}
+
+/// `cpuset.cpus`, `memory.stat`, `tasks`: names that no group has, which saves opening each to see.
+fn is_file_of_kernel(name: &str) -> bool {
+    const PREFIXES: [&str; 12] = [
+        "cgroup.", "cpuset.", "memory.", "cpu.", "io.", "pids.", "hugetlb.", "rdma.", "misc.",
+        "irq.", "dmem.", "cpuacct.",
+    ];
+    // A slice of systemd may be called so, too: it ends in what systemd calls it.
+    let unit = [".slice", ".scope", ".service", ".mount", ".socket", ".swap"]
+        .iter()
+        .any(|kind| name.ends_with(kind));
+    !unit
+        && (PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || name == "tasks"
+            || name == "notify_on_release")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 
 use nearfar_machine::{CpuId, Machine, Origin, SourceKind, Timing};
 
-use crate::warnings::Warnings;
+use crate::error::Warnings;
 
 /// Reads a table, as far as it is one; `None` for what does not begin like one.
 pub(crate) fn parse(text: &str, place: &str) -> Option<Machine> {
@@ -66,8 +66,7 @@ fn row(line: &str, numbers: usize, columns: usize) -> Option<Vec<u32>> {
 }
 
 fn picoseconds(text: &str) -> Option<u32> {
-    let ns: f64 = text.parse().ok()?;
-    (0.001..=1e6)
-        .contains(&ns)
-        .then(|| (ns * 1000.0).round() as u32)
+    let ns = text.parse().ok();
+    let ns = ns.filter(|ns: &f64| (0.001..=1e6).contains(ns))?;
+    Some((ns * 1000.0).round() as u32)
 }

@@ -16,10 +16,10 @@ use nearfar_machine::{
     NodeId, NodeSet,
 };
 
-use super::printed::{Line, expression};
+use super::lines::{Line, expression};
 use super::{Kind, Reading, Start};
-use crate::limits::MOST_NODES;
-use crate::warnings::excerpt;
+use crate::MOST_NODES;
+use crate::error::excerpt;
 
 const PATH: &str = r"(/(?:proc/irq/\d+/(?:smp_affinity|smp_affinity_list|effective_affinity|effective_affinity_list|node)|sys/devices/system/node/(?:node\d+/(?:cpulist|cpumap|distance)|online|possible)|sys/devices/system/cpu/(?:online|offline|possible|isolated|nohz_full)))(?:[^\w/]|$)";
 
@@ -73,11 +73,8 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             // A command that names a file is not its content.
             None if behind.is_empty() => {}
             None => {
-                let message = format!(
-                    "{} holds {:?}, which was not understood",
-                    found.as_str(),
-                    excerpt(value)
-                );
+                let (file, value) = (found.as_str(), excerpt(value));
+                let message = format!("{file} holds {value:?}, which was not understood");
                 reading.warnings.note_line(line.number, message);
             }
         }
@@ -98,10 +95,8 @@ impl Said {
         };
         if let Some(irq) = numbered("/proc/irq/") {
             let reason = &reading.reason;
-            let interrupt = self
-                .interrupts
-                .entry(Irq(irq))
-                .or_insert_with(|| Interrupt::unknown(Irq(irq), reason.clone()));
+            let unknown = || Interrupt::unknown(Irq(irq), reason.clone());
+            let interrupt = self.interrupts.entry(Irq(irq)).or_insert_with(unknown);
             match name {
                 "smp_affinity" | "smp_affinity_list" => {
                     interrupt.affinity = Known::Yes(cpus(name, value)?)
@@ -118,21 +113,12 @@ impl Said {
             let node = NodeId(node);
             if name == "distance" {
                 let entry = |word: &str| {
-                    Some(
-                        word.parse()
-                            .ok()
-                            .filter(|&distance| distance > 0)
-                            .map(Distance),
-                    )
+                    let distance = word.parse().ok().filter(|&distance| distance > 0);
+                    distance.map(Distance)
                 };
-                let row = value
-                    .split_whitespace()
-                    .map(entry)
-                    .collect::<Option<Vec<_>>>()?;
-                self.rows.insert(
-                    node,
-                    Some(row).filter(|row| !row.is_empty() && row.len() <= MOST_NODES)?,
-                );
+                let row: Vec<_> = value.split_whitespace().map(entry).collect();
+                let row = Some(row).filter(|row| (1..=MOST_NODES).contains(&row.len()))?;
+                self.rows.insert(node, row);
             } else {
                 self.nodes.insert(node, cpus(name, value)?);
             }
@@ -157,12 +143,8 @@ impl Said {
     }
 
     fn fill(self, reading: &mut Reading) {
-        let named = self
-            .nodes
-            .keys()
-            .chain(self.rows.keys())
-            .copied()
-            .collect::<NodeSet>();
+        let named = self.nodes.keys().chain(self.rows.keys());
+        let named: NodeSet = named.copied().collect();
         let nodes = named.union(&self.online_nodes.clone().unwrap_or_default());
         if nodes.len() <= MOST_NODES {
             let node = |id| match self.nodes.get(&id) {
@@ -172,11 +154,7 @@ impl Said {
             reading.machine.nodes = nodes.iter().map(node).collect();
         }
         // A row has a distance to each online node, in ascending order (node_read_distance in drivers/base/node.c).
-        let columns: Vec<NodeId> = self
-            .online_nodes
-            .unwrap_or_else(|| nodes.clone())
-            .iter()
-            .collect();
+        let columns = self.online_nodes.unwrap_or_else(|| nodes.clone());
         if !self.rows.is_empty() {
             let mut distances = Distances::empty(DistanceOrigin::Kernel, nodes.iter());
             for (&from, row) in &self.rows {
@@ -189,7 +167,7 @@ impl Said {
                     reading.warnings.note(message);
                     continue;
                 }
-                for (&to, &distance) in columns.iter().zip(row) {
+                for (to, &distance) in columns.iter().zip(row) {
                     distances.set(from, to, distance);
                 }
             }

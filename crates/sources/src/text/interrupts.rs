@@ -1,10 +1,11 @@
 //! `/proc/interrupts`: names, counts, and the CPUs that are online. Where an interrupt may go is in other files.
 
-use nearfar_machine::{Cpu, CpuId, Interrupt, Irq, Known, MAX_NUMBER, queue_of};
+use nearfar_machine::{Cpu, CpuId, CpuSet, Interrupt, Irq, Known, queue_of};
 
-use super::printed::Line;
+use super::lines::Line;
 use super::{Kind, Reading, Start, ends_in_digit};
-use crate::sysfs::interrupts::{Table, TableLine, immovable_reason, owner};
+use crate::sysfs::interrupts::{self, InterruptLine, Table, immovable_reason};
+use crate::value;
 
 pub(super) const KIND: Kind = Kind {
     name: "/proc/interrupts",
@@ -49,18 +50,20 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         text.push('\n');
     }
     let table = Table::parse(text.as_bytes()).map_err(|error| error.to_string())?;
-    let cpus = heads
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("CPU")?.parse().ok());
-    let mut cpus: Vec<CpuId> = cpus.filter(|&cpu| cpu <= MAX_NUMBER).map(CpuId).collect();
-    cpus.sort_unstable();
-    cpus.dedup();
-    reading.machine.cpus = cpus.into_iter().map(|cpu| Cpu::new(cpu, None)).collect();
-    let interrupt = |(number, line): (u32, &TableLine)| Interrupt {
-        device: owner::by_source(&line.source, &[]),
-        device_unknown_reason: (owner::is_pci_message(&line.source.chip)
-            && owner::by_source(&line.source, &[]).is_none())
-        .then(|| format!("{} does not name the PCI function", line.source.chip)),
+    let cpus = heads.split_whitespace();
+    let cpus: CpuSet = cpus
+        .filter_map(|word| value::id::<CpuId>(word.strip_prefix("CPU")?))
+        .collect();
+    reading.machine.cpus = cpus.iter().map(|cpu| Cpu::new(cpu, None)).collect();
+    let device_of = |line: &InterruptLine| interrupts::by_source(&line.source, &[]);
+    let device_unknown_reason = |line: &InterruptLine| {
+        let chip = &line.source.chip;
+        let is_unknown = interrupts::is_pci_message(chip) && device_of(line).is_none();
+        is_unknown.then(|| format!("{chip} does not name the PCI function"))
+    };
+    let interrupt = |(number, line): (u32, &InterruptLine)| Interrupt {
+        device: device_of(line),
+        device_unknown_reason: device_unknown_reason(line),
         immovable_reason: immovable_reason(Some(&line.name), Some(&line.source), false),
         queue: queue_of(&line.name),
         count: match is_folded {

@@ -14,16 +14,14 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    Cache, CacheKind, Cpu, CpuId, CpuSet, Id, IdSet, Known, MAX_NUMBER, Machine, NodeId,
+    Cache, CacheKind, Cpu, CpuId, CpuSet, Id, IdSet, Known, MAX_NUMBER, Machine, NodeId, NodeSet,
 };
-
 use serde_json::Value;
 
-use super::document::{first_line, json};
-use super::printed::{Line, expression};
-use super::{Kind, Reading, Start};
-use crate::error::TextError;
-use crate::warnings::excerpt;
+use super::lines::{Line, expression};
+use super::{Kind, Reading, Start, first_line, json};
+use crate::error::{TextError, excerpt};
+use crate::value;
 
 /// One of these columns is in each table.
 const COLUMNS: [&str; 3] = ["NODE", "SOCKET", "CORE"];
@@ -85,11 +83,7 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         }
         fields.entry(name).or_insert((line.number, value.trim()));
     }
-    let number = |name: &str| {
-        fields
-            .get(name)
-            .and_then(|(_, value)| value.parse::<usize>().ok())
-    };
+    let number = |name: &str| fields.get(name)?.1.parse::<usize>().ok();
     let text = |name: &str| {
         let found = fields.get(name).map(|(_, value)| (*value).to_owned());
         found.filter(|value| !value.is_empty() && value != "-")
@@ -97,17 +91,13 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let mut nodes: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
     let mut no_list = None;
     for (name, (line, value)) in &fields {
-        let id = name
-            .strip_prefix("NUMA node")
-            .and_then(|name| name.strip_suffix(" CPU(s)"));
-        let Some(id) = id
-            .and_then(|id| id.parse::<u32>().ok())
-            .filter(|&id| id <= MAX_NUMBER)
-        else {
+        let id = name.strip_prefix("NUMA node");
+        let id = id.and_then(|name| value::id(name.strip_suffix(" CPU(s)")?));
+        let Some(id) = id else {
             continue;
         };
         match set(value) {
-            Some(cpus) => drop(nodes.insert(NodeId(id), cpus)),
+            Some(cpus) => drop(nodes.insert(id, cpus)),
             None => {
                 let message = format!("{:?} is not a list of CPUs", excerpt(value));
                 reading.warnings.note_line(*line, message.clone());
@@ -122,9 +112,7 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         const MISSING: &str = "lscpu's lines with the CPUs (\"On-line CPU(s) list\", \"NUMA node0 CPU(s)\") are missing";
         return Err(no_list.unwrap_or_else(|| MISSING.to_owned()));
     }
-    let on_nodes = nodes
-        .values()
-        .fold(CpuSet::new(), |all, cpus| all.union(cpus));
+    let on_nodes: CpuSet = nodes.values().collect();
     let online = online.unwrap_or_else(|| on_nodes.clone());
     let mut present = online.union(&offline);
     let stray = on_nodes.difference(&present);
@@ -139,23 +127,11 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         ));
         present = present.union(&stray);
     }
+    let (cpus, ids) = (online.len() + offline.len(), nodes.keys().copied());
+    let ids = ids.collect::<NodeSet>().to_string();
     let counted = [
-        (
-            "CPU(s)",
-            online.len() + offline.len(),
-            "CPUs",
-            online.to_string(),
-        ),
-        (
-            "NUMA node(s)",
-            nodes.len(),
-            "nodes",
-            nodes
-                .keys()
-                .copied()
-                .collect::<nearfar_machine::NodeSet>()
-                .to_string(),
-        ),
+        ("CPU(s)", cpus, "CPUs", online.to_string()),
+        ("NUMA node(s)", nodes.len(), "nodes", ids),
     ];
     for (name, found, what, list) in counted {
         if let Some(said) = number(name).filter(|&said| said != found && found > 0) {
@@ -165,12 +141,8 @@ fn read_summary(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             );
         }
     }
-    let nodes = nodes
-        .into_iter()
-        .map(|(id, cpus)| reading.node(id, Known::Yes(cpus)));
-    let nodes = nodes.collect();
+    reading.set_nodes(nodes);
     let machine = &mut reading.machine;
-    machine.nodes = nodes;
     if let Some(architecture) = text("Architecture") {
         machine.origin.architecture = Known::Yes(architecture);
     }
@@ -203,10 +175,8 @@ fn is_of_machine(name: &str) -> bool {
 fn set<T: Id>(value: &str) -> Option<IdSet<T>> {
     match value {
         "-" => Some(IdSet::new()),
-        _ => match value.strip_prefix("0x") {
-            Some(mask) => IdSet::parse_mask(mask).ok(),
-            None => IdSet::parse_list(value).ok(),
-        },
+        mask if mask.starts_with("0x") => IdSet::parse_mask(mask).ok(),
+        list => IdSet::parse_list(list).ok(),
     }
 }
 
@@ -216,12 +186,15 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
+    fn cell(&self, column: &str) -> Option<&str> {
+        let mut cells = self.cells.iter();
+        let (_, cell) = cells.find(|(name, _)| name.eq_ignore_ascii_case(column))?;
+        Some(cell)
+    }
+
     fn number(&self, column: &str) -> Option<u32> {
-        let (_, cell) = self
-            .cells
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(column))?;
-        cell.parse().ok().filter(|&number| number <= MAX_NUMBER)
+        let number = self.cell(column)?.parse().ok();
+        number.filter(|&number| number <= MAX_NUMBER)
     }
 }
 
@@ -243,13 +216,9 @@ fn read_table(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         if columns.is_empty() || !row.is_match(text) {
             continue;
         }
+        let cells = columns.iter().copied().zip(cells(text, separator));
         let read = Row {
-            cells: columns
-                .iter()
-                .copied()
-                .zip(cells(text, separator))
-                .flat_map(caches_apart)
-                .collect(),
+            cells: cells.flat_map(caches_apart).collect(),
         };
         let Some(cpu) = read.number("CPU").map(CpuId) else {
             continue;
@@ -295,12 +264,9 @@ fn fill(rows: &BTreeMap<CpuId, Row<'_>>, reading: &mut Reading) {
     let mut nodes: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
     for (&id, row) in rows {
         let mut cpu = Cpu::new(id, None);
-        let state = row
-            .cells
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case("ONLINE"));
+        let state = row.cell("ONLINE");
         // Translated, but it is "no" or a dash only where the row says nothing else either.
-        let is_offline = state.is_some_and(|(_, state)| matches!(*state, "no" | "N" | "false"))
+        let is_offline = state.is_some_and(|state| matches!(state, "no" | "N" | "false"))
             || (row.number("CORE").is_none() && row.number("NODE").is_none() && state.is_some());
         cpu.online = Known::Yes(!is_offline);
         let socket = row.number("SOCKET");
@@ -322,24 +288,18 @@ fn fill(rows: &BTreeMap<CpuId, Row<'_>>, reading: &mut Reading) {
         }
         machine.cpus.push(cpu);
     }
-    machine.caches = caches
-        .into_iter()
-        .map(|((level, kind, _), cpus)| Cache {
-            level,
-            kind,
-            cpus,
-            size_bytes: Known::no("the table has no sizes of caches"),
-            line_bytes: None,
-            ways: None,
-        })
-        .collect();
-    machine
-        .caches
-        .sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind));
-    let nodes = nodes
-        .into_iter()
-        .map(|(id, cpus)| reading.node(id, Known::Yes(cpus)));
-    reading.machine.nodes = nodes.collect();
+    let caches = caches.into_iter();
+    let caches = caches.map(|((level, kind, _), cpus)| Cache {
+        level,
+        kind,
+        cpus,
+        size_bytes: Known::no("the table has no sizes of caches"),
+        line_bytes: None,
+        ways: None,
+    });
+    machine.caches = caches.collect();
+    Cache::sort(&mut machine.caches);
+    reading.set_nodes(nodes);
 }
 
 /// `L1d`, `L1i`, `L2`.
@@ -397,11 +357,8 @@ pub(super) fn parse_table(text: &str, place: &str) -> Result<Machine, TextError>
         other => other.to_string(),
     };
     let row = |row| {
-        columns
-            .iter()
-            .map(|column| cell(row, column))
-            .collect::<Vec<_>>()
-            .join(" ")
+        let cells = columns.iter().map(|column| cell(row, column));
+        cells.collect::<Vec<_>>().join(" ")
     };
     let texts = std::iter::once(head).chain(rows.iter().map(row));
     let number = first_line(text);

@@ -16,9 +16,11 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, CpuSet, Known, MAX_NUMBER, NodeId, size};
+use nearfar_machine::{
+    Cache, CacheKind, Cpu, CpuId, CpuSet, Known, MAX_NUMBER, Node, NodeId, size,
+};
 
-use super::printed::{Line, expression};
+use super::lines::{Line, expression};
 use super::{Kind, Reading, Start};
 
 pub(super) const KIND: Kind = Kind {
@@ -41,7 +43,7 @@ const FLAT: &str = "lines of lstopo lost their indentation, which says what is n
 /// More than the largest machine has CPUs, cores, caches and devices together.
 const MOST_OBJECTS: usize = 400_000;
 
-struct Object {
+struct PrintedObject {
     kind: String,
     parent: Option<usize>,
     number: Option<u32>,
@@ -50,7 +52,7 @@ struct Object {
     cpus: CpuSet,
 }
 
-impl Object {
+impl PrintedObject {
     /// `size=16MiB`, as -v prints it.
     fn named(&self, name: &str) -> Option<&str> {
         let mut words = self.about.split_whitespace();
@@ -62,10 +64,9 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let (objects, is_flat) = objects(lines, reading);
     let is = |name: &'static str| objects.iter().filter(move |object| object.kind == name);
     if is("PU").all(|pu| pu.cpus.is_empty()) {
-        return Err(
-            "lstopo's lines with the kernel's numbers of CPUs (\"PU L#0 (P#0)\") are missing"
-                .to_owned(),
-        );
+        let missing =
+            "lstopo's lines with the kernel's numbers of CPUs (\"PU L#0 (P#0)\") are missing";
+        return Err(missing.to_owned());
     }
     let mut cpus: BTreeMap<CpuId, Cpu> = BTreeMap::new();
     for pu in is("PU") {
@@ -86,9 +87,9 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         }
         cpus.insert(id, cpu);
     }
-    let mut nodes: BTreeMap<NodeId, nearfar_machine::Node> = BTreeMap::new();
+    let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
     // A node above others, or next to another, is near the CPUs of those.
-    let mut near: Vec<(NodeId, &Object, CpuSet)> = is("NUMANode")
+    let mut near: Vec<(NodeId, &PrintedObject, CpuSet)> = is("NUMANode")
         .filter_map(|object| {
             let mut around = object;
             while around.cpus.is_empty()
@@ -116,10 +117,8 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         };
         taken = taken.union(&near);
         let mut node = reading.node(id, cpus);
-        let size = object
-            .named("local")
-            .or(object.about.split_whitespace().last());
-        let size = size.unwrap_or_default();
+        let last = object.about.split_whitespace().last();
+        let size = object.named("local").or(last).unwrap_or_default();
         node.memory = Known::no(match size.starts_with(|c: char| c.is_ascii_digit()) {
             true => format!("lstopo prints {size}, rounded"),
             false => "lstopo prints no size".to_owned(),
@@ -129,7 +128,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     let machine = &mut reading.machine;
     machine.cpus = cpus.into_values().collect();
     machine.nodes = nodes.into_values().collect();
-    let cache = |object: &Object| {
+    let cache = |object: &PrintedObject| {
         let (level, kind) = cache_kind(&object.kind)?;
         Some(Cache {
             level,
@@ -146,27 +145,25 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     if !is_flat {
         machine.caches = objects.iter().filter_map(cache).collect();
     }
-    machine
-        .caches
-        .sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind));
+    Cache::sort(&mut machine.caches);
     Ok(())
 }
 
 /// The objects of the first machine, and whether their nesting is unknown; a parent comes before its children and has
 /// the CPUs of all of them.
-fn objects(lines: &[Line], reading: &mut Reading) -> (Vec<Object>, bool) {
+fn objects(lines: &[Line], reading: &mut Reading) -> (Vec<PrintedObject>, bool) {
     let object =
         expression(r"^(\w+)(?:\(\w+\))?(?: L#\d+)?(?: P#(\d+))?(?: \((?:P#(\d+)\s*)?([^)]*)\))?");
     let numbered = expression(r"^\w+(?:\(\w+\))? L#\d");
-    let mut objects: Vec<Object> = Vec::new();
+    let mut objects: Vec<PrintedObject> = Vec::new();
     let mut is_flat = false;
     // Indentation and last object of the lines that are open.
     let mut open: Vec<(usize, usize)> = Vec::new();
     let mut lines = lines.iter();
     while let Some(line) = lines.next() {
         let is_machine = line.text.starts_with("Machine");
-        if (is_machine && reading.is_second("Machine", line.number)) || objects.len() > MOST_OBJECTS
-        {
+        let is_second = is_machine && reading.is_second("Machine", line.number);
+        if is_second || objects.len() > MOST_OBJECTS {
             break;
         }
         let mut text = line.text.trim().to_owned();
@@ -188,12 +185,9 @@ fn objects(lines: &[Line], reading: &mut Reading) -> (Vec<Object>, bool) {
                 break;
             };
             let text = |group| found.get(group).map_or("", |found| found.as_str());
-            let number = [text(2), text(3)]
-                .concat()
-                .parse()
-                .ok()
-                .filter(|&number| number <= MAX_NUMBER);
-            objects.push(Object {
+            let number = [text(2), text(3)].concat().parse().ok();
+            let number = number.filter(|&number| number <= MAX_NUMBER);
+            objects.push(PrintedObject {
                 kind: text(1).to_owned(),
                 parent,
                 number,

@@ -12,10 +12,11 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Known, MAX_NUMBER, Memory, NodeId};
+use nearfar_machine::{Known, Memory, NodeId};
 
-use super::printed::Line;
+use super::lines::Line;
 use super::{Kind, Reading, Start, ends_in_digit};
+use crate::value;
 
 pub(super) const NUMASTAT: Kind = Kind {
     name: "numastat -m",
@@ -78,12 +79,10 @@ fn read_numastat(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
                         break 'lines;
                     }
                     let node = nodes.entry(id).or_default();
-                    let slot = if name == "MemTotal" {
-                        &mut node.total
-                    } else {
-                        &mut node.free
-                    };
-                    *slot = Some(bytes);
+                    match name {
+                        "MemTotal" => node.total = Some(bytes),
+                        _ => node.free = Some(bytes),
+                    }
                 }
             }
             _ => {}
@@ -96,9 +95,8 @@ fn read_numastat(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
 fn mib(figure: &str) -> Option<u64> {
     let mib: f64 = figure.parse().ok()?;
     const MOST: f64 = (1u64 << 40) as f64;
-    (0.0..MOST)
-        .contains(&mib)
-        .then_some((mib * f64::from(1 << 20)) as u64)
+    let bytes = (mib * f64::from(1 << 20)) as u64;
+    (0.0..MOST).contains(&mib).then_some(bytes)
 }
 
 /// `Node 0  Node 1  Total`
@@ -107,15 +105,11 @@ fn heads(words: &[&str]) -> Vec<Option<NodeId>> {
     let mut words = words.iter();
     while let Some(&word) = words.next() {
         heads.push(match word {
-            "Node" => words.next().and_then(|id| node(id)),
+            "Node" => words.next().and_then(|id| value::id(id)),
             _ => None,
         });
     }
     heads
-}
-
-fn node(text: &str) -> Option<NodeId> {
-    text.parse().ok().filter(|&id| id <= MAX_NUMBER).map(NodeId)
 }
 
 fn read_meminfo(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
@@ -123,18 +117,17 @@ fn read_meminfo(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     for line in lines {
         let words: Vec<&str> = line.text.split_whitespace().collect();
         if let ["Node", id, name @ ("MemTotal:" | "MemFree:"), figure, ..] = words[..]
-            && let (Some(id), Ok(kib)) = (node(id), figure.parse::<u64>())
+            && let (Some(id), Ok(kib)) = (value::id::<NodeId>(id), figure.parse::<u64>())
         {
             if reading.is_second(format!("{name} {id}"), line.number) {
                 break;
             }
             let figures = nodes.entry(id).or_default();
-            let slot = if name == "MemTotal:" {
-                &mut figures.total
-            } else {
-                &mut figures.free
-            };
-            *slot = Some(kib.saturating_mul(1024));
+            let bytes = kib.saturating_mul(1024);
+            match name {
+                "MemTotal:" => figures.total = Some(bytes),
+                _ => figures.free = Some(bytes),
+            }
         }
     }
     fill(nodes, reading)
@@ -168,16 +161,14 @@ fn read_zoneinfo(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
                 if reading.is_second(format!("{id} {zone}"), line.number) {
                     break;
                 }
-                inside = id.strip_suffix(',').and_then(node);
+                inside = id.strip_suffix(',').and_then(value::id);
                 if let Some(id) = inside {
                     managed.entry(id).or_default();
                 }
             }
             ["managed", pages] => {
-                if let (Some(sum), Ok(pages)) = (
-                    inside.and_then(|id| managed.get_mut(&id)),
-                    pages.parse::<u64>(),
-                ) {
+                let sum = inside.and_then(|id| managed.get_mut(&id));
+                if let (Some(sum), Ok(pages)) = (sum, pages.parse::<u64>()) {
                     *sum = Some(sum.unwrap_or(0).saturating_add(pages));
                 }
             }

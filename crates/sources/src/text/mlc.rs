@@ -25,7 +25,7 @@ use nearfar_machine::{
     Bandwidth, Latency, LineDelay, MAX_NUMBER, NodeDelay, NodeId, Timing, delay_of, megabytes,
 };
 
-use super::printed::Line;
+use super::lines::Line;
 use super::{Kind, Reading, Start};
 
 pub(super) const KIND: Kind = Kind {
@@ -53,14 +53,14 @@ pub(super) const KIND: Kind = Kind {
 };
 
 /// A matrix by node; rows are the CPUs' (or the writer's).
-struct Matrix {
-    section: Section,
+struct MlcMatrix {
+    section: MlcSection,
     columns: Vec<u32>,
     entries: Vec<(u32, u32, f64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Section {
+enum MlcSection {
     /// No heading stands before it.
     Unnamed,
     Latency,
@@ -79,7 +79,7 @@ const LATENCY: &str = "Measuring idle";
 /// What the heading of the second matrix of transfers ends with; that of the first one says "writer".
 const READER_HOMED: &str = "homed in reader socket)";
 
-impl Section {
+impl MlcSection {
     /// The section that a heading names, and the words that name it.
     fn of(heading: &str) -> Option<(&'static str, Self)> {
         let named = [
@@ -101,23 +101,24 @@ impl Section {
 }
 
 fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
-    let (mut section, mut matrices, mut local) = (Section::Unnamed, Vec::<Matrix>::new(), None);
+    let (mut section, mut matrices, mut local) =
+        (MlcSection::Unnamed, Vec::<MlcMatrix>::new(), None);
     for line in lines {
         let text = line.text.trim();
         let words: Vec<&str> = text.split_whitespace().collect();
-        if let Some((heading, named)) = Section::of(text) {
+        if let Some((heading, named)) = MlcSection::of(text) {
             // Versions differ in what follows. Other sections are not read.
-            if named != Section::Other && reading.is_second(heading, line.number) {
+            if named != MlcSection::Other && reading.is_second(heading, line.number) {
                 break;
             }
             section = named;
         } else if text.starts_with("Local Socket L2->L2 HITM") {
             local = words.last().and_then(|word| delay_of(word.parse().ok()?));
         } else if let Some(columns) = columns(&words) {
-            if section == Section::Unnamed && reading.is_second(LATENCY, line.number) {
+            if section == MlcSection::Unnamed && reading.is_second(LATENCY, line.number) {
                 break;
             }
-            matrices.push(Matrix {
+            matrices.push(MlcMatrix {
                 section,
                 columns,
                 entries: Vec::new(),
@@ -134,17 +135,13 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             matrix.entries.extend(entries);
         }
     }
-    let nodes: BTreeSet<u32> = matrices
-        .iter()
-        .flat_map(|it| it.columns.iter().copied())
-        .collect();
+    let nodes = matrices.iter().flat_map(|it| &it.columns);
+    let nodes: BTreeSet<u32> = nodes.copied().collect();
     if nodes.is_empty() {
         return Err("mlc's matrix of latencies is missing".to_owned());
     }
-    reading.machine.nodes = nodes
-        .iter()
-        .map(|&id| reading.node_of_unknown_cpus(NodeId(id)))
-        .collect();
+    let node = |id| reading.node_of_unknown_cpus(NodeId(id));
+    reading.machine.nodes = nodes.into_iter().map(node).collect();
     let timing = timing(&matrices, local);
     if timing == Timing::default() {
         let message = "no row of mlc's matrices is complete: what accesses take is unknown";
@@ -159,18 +156,16 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
 /// The nodes of a heading such as `Writer Numa Node 0 1`, or `Socket 0 1` below `Memory node`.
 fn columns(words: &[&str]) -> Option<Vec<u32>> {
     let numa = words.iter().position(|word| *word == "Numa");
-    let start = numa.map_or_else(
-        || (*words.first()? == "Socket").then_some(1),
-        |at| Some(at + 2),
-    )?;
+    let is_sockets = words.first() == Some(&"Socket");
+    let start = numa.map(|at| at + 2).or(is_sockets.then_some(1))?;
     let columns = words.get(start..)?.iter().map(|word| word.parse().ok());
     let columns: Option<Vec<u32>> = columns.collect();
     columns.filter(|all| !all.is_empty() && all.iter().all(|&id| id <= MAX_NUMBER))
 }
 
-fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
+fn timing(matrices: &[MlcMatrix], local_ns: Option<u32>) -> Timing {
     let first = |section| matrices.iter().find(|matrix| matrix.section == section);
-    let latency = first(Section::Latency).or_else(|| first(Section::Unnamed));
+    let latency = first(MlcSection::Latency).or_else(|| first(MlcSection::Unnamed));
     let latencies = latency.into_iter().flat_map(|matrix| &matrix.entries);
     let latencies = latencies.filter_map(|&(row, column, value)| {
         Some(Latency {
@@ -190,22 +185,24 @@ fn timing(matrices: &[Matrix], local_ns: Option<u32>) -> Timing {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
     let alike = |one: f64, other: f64| (one / other - 1.0).abs() < ALIKE;
-    let local = || mean(values(Section::Bandwidth, true));
-    let link = || {
-        let mut values = values(Section::Bandwidth, false);
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        values.retain(|&it| alike(it, least));
+    let local = || mean(values(MlcSection::Bandwidth, true));
+    let mean_near = |mut values: Vec<f64>, extreme: f64| {
+        values.retain(|&it| alike(it, extreme));
         mean(values)
+    };
+    let link = || {
+        let values = values(MlcSection::Bandwidth, false);
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        mean_near(values, least)
     };
     let transfer = |section| {
-        let mut values = values(section, false);
+        let values = values(section, false);
         let most = values.iter().copied().fold(0.0, f64::max);
-        values.retain(|&it| alike(it, most));
-        mean(values)
+        mean_near(values, most)
     };
     let megabytes = |mean: Option<f64>| megabytes(mean? / 1000.0).ok();
-    let remote = transfer(Section::Transfer);
-    let home = transfer(Section::ReadersTransfer).zip(remote);
+    let remote = transfer(MlcSection::Transfer);
+    let home = transfer(MlcSection::ReadersTransfer).zip(remote);
     let home_ns = home.and_then(|(readers, writers)| delay_of(readers - writers));
     let of_both = |(same_node_ns, other_node_ns)| LineDelay {
         home_ns: home_ns.unwrap_or(0),

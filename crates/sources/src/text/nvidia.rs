@@ -13,11 +13,12 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuSet, Known, NodeId};
+use nearfar_machine::{CpuSet, NodeId};
 
-use super::printed::Line;
+use super::lines::Line;
 use super::{Kind, Reading, Start};
-use crate::warnings::excerpt;
+use crate::error::excerpt;
+use crate::value;
 
 pub(super) const KIND: Kind = Kind {
     name: "nvidia-smi topo -m",
@@ -62,14 +63,8 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             }
             continue;
         };
-        let id = behind
-            .get(1)
-            .filter(|_| has_node)
-            .and_then(|id| id.parse().ok());
-        let Some(id) = id
-            .filter(|&id| id <= nearfar_machine::MAX_NUMBER)
-            .map(NodeId)
-        else {
+        let id = behind.get(1).filter(|_| has_node);
+        let Some(id) = id.and_then(|id| value::id(id)) else {
             // A list such as "0-1": the GPU is next to several nodes.
             no_node.push(*name);
             continue;
@@ -85,10 +80,7 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
     if nodes.is_empty() {
         return Err("nvidia-smi's table does not say which node a GPU is on".to_owned());
     }
-    let nodes = nodes
-        .into_iter()
-        .map(|(id, cpus)| reading.node(id, Known::Yes(cpus)));
-    reading.machine.nodes = nodes.collect();
+    reading.set_nodes(nodes);
     if !no_node.is_empty() {
         let message = format!("the table gives {} no single node", no_node.join(", "));
         reading.warnings.note_line(head.number, message);

@@ -10,13 +10,12 @@
 //! ```
 
 use nearfar_machine::{
-    IoPolicy, Known, Machine, NvmeController, NvmeSubsystem, Origin, PciAddress, SourceKind,
+    IoPolicy, Known, Machine, NvmeController, NvmeSubsystem, Origin, SourceKind,
 };
 use serde_json::Value;
 
-use super::document::{first_line, json};
-use super::printed::Line;
-use super::{Kind, Reading, Start, only};
+use super::lines::Line;
+use super::{Kind, Reading, Start, first_line, json, only};
 use crate::error::TextError;
 
 pub(super) const KIND: Kind = Kind {
@@ -58,9 +57,8 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
                 // Older versions print the parts of a fabric's address as words.
                 let state = rest.iter().find(|word| !word.contains('='));
                 let state = state.map(|state| (*state).to_owned());
-                subsystem
-                    .controllers
-                    .push(controller(name, transport, address, state, &reason));
+                let controller = controller(name, transport, address, state, &reason);
+                subsystem.controllers.push(controller);
             }
         }
     }
@@ -90,14 +88,12 @@ fn controller(
     reason: &str,
 ) -> NvmeController {
     let address = address.strip_prefix("address=").unwrap_or(address);
+    let device = address.parse().ok();
     NvmeController {
         name: name.to_owned(),
         state: Known::from_option(state, || reason.to_owned()),
         transport: Known::Yes(transport.to_owned()),
-        device: address
-            .parse::<PciAddress>()
-            .ok()
-            .filter(|_| transport == "pcie"),
+        device: device.filter(|_| transport == "pcie"),
         node: Known::no(reason.to_owned()),
         queues: Known::no(reason.to_owned()),
     }
@@ -129,11 +125,8 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
         if let Some(name) = text_of(item, "Name") {
             let policy = text_of(item, "IOPolicy").map(|policy| IoPolicy::from(policy.as_str()));
             let policy = Known::from_option(policy, || reason.clone());
-            subsystems.push(subsystem(
-                &name,
-                &text_of(item, "NQN").unwrap_or_default(),
-                policy,
-            ));
+            let nqn = text_of(item, "NQN").unwrap_or_default();
+            subsystems.push(subsystem(&name, &nqn, policy));
         }
         let Some(last) = subsystems.last_mut() else {
             continue;
@@ -144,13 +137,9 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
             };
             let transport = text_of(path, "Transport").unwrap_or_default();
             let address = text_of(path, "Address").unwrap_or_default();
-            last.controllers.push(controller(
-                &name,
-                &transport,
-                address.trim(),
-                text_of(path, "State"),
-                &reason,
-            ));
+            let (address, state) = (address.trim(), text_of(path, "State"));
+            let controller = controller(&name, &transport, address, state, &reason);
+            last.controllers.push(controller);
         }
     }
     if subsystems.is_empty() {

@@ -18,9 +18,9 @@ use nearfar_machine::{
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-use super::document::first_line;
+use super::first_line;
+use crate::MOST_NODES;
 use crate::error::TextError;
-use crate::limits::MOST_NODES;
 
 const BECAUSE: &str = "virsh capabilities has only nodes, their CPUs, memory and distances";
 
@@ -39,10 +39,8 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     // Open elements, and the unit of the memory that is open.
     let (mut path, mut unit) = (Vec::<String>::new(), String::new());
     loop {
-        let event = reader
-            .read_event()
-            .map_err(|error| wrong(error.to_string()))?;
-        match event {
+        let event = reader.read_event();
+        match event.map_err(|error| wrong(error.to_string()))? {
             Event::Eof => break,
             Event::End(_) => drop(path.pop()),
             Event::Start(element) => {
@@ -59,10 +57,8 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
                 let content = content.trim();
                 match path.last().map(String::as_str) {
                     Some("memory") if path.iter().any(|name| name == "cell") => {
-                        if let (Some(node), Some(bytes)) = (
-                            machine.nodes.last_mut(),
-                            size::parse(&format!("{content}{unit}"), 1),
-                        ) {
+                        let bytes = size::parse(&format!("{content}{unit}"), 1);
+                        if let Some((node, bytes)) = machine.nodes.last_mut().zip(bytes) {
                             node.memory = Known::Yes(Memory::of(bytes));
                         }
                     }
@@ -75,11 +71,9 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
             _ => {}
         }
     }
-    if machine.nodes.is_empty() || machine.nodes.len() > MOST_NODES {
-        return Err(wrong(format!(
-            "{} cells of NUMA nodes in it",
-            machine.nodes.len()
-        )));
+    let cells = machine.nodes.len();
+    if !(1..=MOST_NODES).contains(&cells) {
+        return Err(wrong(format!("{cells} cells of NUMA nodes in it")));
     }
     machine.nodes.sort_by_key(|node| node.id);
     machine.nodes.dedup_by_key(|node| node.id);
@@ -87,13 +81,10 @@ pub(super) fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     machine.cpus.dedup_by_key(|cpu| cpu.id);
     leaders(&mut machine.cpus);
     if !distances.is_empty() {
-        let mut table = Distances::empty(
-            DistanceOrigin::Kernel,
-            machine.nodes.iter().map(|node| node.id),
-        );
-        for ((from, to), distance) in distances {
-            table.set(from, to, Some(distance));
-        }
+        let nodes = machine.nodes.iter().map(|node| node.id);
+        let entries = distances.into_iter();
+        let entries = entries.map(|((from, to), distance)| (from, to, Some(distance)));
+        let table = Distances::of(DistanceOrigin::Kernel, nodes, entries);
         machine.distances = Known::Yes(table);
     }
     crate::join::place_cpus(&mut machine);
@@ -134,13 +125,11 @@ fn open(
             if let Known::Yes(cpus) = &mut node.cpus {
                 cpus.insert(id);
             }
-            let siblings =
-                attribute(element, "siblings").and_then(|list| CpuSet::parse_list(&list).ok());
+            let siblings = attribute(element, "siblings");
+            let siblings = siblings.and_then(|list| CpuSet::parse_list(&list).ok());
+            let first = siblings.and_then(|siblings| siblings.first());
             machine.cpus.push(Cpu {
-                core: siblings
-                    .as_ref()
-                    .and_then(CpuSet::first)
-                    .filter(|&first| first <= id),
+                core: first.filter(|&first| first <= id),
                 kernel_core_id: number("core_id").map(i64::from),
                 package: number("socket_id").map(i64::from),
                 ..Cpu::new(id, None)
@@ -156,10 +145,8 @@ fn leaders(cpus: &mut [Cpu]) {
     let mut packages: BTreeMap<i64, CpuId> = BTreeMap::new();
     for cpu in cpus {
         cpu.core = cpu.core.filter(|&core| known.contains(core));
-        let package = cpu
-            .package
-            .map(|package| *packages.entry(package).or_insert(cpu.id));
-        cpu.package_leader = package;
+        let first = |package| *packages.entry(package).or_insert(cpu.id);
+        cpu.package_leader = cpu.package.map(first);
     }
 }
 

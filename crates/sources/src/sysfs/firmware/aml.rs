@@ -15,13 +15,12 @@
 //! of an `If`). A declaration found that way must have a length that fits its surroundings and a well-formed name, which
 //! random bytes do not have. Nothing is executed: a value that is computed is reported as [`Number::Computed`].
 //! Encoding: ACPI 6.5, chapter 20.
-
-mod read;
+//!
+//! Functions that read an element (a length, a name, a constant) take the code up to the end of what surrounds it and a place
+//! in it, and give the place behind what they read, or nothing where no such element stands there.
 
 use std::collections::HashMap;
 use std::fmt;
-
-use read::{Name, Value, method_constant, name, package_end, value};
 
 /// One part of a name: four bytes, `_SB_`.
 type Segment = [u8; 4];
@@ -39,11 +38,8 @@ pub(super) struct Path(Vec<Segment>);
 impl Path {
     /// Reads what the kernel writes into a device's `path` file: `\_SB_.PC40`.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let segments = text
-            .trim()
-            .strip_prefix('\\')?
-            .split('.')
-            .map(|part| part.as_bytes().try_into().ok());
+        let segments = text.trim().strip_prefix('\\')?.split('.');
+        let segments = segments.map(|part| part.as_bytes().try_into().ok());
         segments.collect::<Option<Vec<Segment>>>().map(Self)
     }
 
@@ -74,9 +70,9 @@ pub(super) enum Number {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Object {
+pub(super) struct AmlObject {
     /// Whether its `_HID` or `_CID` names a PCI host bridge.
-    pub(super) is_host_bridge: bool,
+    is_host_bridge: bool,
     /// `_SEG`: PCI domain.
     pub(super) segment: Option<Number>,
     /// `_BBN`: first bus.
@@ -87,7 +83,7 @@ pub(super) struct Object {
 
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    objects: HashMap<Path, Object>,
+    objects: HashMap<Path, AmlObject>,
 }
 
 struct Block {
@@ -118,17 +114,15 @@ impl Namespace {
         }
     }
 
-    pub(super) fn get(&self, path: &Path) -> Option<&Object> {
+    pub(super) fn get(&self, path: &Path) -> Option<&AmlObject> {
         self.objects.get(path)
     }
 
     /// All host bridges, by path.
-    pub(super) fn host_bridges(&self) -> Vec<(&Path, &Object)> {
-        let mut found: Vec<_> = self
-            .objects
-            .iter()
-            .filter(|(_, object)| object.is_host_bridge)
-            .collect();
+    pub(super) fn host_bridges(&self) -> Vec<(&Path, &AmlObject)> {
+        let bridges = self.objects.iter();
+        let bridges = bridges.filter(|(_, object)| object.is_host_bridge);
+        let mut found: Vec<_> = bridges.collect();
         found.sort_unstable_by_key(|&(path, _)| path);
         found
     }
@@ -227,21 +221,15 @@ fn open_block(code: &[u8], at: usize, fixed: usize, block: &Block) -> Option<Ste
 /// The absolute path of a name that is declared within `current`. (A `Scope` may also name something further up by its
 /// last part alone; compilers write such names out.)
 fn absolute(name: &Name, current: &Path) -> Option<Path> {
-    let kept = if name.from_root {
-        0
-    } else {
-        current.0.len().checked_sub(name.up)?
+    let kept = match name.from_root {
+        true => 0,
+        false => current.0.len().checked_sub(name.up)?,
     };
     if kept + name.segments.len() > DEEPEST {
         return None;
     }
-    Some(Path(
-        current.0[..kept]
-            .iter()
-            .chain(&name.segments)
-            .copied()
-            .collect(),
-    ))
+    let segments = [&current.0[..kept], &name.segments].concat();
+    Some(Path(segments))
 }
 
 /// The object a declaration belongs to, and the last part of its name.
@@ -257,6 +245,153 @@ fn names_host_bridge(value: &Value) -> bool {
         Value::Text(text) => matches!(text.as_slice(), b"PNP0A08" | b"PNP0A03"),
         Value::List(values) => values.iter().any(names_host_bridge),
         Value::Computed => false,
+    }
+}
+
+/// Longest path in one name; the encoding allows 255.
+const MOST_SEGMENTS: usize = 32;
+/// How many members of a package are looked at: `_CID` lists have two or three.
+const MOST_MEMBERS: usize = 16;
+
+/// A name as it is written: `\_SB_.PC40`, `^PC40`, `_PXM`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Whether it starts at the root.
+    from_root: bool,
+    /// How many levels it goes up before.
+    pub(super) up: usize,
+    /// Its parts, at least one.
+    segments: Vec<Segment>,
+}
+
+/// A constant.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// An integer.
+    Number(u64),
+    /// A string.
+    Text(Vec<u8>),
+    /// The first members of a package.
+    List(Vec<Value>),
+    /// A buffer, or the result of a method.
+    Computed,
+}
+
+/// Reads a package length (20.2.4): the place behind it, and the end of what it measures.
+fn package_end(code: &[u8], at: usize) -> Option<(usize, usize)> {
+    let lead = *code.get(at)?;
+    let more = usize::from(lead >> 6);
+    let length = if more == 0 {
+        usize::from(lead & 0x3f)
+    } else {
+        let rest = code.get(at + 1..at + 1 + more)?;
+        (little_endian(rest) << 4) as usize | usize::from(lead & 0x0f)
+    };
+    let (inside, end) = (at + 1 + more, at + length);
+    (inside <= end && end <= code.len()).then_some((inside, end))
+}
+
+/// The number that these bytes are, the lowest first.
+fn little_endian(bytes: &[u8]) -> u64 {
+    let bytes = bytes.iter().rev();
+    bytes.fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Reads a name (20.2.2) that is not empty.
+pub(super) fn name(code: &[u8], at: usize) -> Option<(usize, Name)> {
+    let mut at = at;
+    let from_root = *code.get(at)? == b'\\';
+    at += usize::from(from_root);
+    let marks = code.get(at..)?.iter();
+    let up = marks.take_while(|&&byte| byte == b'^').count();
+    at += up;
+    let count = match *code.get(at)? {
+        0x2e => {
+            at += 1;
+            2
+        }
+        0x2f => {
+            at += 2;
+            usize::from(*code.get(at - 1)?)
+        }
+        _ => 1,
+    };
+    if count == 0 || count > MOST_SEGMENTS {
+        return None;
+    }
+    let end = at + 4 * count;
+    let parts = code.get(at..end)?.chunks_exact(4);
+    let segments = parts.map(|part| part.try_into().ok().filter(is_segment));
+    let name = Name {
+        from_root,
+        up,
+        segments: segments.collect::<Option<_>>()?,
+    };
+    Some((end, name))
+}
+
+fn is_segment(segment: &Segment) -> bool {
+    let is_lead = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'_';
+    let [lead, rest @ ..] = segment;
+    is_lead(lead)
+        && rest
+            .iter()
+            .all(|byte| is_lead(byte) || byte.is_ascii_digit())
+}
+
+/// Reads a constant (20.2.3).
+pub(super) fn value(code: &[u8], at: usize) -> Option<(usize, Value)> {
+    if code.get(at) != Some(&0x12) {
+        return scalar(code, at);
+    }
+    let (inside, end) = package_end(code, at + 1)?;
+    let package = &code[..end];
+    // A byte says how many members there are; each may be missing at the end.
+    let mut at = inside + 1;
+    let mut members = Vec::new();
+    while members.len() < MOST_MEMBERS
+        && let Some((next, member)) = scalar(package, at)
+    {
+        members.push(member);
+        at = next;
+    }
+    Some((end, Value::List(members)))
+}
+
+/// Reads a constant that holds no others.
+fn scalar(code: &[u8], at: usize) -> Option<(usize, Value)> {
+    let number = |width: usize| {
+        let bytes = code.get(at + 1..at + 1 + width)?;
+        Some((at + 1 + width, Value::Number(little_endian(bytes))))
+    };
+    match *code.get(at)? {
+        0x00 => Some((at + 1, Value::Number(0))),
+        0x01 => Some((at + 1, Value::Number(1))),
+        0xff => Some((at + 1, Value::Number(u64::MAX))),
+        0x0a => number(1),
+        0x0b => number(2),
+        0x0c => number(4),
+        0x0e => number(8),
+        0x0d => {
+            let text = code[at + 1..].iter().copied();
+            let text: Vec<u8> = text.take_while(|&byte| byte != 0).collect();
+            let end = at + 1 + text.len() + 1;
+            (end <= code.len()).then_some((end, Value::Text(text)))
+        }
+        0x11 | 0x13 => package_end(code, at + 1).map(|(_, end)| (end, Value::Computed)),
+        _ => None,
+    }
+}
+
+/// The constant that a method returns, where returning it is all it does.
+fn method_constant(body: &[u8]) -> Option<u64> {
+    const RETURN: u8 = 0xa4;
+    if body.first() != Some(&RETURN) {
+        return None;
+    }
+    match scalar(body, 1)? {
+        (end, Value::Number(number)) if end == body.len() => Some(number),
+        _ => None,
     }
 }
 

@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader};
 
-use crate::sysfs::notes::Notes;
 use crate::tree::Tree;
 
 pub(super) const FILE: &str = "proc/interrupts";
@@ -23,7 +22,7 @@ const BUFFER: usize = 256 << 10;
 const MOST_LINES: usize = 262_144;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct InterruptLine {
     /// On all CPUs together.
     pub(crate) count: u64,
     pub(crate) source: Source,
@@ -41,9 +40,9 @@ pub(crate) struct Source {
 
 /// The lines of numbered interrupts.
 pub(crate) struct Table {
-    pub(crate) lines: HashMap<u32, Line>,
+    pub(crate) lines: HashMap<u32, InterruptLine>,
     /// Where it was cut.
-    cut: Option<Cut>,
+    cut: Option<CutLine>,
     /// Whether it ends with lines without a number, as every kernel with nodes prints them (`NMI`, `ERR`, `IPI0`): one cut
     /// between two lines shows no other sign.
     has_end: bool,
@@ -51,7 +50,7 @@ pub(crate) struct Table {
 
 /// The last line, which ends too early: it, and what came behind it, is unknown.
 #[derive(Clone, Copy)]
-struct Cut {
+struct CutLine {
     /// Counted from 1.
     line: usize,
     /// The line's interrupt, if it shows one.
@@ -59,32 +58,23 @@ struct Cut {
 }
 
 impl Table {
-    pub(crate) fn read(tree: &Tree, notes: &Notes) -> Option<Self> {
-        match tree.file(FILE) {
-            Ok(file) => match Self::parse(BufReader::with_capacity(BUFFER, file)) {
-                Ok(mut table) => {
-                    if let Some(Cut { line, number }) = table.cut {
-                        table.lines.retain(|&of, _| Some(of) != number);
-                        let message = format!(
-                            "was cut in line {line}: the interrupts of this line and of those behind it are unknown"
-                        );
-                        notes.note(tree.display(FILE), message);
-                    }
-                    Some(table)
-                }
-                Err(error) => {
-                    notes.note(tree.display(FILE), error.to_string());
-                    None
-                }
-            },
-            Err(error) => {
-                notes.unless_absent(error);
-                None
-            }
+    pub(crate) fn read(tree: &Tree) -> Option<Self> {
+        let file = tree.file(FILE).map_err(|error| tree.unless_absent(error));
+        let table = Self::parse(BufReader::with_capacity(BUFFER, file.ok()?));
+        let mut table = table
+            .map_err(|error| tree.note(FILE, error.to_string()))
+            .ok()?;
+        if let Some(CutLine { line, number }) = table.cut {
+            table.lines.retain(|&of, _| Some(of) != number);
+            let message = format!(
+                "was cut in line {line}: the interrupts of this line and of those behind it are unknown"
+            );
+            tree.note(FILE, message);
         }
+        Some(table)
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&Line> {
+    pub(crate) fn get(&self, number: u32) -> Option<&InterruptLine> {
         self.lines.get(&number)
     }
 
@@ -94,7 +84,7 @@ impl Table {
     }
 
     /// In no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Line)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &InterruptLine)> {
         self.lines.iter().map(|(&number, line)| (number, line))
     }
 
@@ -110,7 +100,7 @@ impl Table {
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let (mut at, mut has_end) = (1, false);
-        let mut cut = (!line.ends_with(b"\n")).then_some(Cut {
+        let mut cut = (!line.ends_with(b"\n")).then_some(CutLine {
             line: at,
             number: None,
         });
@@ -120,7 +110,7 @@ impl Table {
             let number = parsed.as_ref().map(|(number, ..)| *number);
             has_end = parsed.is_none();
             let is_short = parsed.as_ref().is_some_and(|(.., counts)| *counts < cpus);
-            cut = (is_short || !line.ends_with(b"\n")).then_some(Cut { line: at, number });
+            cut = (is_short || !line.ends_with(b"\n")).then_some(CutLine { line: at, number });
             if let Some((number, parsed, _)) = parsed
                 && lines.len() < MOST_LINES
             {
@@ -146,13 +136,10 @@ fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 }
 
 /// The number of an interrupt, its line, and how many counts the line has.
-fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line, usize)> {
+fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, InterruptLine, usize)> {
     let colon = line.iter().position(|&byte| byte == b':')?;
-    let number: u32 = std::str::from_utf8(&line[..colon])
-        .ok()?
-        .trim()
-        .parse()
-        .ok()?;
+    let number = std::str::from_utf8(&line[..colon]).ok()?;
+    let number: u32 = number.trim().parse().ok()?;
     let mut rest = &line[colon + 1..];
     let (mut count, mut counts) = (0u64, 0);
     while counts < cpus {
@@ -165,7 +152,7 @@ fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line, usize)> {
     let (source, name) = source_and_handlers(rest);
     Some((
         number,
-        Line {
+        InterruptLine {
             count,
             source,
             name,
@@ -176,20 +163,14 @@ fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line, usize)> {
 
 fn next_word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
-    text.split_at(
-        text.iter()
-            .position(u8::is_ascii_whitespace)
-            .unwrap_or(text.len()),
-    )
+    let end = text.iter().position(u8::is_ascii_whitespace);
+    text.split_at(end.unwrap_or(text.len()))
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {
     let number = digits.iter().try_fold(0u64, |number, &byte| {
-        byte.is_ascii_digit().then(|| {
-            number
-                .saturating_mul(10)
-                .saturating_add(u64::from(byte - b'0'))
-        })
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        Some(number.saturating_mul(10).saturating_add(digit))
     });
     number.filter(|_| !digits.is_empty())
 }
@@ -203,11 +184,7 @@ fn source_and_handlers(text: &[u8]) -> (Source, String) {
     let is_kind = |kind: &str| {
         ["edge", "level", "fasteoi", "none"].contains(&kind.to_ascii_lowercase().as_str())
     };
-    let kind_of = |word: &&str| {
-        word.rsplit_once('-')
-            .filter(|(_, kind)| is_kind(kind))
-            .is_some()
-    };
+    let ends_in_kind = |word: &&str| word.rsplit_once('-').is_some_and(|it| is_kind(it.1));
     let number = |word: &&str| -> Option<u64> {
         let (number, kind) = word.split_once('-').unwrap_or((word, "edge"));
         (is_kind(kind) && number.bytes().all(|b| b.is_ascii_digit()))
@@ -215,7 +192,7 @@ fn source_and_handlers(text: &[u8]) -> (Source, String) {
     };
     /// A controller's name has no more words.
     const MOST_WORDS: usize = 4;
-    let numbered = match words.first().is_some_and(kind_of) {
+    let numbered = match words.first().is_some_and(ends_in_kind) {
         true => None,
         false => (1..words.len().min(MOST_WORDS)).find(|&at| number(&words[at]).is_some()),
     };
@@ -242,8 +219,8 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "           CPU0       CPU1       \n  0:        150          3   IO-APIC   2-edge      timer\n 24:          \
-        0          0   PCI-MSIX-0000:20:00.0   0-edge      PCIe PME, aerdrv, pciehp\n 31:         10          5  \
-        PCI-MSI-edge      nvme0q1\n 33:         1          2     GICv3  25 Level     vgic\n 40:  7\nNMI:   0   0   Non-maskable\n";
+    0          0   PCI-MSIX-0000:20:00.0   0-edge      PCIe PME, aerdrv, pciehp\n 31:         10          5  \
+    PCI-MSI-edge      nvme0q1\n 33:         1          2     GICv3  25 Level     vgic\n 40:  7\nNMI:   0   0   Non-maskable\n";
 
     #[test]
     fn counts_and_names_of_kernels_old_and_new() {

@@ -23,7 +23,7 @@ fn device(name: &[u8; 4], content: &[&[u8]]) -> Vec<u8> {
 
 const HID: &[u8] = b"\x08_HID\x0c\x41\xd0\x0a\x08";
 
-fn bridges(code: &[u8]) -> Vec<(String, Object)> {
+fn bridges(code: &[u8]) -> Vec<(String, AmlObject)> {
     let mut namespace = Namespace::default();
     namespace.add(code, 3);
     namespace

@@ -1,7 +1,9 @@
-//! The label that tables, pages and pictures print next to figures of an emulated machine.
+//! An emulation as text: the label that tables, pages and pictures print next to figures of an emulated machine, and parts of
+//! delays as people write them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
 use super::{
     Acceleration, Bandwidth, CacheModel, Delays, DistanceDelay, EmulatedGuest, Emulation,
@@ -45,29 +47,19 @@ impl fmt::Display for EmulatedGuest {
 /// `instruction=0.5,window=62/200,seed=0`, with `,idle=jump` and `,disk=20000` where it has them: as the option of the lab takes it, in nanoseconds.
 impl fmt::Display for SimulatedTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            instruction_ps,
-            window_ns,
-            wide_window_ns,
-            seed,
-            jumps_when_idle,
-            disk_ns,
-        } = self;
-        if let Some(ps) = instruction_ps {
-            write!(f, "instruction={},", f64::from(*ps) / 1000.0)?;
+        if let Some(ps) = self.instruction_ps {
+            write!(f, "instruction={},", f64::from(ps) / 1000.0)?;
         }
-        if let Some(ns) = window_ns {
-            write!(f, "window={ns}")?;
-            if let Some(wide_ns) = wide_window_ns {
-                write!(f, "/{wide_ns}")?;
-            }
-            f.write_str(",")?;
+        match (self.window_ns, self.wide_window_ns) {
+            (Some(ns), Some(wide_ns)) => write!(f, "window={ns}/{wide_ns},")?,
+            (Some(ns), None) => write!(f, "window={ns},")?,
+            (None, _) => {}
         }
-        write!(f, "seed={seed}")?;
-        if *jumps_when_idle {
+        write!(f, "seed={}", self.seed)?;
+        if self.jumps_when_idle {
             f.write_str(",idle=jump")?;
         }
-        disk_ns.map_or(Ok(()), |ns| write!(f, ",disk={ns}"))
+        self.disk_ns.map_or(Ok(()), |ns| write!(f, ",disk={ns}"))
     }
 }
 
@@ -83,22 +75,16 @@ impl fmt::Display for Acceleration {
 /// `delays 10: 400 ns, 20: 800 ns; last-level caches 8M/16; transfer 500/2000 ns`.
 impl fmt::Display for Delays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            pairs,
-            cache,
-            transfer,
-            bandwidth,
-            device,
-        } = self;
-        let pairs = by_distance(pairs).unwrap_or_else(|| by_pair(pairs));
+        let pairs = by_distance(&self.pairs).unwrap_or_else(|| by_pair(&self.pairs));
+        let (cache, transfer) = (&self.cache, &self.transfer);
         write!(
             f,
             "delays {pairs}; last-level caches {cache}; transfer {transfer} ns"
         )?;
-        if !bandwidth.is_unlimited() {
-            write!(f, "; GB/s: {bandwidth}")?;
+        if !self.bandwidth.is_unlimited() {
+            write!(f, "; GB/s: {}", self.bandwidth)?;
         }
-        match device {
+        match &self.device {
             Some(device) => write!(
                 f,
                 "; NVMe doorbell writes {device} ns, a stand-in for remote devices"
@@ -115,14 +101,12 @@ fn by_distance(pairs: &[PairDelay]) -> Option<String> {
         let of_distance = delays.entry(pair.distance).or_default();
         of_distance.insert((pair.delay_ns, pair.is_estimate));
     }
-    let parts: Option<Vec<String>> = delays
-        .iter()
-        .map(|(distance, delays)| match delays.first() {
-            Some(&delay) if delays.len() == 1 => Some(format!("{}: {}", distance.0, of(delay))),
-            _ => None,
-        })
-        .collect();
-    Some(parts?.join(", "))
+    let part = |(distance, delays): (&Distance, &BTreeSet<_>)| {
+        let delay = delays.first().filter(|_| delays.len() == 1)?;
+        Some(format!("{}: {}", distance.0, of(*delay)))
+    };
+    let parts: Vec<String> = delays.iter().map(part).collect::<Option<_>>()?;
+    Some(parts.join(", "))
 }
 
 /// `0:0: 400 ns, 0:1: 800 ns`: the node of the CPU, the node of the memory.
@@ -204,6 +188,174 @@ impl fmt::Display for NodeDelay {
     }
 }
 
+/// The longest delay, in nanoseconds: a millisecond.
+pub const MAX_DELAY_NS: u32 = 1_000_000;
+const MAX_CACHE_BYTES: u64 = 1 << 32;
+const MAX_WAYS: u32 = 64;
+const LINE_BYTES: u64 = 64;
+
+/// A text that is not one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DelayFault {
+    #[error("not SIZE/WAYS or SIZE/WAYS/NS such as 4M/16 (64 bytes a way at least, 4G at most)")]
+    Cache,
+    #[error("not SAME/OTHER such as 500/2000, or SAME/NEAREST/distance")]
+    Node,
+    #[error(
+        "not SAME/OTHER such as 500/2000, CACHE/SAME/OTHER or CORE/CACHE/SAME/OTHER, any with /distance, or with DISTANCE:NS/DISTANCE:NS for OTHER, each optionally followed by +NS"
+    )]
+    Line,
+    #[error("not a number of GB/s between 0.1 and 10000")]
+    Bandwidth,
+    #[error("not a number of nanoseconds between 0.001 and 1000")]
+    Instruction,
+}
+
+/// A whole number of nanoseconds up to [`MAX_DELAY_NS`], with or without the unit.
+pub fn delay_nanoseconds(text: &str) -> Option<u32> {
+    let ns = delay_digits(text.strip_suffix("ns").unwrap_or(text));
+    ns.filter(|ns| *ns <= MAX_DELAY_NS)
+}
+
+/// Digits and nothing else.
+pub fn delay_digits(text: &str) -> Option<u32> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+/// A time in whole nanoseconds, if it can be a delay.
+pub fn delay_of(ns: f64) -> Option<u32> {
+    let ns = ns.round();
+    (1.0..=f64::from(MAX_DELAY_NS))
+        .contains(&ns)
+        .then_some(ns as u32)
+}
+
+/// Gigabytes (10^9) a second in megabytes.
+///
+/// # Errors
+/// When it is too little or too much.
+pub fn megabytes(gb_per_s: f64) -> Result<u32, DelayFault> {
+    match (0.1..=10_000.0).contains(&gb_per_s) {
+        true => Ok((gb_per_s * 1000.0).round() as u32),
+        false => Err(DelayFault::Bandwidth),
+    }
+}
+
+impl CacheModel {
+    /// # Errors
+    /// When no cache has this shape.
+    pub fn new(bytes: u64, ways: u32, hit_ns: u32) -> Result<Self, DelayFault> {
+        let fits = (1..=MAX_WAYS).contains(&ways)
+            && bytes >= LINE_BYTES * u64::from(ways)
+            && bytes <= MAX_CACHE_BYTES;
+        let cache = Self {
+            bytes,
+            ways,
+            hit_ns,
+        };
+        fits.then_some(cache).ok_or(DelayFault::Cache)
+    }
+}
+
+/// `4M/16`, `4M/16/20`: bytes (with K, M or G), ways, nanoseconds of a hit.
+impl FromStr for CacheModel {
+    type Err = DelayFault;
+
+    fn from_str(text: &str) -> Result<Self, DelayFault> {
+        let read = || {
+            let (bytes, rest) = text.split_once('/')?;
+            let (ways, hit) = rest.split_once('/').unwrap_or((rest, "0"));
+            let (bytes, ways) = (size::parse(bytes, 1)?, delay_digits(ways)?);
+            Self::new(bytes, ways, delay_nanoseconds(hit)?).ok()
+        };
+        read().ok_or(DelayFault::Cache)
+    }
+}
+
+/// `500/2000`: nanoseconds within a node, and between nodes; `500/2000/distance`: between the nearest ones, others in proportion
+/// to their distance.
+impl FromStr for NodeDelay {
+    type Err = DelayFault;
+
+    fn from_str(text: &str) -> Result<Self, DelayFault> {
+        let plain = text.strip_suffix("/distance");
+        let read = || {
+            let (same, other) = plain.unwrap_or(text).split_once('/')?;
+            Some(Self {
+                same_node_ns: delay_nanoseconds(same)?,
+                other_node_ns: delay_nanoseconds(other)?,
+                is_by_distance: plain.is_some(),
+            })
+        };
+        read().ok_or(DelayFault::Node)
+    }
+}
+
+/// What a [`NodeDelay`] takes, or `100/500/2000`: nanoseconds within a last-level cache first, or `10/100/500/2000`: within a core
+/// before. `500/12:600/32:2000` has those between nodes by their distance. `+60` behind it is for lines of memory of another package than
+/// the cache.
+impl FromStr for LineDelay {
+    type Err = DelayFault;
+
+    fn from_str(text: &str) -> Result<Self, DelayFault> {
+        let read = || {
+            let (text, home) = text.split_once('+').unwrap_or((text, "0"));
+            let numbers = text.strip_suffix("/distance").unwrap_or(text);
+            let first_distance = text.split('/').position(|part| part.contains(':'));
+            // Those before the nanoseconds within a node.
+            let within = first_distance.unwrap_or(numbers.matches('/').count());
+            let (mut rest, mut inner) = (text, Vec::new());
+            for _ in 1..within {
+                let (ns, behind) = rest.split_once('/')?;
+                inner.push(delay_nanoseconds(ns)?);
+                rest = behind;
+            }
+            let delay = match first_distance {
+                Some(_) => delay_by_distance(rest)?,
+                None => rest.parse::<NodeDelay>().ok()?.into(),
+            };
+            let (same_core_ns, same_cache_ns) = match inner[..] {
+                [] => (None, None),
+                [cache] => (None, Some(cache)),
+                [core, cache] => (Some(core), Some(cache)),
+                _ => return None,
+            };
+            Some(Self {
+                same_core_ns,
+                same_cache_ns,
+                home_ns: delay_nanoseconds(home)?,
+                ..delay
+            })
+        };
+        read().ok_or(DelayFault::Line)
+    }
+}
+
+/// `500/12:600/32:2000`, each distance once, ascending.
+fn delay_by_distance(text: &str) -> Option<LineDelay> {
+    let (same, others) = text.split_once('/')?;
+    let other = |text: &str| {
+        let (distance, ns) = text.split_once(':')?;
+        Some(DistanceDelay {
+            distance: Distance(delay_digits(distance)?),
+            ns: delay_nanoseconds(ns)?,
+        })
+    };
+    let by_distance: Vec<DistanceDelay> = others.split('/').map(other).collect::<Option<_>>()?;
+    let by_node = NodeDelay {
+        same_node_ns: delay_nanoseconds(same)?,
+        other_node_ns: by_distance.first()?.ns,
+        is_by_distance: false,
+    };
+    let ascends = by_distance.is_sorted_by(|one, next| one.distance < next.distance);
+    ascends.then_some(LineDelay {
+        by_distance,
+        ..by_node.into()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{NodeDelay, NodeLimits, samples};
@@ -214,7 +366,7 @@ mod tests {
         assert_eq!(
             guest.to_string(),
             "two-node at cpus=2,memory=512M as a guest: Linux 6.12.9 with numa=fake=2, software emulation, \
-             delays 10: 400 ns, 20: 800 ns; last-level caches 8M/16; transfer 500/2000 ns"
+         delays 10: 400 ns, 20: 800 ns; last-level caches 8M/16; transfer 500/2000 ns"
         );
         guest.node_limits = NodeLimits::default();
         guest.kernel_arguments.clear();

@@ -24,9 +24,9 @@ pub(super) struct Description {
     /// Fake nodes over the machine, as `--fake` takes them.
     pub fake: Option<Spanned<String>>,
     /// Rows over all nodes in ascending order. The kernel knows the part between online nodes, the firmware all.
-    pub distances: Option<Spanned<Vec<Vec<Entry>>>>,
+    pub distances: Option<Spanned<Vec<Vec<DistanceEntry>>>>,
     /// The firmware's own rows, where they differ.
-    pub firmware_distances: Option<Spanned<Vec<Vec<Entry>>>>,
+    pub firmware_distances: Option<Spanned<Vec<Vec<DistanceEntry>>>>,
     #[serde(default)]
     pub cpu: Cpus,
     pub timing: Option<TimingEntry>,
@@ -70,7 +70,7 @@ pub(super) struct TimingEntry {
 /// One distance, or "-" for a hole.
 #[derive(Deserialize, Clone)]
 #[serde(untagged, expecting = "expected a distance, or \"-\" for a hole")]
-pub(super) enum Entry {
+pub(super) enum DistanceEntry {
     Distance(u32),
     Hole(String),
 }
