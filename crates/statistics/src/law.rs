@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use crate::compare::student;
+use crate::summary::sorted;
 use crate::{CONFIDENCE, Interval};
 
 /// The law has so many figures.
@@ -261,8 +262,7 @@ fn intervals(
         laws.push(of_means(&means));
     }
     let of = |of: fn(&Law) -> f64| {
-        let mut values: Vec<f64> = laws.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
+        let values = sorted(laws.iter().map(of));
         let at = |share: f64| values[(share * (RESAMPLES - 1) as f64).round() as usize];
         Interval {
             low: at((1.0 - CONFIDENCE) / 2.0),

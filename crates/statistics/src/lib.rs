@@ -15,16 +15,12 @@
 
 pub mod compare;
 pub mod law;
-mod moments;
 pub mod outliers;
-mod rank;
 pub mod regression;
 pub mod strata;
 mod summary;
 
-pub use moments::Moments;
-pub use rank::spearman;
-pub use summary::{Figures, Interval, Summary, block_medians};
+pub use summary::{Figures, Interval, Moments, Summary, block_medians, spearman};
 
 /// How sure every confidence interval is.
 pub const CONFIDENCE: f64 = 0.95;

@@ -13,19 +13,36 @@
 //! of Cross Section and Panel Data, 10.5). The effect of a column then comes from runs of one cell that differ in it.
 //!
 //! Samples of one cluster (cell) share what is special to it in every group (round), so repeating the rounds adds less than it
-//! seems: intervals count clusters, not samples (`regression/clustered.rs`). They also hold where samples with many migrations scatter
+//! seems: intervals count clusters, not samples (`Clustered`). They also hold where samples with many migrations scatter
 //! more than those with none.
-
-mod clustered;
-mod linear;
+//!
+//! # Linear algebra
+//! X = QR by Gram and Schmidt, done twice. Columns are scaled to length 1 first, so that seconds and counts weigh the same and variance inflation can be read off.
+//! A second pass makes Q orthogonal to rounding whatever the columns are (Giraud, Langou and Rozložník 2005), which a few
+//! columns are small enough for; the normal equations would square their condition.
+//!
+//! # Intervals
+//! CR2 standard errors with Satterthwaite's degrees of freedom:
+//!
+//! ```text
+//! M = I - H             what the fit leaves of any outcome: group means and columns taken off
+//! A_g = (M_gg)^-1/2     undoes how far cluster g determines its own fit (Bell and McCaffrey 2002)
+//! variance = sum over g of (l_g' A_g e_g)^2      l: what each outcome adds to the coefficient, e: residuals
+//! ```
+//!
+//! Samples of one cluster share what is special to it, however often it is repeated, so only clusters count. With few of them,
+//! or few that carry a column, the plain sandwich (CR0) and t(clusters - 1) cover far too rarely; CR2 is unbiased where samples
+//! are independent, and Satterthwaite's degrees of freedom follow how many clusters decide (Pustejovsky and Tipton 2018; Imbens
+//! and Kolesar 2016). They are worked out twice, for independent samples and for clusters that each have an effect of their own;
+//! the smaller ones count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-use crate::Interval;
-use clustered::Clustered;
-use linear::Solved;
+use crate::{CONFIDENCE, Interval};
 
 /// Fewer samples than this beyond what is estimated say nothing of how they scatter.
 const LEAST_FREEDOM: usize = 5;
@@ -202,11 +219,11 @@ pub fn fit<const COLUMNS: usize>(
     let scale = |of: &dyn Fn(&Row<COLUMNS>) -> f64| {
         used.iter().map(|row| of(row).abs()).fold(0.0, f64::max)
     };
-    if !linear::varies(&outcome, scale(&|row| row.outcome)) {
+    if !varies(&outcome, scale(&|row| row.outcome)) {
         return Err(CannotTell::NothingToExplain { baseline });
     }
     for (number, column) in columns.iter().enumerate() {
-        if !linear::varies(column, scale(&|row| row.columns[number])) {
+        if !varies(column, scale(&|row| row.columns[number])) {
             return Err(CannotTell::NoVariation {
                 column: names[number].to_owned(),
                 baseline,
@@ -219,7 +236,7 @@ pub fn fit<const COLUMNS: usize>(
             columns: COLUMNS,
         });
     }
-    let solved = linear::solve(&columns, &outcome);
+    let solved = solve(&columns, &outcome);
     if let Some((number, inflation)) = solved
         .worst_inflation()
         .filter(|(_, inflation)| *inflation > MOST_INFLATION)
@@ -342,4 +359,317 @@ fn centred<const COLUMNS: usize>(
     let first = rows.first().map_or(0.0, &of);
     let mean = rows.iter().map(|row| of(row) - first).sum::<f64>() / rows.len() as f64;
     rows.iter().map(move |row| of(row) - first - mean)
+}
+
+/// What makes the squared residuals least.
+struct Solved {
+    /// One a column, in its own unit.
+    pub coefficients: Vec<f64>,
+    /// The variance inflation factor of each column.
+    pub inflations: Vec<f64>,
+    /// Orthonormal columns that span those given.
+    q: Vec<Vec<f64>>,
+    /// The inverse of R, row by row, for the columns as they were given.
+    inverse: Vec<Vec<f64>>,
+}
+
+/// Whether values around their mean are more than what rounding leaves of values of that size.
+fn varies(centred: &[f64], scale: f64) -> bool {
+    length(centred) > scale * 1e-12 * (centred.len() as f64).sqrt()
+}
+
+/// Least squares of columns that vary; all are around their means.
+fn solve(columns: &[Vec<f64>], outcome: &[f64]) -> Solved {
+    let lengths: Vec<f64> = columns.iter().map(|column| length(column)).collect();
+    let mut q: Vec<Vec<f64>> = Vec::with_capacity(columns.len());
+    let mut r = vec![vec![0.0; columns.len()]; columns.len()];
+    for (number, (column, scale)) in columns.iter().zip(&lengths).enumerate() {
+        let mut rest: Vec<f64> = column.iter().map(|value| value / scale).collect();
+        for _ in 0..2 {
+            for (before, direction) in q.iter().enumerate() {
+                let share = dot(direction, &rest);
+                r[before][number] += share;
+                rest.iter_mut()
+                    .zip(direction)
+                    .for_each(|(value, along)| *value -= share * along);
+            }
+        }
+        let left = length(&rest);
+        r[number][number] = left;
+        // Where nothing is left the division makes it infinite or no number, and so the inflation below.
+        rest.iter_mut().for_each(|value| *value /= left);
+        q.push(rest);
+    }
+    let mut inverse = inverse(&r);
+    // R^-1 R^-T is the inverse of the columns' correlations; the inflations are its diagonal.
+    let inflations = inverse.iter().map(|row| dot(row, row)).map(|inflation| {
+        if inflation.is_nan() {
+            f64::INFINITY
+        } else {
+            inflation
+        }
+    });
+    let inflations = inflations.collect();
+    for (row, scale) in inverse.iter_mut().zip(&lengths) {
+        row.iter_mut().for_each(|value| *value /= scale);
+    }
+    let along: Vec<f64> = q.iter().map(|direction| dot(direction, outcome)).collect();
+    let coefficients = inverse.iter().map(|row| dot(row, &along)).collect();
+    Solved {
+        coefficients,
+        inflations,
+        q,
+        inverse,
+    }
+}
+
+impl Solved {
+    /// The column that the others tell best, and its inflation.
+    pub fn worst_inflation(&self) -> Option<(usize, f64)> {
+        self.inflations
+            .iter()
+            .copied()
+            .enumerate()
+            .max_by(|(_, a), (_, b)| a.total_cmp(b))
+    }
+
+    /// What the columns leave of the outcome.
+    pub fn residuals(&self, outcome: &[f64]) -> Vec<f64> {
+        let mut left = outcome.to_vec();
+        for direction in &self.q {
+            let share = dot(direction, &left);
+            left.iter_mut()
+                .zip(direction)
+                .for_each(|(value, along)| *value -= share * along);
+        }
+        left
+    }
+
+    /// How far two samples determine each other's fitted value, through the columns.
+    pub fn shared_leverage(&self, a: usize, b: usize) -> f64 {
+        self.q
+            .iter()
+            .map(|direction| direction[a] * direction[b])
+            .sum()
+    }
+
+    /// What each sample's outcome adds to a coefficient: a row of (X'X)^-1 X'.
+    pub fn influence(&self, coefficient: usize) -> Vec<f64> {
+        let row = &self.inverse[coefficient];
+        let samples = self.q.first().map_or(0, Vec::len);
+        (0..samples)
+            .map(|sample| row.iter().zip(&self.q).map(|(a, q)| a * q[sample]).sum())
+            .collect()
+    }
+}
+
+/// The inverse of an upper triangle, row by row from below: R times it is the identity.
+fn inverse(r: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let mut inverse = vec![vec![0.0; r.len()]; r.len()];
+    for (number, row) in r.iter().enumerate().rev() {
+        let mut solved = vec![0.0; r.len()];
+        solved[number] = 1.0;
+        for (share, below) in row.iter().zip(&inverse).skip(number + 1) {
+            solved
+                .iter_mut()
+                .zip(below)
+                .for_each(|(value, below)| *value -= share * below);
+        }
+        solved.iter_mut().for_each(|value| *value /= row[number]);
+        inverse[number] = solved;
+    }
+    inverse
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn length(values: &[f64]) -> f64 {
+    dot(values, values).sqrt()
+}
+
+/// An eigenvalue of M_gg below this is none: in that direction the cluster determines its own fit.
+const LEAST_EIGENVALUE: f64 = 1e-8;
+/// A share of a coefficient's squared influence below this is rounding.
+const LEAST_SHARE: f64 = 1e-9;
+
+/// The residuals of a fit by cluster.
+struct Clustered<'a> {
+    solved: &'a Solved,
+    /// The group of each sample, counted from 0, and how many samples each group has.
+    groups: &'a [usize],
+    sizes: Vec<f64>,
+    clusters: Vec<Cluster>,
+    residuals: Vec<f64>,
+}
+
+/// One cluster: its samples, and M_gg as eigenvectors (columns) with their eigenvalues.
+struct Cluster {
+    members: Vec<usize>,
+    vectors: DMatrix<f64>,
+    values: DVector<f64>,
+}
+
+impl<'a> Clustered<'a> {
+    /// Of a fit of outcomes that are around the means of their groups. `groups` and `clusters` say where each sample belongs.
+    pub fn new(solved: &'a Solved, outcome: &[f64], groups: &'a [usize], clusters: &[u32]) -> Self {
+        let mut sizes = vec![0.0; groups.iter().max().map_or(0, |last| last + 1)];
+        groups.iter().for_each(|&group| sizes[group] += 1.0);
+        let mut members: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (sample, &cluster) in clusters.iter().enumerate() {
+            members.entry(cluster).or_default().push(sample);
+        }
+        let mut this = Self {
+            solved,
+            groups,
+            sizes,
+            clusters: Vec::new(),
+            residuals: solved.residuals(outcome),
+        };
+        this.clusters = members
+            .into_values()
+            .map(|members| this.cluster(members))
+            .collect();
+        this
+    }
+
+    pub fn residuals(&self) -> &[f64] {
+        &self.residuals
+    }
+
+    fn cluster(&self, members: Vec<usize>) -> Cluster {
+        let entry = |row: usize, column: usize| {
+            let (a, b) = (members[row], members[column]);
+            let mean = if self.groups[a] == self.groups[b] {
+                1.0 / self.sizes[self.groups[a]]
+            } else {
+                0.0
+            };
+            f64::from(row == column) - mean - self.solved.shared_leverage(a, b)
+        };
+        let own = DMatrix::from_fn(members.len(), members.len(), entry);
+        let eigen = own.symmetric_eigen();
+        Cluster {
+            members,
+            vectors: eigen.eigenvectors,
+            values: eigen.eigenvalues,
+        }
+    }
+
+    /// M times a vector: around the means of the groups, and without what the columns explain.
+    fn annihilate(&self, vector: &mut Vec<f64>) {
+        let mut means = vec![0.0; self.sizes.len()];
+        vector
+            .iter()
+            .zip(self.groups)
+            .for_each(|(value, &group)| means[group] += value / self.sizes[group]);
+        vector
+            .iter_mut()
+            .zip(self.groups)
+            .for_each(|(value, &group)| *value -= means[group]);
+        *vector = self.solved.residuals(vector);
+    }
+
+    /// The interval of a figure that is a sum of outcomes, each times its influence; `None` where one cluster alone decides it.
+    pub fn interval(&self, figure: f64, influence: &[f64]) -> Option<Interval> {
+        let all = dot(influence, influence);
+        let mut weights = Vec::with_capacity(self.clusters.len());
+        for cluster in &self.clusters {
+            weights.push(cluster.weights(influence, all)?);
+        }
+        let variance: f64 = self
+            .clusters
+            .iter()
+            .zip(&weights)
+            .map(|(cluster, weights)| {
+                let own = cluster
+                    .members
+                    .iter()
+                    .zip(weights)
+                    .map(|(&sample, weight)| weight * self.residuals[sample]);
+                own.sum::<f64>().powi(2)
+            })
+            .sum();
+        let freedom = self.freedom(&weights);
+        let half = StudentsT::new(0.0, 1.0, freedom)
+            .ok()?
+            .inverse_cdf(1.0 - (1.0 - CONFIDENCE) / 2.0);
+        let reach = half * variance.sqrt();
+        Some(Interval::around(figure, reach))
+    }
+
+    /// Satterthwaite's degrees of freedom: of the chi-squared distribution with the mean and variance that the estimated variance
+    /// has, were all samples as uncertain as each other.
+    fn freedom(&self, weights: &[Vec<f64>]) -> f64 {
+        let spread: Vec<Vec<f64>> = self
+            .clusters
+            .iter()
+            .zip(weights)
+            .map(|(cluster, weights)| {
+                let mut spread = vec![0.0; self.residuals.len()];
+                cluster
+                    .members
+                    .iter()
+                    .zip(weights)
+                    .for_each(|(&sample, &weight)| spread[sample] = weight);
+                self.annihilate(&mut spread);
+                spread
+            })
+            .collect();
+        let effects = spread.iter().map(|spread| {
+            self.clusters
+                .iter()
+                .map(|cluster| cluster.sum(spread))
+                .collect()
+        });
+        let effects: Vec<Vec<f64>> = effects.collect();
+        satterthwaite(&spread).min(satterthwaite(&effects))
+    }
+}
+
+impl Cluster {
+    /// A_g times the influence of its samples; `None` where part of that lies where the cluster determines its own fit.
+    fn weights(&self, influence: &[f64], all: f64) -> Option<Vec<f64>> {
+        let own = DVector::from_iterator(
+            self.members.len(),
+            self.members.iter().map(|&sample| influence[sample]),
+        );
+        let mut along = self.vectors.tr_mul(&own);
+        let mut undetermined = 0.0;
+        for (share, &value) in along.iter_mut().zip(&self.values) {
+            if value > LEAST_EIGENVALUE {
+                *share /= value.sqrt();
+            } else {
+                undetermined += *share * *share;
+                *share = 0.0;
+            }
+        }
+        let weights = &self.vectors * along;
+        (undetermined <= LEAST_SHARE * all).then(|| weights.iter().copied().collect())
+    }
+
+    fn sum(&self, values: &[f64]) -> f64 {
+        self.members.iter().map(|&sample| values[sample]).sum()
+    }
+}
+
+/// (tr B)^2 / tr(B^2), B the products of these vectors with each other; at least 1.
+fn satterthwaite(vectors: &[Vec<f64>]) -> f64 {
+    let (mut trace, mut squares) = (0.0, 0.0);
+    for (number, a) in vectors.iter().enumerate() {
+        trace += dot(a, a);
+        squares += dot(a, a).powi(2);
+        squares += vectors[number + 1..]
+            .iter()
+            .map(|b| 2.0 * dot(a, b).powi(2))
+            .sum::<f64>();
+    }
+    // Clusters without a common effect, and rounding, leave nothing: then the other one counts.
+    let freedom = trace * trace / squares;
+    if freedom.is_finite() {
+        freedom.max(1.0)
+    } else {
+        f64::INFINITY
+    }
 }

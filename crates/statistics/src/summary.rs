@@ -25,6 +25,22 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// As far as this to both sides.
+    pub(crate) fn around(middle: f64, reach: f64) -> Self {
+        Self {
+            low: middle - reach,
+            high: middle + reach,
+        }
+    }
+
+    /// By a function that keeps the order.
+    pub(crate) fn map(self, of: impl Fn(f64) -> f64) -> Self {
+        Self {
+            low: of(self.low),
+            high: of(self.high),
+        }
+    }
+
     /// From the lower of both lower ends to the higher of both upper ends.
     pub(crate) fn hull(self, other: Self) -> Self {
         Self {
@@ -52,12 +68,8 @@ pub struct Summary {
 impl Summary {
     /// Sums up samples; `None` when there are none. What is not a finite number is left out.
     pub fn of(samples: &[f64]) -> Option<Self> {
-        let mut sorted: Vec<f64> = samples
-            .iter()
-            .copied()
-            .filter(|sample| sample.is_finite())
-            .collect();
-        sorted.sort_by(f64::total_cmp);
+        let finite = samples.iter().copied().filter(|sample| sample.is_finite());
+        let sorted = sorted(finite);
         let quantile = |share: f64| {
             let place = share * (sorted.len().checked_sub(1)? as f64);
             let (below, above) = (
@@ -99,6 +111,13 @@ impl Summary {
             ..Self::of(&values)?
         })
     }
+}
+
+/// In ascending order.
+pub(crate) fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values
 }
 
 /// Samples that were taken in blocks with time between them, by block: what disturbs the machine for a while changes all samples of a
@@ -182,6 +201,84 @@ fn confidence_rank(count: usize) -> Option<usize> {
         ways *= (count - successes) as f64 / (successes + 1) as f64;
     }
     (rank > 0).then_some(rank)
+}
+
+/// What the published tables give of the runs of a cell.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Moments {
+    /// How many samples.
+    pub count: usize,
+    /// Arithmetic mean, in the samples' unit.
+    pub mean: f64,
+    /// The largest.
+    pub max: f64,
+    /// The smallest.
+    pub min: f64,
+    /// Standard deviation of what the samples were drawn from (divisor n - 1); `None` for a single sample.
+    pub stdev: Option<f64>,
+}
+
+impl Moments {
+    /// Sums samples up; `None` when there are none. What is not a finite number is left out.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        let finite = || samples.iter().copied().filter(|sample| sample.is_finite());
+        let count = finite().count();
+        let first = finite().next()?;
+        // Around the first sample, so that a large common part takes no digits from the rest.
+        let mean = first + finite().map(|sample| sample - first).sum::<f64>() / count as f64;
+        let squares: f64 = finite().map(|sample| (sample - mean).powi(2)).sum();
+        Some(Self {
+            count,
+            mean,
+            max: finite().fold(first, f64::max),
+            min: finite().fold(first, f64::min),
+            stdev: (count > 1).then(|| (squares / (count - 1) as f64).sqrt()),
+        })
+    }
+}
+
+/// Spearman's rank correlation of pairs, from -1 (opposite order) to 1 (same order); equal values share the mean of their
+/// ranks. `None` where the columns differ in length, hold fewer than two pairs or something that is not a number, or where
+/// one of them is the same all along, so that it has no order.
+pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
+    let unordered = |values: &[f64]| values.iter().any(|value| value.is_nan());
+    if a.len() != b.len() || unordered(a) || unordered(b) {
+        return None;
+    }
+    // With shared ranks the short formula (1 - 6 sum d^2 / ...) is wrong; Pearson's of the ranks is right with and without.
+    let (a, b) = (ranks(a), ranks(b));
+    let middle = (a.len() as f64 + 1.0) / 2.0;
+    let product = |a: &[f64], b: &[f64]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| (a - middle) * (b - middle))
+            .sum::<f64>()
+    };
+    let spread = product(&a, &a) * product(&b, &b);
+    (spread > 0.0).then(|| (product(&a, &b) / spread.sqrt()).clamp(-1.0, 1.0))
+}
+
+/// The rank of each value from 1 on; equal ones share the mean of theirs.
+pub(crate) fn ranks(values: &[f64]) -> Vec<f64> {
+    ranks_within(values, 0.0)
+}
+
+/// The same where values that differ from their neighbour by no more than this are equal.
+pub(crate) fn ranks_within(values: &[f64], resolution: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut before = 0;
+    // Compared as numbers: 0 and -0 are equal.
+    let is_equal = |&a: &usize, &b: &usize| {
+        values[a] == values[b] || (values[a] - values[b]).abs() <= resolution
+    };
+    for equal in order.chunk_by(is_equal) {
+        let shared = before as f64 + (equal.len() as f64 + 1.0) / 2.0;
+        equal.iter().for_each(|&index| ranks[index] = shared);
+        before += equal.len();
+    }
+    ranks
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-use super::spread::{Column, spreads};
+use super::reference::{Column, spreads};
+use crate::summary::sorted;
 
 /// Below this number of hosts in a cell the threshold is simulated; from there on it is a quantile of Student's distribution.
 pub(super) const SIMULATED_BELOW: usize = 32;
@@ -151,8 +152,8 @@ fn thresholds(
 }
 
 /// The quantile above which this share is, by a standard error higher so that the error of the simulation does not raise the rate.
-fn upper_quantile(mut values: Vec<f64>, share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
+fn upper_quantile(values: Vec<f64>, share: f64) -> f64 {
+    let values = sorted(values);
     let above = values.len() as f64 * share;
     let above = (above - above.sqrt()).max(0.0) as usize;
     let place = values.len().saturating_sub(1 + above);

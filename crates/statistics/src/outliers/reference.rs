@@ -1,9 +1,15 @@
 //! What the hosts of each cell are compared with: centre, scale, threshold, and the noise of one sample.
 
-use super::critical::{self, Critical, Pattern, SIMULATED_BELOW, Thresholds};
-use super::location::{EQUAL, Location, deviation_of_median, median};
-use super::spread::{Column, Spread, spreads};
+use std::collections::HashMap;
+
+use statrs::distribution::{ChiSquared, Continuous as _, ContinuousCDF as _, Normal, StudentsT};
+
+use super::critical::{
+    self, Critical, FREEDOM_PER_HOST, Pattern, SIMULATED_BELOW, Thresholds, quantile,
+};
 use super::{CannotJudge, FAR, MAX_LOG_RATIO, MIN_HOSTS, MIN_SCALE, Reference, Values};
+use crate::CONFIDENCE;
+use crate::summary::sorted;
 
 /// The reference of each cell; `None` for cells with fewer than [`MIN_HOSTS`] hosts.
 pub(super) fn references(
@@ -71,8 +77,7 @@ struct Noise {
 /// The values of a cell with the least scale, and their noise.
 fn column(values: &Values, cell: usize) -> (Column, Noise) {
     let locations = || values.measured(cell).map(|(_, location)| location);
-    let mut sorted: Vec<f64> = locations().map(|it| it.log_median).collect();
-    sorted.sort_by(f64::total_cmp);
+    let sorted = sorted(locations().map(|it| it.log_median));
     let sample_deviation = sorted_median(
         locations().filter_map(|it| Some(it.error()? / deviation_of_median(it.samples))),
     );
@@ -90,9 +95,7 @@ fn column(values: &Values, cell: usize) -> (Column, Noise) {
 }
 
 fn sorted_median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    median(&sorted)
+    median(&sorted(values))
 }
 
 /// The resolution of a cell's logarithms: as given, or the smallest step within a host's samples where most hosts have equal samples, or
@@ -139,5 +142,336 @@ fn pattern(values: &Values, cells: &[usize]) -> Pattern {
     Pattern {
         hosts: has.len(),
         cells: (0..cells.len()).map(of_cell).collect(),
+    }
+}
+
+/// Logarithms that differ by less are equal: rounding errors of a scale factor are smaller, timer ticks larger, and of 10,000 values
+/// that are not rounded hardly any two are as close.
+const EQUAL: f64 = 1e-12;
+
+/// The median of the natural logarithms of some samples.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Location {
+    pub log_median: f64,
+    /// `None` for a single sample.
+    pub standard_error: Option<f64>,
+    /// Number of samples, 1 or more.
+    pub samples: usize,
+    /// The smallest difference between logarithms of two samples, where some samples are equal: the resolution of the clock or counter.
+    pub step: Option<f64>,
+}
+
+impl Location {
+    /// Of samples in any unit; `None` when there is none. Samples that are 0, negative or not finite are left out.
+    ///
+    /// The standard error is the distance between two order statistics about sqrt(k) ranks on either side of the median of k
+    /// samples (R. M. Price & D. G. Bonett, Estimating the variance of the sample median, J. Statist. Comput. Simul. 68, 2001),
+    /// scaled so that it is that of normal noise. Single slow samples do not move it where k is 10 or more; below that it comes
+    /// from the smallest and the largest.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        let is_valid = |sample: &&f64| sample.is_finite() && **sample > 0.0;
+        let valid = samples.iter().filter(is_valid);
+        let logs = sorted(valid.map(|sample| sample.ln()));
+        let log_median = median(&logs)?;
+        Some(Self {
+            log_median,
+            standard_error: standard_error(&logs),
+            samples: logs.len(),
+            step: step_of_samples(&logs),
+        })
+    }
+
+    /// Whether this is a number that can be compared.
+    pub(super) fn is_valid(&self) -> bool {
+        self.log_median.is_finite() && self.samples > 0
+    }
+
+    /// The standard error, where it is one.
+    pub(super) fn error(&self) -> Option<f64> {
+        self.standard_error
+            .filter(|error| error.is_finite() && *error >= 0.0)
+    }
+}
+
+/// Of sorted values.
+pub(super) fn median(sorted: &[f64]) -> Option<f64> {
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = *sorted.get(sorted.len().checked_sub(1)? / 2)?;
+    Some(lower + (upper - lower) / 2.0)
+}
+
+/// The standard deviation of the median of so many standard normal samples, within 3 % of the exact one.
+pub(super) fn deviation_of_median(samples: usize) -> f64 {
+    use std::f64::consts::{FRAC_PI_2, PI};
+    let count = samples as f64;
+    let shift = match samples % 2 {
+        0 => PI - 2.0,
+        _ => FRAC_PI_2 - 1.0,
+    };
+    (FRAC_PI_2 / (count + shift)).sqrt()
+}
+
+fn standard_error(sorted: &[f64]) -> Option<f64> {
+    let count = sorted.len();
+    let half = (count as f64 + 1.0) / 2.0 - (count as f64).sqrt();
+    let rank = (half.round() as usize).max(1);
+    let (low, high) = (sorted.get(rank - 1)?, sorted.get(count.checked_sub(rank)?)?);
+    if count < 2 {
+        return None;
+    }
+    // Blom's approximation of the expected order statistic.
+    let place = ((count - rank + 1) as f64 - 0.375) / (count as f64 + 0.25);
+    let expected = Normal::standard().inverse_cdf(place);
+    Some((high - low) / (2.0 * expected) * deviation_of_median(count))
+}
+
+fn step_of_samples(sorted: &[f64]) -> Option<f64> {
+    let gaps = || sorted.windows(2).map(|pair| pair[1] - pair[0]);
+    let has_ties = gaps().any(|gap| gap < EQUAL);
+    gaps()
+        .filter(|gap| has_ties && *gap >= EQUAL)
+        .min_by(f64::total_cmp)
+}
+
+/// Below this number of hosts the first window is the result: so few hosts beyond it say nothing of its width.
+const REWEIGHTED_FROM: usize = 8;
+/// Hosts further from the centre than this many scales do not count.
+const KEPT_WITHIN: f64 = 3.0;
+/// The standard deviation of a normal distribution that is cut off there.
+const KEPT_DEVIATION: f64 = 0.986_6;
+/// Below this number of hosts a cell's scale is at least that of all such cells together: its own may be small by chance.
+const POOLED_BELOW: usize = 16;
+
+/// The values of a cell.
+pub(super) struct Column {
+    /// Sorted logarithms, one or more.
+    pub sorted: Vec<f64>,
+    /// The scale is not less.
+    pub min_scale: f64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Spread {
+    pub centre: f64,
+    pub scale: f64,
+    /// The number of hosts that both are taken from.
+    pub hosts: usize,
+}
+
+/// How many of so many hosts may deviate.
+pub(super) fn most_deviating(hosts: usize) -> usize {
+    hosts / 3
+}
+
+/// The spread of each cell; cells with few hosts share their scales.
+pub(super) fn spreads(columns: &[Column]) -> Vec<Spread> {
+    let mut spreads: Vec<Spread> = columns.iter().map(window).collect();
+    pool(columns, &mut spreads);
+    for (column, spread) in columns.iter().zip(&mut spreads) {
+        if column.sorted.len() >= REWEIGHTED_FROM {
+            *spread = reweight(column, *spread);
+        }
+    }
+    pool(columns, &mut spreads);
+    spreads
+}
+
+/// The contiguous two thirds of the values with the least variance.
+fn window(column: &Column) -> Spread {
+    let values = &column.sorted;
+    let count = values.len() - most_deviating(values.len());
+    // Relative to one of them, so that a large common part takes no digits from the rest.
+    let origin = values[values.len() / 2];
+    let relative = |place: usize| values[place] - origin;
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for place in 0..count {
+        sum += relative(place);
+        squares += relative(place).powi(2);
+    }
+    let squares_about_mean = |sum: f64, squares: f64| squares - sum * sum / count as f64;
+    let mut best = (squares_about_mean(sum, squares), 0);
+    for place in count..values.len() {
+        let (new, old) = (relative(place), relative(place - count));
+        sum += new - old;
+        squares += new * new - old * old;
+        let candidate = squares_about_mean(sum, squares);
+        if candidate < best.0 {
+            best = (candidate, place + 1 - count);
+        }
+    }
+    let kept = &values[best.1..best.1 + count];
+    moments(kept, column, deviation_of_middle(count, values.len()))
+}
+
+/// The standard deviation of the middle `count` of `all` values of a standard normal distribution.
+fn deviation_of_middle(count: usize, all: usize) -> f64 {
+    let share = count as f64 / all as f64;
+    if count == all {
+        return 1.0;
+    }
+    let normal = Normal::standard();
+    let end = normal.inverse_cdf(f64::midpoint(1.0, share));
+    (1.0 - 2.0 * end * normal.pdf(end) / share).sqrt()
+}
+
+fn reweight(column: &Column, first: Spread) -> Spread {
+    let limit = KEPT_WITHIN * first.scale;
+    let values = &column.sorted;
+    let start = values.partition_point(|value| *value < first.centre - limit);
+    let end = values.partition_point(|value| *value <= first.centre + limit);
+    if end.saturating_sub(start) < first.hosts {
+        return first;
+    }
+    moments(&values[start..end], column, KEPT_DEVIATION)
+}
+
+fn moments(kept: &[f64], column: &Column, deviation: f64) -> Spread {
+    let count = kept.len() as f64;
+    let origin = kept[kept.len() / 2];
+    let mean = kept.iter().map(|value| value - origin).sum::<f64>() / count;
+    let squares: f64 = kept
+        .iter()
+        .map(|value| (value - origin - mean).powi(2))
+        .sum();
+    let scale = (squares / (count - 1.0).max(1.0)).sqrt() / deviation;
+    Spread {
+        centre: origin + mean,
+        scale: scale.max(column.min_scale),
+        hosts: kept.len(),
+    }
+}
+
+fn pool(columns: &[Column], spreads: &mut [Spread]) {
+    let is_pooled = |column: &Column| column.sorted.len() < POOLED_BELOW;
+    let (mut squares, mut count) = (0.0, 0.0);
+    for (_, spread) in columns.iter().zip(&*spreads).filter(|it| is_pooled(it.0)) {
+        squares += spread.scale.powi(2);
+        count += 1.0;
+    }
+    let common = (squares / f64::max(count, 1.0)).sqrt();
+    for (_, spread) in columns.iter().zip(spreads).filter(|it| is_pooled(it.0)) {
+        spread.scale = spread.scale.max(common);
+    }
+}
+
+/// A host's standard error is combined with that of the other hosts as if theirs came from this many samples more.
+const PRIOR_FREEDOM: f64 = 4.0;
+/// A host's samples are noisier than those of others where that is so sure.
+const NOISIER_CONFIDENCE: f64 = 0.99;
+/// More hosts than expected, in standard deviations of a Poisson distribution, are heavy tails (P < 0.001).
+const HEAVY_BEYOND: f64 = 3.3;
+
+/// A variance and its degrees of freedom.
+#[derive(Clone, Copy)]
+pub(super) struct Variance {
+    pub value: f64,
+    pub freedom: f64,
+}
+
+impl Variance {
+    /// Of a sum of independent terms (F. E. Satterthwaite, 1946).
+    pub(super) fn plus(self, other: Self) -> Self {
+        let value = self.value + other.value;
+        let share = |it: Self| it.value.powi(2) / it.freedom;
+        let freedom = value.powi(2) / (share(self) + share(other));
+        Self { value, freedom }
+    }
+}
+
+impl Reference {
+    /// Of a host's location: its own standard error and that of the other hosts together; the spread of the hosts where no host
+    /// has a standard error.
+    pub(super) fn location_variance(&self, location: &Location) -> Variance {
+        let Some(expected) = self.expected_variance(location) else {
+            return self.host_variance();
+        };
+        let own = location.error().map_or(0.0, |error| error.powi(2));
+        let freedom = match location.error() {
+            Some(_) => location.samples.saturating_sub(1) as f64,
+            None => 0.0,
+        };
+        let sum = freedom * own + PRIOR_FREEDOM * expected;
+        Variance {
+            value: (sum / (freedom + PRIOR_FREEDOM)).max(f64::MIN_POSITIVE),
+            freedom: freedom + PRIOR_FREEDOM,
+        }
+    }
+
+    /// Of a location with as many samples, where a sample is as noisy as on most hosts.
+    fn expected_variance(&self, location: &Location) -> Option<f64> {
+        let deviation = self.sample_deviation? * deviation_of_median(location.samples);
+        Some(deviation.powi(2))
+    }
+
+    /// Of the hosts around the centre.
+    fn host_variance(&self) -> Variance {
+        Variance {
+            value: self.scale.powi(2),
+            freedom: (FREEDOM_PER_HOST * (self.hosts as f64 - 1.0)).max(1.0),
+        }
+    }
+
+    pub(super) fn centre_variance(&self) -> Variance {
+        Variance {
+            value: self.centre_error.powi(2),
+            ..self.host_variance()
+        }
+    }
+
+    /// The scale for this host, by which it is named: larger than that of the others by what its samples are fewer or noisier.
+    pub(super) fn scale_to_name(&self, location: &Location) -> f64 {
+        let own = location.error().unwrap_or(0.0).powi(2);
+        self.with_excess(location, own)
+    }
+
+    /// The scale for this host once it is named: what its samples are noisier by chance does not count.
+    pub(super) fn scale_of_named(&self, location: &Location, quantiles: &mut Quantiles) -> f64 {
+        let own = location.error().unwrap_or(0.0).powi(2);
+        self.with_excess(location, own * quantiles.least_variance(location.samples))
+    }
+
+    fn with_excess(&self, location: &Location, own: f64) -> f64 {
+        let (Some(usual), Some(expected)) = (self.usual_error, self.expected_variance(location))
+        else {
+            return self.scale;
+        };
+        let excess = expected.max(own) - usual.powi(2);
+        (self.scale.powi(2) + excess.max(0.0)).sqrt()
+    }
+
+    /// Whether more hosts are far from the centre, and not named, than there are in a normal distribution. Alike hosts with such tails
+    /// are named more often than at the stated rate. Reliable from about 500 hosts on.
+    pub fn has_heavy_tails(&self) -> bool {
+        let freedom = self.host_variance().freedom;
+        let beyond = StudentsT::new(0.0, 1.0, freedom).map_or(0.0, |it| 2.0 * it.sf(FAR));
+        let expected = self.hosts as f64 * beyond;
+        self.far_hosts as f64 > expected + HEAVY_BEYOND * expected.sqrt() + 1.0
+    }
+}
+
+/// Quantiles that were worked out before.
+#[derive(Default)]
+pub(super) struct Quantiles {
+    /// By degrees of freedom.
+    student: HashMap<u64, f64>,
+    /// By number of samples.
+    least: HashMap<usize, f64>,
+}
+
+impl Quantiles {
+    /// Half of the 95 % interval.
+    pub(super) fn half_interval(&mut self, variance: Variance) -> f64 {
+        let freedom = (variance.freedom as u64).max(1);
+        let quantile_of = |freedom: &u64| quantile(*freedom as f64, f64::midpoint(1.0, CONFIDENCE));
+        let student = self.student.entry(freedom).or_insert_with_key(quantile_of);
+        *student * variance.value.sqrt()
+    }
+
+    /// The least true variance over that of so many samples.
+    fn least_variance(&mut self, samples: usize) -> f64 {
+        *self.least.entry(samples).or_insert_with_key(|samples| {
+            let freedom = samples.saturating_sub(1) as f64;
+            ChiSquared::new(freedom).map_or(0.0, |it| freedom / it.inverse_cdf(NOISIER_CONFIDENCE))
+        })
     }
 }
