@@ -1,9 +1,9 @@
 //! Files of /proc/PID as recorded trees may hold them.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use nearfar_proc::sched::Sched;
-use nearfar_proc::stat::Image;
-use nearfar_proc::status::Status;
+use nearfar_proc::Sched;
+use nearfar_proc::Image;
+use nearfar_proc::Status;
 use nearfar_proc::{RunTime, Stat, cgroup, choice, cpu_counts, cpu_times, maps, meminfo, mountinfo, numa_maps, zoneinfo};
 
 fuzz_target!(|content: &[u8]| {

@@ -3,7 +3,7 @@
 use clap::Args;
 use nearfar_machine::{Machine, NodeId, alternatives};
 use nearfar_placement::tasks::{self, Filter};
-use nearfar_proc::users;
+use nearfar_proc::system;
 
 use crate::args::{pid, size_or_zero};
 use crate::failure::{Failure, Outcome};
@@ -88,7 +88,7 @@ impl TaskFilterArgs {
             Err(_) if !is_here => Err(Failure::input(anyhow::anyhow!(
                 "user {user:?} of another machine is known by number only"
             ))),
-            Err(_) => users::id_of(user).ok_or_else(|| {
+            Err(_) => system::user_id(user).ok_or_else(|| {
                 Failure::input(anyhow::anyhow!("there is no user {user:?} on this system"))
             }),
         });

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use nearfar_machine::{CpuId, EmulatedGuest, Machine, SimulatedTime};
-use nearfar_proc::real_time::RealTime;
+use nearfar_proc::affinity::RealTime;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 

@@ -14,8 +14,7 @@ use nearfar_live::NodeActivity;
 use nearfar_machine::NodeId;
 use nearfar_placement::tasks::{TaskPlacement, TaskSums, Tasks, sums_by};
 
-use crate::label::label;
-use crate::text::{Kind, Text};
+use crate::text::{Text, label};
 
 /// The series of tasks without a service, and of services without a series of their own. No unit or container has this name.
 pub const OTHER: &str = "other";
@@ -109,9 +108,8 @@ impl Services {
     }
 
     fn write_gauges(&self, text: &mut Text, nodes: &[NodeActivity]) {
-        let mut memory = text.family(
+        let mut memory = text.gauge(
             "nearfar_service_memory_bytes",
-            Kind::Gauge,
             "Resident memory of the service on the node; a page that several tasks map counts for each.",
         );
         let with_memory = nodes.iter().filter(|it| it.total_bytes != Some(0));
@@ -121,9 +119,8 @@ impl Services {
                 memory.sample(&[("service", name), ("node", &node)], bytes as f64);
             }
         }
-        let mut remote = text.family(
+        let mut remote = text.gauge(
             "nearfar_service_remote_ratio",
-            Kind::Gauge,
             "Share of accesses that leave the node if all pages are used alike, weighted with memory.",
         );
         for (name, series) in &self.series {
@@ -131,26 +128,23 @@ impl Services {
                 remote.sample(&[("service", name)], share);
             }
         }
-        let mut tasks = text.family(
+        let mut tasks = text.gauge(
             "nearfar_service_tasks",
-            Kind::Gauge,
             "Processes of the service with at least --min-memory.",
         );
         for (name, series) in &self.series {
             tasks.sample(&[("service", name)], series.tasks as f64);
         }
-        text.family(
+        text.gauge(
             "nearfar_unread_memory_tasks",
-            Kind::Gauge,
             "Processes whose memory is in no sum: not read yet, or not permitted.",
         )
         .sample(&[], self.unread as f64);
     }
 
     fn write_counters(&self, text: &mut Text, nodes: &[NodeActivity]) {
-        let mut cpu = text.family(
+        let mut cpu = text.counter(
             "nearfar_service_cpu_seconds_total",
-            Kind::Counter,
             "CPU time of the service on the node since the exporter started.",
         );
         let with_cpus = nodes.iter().filter(|it| it.cpus > 0);
@@ -160,9 +154,8 @@ impl Services {
                 cpu.sample(&[("service", name), ("node", &node)], seconds);
             }
         }
-        let mut cost = text.family(
+        let mut cost = text.counter(
             "nearfar_service_remote_cost_cpu_seconds_total",
-            Kind::Counter,
             "Part of the CPU time that waiting for remote memory took at most, since the exporter started.",
         );
         for (name, series) in &self.series {

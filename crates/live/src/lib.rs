@@ -18,29 +18,24 @@
     reason = "a comment that would repeat the name is left out"
 )]
 
-mod devices;
-mod migrations;
-mod nodes;
-mod pace;
+mod activity;
 mod processes;
-mod recent;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nearfar_machine::{Known, Machine, NodeId, PciAddress};
+use nearfar_machine::{Known, Machine, NOT_ASKED_FOR, NodeId, PciAddress};
 use nearfar_placement::tasks::{self, Filter, Tasks};
-pub use nearfar_proc::numastat::Numastat;
 use nearfar_proc::tasks::raise_open_files;
 use nearfar_sources::tree::Tree;
 use nearfar_sources::{Request, SourceError, Want};
+use nearfar_trace::NodeMigrations;
 use nearfar_trace::numa_balancing::MachineCounts;
 use serde::Serialize;
 
-use devices::Devices;
-use migrations::Migrations;
-use nodes::Nodes;
-use pace::Pace;
+use activity::{Devices, Nodes};
 use processes::Processes;
+
+pub use nearfar_proc::meminfo::Numastat;
 
 /// The machine itself is read again after this: nodes and CPUs come online, drivers change affinities.
 const MIN_MACHINE_AGE: Duration = Duration::from_secs(60);
@@ -217,7 +212,7 @@ impl LiveMachine {
             balancing,
             balancing_since,
             devices: self.devices.look(),
-            nvme_paths: self.devices.nvme_paths(&self.machine),
+            nvme_paths: self.devices.nvme_paths(),
             processes: scan.processes,
             threads: scan.threads,
             node_changes: scan.node_changes,
@@ -295,7 +290,7 @@ fn want() -> Want {
 }
 
 /// CPU time of this thread.
-fn thread_seconds() -> f64 {
+pub fn thread_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
@@ -309,4 +304,99 @@ pub enum LiveError {
     Unreadable(String),
     #[error("cannot list /proc: {0}")]
     List(#[source] std::io::Error),
+}
+
+/// Of one CPU, that looking may take on average.
+const MAX_CPU_SHARE: f64 = 0.015;
+/// Weight of the last look. A look that reads memory takes many times as long as the others; one pause for all of it would be minutes.
+const LAST_WEIGHT: f64 = 0.2;
+
+/// The weighted mean of what looks cost, the last ones most.
+#[derive(Default)]
+struct Pace {
+    cost_s: f64,
+}
+
+impl Pace {
+    /// A look took so many CPU seconds.
+    fn add(&mut self, cost_s: f64) {
+        self.cost_s += LAST_WEIGHT * (cost_s - self.cost_s);
+    }
+
+    /// How long to wait: what was asked for, or longer where looking would take more than its share.
+    fn rest(&self, wanted: Duration) -> Duration {
+        wanted.max(Duration::from_secs_f64(self.cost_s / MAX_CPU_SHARE))
+    }
+}
+
+struct Migrations {
+    /// `None` where there is one node: nothing moves to another.
+    counter: Known<Option<NodeMigrations>>,
+    before: u64,
+}
+
+impl Migrations {
+    /// Nothing is traced.
+    fn off() -> Self {
+        Self {
+            counter: Known::no(NOT_ASKED_FOR),
+            before: 0,
+        }
+    }
+
+    /// Counts from now on.
+    fn open(machine: &Machine) -> Self {
+        let with_cpus = machine
+            .online_nodes()
+            .filter(|it| !it.known_cpus().is_empty());
+        let counter = match with_cpus.count() {
+            0 | 1 => Known::Yes(None),
+            _ => Known::from_result(NodeMigrations::open(machine)).map(Some),
+        };
+        Self { counter, before: 0 }
+    }
+
+    /// The machine was read again: CPUs that came online are counted as well.
+    fn renew(&mut self, machine: &Machine) {
+        let is_current = match &self.counter {
+            Known::Yes(Some(counter)) => *counter.cpus() == machine.cpu_states.online,
+            Known::Yes(None) => false,
+            Known::No { .. } => true,
+        };
+        if !is_current {
+            *self = Self::open(machine);
+        }
+    }
+
+    /// Since the look before.
+    fn look(&mut self) -> Known<u64> {
+        let now = self.counter.as_ref().and_then(|counter| match counter {
+            Some(counter) => Known::from_result(counter.count()),
+            None => Known::Yes(0),
+        });
+        let before = now
+            .get()
+            .map_or(self.before, |now| std::mem::replace(&mut self.before, *now));
+        now.map(|now| now.saturating_sub(before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_costly_look_is_followed_by_long_rests() {
+        let mut pace = Pace::default();
+        pace.add(2.0);
+        assert!(pace.rest(Duration::ZERO).as_secs() < 30);
+        let mut rests = pace.rest(Duration::ZERO);
+        for _ in 0..100 {
+            pace.add(0.0);
+            rests += pace.rest(Duration::ZERO);
+        }
+        let share = 2.0 / rests.as_secs_f64();
+        assert!((share / MAX_CPU_SHARE - 1.0).abs() < 1e-3, "{share}");
+        assert_eq!(pace.rest(Duration::from_secs(1)), Duration::from_secs(1));
+    }
 }

@@ -1,12 +1,15 @@
 //! The CPUs that a thread may run on: sched_getaffinity(2) and sched_setaffinity(2).
 //!
-//! By raw system calls: the sets of libc and rustix end at CPU 1023, machines do not.
+//! By raw system calls: the sets of libc and rustix end at CPU 1023, machines do not. [`RealTime`] puts a thread before all others on
+//! its CPU.
 
 use std::io;
+use std::marker::PhantomData;
 
 use nearfar_machine::{CpuId, CpuSet, MAX_NUMBER};
 
 const WORD_BITS: u32 = libc::c_ulong::BITS;
+const MAX_WORDS: usize = (MAX_NUMBER / WORD_BITS) as usize + 1;
 
 /// The CPUs a thread may run on: what it was allowed by sched_setaffinity(2) or its creator, its cpuset, and the CPUs that
 /// are online. 0 is the calling thread.
@@ -26,7 +29,7 @@ pub struct Asker {
 impl Default for Asker {
     fn default() -> Self {
         Self {
-            words: vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1],
+            words: vec![0; MAX_WORDS],
         }
     }
 }
@@ -106,10 +109,7 @@ impl Confinement {
 /// As [`set`].
 pub fn unconfine(tid: i32) -> io::Result<()> {
     // The kernel takes as many bits as it has CPUs, and what its cpuset has of them (kernel/sched/syscalls.c).
-    set_words(
-        tid,
-        &vec![libc::c_ulong::MAX; (MAX_NUMBER / WORD_BITS) as usize + 1],
-    )
+    set_words(tid, &[libc::c_ulong::MAX; MAX_WORDS])
 }
 
 /// Lets the calling thread run on those of these CPUs that are online and in its cpuset, and verifies that it does.
@@ -151,6 +151,49 @@ fn set_words(tid: i32, words: &[libc::c_ulong]) -> io::Result<()> {
     }
 }
 
+/// While this lives, the thread that made it does not wait for a CPU that others keep busy. Threads and processes that it
+/// starts are ordinary ones. Where the system does not allow it (`CAP_SYS_NICE`, `RLIMIT_RTPRIO`), it changes nothing.
+#[derive(Debug)]
+#[must_use]
+pub struct RealTime {
+    before: Option<libc::c_int>,
+    _is_of_this_thread: PhantomData<*const ()>,
+}
+
+impl RealTime {
+    pub fn new() -> Self {
+        // SAFETY: asks for a number; 0 is this thread.
+        let before = unsafe { libc::sched_getscheduler(0) };
+        let is_set = before >= 0 && set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
+        Self {
+            before: is_set.then_some(before),
+            _is_of_this_thread: PhantomData,
+        }
+    }
+}
+
+impl Default for RealTime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for RealTime {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            set_scheduler(before, 0);
+        }
+    }
+}
+
+fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> bool {
+    let parameter = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the kernel reads the value above; 0 is this thread.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) == 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,5 +214,23 @@ mod tests {
     #[test]
     fn a_cpu_that_is_not_there_is_refused() {
         assert!(pin(CpuId(MAX_NUMBER)).is_err());
+    }
+
+    #[test]
+    fn it_is_over_when_it_is_dropped() {
+        fn policy() -> libc::c_int {
+            // SAFETY: asks for a number.
+            unsafe { libc::sched_getscheduler(0) }
+        }
+        let before = policy();
+        let real_time = RealTime::new();
+        match real_time.before {
+            None => println!("skipped: root: this system allows no real-time thread"),
+            Some(_) => assert_eq!(policy(), libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK),
+        }
+        let in_child = std::thread::spawn(policy);
+        assert_eq!(in_child.join().unwrap(), libc::SCHED_OTHER);
+        drop(real_time);
+        assert_eq!(policy(), before);
     }
 }

@@ -59,7 +59,7 @@ pub fn parse(
 ) -> io::Result<BTreeMap<String, Counts>> {
     let mut lines = content.split(b'\n');
     let header = lines.next().transpose()?.unwrap_or_default();
-    let cpus: Vec<Option<CpuId>> = words(&header).map(cpu).collect();
+    let cpus: Vec<Option<CpuId>> = text::words(&header).map(cpu).collect();
     let mut rows = BTreeMap::new();
     for line in lines {
         let line = line?;
@@ -75,23 +75,16 @@ pub fn parse(
 }
 
 fn counts(cpus: &[Option<CpuId>], rest: &[u8]) -> Counts {
-    let numbers = words(rest).map_while(text::number::<u64>);
+    let numbers = text::words(rest).map_while(text::number::<u64>);
     let cpus = cpus.iter().zip(numbers);
-    let cpus: BTreeMap<CpuId, u64> = cpus
-        .filter_map(|(&cpu, count)| Some((cpu?, count)))
-        .collect();
-    let last = words(rest)
-        .last()
-        .filter(|it| text::number::<u64>(it).is_none());
+    let last = text::words(rest).last();
+    let last = last.filter(|it| text::number::<u64>(it).is_none());
     Counts {
         name: String::from_utf8_lossy(last.unwrap_or_default()).into_owned(),
-        cpus,
+        cpus: cpus
+            .filter_map(|(&cpu, count)| Some((cpu?, count)))
+            .collect(),
     }
-}
-
-fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let words = line.split(u8::is_ascii_whitespace);
-    words.filter(|word| !word.is_empty())
 }
 
 fn cpu(word: &[u8]) -> Option<CpuId> {

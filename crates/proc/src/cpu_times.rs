@@ -32,16 +32,14 @@ pub struct CpuTimes {
 impl CpuTimes {
     /// All ticks that were not idle or stolen.
     pub fn busy(&self) -> u64 {
-        [self.user, self.system, self.interrupt, self.softirq]
-            .into_iter()
-            .fold(0, u64::saturating_add)
+        let busy = [self.user, self.system, self.interrupt, self.softirq];
+        busy.into_iter().fold(0, u64::saturating_add)
     }
 
     /// All ticks.
     pub fn all(&self) -> u64 {
-        self.busy()
-            .saturating_add(self.idle)
-            .saturating_add(self.stolen.unwrap_or(0))
+        let idle = self.idle.saturating_add(self.stolen.unwrap_or(0));
+        self.busy().saturating_add(idle)
     }
 }
 
@@ -53,9 +51,7 @@ pub fn parse(content: &[u8]) -> impl Iterator<Item = (CpuId, CpuTimes)> {
 }
 
 fn cpu(line: &[u8]) -> Option<(CpuId, CpuTimes)> {
-    let mut words = line
-        .split(u8::is_ascii_whitespace)
-        .filter(|word| !word.is_empty());
+    let mut words = text::words(line);
     let cpu: u32 = text::number(words.next()?.strip_prefix(b"cpu")?)?;
     let mut ticks = [None; 8];
     for (slot, word) in ticks.iter_mut().zip(words) {

@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearfar_machine::CpuSet;
+
 use crate::mountinfo::{self, Mount};
 use crate::system::{KernelVersion, release};
 use crate::{cgroup, tasks};
-use nearfar_machine::CpuSet;
 
 /// Where hierarchies with the cpuset controller are mounted, and what was read of them.
 #[derive(Debug)]
@@ -36,12 +37,6 @@ struct Hierarchy {
     /// The group that is the root of the mount.
     root: PathBuf,
     version_2: bool,
-}
-
-impl Default for Cpusets {
-    fn default() -> Self {
-        Self::of_this_system()
-    }
 }
 
 impl Cpusets {

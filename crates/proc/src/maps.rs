@@ -90,9 +90,8 @@ impl MappingBytes {
         let private: [&[u8]; 3] = [b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:"];
         let private = private.iter().find_map(|key| bytes(key));
         self.resident = self.resident.saturating_add(bytes(b"Rss:").unwrap_or(0));
-        self.proportional = self
-            .proportional
-            .saturating_add(bytes(b"Pss:").unwrap_or(0));
+        let proportional = bytes(b"Pss:").unwrap_or(0);
+        self.proportional = self.proportional.saturating_add(proportional);
         self.private = self.private.saturating_add(private.unwrap_or(0));
     }
 }
@@ -105,9 +104,8 @@ pub fn each_size(smaps: impl BufRead, mut take: impl FnMut(MappingBytes)) -> io:
     let mut last: Option<MappingBytes> = None;
     text::each_line(smaps, |line| {
         if let Some(mapping) = range(line) {
-            let start = mapping.start;
             let next = MappingBytes {
-                start,
+                start: mapping.start,
                 ..MappingBytes::default()
             };
             last.replace(next).into_iter().for_each(&mut take);

@@ -1,4 +1,12 @@
-//! `/proc/meminfo` and the `meminfo` of a node: a line for each size (proc_meminfo(5)).
+//! Sizes and counts of memory, a line for each:
+//!
+//! ```text
+//! /proc/meminfo, nodeN/meminfo   MemAvailable:    4 kB    proc_meminfo(5)
+//! /proc/vmstat                   pgmigrate_success 12     since boot, mm/vmstat.c
+//! nodeN/numastat                 numa_hit 9               pages by where they were wanted, Documentation/admin-guide/numastat.rst
+//! ```
+
+use serde::Serialize;
 
 use crate::text;
 
@@ -24,6 +32,51 @@ fn value<'a>(content: &'a [u8], name: &str) -> Option<&'a [u8]> {
         };
         line.strip_prefix(name.as_bytes())?.strip_prefix(b":")
     })
+}
+
+/// A count, such as `pgmigrate_success`; `None` where this kernel does not have it.
+pub fn vmstat(content: &[u8], name: &str) -> Option<u64> {
+    text::number(text::after(content, name, b" ")?)
+}
+
+/// Pages since boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Numastat {
+    /// Wanted on this node and allocated on it.
+    pub hit: u64,
+    /// Allocated on this node, wanted on another.
+    pub miss: u64,
+    /// Wanted on this node, allocated on another.
+    pub foreign: u64,
+    /// Allocated on this node by a task that ran on it.
+    pub local: u64,
+    /// Allocated on this node by a task that ran on another.
+    pub other: u64,
+}
+
+impl Numastat {
+    /// `None` where one of the counts is missing.
+    pub fn parse(content: &[u8]) -> Option<Self> {
+        let count = |name| vmstat(content, name);
+        Some(Self {
+            hit: count("numa_hit")?,
+            miss: count("numa_miss")?,
+            foreign: count("numa_foreign")?,
+            local: count("local_node")?,
+            other: count("other_node")?,
+        })
+    }
+
+    /// What was counted since an earlier look.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            hit: self.hit.saturating_sub(earlier.hit),
+            miss: self.miss.saturating_sub(earlier.miss),
+            foreign: self.foreign.saturating_sub(earlier.foreign),
+            local: self.local.saturating_sub(earlier.local),
+            other: self.other.saturating_sub(earlier.other),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +115,37 @@ mod tests {
         fn no_bytes_panic(content: Vec<u8>, line in "(Node [0-9]* )?MemFree:\\PC*") {
             let _ = (bytes(&content, "MemFree"), bytes(line.as_bytes(), "MemFree"), count(&content, "MemFree"));
         }
+
+        #[test]
+        fn no_bytes_panic_as_numastat(bytes: Vec<u8>, line in "numa_hit [0-9]{0,30}") {
+            let _ = (Numastat::parse(&bytes), Numastat::parse(line.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_count_is_found_by_its_whole_name() {
+        let content = b"numa_hint_faults_local 7\nnuma_hint_faults 12\nnuma_other x\n";
+        assert_eq!(vmstat(content, "numa_hint_faults"), Some(12));
+        assert_eq!(vmstat(content, "numa_hint_faults_local"), Some(7));
+        assert_eq!(vmstat(content, "numa_other"), None);
+        assert_eq!(vmstat(content, "numa"), None);
+    }
+
+    const FILE: &str =
+        "numa_hit 9\nnuma_miss 1\nnuma_foreign 2\ninterleave_hit 3\nlocal_node 7\nother_node 3\n";
+
+    #[test]
+    fn counts_are_found_by_name_and_a_file_that_was_cut_has_none() {
+        let expected = Numastat {
+            hit: 9,
+            miss: 1,
+            foreign: 2,
+            local: 7,
+            other: 3,
+        };
+        let found = Numastat::parse(FILE.as_bytes()).unwrap();
+        assert_eq!(found, expected);
+        assert_eq!(found.since(&expected), Numastat::default());
+        assert_eq!(Numastat::parse(&FILE.as_bytes()[..60]), None);
     }
 }

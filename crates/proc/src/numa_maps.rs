@@ -33,9 +33,7 @@ pub struct Mapping<'a> {
 impl<'a> Mapping<'a> {
     /// Of one line; `None` for what is none.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
-        let mut words = line
-            .split(u8::is_ascii_whitespace)
-            .filter(|word| !word.is_empty());
+        let mut words = text::words(line);
         let (start, policy) = (words.next()?, words.next()?);
         // The names of two modes are two words (policy_modes in mm/mempolicy.c).
         let policy = match policy {

@@ -1,6 +1,12 @@
-//! Which kernel runs and since which boot, and its random numbers.
+//! Which kernel runs and since which boot, its random numbers, its users, its mode of NUMA balancing, and its errors in words.
 
+use std::ffi::CString;
+use std::fmt::Display;
 use std::io;
+
+use nearfar_machine::NumaBalancing;
+
+use crate::text;
 
 /// `/proc/sys/kernel/random/boot_id`, a new random value for every boot.
 ///
@@ -34,10 +40,8 @@ pub fn pid_namespace() -> io::Result<String> {
 
 /// Release of the running kernel (`uname -r`).
 pub fn release() -> String {
-    rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned()
+    let uname = rustix::system::uname();
+    uname.release().to_string_lossy().into_owned()
 }
 
 /// Now, in clock ticks since boot; rounded down, as the start of a task is (fs/proc/array.c).
@@ -76,6 +80,61 @@ impl KernelVersion {
             minor: numbers.next()?.parse().ok()?,
         })
     }
+}
+
+/// Names and numbers of one user fit; getpwnam_r(3) suggests 1024.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// The number of a user, from the same places as id(1) has it; `None` when there is no such user.
+pub fn user_id(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: an entry of zeros is valid: it has no pointers that are followed.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    // SAFETY: the name ends with NUL; entry, buffer and result live until after the call, and the length is the buffer's.
+    let error = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            &raw mut entry,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &raw mut found,
+        )
+    };
+    (error == 0 && !found.is_null()).then_some(entry.pw_uid)
+}
+
+/// `kernel.numa_balancing`, a set of bits (Documentation/admin-guide/sysctl/kernel.rst): 1 moves pages between nodes, 2
+/// moves them between tiers of memory. A kernel in mode 2 alone does not bring pages near their tasks.
+pub const NUMA_BALANCING_FILE: &str = "/proc/sys/kernel/numa_balancing";
+
+/// The mode of the running kernel; off when the kernel was built without NUMA balancing.
+///
+/// # Errors
+/// When the file is there and cannot be read, or holds no number.
+pub fn numa_balancing() -> io::Result<NumaBalancing> {
+    match std::fs::read(NUMA_BALANCING_FILE) {
+        Ok(content) => text::number(&content)
+            .map(NumaBalancing)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a number")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NumaBalancing::OFF),
+        Err(error) => Err(error),
+    }
+}
+
+/// The text of an error, or a message with one in it, without Rust's `(os error 28)`.
+pub fn error_text(error: &impl Display) -> String {
+    let text = error.to_string();
+    let mut parts = text.split(" (os error ");
+    let mut without = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((code, rest)) if code.parse::<i32>().is_ok() => without += rest,
+            _ => without = without + " (os error " + part,
+        }
+    }
+    without
 }
 
 #[cfg(test)]
@@ -125,6 +184,28 @@ mod tests {
         #[test]
         fn no_release_panics(release: String) {
             let _ = KernelVersion::of_release(&release);
+        }
+    }
+
+    #[test]
+    fn root_is_0_and_no_user_has_a_colon() {
+        assert_eq!(user_id("root"), Some(0));
+        assert_eq!(user_id("a:b"), None);
+        assert_eq!(user_id("a\0b"), None);
+    }
+
+    #[test]
+    fn the_number_of_an_error_is_left_out() {
+        let gone = io::Error::from_raw_os_error(libc::ESRCH);
+        assert_eq!(error_text(&gone), "No such process");
+        for (said, text) in [
+            ("a (os error 13): b (os error 13)", "a: b"),
+            ("x: nothing (os error 2); y", "x: nothing; y"),
+            ("a (os error x)", "a (os error x)"),
+            ("a (os error )", "a (os error )"),
+            ("a (os error 3", "a (os error 3"),
+        ] {
+            assert_eq!(error_text(&said), text);
         }
     }
 }

@@ -17,10 +17,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> Option<u64> {
 
 /// The words that are numbers.
 pub(crate) fn numbers<T: FromStr>(bytes: &[u8]) -> Vec<T> {
-    bytes
-        .split(u8::is_ascii_whitespace)
-        .filter_map(number)
-        .collect()
+    words(bytes).filter_map(number).collect()
 }
 
 /// `123 kB`, in bytes.
@@ -34,9 +31,14 @@ pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|&byte| byte == b'\n')
 }
 
-/// What follows `key` at the start of a line.
-pub(crate) fn after<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    lines(bytes).find_map(|line| line.strip_prefix(key.as_bytes()))
+/// What follows `key` and `separator` at the start of a line.
+pub(crate) fn after<'a>(bytes: &'a [u8], key: &str, separator: &[u8]) -> Option<&'a [u8]> {
+    lines(bytes).find_map(|line| line.strip_prefix(key.as_bytes())?.strip_prefix(separator))
+}
+
+pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let words = line.split(u8::is_ascii_whitespace);
+    words.filter(|word| !word.is_empty())
 }
 
 /// Reads line by line, since a database has a hundred thousand mappings. The rest of an overlong line is skipped.

@@ -17,8 +17,17 @@
 //! Numbers are in the byte order of the machine that traces. Nothing an event holds is trusted: what points outside of
 //! it reads as `None`.
 
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use crate::TraceError;
+
 /// The most bytes that perf passes on of one event, twice over (PERF_MAX_TRACE_SIZE in include/linux/trace_events.h).
-const MOST_BYTES: usize = 16 * 1024;
+const MOST_EVENT_BYTES: usize = 16 * 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Format {
@@ -61,7 +70,7 @@ pub enum FormatError {
     },
     #[error("it ends without {0}")]
     Ends(&'static str),
-    #[error("field {field} reaches beyond {MOST_BYTES} bytes")]
+    #[error("field {field} reaches beyond {MOST_EVENT_BYTES} bytes")]
     TooLarge { field: String },
     #[error("field {field} is there twice")]
     Twice { field: String },
@@ -139,7 +148,7 @@ impl Format {
                 rest => {
                     let field = field(rest)
                         .ok_or_else(|| wrong(index, line, "field, offset, size and signed"))?;
-                    if field.offset + field.size > MOST_BYTES {
+                    if field.offset + field.size > MOST_EVENT_BYTES {
                         return Err(FormatError::TooLarge { field: field.name });
                     }
                     if fields.iter().any(|other| other.name == field.name) {
@@ -167,23 +176,20 @@ impl Format {
     /// # Errors
     /// When there is no such field, or it is not a number of 1, 2, 4 or 8 bytes.
     pub fn number(&self, field: &'static str) -> Result<Number, FormatError> {
-        match *self.field(field)? {
-            Field {
-                shape: Shape::Scalar,
-                offset,
-                size: size @ (1 | 2 | 4 | 8),
-                signed,
-                ..
-            } => Ok(Number {
+        let Field {
+            shape,
+            offset,
+            size,
+            signed,
+            ..
+        } = *self.field(field)?;
+        match (shape, size) {
+            (Shape::Scalar, 1 | 2 | 4 | 8) => Ok(Number {
                 offset,
                 size,
                 signed,
             }),
-            _ => Err(FormatError::Kind {
-                event: self.name.clone(),
-                field,
-                expected: "a number",
-            }),
+            _ => Err(self.is_not(field, "a number")),
         }
     }
 
@@ -192,30 +198,18 @@ impl Format {
     /// # Errors
     /// When there is no such field, or it is a number.
     pub fn text(&self, field: &'static str) -> Result<Text, FormatError> {
-        match *self.field(field)? {
-            Field {
-                shape: Shape::DataLoc | Shape::RelLoc,
-                size,
-                ..
-            } if size != 4 => Err(FormatError::Kind {
-                event: self.name.clone(),
-                field,
-                expected: "a place in 32 bits",
-            }),
-            Field {
-                shape: Shape::Scalar,
-                ..
-            } => Err(FormatError::Kind {
-                event: self.name.clone(),
-                field,
-                expected: "a text",
-            }),
-            Field {
-                shape,
-                offset,
-                size,
-                ..
-            } => Ok(Text {
+        let Field {
+            shape,
+            offset,
+            size,
+            ..
+        } = *self.field(field)?;
+        match shape {
+            Shape::DataLoc | Shape::RelLoc if size != 4 => {
+                Err(self.is_not(field, "a place in 32 bits"))
+            }
+            Shape::Scalar => Err(self.is_not(field, "a text")),
+            _ => Ok(Text {
                 shape,
                 offset,
                 size,
@@ -249,6 +243,14 @@ impl Format {
             field,
             meaning,
         })
+    }
+
+    fn is_not(&self, field: &'static str, expected: &'static str) -> FormatError {
+        FormatError::Kind {
+            event: self.name.clone(),
+            field,
+            expected,
+        }
     }
 
     fn field(&self, name: &'static str) -> Result<&Field, FormatError> {
@@ -364,4 +366,117 @@ fn wrong(index: usize, line: &str, expected: &'static str) -> FormatError {
         expected,
         found: line.chars().take(80).collect(),
     }
+}
+
+/// Where it is usually mounted: the second since before Linux 4.1, with debugfs.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// The largest description known has 5 KiB.
+const MOST_FORMAT_BYTES: u64 = 64 << 10;
+
+/// The file system with the descriptions of tracepoints.
+pub struct Tracefs {
+    directory: OwnedFd,
+    place: String,
+}
+
+impl Tracefs {
+    /// The mounted one or, where there is none, one that only this process has: mounted nowhere, gone when it is dropped.
+    ///
+    /// # Errors
+    /// When none is mounted and this user may not mount one.
+    pub fn find() -> Result<Self, TraceError> {
+        let (mut looked, mut forbidden) = (Vec::new(), false);
+        for place in PLACES {
+            match Self::at(Path::new(place)) {
+                Ok(found) => return Ok(found),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    looked.push(format!("{place} has no events"))
+                }
+                Err(error) => {
+                    // debugfs is for root alone, whether or not there is something in it.
+                    forbidden |=
+                        place == PLACES[0] && error.kind() == io::ErrorKind::PermissionDenied;
+                    looked.push(format!("{place}: {error}"));
+                }
+            }
+        }
+        match unseen() {
+            Ok(directory) => Ok(Self {
+                directory,
+                place: "tracefs".to_owned(),
+            }),
+            Err(error) => Err(TraceError::NoTracefs {
+                forbidden,
+                looked: looked.join(", "),
+                source: error.into(),
+            }),
+        }
+    }
+
+    /// The one mounted there.
+    ///
+    /// # Errors
+    /// When there is no directory `events` below.
+    pub fn at(place: &Path) -> io::Result<Self> {
+        let directory = open(
+            place,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        openat(
+            &directory,
+            "events",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            directory,
+            place: place.display().to_string(),
+        })
+    }
+
+    /// The description of a tracepoint, `sched` and `sched_migrate_task`.
+    ///
+    /// # Errors
+    /// When this kernel has no such event now, or its description cannot be read or understood.
+    pub fn tracepoint(&self, system: &str, name: &str) -> Result<Format, TraceError> {
+        let below = format!("events/{system}/{name}/format");
+        let file = format!("{}/{below}", self.place);
+        let opened = openat(
+            &self.directory,
+            &below,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let opened = opened.map_err(|error| match error {
+            rustix::io::Errno::NOENT => TraceError::NoTracepoint {
+                system: system.to_owned(),
+                name: name.to_owned(),
+            },
+            _ => TraceError::Unreadable {
+                file: file.clone(),
+                source: error.into(),
+            },
+        })?;
+        let mut text = String::new();
+        let read = std::fs::File::from(opened)
+            .take(MOST_FORMAT_BYTES)
+            .read_to_string(&mut text);
+        read.map_err(|source| TraceError::Unreadable {
+            file: file.clone(),
+            source,
+        })?;
+        Format::parse(&text).map_err(|problem| TraceError::Format { file, problem })
+    }
+}
+
+/// A tracefs of our own, through the mount interface of Linux 5.2: never attached to a directory.
+fn unseen() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_RDONLY,
+    )
 }

@@ -10,24 +10,21 @@
 //! The call site is the first function of the call chain that does not itself implement a lock: those are between
 //! `__lock_text_start` and `__lock_text_end`, and between the same of `__sched_text`, as perf(1) has it.
 
-mod recorder;
-mod symbols;
-mod waits;
-
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nearfar_machine::{CpuId, Known};
+use nearfar_machine::{CpuId, CpuSet, Known};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd as _, OwnedFd};
 use serde::{Deserialize, Serialize};
 
-use crate::TraceError;
 use crate::format::{Format, FormatError, Number};
 use crate::records::Sample;
-use crate::tracefs::Tracefs;
-
-pub use recorder::{Recorded, Recorder};
-pub use symbols::Symbols;
-pub use waits::{LockWaits, ProcessWaits, Site, Waits};
+use crate::{Finished, Ordered, Plan, Session, TraceError, Tracefs};
 
 /// Whether a trace of this process has seen that spinlocks are traced: a kernel decides that at boot.
 static ARE_SPINS_TRACED: AtomicBool = AtomicBool::new(false);
@@ -228,5 +225,532 @@ impl Decoder {
         let (end, lock) = &self.end;
         let lock = lock.read_address(event)?;
         (kind == *end).then_some(Event::Ended { waiter, lock })
+    }
+}
+
+/// What waits there were.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LockWaits {
+    /// Seconds that all tasks together waited. A wait within another one counts once.
+    pub wait_s: f64,
+    /// Those of them in spinlocks and rwlocks, which keep the CPU busy.
+    pub spin_s: f64,
+    pub waits: u64,
+    /// Waits whose begin or end was not seen: they had begun before, or lasted on, or an event was lost. Not in the other figures.
+    pub incomplete: u64,
+    /// Events that could not be parsed.
+    pub unreadable: u64,
+    /// Why call sites have no names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_names_reason: Option<String>,
+    /// Why there may be waits for spinlocks although none is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_spin_reason: Option<String>,
+    /// By call site and kind of lock, the longest wait in all first.
+    pub sites: Vec<Site>,
+    /// By process, the longest wait in all first.
+    #[serde(default)]
+    pub processes: Vec<ProcessWaits>,
+}
+
+/// What the tasks of a process waited.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ProcessWaits {
+    /// 0 for what interrupts waited for on idle CPUs.
+    pub pid: i32,
+    /// `None` once it has ended.
+    pub name: Option<String>,
+    pub waits: u64,
+    pub wait_s: f64,
+}
+
+/// Where a lock is taken.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Site {
+    /// The kernel function that takes the lock, or its address.
+    pub call_site: String,
+    pub kind: LockKind,
+    pub waits: u64,
+    pub wait_s: f64,
+    pub longest_s: f64,
+}
+
+/// Why this kernel may take contended spinlocks without tracing them, by its /proc/cpuinfo: on x86 under a hypervisor without
+/// paravirtual spinlocks it does not get to the queue, which has the tracepoints (`virt_spin_lock` in
+/// arch/x86/include/asm/qspinlock.h).
+fn untraced(cpuinfo: &str) -> Option<String> {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    let is_guest = flags.is_some_and(|it| it.split_whitespace().any(|flag| flag == "hypervisor"));
+    is_guest.then(|| {
+        "no wait for a spinlock was seen, and an x86 kernel under a hypervisor may not trace them; booted with \
+         clearcpuid=hypervisor it does"
+            .to_owned()
+    })
+}
+
+/// Collects events into [`LockWaits`].
+#[derive(Debug)]
+pub struct Waits {
+    decoder: Decoder,
+    order: Ordered<Event>,
+    found: Found,
+    unreadable: u64,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// Of each task the waits that have not ended, the innermost last.
+    open: HashMap<Waiter, Vec<Open>>,
+    ended: HashMap<Waited, Times>,
+    incomplete: u64,
+}
+
+/// Who waited, where, for what.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Waited {
+    process: i32,
+    callers: Box<[u64]>,
+    kind: LockKind,
+}
+
+#[derive(Debug)]
+struct Open {
+    lock: u64,
+    since_ns: u64,
+    /// Time in waits within this one.
+    inner_ns: u64,
+    waited: Waited,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    waits: u64,
+    wait_ns: u64,
+    longest_ns: u64,
+}
+
+impl Times {
+    fn wait_s(self) -> f64 {
+        self.wait_ns as f64 / 1e9
+    }
+
+    fn add(&mut self, other: Self) {
+        self.waits += other.waits;
+        self.wait_ns += other.wait_ns;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+}
+
+impl Waits {
+    pub fn new(decoder: Decoder) -> Self {
+        let (order, found) = (Ordered::default(), Found::default());
+        Self {
+            decoder,
+            order,
+            found,
+            unreadable: 0,
+        }
+    }
+
+    /// Takes an event.
+    pub fn take(&mut self, cpu: CpuId, sample: &Sample<'_>) {
+        match self.decoder.decode(cpu, sample) {
+            Some(event) => self.order.push(sample.time_ns, event),
+            None => self.unreadable += 1,
+        }
+    }
+
+    /// Every CPU's events have been read once more.
+    pub fn end_round(&mut self) {
+        let found = &mut self.found;
+        self.order
+            .end_round(&mut |time, event| found.take(time, event));
+    }
+
+    /// Nothing more will come. Waits of all tasks, or of those of some processes; events that are incomplete or unreadable are
+    /// counted for all. `cpuinfo`: the machine's /proc/cpuinfo, which says whether it may take contended spinlocks untraced.
+    pub fn finish(
+        self,
+        symbols: &Known<Symbols>,
+        processes: Option<&BTreeSet<i32>>,
+        cpuinfo: &str,
+    ) -> LockWaits {
+        let mut found = self.found;
+        self.order
+            .finish(&mut |time, event| found.take(time, event));
+        // A wait of any process shows that the kernel traces them.
+        let has_spun = found.ended.keys().any(|it| it.kind.is_spinning());
+        if let Some(processes) = processes {
+            found.ended.retain(|it, _| processes.contains(&it.process));
+        }
+        let answer = found.answer(symbols, self.unreadable);
+        LockWaits {
+            no_spin_reason: untraced(cpuinfo).filter(|_| !has_spun),
+            ..answer
+        }
+    }
+}
+
+impl Found {
+    fn take(&mut self, time_ns: u64, event: Event) {
+        match event {
+            Event::Began {
+                waiter,
+                process,
+                lock,
+                kind,
+                callers,
+            } => {
+                let open = self.open.entry(waiter).or_default();
+                // A mutex is first spun for, then slept for: two begins, one end (kernel/locking/mutex.c).
+                if open.last().is_none_or(|it| it.lock != lock) {
+                    open.push(Open {
+                        lock,
+                        since_ns: time_ns,
+                        inner_ns: 0,
+                        waited: Waited {
+                            process,
+                            callers,
+                            kind,
+                        },
+                    });
+                }
+            }
+            Event::Ended { waiter, lock } => self.end(waiter, lock, time_ns),
+        }
+    }
+
+    fn end(&mut self, waiter: Waiter, lock: u64, time_ns: u64) {
+        let open = self.open.entry(waiter).or_default();
+        let Some(place) = open.iter().rposition(|it| it.lock == lock) else {
+            self.incomplete += 1;
+            return;
+        };
+        // Those within it whose end was not seen.
+        self.incomplete += (open.len() - place - 1) as u64;
+        open.truncate(place + 1);
+        let Some(ended) = open.pop() else { return };
+        let all_ns = time_ns.saturating_sub(ended.since_ns);
+        if let Some(outer) = open.last_mut() {
+            outer.inner_ns += all_ns;
+        }
+        let wait_ns = all_ns.saturating_sub(ended.inner_ns);
+        let times = self.ended.entry(ended.waited).or_default();
+        times.add(Times {
+            waits: 1,
+            wait_ns,
+            longest_ns: wait_ns,
+        });
+    }
+
+    fn answer(self, symbols: &Known<Symbols>, unreadable: u64) -> LockWaits {
+        let open: usize = self.open.values().map(Vec::len).sum();
+        let mut by_site: BTreeMap<(String, LockKind), Times> = BTreeMap::new();
+        let mut by_process: BTreeMap<i32, Times> = BTreeMap::new();
+        for (waited, times) in self.ended {
+            let site = (call_site(symbols, &waited.callers), waited.kind);
+            by_site.entry(site).or_default().add(times);
+            by_process.entry(waited.process).or_default().add(times);
+        }
+        let process = |(pid, times): (i32, Times)| ProcessWaits {
+            pid,
+            name: None,
+            waits: times.waits,
+            wait_s: times.wait_s(),
+        };
+        let mut processes: Vec<ProcessWaits> = by_process.into_iter().map(process).collect();
+        processes.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
+        let mut sites: Vec<Site> = by_site.into_iter().map(site).collect();
+        sites.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
+        LockWaits {
+            wait_s: sum(&sites),
+            spin_s: sum(sites.iter().filter(|it| it.kind.is_spinning())),
+            waits: sites.iter().map(|it| it.waits).sum(),
+            incomplete: self.incomplete + open as u64,
+            unreadable,
+            no_names_reason: symbols.unknown_reason().map(ToString::to_string),
+            no_spin_reason: None,
+            sites,
+            processes,
+        }
+    }
+}
+
+/// A sum of no waits is 0, not -0.
+fn sum<'a>(sites: impl IntoIterator<Item = &'a Site>) -> f64 {
+    sites.into_iter().fold(0.0, |sum, site| sum + site.wait_s)
+}
+
+fn call_site(symbols: &Known<Symbols>, callers: &[u64]) -> String {
+    let name = symbols.get().and_then(|symbols| symbols.call_site(callers));
+    match (name, callers.first()) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(address)) if *address != 0 => format!("{address:#x}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+fn site(((call_site, kind), times): ((String, LockKind), Times)) -> Site {
+    Site {
+        call_site,
+        kind,
+        waits: times.waits,
+        wait_s: times.wait_s(),
+        longest_s: times.longest_ns as f64 / 1e9,
+    }
+}
+
+/// The longest time between two looks at the rings.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A trace of lock contention on some CPUs. Dropping it ends it.
+pub struct Recorder {
+    wake: Arc<OwnedFd>,
+    /// Until it begins.
+    opened: Option<(Session, Waits)>,
+    thread: Option<JoinHandle<Result<Recorded, TraceError>>>,
+}
+
+/// What a [`Recorder`] saw, without names yet ([`answer`]). Dropping it closes the events, as dropping a [`Session`] does.
+pub struct Recorded {
+    pub waits: Waits,
+    pub finished: Finished,
+    _session: Session,
+}
+
+impl Recorder {
+    /// Opens the trace of all tasks on these CPUs, which takes nothing before [`Self::begin`]. To be opened before a load begins,
+    /// see [`Session::open`].
+    ///
+    /// # Errors
+    /// When the kernel has no such events, or does not let this user trace.
+    pub fn open(cpus: &CpuSet) -> Result<Self, TraceError> {
+        let formats = Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))?;
+        let decoder = Decoder::new(&formats).map_err(|problem| TraceError::Format {
+            file: "lock:contention_begin".to_owned(),
+            problem,
+        })?;
+        let plan = Plan {
+            cpus,
+            tracepoints: &formats.tracepoints(),
+            names: false,
+            callers_of: Some(formats.callers_of()),
+        };
+        let session = Session::open(&plan)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| TraceError::Thread(error.into()))?);
+        let opened = Some((session, Waits::new(decoder)));
+        Ok(Self {
+            wake,
+            opened,
+            thread: None,
+        })
+    }
+
+    /// Opens the trace and begins.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`Self::begin`].
+    pub fn start(cpus: &CpuSet) -> Result<Self, TraceError> {
+        let mut recorder = Self::open(cpus)?;
+        recorder.begin()?;
+        Ok(recorder)
+    }
+
+    /// Counts from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or it has begun already.
+    pub fn begin(&mut self) -> Result<(), TraceError> {
+        let (mut session, waits) = self.opened.take().ok_or(TraceError::Ended)?;
+        session.enable()?;
+        let end = Arc::clone(&self.wake);
+        let thread = std::thread::Builder::new()
+            .name("locks".to_owned())
+            .spawn(move || record(session, waits, &end));
+        self.thread = Some(thread.map_err(TraceError::Thread)?);
+        Ok(())
+    }
+
+    /// Ends it; what was waited for until now.
+    ///
+    /// # Errors
+    /// When reading the events failed.
+    pub fn finish(mut self) -> Result<Recorded, TraceError> {
+        self.end();
+        let thread = self.thread.take().ok_or(TraceError::Ended)?;
+        thread.join().map_err(|_| TraceError::Ended)?
+    }
+
+    fn end(&self) {
+        // An eventfd has room for this.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn record(mut session: Session, mut waits: Waits, end: &OwnedFd) -> Result<Recorded, TraceError> {
+    loop {
+        session.wait(LOOK, &[end.as_fd()])?;
+        if rustix::io::read(end, &mut [0; 8]).is_ok() {
+            break;
+        }
+        session.drain(&mut |cpu, sample| waits.take(cpu, sample));
+        waits.end_round();
+    }
+    let finished = session.finish(&mut |cpu, sample| waits.take(cpu, sample))?;
+    Ok(Recorded {
+        waits,
+        finished,
+        _session: session,
+    })
+}
+
+const FILE: &str = "/proc/kallsyms";
+
+/// What runs between a lock function and the tracepoint's handler.
+const TRACING: [&str; 5] = [
+    "trace_contention",
+    "__traceiter_",
+    "__bpf_trace_",
+    "perf_",
+    "__probestub_",
+];
+
+/// Functions that spin for a lock outside of the sections of lock functions: tasks that watch a sleeping lock's owner
+/// (kernel/locking/mutex.c, rwsem.c, rtmutex.c, osq_lock.c), and queued locks, which are in the sections since Linux 5.19.
+const SPINNING: [&str; 12] = [
+    "__pv_queued_spin_lock_slowpath",
+    "mutex_can_spin_on_owner",
+    "mutex_spin_on_owner",
+    "native_queued_spin_lock_slowpath",
+    "osq_lock",
+    "queued_read_lock_slowpath",
+    "queued_spin_lock_slowpath",
+    "queued_write_lock_slowpath",
+    "rtmutex_spin_on_owner",
+    "rwsem_can_spin_on_owner",
+    "rwsem_optimistic_spin",
+    "rwsem_spin_on_owner",
+];
+
+/// Functions of the kernel, by address.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Symbols {
+    /// Ascending.
+    functions: Vec<(u64, String)>,
+    /// Where the functions are that implement locks, or spin for one.
+    locks: Vec<Range<u64>>,
+}
+
+impl Symbols {
+    /// Those of the running kernel; unknown where it hides their addresses from this user.
+    pub fn read() -> Known<Self> {
+        match std::fs::read(FILE) {
+            Err(error) => Known::no(format!("{FILE}: {error}")),
+            Ok(text) => {
+                let symbols = Self::parse(&String::from_utf8_lossy(&text));
+                match symbols.functions.is_empty() {
+                    true => Known::no(format!(
+                        "{FILE} has no addresses: kernel.kptr_restrict hides them"
+                    )),
+                    false => Known::Yes(symbols),
+                }
+            }
+        }
+    }
+
+    /// Lines of `ADDRESS TYPE NAME [MODULE]`; others, and those without address, are skipped.
+    pub fn parse(text: &str) -> Self {
+        let mut functions: Vec<(u64, String)> = text.lines().filter_map(function).collect();
+        // Stable: of several names of one address the first stays first, as the kernel lists them.
+        functions.sort_by_key(|(address, _)| *address);
+        let address = |name: &str| functions.iter().find(|it| it.1 == name).map(|it| it.0);
+        let section = |name: &str| {
+            Some(address(&format!("__{name}_text_start"))?..address(&format!("__{name}_text_end"))?)
+        };
+        let sections = ["lock", "sched"].into_iter().filter_map(section);
+        let mut locks: Vec<Range<u64>> = sections.collect();
+        functions
+            .retain(|(_, name)| !name.ends_with("_text_start") && !name.ends_with("_text_end"));
+        locks.extend(spinning(&functions));
+        Self { functions, locks }
+    }
+
+    /// The function that an address is in; `None` below the first one.
+    pub fn name(&self, address: u64) -> Option<&str> {
+        let after = self
+            .functions
+            .partition_point(|(start, _)| *start <= address);
+        let (_, name) = self.functions.get(after.checked_sub(1)?)?;
+        Some(name)
+    }
+
+    /// The first function of a call chain, innermost first, that implements no lock; else the outermost one.
+    pub fn call_site(&self, callers: &[u64]) -> Option<&str> {
+        let is_tracing = |address: u64| {
+            let name = self.name(address).unwrap_or_default();
+            TRACING.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let found = callers
+            .iter()
+            .find(|address| !self.is_lock(**address) && !is_tracing(**address));
+        self.name(*found.or(callers.last())?)
+    }
+
+    /// Whether an address is in a function that implements a lock or the scheduler.
+    pub fn is_lock(&self, address: u64) -> bool {
+        self.locks.iter().any(|it| it.contains(&address))
+    }
+}
+
+/// Where the functions are that spin: each up to the next function.
+fn spinning(functions: &[(u64, String)]) -> impl Iterator<Item = Range<u64>> {
+    functions
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (start, name))| {
+            // The compiler's copies of a function: osq_lock.part.0.
+            let name = name.split('.').next().unwrap_or(name);
+            let after = functions[at..].iter().find(|(next, _)| next > start);
+            let end = after.map_or(u64::MAX, |(next, _)| *next);
+            SPINNING.contains(&name).then_some(*start..end)
+        })
+}
+
+fn function(line: &str) -> Option<(u64, String)> {
+    let mut words = line.split_ascii_whitespace();
+    let address = u64::from_str_radix(words.next()?, 16).ok()?;
+    let kind = words.next()?;
+    let name = words.next()?;
+    let is_function = matches!(kind, "t" | "T" | "w" | "W") && address != 0;
+    let name = match words.next() {
+        Some(module) => format!("{name} {module}"),
+        None => name.to_owned(),
+    };
+    is_function.then_some((address, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_spins_outside_of_the_sections_is_a_lock_function_too() {
+        let symbols = Symbols::parse(
+            "ffffffff81000000 t rwsem_spin_on_owner\nffffffff81000100 t osq_lock.part.0\nffffffff81000200 T osq_lock_stats\n\
+             ffffffff82000000 T __lock_text_start\nffffffff82000000 T _raw_spin_lock\nffffffff82001000 T __lock_text_end\n",
+        );
+        let is_lock = |offset: u64| symbols.is_lock(0xffff_ffff_8100_0000 + offset);
+        assert!(is_lock(0x10) && is_lock(0x110) && is_lock(0x100_0010));
+        assert!(!is_lock(0x210));
     }
 }

@@ -12,20 +12,37 @@
 //! the task itself, or to its control group (PERF_FLAG_PID_CGROUP), would stay silent. Task numbers are those of the
 //! kernel's first pid namespace ([`in_first_pid_namespace`]). Where the kernel has events of them, also what NUMA balancing
 //! itself does ([`Balanced`]).
+//!
+//! What NUMA balancing does to tasks is in tracepoints of its own (kernel/sched/fair.c, mm/migrate.c):
+//!
+//! ```text
+//! sched_move_numa     100: 3 -> 9            balancing wants this task on the node of its memory
+//! sched_swap_numa     100 <-> 200            or changes it with one there
+//! sched_stick_numa    100: 3 -> 9            that failed; with no CPU to go to (-1) it was not even tried
+//! mm_migrate_pages    current 100, 1 page    it moved memory to the task instead, in the task's own page fault
+//! ```
+//!
+//! [`NodeMigrations`] are how many tasks the scheduler moves from one node to another, counted by the kernel: no event is written or
+//! read.
+//!
+//! ```text
+//! sched_migrate_task, on each CPU:  (orig_cpu>=0&&orig_cpu<=3)&&(dest_cpu<0||dest_cpu>3) || ...
+//! ```
 
-mod balancing;
-mod class;
 mod moves;
 
-pub use balancing::Balanced;
-pub use class::{Class, Sharing};
-pub use moves::{ClassCounts, FromTo, Migrations, Moves, NodeTime, NumaBalancing, TaskMoves};
+use std::fmt::Write as _;
 
-use nearfar_machine::{CpuId, Known};
+use nearfar_machine::{CpuId, CpuSet, Known, Machine};
+use serde::{Deserialize, Serialize};
 
 use crate::TraceError;
-use crate::format::{Format, FormatError, Number, Text};
-use crate::tracefs::Tracefs;
+use crate::format::{Format, FormatError, Number, Text, Tracefs};
+use crate::open::PerfEvent;
+
+pub use moves::{
+    Class, ClassCounts, FromTo, Migrations, Moves, NodeTime, NumaBalancing, Sharing, TaskMoves,
+};
 
 pub const SYSTEM: &str = "sched";
 
@@ -86,7 +103,7 @@ pub struct Formats {
     wakeup_new: Format,
     exec: Format,
     exit: Format,
-    balancing: Known<(balancing::Formats, balancing::Decoder)>,
+    balancing: Known<(BalancingFormats, BalancingDecoder)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +115,7 @@ pub struct Decoder {
     wakeup_new: (u16, Number, Number),
     exec: (u16, Number, Number),
     exit: (u16, Number, Text),
-    balancing: Option<balancing::Decoder>,
+    balancing: Option<BalancingDecoder>,
 }
 
 impl Formats {
@@ -113,7 +130,7 @@ impl Formats {
             wakeup_new: tracefs.tracepoint(SYSTEM, "sched_wakeup_new")?,
             exec: tracefs.tracepoint(SYSTEM, "sched_process_exec")?,
             exit: tracefs.tracepoint(SYSTEM, "sched_process_exit")?,
-            balancing: balancing::Formats::read(tracefs),
+            balancing: BalancingFormats::read(tracefs),
         })
     }
 
@@ -255,4 +272,255 @@ pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 pub fn in_first_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|file| file.ino() == FIRST_PID_NAMESPACE)
+}
+
+/// The four events as this kernel describes them.
+#[derive(Clone, Debug)]
+struct BalancingFormats {
+    moved: Format,
+    swapped: Format,
+    stuck: Format,
+    pages: Format,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BalancingDecoder {
+    moved: (u16, Number),
+    /// Who, and with whom.
+    swapped: (u16, Number, Number),
+    stuck: (u16, Number, Number),
+    stuck_on: Number,
+    /// Who, how many.
+    pages: (u16, Number, Number),
+    reason: Number,
+    /// The reason that means "for NUMA balancing".
+    misplaced: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Balanced {
+    /// How often it moved the task to another node, by itself or in exchange for another: so many of the task's
+    /// cross-node migrations are its doing, the others the load balancer's or a wake-up's.
+    pub task_moves: u64,
+    /// How many pages (of the smallest size) it moved to a node where the task used them.
+    pub pages_migrated: u64,
+}
+
+impl Balanced {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.task_moves += other.task_moves;
+        self.pages_migrated += other.pages_migrated;
+    }
+}
+
+impl BalancingFormats {
+    /// Reads the descriptions; unknown where this kernel lacks one or it cannot be used.
+    fn read(tracefs: &Tracefs) -> Known<(Self, BalancingDecoder)> {
+        Known::from_result(Self::descriptions(tracefs)).and_then(|formats| {
+            Known::from_result(BalancingDecoder::new(&formats)).map(|decoder| (formats, decoder))
+        })
+    }
+
+    fn descriptions(tracefs: &Tracefs) -> Result<Self, TraceError> {
+        let read = |system, name| tracefs.tracepoint(system, name);
+        Ok(Self {
+            moved: read("sched", "sched_move_numa")?,
+            swapped: read("sched", "sched_swap_numa")?,
+            stuck: read("sched", "sched_stick_numa")?,
+            pages: read("migrate", "mm_migrate_pages")?,
+        })
+    }
+
+    fn all(&self) -> [&Format; 4] {
+        [&self.moved, &self.swapped, &self.stuck, &self.pages]
+    }
+
+    /// Each with the filter that lets only these tasks' events pass, in the kernel's words.
+    fn only(&self, filter: impl Fn(&str) -> String) -> [(&Format, Option<String>); 4] {
+        let both = format!("{}||{}", filter("src_pid"), filter("dst_pid"));
+        [
+            (&self.moved, Some(filter("pid"))),
+            (&self.swapped, Some(both.clone())),
+            (&self.stuck, Some(both)),
+            (&self.pages, Some(filter("common_pid"))),
+        ]
+    }
+}
+
+impl BalancingDecoder {
+    fn new(formats: &BalancingFormats) -> Result<Self, FormatError> {
+        let numbers = |format: &Format, fields: [&'static str; 2]| -> Result<_, FormatError> {
+            let [first, second] = fields;
+            Ok((format.id(), format.number(first)?, format.number(second)?))
+        };
+        let (moved, stuck, pages) = (&formats.moved, &formats.stuck, &formats.pages);
+        Ok(Self {
+            moved: (moved.id(), moved.number("pid")?),
+            swapped: numbers(&formats.swapped, ["src_pid", "dst_pid"])?,
+            stuck: numbers(stuck, ["src_pid", "dst_pid"])?,
+            stuck_on: stuck.number("dst_cpu")?,
+            pages: numbers(pages, ["common_pid", "succeeded"])?,
+            reason: pages.number("reason")?,
+            misplaced: pages.number_meaning("reason", "numa_misplaced")?,
+        })
+    }
+
+    /// What an event of this kind says; `None` where it is none of the four or says nothing of a followed task's fate.
+    fn decode(&self, kind: u16, event: &[u8]) -> Option<Event> {
+        let tid = |number: &Number| i32::try_from(number.read(event)?).ok();
+        let other = |number: &Number| Some(Some(tid(number)?).filter(|it| *it > 0));
+        if kind == self.moved.0 {
+            let tid = tid(&self.moved.1)?;
+            return Some(Event::Steered { tid, with: None });
+        }
+        if kind == self.swapped.0 {
+            let (tid, with) = (tid(&self.swapped.1)?, other(&self.swapped.2)?);
+            return Some(Event::Steered { tid, with });
+        }
+        if kind == self.stuck.0 && self.stuck_on.read(event)? >= 0 {
+            let (tid, with) = (tid(&self.stuck.1)?, other(&self.stuck.2)?);
+            return Some(Event::Stuck { tid, with });
+        }
+        if kind != self.pages.0 || self.reason.read(event)? != self.misplaced {
+            return None;
+        }
+        let pages = u64::try_from(self.pages.2.read(event)?).ok()?;
+        let tid = tid(&self.pages.1)?;
+        (pages > 0).then_some(Event::PagesMoved { tid, pages })
+    }
+}
+
+const TRACEPOINT: &str = "sched_migrate_task";
+/// Bytes of a filter, with its NUL (perf_event_set_filter() in kernel/events/core.c).
+const MAX_FILTER_BYTES: usize = 4096;
+
+/// Counts moves of all tasks between nodes. Dropping it closes its events.
+pub struct NodeMigrations {
+    events: Vec<(CpuId, PerfEvent)>,
+    cpus: CpuSet,
+}
+
+impl NodeMigrations {
+    /// Counts from now on, on every CPU of the running system that is online, which the machine describes.
+    ///
+    /// # Errors
+    /// When the kernel does not let this user trace, or its nodes have too many ranges of CPUs for a filter.
+    pub fn open(machine: &Machine) -> Result<Self, TraceError> {
+        let nodes: Vec<&CpuSet> = machine
+            .online_nodes()
+            .map(|node| node.known_cpus())
+            .collect();
+        let filter = filter(&nodes)?;
+        let format = Tracefs::find()?.tracepoint(SYSTEM, TRACEPOINT)?;
+        let cpus = machine.cpu_states.online.clone();
+        let mut events = Vec::new();
+        for cpu in cpus.iter() {
+            // One that went offline since then moves nothing.
+            if let Some(event) = open_on(&format, cpu, &filter)? {
+                events.push((cpu, event));
+            }
+        }
+        match events.is_empty() {
+            true => Err(TraceError::NoCpu),
+            false => Ok(Self { events, cpus }),
+        }
+    }
+
+    /// The CPUs that were online. What happens on one that came online later is not counted.
+    pub fn cpus(&self) -> &CpuSet {
+        &self.cpus
+    }
+
+    /// Moves since it was opened.
+    ///
+    /// # Errors
+    /// When a count cannot be read.
+    pub fn count(&self) -> Result<u64, TraceError> {
+        let mut sum = 0_u64;
+        for (cpu, event) in &self.events {
+            let count = event.count().map_err(|source| TraceError::Step {
+                step: "reading a count",
+                cpu: *cpu,
+                source,
+            })?;
+            sum = sum.saturating_add(count.occurred);
+        }
+        Ok(sum)
+    }
+}
+
+fn open_on(format: &Format, cpu: CpuId, filter: &str) -> Result<Option<PerfEvent>, TraceError> {
+    let Some(event) = PerfEvent::open_count(format, cpu)? else {
+        return Ok(None);
+    };
+    let failed = |step: &'static str| move |source| TraceError::Step { step, cpu, source };
+    event.filter(filter).map_err(failed("setting a filter"))?;
+    event.enable().map_err(failed("enabling an event"))?;
+    Ok(Some(event))
+}
+
+/// From a CPU of each node to one that is not of it.
+fn filter(nodes: &[&CpuSet]) -> Result<String, TraceError> {
+    let mut filter = String::new();
+    for cpus in nodes.iter().filter(|cpus| !cpus.is_empty()) {
+        let ranges = ranges(cpus);
+        let join = |parts: Vec<String>, operator: &str| parts.join(operator);
+        let inside = ranges.iter().map(|(first, last)| match first == last {
+            true => format!("orig_cpu=={first}"),
+            false => format!("(orig_cpu>={first}&&orig_cpu<={last})"),
+        });
+        let outside = ranges.iter().map(|(first, last)| match first == last {
+            true => format!("dest_cpu!={first}"),
+            false => format!("(dest_cpu<{first}||dest_cpu>{last})"),
+        });
+        let or = if filter.is_empty() { "" } else { "||" };
+        let (inside, outside) = (join(inside.collect(), "||"), join(outside.collect(), "&&"));
+        let _ = write!(filter, "{or}(({inside})&&{outside})");
+    }
+    match filter.len() < MAX_FILTER_BYTES {
+        true => Ok(filter),
+        false => Err(TraceError::LongFilter {
+            event: TRACEPOINT.to_owned(),
+        }),
+    }
+}
+
+/// The first and last CPU of each range.
+fn ranges(cpus: &CpuSet) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for CpuId(cpu) in cpus.iter() {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> CpuSet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_filter_passes_moves_to_other_nodes() {
+        let (even, odd) = (set("0-3,8"), set("4-7"));
+        assert_eq!(
+            filter(&[&even, &set(""), &odd]).unwrap(),
+            "(((orig_cpu>=0&&orig_cpu<=3)||orig_cpu==8)&&(dest_cpu<0||dest_cpu>3)&&dest_cpu!=8)\
+             ||(((orig_cpu>=4&&orig_cpu<=7))&&(dest_cpu<4||dest_cpu>7))"
+        );
+    }
+
+    #[test]
+    fn a_filter_that_the_kernel_has_no_room_for_is_an_error() {
+        let every_second: CpuSet = (0..512).step_by(2).map(CpuId).collect();
+        assert!(matches!(
+            filter(&[&every_second]),
+            Err(TraceError::LongFilter { .. })
+        ));
+    }
 }

@@ -6,8 +6,7 @@
 //! ```
 
 use nearfar_machine::{Known, NodeId};
-use nearfar_proc::sched::Sched;
-use nearfar_proc::tasks;
+use nearfar_proc::{Sched, meminfo, tasks};
 use serde::{Deserialize, Serialize};
 
 /// Counts of the whole machine (mm/vmstat.c), since it was started or between two looks.
@@ -49,9 +48,7 @@ impl MachineCounts {
     /// The counts in the text of /proc/vmstat.
     pub fn parse(text: &str) -> Known<Self> {
         let count = |key: &'static str| -> Result<u64, &'static str> {
-            let mut lines = text.lines();
-            let number = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-            number.and_then(|n| n.trim().parse().ok()).ok_or(key)
+            meminfo::vmstat(text.as_bytes(), key).ok_or(key)
         };
         let counts = || {
             Ok(Self {

@@ -28,9 +28,9 @@ const MAX_CALLERS: u16 = 16;
 const CLOCK: ClockId = ClockId::Monotonic;
 
 /// An open event. Closing it ends it.
-pub(crate) struct Event(OwnedFd);
+pub(crate) struct PerfEvent(OwnedFd);
 
-impl Event {
+impl PerfEvent {
     /// Opens a tracepoint on a CPU, not counting yet; `with_names` also records the names that tasks get there, which one
     /// event of a CPU should do; `callers_of` as [`Plan`](crate::Plan) has it. `Ok(None)`: that CPU is offline.
     pub(crate) fn open(
@@ -58,20 +58,14 @@ impl Event {
             }
             _ => Err(error),
         });
-        opened.map_or_else(
-            |error| refusal(format.name(), cpu, error),
-            |fd| Ok(Some(Self(fd))),
-        )
+        event_of(opened, format.name(), cpu)
     }
 
     /// Opens a tracepoint on a CPU that is counted and not recorded, not counting yet. `Ok(None)`: that CPU is offline.
     pub(crate) fn open_count(format: &Format, cpu: CpuId) -> Result<Option<Self>, TraceError> {
         let mut attributes = attributes(PERF_TYPE_TRACEPOINT, u64::from(format.id()));
         attributes.sample_type = 0;
-        open_on(&mut attributes, cpu).map_or_else(
-            |error| refusal(format.name(), cpu, error),
-            |fd| Ok(Some(Self(fd))),
-        )
+        event_of(open_on(&mut attributes, cpu), format.name(), cpu)
     }
 
     /// Opens the clock of a CPU (PERF_COUNT_SW_CPU_CLOCK), which samples so many times a second what runs there, with callers; not
@@ -83,10 +77,7 @@ impl Event {
         attributes.__bindgen_anon_1.sample_freq = u64::from(hertz);
         attributes.set_freq(1);
         with_callers(&mut attributes, MAX_CALLERS);
-        open_on(&mut attributes, cpu).map_or_else(
-            |error| refusal("cpu-clock", cpu, error),
-            |fd| Ok(Some(Self(fd))),
-        )
+        event_of(open_on(&mut attributes, cpu), "cpu-clock", cpu)
     }
 
     /// Sends this event's records into another's ring, which must be on the same CPU.
@@ -124,7 +115,7 @@ impl Event {
     }
 }
 
-impl AsFd for Event {
+impl AsFd for PerfEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -178,30 +169,34 @@ fn counted(read: &[u8]) -> Option<Count> {
     let (numbers, []) = read.as_chunks() else {
         return None;
     };
-    match *numbers {
-        [occurred] => Some(Count {
-            occurred: u64::from_ne_bytes(occurred),
-            no_room: None,
-        }),
-        [occurred, lost] => Some(Count {
-            occurred: u64::from_ne_bytes(occurred),
-            no_room: Some(u64::from_ne_bytes(lost)),
-        }),
-        _ => None,
-    }
+    let mut numbers = numbers.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+    Some(Count {
+        occurred: numbers.next()?,
+        no_room: numbers.next(),
+    })
 }
 
-fn refusal(event: &str, cpu: CpuId, source: io::Error) -> Result<Option<Event>, TraceError> {
+/// `Ok(None)`: the CPU is offline.
+fn event_of(
+    opened: io::Result<OwnedFd>,
+    event: &str,
+    cpu: CpuId,
+) -> Result<Option<PerfEvent>, TraceError> {
     let event = event.to_owned();
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => Err(TraceError::NotPermitted {
-            event,
-            paranoid: paranoid(),
-            source,
-        }),
+    match opened {
+        Ok(fd) => Ok(Some(PerfEvent(fd))),
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(TraceError::NotPermitted {
+                event,
+                paranoid: paranoid(),
+                source,
+            })
+        }
         // ENODEV, for which std has no kind: the CPU is not online.
-        _ if source.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
-        _ => Err(TraceError::Open { event, cpu, source }),
+        Err(source) if source.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+            Ok(None)
+        }
+        Err(source) => Err(TraceError::Open { event, cpu, source }),
     }
 }
 

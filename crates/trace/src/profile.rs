@@ -17,22 +17,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::TraceError;
 use crate::locks::Symbols;
-use crate::open::Event;
-use crate::records::{Layout, Record};
-use crate::ring::Ring;
+use crate::open::PerfEvent;
+use crate::records::{Layout, Record, Ring};
 
 /// Bytes of one CPU's ring: at 160 bytes a sample, 16 seconds of 99 samples.
 const RING: usize = 256 << 10;
 
 /// A sampling of some CPUs. Dropping it closes its clocks, which takes some milliseconds for each CPU.
 pub struct Sampler {
-    cpus: Vec<(CpuId, Event, Ring)>,
+    cpus: Vec<(CpuId, PerfEvent, Ring)>,
     scratch: Vec<u8>,
-    found: Found,
+    found: FoundSamples,
 }
 
 #[derive(Default)]
-struct Found {
+struct FoundSamples {
     /// Samples of each process and call chain; the chain is empty where a program ran.
     by_chain: HashMap<(i32, Box<[u64]>), u64>,
     lost: u64,
@@ -76,7 +75,7 @@ impl Sampler {
         let size = RING.max(rustix::param::page_size());
         let mut opened = Vec::new();
         for cpu in cpus.iter() {
-            let Some(event) = Event::open_clock(cpu, hertz)? else {
+            let Some(event) = PerfEvent::open_clock(cpu, hertz)? else {
                 continue;
             };
             let ring = Ring::map(std::os::fd::AsFd::as_fd(&event), size, layout);
@@ -92,7 +91,7 @@ impl Sampler {
             false => Ok(Self {
                 cpus: opened,
                 scratch: Vec::new(),
-                found: Found::default(),
+                found: FoundSamples::default(),
             }),
         }
     }
@@ -102,13 +101,13 @@ impl Sampler {
     /// # Errors
     /// When the kernel refuses.
     pub fn enable(&self) -> Result<(), TraceError> {
-        self.each("enabling the clock", Event::enable)
+        self.each("enabling the clock", PerfEvent::enable)
     }
 
     fn each(
         &self,
         step: &'static str,
-        f: impl Fn(&Event) -> std::io::Result<()>,
+        f: impl Fn(&PerfEvent) -> std::io::Result<()>,
     ) -> Result<(), TraceError> {
         self.cpus.iter().try_for_each(|(cpu, event, _)| {
             let cpu = *cpu;
@@ -118,13 +117,8 @@ impl Sampler {
 
     /// Takes what the rings hold; to be called several times a minute.
     pub fn drain(&mut self) {
-        let Self {
-            cpus,
-            scratch,
-            found,
-        } = self;
-        for (_, _, ring) in cpus {
-            ring.drain(scratch, &mut |record| found.take(record));
+        for (_, _, ring) in &mut self.cpus {
+            ring.drain(&mut self.scratch, &mut |record| self.found.take(record));
         }
     }
 
@@ -133,7 +127,7 @@ impl Sampler {
     /// # Errors
     /// When the kernel does not end it.
     pub fn end(&mut self) -> Result<(), TraceError> {
-        self.each("disabling the clock", Event::disable)?;
+        self.each("disabling the clock", PerfEvent::disable)?;
         self.drain();
         Ok(())
     }
@@ -144,7 +138,7 @@ impl Sampler {
     }
 }
 
-impl Found {
+impl FoundSamples {
     fn take(&mut self, record: Record<'_>) {
         match record {
             Record::Sample(sample) => {
@@ -211,7 +205,7 @@ mod tests {
 
     #[test]
     fn samples_are_counted_by_function_and_locks_by_their_call_site() {
-        let mut found = Found::default();
+        let mut found = FoundSamples::default();
         let mut add = |pid, chain: &[u64], count| {
             found.by_chain.insert((pid, chain.into()), count);
         };
@@ -247,7 +241,7 @@ mod tests {
 
     #[test]
     fn without_symbols_the_share_of_locks_is_unknown() {
-        let mut found = Found::default();
+        let mut found = FoundSamples::default();
         found.by_chain.insert((7, Box::from([0x1104])), 5);
         let profile = found.profile(&[7].into(), &Known::no("hidden"));
         assert_eq!((profile.in_locks, profile.in_kernel), (None, 5));

@@ -1,18 +1,28 @@
 //! One trace: some tracepoints on some CPUs, read until the caller has enough.
+//!
+//! [`Ordered`] puts the events of several CPUs in one order. Rings are read one after the other, so a round of reading yields events CPU by CPU. An event older than the newest one
+//! of the round before can no longer be followed by an older one: each ring has been read since. The others wait for one
+//! more round (`perf report` orders its rounds the same way).
+//!
+//! ```text
+//! round 1   CPU 0: 1 4 7     CPU 1: 2 3        newest 7       out: nothing
+//! round 2   CPU 0: 9         CPU 1: 5 6 8      newest 9       out: 1 2 3 4 5 6 7
+//! end                                                         out: 8 9
+//! ```
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use nearfar_machine::{CpuId, CpuSet};
+use nearfar_machine::{CpuId, CpuSet, Emulation, Machine};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
 
 use crate::TraceError;
 use crate::format::Format;
 use crate::losses::{Count, Losses, between_events};
-use crate::open::Event;
-use crate::records::{Layout, Record, Sample};
-use crate::ring::Ring;
+use crate::open::PerfEvent;
+use crate::records::{Layout, Record, Ring, Sample};
 
 /// Bytes of one CPU's ring when there is room: at 120 bytes an event it holds 35,000, some 100 ms of a fast disk's
 /// commands from one CPU.
@@ -47,22 +57,27 @@ pub struct Plan<'a> {
 pub struct Session {
     cpus: Vec<OnCpu>,
     not_traced: CpuSet,
-    scratch: Vec<u8>,
-    names: Names,
+    shared: Shared,
     enabled: Option<Instant>,
     /// How long [`Self::settle`] waits for events that were counted and not written: [`LATEST`], a quarter of that after each
     /// time without result, and all of it again after waiting helped.
     patience: Duration,
 }
 
-/// The last name that each process got, and when.
-type Names = HashMap<i32, (u64, String)>;
+/// What the rings of all CPUs are read with.
+#[derive(Default)]
+struct Shared {
+    /// For records that are in two pieces.
+    scratch: Vec<u8>,
+    /// The last name that each process got, and when.
+    names: HashMap<i32, (u64, String)>,
+}
 
 struct OnCpu {
     cpu: CpuId,
     ring: Ring,
     /// The first owns the ring, the others write into it.
-    events: Vec<Event>,
+    events: Vec<PerfEvent>,
     losses: Losses,
     /// Events that were counted and not read when the trace last settled: they are not waited for a second time.
     given_up: u64,
@@ -95,8 +110,7 @@ impl Session {
         let mut session = Self {
             cpus: Vec::new(),
             not_traced: CpuSet::new(),
-            scratch: Vec::new(),
-            names: HashMap::new(),
+            shared: Shared::default(),
             enabled: None,
             patience: LATEST,
         };
@@ -124,7 +138,7 @@ impl Session {
     /// When the kernel refuses.
     pub fn enable(&mut self) -> Result<(), TraceError> {
         for on_cpu in &self.cpus {
-            on_cpu.each("enabling an event", Event::enable)?;
+            on_cpu.each("enabling an event", PerfEvent::enable)?;
         }
         self.enabled = Some(Instant::now());
         Ok(())
@@ -152,14 +166,9 @@ impl Session {
 
     /// Visits every event since the last time, CPU by CPU; within a CPU in order of time.
     pub fn drain(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
-        let Self {
-            cpus,
-            scratch,
-            names,
-            ..
-        } = self;
-        cpus.iter_mut()
-            .for_each(|on_cpu| on_cpu.drain(scratch, names, visit));
+        for on_cpu in &mut self.cpus {
+            on_cpu.drain(&mut self.shared, visit);
+        }
     }
 
     /// How many events had no room in a ring or could not be read, of those that were drained so far.
@@ -177,10 +186,8 @@ impl Session {
             0 => Some("(interrupt)".to_owned()),
             _ => Some(nearfar_proc::tasks::name(pid).ok()?.to_text()),
         };
-        self.names
-            .get(&pid)
-            .map(|(_, name)| name.clone())
-            .or_else(now)
+        let named = self.shared.names.get(&pid);
+        named.map(|(_, name)| name.clone()).or_else(now)
     }
 
     /// Visits what is left until now, and says whether all was read and how long it took. The trace is over.
@@ -197,7 +204,7 @@ impl Session {
             .map_or(Duration::ZERO, |since| since.elapsed());
         let losses = self.settle(visit)?;
         for on_cpu in &self.cpus {
-            on_cpu.each("disabling an event", Event::disable)?;
+            on_cpu.each("disabling an event", PerfEvent::disable)?;
         }
         Ok(Finished {
             elapsed,
@@ -218,31 +225,17 @@ impl Session {
         // The kernel counts an event before it writes it, and does not write it when it was disabled in between: the fix of a
         // race in perf_swevent_event(), kernel/events/core.c. So events stay enabled until all that were counted are there.
         let begin = Instant::now();
-        let Self {
-            cpus,
-            scratch,
-            names,
-            ..
-        } = self;
-        let counts = cpus
-            .iter_mut()
-            .map(|on_cpu| on_cpu.settle(scratch, names, visit));
-        let mut counts: Vec<Count> = counts.collect::<Result<_, _>>()?;
+        let mut counts = Vec::with_capacity(self.cpus.len());
+        for on_cpu in &mut self.cpus {
+            counts.push(on_cpu.settle(&mut self.shared, visit)?);
+        }
         let mut waited = false;
         while missing(&self.cpus, &counts) && begin.elapsed() < self.patience {
             self.wait(Duration::from_millis(1), &[])?;
-            let Self {
-                cpus,
-                scratch,
-                names,
-                ..
-            } = self;
-            for (on_cpu, count) in cpus
-                .iter_mut()
-                .zip(&mut counts)
-                .filter(|(on_cpu, count)| on_cpu.is_missing(count))
-            {
-                *count = on_cpu.settle(scratch, names, visit)?;
+            for (on_cpu, count) in self.cpus.iter_mut().zip(&mut counts) {
+                if on_cpu.is_missing(count) {
+                    *count = on_cpu.settle(&mut self.shared, visit)?;
+                }
             }
             waited = true;
         }
@@ -271,7 +264,7 @@ impl OnCpu {
     fn each(
         &self,
         step: &'static str,
-        mut f: impl FnMut(&Event) -> std::io::Result<()>,
+        mut f: impl FnMut(&PerfEvent) -> std::io::Result<()>,
     ) -> Result<(), TraceError> {
         let cpu = self.cpu;
         self.events
@@ -280,16 +273,12 @@ impl OnCpu {
     }
 
     /// Visits every event since the last time, in order of time.
-    fn drain(
-        &mut self,
-        scratch: &mut Vec<u8>,
-        names: &mut Names,
-        visit: &mut dyn FnMut(CpuId, &Sample<'_>),
-    ) {
+    fn drain(&mut self, shared: &mut Shared, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
         let Self {
             cpu, ring, losses, ..
         } = self;
-        ring.drain(scratch, &mut |record| match record {
+        let names = &mut shared.names;
+        ring.drain(&mut shared.scratch, &mut |record| match record {
             Record::Sample(sample) => {
                 losses.read += 1;
                 visit(*cpu, &sample);
@@ -316,13 +305,10 @@ impl OnCpu {
     /// Visits every event until now, and says how often they had occurred by then.
     fn settle(
         &mut self,
-        scratch: &mut Vec<u8>,
-        names: &mut Names,
+        shared: &mut Shared,
         visit: &mut dyn FnMut(CpuId, &Sample<'_>),
     ) -> Result<Count, TraceError> {
-        between_events(self, Self::count, |on_cpu| {
-            on_cpu.drain(scratch, names, visit)
-        })
+        between_events(self, Self::count, |on_cpu| on_cpu.drain(shared, visit))
     }
 
     /// Whether events are missing that have not been waited for yet.
@@ -347,10 +333,10 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
     let layout = Layout {
         callers: plan.callers_of.is_some(),
     };
-    let mut events: Vec<Event> = Vec::new();
+    let mut events: Vec<PerfEvent> = Vec::new();
     let mut ring = None;
     for (format, filter) in plan.tracepoints {
-        let Some(event) = Event::open(
+        let Some(event) = PerfEvent::open(
             format,
             cpu,
             plan.names && events.is_empty(),
@@ -382,7 +368,7 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
 }
 
 /// A ring of that size or, where the kernel allows this user no more, a smaller one.
-fn map(event: &Event, cpu: CpuId, mut size: usize, layout: Layout) -> Result<Ring, TraceError> {
+fn map(event: &PerfEvent, cpu: CpuId, mut size: usize, layout: Layout) -> Result<Ring, TraceError> {
     loop {
         match Ring::map(event.as_fd(), size, layout) {
             Ok(ring) => return Ok(ring),
@@ -402,6 +388,93 @@ fn ring_size(cpus: usize, all: usize) -> usize {
     let share = (all / cpus.max(1)).clamp(SMALLEST_RING, LARGEST_RING);
     // The largest power of two that is not above the share; pages are at most 64 KiB.
     1 << share.ilog2()
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Traced<T> {
+    pub seconds: f64,
+    pub losses: Losses,
+    /// CPUs that were offline when the trace began; one that comes online later is not traced either.
+    pub cpus_not_traced: CpuSet,
+    /// The emulated machine that was traced; `None` for a real one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub emulation: Option<Emulation>,
+    /// The command that ran meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Ended>,
+    #[serde(flatten)]
+    pub answer: T,
+}
+
+impl<T> Traced<T> {
+    /// An answer of a session on that machine, while that command ran.
+    pub fn new(finished: Finished, machine: &Machine, command: Option<Ended>, answer: T) -> Self {
+        Self {
+            seconds: finished.elapsed.as_secs_f64(),
+            losses: finished.losses,
+            cpus_not_traced: finished.cpus_not_traced,
+            emulation: machine.origin.emulation.clone(),
+            command,
+            answer,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Ended {
+    pub command: Vec<String>,
+    /// Its exit code; `null` where a signal ended it.
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+/// Events waiting for their turn, by time.
+#[derive(Debug)]
+pub struct Ordered<T> {
+    waiting: Vec<(u64, T)>,
+    newest_before: u64,
+}
+
+impl<T> Default for Ordered<T> {
+    fn default() -> Self {
+        Self {
+            waiting: Vec::new(),
+            newest_before: 0,
+        }
+    }
+}
+
+impl<T> Ordered<T> {
+    pub fn push(&mut self, time_ns: u64, event: T) {
+        self.waiting.push((time_ns, event));
+    }
+
+    /// Every ring has been read once more: visits what can no longer be preceded, in order of time; events of one time in
+    /// the order in which they came.
+    pub fn end_round(&mut self, visit: &mut dyn FnMut(u64, T)) {
+        self.waiting.sort_by_key(|(time, _)| *time);
+        let Some((newest, _)) = self.waiting.last() else {
+            return;
+        };
+        let newest = *newest;
+        self.until(self.newest_before, visit);
+        self.newest_before = self.newest_before.max(newest);
+    }
+
+    /// Visits what happened up to that time, in order; the caller knows that every event so old has been taken in
+    /// ([`Session::settle`](crate::Session::settle)).
+    pub fn until(&mut self, time_ns: u64, visit: &mut dyn FnMut(u64, T)) {
+        self.waiting.sort_by_key(|(time, _)| *time);
+        let settled = self.waiting.partition_point(|(time, _)| *time <= time_ns);
+        self.waiting
+            .drain(..settled)
+            .for_each(|(time, event)| visit(time, event));
+    }
+
+    /// Visits all that is left: nothing more will come.
+    pub fn finish(mut self, visit: &mut dyn FnMut(u64, T)) {
+        self.until(u64::MAX, visit);
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use nearfar_machine::{CpuId, Known};
-use nearfar_proc::sched::Sched;
-use nearfar_proc::tasks;
+use nearfar_proc::{Sched, tasks};
 
 use crate::TraceError;
 

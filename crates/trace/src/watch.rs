@@ -11,21 +11,24 @@
 //! process' time on a node is the time that it was there, running, waiting or asleep; for one that keeps a CPU busy that
 //! is its running time.
 
-mod reader;
-
+use std::collections::HashMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nearfar_machine::{CpuSet, Known, Machine};
+use nearfar_machine::{CpuId, CpuSet, Known, Machine};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
-use crate::migrations::{Formats, Migrations, Sharing, in_first_pid_namespace};
-use crate::numa_balancing::TaskCounts;
-use crate::{Losses, TraceError, Tracefs};
-use reader::{Reader, Request};
+use crate::migrations::{
+    Decoder, Event, Formats, Migrations, Moves, Sharing, in_first_pid_namespace,
+};
+use crate::numa_balancing::{MachineCounts, TaskCounts};
+use crate::records::Sample;
+use crate::{Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns, tasks};
 
 /// A trace of migrations that stays open. Dropping it closes its events.
 #[derive(Debug)]
@@ -73,14 +76,8 @@ impl Watch {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| TraceError::Thread(error.into()))?);
         let (requests, inbox) = channel();
-        let reader = Reader::open(
-            &formats,
-            machine,
-            Sharing::new(machine),
-            Arc::clone(&wake),
-            inbox,
-        )?;
-        let not_traced = reader.not_traced().clone();
+        let reader = Reader::open(&formats, machine, Arc::clone(&wake), inbox)?;
+        let not_traced = reader.session.not_traced().clone();
         let thread = std::thread::Builder::new()
             .name("trace".to_owned())
             .spawn(|| reader.run());
@@ -124,7 +121,7 @@ impl Watch {
             .as_ref()
             .is_some_and(|requests| requests.send(request(reply)).is_ok());
         if asked {
-            reader::wake(&self.wake);
+            wake(&self.wake);
             if let Ok(answer) = answer.recv() {
                 return answer;
             }
@@ -140,10 +137,176 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.requests = None;
-        reader::wake(&self.wake);
+        wake(&self.wake);
         if let Some(thread) = self.thread.take() {
             // Its error would have been the next question's answer.
             let _ = thread.join();
         }
+    }
+}
+
+/// The longest time between two looks at the rings. A ring that gets half full, or a question, wakes the thread at once, so
+/// this is as long as it may be: each look takes a CPU away from what is measured.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What the thread is asked for.
+enum Request {
+    /// Follow a process from now on.
+    Follow {
+        pid: i32,
+        reply: Sender<Result<(), TraceError>>,
+    },
+    Collect {
+        pid: i32,
+        reply: Sender<Result<Watched, TraceError>>,
+    },
+}
+
+struct Reader {
+    session: Session,
+    decoder: Decoder,
+    sharing: Sharing,
+    balancing: Known<()>,
+    order: Ordered<Event>,
+    followed: HashMap<i32, Followed>,
+    wake: Arc<OwnedFd>,
+    inbox: Receiver<Request>,
+}
+
+struct Followed {
+    moves: Moves,
+    since_ns: u64,
+    losses: Losses,
+    machine: Known<MachineCounts>,
+    moves_by_kernel: Known<u64>,
+}
+
+fn wake(fd: &OwnedFd) {
+    // Only a count of 2^64 - 2 unread wake-ups could block this.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+impl Reader {
+    fn open(
+        formats: &Formats,
+        machine: &Machine,
+        wake: Arc<OwnedFd>,
+        inbox: Receiver<Request>,
+    ) -> Result<Self, TraceError> {
+        let decoder = Decoder::new(formats).map_err(|problem| TraceError::Format {
+            file: "tracefs".to_owned(),
+            problem,
+        })?;
+        let plan = Plan {
+            cpus: &machine.cpu_states.online,
+            tracepoints: &formats.following(),
+            names: false,
+            callers_of: None,
+        };
+        let mut session = Session::open(&plan)?;
+        session.enable()?;
+        Ok(Self {
+            session,
+            decoder,
+            sharing: Sharing::new(machine),
+            balancing: formats.balancing(),
+            order: Ordered::default(),
+            followed: HashMap::new(),
+            wake,
+            inbox,
+        })
+    }
+
+    /// Drains and answers until no request can come any more.
+    fn run(mut self) -> Result<(), TraceError> {
+        loop {
+            self.session.wait(LOOK, &[self.wake.as_fd()])?;
+            // Whatever it was woken for, and however often: it looks at everything.
+            let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+            loop {
+                match self.inbox.try_recv() {
+                    // Who no longer waits for an answer does not need it.
+                    Ok(Request::Follow { pid, reply }) => _ = reply.send(self.follow(pid)),
+                    Ok(Request::Collect { pid, reply }) => _ = reply.send(self.collect(pid)),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return Ok(()),
+                }
+            }
+            let (decoder, order) = (&self.decoder, &mut self.order);
+            let take = &mut |_: CpuId, sample: &Sample<'_>| take_in(decoder, order, sample);
+            self.session.drain(take);
+            let followed = &mut self.followed;
+            let pass = &mut |time, event| pass_on(followed, time, event);
+            self.order.end_round(pass);
+        }
+    }
+
+    fn follow(&mut self, pid: i32) -> Result<(), TraceError> {
+        let machine = MachineCounts::read();
+        let losses = self.settle()?;
+        let since_ns = now_ns();
+        let mut moves = Moves::new(self.sharing.clone(), true, self.balancing.clone());
+        // Looked up after the time from which on events count: no task is missed between the two.
+        for thread in tasks::of_process(pid)? {
+            moves.adopt(thread.tid, &thread.name, thread.cpu, since_ns);
+        }
+        let moves_by_kernel = tasks::moves_by_kernel(pid);
+        let followed = Followed {
+            moves,
+            since_ns,
+            losses,
+            machine,
+            moves_by_kernel,
+        };
+        self.followed.insert(pid, followed);
+        Ok(())
+    }
+
+    fn collect(&mut self, pid: i32) -> Result<Watched, TraceError> {
+        if !self.followed.contains_key(&pid) {
+            return Err(TraceError::NotFollowed { pid });
+        }
+        let now = now_ns();
+        let losses = self.settle()?;
+        // Every event until then has been read.
+        let followed = &mut self.followed;
+        let pass = &mut |time, event| pass_on(followed, time, event);
+        self.order.until(now, pass);
+        let followed = self.followed.remove(&pid);
+        let followed = followed.ok_or(TraceError::NotFollowed { pid })?;
+        let replaced = followed.moves.is_renumbered(pid);
+        let machine = MachineCounts::since_then(followed.machine);
+        Ok(Watched {
+            seconds: now.saturating_sub(followed.since_ns) as f64 / 1e9,
+            losses: losses.since(&followed.losses),
+            numa_balancing_of_task: TaskCounts::read(pid),
+            moves_by_kernel: match (followed.moves_by_kernel, tasks::moves_by_kernel(pid)) {
+                _ if replaced => {
+                    Known::no("another thread of the process has taken the first one's number")
+                }
+                (Known::Yes(before), Known::Yes(now)) => Known::Yes(now.saturating_sub(before)),
+                (unknown @ Known::No { .. }, _) | (_, unknown) => unknown,
+            },
+            found: followed.moves.finish(now, machine),
+        })
+    }
+
+    /// Reads all that has happened until now.
+    fn settle(&mut self) -> Result<Losses, TraceError> {
+        let (decoder, order) = (&self.decoder, &mut self.order);
+        let take = &mut |_: CpuId, sample: &Sample<'_>| take_in(decoder, order, sample);
+        self.session.settle(take)
+    }
+}
+
+fn take_in(decoder: &Decoder, order: &mut Ordered<Event>, sample: &Sample<'_>) {
+    if let Some(event) = decoder.decode(sample.event) {
+        order.push(sample.time_ns, event);
+    }
+}
+
+fn pass_on(followed: &mut HashMap<i32, Followed>, time_ns: u64, event: Event) {
+    for one in followed.values_mut() {
+        one.moves.take(time_ns, event.clone());
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use nearfar_machine::{CpuSet, Known, NodeId};
-use nearfar_proc::{affinity, numa_balancing, tasks};
+use nearfar_proc::{affinity, system, tasks};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::counters::Counters;
@@ -182,9 +182,9 @@ impl Prepared {
 
 /// Whether automatic NUMA balancing brings pages near.
 fn numa_balancing() -> Known<bool> {
-    match numa_balancing::read() {
+    match system::numa_balancing() {
         Ok(mode) => Known::Yes(mode.is_normal()),
-        Err(error) => Known::no(format!("{}: {error}", numa_balancing::FILE)),
+        Err(error) => Known::no(format!("{}: {error}", system::NUMA_BALANCING_FILE)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader};
 
 use nearfar_machine::{NodeBytes, NodeId, NodeSet};
 use nearfar_proc::numa_maps::{self, binds_elsewhere};
-use nearfar_proc::status::Status;
+use nearfar_proc::Status;
 use nearfar_proc::{error_text, maps, tasks, zoneinfo};
 
 use crate::system::{System, text};

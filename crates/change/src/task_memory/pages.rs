@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nearfar_machine::NodeId;
 use nearfar_proc::move_pages::{MovePages, PagesOf};
-use nearfar_proc::pagemap::{PageEntry, Pagemap};
-use nearfar_proc::stat::Image;
+use nearfar_proc::resident::{PageEntry, Pagemap};
+use nearfar_proc::Image;
 use nearfar_proc::{OpenProcess, error_text, tasks};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use nearfar_exporter::{Options, Page, Running, Scan, ScanError, Scanner, Server, textfile};
+use nearfar_exporter::{Options, Page, Running, Scan, ScanError, Scanner, Server, write_textfile};
 use nearfar_report::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::CapabilitySet;
@@ -150,7 +150,7 @@ impl Exporter {
         let Some(file) = &self.textfile else {
             return Ok(());
         };
-        textfile::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        write_textfile(file, text).with_context(|| format!("cannot write {}", file.display()))
     }
 }
 

@@ -65,7 +65,7 @@ struct Groups<'a> {
 
 /// The page cache of a file.
 fn page_cache(file: &Path, format: Format, colour: Colour) -> Outcome {
-    let cache = nearfar_proc::page_cache::of_file(file).map_err(|error| {
+    let cache = nearfar_proc::move_pages::page_cache_of(file).map_err(|error| {
         let reason = match rustix::io::Errno::from_io_error(&error) {
             // The kernel shows others nothing of it.
             Some(rustix::io::Errno::PERM) => {

@@ -32,8 +32,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{
     CpuSet, CpuTime, Cpuset, Known, NOT_ASKED_FOR, NodeId, NodeSet, ResidentBytes, Task, Thread,
 };
-use nearfar_proc::sched::Sched;
-use nearfar_proc::status::Status;
+use nearfar_proc::Sched;
+use nearfar_proc::Status;
 use nearfar_proc::{Stat, cgroup, system};
 
 use crate::parallel;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_machine::{NodeId, NodeSet};
 use nearfar_proc::move_pages::MovePages;
-use nearfar_proc::pagemap::PageEntry;
+use nearfar_proc::resident::PageEntry;
 use nearfar_proc::resident::{Next, Page};
 use proptest::prelude::*;
 

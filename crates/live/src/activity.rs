@@ -1,16 +1,86 @@
-//! Interrupts of devices by node, and requests through NVMe paths.
+//! CPU time, memory and allocations of each node; interrupts of devices by node, and requests through NVMe paths.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-use nearfar_machine::{CpuSet, Known, Machine, NodeId, PciAddress};
+use nearfar_machine::{CpuId, CpuSet, Known, Machine, NodeId, PciAddress};
 use nearfar_placement::locality::Localities;
 use nearfar_placement::nearest_cpus;
 use nearfar_proc::cpu_counts::{self, Counts};
+use nearfar_proc::cpu_times::{self, StatFile};
+use nearfar_proc::meminfo::{self, Numastat};
+use nearfar_trace::numa_balancing::MachineCounts;
 
-use crate::{DeviceActivity, NvmePathActivity};
+use crate::{DeviceActivity, NodeActivity, NvmePathActivity};
+
+#[derive(Default)]
+pub(crate) struct Nodes {
+    stat: StatFile,
+    /// Busy ticks of each CPU at the look before.
+    busy: BTreeMap<CpuId, u64>,
+    allocated: BTreeMap<NodeId, Numastat>,
+    balancing: Option<MachineCounts>,
+}
+
+impl Nodes {
+    pub fn look(&mut self, machine: &Machine) -> Vec<NodeActivity> {
+        let content = self.stat.read().unwrap_or_default();
+        let before = std::mem::take(&mut self.busy);
+        self.busy = cpu_times::parse(&content)
+            .map(|(cpu, times)| (cpu, times.busy()))
+            .collect();
+        let mut ticks: BTreeMap<NodeId, (usize, u64)> = BTreeMap::new();
+        for (cpu, now) in &self.busy {
+            let Some(node) = machine.cpu(*cpu).and_then(|cpu| cpu.node) else {
+                continue;
+            };
+            let (cpus, sum) = ticks.entry(node).or_default();
+            *cpus += 1;
+            *sum += before.get(cpu).map_or(0, |then| now.saturating_sub(*then));
+        }
+        let tick_s = 1.0 / rustix::param::clock_ticks_per_second() as f64;
+        let activity = |node: NodeId| {
+            let (cpus, sum) = ticks.get(&node).copied().unwrap_or_default();
+            let directory = format!("/sys/devices/system/node/node{node}");
+            let memory = fs::read(format!("{directory}/meminfo")).unwrap_or_default();
+            let numastat = fs::read(format!("{directory}/numastat")).unwrap_or_default();
+            NodeActivity {
+                node,
+                cpus,
+                busy_s: sum as f64 * tick_s,
+                total_bytes: meminfo::bytes(&memory, "MemTotal"),
+                free_bytes: meminfo::bytes(&memory, "MemFree"),
+                file_bytes: meminfo::bytes(&memory, "FilePages"),
+                allocated: self.allocated(node, &numastat),
+            }
+        };
+        machine
+            .online_nodes()
+            .map(|node| node.id)
+            .map(activity)
+            .collect()
+    }
+
+    fn allocated(&mut self, node: NodeId, content: &[u8]) -> Option<Numastat> {
+        let now = Numastat::parse(content)?;
+        let before = self.allocated.insert(node, now)?;
+        Some(now.since(&before))
+    }
+
+    /// NUMA balancing's counts since boot, and since the look before.
+    pub fn balancing(&mut self) -> (Known<MachineCounts>, Known<MachineCounts>) {
+        let now = MachineCounts::read();
+        let before = std::mem::replace(&mut self.balancing, now.get().copied());
+        let since = now.as_ref().and_then(|now| {
+            let before = Known::from_option(before, || "there was no look before");
+            before.map(|before| now.since(before))
+        });
+        (now, since)
+    }
+}
 
 /// What does not change from look to look, and the counts of the look before.
+#[derive(Default)]
 pub(crate) struct Devices {
     /// The device of each interrupt, by its label in /proc/interrupts.
     interrupts: BTreeMap<String, PciAddress>,
@@ -31,13 +101,7 @@ struct Device {
 
 impl Devices {
     pub fn of(machine: &Machine) -> Self {
-        let mut devices = Self {
-            interrupts: BTreeMap::new(),
-            known: BTreeMap::new(),
-            paths: Vec::new(),
-            counts: BTreeMap::new(),
-            requests: BTreeMap::new(),
-        };
+        let mut devices = Self::default();
         devices.renew(machine);
         devices
     }
@@ -118,10 +182,7 @@ impl Devices {
     }
 
     /// Requests since the look before through each path (Documentation/admin-guide/iostats.rst, reads and writes).
-    pub fn nvme_paths(&mut self, machine: &Machine) -> Vec<NvmePathActivity> {
-        if machine.nvme.get().is_none() {
-            return Vec::new();
-        }
+    pub fn nvme_paths(&mut self) -> Vec<NvmePathActivity> {
         let mut activities = Vec::new();
         for (path, controller, node) in &self.paths {
             let content = fs::read_to_string(format!("/sys/block/{path}/stat")).unwrap_or_default();
