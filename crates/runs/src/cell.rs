@@ -74,9 +74,7 @@ impl Factor {
             levels: levels.into_iter().map(Into::into).collect(),
         }
     }
-}
 
-impl Factor {
     /// The factors of these cells, each with the levels that occur, in ascending order.
     pub fn of_cells(cells: &[Cell]) -> Vec<Self> {
         let mut levels: BTreeMap<&str, BTreeSet<&Level>> = BTreeMap::new();

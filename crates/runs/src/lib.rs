@@ -18,24 +18,20 @@
 )]
 
 mod cell;
-mod error;
 pub mod export;
-mod host;
 mod metric;
 mod run;
 mod store;
 mod summary;
 
 pub use cell::{Cell, Factor, Level};
-pub use error::StoreError;
-pub use host::{Host, Owner};
 pub use metric::{
     Better, Histogram, Metric, MetricError, MetricKind, MetricValue, Quantiles, Values,
     check_metrics, check_values, primary,
 };
 pub use run::{
-    Detail, Ending, Filter, NewRun, NewSample, ROUNDS_PER_BLOCK, Run, RunId, RunIdError, RunState,
-    RunTarget, Sample, SampleResult, now_s, utc_date,
+    Detail, Ending, Filter, Host, NewRun, NewSample, Owner, ROUNDS_PER_BLOCK, Run, RunId,
+    RunIdError, RunState, RunTarget, Sample, SampleResult, now_s, utc_date,
 };
-pub use store::{Journal, Removed, Store, default_path};
+pub use store::{Journal, Removed, Store, StoreError, default_path};
 pub use summary::{CellSummary, Counted, MetricSummary, counted, summarise};

@@ -29,7 +29,7 @@ const MAX_ROWS_A_GROUP: usize = 1 << 24;
 ///
 /// # Errors
 /// What writing answers.
-pub fn write<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError> {
+pub fn write_parquet<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError> {
     let definitions =
         json!({"metrics": table.metrics, "factors": table.factors, "renamed": table.renamed});
     let metadata = [

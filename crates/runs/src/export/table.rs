@@ -12,11 +12,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Whole, flat};
+use super::Whole;
 use crate::cell::Level;
 use crate::metric::{Metric, MetricValue};
 
@@ -90,7 +91,7 @@ enum Key {
     OfRun(usize),
     Factor(usize, String),
     /// Its place among the metrics, its name, and for histograms which quantile.
-    Metric(usize, String, Option<Quantile>),
+    Metric(usize, String, Option<usize>),
     Detail(Vec<String>),
 }
 
@@ -159,7 +160,7 @@ impl Table {
                         found.put(Key::Metric(place, name.clone(), quantile), value);
                     });
                 }
-                flat::leaves(&sample.detail, &mut |path, value| {
+                leaves(&sample.detail, &mut |path, value| {
                     // What a single sample has beyond the limit need not be kept to be refused.
                     if !found.is_too_wide() {
                         found.put(Key::Detail(path.to_vec()), value);
@@ -242,44 +243,23 @@ fn in_place_order<'a>(places: &BTreeMap<&'a str, usize>) -> Vec<&'a str> {
     names
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Quantile {
-    Count,
-    P50,
-    P90,
-    P99,
-    P999,
-    Max,
-}
+/// What the columns of a histogram have, in their order.
+const QUANTILES: [&str; 6] = ["count", "p50", "p90", "p99", "p999", "max"];
 
-impl Quantile {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::P50 => "p50",
-            Self::P90 => "p90",
-            Self::P99 => "p99",
-            Self::P999 => "p999",
-            Self::Max => "max",
-        }
-    }
-}
-
-fn of_value(value: &MetricValue, mut put: impl FnMut(Option<Quantile>, Value)) {
+/// The values of a metric: one, or of a histogram those of [`QUANTILES`], each with its place there.
+fn of_value(value: &MetricValue, mut put: impl FnMut(Option<usize>, Value)) {
     match value {
         MetricValue::Integer(value) => put(None, (*value).into()),
         MetricValue::Real(value) => put(None, (*value).into()),
-        MetricValue::Histogram(histogram) => {
-            put(Some(Quantile::Count), histogram.count().into());
-            let Some(found) = histogram.quantiles() else {
-                return;
-            };
-            put(Some(Quantile::P50), found.p50.into());
-            put(Some(Quantile::P90), found.p90.into());
-            put(Some(Quantile::P99), found.p99.into());
-            put(Some(Quantile::P999), found.p999.into());
-            put(Some(Quantile::Max), found.max.into());
-        }
+        MetricValue::Histogram(histogram) => match histogram.quantiles() {
+            None => put(Some(0), histogram.count().into()),
+            Some(it) => {
+                let values = [it.count, it.p50, it.p90, it.p99, it.p999, it.max].into_iter();
+                values
+                    .enumerate()
+                    .for_each(|(place, value)| put(Some(place), value.into()));
+            }
+        },
     }
 }
 
@@ -328,7 +308,7 @@ impl Names {
             Key::Factor(_, name) => (name.clone(), "factor_"),
             Key::Metric(_, name, None) => (name.clone(), "metric_"),
             Key::Metric(_, name, Some(quantile)) => {
-                (format!("{name}_{}", quantile.name()), "metric_")
+                (format!("{name}_{}", QUANTILES[*quantile]), "metric_")
             }
             Key::Detail(path) if path.is_empty() => ("value".to_owned(), "detail_"),
             Key::Detail(path) => (path.join("_").replace('.', "_"), "detail_"),
@@ -403,4 +383,77 @@ fn spread<T: Clone>(
         column[row] = of(value);
     }
     column
+}
+
+/// Lists longer than this are one text of JSON instead of a column an element.
+const LONGEST_LIST: usize = 16;
+
+/// Calls `found` with the path and value of each scalar that is not null.
+fn leaves(value: &Value, found: &mut dyn FnMut(&[String], Value)) {
+    walk(value, &mut Vec::new(), found);
+}
+
+fn walk(value: &Value, path: &mut Vec<String>, found: &mut dyn FnMut(&[String], Value)) {
+    let mut below = |name: String, value: &Value| {
+        path.push(name);
+        walk(value, path, found);
+        path.pop();
+    };
+    match value {
+        Value::Null => {}
+        Value::Object(members) => members
+            .iter()
+            .for_each(|(name, value)| below(name.clone(), value)),
+        Value::Array(items) if items.len() <= LONGEST_LIST => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| below(index.to_string(), value));
+        }
+        Value::Array(_) => found(path, Value::String(value.to_string())),
+        scalar => found(path, scalar.clone()),
+    }
+}
+
+/// Writes a table as CSV. Fractions have as many digits as it takes to read the same number back. A text that is empty is
+/// `""`, which most readers tell from one that is missing.
+///
+/// # Errors
+/// What writing answers.
+pub fn write_csv(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+    let names: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| quoted(&column.name))
+        .collect();
+    writeln!(out, "{}", names.join(","))?;
+    for row in 0..table.rows {
+        let cells: Vec<String> = table
+            .columns
+            .iter()
+            .map(|column| cell(&column.values, row))
+            .collect();
+        writeln!(out, "{}", cells.join(","))?;
+    }
+    Ok(())
+}
+
+fn cell(values: &ColumnValues, row: usize) -> String {
+    let text = match values {
+        ColumnValues::Whole(values) => values[row].map(|value| value.to_string()),
+        ColumnValues::Real(values) => values[row].map(|value| format!("{value:?}")),
+        ColumnValues::Switch(values) => values[row].map(|value| value.to_string()),
+        ColumnValues::Text(values) => values[row].as_deref().map(quoted),
+    };
+    text.unwrap_or_default()
+}
+
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| !matches!(byte, b'"' | b',' | b'\n' | b'\r');
+    let unquoted = !text.is_empty() && text.bytes().all(plain) && text.trim() == text;
+    if unquoted {
+        text.to_owned()
+    } else {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    }
 }

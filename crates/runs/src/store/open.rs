@@ -8,20 +8,24 @@
 //!     │            the file or its directory cannot be written
 //!     └────────────────────────────────────────────────────────────────────────► read only
 //! ```
+//!
+//! A write-ahead log's index is memory, which several systems that see the same file would not share
+//! (<https://www.sqlite.org/wal.html>: "WAL does not work over a network filesystem"). The kind of file system is looked up in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). statfs(2) does not tell: 9p answers
+//! with the kind that the file has on the host.
 
 use std::fmt;
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use nearfar_proc::mountinfo::{self, Mount};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::schema::{APPLICATION_ID, STEPS, upgrade, version};
-use super::{Store, at, shared};
-use crate::error::StoreError;
-use crate::host::{Host, Owner};
+use super::{Store, StoreError, at};
+use crate::run::{Host, Owner};
 
 /// How long a writer waits for another one.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,17 +64,9 @@ impl Store {
     /// What is not a store of runs is left untouched ([`StoreError::Foreign`], [`StoreError::Newer`]); a file that
     /// cannot be written, or a directory that cannot be made.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        if let Some(directory) = path
-            .parent()
-            .filter(|directory| !directory.as_os_str().is_empty())
-        {
-            let failed = |error| StoreError::File {
-                doing: "create",
-                path: directory.to_owned(),
-                error,
-            };
-            std::fs::create_dir_all(directory).map_err(failed)?;
-        }
+        let directory = directory_of(path);
+        let failed = StoreError::file("create", directory);
+        std::fs::create_dir_all(directory).map_err(failed)?;
         if matches!(look_at_header(path)?, Header::Absent) {
             Self::make(path)?;
         }
@@ -79,18 +75,13 @@ impl Store {
 
     /// Makes a store with its tables under another name first: a process that is killed meanwhile leaves no file that is not a store.
     fn make(path: &Path) -> Result<(), StoreError> {
-        let failed = |error| StoreError::File {
-            doing: "create",
-            path: path.to_owned(),
-            error,
-        };
-        let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let failed = StoreError::file("create", path);
         let file = tempfile::Builder::new()
             .prefix(".runs-")
             // As SQLite makes files; the process's mask applies.
             .permissions(Permissions::from_mode(0o644))
-            .tempfile_in(directory.unwrap_or(Path::new(".")))
-            .map_err(failed)?;
+            .tempfile_in(directory_of(path))
+            .map_err(&failed)?;
         drop(Self::open_for_writing(file.path())?);
         match file.persist_noclobber(path) {
             // Another process has made it meanwhile.
@@ -109,10 +100,7 @@ impl Store {
                 path: path.to_owned(),
             }),
             Header::Empty if !has_content(path, "-wal") && !has_content(path, "-journal") => {
-                Err(StoreError::Foreign {
-                    path: path.to_owned(),
-                    what: "a file without tables",
-                })
+                Err(StoreError::foreign(path, "a file without tables"))
             }
             Header::Ours if !writable(path) => Self::open_for_reading(path),
             _ => Self::open_for_writing(path),
@@ -131,11 +119,10 @@ impl Store {
         if pages.is_ok_and(|pages| pages == 0) {
             // Has to come before the first page is written. Later it would be without effect, but a page is written for it
             // all the same: a command that only lists runs would wait for the disk, and fail where that is full.
-            connection
-                .pragma_update(None, "auto_vacuum", "INCREMENTAL")
-                .map_err(&sqlite)?;
+            let set = connection.pragma_update(None, "auto_vacuum", "INCREMENTAL");
+            set.map_err(&sqlite)?;
         }
-        let without_log = shared::between_systems(path) || version(&connection).is_err();
+        let without_log = is_between_systems(path) || version(&connection).is_err();
         if without_log {
             set_rollback_journal(&connection).map_err(&sqlite)?;
         }
@@ -144,10 +131,7 @@ impl Store {
         if found < STEPS.len() as i64 {
             // Before there is a log: with its first table the file says whose it is, whenever this process is killed.
             if !upgrade(&mut connection, STEPS).map_err(&sqlite)? {
-                return Err(StoreError::Foreign {
-                    path: path.to_owned(),
-                    what: OF_ANOTHER_PROGRAM,
-                });
+                return Err(StoreError::foreign(path, OF_ANOTHER_PROGRAM));
             }
         }
         let journal = if without_log {
@@ -155,13 +139,7 @@ impl Store {
         } else {
             write_ahead(&connection).map_err(&sqlite)?
         };
-        Ok(Self {
-            connection,
-            path: path.to_owned(),
-            journal,
-            here: Host::here(),
-            us: Owner::this_process(),
-        })
+        Ok(Self::opened(connection, path, journal))
     }
 
     fn open_for_reading(path: &Path) -> Result<Self, StoreError> {
@@ -188,13 +166,17 @@ impl Store {
                 found,
             });
         }
-        Ok(Self {
+        Ok(Self::opened(connection, path, Journal::ReadOnly))
+    }
+
+    fn opened(connection: Connection, path: &Path, journal: Journal) -> Self {
+        Self {
             connection,
             path: path.to_owned(),
-            journal: Journal::ReadOnly,
+            journal,
             here: Host::here(),
             us: Owner::this_process(),
-        })
+        }
     }
 }
 
@@ -245,15 +227,8 @@ enum Header {
 /// Reads the header as <https://www.sqlite.org/fileformat2.html#the_database_header> describes it: a file that is not
 /// ours is not even opened by SQLite, which would take an empty journal next to it as a reason to write.
 fn look_at_header(path: &Path) -> Result<Header, StoreError> {
-    let failed = |error| StoreError::File {
-        doing: "read",
-        path: path.to_owned(),
-        error,
-    };
-    let foreign = |what| StoreError::Foreign {
-        path: path.to_owned(),
-        what,
-    };
+    let failed = StoreError::file("read", path);
+    let foreign = |what| StoreError::foreign(path, what);
     match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Header::Absent),
         Err(error) => return Err(failed(error)),
@@ -264,7 +239,7 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     let mut header = Vec::new();
     File::open(path)
         .and_then(|file| file.take(100).read_to_end(&mut header))
-        .map_err(failed)?;
+        .map_err(&failed)?;
     if header.is_empty() {
         return Ok(Header::Empty);
     }
@@ -343,20 +318,19 @@ fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {
             found,
             known,
         }),
-        _ if found < 0 => Err(StoreError::Foreign {
-            path: path.to_owned(),
-            what: OF_ANOTHER_PROGRAM,
-        }),
+        _ if found < 0 => Err(StoreError::foreign(path, OF_ANOTHER_PROGRAM)),
         _ => Ok(()),
     }
 }
 
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
+}
+
 /// Whether the file and its directory can be written: SQLite keeps its journal next to the file.
 fn writable(path: &Path) -> bool {
-    let directory = path
-        .parent()
-        .filter(|directory| !directory.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let access = rustix::fs::Access::WRITE_OK;
     rustix::fs::access(path, access).is_ok() && rustix::fs::access(directory, access).is_ok()
 }
@@ -375,4 +349,58 @@ fn immutable_uri(path: &Path) -> String {
         }
     }
     uri + "?immutable=1"
+}
+
+/// Kinds of file systems that other systems may have mounted as well. FUSE is among them for sshfs and its like.
+const SHARED: [&str; 15] = [
+    "9p", "virtiofs", "nfs", "nfs4", "cifs", "smb3", "ceph", "afs", "lustre", "gfs2", "ocfs2",
+    "beegfs", "gpfs", "vboxsf", "prl_fs",
+];
+
+/// Whether other systems may see the same file, which need not be there yet. What cannot be found out counts as no.
+fn is_between_systems(path: &Path) -> bool {
+    let found = std::fs::metadata(path).or_else(|_| std::fs::metadata(directory_of(path)));
+    let Ok(found) = found else {
+        return false;
+    };
+    let Ok(mounts) = mountinfo::of_this_process() else {
+        return false;
+    };
+    let (major, minor) = (
+        rustix::fs::major(found.dev()),
+        rustix::fs::minor(found.dev()),
+    );
+    kind_of(&mounts, major, minor).is_some_and(is_shared)
+}
+
+fn is_shared(kind: &str) -> bool {
+    SHARED.contains(&kind) || kind == "fuse" || kind.starts_with("fuse.")
+}
+
+/// The kind of the file system on a device.
+fn kind_of(mounts: &[Mount], major: u32, minor: u32) -> Option<&str> {
+    let device = format!("{major}:{minor}");
+    let mount = mounts.iter().find(|mount| mount.device == device)?;
+    Some(&mount.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &[u8] = b"22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw\n\
+        31 22 0:28 / /results rw,relatime shared:4 master:1 - 9p nearfar.results rw,trans=virtio\n\
+        40 22 0:40 / /media/a\\040b rw - fuse.sshfs host: rw\n\
+        41 22 8:17 / /media/disk rw - fuseblk /dev/sdb1 rw";
+
+    #[test]
+    fn the_kind_of_a_file_system_is_that_of_its_device() {
+        let mounts = mountinfo::mounts(MOUNTS);
+        assert_eq!(kind_of(&mounts, 254, 1), Some("ext4"));
+        assert_eq!(kind_of(&mounts, 0, 28), Some("9p"));
+        assert_eq!(kind_of(&mounts, 0, 2), None);
+        let shared = [(0, 28), (0, 40), (8, 17), (254, 1)]
+            .map(|(major, minor)| kind_of(&mounts, major, minor).map(is_shared));
+        assert_eq!(shared, [true, true, false, false].map(Some));
+    }
 }

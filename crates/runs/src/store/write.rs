@@ -1,12 +1,15 @@
 //! Beginning, continuing, filling and ending runs.
 
+use nearfar_machine::Emulation;
 use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{Store, machines};
-use crate::error::StoreError;
-use crate::metric::Metric;
-use crate::run::{Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, now_s};
+use super::{Store, StoreError, keep_machine};
+use crate::metric::{Metric, Values, check_metrics, check_values};
+use crate::run::{
+    Detail, Ending, NewRun, NewSample, Run, RunId, RunState, RunTarget, Sample, SampleResult, now_s,
+};
 
 impl Store {
     /// Begins a run, which this process owns.
@@ -165,7 +168,7 @@ pub(crate) fn insert(
     machine: &[u8],
     samples: &[Row],
 ) -> rusqlite::Result<RunId> {
-    let machine = machines::keep(transaction, machine)?;
+    let machine = keep_machine(transaction, machine)?;
     insert_run(transaction, run, machine)?;
     let id = RunId(transaction.last_insert_rowid());
     insert_detail(transaction, id, detail)?;
@@ -274,7 +277,7 @@ impl TryFrom<Sample> for Row {
 }
 
 /// Sets what the samples of a run have.
-pub(super) fn replace_metrics(
+fn replace_metrics(
     transaction: &Transaction<'_>,
     run: RunId,
     metrics: &[Metric],
@@ -312,9 +315,149 @@ fn text<T: Serialize>(value: &T) -> rusqlite::Result<String> {
 }
 
 /// A name that no other run has in any store: 128 random bits.
-pub(super) fn random_uid() -> String {
+fn random_uid() -> String {
     let mut bytes = [0u8; 16];
     // Fails only where the kernel has no such call, which is older than any that nearfar runs on (3.17).
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Store {
+    /// Stores a run that is already measured, with all its samples, in one transaction. For measurements that a write
+    /// to a disk between two samples would disturb.
+    ///
+    /// # Errors
+    /// [`StoreError::Metrics`]; SQLite's answer.
+    pub fn add_complete(
+        &mut self,
+        new: &NewRun<'_>,
+        samples: &[NewSample],
+    ) -> Result<RunId, StoreError> {
+        let (mut run, detail, machine) = self.draft(new)?;
+        let mut rows = Vec::with_capacity(samples.len());
+        for (number, sample) in (1..).zip(samples) {
+            let mut row = self.row(new.metrics, sample)?;
+            row.number = number;
+            rows.push(row);
+        }
+        let first = samples.iter().map(|sample| sample.started_at_s);
+        run.started_at_s = first.fold(run.started_at_s, f64::min);
+        run.finished_at_s = Some(now_s());
+        run.state = RunState::Complete;
+        run.samples = rows.len() as u64;
+        run.with_warnings = rows.iter().filter(|row| row.has_warnings).count() as u64;
+        run.failed = rows.iter().filter(|row| row.failed.is_some()).count() as u64;
+        self.write(|transaction| insert(transaction, &run, &detail, &machine, &rows))
+    }
+
+    /// Declares further metrics of a run: those that its first samples showed. A metric that is declared already stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Metrics`] where one is primary or has an impossible name; SQLite's answer.
+    pub fn add_metrics(&mut self, run: RunId, more: &[Metric]) -> Result<(), StoreError> {
+        let mut metrics = self.metrics(run)?;
+        for metric in more {
+            if metrics.iter().all(|known| known.name != metric.name) {
+                metrics.push(metric.clone());
+            }
+        }
+        check_metrics(&metrics).map_err(|error| StoreError::Metrics {
+            experiment: format!("of run {run}"),
+            error,
+        })?;
+        self.write(|transaction| replace_metrics(transaction, run, &metrics))
+    }
+
+    /// A run as it begins, its detail, and the machine as JSON.
+    fn draft(&self, new: &NewRun<'_>) -> Result<(Run, Detail, Vec<u8>), StoreError> {
+        check_metrics(new.metrics).map_err(|error| StoreError::Metrics {
+            experiment: new.experiment.to_owned(),
+            error,
+        })?;
+        let machine =
+            serde_json::to_vec(new.machine).map_err(|error| self.damaged("the machine", error))?;
+        let run = Run {
+            run: RunId(0),
+            uid: random_uid(),
+            experiment: new.experiment.to_owned(),
+            title: new.title.to_owned(),
+            label: new.label.map(str::to_owned),
+            state: RunState::Running,
+            failure: None,
+            started_at_s: now_s(),
+            finished_at_s: None,
+            samples: 0,
+            with_warnings: 0,
+            failed: 0,
+            cells: new.cells.len() as u64,
+            samples_per_cell: new.samples_per_cell,
+            host: new.host.name.clone(),
+            kernel: RunTarget::kernels(new.targets).unwrap_or_else(|| new.host.kernel.clone()),
+            emulation: emulation(new),
+            nearfar: env!("CARGO_PKG_VERSION").to_owned(),
+            fingerprint: new.fingerprint.to_owned(),
+            owner: self.us.clone(),
+        };
+        let detail = Detail {
+            parameters: new.parameters.clone(),
+            factors: new.factors.to_vec(),
+            plan: new.cells.to_vec(),
+            metrics: new.metrics.to_vec(),
+            seed: new.seed,
+            warnings: new.warnings.to_vec(),
+            kernel_version: new.host.kernel_version.clone(),
+            kernel_command_line: new.host.kernel_command_line.clone(),
+            targets: new.targets.to_vec(),
+        };
+        Ok((run, detail, machine))
+    }
+
+    /// An attempt at a sample as it is stored; one whose values do not fit the metrics is a failed one.
+    fn row(&self, metrics: &[Metric], new: &NewSample) -> Result<Row, StoreError> {
+        let (values, failed, warnings, detail) = match new.result.clone() {
+            SampleResult::Measured {
+                values,
+                warnings,
+                detail,
+            } => match check_values(metrics, &values) {
+                Ok(()) => (values, None, warnings, detail),
+                // NaN, for example, has no JSON.
+                Err(error) => (
+                    Values::new(),
+                    Some(error.to_string()),
+                    Vec::new(),
+                    Value::Null,
+                ),
+            },
+            SampleResult::Failed(reason) => (Values::new(), Some(reason), Vec::new(), Value::Null),
+        };
+        let row = Row::try_from(Sample {
+            number: 0,
+            round: new.round,
+            cell: new.cell.clone(),
+            started_at_s: new.started_at_s,
+            took_s: new.took_s,
+            values,
+            failed,
+            warnings,
+            detail,
+        });
+        row.map_err(|error| self.damaged("the sample", error))
+    }
+}
+
+/// What was emulated of the machines that took the samples; of several guests all, as a label.
+fn emulation(new: &NewRun<'_>) -> Option<Emulation> {
+    match new.targets {
+        [] => new.machine.origin.emulation.clone(),
+        [target] => target.emulation.clone(),
+        targets => {
+            let label = |target: &RunTarget| {
+                Some(format!("{}: {}", target.levels, target.emulation.as_ref()?))
+            };
+            let labels: Vec<String> = targets.iter().filter_map(label).collect();
+            (!labels.is_empty()).then(|| Emulation::Label(labels.join("; ")))
+        }
+    }
 }
