@@ -1,18 +1,15 @@
 //! Every cell and metric that the baseline shares with another side.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::Emulation;
 use nearfar_runs::{Cell, Metric, ROUNDS_PER_BLOCK};
-use nearfar_statistics::compare::{Better, Compared, Question, Verdict};
+use nearfar_statistics::block_medians;
+use nearfar_statistics::compare::{Better, Compared, Design, Question, Verdict};
 use serde::{Deserialize, Serialize};
 
-use crate::difference::{Difference, Kind};
-use crate::error::CompareError;
-use crate::failed::FailedCell;
-use crate::join::Join;
-use crate::setup::{metric_differences, setup_differences};
-use crate::side::Side;
+use crate::difference::{CompareError, Difference, Kind, metric_differences, setup_differences};
+use crate::side::{Sample, Side};
 
 /// Parameters that decide how many samples are taken, or say how another parameter was found: not what a sample is.
 const NOT_COMPARED: [&str; 4] = [
@@ -214,10 +211,10 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
         let failed = join.failed();
         if asked.len() + asked_within.len() == before && !failed.iter().any(FailedCell::is_of_both)
         {
-            return Err(CompareError::NothingInCommon {
-                a: baseline.name.clone(),
-                b: side.name.clone(),
-            });
+            return Err(CompareError::Wrong(format!(
+                "{} and {} have no cell and metric in common",
+                baseline.name, side.name
+            )));
         }
         failed_cells.extend(failed);
         one_sided.extend(join.one_sided(&metrics));
@@ -277,27 +274,21 @@ fn check_repeated(a: &Side, b: &Side) -> Result<(), CompareError> {
     // Tables have no uids.
     let is_same = a.uids == b.uids && (!a.uids.is_empty() || a.name == b.name);
     if is_same && !b.is_level {
-        return Err(CompareError::SameRun {
-            run: a.name.clone(),
-        });
+        return Err(CompareError::Wrong(format!("both sides are {}", a.name)));
     }
     let of_a = |run: &&Side| run.uids.iter().any(|uid| a.uids.contains(uid));
     match b.members().iter().find(of_a) {
-        Some(run) if a.uids != b.uids => Err(CompareError::RepeatedRun {
-            run: run.name.clone(),
-        }),
+        Some(run) if a.uids != b.uids => Err(CompareError::is_repeated(run)),
         _ => Ok(()),
     }
 }
 
 fn check_experiments(a: &Side, b: &Side) -> Result<(), CompareError> {
     match (&a.experiment, &b.experiment) {
-        (Some(of_a), Some(of_b)) if of_a != of_b => Err(CompareError::Experiments {
-            a: a.name.clone(),
-            a_experiment: of_a.clone(),
-            b: b.name.clone(),
-            b_experiment: of_b.clone(),
-        }),
+        (Some(of_a), Some(of_b)) if of_a != of_b => Err(CompareError::Wrong(format!(
+            "{} is a run of {of_a}, {} of {of_b}: only runs of one experiment can be compared",
+            a.name, b.name
+        ))),
         _ => Ok(()),
     }
 }
@@ -322,14 +313,12 @@ fn metrics(
                 .iter()
                 .any(|it| name.strip_suffix(it) == Some(wanted))
     };
-    if let Some(missing) = wanted
-        .iter()
-        .find(|wanted| !names.iter().any(|name| is_of(wanted, name)))
-    {
-        return Err(CompareError::NoMetric {
-            metric: missing.clone(),
-            metrics: names,
-        });
+    let is_missing = |wanted: &&String| !names.iter().any(|name| is_of(wanted, name));
+    if let Some(missing) = wanted.iter().find(is_missing) {
+        return Err(CompareError::Wrong(format!(
+            "no side has the metric {missing:?}; they have {}",
+            names.join(", ")
+        )));
     }
     metrics.retain(|metric| wanted.is_empty() || wanted.iter().any(|it| is_of(it, &metric.name)));
     let differs = |metric: &Metric| {
@@ -339,6 +328,206 @@ fn metrics(
     metrics.retain(|metric| !differs(metric));
     metrics.sort_by_key(|metric| !metric.primary);
     Ok(metrics)
+}
+
+/// The samples of a cell on one side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attempts {
+    /// Usable ones.
+    pub samples: usize,
+    /// Those that failed.
+    pub failed: usize,
+}
+
+impl Attempts {
+    /// Failed ones included.
+    pub fn total(self) -> usize {
+        self.samples + self.failed
+    }
+
+    /// Whether there are samples, and none of them is usable.
+    pub fn all_failed(self) -> bool {
+        self.failed > 0 && self.samples == 0
+    }
+
+    /// 0 to 1; 0 where there are no samples.
+    fn failed_share(self) -> f64 {
+        self.failed as f64 / self.total().max(1) as f64
+    }
+}
+
+/// A cell in which samples failed on one of two sides.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FailedCell {
+    /// The side, which is B; the baseline is A.
+    pub side: String,
+    /// The cell.
+    pub cell: Cell,
+    /// The baseline's samples.
+    pub a: Attempts,
+    /// The other side's.
+    pub b: Attempts,
+    /// The share of B's samples that failed less that of A's; `None` where no larger share failed.
+    pub regression: Option<f64>,
+}
+
+impl FailedCell {
+    /// `None` where no sample failed.
+    fn of(side: &str, cell: &Cell, a: Attempts, b: Attempts) -> Option<Self> {
+        let more = b.failed_share() - a.failed_share();
+        (a.failed + b.failed > 0).then(|| Self {
+            side: side.to_owned(),
+            cell: cell.clone(),
+            a,
+            b,
+            regression: (more > 0.0).then_some(more),
+        })
+    }
+
+    /// Whether both sides have samples of it, failed ones included.
+    fn is_of_both(&self) -> bool {
+        self.a.total() > 0 && self.b.total() > 0
+    }
+}
+
+/// The samples of two sides by cell.
+struct Join<'a> {
+    baseline: &'a Side,
+    side: &'a Side,
+    /// The cells of both, those without usable samples too.
+    cells: Vec<&'a Cell>,
+    samples: [BTreeMap<String, Vec<&'a Sample>>; 2],
+    /// How many failed.
+    failed: [BTreeMap<String, usize>; 2],
+}
+
+impl<'a> Join<'a> {
+    fn new(baseline: &'a Side, side: &'a Side) -> Self {
+        let samples = [baseline, side].map(|side| {
+            let mut by_cell: BTreeMap<String, Vec<&Sample>> = BTreeMap::new();
+            for sample in &side.samples {
+                by_cell
+                    .entry(sample.cell.to_string())
+                    .or_default()
+                    .push(sample);
+            }
+            by_cell
+        });
+        let failed = [baseline, side].map(|side| {
+            let mut by_cell = BTreeMap::new();
+            for cell in &side.failed {
+                *by_cell.entry(cell.to_string()).or_default() += 1;
+            }
+            by_cell
+        });
+        let mut known = BTreeSet::new();
+        let cells = baseline.cells().chain(side.cells());
+        let mut cells: Vec<&Cell> = cells
+            .filter(|cell| known.insert(cell.to_string()))
+            .collect();
+        // Samples come in random order; cells in that of their levels.
+        cells.sort();
+        Self {
+            baseline,
+            side,
+            cells,
+            samples,
+            failed,
+        }
+    }
+
+    fn attempts(&self, side: usize, cell: &Cell) -> Attempts {
+        let cell = cell.to_string();
+        Attempts {
+            samples: self.samples[side].get(&cell).map_or(0, Vec::len),
+            failed: self.failed[side].get(&cell).copied().unwrap_or(0),
+        }
+    }
+
+    /// The cells in which samples failed.
+    fn failed(&self) -> Vec<FailedCell> {
+        let of = |cell: &&Cell| {
+            let [a, b] = [0, 1].map(|side| self.attempts(side, cell));
+            FailedCell::of(&self.side.name, cell, a, b)
+        };
+        self.cells.iter().filter_map(of).collect()
+    }
+
+    /// The samples of one side that have a metric, and its values.
+    fn values(&self, side: usize, cell: &Cell, metric: &str) -> Vec<(&'a Sample, f64)> {
+        let samples = self.samples[side].get(&cell.to_string());
+        let samples = samples.into_iter().flatten();
+        samples
+            .filter_map(|sample| Some((*sample, *sample.values.get(metric)?)))
+            .collect()
+    }
+
+    fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
+        let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
+        // Levels of one run were measured round by round, so that what drifts is common to both.
+        let is_paired = self.baseline.is_paired() && self.side.is_paired();
+        let better = Some(metric.better);
+        let question = match is_paired {
+            true => Question::paired(&by_round(&a), &by_round(&b), better),
+            false => Question {
+                a: by_run(&a),
+                b: by_run(&b),
+                design: Design::Independent,
+                better,
+            },
+        };
+        let has_samples = |side: &[Vec<f64>]| side.iter().any(|run| !run.is_empty());
+        (has_samples(&question.a) && has_samples(&question.b)).then_some(question)
+    }
+
+    /// Whether both sides are one run each, which differ by more than what is compared; levels of one run do not.
+    fn is_of_one_run_a_side(&self, question: &Question) -> bool {
+        let are_levels = self.baseline.is_level && self.side.is_level;
+        !are_levels && question.a.len() == 1 && question.b.len() == 1
+    }
+
+    /// Cells and metrics that only one of both has; where all samples failed the cell is one of both.
+    fn one_sided(&self, metrics: &[Metric]) -> Vec<OneSided> {
+        let mut found = Vec::new();
+        for cell in &self.cells {
+            let has = |side, metric: &Metric| !self.values(side, cell, &metric.name).is_empty();
+            for (side, name) in [(0, &self.baseline.name), (1, &self.side.name)] {
+                if self.attempts(1 - side, cell).all_failed() {
+                    continue;
+                }
+                let alone = metrics
+                    .iter()
+                    .filter(|it| has(side, it) && !has(1 - side, it));
+                let alone: Vec<String> = alone.map(|metric| metric.name.clone()).collect();
+                if !alone.is_empty() {
+                    found.push(OneSided {
+                        side: self.side.name.clone(),
+                        only_in: name.clone(),
+                        cell: (*cell).clone(),
+                        metrics: alone,
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The values of each run that has any: those of a block, which one disturbance changes together, as their median.
+fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
+    let mut runs: BTreeMap<usize, Vec<(Option<u32>, f64)>> = BTreeMap::new();
+    for (sample, value) in side {
+        let samples = runs.entry(sample.run).or_default();
+        samples.push((sample.block, *value));
+    }
+    runs.into_values().map(block_medians).collect()
+}
+
+/// The values by run and round, of those that have one.
+fn by_round(side: &[(&Sample, f64)]) -> BTreeMap<(usize, u32), f64> {
+    let rounds = side.iter();
+    let of = |(sample, value): &(&Sample, f64)| Some(((sample.run, sample.round?), *value));
+    rounds.filter_map(of).collect()
 }
 
 #[cfg(test)]
@@ -376,5 +565,20 @@ mod tests {
         assert!((by - 0.4 / 1.4).abs() < 1e-9, "{by}");
         let better = row(&usual, &doubled, Better::Higher);
         assert_eq!(better.regression(Better::Higher), None);
+    }
+
+    #[test]
+    fn a_larger_share_of_failed_samples_is_a_regression() {
+        let of = |a: (usize, usize), b: (usize, usize)| {
+            let [a, b] = [a, b].map(|(samples, failed)| Attempts { samples, failed });
+            FailedCell::of("B", &Cell::new(), a, b).map(|cell| cell.regression)
+        };
+        assert_eq!(of((10, 0), (10, 0)), None);
+        assert_eq!(of((10, 0), (2, 8)), Some(Some(0.8)));
+        assert_eq!(of((10, 0), (0, 4)), Some(Some(1.0)));
+        assert_eq!(of((0, 0), (0, 4)), Some(Some(1.0)));
+        assert_eq!(of((5, 5), (20, 10)), Some(None));
+        assert_eq!(of((0, 4), (0, 8)), Some(None));
+        assert_eq!(of((0, 4), (8, 0)), Some(None));
     }
 }

@@ -9,18 +9,12 @@
 //!
 //! Pure but for the parsers of files. Draws nothing; decides nothing about statistics.
 
-mod columns;
 mod comparison;
 mod difference;
-mod error;
-mod failed;
-mod join;
-mod setup;
 mod side;
 
-pub use columns::Columns;
-pub use comparison::{Comparison, OneSided, Options, Row, RunWarning, SideSummary, compare};
-pub use difference::{Difference, Kind, leaves};
-pub use error::CompareError;
-pub use failed::{Attempts, FailedCell};
-pub use side::{Definitions, Side};
+pub use comparison::{
+    Attempts, Comparison, FailedCell, OneSided, Options, Row, RunWarning, SideSummary, compare,
+};
+pub use difference::{CompareError, Difference, Kind, leaves};
+pub use side::{Columns, Definitions, Side};

@@ -1,18 +1,18 @@
 //! One side of a comparison: its samples, and how they were made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 
 use nearfar_machine::Emulation;
-use nearfar_runs::export::Whole;
+use nearfar_runs::export::{DEFINITIONS, Renamed, Whole, is_column_of_run};
 use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue, RunTarget};
+use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
+use parquet::record::Field;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::columns::Columns;
 use crate::comparison::RunWarning;
-use crate::difference::Kind;
-use crate::error::CompareError;
-use crate::setup::setup;
+use crate::difference::{CompareError, Kind, setup};
 
 /// Which columns of a table are what. Parquet files of nearfar hold it, CSV cannot.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
@@ -31,7 +31,7 @@ impl Definitions {
 }
 
 /// One side of a comparison.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Side {
     /// What it is called: "run 7", "new.parquet", "side=b".
     pub name: String,
@@ -99,12 +99,9 @@ impl Side {
         Self {
             runs: vec![run.run.0],
             uids: vec![run.uid.clone()],
-            is_level: false,
-            members: Vec::new(),
-            is_paired: false,
             label: run.label.clone(),
             experiment: Some(run.experiment.clone()),
-            kernel: Some(kernel_of(&detail.targets).unwrap_or_else(|| run.kernel.clone())),
+            kernel: Some(RunTarget::kernels(&detail.targets).unwrap_or_else(|| run.kernel.clone())),
             emulation: run.emulation.clone(),
             targets: detail.targets.clone(),
             is_complete: Some(run.state == nearfar_runs::RunState::Complete),
@@ -118,6 +115,7 @@ impl Side {
             with_warnings: run.with_warnings as usize,
             warnings: warnings.collect(),
             name,
+            ..Self::default()
         }
     }
 
@@ -139,23 +137,12 @@ impl Side {
         }
         let mut side = Self {
             name: name.into(),
-            runs: Vec::new(),
-            uids: Vec::new(),
-            is_level: false,
-            members: Vec::new(),
-            is_paired: false,
             label: columns.single("label"),
             experiment: columns.single("experiment"),
             kernel: columns.single("kernel"),
             emulation: columns.single("emulated").map(Emulation::Label),
-            targets: Vec::new(),
-            is_complete: None,
-            setup: BTreeMap::new(),
             definitions: definitions.clone(),
-            samples: Vec::new(),
-            failed: Vec::new(),
-            with_warnings: 0,
-            warnings: Vec::new(),
+            ..Self::default()
         };
         // A metric that this file has not is unknown in each of its samples; a factor it has not makes other cells.
         let factors = &definitions.factors;
@@ -233,9 +220,7 @@ impl Side {
             if index == 0 {
                 pooled.samples.clear();
             } else if run.uids.iter().any(|uid| pooled.uids.contains(uid)) {
-                return Err(CompareError::RepeatedRun {
-                    run: run.name.clone(),
-                });
+                return Err(CompareError::is_repeated(run));
             } else {
                 pooled.runs.extend(&run.runs);
                 pooled.uids.extend(run.uids.iter().cloned());
@@ -268,10 +253,10 @@ impl Side {
     /// There is no such factor or level, or only one level.
     pub fn by(&self, factor: &str, baseline: Option<&str>) -> Result<Vec<Self>, CompareError> {
         if !self.definitions.factors.iter().any(|it| it == factor) {
-            return Err(CompareError::NoFactor {
-                factor: factor.to_owned(),
-                factors: self.definitions.factors.clone(),
-            });
+            let factors = self.definitions.factors.join(", ");
+            return Err(CompareError::Wrong(format!(
+                "the run has no factor {factor:?}; it has {factors}"
+            )));
         }
         let mut levels: Vec<&Level> = Vec::new();
         for cell in self.cells() {
@@ -284,17 +269,16 @@ impl Side {
         // Samples come in random order; levels in that of their names.
         levels.sort();
         let names: Vec<String> = levels.iter().map(ToString::to_string).collect();
-        let wrong = |needed: String| CompareError::Levels {
-            factor: factor.to_owned(),
-            levels: names.clone(),
-            needed,
+        let wrong = |needed: &str| {
+            let levels = names.join(", ");
+            CompareError::Wrong(format!("{factor} has the levels {levels}: {needed}"))
         };
         if levels.len() < 2 {
-            return Err(wrong("two or more are needed".to_owned()));
+            return Err(wrong("two or more are needed"));
         }
         if let Some(baseline) = baseline {
             let place = names.iter().position(|name| name == baseline);
-            let place = place.ok_or_else(|| wrong(format!("{baseline:?} is none of them")))?;
+            let place = place.ok_or_else(|| wrong(&format!("{baseline:?} is none of them")))?;
             levels[..=place].rotate_right(1);
         }
         let is_paired = !self.uids.is_empty() || self.has_rounds();
@@ -345,7 +329,7 @@ impl Side {
             None => true,
         };
         side.targets.retain(is_of);
-        if let Some(kernel) = kernel_of(&side.targets) {
+        if let Some(kernel) = RunTarget::kernels(&side.targets) {
             side.kernel = Some(kernel);
         }
         if let [target] = side.targets.as_slice() {
@@ -369,17 +353,6 @@ impl Side {
         let samples = self.samples.iter().map(|sample| &sample.cell);
         samples.chain(&self.failed)
     }
-}
-
-/// The kernels of the machines that took the samples, each once; `None` without such machines.
-fn kernel_of(targets: &[RunTarget]) -> Option<String> {
-    let mut kernels: Vec<&str> = Vec::new();
-    for target in targets {
-        if !kernels.contains(&target.host.kernel.as_str()) {
-            kernels.push(&target.host.kernel);
-        }
-    }
-    (!kernels.is_empty()).then(|| kernels.join(", "))
 }
 
 /// `runs 7, 9, 11`; `a.db:1, b.db:1`.
@@ -419,5 +392,234 @@ fn numbers((name, value): (&String, &MetricValue)) -> Vec<(String, f64)> {
                 .collect()
         }
         other => vec![(name.clone(), other.number())],
+    }
+}
+
+/// Columns with names, each value as text, nothing for what is missing.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Columns {
+    names: Vec<String>,
+    rows: Vec<CsvRow>,
+    definitions: Option<Definitions>,
+    renamed: Option<Renamed>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+struct CsvRow {
+    /// Its place in the file, from 1, without the line of names.
+    number: usize,
+    fields: Vec<Option<String>>,
+}
+
+impl CsvRow {
+    fn number(from_0: usize, fields: Vec<Option<String>>) -> Self {
+        Self {
+            number: from_0 + 1,
+            fields,
+        }
+    }
+}
+
+/// What a Parquet file says of its columns; one without `renamed` is of an older version.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    definitions: Definitions,
+    renamed: Option<Renamed>,
+}
+
+impl Columns {
+    /// Reads CSV with a line of names (RFC 4180).
+    ///
+    /// # Errors
+    /// It is empty or not CSV: a row of another length, a quote that is not closed, bytes that are not UTF-8.
+    pub fn of_csv(input: impl Read) -> Result<Self, CompareError> {
+        let mut reader = csv::Reader::from_reader(input);
+        let headers = reader.headers().map_err(|error| match error.kind() {
+            csv::ErrorKind::Utf8 { .. } => unknown_format(),
+            _ => error.into(),
+        })?;
+        let is_binary = |it: char| it.is_control() && !it.is_whitespace();
+        if headers.iter().any(|name| name.contains(is_binary)) {
+            return Err(unknown_format());
+        }
+        if headers.is_empty() {
+            return Err(CompareError::Wrong("it is empty".to_owned()));
+        }
+        let names = headers.iter().map(str::to_owned).collect();
+        let field = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let mut rows = Vec::new();
+        for (index, record) in reader.records().enumerate() {
+            rows.push(CsvRow::number(index, record?.iter().map(field).collect()));
+        }
+        Ok(Self {
+            names,
+            rows,
+            definitions: None,
+            renamed: None,
+        })
+    }
+
+    /// Reads Parquet.
+    ///
+    /// # Errors
+    /// It is not Parquet, or uses a compression that is not built in.
+    pub fn of_parquet(input: impl ChunkReader + 'static) -> Result<Self, CompareError> {
+        let reader = SerializedFileReader::new(input)?;
+        let metadata = reader.metadata().file_metadata();
+        let entries = metadata.key_value_metadata().into_iter().flatten();
+        let entry = entries.clone().find(|entry| entry.key == DEFINITIONS);
+        let written: Option<Written> =
+            entry.and_then(|entry| serde_json::from_str(entry.value.as_deref()?).ok());
+        let (definitions, renamed) = written.map_or((None, None), |written| {
+            (Some(written.definitions), written.renamed)
+        });
+        let names = metadata.schema().get_fields().iter();
+        let names = names.map(|field| field.name().to_owned()).collect();
+        let mut rows = Vec::new();
+        for (index, row) in reader.get_row_iter(None)?.enumerate() {
+            let row = row?;
+            let fields = row.get_column_iter().map(|(_, field)| text(field));
+            rows.push(CsvRow::number(index, fields.collect()));
+        }
+        Ok(Self {
+            names,
+            rows,
+            definitions,
+            renamed,
+        })
+    }
+
+    /// The rows of one run: of this number, or of the only one. A table without a column `run` is one run.
+    ///
+    /// # Errors
+    /// There is no such run, or there are several and none was chosen.
+    pub fn of_run(mut self, run: Option<&str>) -> Result<Self, CompareError> {
+        let Some(place) = self.find("run") else {
+            return Ok(self);
+        };
+        let of = |row: &CsvRow| row.fields[place].clone().unwrap_or_default();
+        let runs: BTreeSet<String> = self.rows.iter().map(of).collect();
+        let list = || runs.iter().cloned().collect();
+        match run {
+            Some(run) if !runs.contains(run) => Err(CompareError::NoSuchRun {
+                run: run.to_owned(),
+                runs: list(),
+            }),
+            Some(run) => {
+                self.rows.retain(|row| of(row) == run);
+                Ok(self)
+            }
+            None if runs.len() > 1 => Err(CompareError::SeveralRuns { runs: list() }),
+            None => Ok(self),
+        }
+    }
+
+    /// What the file says of its columns.
+    pub fn definitions(&self) -> Option<&Definitions> {
+        self.definitions.as_ref()
+    }
+
+    /// How many rows.
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|it| it == name)
+    }
+
+    /// The place of a factor's column.
+    fn factor(&self, name: &str) -> Option<usize> {
+        let renamed = self.renamed.as_ref().map(|renamed| &renamed.factors);
+        self.find_renamed(renamed, "factor_", name, is_column_of_run(name))
+    }
+
+    /// The place of a metric's column.
+    fn metric(&self, name: &str, factors: &[String]) -> Option<usize> {
+        let renamed = self.renamed.as_ref().map(|renamed| &renamed.metrics);
+        let is_factor = factors.iter().any(|it| it.eq_ignore_ascii_case(name));
+        let is_taken = is_factor || is_column_of_run(name);
+        self.find_renamed(renamed, "metric_", name, is_taken)
+    }
+
+    /// Exports rename columns whose name is taken. CSV does not say which, so that there the name with the prefix is looked for.
+    fn find_renamed(
+        &self,
+        renamed: Option<&BTreeMap<String, String>>,
+        prefix: &str,
+        name: &str,
+        is_taken: bool,
+    ) -> Option<usize> {
+        match renamed {
+            Some(renamed) => self.find(renamed.get(name).map_or(name, String::as_str)),
+            None => is_taken
+                .then(|| self.find(&format!("{prefix}{name}")))
+                .flatten()
+                .or_else(|| self.find(name)),
+        }
+    }
+
+    fn text(&self, place: usize, row: usize) -> Option<&str> {
+        let text = self.rows[row].fields.get(place)?.as_deref();
+        text.filter(|text| !text.is_empty())
+    }
+
+    /// # Errors
+    /// It is not a number; infinity and NaN are none.
+    fn number(&self, place: usize, row: usize) -> Result<Option<f64>, CompareError> {
+        let Some(text) = self.text(place, row) else {
+            return Ok(None);
+        };
+        let number = text.trim().parse().ok().filter(|it: &f64| it.is_finite());
+        number.map(Some).ok_or_else(|| {
+            let (row, column) = (self.rows[row].number, &self.names[place]);
+            CompareError::Wrong(format!(
+                "row {row}: column {column:?} is not a finite number: {text:?}"
+            ))
+        })
+    }
+
+    /// A level as a table writes it.
+    fn level(&self, place: usize, row: usize) -> Option<Level> {
+        Some(match self.text(place, row)? {
+            "true" => Level::Switch(true),
+            "false" => Level::Switch(false),
+            text => match text.parse::<i64>() {
+                // "007" and "+7" are names: they would be written otherwise.
+                Ok(number) if number.to_string() == text => Level::Number(number),
+                _ => Level::Name(text.to_owned()),
+            },
+        })
+    }
+
+    /// What a column holds in its first row: the same in each row of a run.
+    fn single(&self, name: &str) -> Option<String> {
+        let first = self.rows.first()?;
+        first.fields.get(self.find(name)?)?.clone()
+    }
+
+    fn missing(&self, column: &str) -> CompareError {
+        let columns = self.names.join(", ");
+        CompareError::Wrong(format!(
+            "it has no column {column:?}; its columns are {columns}"
+        ))
+    }
+}
+
+fn unknown_format() -> CompareError {
+    CompareError::Wrong("it is not a store, JSON, Parquet or CSV file".to_owned())
+}
+
+fn text(field: &Field) -> Option<String> {
+    match field {
+        Field::Null => None,
+        Field::Str(text) => Some(text.clone()),
+        Field::Bool(it) => Some(it.to_string()),
+        Field::Long(it) => Some(it.to_string()),
+        Field::Int(it) => Some(it.to_string()),
+        Field::Double(it) => Some(format!("{it:?}")),
+        Field::Float(it) => Some(format!("{it:?}")),
+        other => Some(other.to_string()),
     }
 }
