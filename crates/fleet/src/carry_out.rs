@@ -125,15 +125,7 @@ pub fn carry_out(
     (cancel, on_cancel): (&AtomicBool, OnCancel),
     on_event: &mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
 ) -> Result<(), FleetError> {
-    let mut asking = Asking {
-        folder,
-        engine,
-        by,
-        on_event,
-        running: BTreeSet::new(),
-        waiting: VecDeque::new(),
-        is_stopped: false,
-    };
+    let mut asking = Asking::new(folder, engine, by, on_event);
     let asked = asking
         .begin(hosts)
         .and_then(|()| asking.until_all_ended(cancel, on_cancel));
@@ -159,15 +151,8 @@ pub fn wait_for_started(
 ) -> Result<(), FleetError> {
     engine.cancel_waiting()?;
     let mut on_event = |_: &HostName, _: &HostEvent| ControlFlow::Continue(());
-    let mut asking = Asking {
-        folder,
-        engine,
-        by,
-        on_event: &mut on_event,
-        running: BTreeSet::new(),
-        waiting: VecDeque::new(),
-        is_stopped: true,
-    };
+    let mut asking = Asking::new(folder, engine, by, &mut on_event);
+    asking.is_stopped = true;
     let mut jobs = asking.jobs()?;
     jobs.retain(|host, _| folder.outcome(host).is_none());
     asking.running = asking.engine.adopt(&jobs)?;
@@ -185,7 +170,24 @@ struct Asking<'a> {
     is_stopped: bool,
 }
 
-impl Asking<'_> {
+impl<'a> Asking<'a> {
+    fn new(
+        folder: &'a Folder,
+        engine: &'a mut dyn Engine,
+        by: &'a str,
+        on_event: &'a mut dyn FnMut(&HostName, &HostEvent) -> ControlFlow<()>,
+    ) -> Self {
+        Self {
+            folder,
+            engine,
+            by,
+            on_event,
+            running: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            is_stopped: false,
+        }
+    }
+
     /// Sorts hosts into those that answered, those whose step still runs, those that cannot take one, and the rest.
     fn begin(&mut self, hosts: &[HostName]) -> Result<(), FleetError> {
         let mut of_earlier = self.jobs()?;
@@ -352,7 +354,7 @@ impl Asking<'_> {
         } = end;
         self.running.remove(&host);
         // All of it, once: what collect could not use is asked for again by --resume.
-        if let Some(outcome) = outcome_of(&self.folder.result(&host)) {
+        if let Some(outcome) = outcome_of(&self.folder.result(&host), |it| &it.ended) {
             return (host, outcome);
         }
         let mut reason = problem.unwrap_or_else(|| "its step ended without an answer".to_owned());

@@ -6,23 +6,24 @@
 //!              └─ slurm   sbatch --nodelist=n1   the job does the same in the folder, which all nodes share
 //! ```
 
-mod processes;
 mod slurm;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use nearfar_machine::shell_quoted;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use processes::Processes;
-use slurm::Slurm;
-pub use slurm::{check_options, hosts_of_partition};
-
-use crate::folder::{Folder, Layout};
+use crate::folder::{Folder, Layout, MAX_FILE_BYTES, create_new_file};
 use crate::hosts::HostName;
+use slurm::Slurm;
+
+pub use slurm::{check_options, hosts_of_partition};
 
 /// Which engine, and how it is used. Part of the manifest, so that `--resume` needs nothing else.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -153,27 +154,19 @@ pub trait Engine {
 pub fn engine_of(folder: &Folder) -> Box<dyn Engine> {
     let manifest = &folder.manifest;
     match &manifest.engine {
-        EngineSettings::Local { time_limit_minutes } => Box::new(Processes::new(
-            StepCommands::of(folder),
-            |_, step| step,
-            Stdio::null,
-            *time_limit_minutes,
-        )),
+        EngineSettings::Local { time_limit_minutes } => {
+            let steps = StepCommands::of(folder);
+            Box::new(Processes::new(steps, None, *time_limit_minutes))
+        }
         EngineSettings::Ssh {
             options,
             time_limit_minutes,
         } => {
-            let options = options.clone();
             let mut steps = StepCommands::of(folder);
             // Without a terminal sshd sends no signal to what it started.
             steps.step.push("--end-with-input".to_owned());
-            let words = move |host: &HostName, step: Vec<String>| ssh(&options, host, &step);
-            Box::new(Processes::new(
-                steps,
-                words,
-                Stdio::piped,
-                *time_limit_minutes,
-            ))
+            let ssh = Some(options.clone());
+            Box::new(Processes::new(steps, ssh, *time_limit_minutes))
         }
         EngineSettings::Slurm(settings) => Box::new(Slurm::new(
             StepCommands::of(folder),
@@ -241,13 +234,197 @@ pub(crate) fn quoted(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-fn os_words(words: &[String]) -> impl Iterator<Item = OsString> + '_ {
-    words.iter().map(OsString::from)
+/// How long a step may take to end after SIGTERM, as with Slurm (KillWait).
+const MAX_END: Duration = Duration::from_secs(30);
+/// The most that a step may write to standard error, in bytes.
+const MAX_LOG_BYTES: u64 = 16 << 20;
+
+/// A process for each host.
+struct Processes {
+    steps: StepCommands,
+    /// The options of the ssh that carries out the steps; `None` where they are processes here.
+    ssh: Option<Vec<String>>,
+    time_limit: Duration,
+    running: Vec<Running>,
+}
+
+struct Running {
+    host: HostName,
+    child: Child,
+    since: Instant,
+    /// Why it was told to end, and when.
+    ended_for: Option<(&'static str, Instant)>,
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(group) = group {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Processes {
+    fn new(steps: StepCommands, ssh: Option<Vec<String>>, time_limit_minutes: u32) -> Self {
+        Self {
+            steps,
+            ssh,
+            time_limit: Duration::from_secs(60 * u64::from(time_limit_minutes)),
+            running: Vec::new(),
+        }
+    }
+
+    /// Why a step is not waited for any longer: a hanging host answers no more, a broken one without end.
+    fn excess(&self, running: &Running) -> Option<&'static str> {
+        let layout = &self.steps.layout;
+        let is_large = |path, most| fs::metadata(path).is_ok_and(|it| it.len() > most);
+        if running.since.elapsed() > self.time_limit {
+            Some("its step was over its time limit (--time-limit)")
+        } else if is_large(layout.partial(&running.host), MAX_FILE_BYTES) {
+            Some("its answer is larger than 64 MiB")
+        } else if is_large(layout.log(&running.host), MAX_LOG_BYTES) {
+            Some("its step wrote more than 16 MiB to standard error")
+        } else {
+            None
+        }
+    }
+
+    /// The step ended: its output is the answer if it ended well.
+    fn finish(&self, running: &Running, status: ExitStatus) -> StepEnd {
+        let (layout, host) = (&self.steps.layout, &running.host);
+        let problem = match (status.success(), running.ended_for) {
+            (true, _) => {
+                let partial = layout.partial(host);
+                let renamed = fs::rename(&partial, layout.answer(host)).err();
+                renamed.map(|reason| format!("cannot rename {}: {reason}", partial.display()))
+            }
+            (false, Some((reason, _))) => {
+                // It may be what was too large.
+                let _ = fs::remove_file(layout.partial(host));
+                Some(reason.to_owned())
+            }
+            (false, None) if is_no_command(status) => {
+                Some("there is no such command (--command names it)".to_owned())
+            }
+            (false, None) => Some(format!("its step ended with {status}")),
+        };
+        StepEnd {
+            host: host.clone(),
+            problem,
+            is_not_begun: is_no_command(status),
+        }
+    }
+}
+
+impl Engine for Processes {
+    fn start(&mut self, host: &HostName) -> Result<String, EngineError> {
+        let step = self.steps.words(host);
+        // A pipe ends with this process.
+        let (words, input) = match &self.ssh {
+            Some(options) => (ssh(options, host, &step), Stdio::piped()),
+            None => (step, Stdio::null()),
+        };
+        let layout = &self.steps.layout;
+        let (out, log) = (new_file(layout.partial(host))?, new_file(layout.log(host))?);
+        let child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(input)
+            .stdout(out)
+            .stderr(log)
+            // A Ctrl-C is for this process, which ends the steps.
+            .process_group(0)
+            .spawn()
+            .map_err(|reason| EngineError::NotStarted {
+                program: words[0].clone(),
+                reason,
+            })?;
+        let job = child.id().to_string();
+        self.running.push(Running {
+            host: host.clone(),
+            child,
+            since: Instant::now(),
+            ended_for: None,
+        });
+        Ok(job)
+    }
+
+    fn adopt(&mut self, _: &BTreeMap<HostName, String>) -> Result<BTreeSet<HostName>, EngineError> {
+        // A process is no child of another nearfar, and its number may be another's by now.
+        Ok(BTreeSet::new())
+    }
+
+    fn ended(&mut self) -> Result<Vec<StepEnd>, EngineError> {
+        let (mut ended, mut going_on) = (Vec::new(), Vec::new());
+        for mut running in std::mem::take(&mut self.running) {
+            let problem = match running.child.try_wait() {
+                Ok(Some(status)) => {
+                    ended.push(self.finish(&running, status));
+                    continue;
+                }
+                Err(error) => Some(format!("cannot wait for its step: {error}")),
+                Ok(None) => match running.ended_for {
+                    None => {
+                        if let Some(reason) = self.excess(&running) {
+                            running.signal(Signal::TERM);
+                            running.ended_for = Some((reason, Instant::now()));
+                        }
+                        None
+                    }
+                    Some((reason, since)) if since.elapsed() > MAX_END => {
+                        running.signal(Signal::KILL);
+                        let _ = fs::remove_file(self.steps.layout.partial(&running.host));
+                        Some(format!(
+                            "{reason}, and it did not end within 30 s of SIGTERM"
+                        ))
+                    }
+                    Some(_) => None,
+                },
+            };
+            match problem {
+                None => going_on.push(running),
+                problem => ended.push(StepEnd {
+                    host: running.host,
+                    problem,
+                    is_not_begun: false,
+                }),
+            }
+        }
+        self.running = going_on;
+        Ok(ended)
+    }
+
+    fn cancel(&mut self) {
+        for running in &self.running {
+            running.signal(Signal::TERM);
+        }
+        for mut running in self.running.drain(..) {
+            let _ = running.child.wait();
+            let _ = fs::remove_file(self.steps.layout.partial(&running.host));
+        }
+    }
+
+    fn interval_ms(&self) -> u64 {
+        50
+    }
+}
+
+fn new_file(path: std::path::PathBuf) -> Result<File, EngineError> {
+    create_new_file(&path).map_err(|reason| EngineError::File {
+        path: path.display().to_string(),
+        reason,
+    })
+}
+
+/// Whether a POSIX shell, here or at the other end of ssh, found no command or may not run it.
+fn is_no_command(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(126 | 127))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Layout;
 
     #[test]
     fn a_remote_shell_gets_every_word_as_it_is() {
@@ -270,5 +447,34 @@ mod tests {
             .output()
             .unwrap();
         assert_eq!(shown.stdout, b"nearfar\na b\nit's; $(x)\n");
+    }
+
+    /// A limit of no time: the step is over it whenever it is looked at.
+    #[test]
+    fn a_step_that_hangs_is_ended_at_its_time_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout {
+            folder: directory.path().to_owned(),
+        };
+        for part in [layout.answers(), layout.logs()] {
+            fs::create_dir(part).unwrap();
+        }
+        let steps = StepCommands {
+            layout,
+            command: ["sh", "-c", "sleep 1000"].map(str::to_owned).to_vec(),
+            step: Vec::new(),
+            arguments: Vec::new(),
+        };
+        let mut engine = Processes::new(steps, None, 0);
+        engine.start(&"n1".parse().unwrap()).unwrap();
+        let end = loop {
+            if let Some(end) = engine.ended().unwrap().pop() {
+                break end;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let problem = end.problem.unwrap();
+        assert!(problem.contains("over its time limit"), "{problem}");
+        assert!(!end.is_not_begun);
     }
 }

@@ -262,7 +262,7 @@ pub(crate) fn matrix_difference(usual: &str, other: &str) -> Option<Vec<String>>
 fn cores(machine: &Machine) -> Option<String> {
     let online = || machine.cpus.iter().filter(|cpu| cpu.is_online());
     let number = |of: &dyn Fn(&nearfar_machine::Cpu) -> Option<CpuId>| -> Option<usize> {
-        let all: Option<std::collections::BTreeSet<CpuId>> = online().map(of).collect();
+        let all: Option<BTreeSet<CpuId>> = online().map(of).collect();
         all.map(|set| set.len())
     };
     let (packages, cores) = (number(&|cpu| cpu.package_leader)?, number(&|cpu| cpu.core)?);
@@ -280,11 +280,7 @@ fn caches(machine: &Machine) -> Option<String> {
             .map_or("unknown".to_owned(), |size| size_text(*size));
         *sizes.entry(size).or_default() += 1;
     }
-    let named: BTreeMap<&str, u64> = sizes
-        .iter()
-        .map(|(size, number)| (size.as_str(), *number))
-        .collect();
-    Some(format!("L{level} {}", counted(&named)))
+    Some(format!("L{level} {}", counted(&sizes)))
 }
 
 /// Storage, network, accelerators and other PCI functions that do the work, by node: `node 0: 8086:1572 x 2; node 1: ...`.
@@ -308,12 +304,8 @@ fn devices(machine: &Machine) -> Known<String> {
     }
     let mut text = String::new();
     for (node, functions) in by_node {
-        let named = functions
-            .iter()
-            .map(|(name, number)| (name.as_str(), *number))
-            .collect();
         let separator = if text.is_empty() { "" } else { "; " };
-        let _ = write!(text, "{separator}{node}: {}", counted(&named));
+        let _ = write!(text, "{separator}{node}: {}", counted(&functions));
     }
     Known::Yes(text)
 }
@@ -324,10 +316,10 @@ fn moves_data(class: u32) -> bool {
     matches!(class >> 16, 0x01 | 0x02 | 0x03 | 0x0c | 0x10 | 0x12)
 }
 
-fn counted(numbers: &BTreeMap<&str, u64>) -> String {
-    let one = |(name, number): (&&str, &u64)| match number {
-        1 => (*name).to_owned(),
-        _ => format!("{name} x {number}"),
+fn counted(numbers: &BTreeMap<impl AsRef<str>, u64>) -> String {
+    let one = |(name, number): (&_, &u64)| match (AsRef::<str>::as_ref(name), number) {
+        (name, 1) => name.to_owned(),
+        (name, number) => format!("{name} x {number}"),
     };
     numbers.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -23,8 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineSettings, quoted};
 use crate::hosts::HostName;
-use crate::result::{Brief, Ended, HostResult, OfHost, ResultError, hexadecimal};
-use crate::step::Step;
+use crate::result::{Brief, Ended, HostResult, ResultError, hexadecimal};
 
 /// The shape of `fleet-run.json`.
 pub const SCHEMA: &str = "fleet-run/1";
@@ -109,27 +108,11 @@ pub enum FolderError {
         path: String,
         reason: io::Error,
     },
-    #[error("{path} already holds a fleet run; another folder begins one{hint}")]
-    Exists {
-        path: String,
-        /// How to go on with it, where that can be done.
-        hint: String,
-    },
-    #[error("cannot begin a fleet run in {path}: {part} is there, of another run")]
-    NotEmpty { path: String, part: String },
     #[error("cannot use {path}, which says what commands are run: {reason}")]
     NotTrusted { path: String, reason: TrustError },
-    #[error("cannot read {path}: {what} is not one that nearfar writes")]
-    Manifest { path: String, what: &'static str },
-    #[error("{path} is not the folder of a fleet run: it has no {MANIFEST}")]
-    NotAFolder { path: String },
-    #[error("cannot read {path}: {reason}")]
-    Json {
-        path: String,
-        reason: serde_json::Error,
-    },
-    #[error("{path} has the schema {found:?}; this nearfar reads {SCHEMA:?}")]
-    OtherSchema { path: String, found: String },
+    /// There is no run, or it is not one of this version, or one that must not be changed.
+    #[error("{0}")]
+    Unusable(String),
     #[error("another nearfar works on the fleet run in {path}")]
     InUse { path: String },
     #[error(transparent)]
@@ -206,10 +189,11 @@ impl Folder {
             for part in [layout.answers(), layout.logs()] {
                 let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(&part);
                 made.map_err(|error| match error.kind() {
-                    io::ErrorKind::AlreadyExists => FolderError::NotEmpty {
-                        path: path.display().to_string(),
-                        part: part.display().to_string(),
-                    },
+                    io::ErrorKind::AlreadyExists => FolderError::Unusable(format!(
+                        "cannot begin a fleet run in {}: {} is there, of another run",
+                        path.display(),
+                        part.display()
+                    )),
                     _ => failed(error),
                 })?;
             }
@@ -218,6 +202,7 @@ impl Folder {
         if !write_new(&path.join(MANIFEST), &text)? {
             let is_rollout = Self::open(&path).is_ok_and(|there| there.manifest.is_rollout());
             let path = path.display().to_string();
+            // How to go on with it, where that can be done.
             let hint = match is_rollout {
                 true => String::new(),
                 false => format!(
@@ -225,7 +210,9 @@ impl Folder {
                     quoted(std::slice::from_ref(&path))
                 ),
             };
-            return Err(FolderError::Exists { path, hint });
+            return Err(FolderError::Unusable(format!(
+                "{path} already holds a fleet run; another folder begins one{hint}"
+            )));
         }
         Ok(Self { layout, manifest })
     }
@@ -238,22 +225,25 @@ impl Folder {
         let path = fs::canonicalize(path).map_err(failure("open", path))?;
         let file = path.join(MANIFEST);
         let Some(text) = read_limited(&file)? else {
-            return Err(FolderError::NotAFolder {
-                path: path.display().to_string(),
-            });
+            return Err(FolderError::Unusable(format!(
+                "{} is not the folder of a fleet run: it has no {MANIFEST}",
+                path.display()
+            )));
         };
-        let manifest: Manifest =
-            serde_json::from_slice(&text).map_err(|reason| FolderError::Json {
-                path: file.display().to_string(),
-                reason,
-            })?;
+        let place = file.display();
+        let manifest: Manifest = serde_json::from_slice(&text)
+            .map_err(|reason| FolderError::Unusable(format!("cannot read {place}: {reason}")))?;
         if manifest.schema != SCHEMA {
-            return Err(FolderError::OtherSchema {
-                path: file.display().to_string(),
-                found: manifest.schema,
-            });
+            return Err(FolderError::Unusable(format!(
+                "{place} has the schema {:?}; this nearfar reads {SCHEMA:?}",
+                manifest.schema
+            )));
         }
-        manifest.check(&file)?;
+        if let Some(what) = manifest.wrong_part() {
+            return Err(FolderError::Unusable(format!(
+                "cannot read {place}: {what} is not one that nearfar writes"
+            )));
+        }
         let layout = Layout { folder: path };
         for part in [layout.answers(), layout.logs()] {
             TrustedDir::open(&part).map_err(refusal("open", &part))?;
@@ -298,7 +288,7 @@ impl Folder {
     /// # Errors
     /// It is damaged, or another host's.
     pub fn result(&self, host: &HostName) -> Result<Option<HostResult>, FolderError> {
-        self.read(host, HostResult::read)
+        self.read(host, HostResult::read, |answer| &answer.host)
     }
 
     /// How a host's step ended and what it did to the host, without the rest of its answer.
@@ -306,13 +296,14 @@ impl Folder {
     /// # Errors
     /// As [`Folder::result`].
     pub(crate) fn brief(&self, host: &HostName) -> Result<Option<Brief>, FolderError> {
-        self.read(host, Brief::read)
+        self.read(host, Brief::read, |answer| &answer.host)
     }
 
-    fn read<T: OfHost>(
+    fn read<T>(
         &self,
         host: &HostName,
         read: impl Fn(&[u8], &str) -> Result<T, ResultError>,
+        host_of: impl Fn(&T) -> &HostName,
     ) -> Result<Option<T>, FolderError> {
         let path = self.result_path(host);
         let place = path.display().to_string();
@@ -320,22 +311,22 @@ impl Folder {
             // Whole, but its nearfar was gone before it could be renamed.
             let partial = read_limited(&self.layout.partial(host)).ok().flatten();
             let partial = partial.and_then(|bytes| read(&bytes, &place).ok());
-            return Ok(partial.filter(|it| it.host() == host));
+            return Ok(partial.filter(|it| host_of(it) == host));
         };
         let result = read(&bytes, &place)?;
-        match result.host() == host {
+        let found = host_of(&result);
+        match found == host {
             true => Ok(Some(result)),
-            false => Err(FolderError::Result(ResultError::OtherHost {
-                place,
-                expected: host.clone(),
-                found: result.host().clone(),
-            })),
+            false => {
+                let what = format!("is the answer of {found}, not of {host}");
+                Err(ResultError { place, what }.into())
+            }
         }
     }
 
     /// What is known of a host from its answer alone: `None` without one.
     pub(crate) fn outcome(&self, host: &HostName) -> Option<HostEvent> {
-        outcome_of(&self.brief(host))
+        outcome_of(&self.brief(host), |answer| &answer.ended)
     }
 
     /// Removes what a host answered before, so that an old answer is not taken for a new one.
@@ -395,12 +386,8 @@ impl Folder {
 }
 
 impl Manifest {
-    /// Fails where a part of it is used in paths or names of jobs and is not what nearfar writes.
-    fn check(&self, file: &Path) -> Result<(), FolderError> {
-        let wrong = |what| FolderError::Manifest {
-            path: file.display().to_string(),
-            what,
-        };
+    /// A part that is used in paths or names of jobs and is not what nearfar writes.
+    fn wrong_part(&self) -> Option<&'static str> {
         let is_id = self.id.len() == 16 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
         // Up to the year 9999.
         let is_time = (0.0..253_402_300_800.0).contains(&self.started_at_s);
@@ -411,18 +398,19 @@ impl Manifest {
             ("its list of hosts", !self.hosts.is_empty()),
             ("at_once", self.at_once > 0),
         ];
-        match parts.into_iter().find(|(_, is_good)| !is_good) {
-            Some((what, _)) => Err(wrong(what)),
-            None => Ok(()),
-        }
+        let mut parts = parts.into_iter();
+        parts.find(|(_, is_good)| !is_good).map(|(what, _)| what)
     }
 }
 
 /// What an answer says of its host's step, or that it cannot be read; `None` where there is none.
-pub(crate) fn outcome_of<T: OfHost>(answer: &Result<Option<T>, FolderError>) -> Option<HostEvent> {
+pub(crate) fn outcome_of<T>(
+    answer: &Result<Option<T>, FolderError>,
+    ended: impl Fn(&T) -> &Ended,
+) -> Option<HostEvent> {
     match answer {
         Ok(None) => None,
-        Ok(Some(answer)) => Some(match answer.ended() {
+        Ok(Some(answer)) => Some(match ended(answer) {
             Ended::Answered { .. } => HostEvent::Answered,
             Ended::Failed { reason, .. } => HostEvent::Failed {
                 reason: one_line(reason),
@@ -454,7 +442,7 @@ pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), Fol
     let failed = failure("write", path);
     let mut line = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
-    let write = || -> io::Result<()> {
+    let mut write = || -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)
             .read(true)
@@ -475,7 +463,6 @@ pub(crate) fn append_line(path: &Path, value: &impl Serialize) -> Result<(), Fol
         file.write_all(&line)?;
         file.sync_data()
     };
-    let mut write = write;
     write().map_err(&failed)
 }
 
@@ -576,4 +563,52 @@ fn write_new(path: &Path, content: &[u8]) -> Result<bool, FolderError> {
         Err(taken) if taken.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(other) => Err(failed(other.error)),
     }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Step {
+    /// Runs the verb and answers.
+    Verb,
+    /// The same of `apply`, between two measurements, and undoes what made the host worse.
+    Change {
+        /// The verb that measures, with its arguments, separated by blanks.
+        measure: String,
+        /// What the host may be worse by, as a share.
+        margin: f64,
+    },
+    /// Undoes what a rollout changed.
+    Undo {
+        /// The id of the rollout.
+        rollout: String,
+    },
+}
+
+impl Manifest {
+    /// Whether it is of `fleet apply`: its steps change hosts.
+    pub fn is_rollout(&self) -> bool {
+        matches!(self.step, Step::Change { .. })
+    }
+
+    /// The words after the command, which `nearfar fleet on-host` reads; a host's name and the arguments follow.
+    pub(crate) fn step_words(&self) -> Vec<String> {
+        let mut words = vec!["fleet".to_owned(), "on-host".to_owned()];
+        let rollout = match &self.step {
+            Step::Verb => return words,
+            Step::Change { measure, margin } => {
+                words.extend(["--measure".to_owned(), measure.clone()]);
+                words.extend(["--margin".to_owned(), margin.to_string()]);
+                &self.id
+            }
+            Step::Undo { rollout } => rollout,
+        };
+        words.extend(["--change-label".to_owned(), change_label(rollout)]);
+        words
+    }
+}
+
+/// What the change sets of a rollout are called on every host. Their numbers are not theirs alone: a host that was installed again counts
+/// from 1.
+pub(crate) fn change_label(rollout: &str) -> String {
+    format!("fleet-{rollout}")
 }

@@ -28,11 +28,11 @@ mod folder;
 mod hosts;
 mod result;
 pub mod rollout;
-mod step;
 pub mod survey;
 
 pub use carry_out::{FleetError, HostReason, OnCancel, Summary, carry_out};
-pub use folder::{Event, Folder, FolderError, FolderLock, HostEvent, Manifest, SCHEMA, new_id};
+pub use folder::{
+    Event, Folder, FolderError, FolderLock, HostEvent, Manifest, SCHEMA, Step, new_id,
+};
 pub use hosts::{HostError, HostName, parse_hosts, some_of};
 pub use result::{Ended, HostResult, ResultError, SCHEMA as RESULT_SCHEMA};
-pub use step::Step;

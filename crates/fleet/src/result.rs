@@ -8,9 +8,8 @@
 
 use std::io::{self, BufReader, Read as _, Write};
 
-use flate2::Compression;
-use flate2::GzBuilder;
 use flate2::bufread::GzDecoder;
+use flate2::{Compression, GzBuilder};
 use nearfar_machine::Machine;
 use nearfar_runs::export::Whole;
 use serde::de::DeserializeOwned;
@@ -68,43 +67,12 @@ pub struct HostResult {
     pub runs: Vec<Whole>,
 }
 
+/// What is wrong with an answer, after the name of its file.
 #[derive(Debug, thiserror::Error)]
-pub enum ResultError {
-    #[error("{place} is empty: the step printed nothing (is --command nearfar?)")]
-    Empty { place: String },
-    #[error(
-        "{place} begins with {begin:?}: something on the host, such as its login shell, prints before nearfar does"
-    )]
-    Preceded { place: String, begin: String },
-    #[error("{place} is damaged or truncated: {reason}")]
-    Damaged { place: String, reason: io::Error },
-    #[error("{place} is larger than 64 MiB without its compression")]
-    TooLarge { place: String },
-    #[error("{place} has more than {MAX_VALUES} values")]
-    TooManyValues { place: String },
-    #[error("{place} is not the answer of a host: it has no checksum in its header")]
-    NoChecksum { place: String },
-    #[error("{place} is damaged: its content has the SHA-256 {found}, its header says {expected}")]
-    Checksum {
-        place: String,
-        expected: String,
-        found: String,
-    },
-    #[error("{place} is not the answer of a host: {reason}")]
-    NotAResult {
-        place: String,
-        reason: serde_json::Error,
-    },
-    #[error("{place} has the schema {found:?}; this nearfar reads {SCHEMA:?}")]
-    OtherSchema { place: String, found: String },
-    #[error("{place} is the answer of {found}, not of {expected}")]
-    OtherHost {
-        place: String,
-        expected: HostName,
-        found: HostName,
-    },
-    #[error("{place} contradicts itself: {violation}")]
-    Contradicts { place: String, violation: String },
+#[error("{place} {what}")]
+pub struct ResultError {
+    pub(crate) place: String,
+    pub(crate) what: String,
 }
 
 #[derive(Deserialize)]
@@ -142,9 +110,9 @@ impl HostResult {
         let result: Self = parsed(bytes, place)?;
         let violations = result.machine.as_ref().map(Machine::check);
         match violations.unwrap_or_default().into_iter().next() {
-            Some(violation) => Err(ResultError::Contradicts {
+            Some(violation) => Err(ResultError {
                 place: place.to_owned(),
-                violation,
+                what: format!("contradicts itself: {violation}"),
             }),
             None => Ok(result),
         }
@@ -170,74 +138,48 @@ impl Brief {
     }
 }
 
-/// What says of which host it is, and how its step ended.
-pub trait OfHost {
-    fn host(&self) -> &HostName;
-    fn ended(&self) -> &Ended;
-}
-
-impl OfHost for HostResult {
-    fn host(&self) -> &HostName {
-        &self.host
-    }
-
-    fn ended(&self) -> &Ended {
-        &self.ended
-    }
-}
-
-impl OfHost for Brief {
-    fn host(&self) -> &HostName {
-        &self.host
-    }
-
-    fn ended(&self) -> &Ended {
-        &self.ended
-    }
-}
-
 /// Inflates, compares the sum and the schema, and parses.
 fn parsed<T: DeserializeOwned>(bytes: &[u8], place: &str) -> Result<T, ResultError> {
-    let place = || place.to_owned();
+    let not_a_result = |reason| format!("is not the answer of a host: {reason}");
+    let parse = |json: Vec<u8>| {
+        let Head { schema } = serde_json::from_slice(&json).map_err(not_a_result)?;
+        match schema == SCHEMA {
+            true => serde_json::from_slice(&json).map_err(not_a_result),
+            false => Err(format!(
+                "has the schema {schema:?}; this nearfar reads {SCHEMA:?}"
+            )),
+        }
+    };
+    inflated(bytes).and_then(parse).map_err(|what| ResultError {
+        place: place.to_owned(),
+        what,
+    })
+}
+
+/// The JSON, whose sum is the header's.
+fn inflated(bytes: &[u8]) -> Result<Vec<u8>, String> {
     if bytes.is_empty() {
-        return Err(ResultError::Empty { place: place() });
+        return Err("is empty: the step printed nothing (is --command nearfar?)".to_owned());
     }
     // RFC 1952.
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
-        let begin = begin.lines().next().unwrap_or_default().to_owned();
-        return Err(ResultError::Preceded {
-            place: place(),
-            begin,
-        });
+        let begin = begin.lines().next().unwrap_or_default();
+        return Err(format!(
+            "begins with {begin:?}: something on the host, such as its login shell, prints before nearfar does"
+        ));
     }
     let mut decoder = GzDecoder::new(BufReader::new(bytes));
     let mut json = Vec::new();
-    (&mut decoder)
-        .take(MAX_INFLATED + 1)
-        .read_to_end(&mut json)
-        .map_err(|reason| ResultError::Damaged {
-            place: place(),
-            reason,
-        })?;
+    let read = (&mut decoder).take(MAX_INFLATED + 1).read_to_end(&mut json);
+    read.map_err(|reason| format!("is damaged or truncated: {reason}"))?;
     if json.len() as u64 > MAX_INFLATED {
-        return Err(ResultError::TooLarge { place: place() });
+        return Err("is larger than 64 MiB without its compression".to_owned());
     }
-    check_sum(decoder.header(), &json, place())?;
-    if has_too_many_values(&json) {
-        return Err(ResultError::TooManyValues { place: place() });
-    }
-    let not_a_result = |reason| ResultError::NotAResult {
-        place: place(),
-        reason,
-    };
-    let Head { schema } = serde_json::from_slice(&json).map_err(not_a_result)?;
-    match schema == SCHEMA {
-        true => serde_json::from_slice(&json).map_err(not_a_result),
-        false => Err(ResultError::OtherSchema {
-            place: place(),
-            found: schema,
-        }),
+    check_sum(decoder.header(), &json)?;
+    match has_too_many_values(&json) {
+        true => Err(format!("has more than {MAX_VALUES} values")),
+        false => Ok(json),
     }
 }
 
@@ -256,26 +198,19 @@ fn has_too_many_values(json: &[u8]) -> bool {
     values > MAX_VALUES
 }
 
-fn check_sum(
-    header: Option<&flate2::GzHeader>,
-    json: &[u8],
-    place: String,
-) -> Result<(), ResultError> {
+fn check_sum(header: Option<&flate2::GzHeader>, json: &[u8]) -> Result<(), String> {
     let comment = header.and_then(flate2::GzHeader::comment);
     let expected = comment
         .and_then(|comment| std::str::from_utf8(comment).ok())
-        .and_then(|comment| comment.strip_prefix("sha256:"));
-    let Some(expected) = expected else {
-        return Err(ResultError::NoChecksum { place });
-    };
+        .and_then(|comment| comment.strip_prefix("sha256:"))
+        .ok_or("is not the answer of a host: it has no checksum in its header")?;
     let found = hexadecimal(&Sha256::digest(json));
     match expected == found {
         true => Ok(()),
-        false => Err(ResultError::Checksum {
-            place,
-            expected: expected.chars().take(64).collect(),
-            found,
-        }),
+        false => Err(format!(
+            "is damaged: its content has the SHA-256 {found}, its header says {}",
+            expected.chars().take(64).collect::<String>()
+        )),
     }
 }
 
@@ -351,10 +286,7 @@ mod tests {
             HostResult::read(&file, "x").unwrap_err(),
             Brief::read(&file, "x").unwrap_err(),
         ] {
-            assert!(
-                matches!(error, ResultError::TooManyValues { .. }),
-                "{error}"
-            );
+            assert!(error.to_string().contains("values"), "{error}");
         }
     }
 

@@ -8,29 +8,25 @@
 //!
 //! A step that has begun is never cut off: a host would be left between apply and its second measurement.
 
-mod audit;
-mod outcome;
-mod regression;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nearfar_compare::{CompareError, Comparison, OneSided, Options, Side, compare};
+use nearfar_runs::export::Whole;
 use nearfar_runs::now_s;
-use serde::Serialize;
-
-use audit::Noted;
-pub use audit::{AuditAction, AuditEntry};
-pub use outcome::{Rollout, RolloutOutcome};
-pub use regression::{NotComparable, Regression, worst};
+use nearfar_statistics::compare::Verdict;
+use serde::{Deserialize, Serialize};
 
 use crate::carry_out::{FleetError, HostReason, LastEvents, OnCancel, carry_out, wait_for_started};
 use crate::engine::engine_of;
-use crate::folder::{Folder, FolderError, HostEvent, Manifest, new_id};
+use crate::folder::{
+    Folder, FolderError, HostEvent, Manifest, Step, append_line, change_label, new_id, one_line,
+    read_lines,
+};
 use crate::hosts::HostName;
-use crate::step::{Step, change_label};
 
 /// How long jobs that are not known are waited for before an undo.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -146,7 +142,7 @@ impl RolloutRequest<'_> {
             let noted = match event {
                 HostEvent::Starting => {
                     open.insert(host.clone());
-                    audit::write(self.folder, self.by, host, AuditAction::Starting.into())
+                    write_audit(self.folder, self.by, host, AuditAction::Starting.into())
                 }
                 HostEvent::Started { .. } => Ok(()),
                 event => self.judge(host, event, open.remove(host), rolled_out),
@@ -222,7 +218,7 @@ impl RolloutRequest<'_> {
             changes,
             reason: problem,
         };
-        audit::write(self.folder, self.by, host, noted)
+        write_audit(self.folder, self.by, host, noted)
     }
 
     /// Undoes what these hosts have of this rollout, by the same engine. Hosts that have nothing of it answer so.
@@ -323,7 +319,7 @@ impl RolloutRequest<'_> {
                 reason,
                 ..action.into()
             };
-            audit::write(self.folder, self.by, host, noted)?;
+            write_audit(self.folder, self.by, host, noted)?;
         }
         Ok(())
     }
@@ -348,8 +344,9 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
     let folder = request.folder;
     let mut engine = engine_of(folder);
     wait_for_started(folder, engine.as_mut(), request.by, request.cancel)?;
-    let entries = audit::read(folder)?.into_iter();
-    let last: BTreeMap<HostName, AuditAction> = entries.map(|it| (it.host, it.action)).collect();
+    let entries = read_audit(folder)?.into_iter();
+    let last: BTreeMap<HostName, AuditAction> =
+        entries.map(|it| (it.host, it.noted.action)).collect();
     let events = folder.events()?;
     let started = events
         .iter()
@@ -384,4 +381,323 @@ pub fn roll_back(request: &RolloutRequest<'_>) -> Result<RolledOut, FleetError> 
 /// What a host's answer says that its step did.
 fn rollout_of(folder: &Folder, host: &HostName) -> Option<Rollout> {
     folder.brief(host).ok().flatten()?.rollout
+}
+
+const AUDIT_FILE: &str = "audit.jsonl";
+/// Changes of a host that a line has.
+const MAX_CHANGES: usize = 1000;
+
+/// Who changed what where: a line of `audit.jsonl` in the folder of a rollout, one for each step, only appended to.
+#[derive(Serialize, Deserialize)]
+struct AuditEntry {
+    /// Seconds since 1970.
+    at_s: f64,
+    /// `user@host`: who asked for it.
+    by: String,
+    host: HostName,
+    #[serde(flatten)]
+    noted: Noted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum AuditAction {
+    /// A step is about to begin: from here on the host may be changed.
+    Starting,
+    Applied,
+    /// Applied and undone in the same step, because the host got worse or not every change could be made.
+    AppliedAndUndone,
+    /// Nothing was changed, because of the reason.
+    NotApplied,
+    /// Neither known to be changed nor known to be as it was.
+    Unknown,
+    NothingToChange,
+    RolledBack,
+    NotRolledBack,
+}
+
+impl AuditAction {
+    /// Whether the host is as it was before the rollout.
+    fn is_as_before(self) -> bool {
+        matches!(
+            self,
+            Self::AppliedAndUndone | Self::NotApplied | Self::NothingToChange | Self::RolledBack
+        )
+    }
+}
+
+/// What is said of a step.
+#[derive(Serialize, Deserialize)]
+struct Noted {
+    action: AuditAction,
+    /// The change set on the host.
+    change_set: Option<u64>,
+    /// The files that were written, each with the value before and after.
+    changes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<AuditAction> for Noted {
+    fn from(action: AuditAction) -> Self {
+        Self {
+            action,
+            change_set: None,
+            changes: Vec::new(),
+            reason: None,
+        }
+    }
+}
+
+fn write_audit(
+    folder: &Folder,
+    by: &str,
+    host: &HostName,
+    noted: Noted,
+) -> Result<(), FolderError> {
+    let entry = AuditEntry {
+        at_s: now_s(),
+        by: by.to_owned(),
+        host: host.clone(),
+        noted: Noted {
+            changes: some_changes(noted.changes),
+            reason: noted.reason.as_deref().map(one_line),
+            ..noted
+        },
+    };
+    append_line(&folder.path().join(AUDIT_FILE), &entry)
+}
+
+/// The first of many: the host's answer and its `nearfar rollback --list` have all.
+fn some_changes(mut changes: Vec<String>) -> Vec<String> {
+    let more = changes.len().saturating_sub(MAX_CHANGES);
+    changes.truncate(MAX_CHANGES);
+    let mut changes: Vec<String> = changes.iter().map(|change| one_line(change)).collect();
+    if more > 0 {
+        changes.push(format!("and {more} more"));
+    }
+    changes
+}
+
+/// Every entry, oldest first.
+fn read_audit(folder: &Folder) -> Result<Vec<AuditEntry>, FolderError> {
+    read_lines(&folder.path().join(AUDIT_FILE))
+}
+
+/// What a host's step did to it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Rollout {
+    #[serde(flatten)]
+    pub outcome: RolloutOutcome,
+    /// The change set on the host, which `nearfar rollback --change` undoes there.
+    pub change_set: Option<u64>,
+    /// The files that were written, each with the value before and after.
+    pub changes: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "outcome")]
+pub enum RolloutOutcome {
+    /// The changes were made and the host did not get worse.
+    Kept,
+    /// The host had nothing to change.
+    NothingToChange,
+    /// The host got significantly worse.
+    Worse {
+        /// The metric; `None` where more samples failed than before.
+        metric: Option<String>,
+        /// The share in its worst cell; `None` where the value before was 0.
+        by: Option<f64>,
+        is_undone: bool,
+    },
+    /// Not every change could be made, or a measurement failed.
+    NotMade { reason: String, is_undone: bool },
+}
+
+impl Rollout {
+    /// What the audit log says of it.
+    fn action(&self) -> AuditAction {
+        match &self.outcome {
+            RolloutOutcome::Kept => AuditAction::Applied,
+            RolloutOutcome::NothingToChange => AuditAction::NothingToChange,
+            RolloutOutcome::Worse { is_undone, .. } | RolloutOutcome::NotMade { is_undone, .. } => {
+                match (is_undone, self.change_set) {
+                    (false, _) => AuditAction::Unknown,
+                    (true, Some(_)) => AuditAction::AppliedAndUndone,
+                    (true, None) => AuditAction::NotApplied,
+                }
+            }
+        }
+    }
+}
+
+impl RolloutOutcome {
+    /// Why the rollout stops at such a host; `None` where it goes on.
+    pub fn problem(&self) -> Option<String> {
+        let (problem, is_undone) = match self {
+            Self::Kept | Self::NothingToChange => return None,
+            Self::NotMade { reason, is_undone } => (reason.clone(), is_undone),
+            Self::Worse {
+                metric,
+                by,
+                is_undone,
+            } => {
+                let metric = metric.as_deref().unwrap_or("failed samples");
+                let problem = match by {
+                    Some(by) => format!("it got worse: {metric} by {:.0} %", 100.0 * by),
+                    None => format!("it got worse: {metric}, which was 0"),
+                };
+                let undone = if *is_undone { "; undone" } else { "" };
+                (format!("{problem}{undone}"), is_undone)
+            }
+        };
+        Some(match is_undone {
+            true => problem,
+            false => format!("{problem}; the changes could not be undone"),
+        })
+    }
+}
+
+/// What got worse on a host.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Regression {
+    /// `None` where more samples failed than before.
+    pub metric: Option<String>,
+    /// Whether it is the primary metric of its experiment.
+    pub is_primary: bool,
+    /// As a share; infinite where the value before was 0.
+    pub by: f64,
+}
+
+/// Why two measurements cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum NotComparable {
+    #[error("{after} after the changes and {before} before cannot be compared")]
+    Number { before: String, after: String },
+    #[error("{cells} have too few samples to tell whether {metric} got worse: measure more")]
+    TooFewSamples { cells: String, metric: String },
+    #[error("the measurement after the changes has no {metric} of the cell {cell}")]
+    CellIsGone { cell: String, metric: String },
+    #[error(transparent)]
+    Compare(#[from] CompareError),
+}
+
+/// What got significantly worse by more than the margin, a share: the worst cell of the primary metric, else that of any other. The runs
+/// before and after belong together by their order.
+///
+/// # Errors
+/// There is not the same number of runs, two have nothing in common, or they cannot tell.
+pub fn worst(
+    before: &[Whole],
+    after: &[Whole],
+    margin: f64,
+) -> Result<Option<Regression>, NotComparable> {
+    if before.len() != after.len() {
+        return Err(NotComparable::Number {
+            before: count(before.len(), "run"),
+            after: count(after.len(), "run"),
+        });
+    }
+    let options = Options {
+        margin,
+        metrics: Vec::new(),
+        // The changes are the point of it, and free memory is part of a machine.
+        across: nearfar_compare::Kind::all().into_iter().collect(),
+        // One measurement before and one after is all there is; a false alarm undoes a change, which harms nothing.
+        judges_single_runs: true,
+    };
+    let mut all = Vec::new();
+    for (before, after) in before.iter().zip(after) {
+        let sides = [Side::of_run("before", before), Side::of_run("after", after)];
+        let comparison = compare(&sides, &options)?;
+        check(&comparison)?;
+        all.extend(regressions(&comparison));
+    }
+    let all = all.into_iter().filter(|worse| worse.by > margin);
+    Ok(all.max_by(|a, b| {
+        let order = a.is_primary.cmp(&b.is_primary);
+        order.then(a.by.total_cmp(&b.by))
+    }))
+}
+
+/// Fails where the primary metric could not have got worse, whatever was measured.
+fn check(comparison: &Comparison) -> Result<(), NotComparable> {
+    let Some(metric) = comparison.metrics.first().map(|metric| &metric.name) else {
+        return Ok(());
+    };
+    let is_gone = |it: &&OneSided| it.only_in == "before" && it.metrics.contains(metric);
+    if let Some(gone) = comparison.one_sided.iter().find(is_gone) {
+        return Err(NotComparable::CellIsGone {
+            cell: gone.cell.to_string(),
+            metric: metric.clone(),
+        });
+    }
+    let rows = comparison.rows.iter().filter(|row| row.metric == *metric);
+    let too_few = rows.filter(|row| row.compared.verdict == Verdict::TooFewSamples);
+    match too_few.count() {
+        0 => Ok(()),
+        cells => Err(NotComparable::TooFewSamples {
+            cells: count(cells, "cell"),
+            metric: metric.clone(),
+        }),
+    }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+fn regressions(comparison: &Comparison) -> Vec<Regression> {
+    let rows = comparison.rows.iter().filter_map(|row| {
+        let mut metrics = comparison.metrics.iter().enumerate();
+        let (index, metric) = metrics.find(|(_, metric)| metric.name == row.metric)?;
+        Some(Regression {
+            metric: Some(row.metric.clone()),
+            // It is the first.
+            is_primary: index == 0,
+            by: row.regression(metric.better)?,
+        })
+    });
+    let failed = comparison.failed_cells.iter().filter_map(|cell| {
+        Some(Regression {
+            metric: None,
+            is_primary: false,
+            by: cell.regression?,
+        })
+    });
+    rows.chain(failed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worse(by: Option<f64>, is_undone: bool) -> RolloutOutcome {
+        RolloutOutcome::Worse {
+            metric: Some("elapsed_s".to_owned()),
+            by,
+            is_undone,
+        }
+    }
+
+    #[test]
+    fn a_host_that_got_worse_says_in_what() {
+        for (outcome, problem) in [
+            (
+                worse(Some(0.251), true),
+                "it got worse: elapsed_s by 25 %; undone",
+            ),
+            (
+                worse(None, false),
+                "it got worse: elapsed_s, which was 0; the changes could not be undone",
+            ),
+        ] {
+            assert_eq!(outcome.problem().as_deref(), Some(problem));
+            let text = serde_json::to_string(&outcome).unwrap();
+            let read: RolloutOutcome = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, outcome);
+        }
+        assert_eq!(RolloutOutcome::Kept.problem(), None);
+    }
 }

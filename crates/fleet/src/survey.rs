@@ -5,20 +5,18 @@
 //!                                                 └─► metrics   nearfar_statistics::outliers, corrected for hosts and cells
 //! ```
 
-mod groups;
 mod metrics;
-mod odd_facts;
-mod pattern;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_statistics::outliers::Thresholds;
-pub use nearfar_statistics::outliers::{MAX_FALSE_ALARMS, MIN_FALSE_ALARMS};
 use serde::Serialize;
 
 use crate::dataset::{Loaded, LoadedRun};
+use crate::facts::{Value, matrix_difference, size_text};
 use metrics::GroupMetric;
-use odd_facts::OddFacts;
+
+pub use nearfar_statistics::outliers::{MAX_FALSE_ALARMS, MIN_FALSE_ALARMS};
 
 /// What counts.
 #[derive(Clone, PartialEq, Debug)]
@@ -264,7 +262,7 @@ impl Survey {
 
 /// Compares the hosts of each group with each other.
 pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
-    let groups = groups::groups(loaded, &options.group_by);
+    let groups = groups(loaded, &options.group_by);
     let judged = metrics::judged(loaded, options);
     let metrics: Vec<Vec<GroupMetric<'_>>> = groups
         .iter()
@@ -283,17 +281,17 @@ pub fn survey(loaded: &Loaded, options: &SurveyOptions) -> Survey {
                 mut deviations,
                 divided,
                 unknown,
-            } = odd_facts::odd_facts(loaded, &group, &options.group_by);
+            } = odd_facts(loaded, &group, &options.group_by);
             let compared =
                 metrics::compare(loaded, &group, metrics, rate, options, &mut thresholds);
             let with_causes = compared.deviations.into_iter().map(|deviation| {
-                let also = odd_facts::causes(&deviation, &deviations);
+                let also = causes(&deviation, &deviations);
                 Deviation { also, ..deviation }
             });
             let with_causes: Vec<Deviation> = with_causes.collect();
             deviations.extend(with_causes);
             let split = compared.split.into_iter().map(|split| {
-                let also = odd_facts::causes_of_split(loaded, &group.hosts, &split);
+                let also = causes_of_split(loaded, &group.hosts, &split);
                 Split { also, ..split }
             });
             let split = split.collect();
@@ -370,4 +368,260 @@ fn names(loaded: &Loaded, places: &[usize]) -> Vec<String> {
         .iter()
         .map(|&place| loaded.hosts[place].name.clone())
         .collect()
+}
+
+/// Sizes within this share of each other are the same: firmware and kernel keep a part that differs from boot to boot.
+const SAME_SIZE: f64 = 0.02;
+
+/// What stands for a value that is not known.
+const UNKNOWN: &str = "unknown";
+
+/// Places of hosts, and what they have in common.
+pub(super) struct HostGroup {
+    pub common: Vec<CommonFact>,
+    pub hosts: Vec<usize>,
+}
+
+/// The hosts that have facts, by the values of these.
+fn groups(loaded: &Loaded, by: &[String]) -> Vec<HostGroup> {
+    let mut keys: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for of_fact in loaded.facts.values() {
+        for &host in of_fact.keys() {
+            keys.entry(host).or_default();
+        }
+    }
+    for fact in by {
+        let of_fact = loaded.facts.get(fact);
+        let sizes = sizes(of_fact.into_iter().flat_map(BTreeMap::values));
+        for (host, key) in &mut keys {
+            let value = of_fact.and_then(|of_fact| of_fact.get(host));
+            key.push(value.map_or_else(|| UNKNOWN.to_owned(), |value| value_text(value, &sizes)));
+        }
+    }
+    let mut groups: BTreeMap<Vec<String>, Vec<usize>> = BTreeMap::new();
+    for (host, key) in keys {
+        groups.entry(key).or_default().push(host);
+    }
+    let group = |(key, hosts): (Vec<String>, Vec<usize>)| HostGroup {
+        common: by
+            .iter()
+            .zip(key)
+            .map(|(fact, value)| CommonFact {
+                fact: fact.clone(),
+                value,
+            })
+            .collect(),
+        hosts,
+    };
+    groups.into_iter().map(group).collect()
+}
+
+/// For each size the one that stands for all that follow each other without a gap of more than 2 %: the largest.
+fn sizes<'a>(values: impl Iterator<Item = &'a Value>) -> BTreeMap<u64, u64> {
+    let mut all: Vec<u64> = values
+        .filter_map(|value| match value {
+            Value::Bytes(bytes) => Some(*bytes),
+            _ => None,
+        })
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    let mut found = BTreeMap::new();
+    let mut end = all.len();
+    while end > 0 {
+        let mut begin = end - 1;
+        while begin > 0 && all[begin] as f64 <= all[begin - 1] as f64 * (1.0 + SAME_SIZE) {
+            begin -= 1;
+        }
+        for &bytes in &all[begin..end] {
+            found.insert(bytes, all[end - 1]);
+        }
+        end = begin;
+    }
+    found
+}
+
+/// A value as it is shown, with what stands for each size.
+fn value_text(value: &Value, sizes: &BTreeMap<u64, u64>) -> String {
+    match value {
+        Value::Bytes(bytes) => size_text(sizes.get(bytes).copied().unwrap_or(*bytes)),
+        value => value.known_text().unwrap_or_else(|| UNKNOWN.to_owned()),
+    }
+}
+
+/// Values that are listed of a fact that divides its group.
+const MAX_VALUES: usize = 8;
+/// The share of hosts that two deviations have in common for one to be a possible cause of the other.
+const SAME_HOSTS: f64 = 0.8;
+
+/// What is said of the facts of a group.
+#[derive(Default)]
+struct OddFacts {
+    /// By fact and value.
+    pub deviations: Vec<Deviation>,
+    /// Facts in which no value has a majority.
+    pub divided: Vec<Divided>,
+    /// Facts that most hosts have and some do not.
+    pub unknown: Vec<UnknownFact>,
+}
+
+fn odd_facts(loaded: &Loaded, group: &HostGroup, group_by: &[String]) -> OddFacts {
+    let mut odd = OddFacts::default();
+    for (fact, of_fact) in &loaded.facts {
+        if group_by.contains(fact) {
+            continue;
+        }
+        let known = group
+            .hosts
+            .iter()
+            .filter_map(|host| Some((*host, of_fact.get(host)?)));
+        let known: Vec<(usize, &Value)> = known
+            .filter(|(_, value)| !matches!(value, Value::Unknown(_)))
+            .collect();
+        // What is known of few says nothing of the group.
+        if known.len() * 2 <= group.hosts.len() {
+            continue;
+        }
+        odd.unknown.extend(unknown(loaded, group, fact, of_fact));
+        let mut by_value = by_value(&known);
+        by_value.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+        let Some((usual, most)) = by_value.first() else {
+            continue;
+        };
+        if by_value.len() == 1 {
+            continue;
+        }
+        if most.len() * 2 <= group.hosts.len() {
+            let values = by_value.iter().take(MAX_VALUES);
+            odd.divided.push(Divided {
+                fact: fact.clone(),
+                values: values
+                    .map(|(value, hosts)| ValueCount {
+                        value: value.clone(),
+                        hosts: hosts.len(),
+                    })
+                    .collect(),
+            });
+            continue;
+        }
+        for (value, hosts) in &by_value[1..] {
+            let differences = match fact.as_str() {
+                "distances" => matrix_difference(usual, value).unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            odd.deviations.push(Deviation {
+                hosts: names(loaded, hosts),
+                kind: DeviationKind::Fact {
+                    fact: fact.clone(),
+                    usual: usual.clone(),
+                    value: value.clone(),
+                    differences,
+                },
+                also: Vec::new(),
+            });
+        }
+    }
+    odd
+}
+
+/// The hosts of which a fact is not known, by reason.
+fn unknown(
+    loaded: &Loaded,
+    group: &HostGroup,
+    fact: &str,
+    of_fact: &BTreeMap<usize, Value>,
+) -> Vec<UnknownFact> {
+    let mut by_reason: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for &host in &group.hosts {
+        match of_fact.get(&host) {
+            None => by_reason.entry("").or_default().push(host),
+            Some(Value::Unknown(reason)) => by_reason.entry(reason).or_default().push(host),
+            Some(_) => {}
+        }
+    }
+    let of_reason = by_reason.into_iter();
+    of_reason
+        .map(|(reason, hosts)| UnknownFact {
+            fact: fact.to_owned(),
+            hosts: names(loaded, &hosts),
+            reason: reason.to_owned(),
+        })
+        .collect()
+}
+
+/// Hosts by value as it is shown. Sizes close to each other are one value.
+fn by_value(known: &[(usize, &Value)]) -> Vec<(String, Vec<usize>)> {
+    let sizes = sizes(known.iter().map(|(_, value)| *value));
+    let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (host, value) in known {
+        found
+            .entry(value_text(value, &sizes))
+            .or_default()
+            .push(*host);
+    }
+    found.into_iter().collect()
+}
+
+/// The facts in which the hosts of a deviation, and hardly any others, deviate: `firmware 2.3 instead of 2.4`. One host alone has too
+/// many coincidences.
+fn causes(deviation: &Deviation, of_facts: &[Deviation]) -> Vec<String> {
+    let hosts: BTreeSet<&String> = deviation.hosts.iter().collect();
+    if hosts.len() < 2 {
+        return Vec::new();
+    }
+    let is_cause = |other: &&Deviation| {
+        let common = other
+            .hosts
+            .iter()
+            .filter(|host| hosts.contains(host))
+            .count() as f64;
+        common >= SAME_HOSTS * hosts.len() as f64 && common >= SAME_HOSTS * other.hosts.len() as f64
+    };
+    let causes = of_facts.iter().filter(is_cause);
+    causes
+        .filter_map(|other| match &other.kind {
+            DeviationKind::Fact {
+                fact, usual, value, ..
+            } => Some(format!("{fact} {value} instead of {usual}")),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The facts that most hosts of one part of a split have, and most of the other part have otherwise: `kernel 6.8.0 above, 6.12.1 below`.
+fn causes_of_split(loaded: &Loaded, group: &[usize], split: &Split) -> Vec<String> {
+    let names: BTreeMap<&str, usize> = group
+        .iter()
+        .map(|&place| (loaded.hosts[place].name.as_str(), place))
+        .collect();
+    let most = |of_fact: &BTreeMap<usize, Value>, part: &[String]| {
+        let places = part.iter().filter_map(|host| names.get(host.as_str()));
+        let known: Vec<(usize, &Value)> = places
+            .filter_map(|place| Some((*place, of_fact.get(place)?)))
+            .filter(|(_, value)| !matches!(value, Value::Unknown(_)))
+            .collect();
+        let by_value = by_value(&known).into_iter();
+        let (value, hosts) = by_value.max_by_key(|(_, hosts)| hosts.len())?;
+        (hosts.len() as f64 >= SAME_HOSTS * part.len() as f64).then_some(value)
+    };
+    let causes = loaded.facts.iter().filter_map(|(fact, of_fact)| {
+        let (below, above) = (most(of_fact, &split.below)?, most(of_fact, &split.above)?);
+        (below != above).then(|| format!("{fact} {above} above, {below} below"))
+    });
+    causes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_differ_a_little_are_one() {
+        let gib = 1u64 << 30;
+        let all = [128 * gib, 127 * gib, 126 * gib, 64 * gib];
+        let all = all.map(Value::Bytes);
+        let sizes = sizes(all.iter());
+        assert_eq!(sizes[&(126 * gib)], 128 * gib);
+        assert_eq!(sizes[&(64 * gib)], 64 * gib);
+    }
 }

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use nearfar_runs::export::{Column, read_parquet};
 use rustix::fs::OFlags;
 
-use super::tables::{Kind, Rows};
-use super::write::parquet_error;
-use super::{DatasetError, NOT_ASKED, run_name};
+use super::{DatasetError, Kind, NOT_ASKED, Rows, file_error, parquet_error, run_name};
 use crate::facts::Value;
 use crate::folder::open_regular;
 
@@ -437,18 +435,14 @@ pub(super) fn files_of_run(dataset: &Path, run: &str) -> Result<BTreeSet<PathBuf
 
 /// The entries of a directory whose names begin so, with the rest of the name; none where there is no directory.
 fn entries(directory: &Path, prefix: &str) -> Result<Vec<(String, PathBuf)>, DatasetError> {
-    let failed = |reason| DatasetError::File {
-        action: "read",
-        path: directory.display().to_string(),
-        reason,
-    };
+    let failed = file_error("read", directory);
     let read = match fs::read_dir(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        read => read.map_err(failed)?,
+        read => read.map_err(&failed)?,
     };
     let mut found = Vec::new();
     for entry in read {
-        let entry = entry.map_err(failed)?;
+        let entry = entry.map_err(&failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if let Some(rest) = name.strip_prefix(prefix) {
             found.push((rest.to_owned(), entry.path()));
@@ -483,12 +477,7 @@ fn read(
         debug_assert!(column.is_some(), "{} has no column {name}", kind.name());
         columns.extend(column);
     }
-    let failed = |reason| DatasetError::File {
-        action: "read",
-        path: path.display().to_string(),
-        reason,
-    };
-    let file = open_regular(path, OFlags::empty()).map_err(failed)?;
+    let file = open_regular(path, OFlags::empty()).map_err(file_error("read", path))?;
     read_parquet::<parquet::errors::ParquetError>(file, &columns, |values| {
         rows(Rows::new(wanted, values));
         Ok(())

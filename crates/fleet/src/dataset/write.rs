@@ -12,8 +12,9 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::read::files_of_run;
-use super::tables::{Kind, Named, push};
-use super::{DatasetError, NOT_ASKED, date_of, file_of};
+use super::{
+    DatasetError, Kind, NOT_ASKED, Named, date_of, file_error, file_of, parquet_error, push,
+};
 use crate::carry_out::{HostReason, LastEvents, Summary};
 use crate::facts::{Fact, Value, facts};
 use crate::folder::{Folder, HostEvent, Manifest, outcome_of};
@@ -124,7 +125,7 @@ struct Read {
 impl Read {
     fn of(folder: &Folder, host: &HostName) -> Self {
         let result = folder.result(host);
-        let mut outcome = outcome_of(&result);
+        let mut outcome = outcome_of(&result, |it| &it.ended);
         let runs = result.iter().flatten().flat_map(|result| &result.runs);
         let experiments: BTreeSet<&String> = runs.map(|whole| &whole.run.experiment).collect();
         if experiments.len() > MAX_EXPERIMENTS {
@@ -427,28 +428,5 @@ impl OpenFile {
             .finish()
             .map_err(|error| parquet_error("write", &self.path, &error))?;
         Ok((self.path, self.file))
-    }
-}
-
-fn file_error<'a>(
-    action: &'static str,
-    path: &'a Path,
-) -> impl Fn(std::io::Error) -> DatasetError + 'a {
-    move |reason| DatasetError::File {
-        action,
-        path: path.display().to_string(),
-        reason,
-    }
-}
-
-pub(super) fn parquet_error(
-    action: &'static str,
-    path: &Path,
-    error: &parquet::errors::ParquetError,
-) -> DatasetError {
-    DatasetError::Parquet {
-        action,
-        path: path.display().to_string(),
-        reason: error.to_string(),
     }
 }
