@@ -377,9 +377,9 @@ const SAME_SIZE: f64 = 0.02;
 const UNKNOWN: &str = "unknown";
 
 /// Places of hosts, and what they have in common.
-pub(super) struct HostGroup {
-    pub common: Vec<CommonFact>,
-    pub hosts: Vec<usize>,
+struct HostGroup {
+    common: Vec<CommonFact>,
+    hosts: Vec<usize>,
 }
 
 /// The hosts that have facts, by the values of these.

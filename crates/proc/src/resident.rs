@@ -7,7 +7,8 @@
 //! A mapping may be a hundred terabytes with a few pages in it, so only the mappings that numa_maps names are walked, and
 //! each no further than its last page.
 //!
-//! `/proc/PID/pagemap` has an entry for each page of a process (Documentation/admin-guide/mm/pagemap.rst). Unlike move_pages(2) before Linux 6.6, it shows pages that NUMA balancing watches.
+//! `/proc/PID/pagemap` has an entry for each page of a process (Documentation/admin-guide/mm/pagemap.rst). Unlike move_pages(2)
+//! before Linux 6.6, it shows pages that NUMA balancing watches.
 
 use std::collections::BTreeMap;
 use std::fs::File;

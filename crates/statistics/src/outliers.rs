@@ -120,7 +120,6 @@
 //! more). If more than a third of the hosts deviate the same way, the centre may be theirs, or
 //! between both: [`split()`] finds such groups.
 
-mod critical;
 mod reference;
 
 use std::collections::BTreeSet;
@@ -129,8 +128,7 @@ use serde::{Deserialize, Serialize};
 
 use reference::{Quantiles, Variance, deviation_of_median, references};
 
-pub use critical::Thresholds;
-pub use reference::Location;
+pub use reference::{Location, Thresholds};
 
 /// A cell with fewer hosts is not judged: of three hosts one that deviates is not distinct from two that do.
 pub const MIN_HOSTS: usize = 4;

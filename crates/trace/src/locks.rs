@@ -165,14 +165,14 @@ pub struct Decoder {
 
 /// In whose context a lock was waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Waiter {
+enum Waiter {
     Task(i32),
     /// An interrupt in an idle CPU: every idle task has number 0.
     Idle(CpuId),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+enum Event {
     Began {
         waiter: Waiter,
         process: i32,

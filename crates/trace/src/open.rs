@@ -19,7 +19,7 @@ use rustix::time::ClockId;
 
 use crate::TraceError;
 use crate::format::Format;
-use crate::losses::Count;
+use crate::session::Count;
 
 /// Functions of a call chain: more than a lock's own, tracing and the path to the call site take.
 const MAX_CALLERS: u16 = 16;

@@ -203,12 +203,13 @@ impl Reader {
             names: false,
             callers_of: None,
         };
+        let sharing = Sharing::new(machine);
         let mut session = Session::open(&plan)?;
         session.enable()?;
         Ok(Self {
             session,
             decoder,
-            sharing: Sharing::new(machine),
+            sharing,
             balancing: formats.balancing(),
             order: Ordered::default(),
             followed: HashMap::new(),

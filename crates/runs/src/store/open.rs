@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A write-ahead log's index is memory, which several systems that see the same file would not share
-//! (<https://www.sqlite.org/wal.html>: "WAL does not work over a network filesystem"). The kind of file system is looked up in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). statfs(2) does not tell: 9p answers
-//! with the kind that the file has on the host.
+//! (<https://www.sqlite.org/wal.html>: "WAL does not work over a network filesystem"). The kind of file system is looked up in
+//! `/proc/self/mountinfo` (proc_pid_mountinfo(5)). statfs(2) does not tell: 9p answers with the kind that the file has on the host.
 
 use std::fmt;
 use std::fs::{File, Permissions};
