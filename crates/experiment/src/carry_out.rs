@@ -1,28 +1,31 @@
 //! Carrying an experiment out: begin or continue, sample by sample, and put everything back.
+//!
+//! Finding the run that was interrupted, and what it already has.
+//!
+//! How long the rest takes, from what samples took so far.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearfar_change::Change;
 use nearfar_change::lease::{Measuring, Presence};
 use nearfar_machine::Machine;
 use nearfar_runs::{
-    Cell, Ending, Host, Metric, NewRun, NewSample, RunId, RunTarget, Sample, SampleResult, Store,
-    check_values, now_s, summarise,
+    Cell, Detail, Ending, Filter, Host, Metric, NewRun, NewSample, Run, RunId, RunState, RunTarget,
+    Sample, SampleResult, Store, check_values, now_s, summarise,
 };
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::error::ExperimentError;
-use crate::estimate::Estimate;
-use crate::experiment::{BoxError, Experiment, figures, metrics};
-use crate::fingerprint::fingerprint;
+use crate::experiment::{
+    BoxError, Ended, Experiment, ExperimentError, Outcome, Sampled, figures, metrics, named,
+};
 use crate::guest_time::GuestTime;
-use crate::outcome::{Ended, Outcome, Sampled};
 use crate::progress::{Begun, Progress, Silent, Step};
-use crate::resources::Resources;
-use crate::resume;
+use crate::recording::fingerprint;
 use crate::sampler::{self, Attempt, End, Monotonic, Plan, Slot, Source, Turn};
-use crate::settings::{Cells, Leased, Settings};
+use crate::settings::{Cells, Leased, Resources, Settings};
 
 /// Which run is gone on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -231,7 +234,7 @@ fn begin<E: Experiment>(
     let (host, parameters) = (Host::here(), experiment.parameters());
     let metrics = metrics(E::columns());
     let fingerprint = fingerprint(machine, &host);
-    let same = resume::Same {
+    let same = Same {
         experiment: experiment.name(),
         parameters: &parameters,
         plan: &plan,
@@ -243,15 +246,15 @@ fn begin<E: Experiment>(
     };
     let earlier = match options.resume {
         Resume::Nothing => None,
-        Resume::Newest => resume::find(store, &same)?,
-        Resume::Run(run) => Some(resume::this(store, run, &same)?),
+        Resume::Newest => find(store, &same)?,
+        Resume::Run(run) => Some(this(store, run, &same)?),
     };
     if let Some((run, detail)) = earlier {
-        resume::check_samples(&run, options.samples)?;
+        check_samples(&run, options.samples)?;
         // Taken over before it is read: until then another process may add to it.
         store.resume(run.run, options.samples)?;
         let stored = store.samples(run.run)?;
-        let (taken, samples) = (resume::taken(&plan, &stored), resume::read(&run, &stored)?);
+        let (taken, samples) = (taken(&plan, &stored), read(&run, &stored)?);
         return Ok(BegunRun {
             run: run.run,
             seed: detail.seed,
@@ -498,4 +501,234 @@ fn whole(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// What a run has to have in common with the experiment for its samples to count.
+pub(crate) struct Same<'a> {
+    pub experiment: &'a str,
+    pub parameters: &'a Value,
+    pub plan: &'a [Cell],
+    pub metrics: &'a [Metric],
+    pub fingerprint: &'a str,
+    pub targets: &'a [RunTarget],
+    pub label: Option<&'a str>,
+    /// Where the user wants a certain one.
+    pub seed: Option<u64>,
+}
+
+impl Same<'_> {
+    /// What of a run differs, for the sentence "its ...".
+    fn difference(&self, run: &Run, detail: &Detail) -> Option<String> {
+        let names = |metrics: &[Metric]| {
+            let names = metrics.iter().map(|metric| metric.name.as_str());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let differences = [
+            (
+                "experiment is another one",
+                run.experiment != self.experiment,
+            ),
+            (
+                "machine is another one",
+                run.fingerprint != self.fingerprint,
+            ),
+            ("label is another one", run.label.as_deref() != self.label),
+            ("parameters differ", detail.parameters != *self.parameters),
+            ("cells differ", detail.plan != self.plan),
+            (
+                "seed differs",
+                self.seed.is_some_and(|seed| seed != detail.seed),
+            ),
+        ];
+        let found = differences.into_iter().find(|(_, differs)| *differs);
+        let metrics = || {
+            // Samples may have shown more.
+            (!detail.metrics.starts_with(self.metrics)).then(|| {
+                let (has, wanted) = (names(&detail.metrics), names(self.metrics));
+                format!(
+                    "samples, by nearfar {}, have other metrics ({has}) than this version's ({wanted})",
+                    run.nearfar
+                )
+            })
+        };
+        let found = found.map(|(what, _)| what.to_owned());
+        self.other_target(detail).or(found).or_else(metrics)
+    }
+
+    /// A target that is another one than in the run, or that only one of both has.
+    fn other_target(&self, detail: &Detail) -> Option<String> {
+        let same = |target: &RunTarget, other: &RunTarget| {
+            target.levels == other.levels && target.fingerprint == other.fingerprint
+        };
+        let differs = |one: &[RunTarget], other: &[RunTarget]| {
+            let mut one = one.iter();
+            let differs = one.find(|target| !other.iter().any(|other| same(target, other)));
+            differs.map(|target| {
+                format!(
+                    "target of {} is another machine or kernel",
+                    named(&target.levels)
+                )
+            })
+        };
+        differs(self.targets, &detail.targets).or_else(|| differs(&detail.targets, self.targets))
+    }
+}
+
+/// The newest run of the same, where it was interrupted or failed. One that is complete, or still going on, means that
+/// nothing is to be continued.
+pub(crate) fn find(
+    store: &Store,
+    same: &Same<'_>,
+) -> Result<Option<(Run, Detail)>, ExperimentError> {
+    let filter = Filter {
+        experiment: Some(same.experiment.to_owned()),
+        label: same.label.map(str::to_owned),
+        ..Filter::default()
+    };
+    for run in store.list(&filter)? {
+        // Its detail costs a look into the file, which most runs of a long list are not worth.
+        if run.fingerprint != same.fingerprint {
+            continue;
+        }
+        let detail = store.detail(run.run)?;
+        if same.difference(&run, &detail).is_none() {
+            let can_go_on = matches!(run.state, RunState::Interrupted | RunState::Failed);
+            return Ok(can_go_on.then_some((run, detail)));
+        }
+    }
+    Ok(None)
+}
+
+/// This run, if it is of the same. Whether it may be continued now is the store's to say, which lets only one process.
+pub(crate) fn this(
+    store: &Store,
+    run: RunId,
+    same: &Same<'_>,
+) -> Result<(Run, Detail), ExperimentError> {
+    let (found, detail) = (store.run(run)?, store.detail(run)?);
+    match same.difference(&found, &detail) {
+        None => Ok((found, detail)),
+        Some(differs) => Err(ExperimentError::Other { run, differs }),
+    }
+}
+
+/// Fails where each cell is to get fewer samples than the run was planned with: it would be complete with more than all.
+pub(crate) fn check_samples(run: &Run, asked: u32) -> Result<(), ExperimentError> {
+    match run.samples_per_cell {
+        planned if asked < planned => Err(ExperimentError::Fewer {
+            run: run.run,
+            planned,
+            asked,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The places in the order for which there is a sample. A failed one leaves its place open, to be tried again.
+pub(crate) fn taken(plan: &[Cell], samples: &[Sample]) -> BTreeSet<Slot> {
+    let place = |sample: &Sample| {
+        let item = plan.iter().position(|cell| *cell == sample.cell)?;
+        let round = sample.round;
+        Some(Slot { round, item })
+    };
+    samples
+        .iter()
+        .filter(|sample| sample.failed.is_none())
+        .filter_map(place)
+        .collect()
+}
+
+/// Stored samples as the experiment's own.
+pub(crate) fn read<S: DeserializeOwned>(
+    run: &Run,
+    samples: &[Sample],
+) -> Result<Vec<Sampled<S>>, ExperimentError> {
+    let one = |stored: &Sample| {
+        if stored.failed.is_some() {
+            return None;
+        }
+        let unreadable = |error| ExperimentError::Stored {
+            run: run.run,
+            number: stored.number,
+            error,
+        };
+        Some(
+            serde_json::from_value(stored.detail.clone())
+                .map_err(unreadable)
+                .map(|sample| Sampled {
+                    number: stored.number,
+                    round: stored.round,
+                    cell: stored.cell.clone(),
+                    values: stored.values.clone(),
+                    warnings: stored.warnings.clone(),
+                    sample,
+                }),
+        )
+    };
+    samples.iter().filter_map(one).collect()
+}
+
+/// Durations of samples by cell.
+pub(crate) struct Estimate {
+    by_cell: Vec<Vec<f64>>,
+    all: Vec<f64>,
+}
+
+impl Estimate {
+    /// Nothing is known of any of so many cells.
+    pub(crate) fn new(cells: usize) -> Self {
+        Self {
+            by_cell: vec![Vec::new(); cells],
+            all: Vec::new(),
+        }
+    }
+
+    /// A sample of this cell took so long.
+    pub(crate) fn add(&mut self, cell: usize, took_s: f64) {
+        if took_s.is_finite() && took_s >= 0.0 {
+            self.by_cell[cell].push(took_s);
+            self.all.push(took_s);
+        }
+    }
+
+    /// What so many samples of each cell would take: the median of the cell's own samples each, of all samples for a
+    /// cell not seen yet. `None` before there are two samples, which say nothing.
+    pub(crate) fn of(&self, missing: &[u32]) -> Option<Duration> {
+        let of_all = (self.all.len() >= 2).then(|| median(&self.all)).flatten()?;
+        let each = |(cell, &count): (usize, &u32)| {
+            median(&self.by_cell[cell]).unwrap_or(of_all) * f64::from(count)
+        };
+        Duration::try_from_secs_f64(missing.iter().enumerate().map(each).sum()).ok()
+    }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    nearfar_statistics::Summary::of(values).map(|summary| summary.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_samples_are_needed_before_anything_is_said() {
+        let mut estimate = Estimate::new(2);
+        assert_eq!(estimate.of(&[5, 5]), None);
+        estimate.add(0, 2.0);
+        assert_eq!(estimate.of(&[4, 5]), None);
+        estimate.add(1, 6.0);
+        assert_eq!(estimate.of(&[4, 4]), Some(Duration::from_secs(32)));
+    }
+
+    #[test]
+    fn a_cell_not_seen_counts_as_the_median_of_all() {
+        let mut estimate = Estimate::new(3);
+        for took in [1.0, 1.0, 100.0] {
+            estimate.add(0, took);
+        }
+        estimate.add(1, 3.0);
+        // Cell 0: 1 s, cell 1: 3 s, cell 2: the median of 1, 1, 3 and 100.
+        assert_eq!(estimate.of(&[1, 1, 1]), Some(Duration::from_secs(6)));
+        assert_eq!(estimate.of(&[0, 0, 0]), Some(Duration::ZERO));
+    }
 }

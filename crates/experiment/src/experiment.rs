@@ -1,16 +1,23 @@
 //! What an experiment declares.
+//!
+//! What a run gave.
+//!
+//! Why a run could not be begun, or stopped.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_change::Change;
-use nearfar_runs::{Cell, Factor, Metric, MetricValue, RunTarget, Values};
+use nearfar_runs::{
+    Cell, CellSummary, Factor, Metric, MetricValue, RunId, RunTarget, StoreError, Values,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::resources::Resources;
 use crate::sampler::Order;
+use crate::settings::Resources;
 
 /// Why a sample could not be taken.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -162,5 +169,173 @@ pub trait Experiment {
     fn warnings(sample: &Self::Sample) -> Vec<String> {
         let _ = sample;
         Vec::new()
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// Every sample was taken.
+    Complete,
+    /// Every sample was tried, and some attempts failed; carrying out the same experiment again tries those again.
+    Incomplete,
+    /// It was cancelled; carrying out the same experiment again continues it.
+    Interrupted,
+}
+
+/// One sample with its place in the run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sampled<S> {
+    /// Which one of its run, from 1, in the order they were taken.
+    pub number: u64,
+    /// Its round, from 1.
+    pub round: u32,
+    /// Its cell.
+    pub cell: Cell,
+    /// By the metric's name.
+    pub values: Values,
+    /// What may be wrong with it, in sentences.
+    pub warnings: Vec<String>,
+    /// All that the experiment keeps of it.
+    pub sample: S,
+}
+
+/// A run that ended without an error.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome<S> {
+    /// Its number in the store.
+    pub run: RunId,
+    /// How it ended.
+    pub ended: Ended,
+    /// How many of its samples had been taken before, when it was interrupted; 0 for a new one.
+    pub already: usize,
+    /// The samples, in the order they were taken, those of before included.
+    pub samples: Vec<Sampled<S>>,
+    /// How many attempts failed; their reasons are in the store.
+    pub failed: usize,
+    /// What the samples say together, by cell.
+    pub cells: Vec<CellSummary>,
+}
+
+impl<S> Outcome<S> {
+    /// The samples of a cell, in the order they were taken.
+    pub fn of(&self, cell: &Cell) -> impl Iterator<Item = &Sampled<S>> {
+        self.samples
+            .iter()
+            .filter(move |sampled| sampled.cell == *cell)
+    }
+}
+
+/// What can go wrong with a run as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// The experiment declares nothing to measure, or a cell twice.
+    #[error("the experiment {experiment} has {what}: nothing was run")]
+    Plan {
+        experiment: String,
+        /// What is wrong with its cells.
+        what: &'static str,
+    },
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The run that was to be continued is of another experiment, machine, label, or has other parameters.
+    #[error("run {run} cannot be continued: its {differs}; begin a new run instead")]
+    Other {
+        run: RunId,
+        /// What differs, such as "parameters differ".
+        differs: String,
+    },
+    /// The run that was to be continued was planned with more samples of each cell.
+    #[error(
+        "run {run} was planned with {planned} samples of each cell and cannot be continued with {asked}; ask for \
+         {planned} or more"
+    )]
+    Fewer {
+        run: RunId,
+        /// Samples of each cell that it was planned with.
+        planned: u32,
+        /// How many were asked for.
+        asked: u32,
+    },
+    /// What was stored of an interrupted run cannot be read back.
+    #[error(
+        "run {run} cannot be continued: its sample {number} cannot be read ({error}); begin a new run instead"
+    )]
+    Stored {
+        run: RunId,
+        /// The sample's number.
+        number: u64,
+        #[source]
+        error: serde_json::Error,
+    },
+    /// A sample cannot be written as JSON.
+    #[error("a sample of {experiment} cannot be stored: {error}")]
+    Sample {
+        /// The experiment's name.
+        experiment: String,
+        #[source]
+        error: serde_json::Error,
+    },
+    /// The experiment could not prepare the run.
+    #[error("{} stopped: cannot prepare it: {error}{}", named_run(*run), if_stored(*run, "; it can be continued"))]
+    Setup {
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
+        /// The experiment's reason.
+        #[source]
+        error: BoxError,
+    },
+    /// A setting could not be made.
+    #[error("{} stopped: cannot set {}: {error}{}", named_run(*run), path.display(), if_stored(*run, CONTINUED))]
+    Setting {
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
+        path: PathBuf,
+        #[source]
+        error: BoxError,
+    },
+    /// Too many samples failed one after the other.
+    #[error(
+        "{} stopped: {count} samples failed one after the other, the last one: {last}{}",
+        named_run(*run), if_stored(*run, CONTINUED)
+    )]
+    Failures {
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
+        /// How many.
+        count: u32,
+        /// Why the last one did.
+        last: String,
+    },
+    /// Settings could not be put back. All samples are stored.
+    #[error(
+        "{} ended, but not every setting could be put back: {error}; the next nearfar tries again",
+        named_run(*run)
+    )]
+    Restore {
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
+        #[source]
+        error: BoxError,
+    },
+}
+
+/// What can be done about a run that stopped.
+const CONTINUED: &str = "; its samples are kept, and it can be continued";
+
+fn named_run(run: Option<RunId>) -> String {
+    run.map_or_else(|| "the run".to_owned(), |run| format!("run {run}"))
+}
+
+fn if_stored(run: Option<RunId>, text: &'static str) -> &'static str {
+    run.map_or("", |_| text)
+}
+
+/// A target by the levels of its cells.
+pub(crate) fn named(levels: &Cell) -> String {
+    match levels.to_string() {
+        text if text.is_empty() => "all cells".to_owned(),
+        text => text,
     }
 }

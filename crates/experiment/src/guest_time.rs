@@ -1,13 +1,15 @@
 //! Simulated time of a guest, which passes while samples are taken: to start a command, to read the machine and to print cost nothing
 //! of it, and would take the host long.
+//!
+//! Whether simulated time is as it is described in this guest: a counted loop takes its time, on two CPUs, and sleeps end when they
+//! are due.
 
-mod self_test;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use std::io;
-use std::time::Duration;
-
+use nearfar_loops::execute_additions;
 use nearfar_machine::{CpuId, EmulatedGuest, Machine, SimulatedTime};
-use nearfar_proc::affinity::RealTime;
+use nearfar_proc::affinity::{self, RealTime};
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -72,7 +74,7 @@ impl GuestTime {
         }));
         if let Some((guest, described)) = simulated(machine) {
             let is_native = guest.architecture == std::env::consts::ARCH;
-            time.during(|| self_test::run(&described, is_native))??;
+            time.during(|| run(&described, is_native))??;
         }
         Ok(time)
     }
@@ -159,6 +161,76 @@ fn due(now_ns: i64, phase_ns: i64) -> i64 {
     (now_ns / PERIOD_NS + 1) * PERIOD_NS + phase_ns
 }
 
+/// Short: the host executes it before each run.
+const INSTRUCTIONS: u64 = 400_000;
+/// The kernel's ticks take longer than one of these, and come every few milliseconds.
+const TRIES: usize = 5;
+/// The share that a loop may be off: the guest's kernel measured its counter at boot, in the host's time.
+const MOST_OFF: f64 = 0.02;
+const SLEEP: Duration = Duration::from_millis(2);
+/// A timer's slack (timer_slack_ns in proc(5)) and the way back to the program.
+const MOST_LATE: Duration = Duration::from_micros(500);
+
+/// Runs it on the first and the last CPU that this thread may run on. Where the guest's programs are not executed by its CPUs
+/// themselves (`is_native`), only sleeps say something.
+///
+/// # Errors
+/// What is not as described.
+fn run(time: &SimulatedTime, is_native: bool) -> Result<(), TimeError> {
+    let cpus = affinity::get(0).map_err(TimeError::System)?;
+    let mut ends: Vec<CpuId> = [cpus.iter().next(), cpus.iter().last()]
+        .into_iter()
+        .flatten()
+        .collect();
+    ends.dedup();
+    for cpu in ends {
+        thread::scope(|threads| {
+            let test = || {
+                affinity::pin(cpu).map_err(TimeError::System)?;
+                sleeps()?;
+                match is_native {
+                    true => loops(cpu, time),
+                    false => Ok(()),
+                }
+            };
+            let ended = threads.spawn(test).join();
+            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+    }
+    Ok(())
+}
+
+fn sleeps() -> Result<(), TimeError> {
+    let took = least(|| thread::sleep(SLEEP));
+    match (SLEEP..SLEEP + MOST_LATE).contains(&took) {
+        true => Ok(()),
+        false => Err(TimeError::Sleep { asked: SLEEP, took }),
+    }
+}
+
+fn loops(cpu: CpuId, time: &SimulatedTime) -> Result<(), TimeError> {
+    // A guest that runs knows it; some architectures have no loop that counts.
+    let Some(instruction_ps) = time.instruction_ps.filter(|_| execute_additions(1)) else {
+        return Ok(());
+    };
+    let due_ns = INSTRUCTIONS as f64 * f64::from(instruction_ps) / 1000.0;
+    let took = least(|| _ = execute_additions(INSTRUCTIONS));
+    let off = took.as_nanos() as f64 / due_ns - 1.0;
+    match off.abs() <= MOST_OFF {
+        true => Ok(()),
+        false => Err(TimeError::Speed { cpu, off }),
+    }
+}
+
+fn least(work: impl Fn()) -> Duration {
+    let tries = (0..TRIES).map(|_| {
+        let started = Instant::now();
+        work();
+        started.elapsed()
+    });
+    tries.min().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,5 +242,20 @@ mod tests {
             assert_eq!(due_ns % PERIOD_NS, 5);
             assert!(due_ns > now_ns && due_ns <= now_ns + PERIOD_NS + 5);
         }
+    }
+
+    #[test]
+    fn a_clock_of_another_speed_is_refused_with_the_share() {
+        // No program of this host takes a second for these.
+        let slow = SimulatedTime {
+            instruction_ps: Some(100_000_000),
+            ..SimulatedTime::default()
+        };
+        let cpu = affinity::get(0).unwrap().iter().next().unwrap();
+        let error = loops(cpu, &slow).unwrap_err();
+        assert!(
+            matches!(error, TimeError::Speed { off, .. } if off < -0.9),
+            "{error}"
+        );
     }
 }

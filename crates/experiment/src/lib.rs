@@ -17,25 +17,19 @@
 //! Knows nothing of what is measured, and draws nothing.
 
 mod carry_out;
-mod error;
-mod estimate;
 mod experiment;
-mod fingerprint;
 mod guest_time;
 mod lab;
-mod outcome;
 pub mod progress;
 mod recording;
-mod resources;
-mod resume;
 pub mod sampler;
 mod settings;
 mod target;
 
 pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
-pub use error::ExperimentError;
-pub use experiment::{BoxError, Column, Experiment, metrics, values};
-pub use fingerprint::fingerprint;
+pub use experiment::{
+    BoxError, Column, Ended, Experiment, ExperimentError, Outcome, Sampled, metrics, values,
+};
 pub use guest_time::unmeasured;
 pub use lab::{AskError, LabHost};
 pub use nearfar_change::Change;
@@ -44,8 +38,6 @@ pub use nearfar_runs::{
     Better, Cell, CellSummary, Factor, Histogram, Level, Metric, MetricKind, MetricValue, RunId,
     RunTarget, Values,
 };
-pub use outcome::{Ended, Outcome, Sampled};
-pub use recording::{Recording, stored_result};
-pub use resources::Resources;
-pub use settings::{Leased, Settings};
+pub use recording::{Recording, fingerprint, stored_result};
+pub use settings::{Leased, Resources, Settings};
 pub use target::{OnTargets, Target, TargetError, TargetOutput, Targets, TookOnTarget};

@@ -2,13 +2,15 @@
 //!
 //! The frame writes each sample to disk before it takes the next. A quick measurement cannot: a write costs more than a
 //! sample. It records its samples and hands the recording over when it is done.
+//!
+//! What two systems must have in common for their samples to belong to one run.
 
 use nearfar_machine::Machine;
 use nearfar_runs::{Cell, Factor, Host, Metric, NewRun, NewSample, RunId, Store, StoreError};
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::experiment::{Experiment, figures, metrics};
-use crate::fingerprint::fingerprint;
 
 /// A run that is measured and not stored yet.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,4 +100,29 @@ pub fn stored_result<E: Experiment>(
         },
         Err(reason) => nearfar_runs::SampleResult::Failed(reason),
     })
+}
+
+/// A digest of host, kernel, emulation with its delays, nodes, distances, CPUs and caches. Free memory, interrupts, devices
+/// and tasks are left out: they change while a run is made. 32 hexadecimal digits.
+pub fn fingerprint(machine: &Machine, host: &Host) -> String {
+    let nodes: Vec<_> = machine
+        .nodes
+        .iter()
+        .map(|node| json!([node.id, node.online, node.known_cpus()]))
+        .collect();
+    let same = json!({
+        "host": host.name,
+        "kernel": [host.kernel, host.kernel_version],
+        "emulation": machine.origin.emulation,
+        "overlays": machine.origin.overlays,
+        "nodes": nodes,
+        "distances": machine.distances,
+        "cpus": machine.cpus,
+        "caches": machine.caches,
+    });
+    Sha256::digest(same.to_string())
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }

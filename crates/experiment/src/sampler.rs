@@ -13,21 +13,26 @@
 //! measured nor which clock runs: both are passed in, so that tests need no time.
 //!
 //! The warm-up and round 1 are completed whatever the budget says: an item without a sample has no figure at all.
+//!
+//! What is to be sampled: how many samples of how many items, in which order, in which time.
+//!
+//! The order of samples: rounds of all items. The seed and the round's number decide the order of a round, so that a
+//! continued run finds the same one.
+//!
+//! The clock of a sampling.
+//!
+//! What a sampling gave.
+//!
+//! What makes samples worth less, as far as the samples themselves show it.
 
-mod clock;
-mod order;
-mod outcome;
-mod plan;
-mod warning;
-
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
-pub use clock::{Clock, Monotonic};
-pub use order::{Order, Slot};
-pub use outcome::{End, SamplingOutcome, Taken};
-pub use plan::{Budget, Plan, Spread};
-pub use warning::{Warning, outliers};
+use fastrand::Rng;
+use nearfar_statistics::Summary;
+use serde::{Deserialize, Serialize};
 
 /// Where samples come from.
 pub trait Source {
@@ -235,5 +240,404 @@ impl<C: Clock, V> Sampling<'_, C, V> {
             self.excluded[item] = true;
             self.missing[item] = 0;
         }
+    }
+}
+
+/// What is to be sampled.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// How many items there are: cells, pairs of nodes, pairs of CPUs.
+    pub items: usize,
+    /// Rounds whose samples are kept: the most samples of an item.
+    pub rounds: u32,
+    /// Whether a round that is not kept comes first.
+    pub warm_up: bool,
+    /// The order within a round.
+    pub order: Order,
+    /// When it ends before all rounds are done.
+    pub budget: Budget,
+    /// Samples that an earlier sampling took, which are left out.
+    pub taken: BTreeSet<Slot>,
+    /// Whether rounds are taken in blocks with time between them.
+    pub spread: Option<Spread>,
+}
+
+/// Rounds in blocks that begin evenly over a time: what disturbs the machine for a while then changes some blocks, not all samples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// Kept rounds of a block, 1 or more.
+    pub rounds_per_block: u32,
+    /// When the block after the last one would begin, by the sampling's clock.
+    pub until: Duration,
+}
+
+impl Spread {
+    /// When the block that begins with this kept round may begin; `None` for the other rounds. The first of `rounds` began at `began`.
+    fn begins(&self, round: u32, rounds: u32, began: Duration) -> Option<Duration> {
+        let block = round.checked_sub(1)? / self.rounds_per_block;
+        let is_first = (round - 1).is_multiple_of(self.rounds_per_block);
+        let blocks = rounds.div_ceil(self.rounds_per_block);
+        let time = self.until.saturating_sub(began);
+        is_first.then(|| began + time.mul_f64(f64::from(block) / f64::from(blocks.max(1))))
+    }
+}
+
+impl Plan {
+    /// So many kept rounds in random order, with neither warm-up nor time budget.
+    pub fn rounds(items: usize, rounds: u32, seed: u64) -> Self {
+        Self {
+            items,
+            rounds,
+            warm_up: false,
+            order: Order::Shuffled { seed },
+            budget: Budget::Rounds,
+            taken: BTreeSet::new(),
+            spread: None,
+        }
+    }
+
+    /// How many samples of each item are to be taken.
+    fn missing(&self) -> Vec<u32> {
+        let mut missing = vec![self.rounds; self.items];
+        // Slots taken earlier come from a file, so they may be of no round and of no item.
+        let within = |slot: &&Slot| (1..=self.rounds).contains(&slot.round);
+        for slot in self.taken.iter().filter(within) {
+            if let Some(missing) = missing.get_mut(slot.item) {
+                *missing -= 1;
+            }
+        }
+        missing
+    }
+}
+
+/// What ends a sampling before all rounds are done. Times are those of the sampling's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Budget {
+    /// Nothing.
+    Rounds,
+    /// No sample begins at or after this time.
+    Samples {
+        /// The end of the budget.
+        until: Duration,
+    },
+    /// No round begins that would end after this time if it took as long as the longest so far.
+    WholeRounds {
+        /// The end of the budget.
+        until: Duration,
+    },
+}
+
+impl Budget {
+    /// What is left of it at `now`; `None` for one without time.
+    fn left(self, now: Duration) -> Option<Duration> {
+        match self {
+            Self::Rounds => None,
+            Self::Samples { until } | Self::WholeRounds { until } => {
+                Some(until.saturating_sub(now))
+            }
+        }
+    }
+
+    fn forbids_sample(self, now: Duration) -> bool {
+        matches!(self, Self::Samples { until } if now >= until)
+    }
+
+    fn forbids_round(self, now: Duration, longest: Duration) -> bool {
+        matches!(self, Self::WholeRounds { until } if until.saturating_sub(now) < longest)
+    }
+}
+
+/// One sample's place in the order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Slot {
+    /// The round, from 1; 0 is the warm-up.
+    pub round: u32,
+    /// The item's place in the plan, from 0.
+    pub item: usize,
+}
+
+impl Slot {
+    /// Whether its sample is not kept.
+    pub fn is_warm_up(self) -> bool {
+        self.round == 0
+    }
+}
+
+/// The order of the items within a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Another random order in each round.
+    Shuffled {
+        /// Of the random numbers.
+        seed: u64,
+    },
+    /// As planned in odd rounds and backwards in even ones: A B B A A B B A. A drift of the machine then affects two
+    /// items alike even over few rounds.
+    Mirrored,
+}
+
+impl Order {
+    /// The order of one round over so many items.
+    pub fn round(self, round: u32, items: usize) -> Vec<Slot> {
+        let mut order: Vec<usize> = (0..items).collect();
+        match self {
+            Self::Shuffled { seed } => {
+                // Golden ratio: neighbouring rounds get seeds far apart.
+                let of_round = u64::from(round).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                Rng::with_seed(seed.wrapping_add(of_round)).shuffle(&mut order);
+            }
+            Self::Mirrored if round.is_multiple_of(2) => order.reverse(),
+            Self::Mirrored => {}
+        }
+        order.into_iter().map(|item| Slot { round, item }).collect()
+    }
+}
+
+/// The flag is looked at this often.
+const MAX_WAIT: Duration = Duration::from_millis(50);
+
+/// A clock that does not run backwards.
+pub trait Clock {
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+
+    /// Waits for a time, or until the flag is set.
+    fn wait(&self, until: Duration, cancel: &AtomicBool) {
+        while !cancel.load(Ordering::Relaxed) {
+            let left = until.saturating_sub(self.now());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(MAX_WAIT));
+        }
+    }
+}
+
+/// The system's monotonic clock, from 0 at its creation.
+#[derive(Clone, Copy, Debug)]
+pub struct Monotonic(Instant);
+
+impl Monotonic {
+    /// Starts it.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// When it started.
+    pub fn started(&self) -> Instant {
+        self.0
+    }
+}
+
+impl Clock for Monotonic {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// How a sampling ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// All rounds are done.
+    Complete,
+    /// The time budget was spent.
+    BudgetSpent,
+    /// The cancel flag was set.
+    Cancelled,
+}
+
+/// A sample that is kept.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Taken<V> {
+    /// Its round and item.
+    pub slot: Slot,
+    /// When it began, by the sampling's clock.
+    pub started: Duration,
+    /// How long the source took for it.
+    pub took: Duration,
+    /// What the source gave.
+    pub value: V,
+}
+
+/// What a sampling gave.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SamplingOutcome<V> {
+    /// The samples, in the order they were taken.
+    pub samples: Vec<Taken<V>>,
+    /// Attempts in kept rounds that gave no sample.
+    pub lost: Vec<Taken<()>>,
+    /// Items that the source excluded, in ascending order.
+    pub excluded: Vec<usize>,
+    /// How it ended.
+    pub end: End,
+    items: usize,
+    wanted: u32,
+}
+
+impl<V> SamplingOutcome<V> {
+    fn new(plan: &Plan) -> Self {
+        Self {
+            samples: Vec::new(),
+            lost: Vec::new(),
+            excluded: Vec::new(),
+            end: End::Complete,
+            items: plan.items,
+            wanted: plan.rounds,
+        }
+    }
+
+    /// What the samples of each item are, in the order they were taken.
+    pub fn by_item(&self) -> Vec<Vec<&V>> {
+        let mut by_item: Vec<Vec<&V>> = (0..self.items).map(|_| Vec::new()).collect();
+        for taken in &self.samples {
+            by_item[taken.slot.item].push(&taken.value);
+        }
+        by_item
+    }
+
+    /// The number of samples of the item that has fewest, of those that were not excluded; 0 without any.
+    pub fn fewest(&self) -> usize {
+        let mut counts = vec![0; self.items];
+        for taken in &self.samples {
+            counts[taken.slot.item] += 1;
+        }
+        let measured = (0..self.items).filter(|item| self.excluded.binary_search(item).is_err());
+        measured.map(|item| counts[item]).min().unwrap_or(0)
+    }
+
+    /// What makes the samples as a whole worth less: a budget that ended too early, attempts without a sample.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let (samples, wanted) = (self.fewest(), self.wanted as usize);
+        let is_short = samples < wanted.min(MIN_SAMPLES) && self.excluded.len() < self.items;
+        let cut_short = match self.end {
+            End::Cancelled => Some(Warning::Cancelled { samples, wanted }),
+            _ => is_short.then_some(Warning::CutShort { samples, wanted }),
+        };
+        let (lost, attempts) = (self.lost.len(), self.lost.len() + self.samples.len());
+        let lost = too_many(lost, attempts).then_some(Warning::Lost { lost, attempts });
+        cut_short.into_iter().chain(lost).collect()
+    }
+}
+
+/// Samples of an item below which its median has no use without a warning.
+const MIN_SAMPLES: usize = 5;
+
+/// A warning about a sampling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Warning {
+    /// More than one in twenty samples is an outlier among those of its item.
+    Outliers {
+        /// How many.
+        outliers: usize,
+        /// Of how many.
+        samples: usize,
+    },
+    /// The budget ran out before every item had the samples it should have.
+    CutShort {
+        /// Samples the item with fewest has.
+        samples: usize,
+        /// Samples it should have.
+        wanted: usize,
+    },
+    /// The sampling was cancelled before every item had the samples it should have.
+    Cancelled {
+        /// Samples the item with fewest has.
+        samples: usize,
+        /// Samples it should have.
+        wanted: usize,
+    },
+    /// More than one in twenty attempts gave no sample.
+    Lost {
+        /// How many.
+        lost: usize,
+        /// Of how many.
+        attempts: usize,
+    },
+}
+
+/// Whether more than one in twenty is concerned.
+fn too_many(concerned: usize, all: usize) -> bool {
+    concerned > all / 20
+}
+
+/// A warning where too many samples are outliers among those of their item. All of them stay in the figures.
+pub fn outliers<'a>(items: impl IntoIterator<Item = &'a [f64]>) -> Option<Warning> {
+    let (mut outliers, mut samples) = (0, 0);
+    for item in items {
+        outliers += Summary::of(item).map_or(0, |summary| summary.outliers);
+        samples += item.len();
+    }
+    too_many(outliers, samples).then_some(Warning::Outliers { outliers, samples })
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outliers { outliers, samples } => write!(
+                f,
+                "{outliers} of {samples} samples are outliers; the medians are hardly affected, but something disturbed \
+                 the machine"
+            ),
+            Self::CutShort { samples, wanted } => write!(
+                f,
+                "the time budget ended after {samples} of {wanted} samples; a larger budget gives narrower intervals"
+            ),
+            Self::Cancelled { samples, wanted } => {
+                write!(f, "interrupted after {samples} of {wanted} samples")
+            }
+            Self::Lost { lost, attempts } => write!(
+                f,
+                "{lost} of {attempts} attempts at a sample took too long and are not in the figures: the machine is busy"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_round_has_each_item_once_and_is_the_same_again(seed: u64, number: u32, items in 0usize..100) {
+            let shuffled = Order::Shuffled { seed };
+            let order = shuffled.round(number, items);
+            let mut sorted: Vec<usize> = order.iter().map(|slot| slot.item).collect();
+            sorted.sort_unstable();
+            prop_assert_eq!(sorted, (0..items).collect::<Vec<_>>());
+            prop_assert_eq!(order, shuffled.round(number, items));
+        }
+    }
+
+    /// Each item has to come first about equally often, or the first place would be an effect of the item.
+    #[test]
+    fn no_item_prefers_a_place() {
+        let (items, rounds) = (6, 6000);
+        for seed in [0, 1, u64::MAX] {
+            let mut at = vec![vec![0; items]; items];
+            for number in 0..rounds {
+                let order = Order::Shuffled { seed }.round(number, items);
+                for (place, slot) in order.iter().enumerate() {
+                    at[slot.item][place] += 1;
+                }
+            }
+            let off = |&count: &i32| (count - 1000).abs();
+            let most_off = at.iter().flatten().map(off).max().unwrap();
+            // Binomial with mean 1000: 150 are more than five standard deviations.
+            assert!(most_off < 150, "{at:?}");
+        }
+    }
+
+    #[test]
+    fn mirrored_rounds_give_both_items_as_many_first_places() {
+        let items = |round| {
+            let order = Order::Mirrored.round(round, 2);
+            order.into_iter().map(|slot| slot.item)
+        };
+        let order: Vec<usize> = (1..=4).flat_map(items).collect();
+        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
     }
 }

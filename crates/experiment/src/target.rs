@@ -21,9 +21,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::error::named;
-use crate::experiment::{BoxError, Column, Experiment};
-use crate::fingerprint::fingerprint;
+use crate::experiment::{BoxError, Column, Experiment, named};
+use crate::recording::fingerprint;
 use crate::sampler::Order;
 
 /// A machine that runs commands.
