@@ -1,10 +1,10 @@
 //! Replies of servers that are measured, and what ethtool prints of a card.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use nearfar_bench::rps::{reply, rss::Rss};
+use nearfar_bench::rps::{Rss, reply_length};
 
 fuzz_target!(|content: &[u8]| {
-    if let Ok(Some(length)) = reply::length(content) {
+    if let Ok(Some(length)) = reply_length(content) {
         assert!(length <= content.len());
     }
     let text = String::from_utf8_lossy(content);

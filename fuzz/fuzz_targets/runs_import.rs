@@ -55,7 +55,7 @@ fn show(whole: &Whole) {
     let cells = summarise(&detail.plan, taken);
     let mut shown = nearfar_report::runs::list(std::slice::from_ref(run), "", &STYLE);
     shown += &nearfar_report::runs::show(run, detail, None, &cells, taken, &STYLE);
-    if let Ok(answer) = nearfar_bench::matrix::stored::answer(run, detail, taken) {
+    if let Ok(answer) = nearfar_bench::matrix::stored_answer(run, detail, taken) {
         shown += &nearfar_report::probe::matrix(&answer, &STYLE);
         serde_json::to_string(&answer).expect("an answer is JSON");
     }

@@ -11,19 +11,22 @@
 //! What is counted is what the program asked for: a plain store also makes the processor read the line first, so the
 //! memory moves more than a `write` shows. Figures are sums over threads; 1 GB is 10^9 bytes.
 
-mod part;
-mod run;
-pub(crate) mod workers;
+use std::time::Duration;
 
+use fastrand::Rng;
 use nearfar_machine::{CpuSet, Distance, Emulation, NodeId};
-use serde::{Deserialize, Serialize};
-
-use crate::mapping::PageKind;
-use crate::node_selection::SkippedPair;
-use crate::warning::Warning;
+use nearfar_runs::{Better, Metric, Values};
 use nearfar_statistics::Figures;
-pub(crate) use part::Work;
-pub(crate) use run::{MIN_WINDOW, Since, Streams, cpus_of, measure_on};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::latency;
+use crate::node_buffers::PageKind;
+use crate::node_selection::{SkippedPair, Source};
+use crate::options::ProbeError;
+use crate::sampling::{self, Declared, Measured, SEED, Samples};
+use crate::streams::{self, Counted, Streams, Visits, Work, WorkerError, cpus_of, workers};
+use crate::warning::Warning;
 
 /// What is done to the memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -108,4 +111,164 @@ pub struct BandwidthPair {
     pub bytes_per_s: Figures,
     /// The distance between the two nodes, where the machine gives one.
     pub distance: Option<Distance>,
+}
+
+/// A pair to measure.
+struct Pair<'a> {
+    source: &'a Source,
+    buffer: usize,
+    /// How far each thread is in its part of the buffer, in words.
+    positions: Vec<usize>,
+}
+
+impl Pair<'_> {
+    fn nodes(&self, streams: &Streams<'_>) -> (NodeId, NodeId) {
+        (self.source.node, streams.buffers.buffers[self.buffer].node)
+    }
+}
+
+/// Bytes a second of each kind of traffic, in the order of [`Traffic::ALL`].
+type Rates = [f64; Traffic::ALL.len()];
+
+/// Measures on threads of its own.
+pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatrix>, ProbeError> {
+    streams::measure(streams, |streams| {
+        let buffers = streams.buffers.buffers.len();
+        let of_source = |source| {
+            (0..buffers).map(move |buffer| Pair {
+                source,
+                buffer,
+                positions: Vec::new(),
+            })
+        };
+        let pairs = Pairs {
+            pairs: streams.sources.iter().flat_map(of_source).collect(),
+            random: Rng::with_seed(SEED),
+        };
+        Ok((pairs, Vec::new()))
+    })
+}
+
+/// The metric of a kind of traffic in stored runs.
+fn metric(traffic: Traffic) -> String {
+    format!("{traffic}_bytes_per_s")
+}
+
+/// Streams of the threads of one node through one buffer, of all kinds of traffic at each visit.
+struct Pairs<'a> {
+    pairs: Vec<Pair<'a>>,
+    /// Decides the order of the kinds of traffic.
+    random: Rng,
+}
+
+impl Visits for Pairs<'_> {
+    type Sample = Rates;
+    type Found = BandwidthPair;
+    type Answer = BandwidthMatrix;
+    const WORKS: usize = Traffic::ALL.len();
+
+    fn items(&self) -> usize {
+        self.pairs.len()
+    }
+
+    fn visit(
+        &mut self,
+        streams: &mut Streams<'_>,
+        item: usize,
+        counted: Counted<'_>,
+    ) -> Result<Rates, WorkerError> {
+        let mut order = [0, 1, 2];
+        self.random.shuffle(&mut order);
+        let works = order.map(|index| Work::Move(Traffic::ALL[index]));
+        let pair = &mut self.pairs[item];
+        let cpus = cpus_of(pair.source, streams.threads);
+        pair.positions.resize(cpus.len(), 0);
+        let words = streams.buffers.buffers[pair.buffer].memory.words_mut();
+        let all = workers(cpus, words, pair.positions.iter_mut(), &works)?;
+        let mut rates = Rates::default();
+        for in_order in streams::work(all.collect(), counted)? {
+            for (index, rate) in order.into_iter().zip(in_order) {
+                rates[index] += rate;
+            }
+        }
+        Ok(rates)
+    }
+
+    fn excluded(
+        &self,
+        streams: &Streams<'_>,
+        item: usize,
+        reason: String,
+    ) -> (Vec<usize>, SkippedPair) {
+        let (cpu_node, memory_node) = self.pairs[item].nodes(streams);
+        let skipped = SkippedPair {
+            cpu_node: Some(cpu_node),
+            memory_node: Some(memory_node),
+            reason,
+        };
+        (vec![item], skipped)
+    }
+
+    fn found(&self, streams: &Streams<'_>, samples: &Samples<Rates>) -> Vec<BandwidthPair> {
+        let rates = [0, 1, 2].map(|index| samples.figures(|rates| rates[index]));
+        let mut pairs = Vec::new();
+        for (item, pair) in self.pairs.iter().enumerate() {
+            let (cpu_node, memory_node) = pair.nodes(streams);
+            for (traffic, rates) in Traffic::ALL.into_iter().zip(&rates) {
+                let Some(bytes_per_s) = rates[item].clone() else {
+                    continue;
+                };
+                let cpus = cpus_of(pair.source, streams.threads);
+                pairs.push(BandwidthPair {
+                    traffic,
+                    cpu_node,
+                    memory_node,
+                    cpus: cpus.iter().copied().collect(),
+                    bytes_per_s,
+                    distance: streams.machine.distance(cpu_node, memory_node),
+                });
+            }
+        }
+        pairs
+    }
+
+    fn figures(found: &BandwidthPair) -> Vec<&Figures> {
+        vec![&found.bytes_per_s]
+    }
+
+    fn declared(&self, streams: &Streams<'_>) -> Declared {
+        let mut metrics =
+            Traffic::ALL.map(|kind| Metric::real(metric(kind), "B/s", Better::Higher));
+        metrics[0].primary = true;
+        let pairs = sampling::count(self.pairs.len(), "pair of nodes", "pairs of nodes");
+        let cell = |pair: &Pair<'_>| {
+            let (cpu_node, memory_node) = pair.nodes(streams);
+            latency::cell(cpu_node, memory_node)
+        };
+        Declared {
+            experiment: "bandwidth",
+            title: format!("memory bandwidth, {pairs}"),
+            parameters: streams.parameters(),
+            metrics: metrics.into(),
+            cells: self.pairs.iter().map(cell).collect(),
+        }
+    }
+
+    fn stored(
+        &self,
+        streams: &Streams<'_>,
+        item: usize,
+        rates: &Rates,
+        window: Duration,
+    ) -> (Values, serde_json::Value) {
+        let values = Traffic::ALL.into_iter().zip(rates);
+        let values = values.map(|(kind, &rate)| (metric(kind), rate.into()));
+        let threads = cpus_of(self.pairs[item].source, streams.threads).len();
+        let detail = json!({"threads": threads, "window_s": window.as_secs_f64()});
+        (values.collect(), detail)
+    }
+
+    fn answer(self, _: &Streams<'_>, pairs: Vec<BandwidthPair>, method: Method) -> BandwidthMatrix {
+        BandwidthMatrix { pairs, method }
+    }
 }

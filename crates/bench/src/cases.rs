@@ -5,23 +5,16 @@
 //!   └─ effect, published figures, limits ─► the table and the mail that show the run
 //! ```
 
-mod fake_nodes;
-mod mock;
-mod offline_node;
-mod preferred_node;
-mod spread_interrupts;
-mod tag_allocator;
-
 use crate::registry::{Declaration, EXPERIMENTS};
 
 /// All cases, by number, after the one of the tests.
 const ALL: &[Case] = &[
-    mock::CASE,
-    offline_node::CASE,
-    preferred_node::CASE,
-    tag_allocator::CASE,
-    spread_interrupts::CASE,
-    fake_nodes::CASE,
+    MOCK,
+    OFFLINE_NODE,
+    PREFERRED_NODE,
+    TAG_ALLOCATOR,
+    SPREAD_INTERRUPTS,
+    FAKE_NODES,
 ];
 
 /// The published cases, by number.
@@ -115,7 +108,7 @@ impl Case {
 
     /// A case to test the command with, which measures nothing.
     pub fn mock() -> &'static Case {
-        &mock::CASE
+        &MOCK
     }
 
     /// Whether the factor that the case is about is what guests differ in: this machine has one level of it.
@@ -141,6 +134,292 @@ impl Case {
         !(0..self.guest.len()).any(is_key_of_before)
     }
 }
+
+/// Case 0, to test the command with: no list has it.
+const MOCK: Case = Case {
+    number: 0,
+    title: "Is slow slower than fast?",
+    source: "not published",
+    question: "Is the slow level slower than the fast one?",
+    experiment: "mock",
+    page: "docs/cases.md",
+    guest: &[
+        ("machine", "two-node"),
+        ("scale", "cpus=1,memory=256M"),
+        ("append", "quiet"),
+        ("append", "nokaslr"),
+    ],
+    preparation: None,
+    options: &["--slow-ms=1"],
+    options_here: &["--slow-ms=1"],
+    required_here: &[],
+    programs: &["sh"],
+    samples: 6,
+    minutes: 1,
+    effect: Some(Effect {
+        factor: "speed",
+        baseline: "fast",
+        figures: &[PublishedChange::new("latency_us", &[], [1.5, 1000.0], "us")],
+    }),
+    published: None,
+    limits: &["Anything: nothing is measured."],
+    limits_here: &["Anything: nothing is measured."],
+};
+
+/// Case 1: an NVMe controller on a node that is not online.
+const OFFLINE_NODE: Case = Case {
+    number: 1,
+    title: "A device on a node that is not online",
+    source: "powerpc/numa: Make cpu/memory less numa-node online, linuxppc-dev, May 2024; in Linux since 6.11",
+    question: "How much faster is I/O if the kernel knows that one of a disk's two controllers is on a distant node?",
+    experiment: "io",
+    page: "docs/case-1.md",
+    guest: &[
+        ("machine", "x86-case1"),
+        ("scale", "cpus=1,memory=512M"),
+        ("kernel", "6.12"),
+        // An emulated I/O takes a vCPU some 100 us: a delay of memory's size does not show.
+        ("delay", "device=0/60000"),
+    ],
+    preparation: Some(include_str!("cases/offline_node.sh")),
+    options: &[
+        "--device=nvme0n1",
+        "--override-device-node",
+        "--factor=plan=before,after",
+        "--factor=iopolicy=numa",
+        "--factor=cpu_node=0",
+        "--factor=depth=512",
+        "--seconds=1",
+    ],
+    options_here: &[
+        "--factor=plan=before,after",
+        "--factor=iopolicy=numa",
+        "--factor=depth=512",
+        "--jobs=4",
+        "--seconds=60",
+    ],
+    required_here: &["--device"],
+    programs: &["fio", "numactl"],
+    samples: 12,
+    minutes: 2,
+    effect: Some(Effect {
+        factor: "plan",
+        baseline: "before",
+        figures: &[
+            PublishedChange::new("iops", &[], [632e3, 715e3], "1/s"),
+            PublishedChange::new("bytes_per_s", &[], [2589e6, 2928e6], "B/s"),
+            PublishedChange::new("latency_mean_ns", &[], [3238e3, 2864e3], "ns"),
+            PublishedChange::new("latency_p99_ns", &[], [5735e3, 2966e3], "ns"),
+        ],
+    }),
+    published: None,
+    limits: &[
+        "The cost of a distant controller: a delay of each submission stands in for it (docs/delays.md). Which path the \
+         kernel takes is its own choice.",
+        "The kernel's fix, which is of powerpc: here a plan overrides the controller's node.",
+        "Four jobs: a host of two CPUs runs one, on one vCPU.",
+    ],
+    limits_here: &[],
+};
+
+/// Case 2: a preferred node for a task under load.
+const PREFERRED_NODE: Case = Case {
+    number: 2,
+    title: "How good is a preferred node?",
+    source: "How effective is numa_preferred_nid w.r.t. NUMA performance?, RFC, linux-kernel, December 2023; its kernel \
+             interface was not merged",
+    question: "Is a task that prefers a node, and is not bound to it, as fast as a bound one on a machine under load?",
+    experiment: "probe",
+    page: "docs/case-2.md",
+    guest: &[
+        ("machine", "two-node"),
+        ("scale", "cpus=2,memory=512M"),
+        ("kernel", "6.12"),
+        // The published ratio of remote to local memory, and a line that was changed on the other node.
+        ("delay", "near=400,far=507,cache=384K/16,transfer=100/5000"),
+    ],
+    preparation: Some(include_str!("cases/preferred_node.sh")),
+    // A run is a hundredth of a published one, and NUMA balancing scans as many times as often.
+    options: &[
+        "--bytes=1M",
+        "--counts=150",
+        "--steps=30000",
+        "--load=10",
+        "--scan-delay-ms=400",
+        "--scan-period-ms=20",
+    ],
+    options_here: &["--load=60"],
+    required_here: &[],
+    programs: &[],
+    samples: 5,
+    minutes: 13,
+    effect: None,
+    published: None,
+    limits: &[
+        "How fast memory of a real machine is: delays are set to the published ratio.",
+        "Runs are a hundredth as long as the published ones, and numbers of migrations are smaller by that.",
+    ],
+    limits_here: &[
+        "The published machine and load: this machine has its own nodes, CPUs and other work.",
+    ],
+};
+
+/// Case 3: allocators of tags near a device and far from it.
+const TAG_ALLOCATOR: Case = Case {
+    number: 3,
+    title: "Stealing tags from the right neighbour",
+    source: "percpu_ida: Take into account CPU topology when stealing tags, linux-kernel, April 2014; the block layer later \
+             moved to scalable bitmaps",
+    question: "How much faster is I/O far from a device if a CPU that has no free tag steals less, or from its nearest neighbour?",
+    experiment: "tags",
+    page: "docs/tags.md",
+    guest: &[
+        ("machine", "queues-on-node-2"),
+        ("scale", "cpus=2,memory=512M"),
+        ("delay", "transfer=125/500/distance"),
+        ("time", "simulated"),
+    ],
+    preparation: None,
+    // The published machine has 64 possible CPUs.
+    options: &["--workers=1", "--possible-cpus=64"],
+    options_here: &[],
+    required_here: &[],
+    programs: &[],
+    // With fewer than 12 none of the 60 changes of other policies can be significant (Holm).
+    samples: 12,
+    minutes: 12,
+    effect: None,
+    published: Some((
+        "percpu_ida, April 2014",
+        include_str!("cases/tag_allocator.csv"),
+    )),
+    limits: &[
+        "Steps of the published order that need several workers per group: each has one.",
+        "The cost of a line between real CPUs: transfers are delayed by distance.",
+    ],
+    limits_here: &[
+        "The kernel's allocators: threads take tags of allocators that are written as the kernel's were.",
+    ],
+};
+
+const REQUESTS: &str = "requests_per_s";
+const CARD: Levels = &[("server_node", "card")];
+const ADJACENT: Levels = &[("server_node", "adjacent")];
+
+/// Case 4: a network card's interrupts near its servers.
+const SPREAD_INTERRUPTS: Case = Case {
+    number: 4,
+    title: "Interrupts spread nearest first",
+    source: "lib: optimize cpumask_local_spread(), linux-kernel, November 2019; in Linux since 6.3",
+    question: "Does a server on the node next to a network card's node catch up with one on the card's node if the card's \
+               interrupts are spread over the nearest nodes?",
+    experiment: "rps",
+    page: "docs/case-4.md",
+    guest: &[
+        ("machine", "cards-back-to-back"),
+        ("scale", "cpus=2,memory=512M"),
+        ("kernel", "6.12"),
+        ("delay", "auto"),
+    ],
+    // The emulated cards' drivers hold interrupts back by default, which hides who serves them.
+    preparation: Some("ethtool -C eth0 rx-usecs 0 && ethtool -C eth1 rx-usecs 0 && exec \"$@\""),
+    options: &[
+        "--device=eth0",
+        "--client-device=eth1",
+        "--factor=server_node=card,adjacent,together",
+        "--factor=interrupts=kernel_pre_6_3,nearest_first",
+        "--seconds=1",
+    ],
+    options_here: &[
+        "--factor=interrupts=kernel_pre_6_3,nearest_first",
+        "--servers=24",
+    ],
+    required_here: &["--device", "--client-device"],
+    programs: &["redis-server", "ip", "ethtool"],
+    samples: 20,
+    minutes: 6,
+    effect: Some(Effect {
+        factor: "interrupts",
+        baseline: "kernel_pre_6_3",
+        figures: &[
+            PublishedChange::new(REQUESTS, CARD, [260e3, 260e3], "1/s"),
+            PublishedChange::new(REQUESTS, ADJACENT, [220e3, 260e3], "1/s"),
+        ],
+    }),
+    published: None,
+    limits: &[
+        "DMA of the card and the cost of an interrupt between real CPUs: memory and lines between CPUs are delayed by distance.",
+        "24 servers per node: a host of two CPUs runs one server and one client.",
+    ],
+    limits_here: &[],
+};
+
+const ONE_TASK: Levels = &[("tasks", "1")];
+const SOME_TASKS: Levels = &[("tasks", "12")];
+/// As many as CPUs.
+const ALL_TASKS: Levels = &[("tasks", "24")];
+
+/// Case 5: more nodes than the machine has.
+const FAKE_NODES: Case = Case {
+    number: 5,
+    title: "More nodes than the machine has",
+    source: "support NUMA emulation for arm64, RFC, linux-arm-kernel, October 2023; generic since Linux 6.12",
+    question: "Do processes that all want one lock of their node get further if the machine is divided into more nodes?",
+    experiment: "scale",
+    page: "docs/scale.md",
+    // The kernel traces waits for spinlocks only where it sees no hypervisor (docs/trace.md).
+    guest: &[
+        ("machine", "node:1 core:24"),
+        ("scale", "memory=2G"),
+        ("kernel", "6.12"),
+        ("time", "simulated"),
+        ("append", "numa=fake=1 clearcpuid=hypervisor"),
+        ("append", "numa=fake=2 clearcpuid=hypervisor"),
+    ],
+    preparation: None,
+    options: &[
+        "--factor=memory=spread",
+        "--factor=tasks=1,12,24",
+        "--seconds=0.005",
+    ],
+    options_here: &["--factor=workload=tlb_flush,lru", "--sweep=full"],
+    required_here: &[],
+    programs: &[],
+    // With fewer than 6 none of the changes can be significant (Holm); two may fail.
+    samples: 8,
+    minutes: 25,
+    effect: Some(Effect {
+        factor: "append",
+        baseline: "numa=fake=1 clearcpuid=hypervisor",
+        // One node and two.
+        figures: &[
+            PublishedChange::new("operations_per_s", ONE_TASK, [141_122.0, 141_168.0], "1/s"),
+            PublishedChange::new(
+                "operations_per_s",
+                SOME_TASKS,
+                [1_105_372.0, 1_444_848.0],
+                "1/s",
+            ),
+            PublishedChange::new(
+                "operations_per_s",
+                ALL_TASKS,
+                [724_516.0, 1_423_968.0],
+                "1/s, 96 processes",
+            ),
+            PublishedChange::new("hot_lock_share", ALL_TASKS, [0.24, 0.0], "24 processes"),
+        ],
+    }),
+    published: None,
+    limits: &[
+        "How long memory takes: it is equally fast everywhere in these guests, and a line that another CPU has written costs \
+         nothing. One node therefore gets no slower with more tasks, as the published one does.",
+        "96 CPUs: the guests have 24.",
+        "arm64: the guests are x86-64, whose kernel divides nodes in the same way.",
+    ],
+    limits_here: &[
+        "More nodes than this machine has: a kernel splits its memory only at boot (numa=fake=2).",
+    ],
+};
 
 #[cfg(test)]
 mod tests {

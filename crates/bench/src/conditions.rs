@@ -69,7 +69,7 @@ impl Ticks {
     }
 
     /// A warning when other processes used more than a quarter of a CPU since `before`.
-    pub(crate) fn other_load_since(&self, before: &Self, ticks_per_second: f64) -> Option<Warning> {
+    fn other_load_since(&self, before: &Self, ticks_per_second: f64) -> Option<Warning> {
         let since = |of: fn(&CpuTimes) -> u64| {
             let later = self
                 .cpus

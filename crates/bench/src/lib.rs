@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Below them: [`options`] says what can be asked for, `node_selection` which CPUs and nodes there are, `buffer_size` how
-//! large buffers are, `node_buffers` and `mapping` bind them to their nodes, `sampling`
-//! takes samples with the sampler of `nearfar_experiment`, `child` talks to the processes of probe and load, `conditions`
+//! large buffers are, `node_buffers` maps them and binds them to their nodes, `sampling`
+//! takes samples with the sampler of `nearfar_experiment`, `streams` has what measurements by several threads share, `child` talks to the processes of probe and load, `conditions`
 //! measures what else the machine did, [`warning`] says what makes figures worth less, [`published`] compares the order of a run's
 //! cells with that of figures of others; `nearfar_statistics` sums samples up.
 
@@ -29,10 +29,8 @@ mod conditions;
 pub mod interleaved;
 pub mod io;
 pub mod latency;
-mod line_transfers;
 pub mod load;
 pub mod loaded;
-mod mapping;
 pub mod matrix;
 mod mock;
 mod node_buffers;
@@ -46,6 +44,7 @@ pub mod rps;
 mod sampling;
 pub mod scale;
 pub mod step;
+mod streams;
 pub mod survey;
 pub mod tags;
 pub mod timing;

@@ -13,7 +13,7 @@ use nearfar_runs::{
 use nearfar_statistics::Figures;
 use serde_json::json;
 
-use crate::mapping::PageKind;
+use crate::node_buffers::PageKind;
 use crate::options::{ProbeError, ProbeOptions};
 use crate::warning::Warning;
 

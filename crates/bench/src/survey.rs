@@ -13,7 +13,7 @@ use nearfar_experiment::Recording;
 use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
 
-use crate::bandwidth::{self, BandwidthMatrix, Streams, cpus_of};
+use crate::bandwidth::{self, BandwidthMatrix};
 use crate::buffer_size::{self, Use};
 use crate::interleaved::{self, InterleavedMemory};
 use crate::latency::{self, Chases, LatencyMatrix};
@@ -22,6 +22,7 @@ use crate::node_buffers;
 use crate::node_selection;
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
 pub use crate::sampling::Measured;
+use crate::streams::{Streams, cpus_of};
 use crate::transfer::{self, HandOvers, TransferMatrix};
 use nearfar_proc::affinity;
 

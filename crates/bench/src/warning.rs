@@ -6,7 +6,7 @@ use nearfar_experiment::sampler;
 use nearfar_machine::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::mapping::PageKind;
+use crate::node_buffers::PageKind;
 
 /// A warning about the measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

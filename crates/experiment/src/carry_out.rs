@@ -1,8 +1,5 @@
-//! Carrying an experiment out: begin or continue, sample by sample, and put everything back.
-//!
-//! Finding the run that was interrupted, and what it already has.
-//!
-//! How long the rest takes, from what samples took so far.
+//! Carrying an experiment out: begin a run, or find the one that was interrupted and continue it, sample by sample, and put everything
+//! back.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -613,7 +610,7 @@ pub(crate) fn this(
 }
 
 /// Fails where each cell is to get fewer samples than the run was planned with: it would be complete with more than all.
-pub(crate) fn check_samples(run: &Run, asked: u32) -> Result<(), ExperimentError> {
+fn check_samples(run: &Run, asked: u32) -> Result<(), ExperimentError> {
     match run.samples_per_cell {
         planned if asked < planned => Err(ExperimentError::Fewer {
             run: run.run,
@@ -684,7 +681,7 @@ impl Estimate {
     }
 
     /// A sample of this cell took so long.
-    pub(crate) fn add(&mut self, cell: usize, took_s: f64) {
+    fn add(&mut self, cell: usize, took_s: f64) {
         if took_s.is_finite() && took_s >= 0.0 {
             self.by_cell[cell].push(took_s);
             self.all.push(took_s);

@@ -1,8 +1,4 @@
-//! What an experiment declares.
-//!
-//! What a run gave.
-//!
-//! Why a run could not be begun, or stopped.
+//! What an experiment declares, what a run of it gave, and why a run could not be begun, or stopped.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Simulated time of a guest, which passes while samples are taken: to start a command, to read the machine and to print cost nothing
 //! of it, and would take the host long.
 //!
-//! Whether simulated time is as it is described in this guest: a counted loop takes its time, on two CPUs, and sleeps end when they
-//! are due.
+//! A test shows first whether it is as described in this guest: a counted loop takes its time, on two CPUs, and sleeps end when they are
+//! due.
 
 use std::time::{Duration, Instant};
 use std::{io, thread};

@@ -3,7 +3,7 @@
 //! The frame writes each sample to disk before it takes the next. A quick measurement cannot: a write costs more than a
 //! sample. It records its samples and hands the recording over when it is done.
 //!
-//! What two systems must have in common for their samples to belong to one run.
+//! The fingerprint is what two systems must have in common for their samples to belong to one run.
 
 use nearfar_machine::Machine;
 use nearfar_runs::{Cell, Factor, Host, Metric, NewRun, NewSample, RunId, Store, StoreError};

@@ -13,17 +13,7 @@
 //! measured nor which clock runs: both are passed in, so that tests need no time.
 //!
 //! The warm-up and round 1 are completed whatever the budget says: an item without a sample has no figure at all.
-//!
-//! What is to be sampled: how many samples of how many items, in which order, in which time.
-//!
-//! The order of samples: rounds of all items. The seed and the round's number decide the order of a round, so that a
-//! continued run finds the same one.
-//!
-//! The clock of a sampling.
-//!
-//! What a sampling gave.
-//!
-//! What makes samples worth less, as far as the samples themselves show it.
+//! The seed and the round's number decide the order of a round, so that a continued run finds the same one.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,5 @@
-//! What is set in the system for a cell, and put back afterwards.
-//!
-//! What an experiment makes and what outlives a process: in a lease from the first one on.
+//! What is set in the system for a cell and put back afterwards, and what an experiment makes that outlives a process: both in a lease
+//! from the first one on.
 
 use std::collections::BTreeMap;
 use std::fs::File;

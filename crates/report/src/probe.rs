@@ -18,7 +18,7 @@ use crate::style::Role;
 
 /// What a stored run of the probe shows beyond what runs of all experiments do.
 pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
-    let answer = matrix::stored::answer(shown.run, shown.detail, shown.samples)?;
+    let answer = matrix::stored_answer(shown.run, shown.detail, shown.samples)?;
     let text = tables(&answer);
     Ok(Own {
         mail: text.clone(),

@@ -7,7 +7,7 @@
 //! findings ─► sentences    the judgement is that of nearfar_bench::rps
 //! ```
 
-use nearfar_bench::rps::findings::{MARGIN, Series};
+use nearfar_bench::rps::{MARGIN, Series};
 use nearfar_bench::rps::{
     ADJACENT, CARD, Findings, INTERRUPTS, KEEP, RECEIVE, REQUESTS_ADJACENT, REQUESTS_CARD,
     SERVER_NODE, TOGETHER, findings,

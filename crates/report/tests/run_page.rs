@@ -3,7 +3,7 @@
 use crate::html;
 use crate::html::Element;
 use crate::stored;
-use nearfar_bench::matrix::stored::answer;
+use nearfar_bench::matrix::stored_answer as answer;
 use nearfar_report::document::Document;
 use nearfar_report::{Style, probe, runs};
 

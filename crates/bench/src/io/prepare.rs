@@ -1,26 +1,25 @@
-//! What a run takes: the target, the cells that this machine has, whether they may write, and fio's job for each.
+//! What a run takes: the target, a null block device if that is it, the cells that this machine has, whether they may write, fio's job
+//! for each, and what may be wrong with the whole run.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nearfar_experiment::{BoxError, Cell, Factor, Resources};
-use nearfar_machine::{CpuSet, Machine, NodeId};
+use nearfar_experiment::{BoxError, Change, Resources};
+use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_proc::error_text;
+use nearfar_runs::{Cell, Factor};
 
-use super::declared::{
-    Asked, BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN, Parameters,
+use super::fio::{Job, engine};
+use super::measure::{Paths, Started};
+use super::target::{
+    NotWritableError, Surroundings, Target, TargetError, claim, is_same, name, usable,
 };
-use super::job::{Job, engine};
-use super::meanwhile::Paths;
-use super::measure::Started;
-use super::null::Null;
-use super::target::{Surroundings, Target, TargetError, usable};
-use super::warnings::of_machine;
-use super::writable::{NotWritableError, claim, is_same, name};
+use super::{Asked, BLOCK_SIZE, CPU_NODE, DEPTH, IOPOLICY, KEEP, MEMORY_NODE, PATTERN, Parameters};
 use crate::planned::{self, PlannedChanges};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -380,4 +379,126 @@ fn fill(file: &mut File, bytes: u64, cancel: &AtomicBool) -> Result<(), BoxError
         }
     }
     Ok(file.sync_all()?)
+}
+
+const CONFIGURATION: &str = "/sys/kernel/config/nullb";
+/// Mebibytes; nothing is stored.
+const SIZE_MIB: &str = "1024";
+/// A timer completes each request (Documentation/block/null_blk.rst, `irqmode`).
+const BY_TIMER: &str = "2";
+const BY_SOFTIRQ: &str = "1";
+
+/// What null_blk is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Null {
+    pub(super) node: NodeId,
+    pub(super) queues: u32,
+    /// 0 for at once.
+    completion_ns: u64,
+}
+
+impl Null {
+    /// Makes the device, after loading the module where it is not there.
+    ///
+    /// # Errors
+    /// When the kernel has no null_blk, or refuses.
+    pub(super) fn make(&self, resources: &mut Resources) -> Result<PathBuf, BoxError> {
+        if !Path::new(CONFIGURATION).is_dir() {
+            load();
+        }
+        let node = self.node.to_string();
+        let queues = self.queues.to_string();
+        let delay = self.completion_ns.to_string();
+        let mode = match self.completion_ns {
+            0 => BY_SOFTIRQ,
+            _ => BY_TIMER,
+        };
+        let attributes = [
+            ("size", SIZE_MIB),
+            ("home_node", &node),
+            ("submit_queues", &queues),
+            ("irqmode", mode),
+            ("completion_nsec", &delay),
+        ];
+        Ok(resources.null_block(&attributes)?)
+    }
+}
+
+/// What fails here is said by the lease, with the command to repeat by hand.
+fn load() {
+    let _ = Command::new("modprobe")
+        .args(["null_blk", "nr_devices=0"])
+        .output();
+    let configuration = Path::new("/sys/kernel/config");
+    if configuration.is_dir() && !Path::new(CONFIGURATION).is_dir() {
+        let _ = Command::new("mount")
+            .args(["-t", "configfs", "configfs"])
+            .arg(configuration)
+            .output();
+    }
+}
+
+/// Idle states that take longer to leave count.
+const MAX_EXIT_LATENCY_US: u32 = 10;
+
+/// Sentences about idle states and the interrupts of the device.
+fn of_machine(planned: &[Change], cpu: Option<CpuId>) -> Vec<String> {
+    let idle = cpu.and_then(|cpu| {
+        idle_states(Path::new(&format!(
+            "/sys/devices/system/cpu/cpu{cpu}/cpuidle"
+        )))
+    });
+    idle.into_iter().chain(interrupts(planned)).collect()
+}
+
+/// A warning about the deepest idle state that is enabled, where leaving it takes long.
+fn idle_states(directory: &Path) -> Option<String> {
+    let states = fs::read_dir(directory).ok()?.filter_map(|state| {
+        let state = state.ok()?.path();
+        let text = |name: &str| Some(fs::read_to_string(state.join(name)).ok()?.trim().to_owned());
+        let latency_us: u32 = text("latency")?.parse().ok()?;
+        (text("disable")? == "0").then_some((latency_us, text("name")?))
+    });
+    let (latency_us, name) = states.max()?;
+    (latency_us > MAX_EXIT_LATENCY_US).then(|| {
+        format!(
+            "CPUs may enter idle state {name}, which takes {latency_us} us to leave: latency at low depth includes \
+             that; cpupower idle-set -D {MAX_EXIT_LATENCY_US} disables it"
+        )
+    })
+}
+
+/// A warning when the plan for the device moves its interrupts.
+fn interrupts(planned: &[Change]) -> Option<String> {
+    let is_interrupt = |change: &&Change| matches!(change, Change::InterruptAffinity { .. });
+    let far = planned.iter().filter(is_interrupt).count();
+    (far > 0).then(|| {
+        format!(
+            "{far} interrupts of the device are not on the CPUs nearest to it: nearfar audit lists them, plan=after \
+             measures with them moved"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_enabled_idle_state_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let state = |number: u32, name: &str, latency: &str, disable: &str| {
+            let directory = place.path().join(format!("state{number}"));
+            fs::create_dir(&directory).unwrap();
+            for (file, value) in [("name", name), ("latency", latency), ("disable", disable)] {
+                fs::write(directory.join(file), format!("{value}\n")).unwrap();
+            }
+        };
+        state(0, "POLL", "0", "0");
+        assert_eq!(idle_states(place.path()), None);
+        state(1, "C6", "133", "0");
+        state(2, "C10", "890", "1");
+        let warning = idle_states(place.path()).unwrap();
+        assert!(warning.contains("C6, which takes 133 us"), "{warning}");
+    }
 }

@@ -1,15 +1,19 @@
-//! What is measured, and which nodes are near it and far from it.
+//! What is measured, which nodes are near it and far from it, which disk it is, and whether fio may write to it: not where something
+//! else has or uses what is on it.
+//!
+//! A disk is known by its identity. Its name may be another disk's once an NVMe driver has been bound again: a namespace that something
+//! holds open keeps its number, and the others move on.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nearfar_machine::{CpuSet, Machine, Node, NodeId, PciAddress, alternatives};
 use nearfar_placement::locality::Localities;
-
-use super::identity::Identity;
-use super::writable::{block_directory, name};
+use nearfar_proc::mountinfo;
 
 /// A target that cannot be measured, or whose place is unknown.
 #[derive(Debug, thiserror::Error)]
@@ -326,6 +330,329 @@ fn device_nodes(
     })
 }
 
+const BLOCK_DEVICES: &str = "/sys/class/block";
+/// What the kernel has of a disk's own identity, below its directory: of NVMe, of SCSI.
+const IDENTITIES: [&str; 2] = ["wwid", "device/wwid"];
+
+/// A disk or one of its partitions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    /// Its own identity; of a disk without one, where it is in sysfs.
+    disk: String,
+    partition: Option<String>,
+    sectors: String,
+}
+
+impl Identity {
+    /// Of the block device with this number.
+    ///
+    /// # Errors
+    /// When the kernel has no such device.
+    pub(super) fn of(number: u64) -> io::Result<Self> {
+        Self::read(&block_directory(number)?)
+    }
+
+    fn read(directory: &Path) -> io::Result<Self> {
+        let text = |path: PathBuf| fs::read_to_string(path).map(|it| it.trim().to_owned());
+        let partition = text(directory.join("partition")).ok();
+        let disk = match (&partition, directory.parent()) {
+            (Some(_), Some(disk)) => disk,
+            _ => directory,
+        };
+        let own = IDENTITIES.iter().filter_map(|it| text(disk.join(it)).ok());
+        let own = own.into_iter().find(|it| !it.is_empty());
+        Ok(Self {
+            disk: own.unwrap_or_else(|| disk.display().to_string()),
+            partition,
+            sectors: text(directory.join("size"))?,
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sectors == "0"
+    }
+
+    /// Opens the device by the path that it had, or by the one that it has now. What is opened has to be this device.
+    ///
+    /// # Errors
+    /// When there is no such device any more, or it cannot be opened.
+    pub(super) fn open_with<E: From<io::Error>>(
+        &self,
+        path: &Path,
+        open: impl Fn(&Path) -> Result<File, E>,
+    ) -> Result<(PathBuf, File), E> {
+        let now = self.path_now(path)?;
+        let file = open(&now)?;
+        let opened = Self::of(file.metadata()?.rdev())?;
+        match opened == *self {
+            true => Ok((now, file)),
+            false => Err(self.lost(path).into()),
+        }
+    }
+
+    fn path_now(&self, path: &Path) -> io::Result<PathBuf> {
+        let has_it = |path: &Path| {
+            let number = fs::metadata(path).ok().map(|it| it.rdev());
+            number.is_some_and(|it| Self::of(it).is_ok_and(|found| found == *self))
+        };
+        if has_it(path) {
+            return Ok(path.to_owned());
+        }
+        let mut found = Vec::new();
+        for entry in fs::read_dir(BLOCK_DEVICES)? {
+            let device = Path::new("/dev").join(name(&entry?.path()));
+            if has_it(&device) {
+                found.push(device);
+            }
+        }
+        // Several where a disk has paths that no multipath driver joins.
+        match <[PathBuf; 1]>::try_from(found) {
+            Ok([device]) => Ok(device),
+            Err(_) => Err(self.lost(path)),
+        }
+    }
+
+    fn lost(&self, path: &Path) -> io::Error {
+        io::Error::other(format!(
+            "{} is not the device any more that was to be measured ({})",
+            path.display(),
+            self.disk
+        ))
+    }
+}
+
+/// Why a device is not written to.
+#[derive(Debug, thiserror::Error)]
+pub enum NotWritableError {
+    #[error("{device} is mounted on {}", place.display())]
+    Mounted { device: String, place: PathBuf },
+    #[error("{device} is swap space")]
+    Swap { device: String },
+    #[error("{device} has partitions ({partitions})")]
+    Partitions { device: String, partitions: String },
+    #[error("{device} is held by {holders} (LVM, md, device mapper or the like)")]
+    Holders { device: String, holders: String },
+    #[error("{device} is in use: another process or the kernel has it open exclusively")]
+    InUse { device: String },
+    #[error("{device} has a signature ({signature})")]
+    Signature { device: String, signature: String },
+    #[error("cannot tell whether {device} is free: {reason}")]
+    Unknown { device: String, reason: String },
+}
+
+impl NotWritableError {
+    /// Whether it is what is on the device, not who uses it.
+    pub(super) fn is_content(&self) -> bool {
+        matches!(self, Self::Partitions { .. } | Self::Signature { .. })
+    }
+}
+
+/// Opens the device so that nothing can mount or claim it while the file is open, if nothing has it and nothing is on it.
+/// `may_destroy`: what is on it does not matter.
+///
+/// # Errors
+/// The first reason not to write to it.
+pub(super) fn claim(path: &Path, may_destroy: bool) -> Result<File, NotWritableError> {
+    let device = path.display().to_string();
+    let unknown = |reason: String| NotWritableError::Unknown {
+        device: device.clone(),
+        reason,
+    };
+    let system = |error: io::Error| unknown(nearfar_proc::error_text(&error));
+    let number = fs::metadata(path).map_err(system)?.rdev();
+    let block = block_directory(number).map_err(system)?;
+    let partitions = partitions(&block).map_err(system)?;
+    for directory in partitions.iter().chain([&block]) {
+        let name = format!("/dev/{}", name(directory));
+        not_mounted(&name, directory).map_err(|error| error.or(&device))?;
+        no_holders(&name, directory)?;
+    }
+    if !partitions.is_empty() && !may_destroy {
+        let names: Vec<String> = partitions.iter().map(|it| name(it)).collect();
+        return Err(NotWritableError::Partitions {
+            device,
+            partitions: names.join(", "),
+        });
+    }
+    // Before blkid, which would find the signature of what uses it.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
+        .open(path);
+    let file = match file {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(NotWritableError::InUse { device });
+        }
+        file => file.map_err(system)?,
+    };
+    if may_destroy {
+        return Ok(file);
+    }
+    match signature(path).map_err(unknown)? {
+        Some(signature) => Err(NotWritableError::Signature { device, signature }),
+        None => Ok(file),
+    }
+}
+
+/// The directory of a block device in sysfs.
+fn block_directory(number: u64) -> io::Result<PathBuf> {
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
+}
+
+/// Its last part: the kernel's name of the device.
+pub(super) fn name(directory: &Path) -> String {
+    let name = directory.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn partitions(block: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut partitions = Vec::new();
+    for entry in fs::read_dir(block)? {
+        let path = entry?.path();
+        if path.join("partition").exists() {
+            partitions.push(path);
+        }
+    }
+    partitions.sort();
+    Ok(partitions)
+}
+
+enum NotFree {
+    Known(NotWritableError),
+    Unread(io::Error),
+}
+
+impl From<io::Error> for NotFree {
+    fn from(error: io::Error) -> Self {
+        Self::Unread(error)
+    }
+}
+
+impl NotFree {
+    fn or(self, device: &str) -> NotWritableError {
+        match self {
+            Self::Known(error) => error,
+            Self::Unread(error) => NotWritableError::Unknown {
+                device: device.to_owned(),
+                reason: nearfar_proc::error_text(&error),
+            },
+        }
+    }
+}
+
+fn not_mounted(device: &str, directory: &Path) -> Result<(), NotFree> {
+    let number = fs::read_to_string(directory.join("dev"))?;
+    let number = number.trim();
+    let is_it = |path: &Path| path == Path::new(device) || is_device(path, number);
+    // Btrfs gives a number of its own, so the source counts too.
+    let mounts = mountinfo::of_this_process()?;
+    let mounted = mounts
+        .iter()
+        .find(|mount| mount.device == number || is_it(&mount.source));
+    if let Some(mount) = mounted {
+        return Err(NotFree::Known(NotWritableError::Mounted {
+            device: device.to_owned(),
+            place: mount.place.clone(),
+        }));
+    }
+    // No /proc/swaps: a kernel without swap.
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let is_swap = swaps
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .any(|path| is_it(Path::new(path)));
+    match is_swap {
+        true => Err(NotFree::Known(NotWritableError::Swap {
+            device: device.to_owned(),
+        })),
+        false => Ok(()),
+    }
+}
+
+/// Whether a path is a device file of this number, `major:minor`.
+fn is_device(path: &Path, number: &str) -> bool {
+    let Ok(found) = fs::metadata(path) else {
+        return false;
+    };
+    let rdev = found.rdev();
+    let is_block = found.mode() & libc::S_IFMT == libc::S_IFBLK;
+    is_block && format!("{}:{}", libc::major(rdev), libc::minor(rdev)) == number
+}
+
+fn no_holders(device: &str, directory: &Path) -> Result<(), NotWritableError> {
+    // Without that directory the kernel has no holders for this kind of device.
+    let holders = fs::read_dir(directory.join("holders"));
+    let mut holders: Vec<String> = holders
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(name(&entry.ok()?.path())))
+        .collect();
+    holders.sort();
+    match holders.is_empty() {
+        true => Ok(()),
+        false => Err(NotWritableError::Holders {
+            device: device.to_owned(),
+            holders: holders.join(", "),
+        }),
+    }
+}
+
+/// What blkid(8) recognises on a device; `None` where that is nothing.
+///
+/// # Errors
+/// When blkid is missing or fails: then nothing is known.
+fn signature(path: &Path) -> Result<Option<String>, String> {
+    let answer = Command::new("blkid")
+        .args(["--probe", "--output", "export"])
+        .arg(path)
+        .output()
+        .map_err(|error| format!("blkid: {}", nearfar_proc::error_text(&error)))?;
+    match answer.status.code() {
+        Some(0) => Ok(signature_of(&String::from_utf8_lossy(&answer.stdout))),
+        // Nothing was found.
+        Some(2) => Ok(None),
+        // Several signatures that exclude each other.
+        Some(8) => Ok(Some("several, of different kinds".to_owned())),
+        _ => Err(format!(
+            "blkid: {}: {}",
+            answer.status,
+            String::from_utf8_lossy(&answer.stderr).trim()
+        )),
+    }
+}
+
+/// From lines of `TAG=VALUE`. What a partition table says of a partition is not on the partition.
+fn signature_of(export: &str) -> Option<String> {
+    let tags = export.lines().filter_map(|line| line.split_once('='));
+    let tags: Vec<(&str, &str)> = tags
+        .filter(|(tag, _)| *tag != "DEVNAME" && !tag.starts_with("PART_ENTRY_"))
+        .collect();
+    let value = |wanted: &str| {
+        let found = tags.iter().find(|(tag, _)| *tag == wanted);
+        found.map(|(tag, value)| format!("{tag} {value}"))
+    };
+    let named = value("TYPE").or_else(|| value("PTTYPE"));
+    match tags.is_empty() {
+        true => None,
+        false => Some(named.unwrap_or_else(|| "of an unknown kind".to_owned())),
+    }
+}
+
+/// Whether two names are the same file or device.
+pub(super) fn is_same(one: &Path, other: &OsStr) -> bool {
+    let canonical = |path: &Path| fs::canonicalize(path).ok();
+    let other = Path::new(other);
+    let in_dev = Path::new("/dev").join(other);
+    canonical(one).is_some_and(|one| {
+        [other, &in_dev]
+            .into_iter()
+            .filter_map(canonical)
+            .any(|it| it == one)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,5 +707,66 @@ mod tests {
         assert_eq!(on(Some(NodeId(1))).unwrap().cpu_node("far"), Ok(NodeId(0)));
         let error = on(Some(NodeId(7))).unwrap_err().to_string();
         assert_eq!(error, "--device-node: node 7 is not online");
+    }
+
+    fn disk(root: &Path, name: &str, wwid: Option<&str>) -> PathBuf {
+        let directory = root.join(name);
+        let partition = directory.join(format!("{name}p1"));
+        fs::create_dir_all(&partition).unwrap();
+        fs::write(directory.join("size"), "2048\n").unwrap();
+        fs::write(partition.join("size"), "1024\n").unwrap();
+        fs::write(partition.join("partition"), "1\n").unwrap();
+        if let Some(wwid) = wwid {
+            fs::write(directory.join("wwid"), format!("{wwid}\n")).unwrap();
+        }
+        directory
+    }
+
+    #[test]
+    fn a_disk_is_known_by_its_own_identity_and_not_by_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let read = |path: &Path| Identity::read(path).unwrap();
+        let before = read(&disk(root.path(), "nvme0n1", Some("uuid.1")));
+        let renamed = disk(root.path(), "nvme0n2", Some("uuid.1"));
+        assert_eq!(read(&renamed), before);
+        let partition = read(&renamed.join("nvme0n2p1"));
+        assert_eq!(
+            (&partition.disk, partition.partition.as_deref()),
+            (&before.disk, Some("1"))
+        );
+        assert_ne!(partition, before);
+        assert_ne!(read(&disk(root.path(), "nvme0n3", Some("uuid.2"))), before);
+        let nameless = ["loop0", "loop1"].map(|name| read(&disk(root.path(), name, None)));
+        assert_ne!(nameless[0], nameless[1]);
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_no_other_one() {
+        let gone = Identity {
+            disk: "uuid.none".to_owned(),
+            partition: None,
+            sectors: "1".to_owned(),
+        };
+        let error = gone.open_with(Path::new("/dev/null"), |path| File::open(path));
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("/dev/null is not the device any more"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_empty_partition_has_no_signature() {
+        let entry = "DEVNAME=/dev/loop0p1\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_TYPE=0fc6\n";
+        assert_eq!(signature_of(entry), None);
+        assert_eq!(signature_of(""), None);
+        let ext4 = format!("{entry}UUID=1\nTYPE=ext4\nUSAGE=filesystem\n");
+        assert_eq!(signature_of(&ext4).as_deref(), Some("TYPE ext4"));
+        let table = "DEVNAME=/dev/loop0\nPTUUID=1\nPTTYPE=gpt\n";
+        assert_eq!(signature_of(table).as_deref(), Some("PTTYPE gpt"));
+        assert_eq!(
+            signature_of("LABEL=x\n").as_deref(),
+            Some("of an unknown kind")
+        );
     }
 }

@@ -14,8 +14,7 @@
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::cell::{MatrixCell, Policy, number_of};
-use super::frame::{CPU_NODE, MEMORY_NODE, NUMA_BALANCING, PREFERRED_NODE};
+use super::{CPU_NODE, MEMORY_NODE, MatrixCell, NUMA_BALANCING, PREFERRED_NODE, Policy, number_of};
 use crate::probe::Where;
 
 /// Which levels were asked for; what is empty was not restricted.

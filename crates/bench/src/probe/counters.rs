@@ -5,8 +5,7 @@ use std::fs;
 use nearfar_machine::{CpuSet, Known};
 use nearfar_proc::{cgroup, tasks};
 
-use super::result::{Faults, Switches};
-use super::warning::SampleWarning;
+use super::{Faults, SampleWarning, Switches};
 use crate::conditions::{self, Ticks};
 
 const CPUS: &str = "/sys/devices/system/cpu";

@@ -1,19 +1,24 @@
-//! What a run takes: the link, the nodes with their servers' CPUs, and who processes the packets.
+//! What a run takes: the link, the CPUs of servers, clients and queues, and who processes the packets.
+//!
+//! A trial before a run is stored: the namespace that the clients need, and the commands of servers and clients, which have to start
+//! and not to end at once. A server listens at the loopback interface for it, and a client makes requests to it.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
-use std::time::Duration;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, Cell, Change, Factor, Resources};
-use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, WriterKind};
+use nearfar_experiment::{BoxError, Change, Resources};
+use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, NodeSet, WriterKind};
+use nearfar_placement::spread::{Policy, SpreadRequest, spread};
+use nearfar_runs::{Cell, Factor};
 
-use super::card::{Link, interface};
-use super::client::Flow;
-use super::cpus::{self, Nodes};
-use super::declared::{Parameters, SERVER_CPU};
-use super::program::{ClientCommand, Program};
-use super::server::Server;
-use super::{CARD, INTERRUPTS, KEEP, RECEIVE, SERVER_NODE};
+use super::clients::Flow;
+use super::link::{self, Link, Namespace, interface};
+use super::programs::{self, ClientCommand, Program, Server};
+use super::{CARD, EXPERIMENT, INTERRUPTS, KEEP, Parameters, RECEIVE, SERVER_CPU, SERVER_NODE};
+use crate::node_selection::in_order;
 use crate::planned::{self, PlannedChanges};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -28,7 +33,7 @@ pub(crate) struct Rps<'a> {
     pub(super) factors: Vec<Factor>,
     pub(super) cells: Vec<Cell>,
     /// CPUs that this process may use.
-    pub(super) allowed: CpuSet,
+    allowed: CpuSet,
     pub(super) ready: Option<Ready>,
     pub(super) servers: Vec<Server>,
     /// `None` for nearfar's own clients.
@@ -189,7 +194,7 @@ impl Rps<'_> {
     }
 
     pub(super) fn server_cpus(&self, node: NodeId) -> Vec<CpuId> {
-        let mut cpus = cpus::of_node(self.machine, &self.allowed, node);
+        let mut cpus = of_node(self.machine, &self.allowed, node);
         cpus.truncate(self.parameters.servers as usize);
         cpus
     }
@@ -223,7 +228,7 @@ impl Rps<'_> {
             let warning = format!("clients and servers share CPUs {both}");
             return Ok((asked, (!both.is_empty()).then_some(warning)));
         }
-        let (clients, is_free) = cpus::for_clients(&self.allowed, &servers, queues);
+        let (clients, is_free) = for_clients(&self.allowed, &servers, queues);
         let warning = "every CPU has a server: the clients run on one of theirs";
         Ok((clients, (!is_free).then(|| warning.to_owned())))
     }
@@ -240,9 +245,7 @@ impl Rps<'_> {
             .clients(nodes, &CpuSet::default())
             .map_err(|error| error.to_string())?;
         let free = self.allowed.difference(&own).difference(&clients);
-        let on_node: CpuSet = cpus::of_node(self.machine, &free, node)
-            .into_iter()
-            .collect();
+        let on_node: CpuSet = of_node(self.machine, &free, node).into_iter().collect();
         let one = |cpus: CpuSet, reason: &str| {
             cpus.first()
                 .map(|cpu| CpuSet::from_iter([cpu]))
@@ -337,5 +340,248 @@ impl Rps<'_> {
             }));
         }
         flows
+    }
+}
+
+/// The two nodes that have servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Nodes {
+    /// The card's; without a card, the first one with CPUs.
+    pub(super) card: NodeId,
+    /// The nearest other one with CPUs; `None` on a machine with one node.
+    pub(super) adjacent: Option<NodeId>,
+}
+
+impl Nodes {
+    /// Those that were asked for, else around the card's node.
+    fn choose(
+        machine: &Machine,
+        allowed: &CpuSet,
+        asked: &[NodeId],
+        card: Option<NodeId>,
+    ) -> Result<Self, String> {
+        let usable = machine
+            .nodes
+            .iter()
+            .filter(|it| it.online && it.known_cpus().intersects(allowed));
+        let usable: Vec<NodeId> = usable.map(|node| node.id).collect();
+        let all = || NodeSet::from_iter(usable.iter().copied());
+        if let Some(node) = asked.iter().find(|node| !usable.contains(node)) {
+            return Err(format!(
+                "node {node} has no CPU that this process may use; nodes with one: {}",
+                all()
+            ));
+        }
+        let near_card = |card: NodeId| {
+            let by_distance =
+                |node: &NodeId| machine.distance(card, *node).map_or(u32::MAX, |it| it.0);
+            usable.iter().copied().min_by_key(by_distance)
+        };
+        let first = asked.first().copied();
+        let first = first
+            .or_else(|| card.and_then(near_card))
+            .or(usable.first().copied());
+        let first = first.ok_or("no node has a CPU that this process may use")?;
+        let others = usable.iter().copied().filter(|&node| node != first);
+        let distance = |node: &NodeId| machine.distance(first, *node).map_or(u32::MAX, |it| it.0);
+        Ok(Self {
+            card: first,
+            adjacent: asked
+                .get(1)
+                .copied()
+                .or_else(|| others.min_by_key(distance)),
+        })
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = NodeId> {
+        [Some(self.card), self.adjacent].into_iter().flatten()
+    }
+}
+
+/// A node's CPUs that may be used, one of each core first.
+pub(super) fn of_node(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
+    let cpus = machine
+        .node(node)
+        .map(|node| node.known_cpus().intersection(allowed));
+    in_order(machine, &cpus.unwrap_or_default())
+}
+
+/// A CPU for the clients: one that neither a server nor, if there is a choice, a queue is on. Whether there is one.
+fn for_clients(allowed: &CpuSet, servers: &CpuSet, queues: &CpuSet) -> (CpuSet, bool) {
+    let free = allowed.difference(servers);
+    let quiet = free.difference(queues);
+    let last = [&quiet, &free, allowed]
+        .into_iter()
+        .find_map(|cpus| cpus.last());
+    (last.into_iter().collect(), !free.is_empty())
+}
+
+/// The CPU of each queue, of as many as `count`; what follows begins again with the first.
+pub(super) fn queues(
+    machine: &Machine,
+    node: NodeId,
+    policy: Policy,
+    count: usize,
+) -> Result<Vec<CpuId>, BoxError> {
+    let request = SpreadRequest {
+        node: Some(node),
+        count,
+        policy,
+        ..SpreadRequest::default()
+    };
+    Ok(spread(machine, &request)?
+        .iter()
+        .map(|slot| slot.cpu)
+        .collect())
+}
+
+/// The queues whose CPU is on each node when they are spread nearest first: those that a node's servers are given.
+pub(super) fn shares(
+    machine: &Machine,
+    queues: impl Iterator<Item = u32>,
+    nearest: &[CpuId],
+) -> BTreeMap<NodeId, Vec<u32>> {
+    let mut shares: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
+    for (queue, &cpu) in queues.zip(nearest.iter().cycle()) {
+        if let Some(node) = machine.cpu(cpu).and_then(|cpu| cpu.node) {
+            shares.entry(node).or_default().push(queue);
+        }
+    }
+    shares
+}
+
+/// A client that runs for longer is taken for one that works.
+const CLIENT_TRIAL: Duration = Duration::from_millis(500);
+const END_CHECK: Duration = Duration::from_millis(10);
+
+impl Rps<'_> {
+    /// Refuses a run that cannot work: without the rights for a namespace, without `ip`, or with a command that fails at once.
+    ///
+    /// # Errors
+    /// What is missing, or the argument that is wrong with what the program printed.
+    fn check_programs(&self, arguments: &Arguments, cancel: &AtomicBool) -> Result<(), RunError> {
+        let namespace = Namespace::new().map_err(link::cannot_make);
+        drop(namespace.map_err(RunError::Prepare)?);
+        link::ip(&["-Version"]).map_err(RunError::Prepare)?;
+        let Ok(address) = free_address() else {
+            // Without a loopback interface the first sample is the trial.
+            return Ok(());
+        };
+        let nodes = self.nodes()?;
+        let cpu = self.server_cpus(nodes.card).into_iter().next();
+        let cpu = cpu.ok_or_else(|| RunError::Prepare("no CPU for a server".into()))?;
+        let (clients, _) = self
+            .clients(&nodes, &CpuSet::default())
+            .map_err(RunError::Target)?;
+        let password = programs::password().map_err(RunError::Prepare)?;
+        let mut resources = Resources::new(format!("the trial of bench {EXPERIMENT}"));
+        let command = &self.parameters.server_command;
+        let place = (0, nodes.card, cpu);
+        let server = Server::start(command, &password, place, address, &mut resources);
+        let mut server = server.map_err(RunError::Prepare)?;
+        let wrong = |(name, error): (&str, BoxError)| match cancel.load(Ordering::Relaxed) {
+            true => RunError::Interrupted,
+            false => arguments.wrong(name, error.to_string()).into(),
+        };
+        server
+            .wait(cancel)
+            .map_err(|error| wrong(("server-command", error)))?;
+        match &self.client {
+            Some(client) => self
+                .try_client(client, &server, (&password, &clients), &mut resources)
+                .map_err(wrong),
+            None => Ok(()),
+        }
+    }
+
+    fn try_client(
+        &self,
+        client: &ClientCommand,
+        server: &Server,
+        (password, cpus): (&str, &CpuSet),
+        resources: &mut Resources,
+    ) -> Result<(), (&'static str, BoxError)> {
+        let wrong = |error: BoxError| ("client-command", error);
+        let program = client.start(server, &self.parameters, password, cpus, resources, |_| {
+            Ok(())
+        });
+        let mut program = program.map_err(wrong)?;
+        program.begin().map_err(|error| wrong(error.into()))?;
+        let until = Instant::now() + CLIENT_TRIAL;
+        while Instant::now() < until {
+            if program.has_succeeded().map_err(wrong)? {
+                let rate = client.rate(&program);
+                return rate.map(drop).map_err(|error| ("client-rate", error));
+            }
+            sleep(END_CHECK);
+        }
+        Ok(())
+    }
+}
+
+/// An address of the loopback interface with a port that no program has.
+fn free_address() -> std::io::Result<SocketAddrV4> {
+    let any = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = any.local_addr()?.port();
+    Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tags::machine_of_four_nodes as machine;
+
+    /// Four nodes of four CPUs; from node 2 the nearest is 3, then 1, then 0.
+    #[test]
+    fn the_queues_of_the_published_case_are_on_the_adjacent_node_only_after() {
+        let machine = machine();
+        let at = |policy| queues(&machine, NodeId(2), policy, 8).unwrap();
+        let numbers = |cpus: Vec<CpuId>| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
+        assert_eq!(numbers(at(Policy::KernelPre63)), [8, 9, 10, 11, 0, 1, 2, 3]);
+        assert_eq!(
+            numbers(at(Policy::NearestFirst)),
+            [8, 9, 10, 11, 12, 13, 14, 15]
+        );
+        let shares = shares(&machine, 0..16, &at(Policy::NearestFirst));
+        assert_eq!(shares[&NodeId(3)], [4, 5, 6, 7, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn servers_are_on_the_cards_node_and_the_nearest_other() {
+        let machine = machine();
+        let allowed: CpuSet = (0..16).map(CpuId).collect();
+        let choose = |asked: &[NodeId], card| Nodes::choose(&machine, &allowed, asked, card);
+        let nodes = |card, adjacent| Nodes {
+            card: NodeId(card),
+            adjacent: Some(NodeId(adjacent)),
+        };
+        assert_eq!(choose(&[], Some(NodeId(2))), Ok(nodes(2, 3)));
+        assert_eq!(choose(&[], None), Ok(nodes(0, 1)));
+        assert_eq!(
+            choose(&[NodeId(1), NodeId(3)], Some(NodeId(2))),
+            Ok(nodes(1, 3))
+        );
+        assert!(
+            choose(&[NodeId(7)], None)
+                .unwrap_err()
+                .contains("nodes with one: 0-3")
+        );
+    }
+
+    #[test]
+    fn clients_are_where_nothing_is_measured() {
+        let set = |range: std::ops::Range<u32>| range.map(CpuId).collect::<CpuSet>();
+        assert_eq!(
+            for_clients(&set(0..8), &set(4..8), &set(0..2)),
+            (set(3..4), true)
+        );
+        assert_eq!(
+            for_clients(&set(0..8), &set(4..8), &set(0..4)),
+            (set(3..4), true)
+        );
+        assert_eq!(
+            for_clients(&set(0..1), &set(0..1), &set(0..0)),
+            (set(0..1), false)
+        );
     }
 }

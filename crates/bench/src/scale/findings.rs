@@ -4,6 +4,8 @@
 //! cells ─► all levels but tasks ─► Curve   the law of each, and its locks
 //!      └─► two levels of a factor ─► Step  at each number of tasks; a chance of any false alarm of 5 % (Holm)
 //! ```
+//!
+//! Here is also what samples keep of profile and trace: where CPU time was spent, and which locks were waited for.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +13,16 @@ use nearfar_machine::Known;
 use nearfar_runs::{Cell, Detail, Level, Sample};
 use nearfar_statistics::compare::{DEFAULT_MARGIN, Question};
 use nearfar_statistics::law::{self, LawFit};
+use nearfar_trace::locks::{LockKind, LockWaits};
+use nearfar_trace::profile::Profile;
+use nearfar_trace::{Finished, Losses};
 use serde::{Deserialize, Serialize};
 
-use super::hot::{Hot, HotFunction};
-use super::locks::{Contention, HotLock};
 use super::{KIND, OPERATIONS, TASKS, WORKLOAD};
 use crate::step::{Rounds, Step, answer, by_factor};
 
 /// Functions of a cell that are shown.
-const MAX_FUNCTIONS: usize = 5;
+const MAX_SHOWN_FUNCTIONS: usize = 5;
 
 /// What the samples of a run say.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -150,7 +153,7 @@ fn hot_functions(samples: &[Sample], cell: &Cell) -> Vec<HotFunction> {
     sums.iter_mut()
         .for_each(|it| it.share /= profiles.len() as f64);
     sums.sort_by(|a, b| b.share.total_cmp(&a.share));
-    sums.truncate(MAX_FUNCTIONS);
+    sums.truncate(MAX_SHOWN_FUNCTIONS);
     sums
 }
 
@@ -186,4 +189,128 @@ fn steps(detail: &Detail, rounds: &Rounds<'_>) -> Vec<Step> {
         Question::paired(a, b, metric.map(|it| it.better))
     });
     steps
+}
+
+/// Functions of a sample that are kept.
+const MAX_FUNCTIONS: usize = 8;
+
+/// The profile of a sample, as shares of the tasks' samples.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Hot {
+    pub(super) samples: u64,
+    /// In the kernel, 0 to 1; `None` without a sample.
+    kernel_share: Option<f64>,
+    /// In functions that implement a lock or the scheduler; `None` also without the kernel's symbols.
+    pub(super) lock_function_share: Option<f64>,
+    lost: u64,
+    /// Why functions have no names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    no_names_reason: Option<String>,
+    /// Those with most samples, the first one first.
+    functions: Vec<HotFunction>,
+}
+
+/// A kernel function that tasks ran.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HotFunction {
+    pub function: String,
+    /// Of one that implements a lock, the function that takes or gives back the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_site: Option<String>,
+    /// Of the tasks' samples, 0 to 1.
+    pub share: f64,
+}
+
+impl Hot {
+    pub(super) fn new(profile: Profile) -> Self {
+        let all = profile.samples;
+        let share = |samples: u64| (all > 0).then(|| samples as f64 / all as f64);
+        let functions = profile.functions.into_iter().take(MAX_FUNCTIONS);
+        Self {
+            samples: all,
+            kernel_share: share(profile.in_kernel),
+            lock_function_share: profile.in_locks.and_then(share),
+            lost: profile.lost,
+            no_names_reason: profile.no_names_reason,
+            functions: functions
+                .map(|it| HotFunction {
+                    share: share(it.samples).unwrap_or(0.0),
+                    function: it.function,
+                    call_site: it.call_site,
+                })
+                .collect(),
+        }
+    }
+
+    /// Warnings when samples or names are missing.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let lost =
+            (self.lost > 0).then(|| format!("{} samples of the profile were lost", self.lost));
+        let unnamed = self.no_names_reason.as_ref();
+        let unnamed = unnamed.map(|reason| format!("lock_function_share is unknown: {reason}"));
+        lost.into_iter().chain(unnamed)
+    }
+}
+
+/// Locks of a sample that are kept.
+const MAX_LOCKS: usize = 8;
+
+/// Lock contention of a sample.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Contention {
+    /// How long the trace took; operations are not counted meanwhile.
+    pub(super) seconds: f64,
+    /// Of the tasks' time, in waits for locks, 0 to 1.
+    pub(super) share: f64,
+    /// Of the tasks' time, in waits for spinlocks and rwlocks.
+    pub(super) spin_share: f64,
+    /// The longest waits in all first.
+    pub(super) locks: Vec<HotLock>,
+    losses: Losses,
+    /// Why waits for spinlocks may be missing from all shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) no_spin_reason: Option<String>,
+}
+
+/// Waits for a lock.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HotLock {
+    /// The kernel function that takes it.
+    pub call_site: String,
+    pub kind: LockKind,
+    /// Of the tasks' time, 0 to 1.
+    pub share: f64,
+    pub waits: u64,
+}
+
+impl Contention {
+    /// Of a trace of so long, during which so many tasks ran.
+    pub(super) fn new(locks: LockWaits, finished: Finished, tasks: usize) -> Self {
+        let seconds = finished.elapsed.as_secs_f64();
+        // What an interrupt of theirs waits for counts as theirs.
+        let share = |wait_s: f64| (wait_s / (seconds * tasks as f64)).min(1.0);
+        let of = |site: &nearfar_trace::locks::Site| HotLock {
+            call_site: site.call_site.clone(),
+            kind: site.kind,
+            share: share(site.wait_s),
+            waits: site.waits,
+        };
+        Self {
+            seconds,
+            share: share(locks.wait_s),
+            spin_share: share(locks.spin_s),
+            locks: locks.sites.iter().take(MAX_LOCKS).map(of).collect(),
+            losses: finished.losses,
+            no_spin_reason: locks.no_spin_reason,
+        }
+    }
+
+    /// Warnings when events are missing.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let lost = (!self.losses.is_whole())
+            .then(|| "events of lock contention were lost: lock_share is too low".to_owned());
+        let untraced = self.no_spin_reason.as_ref();
+        let untraced = untraced.map(|reason| format!("lock_share is unknown: {reason}"));
+        lost.into_iter().chain(untraced)
+    }
 }
