@@ -114,14 +114,14 @@ pub struct BandwidthPair {
 }
 
 /// A pair to measure.
-struct Pair<'a> {
+struct TrafficPair<'a> {
     source: &'a Source,
     buffer: usize,
     /// How far each thread is in its part of the buffer, in words.
     positions: Vec<usize>,
 }
 
-impl Pair<'_> {
+impl TrafficPair<'_> {
     fn nodes(&self, streams: &Streams<'_>) -> (NodeId, NodeId) {
         (self.source.node, streams.buffers.buffers[self.buffer].node)
     }
@@ -135,7 +135,7 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatri
     streams::measure(streams, |streams| {
         let buffers = streams.buffers.buffers.len();
         let of_source = |source| {
-            (0..buffers).map(move |buffer| Pair {
+            (0..buffers).map(move |buffer| TrafficPair {
                 source,
                 buffer,
                 positions: Vec::new(),
@@ -156,7 +156,7 @@ fn metric(traffic: Traffic) -> String {
 
 /// Streams of the threads of one node through one buffer, of all kinds of traffic at each visit.
 struct Pairs<'a> {
-    pairs: Vec<Pair<'a>>,
+    pairs: Vec<TrafficPair<'a>>,
     /// Decides the order of the kinds of traffic.
     random: Rng,
 }
@@ -201,11 +201,7 @@ impl Visits for Pairs<'_> {
         reason: String,
     ) -> (Vec<usize>, SkippedPair) {
         let (cpu_node, memory_node) = self.pairs[item].nodes(streams);
-        let skipped = SkippedPair {
-            cpu_node: Some(cpu_node),
-            memory_node: Some(memory_node),
-            reason,
-        };
+        let skipped = SkippedPair::new(Some(cpu_node), Some(memory_node), reason);
         (vec![item], skipped)
     }
 
@@ -241,7 +237,7 @@ impl Visits for Pairs<'_> {
             Traffic::ALL.map(|kind| Metric::real(metric(kind), "B/s", Better::Higher));
         metrics[0].primary = true;
         let pairs = sampling::count(self.pairs.len(), "pair of nodes", "pairs of nodes");
-        let cell = |pair: &Pair<'_>| {
+        let cell = |pair: &TrafficPair<'_>| {
             let (cpu_node, memory_node) = pair.nodes(streams);
             latency::cell(cpu_node, memory_node)
         };

@@ -182,17 +182,15 @@ impl Child {
             if cancel.load(Ordering::Relaxed) {
                 return Err(ChildError::Cancelled { what });
             }
-            if self
-                .hear()
-                .map_err(|source| ChildError::Pipe { what, source })?
-                == Heard::End
-            {
+            let ended = self.hear();
+            if ended.map_err(|source| ChildError::Pipe { what, source })? {
                 return Err(self.ended(cancel.load(Ordering::Relaxed)));
             }
         }
     }
 
-    fn hear(&mut self) -> io::Result<Heard> {
+    /// Takes what there is, after a short wait. Whether its output has ended.
+    fn hear(&mut self) -> io::Result<bool> {
         let timeout = Timespec {
             tv_sec: 0,
             tv_nsec: LISTENS_FOR.subsec_nanos().into(),
@@ -201,18 +199,14 @@ impl Child {
             &mut [PollFd::new(&self.output, PollFlags::IN)],
             Some(&timeout),
         ) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Heard::Silence),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(false),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
         let mut chunk = [0; 16 << 10];
         let length = self.output.read(&mut chunk)?;
         self.heard.extend_from_slice(&chunk[..length]);
-        Ok(if length == 0 {
-            Heard::End
-        } else {
-            Heard::Something
-        })
+        Ok(length == 0)
     }
 
     /// Why there is no more to be heard from it.
@@ -254,13 +248,6 @@ impl Drop for Child {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-#[derive(PartialEq)]
-enum Heard {
-    Silence,
-    Something,
-    End,
 }
 
 /// The longest line a child reads: far more than a spec with thousands of CPUs needs.

@@ -103,14 +103,9 @@ fn prepare<'a>(
         .collect();
     let nodes: Vec<NodeId> = streams.buffers.buffers.iter().map(|it| it.node).collect();
     let without = cpus.iter().find(|(node, _)| !nodes.contains(node));
-    let skipped: Vec<_> = without
-        .map(|&(node, _)| SkippedPair {
-            cpu_node: Some(node),
-            memory_node: None,
-            reason: "no near memory is measured: this node has none of its own".to_owned(),
-        })
-        .into_iter()
-        .collect();
+    let reason = "no near memory is measured: this node has none of its own";
+    let without = without.map(|&(node, _)| SkippedPair::new(Some(node), None, reason.to_owned()));
+    let skipped = Vec::from_iter(without);
     let near = skipped.is_empty().then_some(MemoryPlacement::Near);
     let placements: Vec<_> = near
         .into_iter()
@@ -190,12 +185,8 @@ impl Visits for Placements<'_> {
     }
 
     fn excluded(&self, _: &Streams<'_>, item: usize, reason: String) -> (Vec<usize>, SkippedPair) {
-        let skipped = SkippedPair {
-            cpu_node: None,
-            memory_node: None,
-            reason: format!("{} memory: {reason}", self.placements[item]),
-        };
-        (vec![item], skipped)
+        let reason = format!("{} memory: {reason}", self.placements[item]);
+        (vec![item], SkippedPair::new(None, None, reason))
     }
 
     fn found(&self, _: &Streams<'_>, samples: &Samples<Sample>) -> Vec<MeasuredPlacement> {

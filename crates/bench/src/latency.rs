@@ -225,7 +225,7 @@ pub(crate) struct Chases<'a> {
 
 /// A pair to measure: which CPU, and which buffer.
 #[derive(Clone, Copy)]
-struct Pair {
+struct ChasePair {
     cpu_node: NodeId,
     cpu: CpuId,
     buffer: usize,
@@ -282,7 +282,7 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<Measured<LatencyMatrix>, 
     let start = Instant::now();
     let shape = Shape::of(machine, size.line_bytes);
     link(buffers, size, shape, options)?;
-    let mut run = Run::new(machine, options, sources, shape, buffers, size);
+    let mut run = ChaseRun::new(machine, options, sources, shape, buffers, size);
     let cache_bytes = size.last_level_cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
     run.settle(sources, cache_bytes / size.line_bytes, deadline)?;
     let amount = Amount {
@@ -346,10 +346,10 @@ fn link(
 }
 
 /// The source of samples: chases through the buffers, from one CPU of each node.
-struct Run<'a> {
+struct ChaseRun<'a> {
     machine: &'a Machine,
     options: &'a ProbeOptions,
-    pairs: Vec<Pair>,
+    pairs: Vec<ChasePair>,
     chases: Vec<Chase<'a>>,
     /// Loads of a sample.
     steps: u64,
@@ -360,7 +360,7 @@ struct Run<'a> {
     skipped: Vec<SkippedPair>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> ChaseRun<'a> {
     fn new(
         machine: &'a Machine,
         options: &'a ProbeOptions,
@@ -379,7 +379,7 @@ impl<'a> Run<'a> {
         let chases: Vec<Chase<'a>> = buffers.buffers.iter().map(chase).collect();
         let of_source = |source: &Source| {
             let (cpu_node, cpu) = (source.node, source.cpu);
-            (0..chases.len()).map(move |buffer| Pair {
+            (0..chases.len()).map(move |buffer| ChasePair {
                 cpu_node,
                 cpu,
                 buffer,
@@ -424,11 +424,8 @@ impl<'a> Run<'a> {
 
     /// No pair of this node is measured any more.
     fn exclude(&mut self, node: NodeId, reason: String) -> Attempt<f64> {
-        self.skipped.push(SkippedPair {
-            cpu_node: Some(node),
-            memory_node: None,
-            reason,
-        });
+        let skipped = SkippedPair::new(Some(node), None, reason);
+        self.skipped.push(skipped);
         let of_node = |&item: &usize| self.pairs[item].cpu_node == node;
         Attempt::Exclude((0..self.pairs.len()).filter(of_node).collect())
     }
@@ -450,7 +447,7 @@ impl<'a> Run<'a> {
         let mut parameters =
             sampling::buffer_parameters(size.one_cpu_bytes, buffers.page_kind, self.options);
         parameters["line_bytes"] = size.line_bytes.into();
-        let cell = |pair: &Pair| cell(pair.cpu_node, buffers.buffers[pair.buffer].node);
+        let cell = |pair: &ChasePair| cell(pair.cpu_node, buffers.buffers[pair.buffer].node);
         let declared = Declared {
             experiment: "latency",
             title: format!("memory latency, {pairs}"),
@@ -466,7 +463,7 @@ impl<'a> Run<'a> {
 
     fn summaries(&self, samples: &Samples<f64>, buffers: &NodeBuffers) -> Vec<LatencyPair> {
         let pairs = self.pairs.iter().zip(samples.by_item());
-        let summary = |(pair, samples): (&Pair, Vec<(Option<u32>, &f64)>)| {
+        let summary = |(pair, samples): (&ChasePair, Vec<(Option<u32>, &f64)>)| {
             let samples: Vec<_> = samples
                 .into_iter()
                 .map(|(block, &ns)| (block, ns))
@@ -490,7 +487,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl sampler::Source for Run<'_> {
+impl sampler::Source for ChaseRun<'_> {
     /// Nanoseconds a load.
     type Value = f64;
     type Error = ProbeError;

@@ -59,23 +59,22 @@ impl LoadSpec {
         }
     }
 
-    fn check(&self) -> Result<(), LoadError> {
+    /// Why no CPU can do it.
+    fn check(&self) -> Result<(), String> {
+        let Self {
+            percent, period_s, ..
+        } = self;
         match () {
             // NaN is in no range.
-            () if !(0.0..=99.0).contains(&self.percent) => Err(LoadError::Percent(self.percent)),
-            () if !(0.0005..=1.0).contains(&self.period_s) => Err(LoadError::Period(self.period_s)),
+            () if !(0.0..=99.0).contains(percent) => {
+                Err(format!("a load of {percent} % cannot be had: give 0 to 99"))
+            }
+            () if !(0.0005..=1.0).contains(period_s) => Err(format!(
+                "a period of {period_s} s is too short or too long: give 0.0005 to 1"
+            )),
             () => Ok(()),
         }
     }
-}
-
-/// What is asked of a load that no CPU can do.
-#[derive(Debug, thiserror::Error)]
-enum LoadError {
-    #[error("a load of {0} % cannot be had: give 0 to 99")]
-    Percent(f64),
-    #[error("a period of {0} s is too short or too long: give 0.0005 to 1")]
-    Period(f64),
 }
 
 /// What the load on each CPU achieved.
@@ -180,8 +179,7 @@ const STALL_S: f64 = 1e-3;
 pub fn serve() -> Result<(), ServeError> {
     let mut caller = Conversation::open("load");
     let spec: LoadSpec = caller.spec()?;
-    spec.check()
-        .map_err(|error| ServeError::BadSpec(error.to_string()))?;
+    spec.check().map_err(ServeError::BadSpec)?;
     pin(spec.cpu)?;
     // Sleeps would otherwise last up to 50 us longer, and a share of 99 % leaves 100 us for them.
     let _ = set_current_timer_slack(NonZeroU64::new(1));

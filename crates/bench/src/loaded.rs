@@ -169,11 +169,7 @@ fn prepare<'a>(streams: &mut Streams<'a>) -> Result<(Vec<Node<'a>>, Vec<SkippedP
 }
 
 fn of_node(node: NodeId, reason: String) -> SkippedPair {
-    SkippedPair {
-        cpu_node: Some(node),
-        memory_node: Some(node),
-        reason,
-    }
+    SkippedPair::new(Some(node), Some(node), reason)
 }
 
 /// Each node under each load.

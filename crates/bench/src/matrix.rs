@@ -29,7 +29,7 @@ use crate::probe::{ChildError, PagesByNode, ProbeResult, Where, default_buffer_b
 use crate::registry::{
     Arguments, Context, Declaration, Entry, Made, RunError, SECONDS, Varied, number, size, within,
 };
-use measure::{Calibrated, Tuning};
+use measure::Calibrated;
 
 pub use choose::{Balancing, Chosen, LeftOut, NoCells, Places, Selection, choose};
 pub use findings::{
@@ -152,9 +152,7 @@ fn read_place(text: &str) -> Option<Level> {
 
 /// The matrix that was asked for: a new one, calibrated, or the one of a stored run.
 fn make<'a>(arguments: &Arguments, context: Context<'a>) -> Result<Made<Matrix<'a>>, RunError> {
-    let Context {
-        machine, cancel, ..
-    } = context;
+    let (machine, cancel) = (context.machine, context.cancel);
     if let Some((run, detail)) = arguments.continued() {
         let parameters = findings::stored_parameters(run, detail);
         let parameters = parameters.map_err(|error| RunError::Target(error.into()))?;
@@ -227,12 +225,11 @@ fn parameters(
     chosen: Chosen,
 ) -> Result<Parameters, RunError> {
     let given: Given = arguments.parameters()?;
-    let tuning = Tuning {
-        scan_delay_ms: given.scan_delay_ms,
-        scan_period_ms: given.scan_period_ms,
-        migration_cost_ns: given.migration_cost_ns,
-    };
-    let settings = tuning.settings();
+    let settings = measure::kernel_settings(
+        given.scan_delay_ms,
+        given.scan_period_ms,
+        given.migration_cost_ns,
+    );
     // Names in options are those of JSON in kebab-case.
     let pattern = serde_json::from_value(given.pattern.replace('-', "_").into());
     let seconds = given.seconds.unwrap_or(RUN_S);

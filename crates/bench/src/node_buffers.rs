@@ -296,11 +296,8 @@ impl Allocation<'_> {
                 let reason = format!(
                     "its memory cannot be bound ({error}) nor touched first by a CPU of its own"
                 );
-                self.buffers.skipped.push(SkippedPair {
-                    cpu_node: None,
-                    memory_node: Some(node),
-                    reason,
-                });
+                let skipped = SkippedPair::new(None, Some(node), reason);
+                self.buffers.skipped.push(skipped);
                 return Ok(None);
             }
             Some(error) => self.buffers.warnings.push(Warning::BindRefused {
@@ -320,11 +317,8 @@ impl Allocation<'_> {
                     "{:.0} % of the pages meant for it are on another node",
                     share * 100.0
                 );
-                self.buffers.skipped.push(SkippedPair {
-                    cpu_node: None,
-                    memory_node: Some(node),
-                    reason,
-                });
+                let skipped = SkippedPair::new(None, Some(node), reason);
+                self.buffers.skipped.push(skipped);
                 return false;
             }
             Ok(0.0) => {}
@@ -450,10 +444,7 @@ impl Mapping {
 
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the range lies within the mapping of `new`; none of the advice in use here drops its content.
-        match unsafe { libc::madvise(self.base().cast(), self.bytes, advice) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        succeeded(unsafe { libc::madvise(self.base().cast(), self.bytes, advice) }.into())
     }
 
     /// Has the kernel put a page everywhere, for pages of a pool: merely touching one that the bound node lacks would
@@ -517,11 +508,7 @@ impl Mapping {
                 flags,
             )
         };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        succeeded(result)
     }
 
     /// The memory as words, to be read.
@@ -593,9 +580,7 @@ impl Mapping {
                 flags,
             )
         };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        succeeded(result)?;
         // What is no node is an error's number, below 0.
         Ok(status
             .iter()
@@ -636,11 +621,14 @@ pub(crate) fn set_policy(node: Option<NodeId>) -> io::Result<()> {
         false => mask.as_ptr(),
     };
     // SAFETY: the mask outlives the call and is as long as said.
-    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, start, longest) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    succeeded(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, start, longest) })
+}
+
+/// The error of a system call that has just answered other than 0.
+fn succeeded(answer: libc::c_long) -> io::Result<()> {
+    match answer {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -33,6 +33,20 @@ pub struct SkippedPair {
     pub reason: String,
 }
 
+impl SkippedPair {
+    pub(crate) fn new(
+        cpu_node: Option<NodeId>,
+        memory_node: Option<NodeId>,
+        reason: String,
+    ) -> Self {
+        Self {
+            cpu_node,
+            memory_node,
+            reason,
+        }
+    }
+}
+
 /// Picks them; `allowed` is where this process may run.
 ///
 /// # Errors
@@ -75,13 +89,13 @@ pub(crate) fn select(
                 cpu,
                 all,
             }),
-            None => selection.skipped.push(SkippedPair {
-                cpu_node: Some(node.id),
-                memory_node: None,
-                reason: format!(
+            None => {
+                let reason = format!(
                     "this process may not run on the node's CPUs {online}, only on {allowed}"
-                ),
-            }),
+                );
+                let skipped = SkippedPair::new(Some(node.id), None, reason);
+                selection.skipped.push(skipped);
+            }
         }
     }
     let reason = match (selection.memory.is_empty(), selection.sources.is_empty()) {
@@ -158,13 +172,28 @@ fn nodes_that(machine: &Machine, has: impl Fn(&Node) -> bool) -> NodeSet {
 }
 
 /// The CPUs that may be used, one of each core first; isolated ones only when there are no others.
-pub(crate) fn in_order(machine: &Machine, usable: &CpuSet) -> Vec<CpuId> {
+fn in_order(machine: &Machine, usable: &CpuSet) -> Vec<CpuId> {
     let free = usable.difference(&machine.cpu_states.kept_free());
     let candidates = if free.is_empty() { usable } else { &free };
     let (mut leaders, siblings): (Vec<_>, Vec<_>) =
         candidates.iter().partition(|&cpu| leads(machine, cpu));
     leaders.extend(siblings);
     leaders
+}
+
+/// A node's CPUs that may be used, in this order.
+pub(crate) fn of_node(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
+    let cpus = machine
+        .node(node)
+        .map(|node| node.known_cpus().intersection(allowed));
+    in_order(machine, &cpus.unwrap_or_default())
+}
+
+/// The online nodes that have a CPU that may be used.
+pub(crate) fn with_cpus(machine: &Machine, allowed: &CpuSet) -> Vec<NodeId> {
+    let nodes = machine.online_nodes();
+    let nodes = nodes.filter(|node| node.known_cpus().intersects(allowed));
+    nodes.map(|node| node.id).collect()
 }
 
 fn leads(machine: &Machine, cpu: CpuId) -> bool {

@@ -166,35 +166,28 @@ pub struct ProbeSpec {
     pub huge_pages: HugePages,
 }
 
-/// What is asked of a probe that no machine can do.
-#[derive(Debug, thiserror::Error)]
-enum SpecError {
-    #[error("bytes is {0}: at least {LEAST_BYTES} are needed")]
-    TooSmall(u64),
-    #[error("bytes is {0}: no process can map more than {MOST_BYTES}")]
-    TooLarge(u64),
-    #[error("counts is 0: at least one round is needed")]
-    NoRounds,
-    #[error("steps is 0: a round needs at least one access")]
-    NoSteps,
-    #[error("cpu_set is empty: leave it away to have the node's CPUs")]
-    NoCpus,
-    #[error("cpu_set is given, but cpus is \"floating\"")]
-    UnboundCpus,
-}
-
 impl ProbeSpec {
-    fn check(&self) -> Result<(), SpecError> {
-        let unbound = self.cpu_set.is_some() && self.cpus == Where::Floating;
-        match () {
-            () if self.bytes < LEAST_BYTES => Err(SpecError::TooSmall(self.bytes)),
-            () if self.bytes > MOST_BYTES => Err(SpecError::TooLarge(self.bytes)),
-            () if self.counts == 0 => Err(SpecError::NoRounds),
-            () if self.steps == 0 => Err(SpecError::NoSteps),
-            () if self.cpu_set.as_ref().is_some_and(CpuSet::is_empty) => Err(SpecError::NoCpus),
-            () if unbound => Err(SpecError::UnboundCpus),
-            () => Ok(()),
-        }
+    /// Why no machine can do it.
+    fn check(&self) -> Result<(), String> {
+        let (bytes, cpu_set) = (self.bytes, self.cpu_set.as_ref());
+        let reason = match () {
+            () if bytes < LEAST_BYTES => {
+                format!("bytes is {bytes}: at least {LEAST_BYTES} are needed")
+            }
+            () if bytes > MOST_BYTES => {
+                format!("bytes is {bytes}: no process can map more than {MOST_BYTES}")
+            }
+            () if self.counts == 0 => "counts is 0: at least one round is needed".to_owned(),
+            () if self.steps == 0 => "steps is 0: a round needs at least one access".to_owned(),
+            () if cpu_set.is_some_and(CpuSet::is_empty) => {
+                "cpu_set is empty: leave it away to have the node's CPUs".to_owned()
+            }
+            () if cpu_set.is_some() && self.cpus == Where::Floating => {
+                "cpu_set is given, but cpus is \"floating\"".to_owned()
+            }
+            () => return Ok(()),
+        };
+        Err(reason)
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use nearfar_machine::Known;
-use nearfar_runs::Cell;
+use nearfar_runs::{Cell, Detail};
 use nearfar_statistics::law::Law;
 use nearfar_statistics::{Interval, Summary, spearman};
 use serde::{Deserialize, Serialize};
@@ -371,6 +371,23 @@ pub struct Pair {
 pub struct LeftOut {
     pub cell: String,
     pub reason: String,
+}
+
+/// The one of these cells that the run has.
+///
+/// # Errors
+/// That it has none, or that it has several.
+pub(crate) fn only_in_plan(
+    cells: impl Iterator<Item = Cell>,
+    detail: &Detail,
+    several: &'static str,
+) -> Result<Cell, &'static str> {
+    let mut in_plan = cells.filter(|cell| detail.plan.contains(cell));
+    match (in_plan.next(), in_plan.next()) {
+        (None, _) => Err("the run does not have it"),
+        (Some(cell), None) => Ok(cell),
+        (Some(_), Some(_)) => Err(several),
+    }
 }
 
 /// Cells of a run that a published table does not have.

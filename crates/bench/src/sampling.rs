@@ -1,6 +1,7 @@
 //! What the measurements of this crate have in common when they use the sampler.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::Recording;
@@ -180,6 +181,29 @@ impl<V> Samples<V> {
             started_at_s: self.began_at_s + taken.started.as_secs_f64(),
             took_s: taken.took.as_secs_f64(),
             result,
+        }
+    }
+}
+
+/// Waits for so long, and looks every now and then whether it was cancelled, and what `check` says.
+///
+/// # Errors
+/// "interrupted" where it was cancelled; what `check` gives as one.
+pub(crate) fn pause(
+    time: Duration,
+    look: Duration,
+    cancel: &AtomicBool,
+    mut check: impl FnMut() -> Result<(), &'static str>,
+) -> Result<(), &'static str> {
+    let end = Instant::now() + time;
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err("interrupted");
+        }
+        check()?;
+        match end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return Ok(()),
+            left => sleep(left.min(look)),
         }
     }
 }

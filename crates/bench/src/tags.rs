@@ -221,11 +221,7 @@ impl TagsExperiment<'_> {
     }
 
     fn allocator(&self, cell: &Cell) -> Result<Allocator, BoxError> {
-        let Parameters {
-            tags,
-            possible_cpus,
-            ..
-        } = self.parameters;
+        let (tags, possible_cpus) = (self.parameters.tags, self.parameters.possible_cpus);
         Allocator::new(&cell.text(POLICY), tags, |builder| {
             let builder = builder.topology(topology(self.machine));
             match possible_cpus {

@@ -117,7 +117,7 @@ pub(crate) struct HandOvers<'a> {
 }
 
 /// Lines to hand over, one on each node.
-struct Lines {
+struct NodeLines {
     by_node: BTreeMap<Option<NodeId>, Mapping>,
 }
 
@@ -141,10 +141,10 @@ pub(crate) fn measure_on(
         );
         return Err(ProbeError::NothingToMeasure { reason });
     }
-    let both = |pair: &Pair| [pair.first, pair.second];
+    let both = |pair: &CpuPair| [pair.first, pair.second];
     let cpus: CpuSet = pairs.iter().flat_map(both).collect();
     let ticks = Ticks::now();
-    let mut run = Run::new(hand_overs, pairs);
+    let mut run = HandOverRun::new(hand_overs, pairs);
     let amount = Amount {
         items: run.pairs.len(),
         max_samples: options.max_samples,
@@ -177,10 +177,10 @@ pub(crate) fn measure_on(
 }
 
 /// The source of samples: round trips of a line between two CPUs.
-struct Run<'a> {
+struct HandOverRun<'a> {
     hand_overs: HandOvers<'a>,
-    lines: Lines,
-    pairs: Vec<Pair>,
+    lines: NodeLines,
+    pairs: Vec<CpuPair>,
     /// Round trips in a sample of each pair, found by its trial.
     trips: Vec<u64>,
     /// The shortest time of the pair's trials so far, in nanoseconds a round trip.
@@ -188,11 +188,11 @@ struct Run<'a> {
     skipped: Vec<SkippedTransfer>,
 }
 
-impl<'a> Run<'a> {
-    fn new(hand_overs: HandOvers<'a>, pairs: Vec<Pair>) -> Self {
+impl<'a> HandOverRun<'a> {
+    fn new(hand_overs: HandOvers<'a>, pairs: Vec<CpuPair>) -> Self {
         Self {
             hand_overs,
-            lines: Lines {
+            lines: NodeLines {
                 by_node: BTreeMap::new(),
             },
             trips: vec![0; pairs.len()],
@@ -231,9 +231,7 @@ impl<'a> Run<'a> {
     }
 
     fn hand_over(&mut self, item: usize, trips: u64, limit: Duration) -> Result<f64, Trouble> {
-        let HandOvers {
-            machine, options, ..
-        } = self.hand_overs;
+        let (machine, options) = (self.hand_overs.machine, self.hand_overs.options);
         let pair = self.pairs[item];
         let several = machine.online_nodes().count() > 1;
         let line = self
@@ -244,7 +242,7 @@ impl<'a> Run<'a> {
     }
 
     fn exclude(&mut self, item: usize, reason: String) -> Attempt<f64> {
-        let Pair { first, second, .. } = self.pairs[item];
+        let CpuPair { first, second, .. } = self.pairs[item];
         self.skipped.push(SkippedTransfer {
             first,
             second,
@@ -254,11 +252,9 @@ impl<'a> Run<'a> {
     }
 
     fn recording(&self, samples: &Samples<f64>, warnings: &[Warning]) -> Recording {
-        let HandOvers {
-            options, all_cpus, ..
-        } = self.hand_overs;
+        let (options, all_cpus) = (self.hand_overs.options, self.hand_overs.all_cpus);
         let pairs = sampling::count(self.pairs.len(), "pair of CPUs", "pairs of CPUs");
-        let cell = |pair: &Pair| {
+        let cell = |pair: &CpuPair| {
             Cell::new()
                 .with("first_cpu", pair.first.0)
                 .with("second_cpu", pair.second.0)
@@ -314,7 +310,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl sampler::Source for Run<'_> {
+impl sampler::Source for HandOverRun<'_> {
     /// Nanoseconds a round trip.
     type Value = f64;
     type Error = ProbeError;
@@ -340,7 +336,7 @@ fn not_side_by_side(nanoseconds: f64) -> String {
     )
 }
 
-impl Lines {
+impl NodeLines {
     /// A line in memory of this node: bound there where several nodes are, or touched first by a CPU of it.
     fn on(
         &mut self,
@@ -368,7 +364,7 @@ impl Lines {
 
 /// Two CPUs, the lower first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Pair {
+struct CpuPair {
     first: CpuId,
     second: CpuId,
     nearness: Nearness,
@@ -376,7 +372,12 @@ struct Pair {
 
 /// The pairs to measure among `usable` CPUs: all of them, or one for each nearness of each node and one for each pair of
 /// nodes. With `from` and `to` one CPU is on a node of each.
-fn choose(machine: &Machine, usable: &CpuSet, all_cpus: bool, options: &ProbeOptions) -> Vec<Pair> {
+fn choose(
+    machine: &Machine,
+    usable: &CpuSet,
+    all_cpus: bool,
+    options: &ProbeOptions,
+) -> Vec<CpuPair> {
     let neighbourhood = Neighbourhood::of(machine);
     let cpus: Vec<CpuId> = usable.iter().collect();
     let wanted = |node: Option<NodeId>, nodes: &Option<nearfar_machine::NodeSet>| {
@@ -394,7 +395,7 @@ fn choose(machine: &Machine, usable: &CpuSet, all_cpus: bool, options: &ProbeOpt
         .enumerate()
         .flat_map(|(index, &first)| cpus[index + 1..].iter().map(move |&second| (first, second)));
     let all = all.filter(|&(first, second)| among(first, second));
-    let all = all.map(|(first, second)| Pair {
+    let all = all.map(|(first, second)| CpuPair {
         first,
         second,
         nearness: neighbourhood.nearness(first, second),
@@ -414,7 +415,7 @@ fn choose(machine: &Machine, usable: &CpuSet, all_cpus: bool, options: &ProbeOpt
             pair,
         );
     }
-    let mut chosen: Vec<Pair> = chosen.into_values().collect();
+    let mut chosen: Vec<CpuPair> = chosen.into_values().collect();
     chosen.sort();
     chosen
 }
@@ -459,7 +460,7 @@ mod tests {
         machine
     }
 
-    fn pairs(machine: &Machine, all_cpus: bool, options: &ProbeOptions) -> Vec<Pair> {
+    fn pairs(machine: &Machine, all_cpus: bool, options: &ProbeOptions) -> Vec<CpuPair> {
         let usable = machine.cpus.iter().map(|cpu| cpu.id).collect();
         choose(machine, &usable, all_cpus, options)
     }
@@ -483,12 +484,12 @@ mod tests {
             .map(found),
             [2, 2, 2, 1]
         );
-        assert!(chosen.contains(&Pair {
+        assert!(chosen.contains(&CpuPair {
             first: CpuId(6),
             second: CpuId(7),
             nearness: Nearness::Core
         }));
-        assert!(chosen.contains(&Pair {
+        assert!(chosen.contains(&CpuPair {
             first: CpuId(7),
             second: CpuId(15),
             nearness: Nearness::Nodes

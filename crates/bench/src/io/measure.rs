@@ -27,7 +27,7 @@ const MAX_EXTRA: Duration = Duration::from_secs(120);
 const MAX_TIMES: f64 = 4.0;
 
 /// A sample that is being taken.
-pub(super) struct Started {
+pub(super) struct StartedSample {
     fio: Running,
     job: Job,
     cpu_node: NodeId,
@@ -144,7 +144,7 @@ impl Experiment for IoExperiment<'_> {
         };
         let system_s = children_system_s();
         let fio = job.start(resources, directory)?;
-        self.running = Some(Started {
+        self.running = Some(StartedSample {
             fio,
             job,
             cpu_node,
@@ -182,12 +182,7 @@ impl Experiment for IoExperiment<'_> {
         let untraced = locks
             .as_ref()
             .and_then(|it| it.locks.no_spin_reason.clone());
-        let Job {
-            seconds,
-            ramp_seconds,
-            ..
-        } = started.job;
-        let bytes = fio.bytes_per_s * (seconds + ramp_seconds);
+        let bytes = fio.bytes_per_s * (started.job.seconds + started.job.ramp_seconds);
         let others = now.others_since(&started.disks, bytes);
         let unknown = share
             .as_ref()

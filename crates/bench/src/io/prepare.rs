@@ -15,7 +15,7 @@ use nearfar_proc::error_text;
 use nearfar_runs::{Cell, Factor};
 
 use super::fio::{Job, engine};
-use super::measure::{Paths, Started};
+use super::measure::{Paths, StartedSample};
 use super::target::{
     NotWritableError, Surroundings, Target, TargetError, claim, is_same, name, usable,
 };
@@ -42,7 +42,7 @@ pub(crate) struct IoExperiment<'a> {
     pub(super) paths: Option<Paths>,
     /// Why there are no paths where there could be.
     pub(super) path_warning: Option<String>,
-    pub(super) running: Option<Started>,
+    pub(super) running: Option<StartedSample>,
     /// What is measured: a regular file from the setup of the run on, a device while a sample is taken.
     pub(super) file: Option<File>,
 }
@@ -51,9 +51,7 @@ pub(crate) fn make<'a>(
     arguments: &Arguments,
     context: Context<'a>,
 ) -> Result<Made<IoExperiment<'a>>, RunError> {
-    let Context {
-        machine, cancel, ..
-    } = context;
+    let (machine, cancel) = (context.machine, context.cancel);
     let allowed = context.allowed_cpus();
     let parameters: Parameters = arguments.parameters()?;
     let asked = parameters.asked()?;

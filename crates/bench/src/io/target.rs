@@ -464,7 +464,9 @@ pub(super) fn claim(path: &Path, may_destroy: bool) -> Result<File, NotWritableE
     let partitions = partitions(&block).map_err(system)?;
     for directory in partitions.iter().chain([&block]) {
         let name = format!("/dev/{}", name(directory));
-        not_mounted(&name, directory).map_err(|error| error.or(&device))?;
+        if let Some(error) = mounted(&name, directory).map_err(system)? {
+            return Err(error);
+        }
         no_holders(&name, directory)?;
     }
     if !partitions.is_empty() && !may_destroy {
@@ -518,30 +520,8 @@ fn partitions(block: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(partitions)
 }
 
-enum NotFree {
-    Known(NotWritableError),
-    Unread(io::Error),
-}
-
-impl From<io::Error> for NotFree {
-    fn from(error: io::Error) -> Self {
-        Self::Unread(error)
-    }
-}
-
-impl NotFree {
-    fn or(self, device: &str) -> NotWritableError {
-        match self {
-            Self::Known(error) => error,
-            Self::Unread(error) => NotWritableError::Unknown {
-                device: device.to_owned(),
-                reason: nearfar_proc::error_text(&error),
-            },
-        }
-    }
-}
-
-fn not_mounted(device: &str, directory: &Path) -> Result<(), NotFree> {
+/// Where a device is mounted, or that it is swap space; `None` where it is neither.
+fn mounted(device: &str, directory: &Path) -> io::Result<Option<NotWritableError>> {
     let number = fs::read_to_string(directory.join("dev"))?;
     let number = number.trim();
     let is_it = |path: &Path| path == Path::new(device) || is_device(path, number);
@@ -551,7 +531,7 @@ fn not_mounted(device: &str, directory: &Path) -> Result<(), NotFree> {
         .iter()
         .find(|mount| mount.device == number || is_it(&mount.source));
     if let Some(mount) = mounted {
-        return Err(NotFree::Known(NotWritableError::Mounted {
+        return Ok(Some(NotWritableError::Mounted {
             device: device.to_owned(),
             place: mount.place.clone(),
         }));
@@ -563,12 +543,8 @@ fn not_mounted(device: &str, directory: &Path) -> Result<(), NotFree> {
         .skip(1)
         .filter_map(|line| line.split_whitespace().next())
         .any(|path| is_it(Path::new(path)));
-    match is_swap {
-        true => Err(NotFree::Known(NotWritableError::Swap {
-            device: device.to_owned(),
-        })),
-        false => Ok(()),
-    }
+    let device = device.to_owned();
+    Ok(is_swap.then_some(NotWritableError::Swap { device }))
 }
 
 /// Whether a path is a device file of this number, `major:minor`.

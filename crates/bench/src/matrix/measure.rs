@@ -509,54 +509,52 @@ pub fn balancing(machine: &Machine) -> Balancing {
     }
 }
 
-/// What was asked to be set for the whole run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tuning {
-    /// How long a process has run before NUMA balancing scans it first, in milliseconds; as `scan_period_ms` where only that is
-    /// given. It should outlast the start of the probe's process, which otherwise says where the probe belongs.
-    pub scan_delay_ms: Option<u32>,
-    /// The shortest time between two scans, in milliseconds; the longest is 60 times that, as in the kernel. For runs that are
-    /// shorter than the published ones, of which the first scan came after less than a hundredth.
-    pub scan_period_ms: Option<u32>,
-    /// How long after it last ran a task counts as cache-hot, in nanoseconds (500000 in the kernel).
-    pub migration_cost_ns: Option<u64>,
-}
-
-impl Tuning {
-    /// The files to set and what to.
-    pub fn settings(&self) -> Result<Vec<KernelSetting>, SettingError> {
-        let mut settings = Vec::new();
-        // The longest period before the shortest, which so never is the longer of the two.
-        let longest = self
-            .scan_period_ms
-            .map(|period| period.saturating_mul(LONGEST_PERIODS));
-        let scans = [
-            ("scan_delay_ms", self.scan_delay_ms.or(self.scan_period_ms)),
-            ("scan_period_max_ms", longest),
-            ("scan_period_min_ms", self.scan_period_ms),
-        ];
-        for (name, value) in scans
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)))
-        {
-            let path = found(
-                &format!("numa_balancing/{name}"),
-                &format!("numa_balancing_{name}"),
-            )?;
-            settings.push(KernelSetting {
-                path,
-                value: value.to_string(),
-            });
-        }
-        if let Some(cost) = self.migration_cost_ns {
-            let path = found("migration_cost_ns", "sched_migration_cost_ns")?;
-            settings.push(KernelSetting {
-                path,
-                value: cost.to_string(),
-            });
-        }
-        Ok(settings)
-    }
+/// The files to set for the whole run, and what to.
+///
+/// - `scan_delay_ms`: how long a process has run before NUMA balancing scans it first; as `scan_period_ms` where only that is given.
+///   It should outlast the start of the probe's process, which otherwise says where the probe belongs.
+/// - `scan_period_ms`: the shortest time between two scans; the longest is 60 times that, as in the kernel. For runs that are shorter
+///   than the published ones, of which the first scan came after less than a hundredth.
+/// - `migration_cost_ns`: how long after it last ran a task counts as cache-hot (500000 in the kernel).
+pub(super) fn kernel_settings(
+    scan_delay_ms: Option<u32>,
+    scan_period_ms: Option<u32>,
+    migration_cost_ns: Option<u64>,
+) -> Result<Vec<KernelSetting>, SettingError> {
+    let longest = scan_period_ms.map(|period| period.saturating_mul(LONGEST_PERIODS));
+    // The longest period before the shortest, which so never is the longer of the two.
+    let asked = [
+        (
+            [
+                "numa_balancing/scan_delay_ms",
+                "numa_balancing_scan_delay_ms",
+            ],
+            scan_delay_ms.or(scan_period_ms).map(u64::from),
+        ),
+        (
+            [
+                "numa_balancing/scan_period_max_ms",
+                "numa_balancing_scan_period_max_ms",
+            ],
+            longest.map(u64::from),
+        ),
+        (
+            [
+                "numa_balancing/scan_period_min_ms",
+                "numa_balancing_scan_period_min_ms",
+            ],
+            scan_period_ms.map(u64::from),
+        ),
+        (
+            ["migration_cost_ns", "sched_migration_cost_ns"],
+            migration_cost_ns,
+        ),
+    ];
+    let settings = asked.into_iter().filter_map(|(names, value)| {
+        let value = value?.to_string();
+        Some(found(names).map(|path| KernelSetting { path, value }))
+    });
+    settings.collect()
 }
 
 /// Why a setting of the kernel cannot be made.
@@ -572,7 +570,7 @@ pub enum SettingError {
 }
 
 /// The file in debugfs, or the sysctl of older kernels.
-fn found(debug: &str, sysctl: &str) -> Result<String, SettingError> {
+fn found([debug, sysctl]: [&str; 2]) -> Result<String, SettingError> {
     let paths = [format!("{DEBUG}/{debug}"), format!("{SYSCTL}/{sysctl}")];
     let Some(path) = paths.iter().find(|path| Path::new(path).exists()).cloned() else {
         return Err(SettingError::Absent { paths });

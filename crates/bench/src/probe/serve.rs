@@ -33,8 +33,7 @@ const WARM_UP_STEPS: u64 = 4096;
 pub fn serve() -> Result<(), ServeError> {
     let mut caller = Conversation::open("probe");
     let spec: ProbeSpec = caller.spec()?;
-    spec.check()
-        .map_err(|error| ServeError::BadSpec(error.to_string()))?;
+    spec.check().map_err(ServeError::BadSpec)?;
     let bound_cpus = cpus_to_bind(&spec)?;
     let buffer = prepare(&spec)?;
     // Only now: floating memory is where the process happened to be.
@@ -105,7 +104,7 @@ fn bind(cpus: &CpuSet) -> Result<(), ServeError> {
 struct Prepared {
     spec: ProbeSpec,
     bound_cpus: Option<CpuSet>,
-    buffer: Buffer,
+    buffer: ProbeBuffer,
 }
 
 impl Prepared {
@@ -306,13 +305,13 @@ const PAGES_ASKED: usize = 16 << 10;
 const LINE_WORDS: usize = 8;
 
 /// The buffer, and what is with_warnings about it.
-pub(super) struct Buffer {
+pub(super) struct ProbeBuffer {
     pub(super) memory: Mapping,
     pub(super) warnings: Vec<SampleWarning>,
 }
 
 /// Makes the buffer that `spec` asks for. All its pages are there when this returns, in a chain's case linked.
-pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
+pub(super) fn prepare(spec: &ProbeSpec) -> Result<ProbeBuffer, ServeError> {
     check_room(spec)?;
     // Bound memory means all of the process, as under numactl --membind: were only the buffer bound, NUMA balancing would
     // still scan stack and data, and settle the process on the node of a handful of their pages. A caller's own policy is
@@ -332,7 +331,7 @@ pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
             .populate()
             .map_err(|error| ServeError::refused(what, error))?;
     }
-    let mut buffer = Buffer {
+    let mut buffer = ProbeBuffer {
         memory,
         warnings: Vec::new(),
     };
@@ -347,7 +346,7 @@ pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
     Ok(buffer)
 }
 
-impl Buffer {
+impl ProbeBuffer {
     /// Where its pages are.
     pub(super) fn pages(&self) -> Known<PagesByNode> {
         match self.memory.nodes_of_pages(PAGES_ASKED) {

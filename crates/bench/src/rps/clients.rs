@@ -19,6 +19,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use super::link::Namespace;
+use crate::sampling::pause;
 
 const CANCEL_CHECK: Duration = Duration::from_millis(20);
 /// Cards take seconds until they have a link.
@@ -43,7 +44,7 @@ pub(super) struct Flow {
 }
 
 /// What the clients do.
-pub(super) struct Load<'a> {
+pub(super) struct ClientLoad<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) cpus: Vec<CpuId>,
     pub(super) flows: Vec<Flow>,
@@ -76,7 +77,7 @@ pub(super) struct Driven<T> {
 /// # Errors
 /// When a connection fails, a server answers with an error, or `cancel` is set.
 pub(super) fn drive<T>(
-    load: &Load<'_>,
+    load: &ClientLoad<'_>,
     groups: usize,
     cancel: &AtomicBool,
     read: impl Fn() -> T,
@@ -147,36 +148,23 @@ pub(super) fn reach(
 }
 
 fn measure<T>(
-    load: &Load<'_>,
+    load: &ClientLoad<'_>,
     phase: &AtomicU8,
     cancel: &AtomicBool,
     read: &impl Fn() -> T,
 ) -> Result<(T, T, f64), BoxError> {
-    pause(load.warm_up, phase, cancel)?;
+    let check = || match phase.load(Ordering::Relaxed) {
+        ENDED => Err("a connection failed"),
+        _ => Ok(()),
+    };
+    pause(load.warm_up, CANCEL_CHECK, cancel, check)?;
     let before = read();
     let begun = Instant::now();
     phase.store(MEASURING, Ordering::Relaxed);
-    pause(load.time, phase, cancel)?;
+    pause(load.time, CANCEL_CHECK, cancel, check)?;
     phase.store(ENDED, Ordering::Relaxed);
     let elapsed_s = begun.elapsed().as_secs_f64();
     Ok((before, read(), elapsed_s))
-}
-
-fn pause(time: Duration, phase: &AtomicU8, cancel: &AtomicBool) -> Result<(), BoxError> {
-    let end = Instant::now() + time;
-    loop {
-        if cancel.load(Ordering::Relaxed) {
-            return Err("interrupted".into());
-        }
-        if phase.load(Ordering::Relaxed) == ENDED {
-            return Err("a connection failed".into());
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        sleep(left.min(CANCEL_CHECK));
-    }
 }
 
 struct Connection {
@@ -195,7 +183,7 @@ struct Client {
 
 impl Client {
     fn connect(
-        load: &Load<'_>,
+        load: &ClientLoad<'_>,
         flows: &[Flow],
         cpu: CpuId,
         cancel: &AtomicBool,

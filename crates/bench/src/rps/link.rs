@@ -61,17 +61,9 @@ impl Link {
         resources.moved_interface(client)?;
         resources.network_address(server, own)?;
         let namespace = Namespace::new().map_err(cannot_make)?;
-        ip(&["link", "set", "dev", client, "netns", &namespace.name()])?;
-        let mut link = Self {
-            interface: server.to_owned(),
-            server: own,
-            client: other,
-            queues: BTreeMap::new(),
-            namespace,
-            rss: Err("it was not asked".to_owned()),
-            client_irqs: Vec::new(),
-            moved: Some(client.to_owned()),
-        };
+        ip(&format!("link set dev {client} netns {}", namespace.name()))?;
+        let mut link = Self::new(server.to_owned(), (own, other), namespace);
+        link.moved = Some(client.to_owned());
         link.start_client(client)?;
         // Drivers request a queue's interrupt, and name it, when the interface starts.
         link.queues = named(&irqs(server))?;
@@ -87,21 +79,24 @@ impl Link {
         let pid = std::process::id();
         let (interface, peer) = (format!("nf{pid}"), format!("nfc{pid}"));
         let namespace = Namespace::new().map_err(cannot_make)?;
-        ip(&[
-            "link",
-            "add",
-            &interface,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            &peer,
-            "netns",
-            &namespace.name(),
-        ])?;
-        ip(&["address", "add", &format!("{server}/24"), "dev", &interface])?;
-        ip(&["link", "set", "dev", &interface, "up"])?;
-        let link = Self {
+        let name = namespace.name();
+        ip(&format!(
+            "link add {interface} type veth peer name {peer} netns {name}"
+        ))?;
+        ip(&format!("address add {server}/24 dev {interface}"))?;
+        ip(&format!("link set dev {interface} up"))?;
+        let link = Self::new(interface, (server, client), namespace);
+        link.start_client(&peer)?;
+        Ok(link)
+    }
+
+    /// Without queues, as a veth pair.
+    fn new(
+        interface: String,
+        (server, client): (Ipv4Addr, Ipv4Addr),
+        namespace: Namespace,
+    ) -> Self {
+        Self {
             interface,
             server,
             client,
@@ -110,22 +105,14 @@ impl Link {
             rss: Err("a veth pair has no queues that are chosen by a hash".to_owned()),
             client_irqs: Vec::new(),
             moved: None,
-        };
-        link.start_client(&peer)?;
-        Ok(link)
+        }
     }
 
     fn start_client(&self, client: &str) -> Result<(), BoxError> {
-        let namespace = &self.namespace;
-        namespace.ip(&["link", "set", "dev", "lo", "up"])?;
-        namespace.ip(&[
-            "address",
-            "add",
-            &format!("{}/24", self.client),
-            "dev",
-            client,
-        ])?;
-        namespace.ip(&["link", "set", "dev", client, "up"])
+        let (namespace, address) = (&self.namespace, self.client);
+        namespace.ip("link set dev lo up")?;
+        namespace.ip(&format!("address add {address}/24 dev {client}"))?;
+        namespace.ip(&format!("link set dev {client} up"))
     }
 
     /// Gives each queue's interrupt a CPU, the transmit queue as well, and the client's interrupts one of the clients' CPUs.
@@ -186,9 +173,10 @@ impl Link {
     pub(super) fn end(self) -> Result<(), BoxError> {
         let here = std::process::id().to_string();
         match &self.moved {
-            Some(card) => self
-                .namespace
-                .ip(&["link", "set", "dev", card, "netns", &here]),
+            Some(card) => {
+                let words = format!("link set dev {card} netns {here}");
+                self.namespace.ip(&words)
+            }
             None => Ok(()),
         }
     }
@@ -366,7 +354,7 @@ impl Namespace {
     }
 
     /// Runs `ip` in it.
-    pub(super) fn ip(&self, words: &[&str]) -> Result<(), BoxError> {
+    fn ip(&self, words: &str) -> Result<(), BoxError> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 self.enter()?;
@@ -392,9 +380,10 @@ pub(super) fn cannot_make(error: io::Error) -> BoxError {
     format!("cannot make a network namespace: {reason}; it takes root").into()
 }
 
-/// Runs `ip` of iproute2.
-pub(super) fn ip(words: &[&str]) -> Result<(), BoxError> {
-    Ok(child::output("ip", words).map(drop)?)
+/// Runs `ip` of iproute2 with these words; no name of an interface has blanks.
+pub(super) fn ip(words: &str) -> Result<(), BoxError> {
+    let words: Vec<&str> = words.split(' ').collect();
+    Ok(child::output("ip", &words).map(drop)?)
 }
 
 /// Shorter keys do not cover addresses and ports: 12 bytes and the 4 of the window.

@@ -15,18 +15,19 @@ use nearfar_runs::{Cell, Factor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::clients::{Driven, Flow, Load, drive, reach};
+use super::clients::{ClientLoad, Driven, Flow, drive, reach};
 use super::link::Link;
-use super::prepare::{self, Nodes, Ready, Rps};
+use super::prepare::{self, PreparedRun, Rps, ServerNodes};
 use super::programs::{self, Server};
 use super::{
     ADJACENT, CARD, DECLARATION, Group, INTERRUPTS, KERNEL_PRE_6_3, NEAREST_FIRST, PLAN,
     Parameters, RECEIVE, SERVER_NODE, Sample,
 };
 use crate::conditions::Ticks;
+use crate::node_selection::of_node;
 
 /// The nodes with servers of a cell, each with its role.
-fn groups(cell: &Cell, nodes: &Nodes) -> Result<Vec<(&'static str, NodeId)>, BoxError> {
+fn groups(cell: &Cell, nodes: &ServerNodes) -> Result<Vec<(&'static str, NodeId)>, BoxError> {
     let adjacent = || nodes.adjacent.ok_or("this machine has no adjacent node");
     match cell.text(SERVER_NODE).as_str() {
         CARD => Ok(vec![(CARD, nodes.card)]),
@@ -48,9 +49,7 @@ impl Experiment for Rps<'_> {
     }
 
     fn title(&self) -> String {
-        let Parameters {
-            servers, device, ..
-        } = &self.parameters;
+        let (servers, device) = (self.parameters.servers, &self.parameters.device);
         let through = device.as_deref().unwrap_or("a veth pair");
         match servers {
             1 => format!("a server on each node, through {through}"),
@@ -79,7 +78,7 @@ impl Experiment for Rps<'_> {
         let nodes = self.nodes()?;
         let plan = self.plan();
         let link = self.link(resources)?;
-        let mut ready = Ready {
+        let mut ready = PreparedRun {
             warnings: self.warnings(&link),
             link,
             nodes,
@@ -93,8 +92,7 @@ impl Experiment for Rps<'_> {
         let queues = ready.link.queues.len();
         if queues > 0 {
             let set: NodeSet = nodes.all().collect();
-            let cpus =
-                |node| prepare::of_node(self.machine, &self.machine.cpu_states.online, node).len();
+            let cpus = |node| of_node(self.machine, &self.machine.cpu_states.online, node).len();
             let used = queues.min(set.iter().map(cpus).sum());
             let spread = |policy| prepare::queues(self.machine, nodes.card, policy, used);
             ready.before = spread(Policy::KernelPre63)?;
@@ -121,7 +119,7 @@ impl Experiment for Rps<'_> {
         let Some(ready) = &self.ready else {
             return Vec::new();
         };
-        let Ready { link, clients, .. } = ready;
+        let PreparedRun { link, clients, .. } = ready;
         if self.parameters.device.is_none() {
             let groups = groups(cell, &ready.nodes).unwrap_or_default();
             let level = cell.text(RECEIVE);
@@ -188,7 +186,7 @@ impl Experiment for Rps<'_> {
         let groups = groups(cell, &ready.nodes)?;
         let flows = self.flows(ready);
         let is_steered = self.client.is_none() && flows.iter().all(|flow| flow.source.port() != 0);
-        let read = || Reading::now(&ready.link);
+        let read = || CardReading::now(&ready.link);
         let driven = match &self.client {
             None => drive(&self.load(ready, flows), groups.len(), cancel, read),
             Some(client) => {
@@ -217,7 +215,7 @@ impl Experiment for Rps<'_> {
 }
 
 impl Rps<'_> {
-    fn load<'a>(&self, ready: &'a Ready, flows: Vec<Flow>) -> Load<'a> {
+    fn load<'a>(&self, ready: &'a PreparedRun, flows: Vec<Flow>) -> ClientLoad<'a> {
         let Parameters {
             server_command,
             value_bytes,
@@ -225,7 +223,7 @@ impl Rps<'_> {
             seconds,
             ..
         } = &self.parameters;
-        Load {
+        ClientLoad {
             namespace: &ready.link.namespace,
             cpus: ready.clients.iter().collect(),
             flows,
@@ -239,7 +237,7 @@ impl Rps<'_> {
     fn sample(
         &self,
         groups: &[(&'static str, NodeId)],
-        driven: Driven<Reading>,
+        driven: Driven<CardReading>,
         is_steered: bool,
     ) -> Result<Sample, BoxError> {
         let ready = self.ready.as_ref().ok_or("the link is missing")?;
@@ -260,7 +258,7 @@ impl Rps<'_> {
             &ready.clients,
         );
         let is_known = is_steered || of_one.is_some();
-        let node_of = |cpu: CpuId| self.machine.cpu(cpu).and_then(|cpu| cpu.node);
+        let node_of = |cpu: CpuId| self.machine.node_of(cpu);
         let mut warnings = ready.warnings.clone();
         let stolen = after
             .ticks
@@ -327,7 +325,7 @@ impl Rps<'_> {
 const NET_RX: &str = "NET_RX";
 
 /// All counts at one moment.
-pub(super) struct Reading {
+pub(super) struct CardReading {
     interrupts: BTreeMap<String, Counts>,
     /// Where an interrupt still is whose affinity is another.
     moving: BTreeMap<Irq, CpuSet>,
@@ -363,7 +361,7 @@ pub(super) struct Served {
     pub(super) dropped: u64,
 }
 
-impl Reading {
+impl CardReading {
     pub(super) fn now(link: &Link) -> Self {
         let of_queues = |label: &str| {
             let mut irqs = link.queues.values().flatten();
@@ -404,7 +402,7 @@ impl Reading {
         clients: &CpuSet,
     ) -> Served {
         let is_near = |cpu: CpuId| {
-            let node = machine.cpu(cpu).and_then(|cpu| cpu.node);
+            let node = machine.node_of(cpu);
             node.is_some_and(|node| nodes.contains(&node))
         };
         let mut served = Served {

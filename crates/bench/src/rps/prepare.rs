@@ -18,7 +18,7 @@ use super::clients::Flow;
 use super::link::{self, Link, Namespace, interface};
 use super::programs::{self, ClientCommand, Program, Server};
 use super::{CARD, EXPERIMENT, INTERRUPTS, KEEP, Parameters, RECEIVE, SERVER_CPU, SERVER_NODE};
-use crate::node_selection::in_order;
+use crate::node_selection::{of_node, with_cpus};
 use crate::planned::{self, PlannedChanges};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -34,7 +34,7 @@ pub(crate) struct Rps<'a> {
     pub(super) cells: Vec<Cell>,
     /// CPUs that this process may use.
     allowed: CpuSet,
-    pub(super) ready: Option<Ready>,
+    pub(super) ready: Option<PreparedRun>,
     pub(super) servers: Vec<Server>,
     /// `None` for nearfar's own clients.
     pub(super) client: Option<ClientCommand>,
@@ -43,9 +43,9 @@ pub(crate) struct Rps<'a> {
 }
 
 /// What is prepared for a run.
-pub(super) struct Ready {
+pub(super) struct PreparedRun {
     pub(super) link: Link,
-    pub(super) nodes: Nodes,
+    pub(super) nodes: ServerNodes,
     /// The CPU of each queue as the kernel before 6.3 spread them, and nearest first; none without queues.
     pub(super) before: Vec<CpuId>,
     pub(super) nearest: Vec<CpuId>,
@@ -84,16 +84,13 @@ pub(crate) fn make<'a>(
     if context.is_measured_here {
         experiment.check_programs(arguments, context.cancel)?;
     }
-    let Parameters {
-        seconds, warm_up, ..
-    } = experiment.parameters;
+    let parameters = &experiment.parameters;
+    let seconds = 0.3 + parameters.seconds + parameters.warm_up.unwrap_or(0.0);
     Ok(Made {
         experiment,
         warnings: Vec::new(),
         notes,
-        sample: Some(Duration::from_secs_f64(
-            0.3 + seconds + warm_up.unwrap_or(0.0),
-        )),
+        sample: Some(Duration::from_secs_f64(seconds)),
     })
 }
 
@@ -173,7 +170,7 @@ impl Rps<'_> {
         }
     }
 
-    pub(super) fn nodes(&self) -> Result<Nodes, RunError> {
+    pub(super) fn nodes(&self) -> Result<ServerNodes, RunError> {
         let wrong = |reason: String| RunError::Target(reason.into());
         let asked = self.parameters.server_nodes().map_err(wrong)?;
         let card = match &self.parameters.device {
@@ -182,7 +179,7 @@ impl Rps<'_> {
                 .map_err(|reason| wrong(format!("--device {device}: {reason}")))?,
             None => None,
         };
-        Nodes::choose(self.machine, &self.allowed, &asked, card).map_err(wrong)
+        ServerNodes::choose(self.machine, &self.allowed, &asked, card).map_err(wrong)
     }
 
     /// The node of a card; `None` where the kernel knows none.
@@ -199,7 +196,7 @@ impl Rps<'_> {
         cpus
     }
 
-    pub(super) fn all_server_cpus(&self, nodes: &Nodes) -> CpuSet {
+    pub(super) fn all_server_cpus(&self, nodes: &ServerNodes) -> CpuSet {
         nodes
             .all()
             .flat_map(|node| self.server_cpus(node))
@@ -208,7 +205,7 @@ impl Rps<'_> {
 
     pub(super) fn clients(
         &self,
-        nodes: &Nodes,
+        nodes: &ServerNodes,
         queues: &CpuSet,
     ) -> Result<(CpuSet, Option<String>), BoxError> {
         let servers = self.all_server_cpus(nodes);
@@ -238,7 +235,7 @@ impl Rps<'_> {
         &self,
         level: &str,
         node: NodeId,
-        nodes: &Nodes,
+        nodes: &ServerNodes,
     ) -> Result<CpuSet, String> {
         let own: CpuSet = self.server_cpus(node).into_iter().collect();
         let (clients, _) = self
@@ -321,7 +318,7 @@ impl Rps<'_> {
     }
 
     /// The connections to the servers, each server with a queue of its node.
-    pub(super) fn flows(&self, ready: &Ready) -> Vec<Flow> {
+    pub(super) fn flows(&self, ready: &PreparedRun) -> Vec<Flow> {
         let (link, mut flows, mut on_node) =
             (&ready.link, Vec::new(), BTreeMap::<NodeId, usize>::new());
         for server in &self.servers {
@@ -345,14 +342,14 @@ impl Rps<'_> {
 
 /// The two nodes that have servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Nodes {
+pub(super) struct ServerNodes {
     /// The card's; without a card, the first one with CPUs.
     pub(super) card: NodeId,
     /// The nearest other one with CPUs; `None` on a machine with one node.
     pub(super) adjacent: Option<NodeId>,
 }
 
-impl Nodes {
+impl ServerNodes {
     /// Those that were asked for, else around the card's node.
     fn choose(
         machine: &Machine,
@@ -360,50 +357,32 @@ impl Nodes {
         asked: &[NodeId],
         card: Option<NodeId>,
     ) -> Result<Self, String> {
-        let usable = machine
-            .nodes
-            .iter()
-            .filter(|it| it.online && it.known_cpus().intersects(allowed));
-        let usable: Vec<NodeId> = usable.map(|node| node.id).collect();
-        let all = || NodeSet::from_iter(usable.iter().copied());
+        let usable = with_cpus(machine, allowed);
         if let Some(node) = asked.iter().find(|node| !usable.contains(node)) {
+            let usable: NodeSet = usable.into_iter().collect();
             return Err(format!(
-                "node {node} has no CPU that this process may use; nodes with one: {}",
-                all()
+                "node {node} has no CPU that this process may use; nodes with one: {usable}"
             ));
         }
-        let near_card = |card: NodeId| {
-            let by_distance =
-                |node: &NodeId| machine.distance(card, *node).map_or(u32::MAX, |it| it.0);
-            usable.iter().copied().min_by_key(by_distance)
+        let nearest = |from: NodeId, is_wanted: &dyn Fn(NodeId) -> bool| {
+            let nodes = usable.iter().copied().filter(|&node| is_wanted(node));
+            nodes.min_by_key(|&node| machine.distance(from, node).map_or(u32::MAX, |it| it.0))
         };
         let first = asked.first().copied();
         let first = first
-            .or_else(|| card.and_then(near_card))
+            .or_else(|| nearest(card?, &|_| true))
             .or(usable.first().copied());
         let first = first.ok_or("no node has a CPU that this process may use")?;
-        let others = usable.iter().copied().filter(|&node| node != first);
-        let distance = |node: &NodeId| machine.distance(first, *node).map_or(u32::MAX, |it| it.0);
+        let second = asked.get(1).copied();
         Ok(Self {
             card: first,
-            adjacent: asked
-                .get(1)
-                .copied()
-                .or_else(|| others.min_by_key(distance)),
+            adjacent: second.or_else(|| nearest(first, &|node| node != first)),
         })
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = NodeId> {
         [Some(self.card), self.adjacent].into_iter().flatten()
     }
-}
-
-/// A node's CPUs that may be used, one of each core first.
-pub(super) fn of_node(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
-    let cpus = machine
-        .node(node)
-        .map(|node| node.known_cpus().intersection(allowed));
-    in_order(machine, &cpus.unwrap_or_default())
 }
 
 /// A CPU for the clients: one that neither a server nor, if there is a choice, a queue is on. Whether there is one.
@@ -443,7 +422,7 @@ pub(super) fn shares(
 ) -> BTreeMap<NodeId, Vec<u32>> {
     let mut shares: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
     for (queue, &cpu) in queues.zip(nearest.iter().cycle()) {
-        if let Some(node) = machine.cpu(cpu).and_then(|cpu| cpu.node) {
+        if let Some(node) = machine.node_of(cpu) {
             shares.entry(node).or_default().push(queue);
         }
     }
@@ -462,7 +441,7 @@ impl Rps<'_> {
     fn check_programs(&self, arguments: &Arguments, cancel: &AtomicBool) -> Result<(), RunError> {
         let namespace = Namespace::new().map_err(link::cannot_make);
         drop(namespace.map_err(RunError::Prepare)?);
-        link::ip(&["-Version"]).map_err(RunError::Prepare)?;
+        link::ip("-Version").map_err(RunError::Prepare)?;
         let Ok(address) = free_address() else {
             // Without a loopback interface the first sample is the trial.
             return Ok(());
@@ -550,8 +529,8 @@ mod tests {
     fn servers_are_on_the_cards_node_and_the_nearest_other() {
         let machine = machine();
         let allowed: CpuSet = (0..16).map(CpuId).collect();
-        let choose = |asked: &[NodeId], card| Nodes::choose(&machine, &allowed, asked, card);
-        let nodes = |card, adjacent| Nodes {
+        let choose = |asked: &[NodeId], card| ServerNodes::choose(&machine, &allowed, asked, card);
+        let nodes = |card, adjacent| ServerNodes {
             card: NodeId(card),
             adjacent: Some(NodeId(adjacent)),
         };

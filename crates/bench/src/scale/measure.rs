@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::thread::{self, sleep};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::{BoxError, unmeasured};
@@ -26,6 +26,7 @@ use super::findings::{Contention, Hot};
 use super::workload::Workload;
 use crate::child::{Child, ChildError, Conversation, ReadyLine, ServeError};
 use crate::node_buffers::set_policy;
+use crate::sampling::pause;
 
 /// Between two looks at the cancel flag.
 const LOOK: Duration = Duration::from_millis(50);
@@ -54,7 +55,7 @@ pub(super) struct Plan<'a> {
 pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxError> {
     check_memory(plan.workload, plan.bytes, plan.tasks.len())?;
     let count = plan.tasks.len();
-    let counters = Counters::new(count)?;
+    let counters = TaskCounters::new(count)?;
     // Before the load: opening events under load has been seen to crash emulated guests.
     let recorder = open_trace(plan);
     let sampler = open_profile(plan);
@@ -93,7 +94,7 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
 }
 
 /// What the tasks did for some time.
-struct Counted {
+struct CountedTasks {
     seconds: f64,
     /// Operations per second of each task.
     rates: Vec<f64>,
@@ -105,10 +106,10 @@ struct Counted {
 fn count_for(
     plan: &Plan<'_>,
     children: &[Child],
-    counters: &Counters,
+    counters: &TaskCounters,
     mut sampler: Known<Sampler>,
     cancel: &AtomicBool,
-) -> Result<Counted, BoxError> {
+) -> Result<CountedTasks, BoxError> {
     if let Known::Yes(opened) = &sampler
         && let Err(error) = opened.enable()
     {
@@ -116,14 +117,17 @@ fn count_for(
     }
     let (cpu_before, before) = (cpu_time(children), (Instant::now(), counters.read()));
     match &mut sampler {
-        Known::Yes(sampler) => wait_and(plan.time, cancel, &mut || sampler.drain())?,
+        Known::Yes(sampler) => pause(plan.time, LOOK, cancel, || {
+            sampler.drain();
+            Ok(())
+        })?,
         Known::No { .. } => wait(plan.time, cancel)?,
     }
     let (after, seconds) = (counters.read(), before.0.elapsed().as_secs_f64());
     let cpu_after = cpu_time(children);
     let counts = before.1.iter().zip(&after);
     let rates = counts.map(|(before, after)| (after - before) as f64 / seconds);
-    Ok(Counted {
+    Ok(CountedTasks {
         seconds,
         rates: rates.collect(),
         user_s: cpu_after.0 - cpu_before.0,
@@ -134,7 +138,7 @@ fn count_for(
 
 fn start(
     plan: &Plan<'_>,
-    counters: &Counters,
+    counters: &TaskCounters,
     cancel: &AtomicBool,
 ) -> Result<Vec<Child>, ChildError> {
     let spec = |tasks: &[TaskSpec]| TasksSpec {
@@ -159,26 +163,7 @@ fn start(
 }
 
 fn wait(time: Duration, cancel: &AtomicBool) -> Result<(), BoxError> {
-    wait_and(time, cancel, &mut || ())
-}
-
-/// Does something now and then meanwhile.
-fn wait_and(
-    time: Duration,
-    cancel: &AtomicBool,
-    meanwhile: &mut dyn FnMut(),
-) -> Result<(), BoxError> {
-    let end = Instant::now() + time;
-    loop {
-        meanwhile();
-        if cancel.load(Ordering::Relaxed) {
-            return Err("interrupted".into());
-        }
-        match end.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => return Ok(()),
-            left => sleep(left.min(LOOK)),
-        }
-    }
+    Ok(pause(time, LOOK, cancel, || Ok(()))?)
 }
 
 /// Seconds of all tasks in programs and in the kernel.
@@ -394,7 +379,7 @@ pub fn serve() -> Result<(), ServeError> {
     let mut caller = Conversation::open("scale");
     let spec: TasksSpec = caller.spec()?;
     let (descriptor, count) = spec.counters;
-    let counters = Counters::inherited(descriptor, count)
+    let counters = TaskCounters::inherited(descriptor, count)
         .map_err(|error| ServeError::refused("mapping the counters of tasks", error))?;
     caller.answer(&ReadyLine {
         ready: spec.tasks.len(),
@@ -432,7 +417,7 @@ pub fn serve() -> Result<(), ServeError> {
     }
 }
 
-fn run(spec: &TasksSpec, task: &TaskSpec, counters: &Counters) -> io::Result<Infallible> {
+fn run(spec: &TasksSpec, task: &TaskSpec, counters: &TaskCounters) -> io::Result<Infallible> {
     affinity::run_on(&task.cpus)?;
     set_policy(task.memory_node)?;
     let counter = counters
@@ -445,16 +430,16 @@ fn run(spec: &TasksSpec, task: &TaskSpec, counters: &Counters) -> io::Result<Inf
 /// Bytes from one counter to the next: two cache lines of the largest known size, for processors that fetch pairs of them.
 const STRIDE: usize = 256;
 
-pub(super) struct Counters {
+pub(super) struct TaskCounters {
     file: File,
     start: NonNull<u8>,
     count: usize,
 }
 
 // SAFETY: the mapping belongs to this value, and is only ever accessed as atomic numbers.
-unsafe impl Sync for Counters {}
+unsafe impl Sync for TaskCounters {}
 
-impl Counters {
+impl TaskCounters {
     /// All 0. Children inherit the descriptor.
     pub(super) fn new(count: usize) -> io::Result<Self> {
         let file: File = memfd_create("nearfar-scale", MemfdFlags::empty())?.into();
@@ -508,7 +493,7 @@ impl Counters {
     }
 }
 
-impl Drop for Counters {
+impl Drop for TaskCounters {
     fn drop(&mut self) {
         // SAFETY: exactly what was mapped; what `of` gave out borrows `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.count * STRIDE) };

@@ -17,7 +17,7 @@ use super::findings::curve_nodes;
 use super::{DECLARATION, NODES_USED, OPERATIONS, TASKS};
 use crate::published::{
     Agreement, Between, LeftOut, Line, Lines, PublishedError, PublishedLaw, Ranked, Row,
-    not_published,
+    not_published, only_in_plan,
 };
 use crate::step::Rounds;
 
@@ -197,12 +197,7 @@ fn cell_of(row: &Row, curves: &[&OfNodes], detail: &Detail) -> Result<Cell, &'st
     let tasks = row.levels.level(TASKS).cloned().unwrap_or(Level::Number(0));
     let of_nodes = curves.iter().filter(|it| Some(&it.nodes.into()) == nodes);
     let cells = of_nodes.map(|it| it.levels.clone().with(TASKS, tasks.clone()));
-    let mut in_plan = cells.filter(|cell| detail.plan.contains(cell));
-    match (in_plan.next(), in_plan.next()) {
-        (None, _) => Err("the run does not have it"),
-        (Some(cell), None) => Ok(cell),
-        (Some(_), Some(_)) => Err("the run has it in several guests"),
-    }
+    only_in_plan(cells, detail, "the run has it in several guests")
 }
 
 /// The run's numbers of tasks and nodes that the published table does not have.

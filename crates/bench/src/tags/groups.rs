@@ -4,7 +4,7 @@ use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 
 use super::DISTANCE;
-use crate::node_selection::in_order;
+use crate::node_selection::{of_node, with_cpus};
 
 /// Where the other group of workers is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ impl Nodes {
         allowed: &CpuSet,
         asked: Option<NodeId>,
     ) -> Result<Self, NodeError> {
-        let nodes: Vec<NodeId> = with_cpus(machine, allowed).collect();
+        let nodes = with_cpus(machine, allowed);
         if let Some(node) = asked {
             let with_cpus = || NodeSet::from_iter(nodes.iter().copied());
             return match nodes.contains(&node) {
@@ -129,8 +129,8 @@ impl Nodes {
         workers: usize,
     ) -> Result<Groups, &str> {
         let other_node = self.other(distance)?;
-        let mut device_cpus = cpus_of(machine, allowed, self.device);
-        let mut other_cpus = other_node.map_or_else(Vec::new, |it| cpus_of(machine, allowed, it));
+        let mut device_cpus = of_node(machine, allowed, self.device);
+        let mut other_cpus = other_node.map_or_else(Vec::new, |it| of_node(machine, allowed, it));
         let workers = match other_node {
             Some(_) => workers.min(device_cpus.len()).min(other_cpus.len()),
             None => 1,
@@ -187,22 +187,6 @@ pub fn groups(samples: &[nearfar_runs::Sample]) -> Vec<(String, Groups)> {
         }
     }
     all
-}
-
-fn with_cpus(machine: &Machine, allowed: &CpuSet) -> impl DoubleEndedIterator<Item = NodeId> {
-    let nodes = machine
-        .nodes
-        .iter()
-        .filter(|node| node.online && node.known_cpus().intersects(allowed));
-    nodes.map(|node| node.id)
-}
-
-/// A node's CPUs that may be used, as every experiment chooses them.
-fn cpus_of(machine: &Machine, allowed: &CpuSet, node: NodeId) -> Vec<CpuId> {
-    let cpus = machine
-        .node(node)
-        .map(|node| node.known_cpus().intersection(allowed));
-    in_order(machine, &cpus.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{Thread, sleep};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::{BoxError, LabHost};
@@ -29,6 +29,7 @@ use super::device::{Allocator, Config, Device, Duplicate, Padded};
 use super::groups::Groups;
 use super::{Meanwhile, Sample, StealCounts};
 use crate::conditions::{self, Ticks, usage_of};
+use crate::sampling::pause;
 
 /// Between two looks at whether it was cancelled.
 const CANCEL_CHECK: Duration = Duration::from_millis(20);
@@ -118,7 +119,7 @@ pub(super) fn take(
                 sleep_exactly();
                 let _ = arrived.send(pinned.is_ok());
                 pinned?;
-                Ok(Worker::new(shared, index, share, handlers).run()?)
+                Ok(TagWorker::new(shared, index, share, handlers).run()?)
             })
         };
         let threads: Vec<_> = cpus.iter().enumerate().map(spawn).collect();
@@ -197,7 +198,7 @@ fn measure(
     spec: &Spec<'_>,
     cancel: &AtomicBool,
 ) -> Result<(Reading, Reading), &'static str> {
-    let pause = |time| pause(time, cancel).ok_or("interrupted");
+    let pause = |time| pause(time, CANCEL_CHECK, cancel, || Ok(()));
     pause(spec.time / WARM_UP_PART)?;
     // The workers go on while the counts are read, before and after: both readings are as far from the phase's change.
     let before = Reading::now(shared.tags, spec.counts);
@@ -219,20 +220,6 @@ fn measure(
 fn sleep_exactly() {
     // SAFETY: sets a property of the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
-}
-
-fn pause(time: Duration, cancel: &AtomicBool) -> Option<()> {
-    let end = Instant::now() + time;
-    loop {
-        if cancel.load(Ordering::Relaxed) {
-            return None;
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Some(());
-        }
-        sleep(left.min(CANCEL_CHECK));
-    }
 }
 
 /// What all workers do now.
@@ -310,7 +297,7 @@ pub(super) struct Measured {
 }
 
 /// One worker.
-pub(super) struct Worker<'a> {
+pub(super) struct TagWorker<'a> {
     shared: &'a Shared<'a>,
     index: usize,
     /// I/Os that it keeps in flight.
@@ -366,7 +353,7 @@ impl Mark {
     }
 }
 
-impl<'a> Worker<'a> {
+impl<'a> TagWorker<'a> {
     /// A worker that runs on the calling thread.
     pub(super) fn new(
         shared: &'a Shared<'a>,

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::published::{
     Agreement, Columns, LeftOut, Line, Lines, PublishedError, Ranked, Row, not_published,
+    only_in_plan,
 };
 use crate::step::Rounds;
 
@@ -149,12 +150,7 @@ fn cell_of(row: &Row, scenarios: &[&Scenario], detail: &Detail) -> Result<Cell, 
     let name = row.levels.text(SCENARIO);
     let scenarios = scenarios.iter().filter(|it| it.published_name == name);
     let cells = scenarios.map(|it| it.cell(&row.levels.text(POLICY)));
-    let mut in_plan = cells.filter(|cell| detail.plan.contains(cell));
-    match (in_plan.next(), in_plan.next()) {
-        (None, _) => Err("the run does not have it"),
-        (Some(cell), None) => Ok(cell),
-        (Some(_), Some(_)) => Err("the run has it at several depths"),
-    }
+    only_in_plan(cells, detail, "the run has it at several depths")
 }
 
 /// The run's cells that the published table does not have: scenarios and policies that it does not have at all by their name.
