@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::sampler::{Attempt, Source, Turn};
-use nearfar_loops::chase;
 use nearfar_loops::access::{copy, read, read_pausing, write};
+use nearfar_loops::chase;
 use nearfar_machine::{CpuId, Machine};
 use nearfar_proc::affinity;
 use nearfar_runs::Values;

@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::anyhow;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use nearfar_machine::{Known, Machine, SourceKind, alternatives};
-use nearfar_machine::{seconds, size};
+use nearfar_machine::{Known, Machine, NodeId, Origin, SourceKind, alternatives, seconds, size};
+use nearfar_placement::tasks::{self, Filter};
+use nearfar_proc::system;
+use nearfar_report::document::Document;
 use nearfar_runs::{Journal, Store, StoreError};
 use nearfar_sources::{Request, TaskScope, Want};
+use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome, input};
 use crate::output;
 
 /// When to use colour.
@@ -42,6 +46,55 @@ pub struct FormatArgs {
     pub format: Format,
 }
 
+impl FormatArgs {
+    /// Prints an answer: the document for people, or JSON in its envelope.
+    pub fn print<T: Serialize>(
+        &self,
+        colour: Colour,
+        schema: &str,
+        source: Option<&Origin>,
+        answer: &T,
+        document: impl FnOnce() -> Document,
+    ) -> Outcome {
+        output::print(&match self.format {
+            Format::Table => document().to_text(&output::style(colour)),
+            Format::Json => output::json(schema, source, answer)?,
+        })
+    }
+}
+
+/// The values of an option and the help of each, with what they stand for: an enumeration of another crate.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    values: &'static [(&'static str, &'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let shown = values.iter();
+    let shown = shown.map(|(name, help, _)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(shown).map(|given| {
+        let found = values.iter().find(|(name, ..)| *name == given);
+        let (_, _, value) = found.expect("clap takes no other");
+        value.clone()
+    })
+}
+
+/// The running system, with that much of it.
+pub fn read_live(want: Want) -> Result<Machine, Failure> {
+    nearfar_sources::read(&Request::live(want)).map_err(Failure::input)
+}
+
+/// Options with a value as words of a command line.
+pub fn option_words(
+    options: impl IntoIterator<Item = (&'static str, OsString)>,
+) -> impl Iterator<Item = OsString> {
+    options.into_iter().flat_map(|(name, value)| {
+        // Behind a space it would be taken for an option.
+        let is_like_option = value.len() > 1 && value.as_encoded_bytes().starts_with(b"-");
+        match is_like_option {
+            true => vec![[name.into(), value].join(OsStr::new("="))],
+            false => vec![name.into(), value],
+        }
+    })
+}
+
 /// Where the machine's description comes from.
 #[derive(Args, Clone)]
 pub struct SourceArgs {
@@ -66,16 +119,7 @@ impl SourceArgs {
         let source = source.into_iter().map(|source| ("--source", source.into()));
         let root = root.map(|root| ("--root", root.into()));
         let fake = fake.map(|fake| ("--fake", fake.into()));
-        let all = source.chain(root).chain(fake);
-        all.flat_map(|(name, value): (&str, OsString)| {
-            // Behind a space it would be taken for an option.
-            let is_like_option = value.len() > 1 && value.as_encoded_bytes().starts_with(b"-");
-            match is_like_option {
-                true => vec![[name.into(), value].join(OsStr::new("="))],
-                false => vec![name.into(), value],
-            }
-        })
-        .collect()
+        option_words(source.chain(root).chain(fake)).collect()
     }
 
     /// Reads what is wanted of the machine. Fails where it has not every process that is asked for by number.
@@ -105,9 +149,9 @@ fn only_processes(machine: &mut Machine, pids: &[i32]) -> Result<(), Failure> {
         Known::No { unknown_reason } => {
             let pid = pids.first().copied().unwrap_or_default();
             let reason = unknown_reason.to_string();
-            return Err(Failure::Input(anyhow!(
+            return Err(input!(
                 "there is no process {pid} in {place}: its processes are unknown: {reason}"
-            )));
+            ));
         }
     };
     if let Some(missing) = pids
@@ -195,7 +239,7 @@ pub fn of_store(error: StoreError) -> Failure {
         _ => None,
     };
     if let Some(next) = next {
-        return Failure::Input(anyhow!("{error}\n{next}"));
+        return input!("{error}\n{next}");
     }
     match error {
         error if error.is_damage() => Failure::input(error),
@@ -281,6 +325,100 @@ pub fn seconds_or_zero(text: &str) -> Result<f64, String> {
     match text {
         "0" => Ok(0.0),
         _ => seconds(text).map_err(|wanted| format!("{wanted}, or 0")),
+    }
+}
+
+/// The units and control groups that tasks are in.
+pub fn group_names(machine: &Machine) -> Vec<String> {
+    let all = tasks::tasks(machine, &Filter::default(), None).known();
+    let groups = all.map(|all| tasks::by_group(&all));
+    let names = groups.into_iter().flatten();
+    let mut names: Vec<String> = names
+        .filter_map(|it| it.service.or(it.group.known()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// What a task has to have.
+#[derive(Args)]
+pub struct TaskFilterArgs {
+    /// Show this process (may be repeated) instead of all
+    #[arg(long, value_name = "PID", value_parser = pid)]
+    pub pid: Vec<i32>,
+    /// Show tasks with this text in their name
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Show tasks of this user: a name or number
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Show tasks of this control group and of those below it, or of this unit (redis.service)
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Show tasks that run or have memory on this node
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// Leave out tasks with less memory than this; those of --pid are always shown
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size_or_zero)]
+    min_memory: u64,
+}
+
+impl TaskFilterArgs {
+    /// Tasks with less memory are left out, in bytes.
+    pub fn min_bytes(&self) -> u64 {
+        match self.pid.is_empty() {
+            true => self.min_memory,
+            false => 0,
+        }
+    }
+
+    /// A group that no task is in is a target that does not exist.
+    pub fn check_group(&self, machine: &Machine) -> Outcome {
+        let Some(group) = &self.group else {
+            return Ok(());
+        };
+        let filter = Filter {
+            group: Some(group.clone()),
+            ..Filter::default()
+        };
+        let all = |filter| tasks::tasks(machine, filter, None).known();
+        if all(&filter).is_none_or(|found| !found.tasks.is_empty()) {
+            return Ok(());
+        }
+        Err(input!(
+            "no task with {} MiB or more is in group {group:?}; {}",
+            self.min_bytes() >> 20,
+            alternatives(group, &group_names(machine))
+        ))
+    }
+
+    /// What tasks have to have. `is_here`: the machine is the running system, which knows the names of users.
+    pub fn filter(&self, machine: &Machine, is_here: bool) -> Result<Filter, Failure> {
+        let node = self.node.map(NodeId);
+        if let Some(missing) = node.filter(|&id| machine.node(id).is_none()) {
+            let known: Vec<String> = machine.nodes.iter().map(|it| it.id.to_string()).collect();
+            return Err(input!(
+                "there is no node {missing}; {}",
+                alternatives(&missing.to_string(), &known)
+            ));
+        }
+        let user = self.user.as_deref().map(|user| match user.parse() {
+            Ok(number) => Ok(number),
+            Err(_) if !is_here => Err(input!(
+                "user {user:?} of another machine is known by number only"
+            )),
+            Err(_) => system::user_id(user)
+                .ok_or_else(|| input!("there is no user {user:?} on this system")),
+        });
+        Ok(Filter {
+            name: self.name.clone(),
+            user: user.transpose()?,
+            group: self.group.clone(),
+            node,
+            min_bytes: self.min_bytes(),
+            device: None,
+        })
     }
 }
 

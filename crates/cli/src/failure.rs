@@ -29,6 +29,17 @@ pub enum Failure {
     OutputClosed,
 }
 
+/// [`Failure::Input`] in the words of a format.
+macro_rules! input {
+    ($($text:tt)*) => { $crate::failure::Failure::Input(anyhow::anyhow!($($text)*)) };
+}
+
+/// [`Failure::Refused`] in the words of a format.
+macro_rules! refused {
+    ($($text:tt)*) => { $crate::failure::Failure::Refused(anyhow::anyhow!($($text)*)) };
+}
+pub(crate) use {input, refused};
+
 /// What a verb answers.
 pub type Outcome = Result<(), Failure>;
 
@@ -41,6 +52,14 @@ impl Failure {
     /// The system refused.
     pub fn refused(error: impl Into<anyhow::Error>) -> Self {
         Self::Refused(error.into())
+    }
+
+    /// [`Self::AskedToFail`] where the answer is one to fail on.
+    pub fn on(is_met: bool) -> Outcome {
+        match is_met {
+            true => Err(Self::AskedToFail),
+            false => Ok(()),
+        }
     }
 
     /// A command could not be started. As shells answer (exec in POSIX's sh): 127 where there is none, 126 where it is no

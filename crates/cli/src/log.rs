@@ -10,14 +10,13 @@ use std::io;
 use std::os::linux::fs::MetadataExt as _;
 use std::str::FromStr as _;
 
-use anyhow::anyhow;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, input};
 use crate::output;
 
 /// Which events are wanted: `LEVEL`, `CRATE=LEVEL`, with commas between several.
@@ -46,25 +45,17 @@ pub fn start(verbose: u8, is_service: bool) -> Outcome {
     if is_service && !filter.would_enable(SERVICE, &Level::INFO) {
         filter = filter.with_target(SERVICE, LevelFilter::INFO);
     }
-    let registry = tracing_subscriber::registry();
-    let lines = || {
-        tracing_subscriber::fmt::layer()
-            .with_ansi(false)
-            .with_writer(|| Lines)
-    };
-    let set = match is_service.then(journal).flatten() {
-        Some(journal) => {
-            tracing::subscriber::set_global_default(registry.with(journal.with_filter(filter)))
-        }
+    let layer = match is_service.then(journal).flatten() {
+        Some(journal) => journal.boxed(),
         None if is_asked => {
-            tracing::subscriber::set_global_default(registry.with(lines().with_filter(filter)))
+            let lines = tracing_subscriber::fmt::layer().with_ansi(false);
+            lines.with_writer(|| ErrorLines).boxed()
         }
-        None if is_service => {
-            tracing::subscriber::set_global_default(registry.with(Messages.with_filter(filter)))
-        }
+        None if is_service => Messages.boxed(),
         None => return Ok(()),
     };
-    set.map_err(Failure::refused)
+    let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter));
+    tracing::subscriber::set_global_default(subscriber).map_err(Failure::refused)
 }
 
 /// Level by target. What the variable says of a crate goes before what `--verbose` says of all.
@@ -111,9 +102,7 @@ fn filter(verbose: u8, asked: Option<&str>) -> Result<Targets, Failure> {
 }
 
 fn wrong(reason: &str) -> Failure {
-    Failure::input(anyhow!(
-        "{VARIABLE}: {reason}; give LEVEL or CRATE=LEVEL, with commas between several"
-    ))
+    input!("{VARIABLE}: {reason}; give LEVEL or CRATE=LEVEL, with commas between several")
 }
 
 /// The journal, where standard error leads there (JOURNAL_STREAM in systemd.exec(5)): a service that was started by hand in the
@@ -135,9 +124,9 @@ fn journal() -> Option<tracing_journald::Layer> {
 
 /// Standard error, a line at a time, without what a terminal obeys; names and values in it are foreign. It may be a pipe that
 /// without a reader, which is no reason to end.
-struct Lines;
+struct ErrorLines;
 
-impl io::Write for Lines {
+impl io::Write for ErrorLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         line(&String::from_utf8_lossy(bytes));
         Ok(bytes.len())

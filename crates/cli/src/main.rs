@@ -1,7 +1,7 @@
 //! The command `nearfar`: parses the arguments, runs one verb, reports its result.
 //!
 //! ```text
-//! command (clap) ──► verb/*.rs ──► sources, placement, apply, bench ──► report ──► output
+//! verb.rs (clap) ──► verb/*.rs ──► sources, placement, apply, bench ──► report ──► output
 //!                        └── Failure ──► one message on standard error, one exit code
 //! ```
 
@@ -9,15 +9,13 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
-mod command;
-mod complete;
+mod child;
 mod failure;
 mod log;
 mod output;
 mod progress;
 mod recorded;
 mod signals;
-mod task_filter;
 mod usage;
 mod verb;
 
@@ -25,19 +23,14 @@ use std::process::ExitCode;
 
 use nearfar_lab::shell;
 
-use crate::verb::bench::child::Child;
-use crate::verb::lease_guard::LeaseGuard;
+use crate::child::Child;
 
 fn main() -> ExitCode {
     // Answers a shell that asks what could be typed next (COMPLETE in the environment), and ends the process.
-    clap_complete::CompleteEnv::with_factory(complete::command).complete();
-    let outcome = match (
-        Child::asked_for(std::env::args_os()),
-        LeaseGuard::asked_for(std::env::args_os()),
-    ) {
-        (Some(child), _) => child.run(),
-        (None, Some(guard)) => guard.run(),
-        (None, None) => command::run(usage::read()),
+    clap_complete::CompleteEnv::with_factory(verb::completions::command).complete();
+    let outcome = match Child::asked_for(std::env::args_os()) {
+        Some(child) => child.run(),
+        None => verb::run(usage::read()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

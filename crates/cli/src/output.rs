@@ -1,16 +1,17 @@
 //! Where answers go: standard output in colour or not, JSON with its envelope, files written whole or not at all.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use nearfar_machine::Origin;
 use nearfar_report::Style;
 use serde::Serialize;
 
 use crate::args::Colour;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, input};
 
 /// Lines that are longer are hard to follow with the eye.
 const MAX_COLUMNS: usize = 200;
@@ -64,6 +65,11 @@ struct Envelope<'a, T> {
     answer: &'a T,
 }
 
+/// An answer of one key.
+pub fn under<T>(key: &'static str, value: T) -> BTreeMap<&'static str, T> {
+    BTreeMap::from([(key, value)])
+}
+
 /// An answer as JSON, in its envelope.
 pub fn json<T: Serialize>(
     schema: &str,
@@ -107,6 +113,14 @@ pub fn style(colour: Colour) -> Style {
     }
 }
 
+/// How tables look elsewhere.
+pub fn style_of_file(colour: Colour) -> Style {
+    Style {
+        colour: colour == Colour::Always,
+        ..Style::default()
+    }
+}
+
 /// Columns of a line: COLUMNS where that is a number, else those of the terminal, else 100, so that a file or a pipe gets
 /// the same lines everywhere. Within what tables can be read in.
 fn width(to_terminal: bool) -> usize {
@@ -144,9 +158,9 @@ fn is_standard(path: &Path) -> bool {
 pub fn print_bytes(bytes: &[u8]) -> Outcome {
     let mut out = std::io::stdout().lock();
     if out.is_terminal() && std::str::from_utf8(bytes).is_err() {
-        return Err(Failure::Input(anyhow!(
+        return Err(input!(
             "this is not text for a terminal: name a file with -o FILE"
-        )));
+        ));
     }
     let written = out.write_all(bytes).and_then(|()| out.flush());
     written.map_err(of_standard)

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearfar_change::{MoveProgress, ProgressSink};
 use nearfar_experiment::RunId;
 use nearfar_experiment::progress::{Begun, Progress, Step};
+use nearfar_report::count;
 
 /// What suits standard error: a bar where it is a terminal, else lines.
 pub fn on_standard_error() -> Box<dyn Progress> {
@@ -24,14 +25,9 @@ pub fn of_memory() -> Option<ProgressSink> {
     if !std::io::stderr().is_terminal() {
         return None;
     }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template(
+    let bar = bar(
+        None,
         "moving memory [{bar:30}] {bytes}/{total_bytes}  {bytes_per_sec}",
-    );
-    bar.set_style(
-        style
-            .unwrap_or_else(|_| ProgressStyle::default_bar())
-            .progress_chars("=> "),
     );
     Some(ProgressSink(Arc::new(move |progress: MoveProgress| {
         bar.set_length(progress.total_bytes);
@@ -42,19 +38,21 @@ pub fn of_memory() -> Option<ProgressSink> {
     })))
 }
 
+/// A bar on standard error with this much to do, in the words of a template of indicatif.
+pub fn bar(total: Option<u64>, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template(template);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style.progress_chars("=> "))
+}
+
 /// A bar on standard error.
 #[derive(Debug, Default)]
 pub struct Bar(Option<ProgressBar>);
 
 impl Progress for Bar {
     fn begin(&mut self, begun: &Begun) {
-        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len}  {msg}");
-        let bar = ProgressBar::with_draw_target(Some(begun.total), ProgressDrawTarget::stderr());
-        bar.set_style(
-            style
-                .unwrap_or_else(|_| ProgressStyle::default_bar())
-                .progress_chars("=> "),
-        );
+        let bar = bar(Some(begun.total), "{prefix} [{bar:30}] {pos}/{len}  {msg}");
         bar.set_prefix(name(begun.run));
         bar.set_position(begun.already);
         self.0 = Some(bar);
@@ -110,16 +108,11 @@ impl<W: Write> Progress for Lines<W> {
             0 => String::new(),
             already => format!(", {already} of them taken before it was interrupted"),
         };
-        let samples = if begun.total == 1 {
-            "sample"
-        } else {
-            "samples"
-        };
         self.line(&format!(
-            "{}: {}: {} {samples}{already}",
+            "{}: {}: {}{already}",
             name(begun.run),
             begun.title,
-            begun.total
+            count(begun.total as usize, "sample")
         ));
         self.tenths = tenths(begun.already, begun.total);
         self.run = Some(begun.clone());

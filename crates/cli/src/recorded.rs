@@ -1,7 +1,5 @@
 //! Keeping what a command measured in the store.
 
-use std::ops::{Deref, DerefMut};
-
 use clap::Args;
 use nearfar_bench::survey::Measured;
 use nearfar_change::lease::{Leases, Measuring, Presence};
@@ -26,7 +24,7 @@ pub struct RecordArgs {
 
 /// The store of an experiment, which keeps every sample in one: the user's, or one that is removed when this is dropped.
 pub struct ExperimentStore {
-    store: Store,
+    pub store: Store,
     // After the store: it is closed before its directory is removed.
     _directory: Option<TempDir>,
 }
@@ -49,20 +47,6 @@ impl ExperimentStore {
             store,
             _directory: Some(directory),
         })
-    }
-}
-
-impl Deref for ExperimentStore {
-    type Target = Store;
-
-    fn deref(&self) -> &Store {
-        &self.store
-    }
-}
-
-impl DerefMut for ExperimentStore {
-    fn deref_mut(&mut self) -> &mut Store {
-        &mut self.store
     }
 }
 

@@ -63,14 +63,19 @@ pub fn flag_of(signals: &[i32]) -> Arc<AtomicBool> {
     flag
 }
 
-/// The same as a pipe, which has something to read after a signal: a wait for it ends at once.
-pub fn cancel_pipe() -> io::Result<OwnedFd> {
+/// A pipe that has something to read after one of these signals: a wait for it ends at once.
+pub fn pipe_of(signals: &[i32]) -> io::Result<OwnedFd> {
     let (ended, end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    cancel_on(&ENDING, &Arc::default())?;
-    for signal in ENDING {
+    for &signal in signals {
         low_level::pipe::register(signal, end.try_clone()?)?;
     }
     Ok(ended)
+}
+
+/// Such a pipe instead of [`cancel_flag`].
+pub fn cancel_pipe() -> io::Result<OwnedFd> {
+    cancel_on(&ENDING, &Arc::default())?;
+    pipe_of(&ENDING)
 }
 
 #[cfg(test)]

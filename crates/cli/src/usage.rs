@@ -9,8 +9,8 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nearfar_machine::near_match;
 
-use crate::command::{Command, definition};
 use crate::shell;
+use crate::verb::{Command, definition};
 
 /// Options that change or destroy more than the command does without them. None is proposed for another word.
 const NEVER_PROPOSED: [&str; 8] = [

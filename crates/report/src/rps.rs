@@ -7,11 +7,11 @@
 //! findings ─► sentences    the judgement is that of nearfar_bench::rps
 //! ```
 
-use nearfar_bench::rps::{MARGIN, Series};
 use nearfar_bench::rps::{
     ADJACENT, CARD, Findings, INTERRUPTS, KEEP, RECEIVE, REQUESTS_ADJACENT, REQUESTS_CARD,
     SERVER_NODE, TOGETHER, findings,
 };
+use nearfar_bench::rps::{MARGIN, Series};
 use nearfar_bench::step::Step;
 use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::compare::Verdict;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
 
 use nearfar_machine::{NodeBytes, NodeId, NodeSet};
-use nearfar_proc::numa_maps::{self, binds_elsewhere};
 use nearfar_proc::Status;
+use nearfar_proc::numa_maps::{self, binds_elsewhere};
 use nearfar_proc::{error_text, maps, tasks, zoneinfo};
 
 use crate::system::{System, text};

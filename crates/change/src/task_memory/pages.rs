@@ -5,9 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use nearfar_machine::NodeId;
+use nearfar_proc::Image;
 use nearfar_proc::move_pages::{MovePages, PagesOf};
 use nearfar_proc::resident::{PageEntry, Pagemap};
-use nearfar_proc::Image;
 use nearfar_proc::{OpenProcess, error_text, tasks};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};

@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 use std::io;
 
 use nearfar_machine::{MAX_NUMBER, NodeId};
-use nearfar_proc::resident::PageEntry;
-use nearfar_proc::resident::Page;
 use nearfar_proc::Image;
+use nearfar_proc::resident::Page;
+use nearfar_proc::resident::PageEntry;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_proc::child::end_with_parent;
 use nearfar_proc::Status;
+use nearfar_proc::child::end_with_parent;
 use nearfar_proc::tasks;
 use rustix::process::Signal;
 

@@ -1,27 +1,32 @@
 //! `nearfar ab`: the same command under A and under B.
+//!
+//! An experiment: the factor is the side, a sample is one run of the command in a fresh guest.
 
-mod sides;
-
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use clap::Args;
-use nearfar_experiment::{Ended, Options, Resume, carry_out};
+use nearfar_experiment::progress::{Begun, Progress, Step};
+use nearfar_experiment::sampler::Order;
+use nearfar_experiment::{
+    BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, carry_out, fingerprint,
+};
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
-use nearfar_lab::guest::PreparedGuest;
+use nearfar_lab::guest::{Exec, PreparedGuest, Signals};
 use nearfar_lab::request::GuestRequest;
-use nearfar_report::ab::{Comparison, Run, Selection, Side};
-use nearfar_sources::{Request, Want};
+use nearfar_report::ab::{Comparison, Run, Selection, Side, numbers_of};
+use nearfar_runs::{Better, Host, Metric, MetricValue, RunTarget};
+use nearfar_sources::Want;
+use serde_json::{Value, json};
 
-use self::sides::{Sides, Turns};
-use crate::args::{Colour, Format, FormatArgs, StoreArgs};
-use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::args::{Colour, FormatArgs, StoreArgs, read_live};
+use crate::failure::{Failure, Outcome, input};
 use crate::recorded::ExperimentStore;
-use crate::signals;
-use crate::verb::lab::guest_args::{GuestArgs, failure};
+use crate::verb::lab::guest::{GuestArgs, booted, captured, failure, keys};
+use crate::{output, signals};
 
 /// Run a command in two guests that differ in one thing, in turns
 #[derive(Args)]
@@ -34,9 +39,7 @@ use crate::verb::lab::guest_args::{GuestArgs, failure};
                        -- nearfar bench latency --what latency --format json"
 )]
 pub struct Ab {
-    /// What side A has: machine=, scale=, kernel=, append=, arch=, accel=, delay= or time= (may be
-    /// repeated)
-    #[arg(long, value_name = "KEY=VALUE", required = true)]
+    #[arg(long, value_name = "KEY=VALUE", required = true, help = format!("What side A has: {} (may be repeated)", keys()))]
     a: Vec<String>,
     /// What side B has
     #[arg(long, value_name = "KEY=VALUE", required = true)]
@@ -100,12 +103,9 @@ impl Ab {
         let runs = a.runs.iter().chain(&b.runs);
         selection.check(runs).map_err(Failure::input)?;
         let comparison = Comparison::of(self.command, a, b, &selection);
-        output::print(&match self.format.format {
-            Format::Json => output::json("ab/1", None, &comparison)?,
-            Format::Table => {
-                nearfar_report::ab::document(&comparison).to_text(&output::style(colour))
-            }
-        })
+        let document = || nearfar_report::ab::document(&comparison);
+        self.format
+            .print(colour, "ab/1", None, &comparison, document)
     }
 
     /// One side: what it has, and the guest that is asked for with it.
@@ -123,7 +123,7 @@ impl Ab {
                 .split_once('=')
                 .ok_or_else(|| format!("{word}: KEY=VALUE is wanted"))
                 .and_then(set)
-                .map_err(|problem| Failure::input(anyhow::anyhow!("{option} {problem}")))?;
+                .map_err(|problem| input!("{option} {problem}"))?;
             guest = changed;
             settings
                 .entry(key.to_owned())
@@ -147,8 +147,7 @@ impl Ab {
         selection: &Selection,
         cancel: &AtomicBool,
     ) -> Result<[Vec<Run>; 2], Failure> {
-        let machine =
-            nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
+        let machine = read_live(Want::topology())?;
         let mut store = ExperimentStore::open(&self.store, !self.no_store)?;
         let mut options = Options::new(self.runs);
         options.resume = match self.resume {
@@ -169,7 +168,7 @@ impl Ab {
             first: [None, None],
             failure: None,
         };
-        let outcome = carry_out(&mut experiment, options, &mut store, &machine, cancel);
+        let outcome = carry_out(&mut experiment, options, &mut store.store, &machine, cancel);
         let outcome = match (outcome, experiment.failure) {
             // What happened to the guest says more, and decides the exit code.
             (Err(_), Some(failure)) => return Err(failure),
@@ -182,10 +181,372 @@ impl Ab {
             output::say!("stored as run {}", outcome.run);
         }
         let runs = |side| {
-            let cell = sides::cell(side);
+            let cell = cell(side);
             let of_side = outcome.of(&cell);
             of_side.map(|sampled| sampled.sample.clone()).collect()
         };
         Ok([runs("a"), runs("b")])
+    }
+}
+
+/// The experiment's name in the store.
+const EXPERIMENT: &str = "ab";
+const SIDE: &str = "side";
+const ELAPSED: &str = "elapsed_s";
+const EXIT_CODE: &str = "exit_code";
+/// Most numbers of an answer that become metrics: a table of more helps as little as their comparison.
+const MAX_METRICS: usize = 200;
+/// Most characters of a metric's name (`nearfar_runs`).
+const MAX_NAME: usize = 64;
+
+/// The two sides.
+struct Sides<'a> {
+    command: &'a [String],
+    sides: [(&'a Side, PreparedGuest); 2],
+    /// Checked as soon as both sides have answered: no guest boots for runs that would show nothing.
+    selection: &'a Selection,
+    /// The first run of each side.
+    first: [Option<Run>; 2],
+    /// Why the last sample failed, where its guest did.
+    failure: Option<Failure>,
+}
+
+/// The cell of a side: "a" or "b".
+fn cell(side: &str) -> Cell {
+    Cell::new().with(SIDE, side)
+}
+
+impl Sides<'_> {
+    /// Boots a guest and runs the command in it once.
+    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Run, Failure> {
+        let mut guest = booted(prepared, cancel).map_err(failure)?;
+        let signals = Signals::of_process().map_err(failure)?;
+        let (start, before) = (Instant::now(), guest.simulated_time());
+        let exec = Exec::new(self.command);
+        let output = captured(&mut guest, &exec, &signals).map_err(failure)?;
+        let simulated = guest.simulated_time().zip(before);
+        let elapsed = simulated.map_or_else(|| start.elapsed(), |(after, before)| after - before);
+        guest.power_off();
+        // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
+        if cancel.load(Ordering::Relaxed) {
+            return Err(failure(LabError::Interrupted));
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Run {
+            elapsed_s: elapsed.as_secs_f64(),
+            exit_code: output.exit_code,
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        })
+    }
+}
+
+impl Experiment for Sides<'_> {
+    type Sample = Run;
+
+    fn name(&self) -> &str {
+        EXPERIMENT
+    }
+
+    fn title(&self) -> String {
+        let command = self.command.join(" ");
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let [(a, _), (b, _)] = &self.sides;
+        format!("{} (a: {}; b: {})", words.join(" "), a.name(), b.name())
+    }
+
+    fn parameters(&self) -> Value {
+        let side = |(side, _): &(&Side, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
+        let [a, b] = &self.sides;
+        json!({"command": self.command, "a": side(a), "b": side(b)})
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        vec![Factor::new(SIDE, ["a", "b"])]
+    }
+
+    fn targets(&self) -> Vec<RunTarget> {
+        let levels = ["a", "b"].map(cell).into_iter();
+        let sides = levels.zip(&self.sides);
+        sides
+            .map(|(levels, (_, guest))| target(levels, guest))
+            .collect()
+    }
+
+    /// A B B A: a drift of the host affects both sides alike.
+    fn order(&self, _: u64) -> Order {
+        Order::Mirrored
+    }
+
+    fn columns() -> Vec<Column<Run>> {
+        vec![
+            Column::new(
+                Metric::real(ELAPSED, "s", Better::Lower).primary(),
+                |run: &Run| Some(run.elapsed_s),
+            ),
+            Column::new(
+                Metric::integer(EXIT_CODE, "", Better::Lower),
+                |run: &Run| Some(i64::from(run.exit_code)),
+            ),
+        ]
+    }
+
+    fn further(run: &Run) -> Vec<(Metric, MetricValue)> {
+        let numbers = numbers(run).into_iter();
+        let figure = |(name, path, number): (String, String, f64)| {
+            let metric = Metric::real(name, unit(&path), direction(&path));
+            (metric, number.into())
+        };
+        numbers.map(figure).collect()
+    }
+
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Run, BoxError> {
+        let side_b = cell.level(SIDE) == Some(&"b".into());
+        let (_, prepared) = &self.sides[usize::from(side_b)];
+        let run = self.once(prepared, cancel).and_then(|run| {
+            let is_second = self.first.iter().flatten().count() == 1;
+            self.first[usize::from(side_b)].get_or_insert_with(|| run.clone());
+            match &self.first {
+                [Some(a), Some(b)] if is_second => {
+                    self.selection.check([a, b]).map_err(Failure::input)?;
+                }
+                _ => {}
+            }
+            Ok(run)
+        });
+        run.map_err(|failure| {
+            let reason = match &failure {
+                Failure::Input(error) | Failure::Refused(error) => format!("{error:#}"),
+                _ => "the guest ended".to_owned(),
+            };
+            self.failure = Some(failure);
+            reason.into()
+        })
+    }
+}
+
+/// The machine of a side, of which each run boots a new one: what its design says, as nothing is up before the first run.
+fn target(levels: Cell, guest: &PreparedGuest) -> RunTarget {
+    let mut machine = guest.design.expected.clone();
+    machine.origin.emulation = Some(guest.emulation());
+    let host = Host {
+        name: guest.request.name.clone(),
+        kernel: guest.kernel.release.clone(),
+        kernel_version: String::new(),
+        kernel_command_line: guest.request.append.join(" "),
+    };
+    RunTarget {
+        levels,
+        fingerprint: fingerprint(&machine, &host),
+        emulation: machine.origin.emulation.clone(),
+        host,
+        // A description holds nothing that JSON does not.
+        machine: serde_json::to_value(machine).unwrap_or_default(),
+    }
+}
+
+/// The numbers of an answer as metrics: name, path, value. Of two paths with one name the first counts.
+fn numbers(run: &Run) -> Vec<(String, String, f64)> {
+    let mut names = BTreeSet::from([ELAPSED.to_owned(), EXIT_CODE.to_owned()]);
+    let numbers = numbers_of(&run.stdout).into_iter();
+    numbers
+        .map(|(path, number)| (metric_name(&path), path, number))
+        .filter(|(name, ..)| names.insert(name.clone()))
+        .take(MAX_METRICS)
+        .collect()
+}
+
+/// `jobs[far job].read.iops` as `jobs_far_job_read_iops`; of a long path the end, which says what the number is.
+fn metric_name(path: &str) -> String {
+    let lower = path.to_lowercase();
+    let words: Vec<&str> = lower
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let name = words.join("_");
+    let start = name.len().saturating_sub(MAX_NAME - 1);
+    let name = name[start..].trim_start_matches('_');
+    match name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        true => name.to_owned(),
+        false => format!("n{name}"),
+    }
+}
+
+/// The unit that a key's suffix names, as those of nearfar's own answers do.
+fn unit(path: &str) -> &'static str {
+    let key = path.rsplit('.').next().unwrap_or(path);
+    let units = [
+        ("_bytes_per_s", "B/s"),
+        ("_bytes", "B"),
+        ("_percent", "%"),
+        ("_ns", "ns"),
+        ("_us", "us"),
+        ("_ms", "ms"),
+        ("_s", "s"),
+    ];
+    units
+        .into_iter()
+        .find_map(|(suffix, unit)| key.ends_with(suffix).then_some(unit))
+        .unwrap_or("")
+}
+
+/// Rates are better when they are higher; everything else is taken for a time or a cost.
+fn direction(path: &str) -> Better {
+    let rates = ["per_s", "iops", "bandwidth", "throughput", "bw_"];
+    match rates.iter().any(|rate| path.contains(rate)) {
+        true => Better::Higher,
+        false => Better::Lower,
+    }
+}
+
+/// A line for each run that begins.
+struct Turns {
+    /// What makes side A and side B.
+    names: [String; 2],
+    total: u64,
+}
+
+impl Progress for Turns {
+    fn begin(&mut self, begun: &Begun) {
+        self.total = begun.total;
+    }
+
+    fn step(&mut self, step: &Step<'_>) {
+        if let Some(cell) = step.next {
+            let side_b = cell.level(SIDE) == Some(&"b".into());
+            let name = &self.names[usize::from(side_b)];
+            output::say!("run {} of {}: {name}", step.done + 1, self.total);
+        }
+    }
+
+    fn end(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use nearfar_lab::arch::Arch;
+    use nearfar_lab::design::Design;
+    use nearfar_lab::kernels::Kernel;
+    use nearfar_lab::qemu::Qemu;
+    use nearfar_lab::request::GuestRequest;
+    use nearfar_machine::{Acceleration, Machine};
+    use nearfar_sources::{Request, Want};
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_an_answer_become_metrics_with_unit_and_direction() {
+        let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ok": true}"#;
+        let run = Run {
+            elapsed_s: 2.0,
+            exit_code: 0,
+            stdout: stdout.to_owned(),
+            stderr: String::new(),
+        };
+        let further = Sides::further(&run);
+        let found: Vec<_> = further
+            .iter()
+            .map(|(metric, _)| (metric.name.as_str(), metric.unit.as_str(), metric.better))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("pairs_0_cpu_node", "", Better::Lower),
+                ("pairs_0_median_ns", "ns", Better::Lower),
+                ("read_bytes_per_s", "B/s", Better::Higher),
+            ]
+        );
+        assert_eq!(further[1].1.number(), 90.5);
+        let values = nearfar_experiment::values(&Sides::columns(), &run);
+        assert_eq!(values[ELAPSED].number(), 2.0);
+        assert_eq!(values.len(), 2);
+    }
+
+    /// What a guest of this kernel and these words would be made of.
+    fn guest(release: &str, append: &[&str]) -> PreparedGuest {
+        let arch = Arch::X86_64;
+        let request = Request::source("two-node", Want::topology());
+        let machine = nearfar_sources::read(&request).unwrap();
+        let design = Design::new(&machine, arch).unwrap();
+        PreparedGuest {
+            request: GuestRequest {
+                append: append.iter().map(ToString::to_string).collect(),
+                ..GuestRequest::new(machine, "two-node")
+            },
+            design,
+            kernel: Kernel {
+                arch,
+                release: release.to_owned(),
+                image: PathBuf::new(),
+                modules: None,
+            },
+            qemu: Qemu {
+                arch,
+                program: PathBuf::new(),
+                version: (10, 0, 2),
+                plugins: false,
+            },
+            acceleration: Acceleration::Tcg,
+            delay: None,
+            foreign: None,
+            busybox: PathBuf::new(),
+            drmgr: None,
+        }
+    }
+
+    #[test]
+    fn each_side_is_a_target_with_kernel_emulation_and_nodes_of_its_guest() {
+        let side = |kernel: &str| Side {
+            settings: [("kernel".to_owned(), kernel.to_owned())].into(),
+            emulation: None,
+            runs: Vec::new(),
+        };
+        let (a, b) = (side("6.1"), side("6.12"));
+        let sides = Sides {
+            command: &["nearfar".to_owned(), "topo".to_owned()],
+            sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
+            selection: &Selection::default(),
+            first: [None, None],
+            failure: None,
+        };
+        assert_eq!(
+            sides.title(),
+            "nearfar topo (a: kernel=6.1; b: kernel=6.12)"
+        );
+        let targets = sides.targets();
+        let kernels: Vec<_> = targets.iter().map(|it| it.host.kernel.as_str()).collect();
+        assert_eq!(kernels, ["6.1.9", "6.12.3"]);
+        assert_eq!(targets[1].host.kernel_command_line, "quiet");
+        assert_ne!(targets[0].fingerprint, targets[1].fingerprint);
+        for (level, target) in ["a", "b"].into_iter().zip(&targets) {
+            assert_eq!(target.levels, cell(level));
+            let label = target.emulation.as_ref().unwrap().to_string();
+            assert!(label.contains("two-node"), "{label}");
+            let machine: Machine = serde_json::from_value(target.machine.clone()).unwrap();
+            assert_eq!(machine.nodes.len(), 2);
+            assert_eq!(machine.origin.emulation, target.emulation);
+        }
+        assert_eq!(targets, sides.targets(), "or a run could not be resumed");
+    }
+
+    #[test]
+    fn any_path_becomes_a_name_that_the_store_takes() {
+        for path in [
+            "",
+            "[0]",
+            "0.a",
+            "Größe.ns",
+            &"x.".repeat(100),
+            "jobs[a b].iops",
+        ] {
+            let metric = Metric::real(metric_name(path), "", Better::Lower).primary();
+            nearfar_runs::check_metrics(&[metric]).unwrap();
+        }
+        assert_eq!(
+            metric_name("jobs[far job].read.iops"),
+            "jobs_far_job_read_iops"
+        );
     }
 }

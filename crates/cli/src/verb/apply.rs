@@ -11,7 +11,7 @@ use nearfar_machine::Origin;
 
 use super::plan::{ChoiceArgs, TargetArgs};
 use crate::args::{Colour, Format, FormatArgs, SourceArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, input, refused};
 use crate::output;
 use crate::signals;
 
@@ -141,9 +141,7 @@ impl Apply {
         })?;
         match outcome.is_complete() {
             true => Ok(()),
-            false => Err(Failure::Refused(anyhow!(
-                "not every change of the plan was made"
-            ))),
+            false => Err(refused!("not every change of the plan was made")),
         }
     }
 
@@ -152,9 +150,9 @@ impl Apply {
         if self.rate.is_none() || self.choice.is_about_memory() || plan.changes.iter().any(moves) {
             return Ok(());
         }
-        Err(Failure::Input(anyhow!(
+        Err(input!(
             "--rate limits how fast memory is moved, and this plan moves none: leave it out, or name a process or control group with --memory"
-        )))
+        ))
     }
 
     fn make_plan(&self) -> Result<(Plan, Origin), Failure> {
@@ -219,9 +217,9 @@ pub fn label(text: &str) -> Result<String, String> {
 
 fn confirm() -> Outcome {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::Input(anyhow!(
+        return Err(input!(
             "cannot ask for confirmation: standard input is not a terminal; pass --yes to make these changes"
-        )));
+        ));
     }
     output::say_part!("\nMake these changes? [y/N] ");
     let mut answer = String::new();
@@ -247,10 +245,10 @@ fn read_plan(file: &Path) -> Result<Plan, Failure> {
     read.with_context(|| format!("cannot read the plan {}", file.display()))
         .map_err(Failure::Input)?;
     if text.len() as u64 > LARGEST_PLAN {
-        return Err(Failure::Input(anyhow!(
+        return Err(input!(
             "cannot read the plan {}: it is larger than 256 MiB",
             file.display()
-        )));
+        ));
     }
     parse_plan(&text)
         .with_context(|| format!("{} is not a plan", file.display()))

@@ -1,16 +1,15 @@
-//! `nearfar audit`: findings by severity, and what the rules check.
+//! `nearfar audit`: findings by severity, and what the rules check (`--explain`).
 
-mod explain;
-
-use clap::{Args, ValueEnum};
+use clap::Args;
 use nearfar_lab::shell;
-use nearfar_placement::audit::{self, Severity};
+use nearfar_placement::audit::{self, RULES, Rule, Severity, rule, unknown_rule};
 use nearfar_placement::plan::{self, PlanOptions};
 use nearfar_sources::{TaskScope, Want};
+use serde::Serialize;
 
-use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
+use crate::args::{Colour, FormatArgs, SourceArgs, TaskArgs, one_of};
 use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::output::under;
 
 /// Report what is far, with evidence, cost and fix
 ///
@@ -42,32 +41,33 @@ pub struct Audit {
           "devices", "all", "fail_on"])]
     explain: Option<Option<String>>,
     /// Exit with 1 when there is a finding of this severity or a higher one
-    #[arg(long, value_enum, value_name = "SEVERITY")]
-    fail_on: Option<FailOn>,
+    #[arg(long, value_parser = one_of(SEVERITIES), value_name = "SEVERITY")]
+    fail_on: Option<Severity>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FailOn {
-    /// Worth knowing, costs nothing by itself
-    Fact,
-    /// May cost, depending on the load
-    Notice,
-    /// Costs whenever the device or task is used
-    Warning,
-    /// The configuration cannot work as intended
-    Critical,
-}
-
-impl From<FailOn> for Severity {
-    fn from(fail_on: FailOn) -> Self {
-        match fail_on {
-            FailOn::Fact => Self::Fact,
-            FailOn::Notice => Self::Notice,
-            FailOn::Warning => Self::Warning,
-            FailOn::Critical => Self::Critical,
-        }
-    }
-}
+/// What --fail-on takes.
+const SEVERITIES: &[(&str, &str, Severity)] = &[
+    (
+        "fact",
+        "Worth knowing, costs nothing by itself",
+        Severity::Fact,
+    ),
+    (
+        "notice",
+        "May cost, depending on the load",
+        Severity::Notice,
+    ),
+    (
+        "warning",
+        "Costs whenever the device or task is used",
+        Severity::Warning,
+    ),
+    (
+        "critical",
+        "The configuration cannot work as intended",
+        Severity::Critical,
+    ),
+];
 
 /// What an audit has to read.
 pub fn wanted(tasks: TaskScope) -> Want {
@@ -86,7 +86,7 @@ impl Audit {
     /// Reads, audits, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         if let Some(rule) = &self.explain {
-            return explain::print(rule.as_deref(), self.format.format, colour);
+            return explain(rule.as_deref(), &self.format, colour);
         }
         let machine = self.source.read(wanted(self.tasks.scope()))?;
         let options = PlanOptions {
@@ -101,27 +101,77 @@ impl Audit {
         };
         let audit = audit::audit(&machine, &audited);
         let audit = plan::narrow(&machine, audit, &options);
-        output::print(&match self.format.format {
-            Format::Table => {
-                let devices = self.devices.iter();
-                let devices = devices.flat_map(|device| ["--device".into(), device.into()]);
-                let words = shell::words(self.source.words().into_iter().chain(devices));
-                let mut document =
-                    nearfar_report::audit::document(&machine, &audit, self.all, &words);
-                document.emulated(machine.origin.emulation.as_ref());
-                document.to_text(&output::style(colour))
-            }
-            Format::Json => output::json("audit/1", Some(&machine.origin), &audit)?,
-        })?;
-        let threshold = self.fail_on.map(Severity::from);
-        match threshold.is_some_and(|threshold| {
-            audit
-                .findings
-                .iter()
-                .any(|finding| finding.severity >= threshold)
-        }) {
-            true => Err(Failure::AskedToFail),
-            false => Ok(()),
+        let document = || {
+            let devices = self.devices.iter();
+            let devices = devices.flat_map(|device| ["--device".into(), device.into()]);
+            let words = shell::words(self.source.words().into_iter().chain(devices));
+            let mut document = nearfar_report::audit::document(&machine, &audit, self.all, &words);
+            document.emulated(machine.origin.emulation.as_ref());
+            document
+        };
+        let origin = Some(&machine.origin);
+        self.format
+            .print(colour, "audit/1", origin, &audit, document)?;
+        let mut severities = audit.findings.iter().map(|finding| finding.severity);
+        Failure::on(severities.any(|it| self.fail_on.is_some_and(|threshold| it >= threshold)))
+    }
+}
+
+/// docs/audit.md of this version.
+const PAGE: &str = include_str!("../../../../docs/audit.md");
+
+#[derive(Serialize)]
+struct Explained {
+    rule: &'static Rule,
+    /// Markdown.
+    text: &'static str,
+    docs: String,
+}
+
+/// Prints the section of a rule, or the list of rules.
+fn explain(id: Option<&str>, format: &FormatArgs, colour: Colour) -> Outcome {
+    let Some(id) = id else {
+        let document = || nearfar_report::explain::rules(RULES);
+        return format.print(
+            colour,
+            "explain-rules/1",
+            None,
+            &under("rules", RULES),
+            document,
+        );
+    };
+    let rule = rule(id).ok_or_else(|| Failure::Input(anyhow::Error::msg(unknown_rule(id))))?;
+    let text = section(PAGE, rule.id).unwrap_or(rule.explanation);
+    let docs = format!("docs/audit.md#{}", rule.id);
+    let explained = Explained { rule, text, docs };
+    let document = || nearfar_report::explain::rule(rule, text);
+    format.print(colour, "explain/1", None, &explained, document)
+}
+
+/// What stands below the heading `## ID`, up to the next one.
+fn section<'a>(page: &'a str, id: &str) -> Option<&'a str> {
+    page.split("\n## ")
+        .skip(1)
+        .find_map(|part| part.strip_prefix(id)?.strip_prefix('\n'))
+        .map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_section_of_its_own() {
+        for rule in RULES {
+            let text = section(PAGE, rule.id)
+                .unwrap_or_else(|| panic!("docs/audit.md has no section {}", rule.id));
+            assert!(
+                text.len() > 60 && text.starts_with('*') && !text.contains("\n## "),
+                "{}: {text}",
+                rule.id
+            );
         }
+        assert_eq!(section(PAGE, "interrupt"), None);
+        assert_eq!(section(PAGE, ""), None);
     }
 }

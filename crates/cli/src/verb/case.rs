@@ -1,25 +1,28 @@
 //! `nearfar case`: a published investigation, repeated.
 
-mod measured;
-
 use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 
-use anyhow::anyhow;
+use anyhow::Context as _;
 use clap::Args;
 use nearfar_bench::cases::{self, cases};
 use nearfar_compare::{Comparison, Options, Side, compare};
+use nearfar_proc::child::{end_with_parent, wait_or_end};
 use nearfar_report::case as pages;
 use nearfar_report::document::Document;
 use nearfar_report::runs::{self, PublishedFile};
-use nearfar_runs::{RunId, Store};
-use serde::Serialize;
+use nearfar_runs::{Filter, RunId, Store};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
-use self::measured::{import, measured};
-use super::runs::show::{Form, Stored, own};
-use crate::args::{Colour, StoreArgs, of_store};
-use crate::failure::{Failure, Outcome};
-use crate::{output, shell};
+use super::runs::{Form, Stored, export_json, own};
+use crate::args::{Colour, StoreArgs, of_store, option_words};
+use crate::failure::{Failure, Outcome, input, refused};
+use crate::{output, shell, signals};
 
 /// A change within this share is equivalent.
 const MARGIN: f64 = 0.03;
@@ -78,12 +81,7 @@ pub struct Case {
 }
 
 #[derive(Serialize)]
-struct Listed {
-    cases: Vec<pages::Described>,
-}
-
-#[derive(Serialize)]
-struct Answer<'a> {
+struct CaseAnswer<'a> {
     case: pages::Described,
     run: RunId,
     store: &'a Path,
@@ -128,8 +126,12 @@ impl Case {
     fn list(&self, colour: Colour) -> Outcome {
         output::print(&match self.format {
             Form::Json => {
-                let cases = cases().iter().map(pages::Described::from).collect();
-                output::json("cases/1", None, &Listed { cases })?
+                let cases = cases().iter().map(pages::Described::from);
+                output::json(
+                    "cases/1",
+                    None,
+                    &output::under("cases", cases.collect::<Vec<_>>()),
+                )?
             }
             Form::Markdown => pages::list(cases()).to_markdown(),
             Form::Table | Form::Mail => pages::list(cases()).to_text(&output::style(colour)),
@@ -142,13 +144,13 @@ impl Case {
         let options = names(&self.options);
         let given = |option: &str| options.iter().any(|name| name == option);
         if let Some((option, instead)) = RESERVED.iter().find(|(option, _)| given(option)) {
-            return Err(Failure::Input(anyhow!("{option} after --: {instead}")));
+            return Err(input!("{option} after --: {instead}"));
         }
         if self.here && !case.required_here.iter().all(|option| given(option)) {
             let (options, example) = required(case, &self.options);
-            return Err(Failure::Input(anyhow!(
+            return Err(input!(
                 "case {number} --here takes {options}: nearfar case {number} --here -- {example}"
-            )));
+            ));
         }
         if self.here && case.compares_guests() {
             output::say!(
@@ -159,9 +161,9 @@ impl Case {
         let is_there =
             |program: &str| std::env::split_paths(&paths).any(|it| it.join(program).is_file());
         match case.programs.iter().find(|it| !is_there(it)) {
-            Some(program) => Err(Failure::Refused(anyhow!(
+            Some(program) => Err(refused!(
                 "case {number}: the program {program} is missing: not found in PATH"
-            ))),
+            )),
             None => Ok(()),
         }
     }
@@ -205,11 +207,7 @@ impl Case {
             true => Some(format!("{RESULTS}/runs.db").into()),
             false => self.store.store.clone().map(PathBuf::into_os_string),
         };
-        words.extend(
-            store
-                .into_iter()
-                .flat_map(|store| ["--store".into(), store]),
-        );
+        words.extend(option_words(store.map(|store| ("--store", store))));
         words.push("--format=json".into());
         words.extend(self.options.iter().cloned());
         words
@@ -263,7 +261,7 @@ impl Case {
         if self.format == Form::Json {
             let (answer, published) =
                 own.map_or((None, None), |own| (Some(own.json), own.published));
-            let answer = Answer {
+            let answer = CaseAnswer {
                 case: case.into(),
                 run: id,
                 store: store.path(),
@@ -332,10 +330,10 @@ fn required(case: &cases::Case, given: &[OsString]) -> (String, String) {
 
 fn unknown(number: u8) -> Failure {
     let numbers: Vec<String> = cases().iter().map(|case| case.number.to_string()).collect();
-    Failure::Input(anyhow!(
+    input!(
         "there is no case {number}: {} can be repeated; `nearfar case` lists them",
         numbers.join(", ")
-    ))
+    )
 }
 
 /// The levels of the case's factor, compared; `None` for a case without one, and where the run has not two of its levels.
@@ -370,6 +368,89 @@ fn metrics(effect: &cases::Effect) -> Vec<String> {
         }
     }
     metrics
+}
+
+/// What this program needs of the answer of another one of it.
+#[derive(Deserialize)]
+struct Measured {
+    run: RunId,
+}
+
+/// Runs the command with this process's standard error, and reads the run's number from its answer.
+fn measured(words: &[OsString]) -> Result<Measured, Failure> {
+    let cancel = signals::cancel_flag();
+    let (program, arguments) = words
+        .split_first()
+        .context("no command")
+        .map_err(Failure::refused)?;
+    let mut command = Command::new(program);
+    // A group of its own: it gets a signal once, from this process, and decides what that means.
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0);
+    // SIGTERM: it undoes what it has to.
+    end_with_parent(&mut command, Signal::TERM);
+    let mut child = command
+        .spawn()
+        .map_err(|error| Failure::not_started(program, error))?;
+    let output = answer(&mut child, &cancel).map_err(Failure::refused)?;
+    let status = child.wait().map_err(Failure::refused)?;
+    if !status.success() {
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        return Err(Failure::CommandEnded(code.unwrap_or(u8::MAX)));
+    }
+    serde_json::from_slice(&output)
+        .context("cannot read the answer of the command that measures")
+        .map_err(Failure::refused)
+}
+
+/// What the command prints, once it has ended. A signal to this process is handed on, once.
+fn answer(child: &mut Child, cancel: &AtomicBool) -> std::io::Result<Vec<u8>> {
+    let mut stdout = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut output = Vec::new();
+        let read = stdout
+            .as_mut()
+            .map_or(Ok(0), |it| it.read_to_end(&mut output));
+        read.map(|_| output)
+    });
+    wait_or_end(child, cancel)?;
+    let read = reader.join();
+    read.unwrap_or_else(|_| Err(std::io::Error::other("reading its answer failed")))
+}
+
+/// Adds the run that a guest stored in this folder, also one that is not complete.
+fn import(
+    store: &mut Store,
+    results: &Path,
+    measured: Result<Measured, Failure>,
+) -> Result<RunId, Failure> {
+    let file = results.join("runs.db");
+    let newest = match file.is_file() {
+        true => {
+            let guests = Store::open_existing(&file).map_err(of_store)?;
+            let runs = guests.list(&Filter::default()).map_err(of_store)?;
+            let whole = runs.first().map(|run| guests.whole(run.run));
+            whole.transpose().map_err(of_store)?
+        }
+        false => None,
+    };
+    let Some(whole) = newest else {
+        measured?;
+        return Err(refused!("the guest stored no run"));
+    };
+    let json = export_json(vec![whole])?;
+    let imported = store.import(json.as_bytes()).map_err(Failure::refused)?;
+    let run = imported.runs.into_iter().chain(imported.already).next();
+    let run = run
+        .context("the guest's run was not added")
+        .map_err(Failure::refused)?;
+    if measured.is_err() {
+        output::say!("nearfar: what was measured is kept in run {run}");
+    }
+    measured.map(|_| run)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
 use clap::Args;
 use nearfar_bench::latency::{self, LatencyOptions};
 use nearfar_bench::unbound::{self, UnboundError, UnboundOptions};
@@ -16,7 +15,7 @@ use nearfar_report::checkup::Made;
 use nearfar_sources::Want;
 
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs, seconds_or_zero};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, refused};
 use crate::output;
 use crate::recorded::{RecordArgs, Recorder, presence};
 use crate::shell;
@@ -154,7 +153,7 @@ impl Checkup {
                 checkup.probe = Known::Yes(measured.answer);
                 if cancel.load(Ordering::Relaxed) {
                     checkup.unbound = Known::no("interrupted");
-                    return Err(Failure::Refused(anyhow!("interrupted")));
+                    return Err(refused!("interrupted"));
                 }
             }
             Err(error) => {

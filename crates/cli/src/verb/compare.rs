@@ -1,18 +1,22 @@
-//! `nearfar compare`: is B better than A?
+//! `nearfar compare`: is B better than A? A side is a run of the store or a file.
 
-mod sides;
-
-use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use nearfar_compare::{CompareError, Comparison, Definitions, Kind, Options, compare};
-use nearfar_runs::Better;
+use nearfar_compare::{
+    Columns, CompareError, Comparison, Definitions, Kind, Options, Side, compare,
+};
+use nearfar_runs::{Better, Filter, RunId, Store};
+use serde::Deserialize;
 
-use crate::args::{Colour, StoreArgs};
-use crate::failure::{Failure, Outcome};
+use crate::args::{Colour, StoreArgs, of_store, one_of, runs_command};
+use crate::failure::{Failure, Outcome, input};
 use crate::output;
+use crate::recorded::ExperimentStore;
 
 /// Columns that a mail shows without wrapping.
 const MAIL_COLUMNS: usize = 75;
@@ -48,8 +52,8 @@ pub struct Compare {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     factor: Vec<String>,
     /// Compare although the sides differ in this (may be repeated)
-    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
-    across: Vec<Across>,
+    #[arg(long, value_parser = one_of(KINDS), value_name = "KIND", value_delimiter = ',')]
+    across: Vec<Kind>,
     /// A change whose interval is within this share is equivalent, even if it is significant
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = share)]
     margin: f64,
@@ -58,15 +62,15 @@ pub struct Compare {
     #[arg(long, value_name = "regression[=PERCENT]")]
     fail_on: Option<FailOn>,
     /// How the answer is printed
-    #[arg(long, value_enum, default_value_t = Form::Table, value_name = "FORMAT")]
-    format: Form,
+    #[arg(long, value_enum, default_value_t = CompareFormat::Table, value_name = "FORMAT")]
+    format: CompareFormat,
     #[command(flatten)]
     store: StoreArgs,
 }
 
 /// The formats.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum CompareFormat {
     /// For people, in at most 75 columns.
     Table,
     /// For programs; documented in docs/json.md.
@@ -76,31 +80,29 @@ enum Form {
 }
 
 /// What sides may differ in.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Across {
-    /// Host, nodes, distances, CPUs, caches.
-    Machine,
-    /// Release, build, command line.
-    Kernel,
-    /// The emulated machine, its delays and caches.
-    Emulation,
-    /// What decides what a sample is.
-    Parameters,
-    /// Units and directions; metrics of which these differ are left out.
-    Metrics,
-}
-
-impl From<Across> for Kind {
-    fn from(across: Across) -> Self {
-        match across {
-            Across::Machine => Self::Machine,
-            Across::Kernel => Self::Kernel,
-            Across::Emulation => Self::Emulation,
-            Across::Parameters => Self::Parameters,
-            Across::Metrics => Self::Metrics,
-        }
-    }
-}
+const KINDS: &[(&str, &str, Kind)] = &[
+    (
+        "machine",
+        "Host, nodes, distances, CPUs, caches",
+        Kind::Machine,
+    ),
+    ("kernel", "Release, build, command line", Kind::Kernel),
+    (
+        "emulation",
+        "The emulated machine, its delays and caches",
+        Kind::Emulation,
+    ),
+    (
+        "parameters",
+        "What decides what a sample is",
+        Kind::Parameters,
+    ),
+    (
+        "metrics",
+        "Units and directions; metrics of which these differ are left out",
+        Kind::Metrics,
+    ),
+];
 
 /// The answer to fail on: something is worse, by more than this share if there is one.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -136,11 +138,9 @@ impl Compare {
         let sides = match &self.by {
             Some(factor) => {
                 let [side] = self.sides.as_slice() else {
-                    return Err(Failure::Input(anyhow!(
-                        "--by compares the levels of one run"
-                    )));
+                    return Err(input!("--by compares the levels of one run"));
                 };
-                let sides = sides::read(std::slice::from_ref(side), &self.store, &self.given())?;
+                let sides = read_sides(std::slice::from_ref(side), &self.store, &self.given())?;
                 let levels = sides[0].by(factor, self.baseline.as_deref());
                 let levels = levels.map_err(|error| of_error(side, error))?;
                 if !levels[0].is_paired() {
@@ -151,20 +151,16 @@ impl Compare {
                 levels
             }
             None if self.sides.len() < 2 => {
-                return Err(Failure::Input(anyhow!(
+                return Err(input!(
                     "a comparison takes two sides or more, or --by FACTOR"
-                )));
+                ));
             }
-            None => sides::read(&self.sides, &self.store, &self.given())?,
+            None => read_sides(&self.sides, &self.store, &self.given())?,
         };
         let options = Options {
             margin: self.margin,
             metrics: self.metric.iter().map(|(name, _)| name.clone()).collect(),
-            across: self
-                .across
-                .iter()
-                .map(|&across| across.into())
-                .collect::<BTreeSet<Kind>>(),
+            across: self.across.iter().copied().collect(),
             judges_single_runs: false,
         };
         let comparison = compare(&sides, &options).map_err(Failure::input)?;
@@ -194,9 +190,9 @@ impl Compare {
     fn print(&self, comparison: &Comparison, colour: Colour) -> Outcome {
         let document = || nearfar_report::compare::document(comparison);
         output::print(&match self.format {
-            Form::Json => output::json("compare/1", None, comparison)?,
-            Form::Markdown => document().to_markdown(),
-            Form::Table => {
+            CompareFormat::Json => output::json("compare/1", None, comparison)?,
+            CompareFormat::Markdown => document().to_markdown(),
+            CompareFormat::Table => {
                 let mut style = output::style(colour);
                 style.width = style.width.min(MAIL_COLUMNS);
                 document().to_text(&style)
@@ -228,6 +224,210 @@ fn share(text: &str) -> Result<f64, String> {
         .filter(|percent| *percent > 0.0 && *percent < 100.0)
         .map(|percent| percent / 100.0)
         .ok_or_else(|| format!("{text:?} is not a percentage above 0 and below 100, such as 2%"))
+}
+
+/// How a file of each kind begins; a comma-separated one has no sign.
+const SQLITE: &[u8] = b"SQLite format 3\0";
+const PARQUET: &[u8] = b"PAR1";
+
+/// A side as far as it can be read without the others.
+enum Found {
+    Side(Box<Side>),
+    Table(String, Columns),
+}
+
+/// Reads every side. Tables that do not say which columns are metrics and factors take that from the command line, else from
+/// another side.
+fn read_sides(
+    words: &[String],
+    store: &StoreArgs,
+    given: &Definitions,
+) -> Result<Vec<Side>, Failure> {
+    let found = words
+        .iter()
+        .map(|word| runs(word).map(|run| find(run, store)).collect())
+        .collect::<Result<Vec<Vec<Found>>, _>>()?;
+    let of_others = found.iter().flatten().find_map(|found| match found {
+        Found::Side(side) => Some(side.definitions().clone()),
+        Found::Table(_, columns) => columns.definitions().cloned(),
+    });
+    let side = |found: Found| match found {
+        Found::Side(side) => Ok(*side),
+        Found::Table(name, columns) => {
+            let own = columns.definitions().cloned().or_else(|| of_others.clone());
+            let definitions = merged(own.unwrap_or_default(), given);
+            Side::of_rows(&name, &columns, &definitions).map_err(|error| {
+                let hint = match error {
+                    CompareError::NoMetrics => {
+                        "\nname them: --metric NAME=lower (or =higher) --factor NAME,NAME"
+                    }
+                    _ => "",
+                };
+                input!("{name}: {error}{hint}")
+            })
+        }
+    };
+    let sides = words.iter().zip(found).map(|(word, found)| {
+        let runs = found.into_iter().map(side).collect::<Result<_, _>>()?;
+        Side::pooled(runs).map_err(|error| of_error(word, error))
+    });
+    sides.collect()
+}
+
+/// The runs of a side, separated by commas; the name of a file may have some.
+fn runs(word: &str) -> impl Iterator<Item = &str> {
+    let is_list = !Path::new(word).is_file();
+    word.split(move |sign| is_list && sign == ',')
+}
+
+/// What is said on the command line comes first.
+fn merged(own: Definitions, given: &Definitions) -> Definitions {
+    let mut merged = own;
+    if !given.metrics.is_empty() {
+        merged.metrics.clone_from(&given.metrics);
+    }
+    if !given.factors.is_empty() {
+        merged.factors.clone_from(&given.factors);
+    }
+    merged
+}
+
+fn find(word: &str, store: &StoreArgs) -> Result<Found, Failure> {
+    if word == "last" || word.parse::<RunId>().is_ok() {
+        return of_run(&store.open_existing()?, word, String::new());
+    }
+    if Path::new(word).is_file() {
+        return of_file(Path::new(word), None);
+    }
+    if let Some((file, run)) = word.rsplit_once(':')
+        && Path::new(file).is_file()
+    {
+        return of_file(Path::new(file), Some(run));
+    }
+    let is_file = ['/', ':'].iter().any(|sign| word.contains(*sign))
+        || [".json", ".csv", ".parquet", ".db"]
+            .iter()
+            .any(|end| word.ends_with(end));
+    if is_file {
+        return Err(input!("{word}: no such file"));
+    }
+    of_run(&store.open_existing()?, word, String::new())
+}
+
+/// A run of a store: its number, "last", or its label.
+fn of_run(store: &Store, word: &str, file: String) -> Result<Found, Failure> {
+    let (run, many) = match word.parse::<RunId>() {
+        Ok(run) => (run, 1),
+        Err(_) => newest(store, word)?,
+    };
+    let whole = store.whole(run).map_err(of_store)?;
+    let name = match file.as_str() {
+        "" => format!("run {run}"),
+        file => format!("{file}:{run}"),
+    };
+    if many > 1 {
+        output::say!("nearfar: {word} is run {run}, the newest of {many}");
+    }
+    Ok(Found::Side(Box::new(Side::of_run(name, &whole))))
+}
+
+/// The newest run of a label, or of all, and how many there are.
+fn newest(store: &Store, label: &str) -> Result<(RunId, usize), Failure> {
+    let filter = Filter {
+        label: (label != "last").then(|| label.to_owned()),
+        ..Filter::default()
+    };
+    let runs = store.list(&filter).map_err(of_store)?;
+    let newest = runs.first().map(|run| run.run);
+    let place = store.path().display();
+    let newest = newest.ok_or_else(|| {
+        let missing = match &filter.label {
+            None => format!("{place} holds no run yet"),
+            Some(label) => format!(
+                "{label:?} is not a run, a label or a file; {} shows the runs of {place}",
+                runs_command("list", store.path())
+            ),
+        };
+        input!(missing)
+    })?;
+    Ok((
+        newest,
+        if filter.label.is_some() {
+            runs.len()
+        } else {
+            1
+        },
+    ))
+}
+
+fn of_file(path: &Path, run: Option<&str>) -> Result<Found, Failure> {
+    let name = path.display().to_string();
+    let reading = || format!("cannot read {name}");
+    let mut file = File::open(path)
+        .with_context(reading)
+        .map_err(Failure::Input)?;
+    let mut begin = Vec::new();
+    let read = (&mut file)
+        .take(SQLITE.len() as u64)
+        .read_to_end(&mut begin);
+    let read = read.and_then(|_| file.rewind());
+    read.with_context(reading).map_err(Failure::Input)?;
+    if begin == SQLITE {
+        let store = Store::open_existing(path).map_err(of_store)?;
+        return of_run(&store, run.unwrap_or("last"), name);
+    }
+    if begin.trim_ascii_start().first() == Some(&b'{') {
+        return of_json(path, run, name);
+    }
+    let columns = match begin.starts_with(PARQUET) {
+        true => Columns::of_parquet(file),
+        false => Columns::of_csv(file),
+    };
+    let columns = columns.and_then(|columns| columns.of_run(run));
+    let columns = columns.map_err(|error| of_error(&name, error))?;
+    let name = run.map_or_else(|| name.clone(), |run| format!("{name}:{run}"));
+    Ok(Found::Table(name, columns))
+}
+
+/// The numbers that the runs of an export have in their own store.
+#[derive(Deserialize)]
+struct ExportedRuns {
+    runs: Vec<ExportedRun>,
+}
+
+#[derive(Deserialize)]
+struct ExportedRun {
+    run: RunId,
+}
+
+/// A run of an export, read by way of a store of its own: an import checks all that can be wrong with one.
+fn of_json(path: &Path, run: Option<&str>, name: String) -> Result<Found, Failure> {
+    let json = std::fs::read(path)
+        .with_context(|| format!("cannot read {name}"))
+        .map_err(Failure::Input)?;
+    let mut temporary = ExperimentStore::temporary()?;
+    let store = &mut temporary.store;
+    let of = |error: anyhow::Error| Failure::Input(error.context(name.clone()));
+    let imported = store.import(&json).map_err(|error| of(error.into()))?;
+    let exported: ExportedRuns = serde_json::from_slice(&json).map_err(|error| of(error.into()))?;
+    let numbers: Vec<String> = exported.runs.iter().map(|it| it.run.to_string()).collect();
+    let place = match run {
+        None if numbers.len() == 1 => 0,
+        None => return Err(of_error(&name, CompareError::SeveralRuns { runs: numbers })),
+        Some(run) => match numbers.iter().position(|number| number == run) {
+            Some(place) => place,
+            None => {
+                let run = run.to_owned();
+                return Err(of_error(
+                    &name,
+                    CompareError::NoSuchRun { run, runs: numbers },
+                ));
+            }
+        },
+    };
+    let whole = store.whole(imported.runs[place]).map_err(of_store)?;
+    let name = run.map_or_else(|| name.clone(), |run| format!("{name}:{run}"));
+    Ok(Found::Side(Box::new(Side::of_run(name, &whole))))
 }
 
 #[cfg(test)]

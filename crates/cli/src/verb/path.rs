@@ -5,9 +5,8 @@ use nearfar_machine::CpuId;
 use nearfar_placement::path;
 use nearfar_sources::Want;
 
-use crate::args::{Colour, Format, FormatArgs, SourceArgs};
+use crate::args::{Colour, FormatArgs, SourceArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output;
 
 /// Show which NVMe path each I/O policy takes from a CPU, and why
 #[derive(Args)]
@@ -35,11 +34,8 @@ impl Path {
         let machine = self.source.read(want)?;
         let answer =
             path::paths(&machine, &self.subsystem, CpuId(self.cpu)).map_err(Failure::input)?;
-        output::print(&match self.format.format {
-            Format::Table => {
-                nearfar_report::path::document(&answer).to_text(&output::style(colour))
-            }
-            Format::Json => output::json("path/1", Some(&machine.origin), &answer)?,
-        })
+        let document = || nearfar_report::path::document(&answer);
+        self.format
+            .print(colour, "path/1", Some(&machine.origin), &answer, document)
     }
 }

@@ -1,24 +1,28 @@
-//! `nearfar plan`: the changes that would fix what the audit found, shown or written down.
+//! `nearfar plan`: the changes that would fix what the audit found, shown or written down; and its options about memory and control groups,
+//! which `apply` takes, too.
 
-mod group;
-mod memory;
-
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use nearfar_change::Plan as Changes;
-use nearfar_change::{Target, export};
-use nearfar_machine::{IoPolicy, Machine, PciAddress, SourceKind};
+use nearfar_change::export::{self, UnitBinding, UnitPolicy};
+use nearfar_change::{
+    ApplyError, CpusetMemoryRequest, GroupMoveRequest, MoveRequest, MoveRequestError,
+    Plan as Changes, Target,
+};
+use nearfar_machine::{
+    IoPolicy, Known, Machine, NodeId, NodeSet, PciAddress, SourceKind, alternatives,
+};
 use nearfar_placement::audit::{self, AuditOptions};
-use nearfar_placement::plan::{self, PlanOptions};
+use nearfar_placement::plan::{self, PlanOptions, of_changes};
+use nearfar_placement::tasks::{self, Filter, TaskPlacement};
 use nearfar_sources::{TaskScope, Want};
 
-use crate::args::{Colour, SourceArgs, seconds_or_zero};
-use crate::failure::{Failure, Outcome};
+use crate::args::{self, Colour, SourceArgs, group_names, one_of, option_words, seconds_or_zero};
+use crate::failure::{Failure, Outcome, input};
 use crate::output;
-use group::{GroupArgs, UnitArgs};
-use memory::MemoryArgs;
+use crate::verb::apply::by_who_has_to_act;
 
 /// Show the changes that would fix what the audit finds
 ///
@@ -173,10 +177,10 @@ fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Fai
     let one = |name: &String| match (name.parse::<PciAddress>(), machine.functions_named(name)) {
         (Ok(address), _) => Ok(vec![address]),
         (Err(_), found) if !found.is_empty() => Ok(found),
-        (Err(_), _) => Err(Failure::input(anyhow::anyhow!(
+        (Err(_), _) => Err(input!(
             "there is no device {name:?}; {}; any other has a PCI address (lspci)",
             nearfar_machine::alternatives(name, &machine.device_names())
-        ))),
+        )),
     };
     names
         .iter()
@@ -194,9 +198,9 @@ impl Plan {
     /// Reads, audits, plans, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         if self.unit.is_given() && self.format != PlanFormat::Systemd {
-            return Err(Failure::Input(anyhow!(
+            return Err(input!(
                 "--bind-unit prints a drop-in of systemd and has no other format: add --format systemd"
-            )));
+            ));
         }
         let target = match (self.source.source.is_empty(), &self.source.root) {
             (false, _) => None,
@@ -260,10 +264,7 @@ impl TargetArgs {
             let seen = std::fs::metadata(directory)
                 .with_context(|| format!("{option} {}", directory.display()));
             if !seen.map_err(Failure::Input)?.is_dir() {
-                return Err(Failure::Input(anyhow!(
-                    "{option} {}: not a directory",
-                    directory.display()
-                )));
+                return Err(input!("{option} {}: not a directory", directory.display()));
             }
         }
         Ok(self.target())
@@ -272,16 +273,326 @@ impl TargetArgs {
     /// The options as they are typed, each with a space before it: for commands that are shown.
     pub fn words(&self) -> String {
         let given = [("--root", &self.root), ("--state", &self.state)].into_iter();
-        let given = given.filter_map(|(option, directory)| Some((option, directory.as_ref()?)));
-        given
-            .map(|(option, directory)| {
-                format!(" {option} {}", crate::shell::word(directory.as_os_str()))
-            })
-            .collect()
+        let given =
+            given.filter_map(|(option, directory)| Some((option, directory.clone()?.into())));
+        let words = option_words(given).map(|word| format!(" {}", crate::shell::word(&word)));
+        words.collect()
     }
 
     /// How long to wait for the lock.
     pub fn wait(&self) -> Option<std::time::Duration> {
         self.wait.map(std::time::Duration::from_secs_f64)
+    }
+}
+
+/// Which memory is to go where.
+#[derive(Args, Clone)]
+struct MemoryArgs {
+    /// Move the memory of this process (a number), or of the processes of this control group and of those below it, or of
+    /// this unit (redis.service), and change nothing else
+    #[arg(long, value_name = "TARGET", value_parser = target, requires = "to_node", group = "to_node_of",
+          conflicts_with_all = AUDITED)]
+    memory: Option<MemoryTarget>,
+    /// The node for the memory; with --policy interleave a list such as 0,2-3, or all
+    #[arg(long, value_name = "NODES", requires = "to_node_of", value_parser = nodes_or_all)]
+    to_node: Option<ToNodes>,
+    /// Move only what is on these nodes, such as 0,2-3 [default: all but --to-node]
+    #[arg(long, value_name = "LIST", requires = "memory", value_parser = NodeSet::parse_list)]
+    from_node: Option<NodeSet>,
+    /// Also move the pages that other processes use, such as those of libraries
+    #[arg(long, requires = "memory")]
+    shared: bool,
+}
+
+/// Whose memory moves.
+#[derive(Clone)]
+enum MemoryTarget {
+    Process(i32),
+    /// A control group or a unit.
+    Group(String),
+}
+
+fn target(text: &str) -> Result<MemoryTarget, String> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => args::pid(text).map(MemoryTarget::Process),
+        false => Ok(MemoryTarget::Group(text.to_owned())),
+    }
+}
+
+/// `--to-node`.
+#[derive(Clone)]
+enum ToNodes {
+    /// With memory.
+    All,
+    These(NodeSet),
+}
+
+fn nodes_or_all(text: &str) -> Result<ToNodes, String> {
+    match NodeSet::parse_list(text) {
+        _ if text == "all" => Ok(ToNodes::All),
+        Ok(nodes) if !nodes.is_empty() => Ok(ToNodes::These(nodes)),
+        _ => Err("a node, or a list of nodes such as 0,2-3, or all, is expected".to_owned()),
+    }
+}
+
+impl ToNodes {
+    /// The nodes of this machine.
+    fn of(&self, machine: &Machine) -> NodeSet {
+        match self {
+            Self::These(nodes) => nodes.clone(),
+            Self::All => with_memory(machine, |_| true),
+        }
+    }
+
+    /// The node, where only one can be meant.
+    fn one(&self) -> Result<NodeId, Failure> {
+        let one = |nodes: &NodeSet| nodes.iter().next().filter(|_| nodes.len() == 1);
+        match self {
+            Self::These(nodes) => one(nodes),
+            Self::All => None,
+        }
+        .ok_or_else(|| {
+            input!(
+                "--to-node takes one node; several are for plan --bind-unit UNIT --policy interleave"
+            )
+        })
+    }
+}
+
+impl MemoryArgs {
+    fn is_given(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Whether one process is meant, by its number.
+    fn names_process(&self) -> bool {
+        matches!(self.memory, Some(MemoryTarget::Process(_)))
+    }
+
+    /// Whether the control groups of tasks have to be read.
+    fn needs_groups(&self) -> bool {
+        matches!(self.memory, Some(MemoryTarget::Group(_)))
+    }
+
+    /// The plan that moves the memory, where that was asked for.
+    fn plan(&self, machine: &Machine) -> Option<Result<Changes, Failure>> {
+        let (target, to) = (self.memory.as_ref()?, self.to_node.as_ref()?);
+        Some(to.one().and_then(|to| match target {
+            MemoryTarget::Process(pid) => self.of_process(machine, *pid, to),
+            MemoryTarget::Group(group) => self.of_group(machine, group, to),
+        }))
+    }
+
+    fn of_process(&self, machine: &Machine, pid: i32, to: NodeId) -> Result<Changes, Failure> {
+        if machine.origin.kind != SourceKind::Live {
+            return Err(input!(
+                "cannot move the memory of process {pid}: --memory is for the running system"
+            ));
+        }
+        let request = MoveRequest {
+            pid,
+            from: self.from(machine, to),
+            to,
+            shared: self.shared,
+        };
+        let planned = nearfar_change::planned_move(machine, &request).map_err(failure)?;
+        Ok(of_changes(machine, vec![planned]))
+    }
+
+    fn of_group(&self, machine: &Machine, group: &str, to: NodeId) -> Result<Changes, Failure> {
+        if machine.origin.kind != SourceKind::Live {
+            return Err(input!(
+                "cannot move the memory of control group {group:?}: --memory is for the running system"
+            ));
+        }
+        let request = GroupMoveRequest {
+            group: group.to_owned(),
+            pids: processes(machine, group)?,
+            from: self.from(machine, to),
+            to,
+            shared: self.shared,
+        };
+        let (changes, left_alone) =
+            nearfar_change::planned_group_move(machine, &request).map_err(failure)?;
+        Ok(Changes {
+            left_alone,
+            ..of_changes(machine, changes)
+        })
+    }
+
+    fn from(&self, machine: &Machine, to: NodeId) -> NodeSet {
+        let others = || with_memory(machine, |node| node != to);
+        self.from_node.clone().unwrap_or_else(others)
+    }
+}
+
+/// The online nodes that have memory, or may have some.
+fn with_memory(machine: &Machine, is_meant: impl Fn(NodeId) -> bool) -> NodeSet {
+    let nodes = machine.online_nodes();
+    nodes
+        .filter(|node| is_meant(node.id) && node.has_memory() != Some(false))
+        .map(|node| node.id)
+        .collect()
+}
+
+/// The processes of a control group and of those below it.
+fn processes(machine: &Machine, group: &str) -> Result<Vec<i32>, Failure> {
+    if group.trim_matches('/').is_empty() {
+        return Err(input!(
+            "{group:?} is the root, every process of the system is below it; name a group"
+        ));
+    }
+    let filter = Filter {
+        group: Some(group.to_owned()),
+        ..Filter::default()
+    };
+    let found = match tasks::tasks(machine, &filter, None) {
+        Known::Yes(found) => found.tasks,
+        Known::No { unknown_reason } => {
+            return Err(input!("the tasks are unknown: {unknown_reason}"));
+        }
+    };
+    // A manager of a user, or a container, can have a unit with the name of one of the system.
+    let groups: BTreeSet<&str> = found
+        .iter()
+        .filter_map(|task| group_of(task, group))
+        .collect();
+    if groups.len() > 1 {
+        let groups: Vec<&str> = groups.into_iter().collect();
+        return Err(input!(
+            "several control groups have the name {group:?}: {}; give the path of one",
+            groups.join(", ")
+        ));
+    }
+    let mut pids: Vec<i32> = found.iter().map(|task| task.pid).collect();
+    pids.sort_unstable();
+    match pids.is_empty() {
+        true => Err(input!(
+            "no process is in control group {group:?}; {}",
+            alternatives(group, &group_names(machine))
+        )),
+        false => Ok(pids),
+    }
+}
+
+/// The group by which a task is in what was named.
+fn group_of<'a>(task: &'a TaskPlacement, named: &'a str) -> Option<&'a str> {
+    let path = task.group.get()?;
+    match tasks::is_below(path, named) {
+        true => Some(named),
+        false => nearfar_proc::cgroup::service_group(path),
+    }
+}
+
+fn failure(error: MoveRequestError) -> Failure {
+    by_who_has_to_act(ApplyError::Memory(error))
+}
+
+/// What a control group is to get.
+#[derive(Args, Clone)]
+struct GroupArgs {
+    /// Let this control group, or this unit (redis.service), have memory on these nodes only, such as redis.service=1, and
+    /// change nothing else. The kernel moves what its tasks have elsewhere
+    #[arg(long, value_name = "GROUP=NODES", value_parser = group_and_nodes, conflicts_with_all = AUDITED,
+          conflicts_with = "to_node_of")]
+    cpuset_mems: Option<(String, NodeSet)>,
+}
+
+/// What a unit is to get from its next start.
+#[derive(Args)]
+struct UnitArgs {
+    /// Print a drop-in of systemd that starts this unit on --to-node (with --format systemd)
+    #[arg(long, value_name = "UNIT", requires = "to_node", group = "to_node_of", conflicts_with_all = AUDITED)]
+    bind_unit: Option<String>,
+    /// Where the memory of the unit comes from
+    #[arg(long, value_parser = one_of(POLICIES), value_name = "POLICY", requires = "bind_unit", default_value = "bind")]
+    policy: UnitPolicy,
+}
+
+/// Where the memory of a unit can come from.
+const POLICIES: &[(&str, &str, UnitPolicy)] = &[
+    ("bind", "The node only", UnitPolicy::Bind),
+    (
+        "preferred",
+        "The node, and others where it has none left",
+        UnitPolicy::Preferred,
+    ),
+    (
+        "local",
+        "The node that a task runs on; its CPUs are those of --to-node",
+        UnitPolicy::Local,
+    ),
+    (
+        "interleave",
+        "Each of the nodes of --to-node, a list or \"all\", page by page in turn: for what tasks of all nodes use alike",
+        UnitPolicy::Interleave,
+    ),
+];
+
+impl GroupArgs {
+    /// The plan that changes the nodes of a group, where that was asked for. Without a target there are no files to read.
+    fn plan(&self, machine: &Machine, target: Option<&Target>) -> Option<Result<Changes, Failure>> {
+        let (group, nodes) = self.cpuset_mems.clone()?;
+        let Some(target) = target else {
+            return Some(Err(input!(
+                "cannot read control group {group:?}: --cpuset-mems is for the running system, or a tree with --root"
+            )));
+        };
+        let request = CpusetMemoryRequest { group, nodes };
+        let planned = nearfar_change::planned_cpuset_memory(machine, target, &request);
+        let planned = planned.map_err(by_who_has_to_act);
+        Some(planned.map(|planned| of_changes(machine, vec![planned])))
+    }
+}
+
+impl UnitArgs {
+    /// Whether a unit is to be bound.
+    fn is_given(&self) -> bool {
+        self.bind_unit.is_some()
+    }
+
+    /// The drop-in for a unit, where that was asked for.
+    fn drop_in(
+        &self,
+        machine: &Machine,
+        target: Option<&Target>,
+        to: Option<&ToNodes>,
+    ) -> Option<Result<String, Failure>> {
+        let (unit, to) = (self.bind_unit.clone()?, to?);
+        let nodes = match self.policy {
+            UnitPolicy::Interleave => {
+                let nodes = Some(to.of(machine)).filter(|nodes| nodes.len() > 1);
+                nodes.ok_or_else(|| {
+                    let place = &machine.origin.place;
+                    input!(
+                        "--policy interleave needs two nodes with memory or more, and none or one is known of {place}"
+                    )
+                })
+            }
+            _ => to.one().map(NodeSet::single),
+        };
+        Some(nodes.and_then(|nodes| {
+            let policy = self.policy;
+            let binding = UnitBinding {
+                unit,
+                nodes,
+                policy,
+            };
+            export::unit_drop_in(machine, target, &binding).map_err(by_who_has_to_act)
+        }))
+    }
+}
+
+/// `redis.service=1`, `system.slice/db=0,2-3`.
+fn group_and_nodes(text: &str) -> Result<(String, NodeSet), String> {
+    let (group, nodes) = text
+        .rsplit_once('=')
+        .ok_or("a control group and its nodes are expected, such as redis.service=1")?;
+    let nodes = NodeSet::parse_list(nodes).map_err(|error| error.to_string())?;
+    match nodes.is_empty() {
+        true => Err(format!(
+            "control group {group:?} would have no node to have memory on"
+        )),
+        false => Ok((group.to_owned(), nodes)),
     }
 }

@@ -1,28 +1,34 @@
-//! `nearfar prefer`: tasks with a preferred node.
-
-mod command;
-mod group;
-mod service;
+//! `nearfar prefer`: tasks with a preferred node: processes, a command, a control group as a whole, or those of the rules of a file
+//! (`prefer service`).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
-use nearfar_prefer::cgroup::CgroupError;
+use nearfar_prefer::cgroup::{CgroupError, Group, KeptGroup, KeptGroupReport, Through};
 use nearfar_prefer::keeper::{MemoryPolicy, OpenProcess};
 use nearfar_prefer::near::{self, Home};
+use nearfar_prefer::service::{self, Control, ServiceError, Surroundings};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
+use nearfar_report::Style;
 use nearfar_sources::{Request, Want};
 use nearfar_trace::Ended;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-use crate::args::{Colour, Format, FormatArgs};
-use crate::failure::{Failure, Outcome};
-use crate::{output, signals};
+use crate::args::{Colour, Format, FormatArgs, one_of, read_live};
+use crate::failure::{Failure, Outcome, input};
+use crate::output::{self, under};
+use crate::signals;
+use crate::verb::trace::{end_as, ended};
 
 /// Give tasks a preferred node, on any kernel
 ///
@@ -52,7 +58,7 @@ pub struct Prefer {
     #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
     pid: Vec<i32>,
     #[command(flatten)]
-    group: group::GroupArgs,
+    group: KeptGroupArgs,
     /// Stop after this long
     #[arg(long, value_name = "SECONDS", value_parser = crate::args::seconds, conflicts_with = "command")]
     seconds: Option<f64>,
@@ -72,7 +78,7 @@ pub struct Prefer {
 /// What else there is.
 #[derive(Subcommand)]
 enum PreferVerb {
-    Service(service::Service),
+    Service(Service),
 }
 
 /// `--memory`.
@@ -90,7 +96,7 @@ enum MemoryArg {
 
 /// What was done, in JSON.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct PreferAnswer<'a> {
     /// How the node was found, with --near.
     #[serde(skip_serializing_if = "Option::is_none")]
     near: Option<&'a Home>,
@@ -120,18 +126,11 @@ impl Prefer {
             devices: self.near.is_some(),
             ..Want::topology()
         };
-        let machine = nearfar_sources::read(&Request {
-            sources: Vec::new(),
-            root: None,
-            fake: None,
-            want,
-        });
-        let machine = machine.map_err(Failure::input)?;
+        let machine = read_live(want)?;
         let (node, near) = self.home(&machine)?;
-        let memory = if self.memory == Some(MemoryArg::Follow) {
-            Memory::Follow
-        } else {
-            Memory::Untouched
+        let memory = match self.memory {
+            Some(MemoryArg::Follow) => Memory::Follow,
+            _ => Memory::Untouched,
         };
         let nodes = Some(PathBuf::from("/sys/devices/system/node"));
         let options = KeeperOptions {
@@ -141,7 +140,7 @@ impl Prefer {
             ..KeeperOptions::default()
         };
         if let Some(name) = &self.group.group {
-            let kept = group::keep(
+            let kept = keep_group(
                 name,
                 &self.group,
                 node,
@@ -154,20 +153,17 @@ impl Prefer {
                 self.format.format,
                 &machine,
                 near.as_ref(),
-                &self.style(colour),
+                &output::style_of_file(colour),
             )?);
         }
         let (kept, ended) = if self.command.is_empty() {
             (self.adopt(processes, node, &machine, options)?, None)
         } else {
-            let (kept, ended) = command::run(&self.command, policy, node, &machine, options)?;
+            let (kept, ended) = keep_command(&self.command, policy, node, &machine, options)?;
             (kept, Some(ended))
         };
         self.give(&machine, &kept, near.as_ref(), ended.clone(), colour)?;
-        match ended.as_ref().map(super::trace::exit_code) {
-            Some(code @ 1..) => Err(Failure::CommandEnded(code)),
-            _ => Ok(()),
-        }
+        end_as(ended.as_ref())
     }
 
     fn processes(&self) -> Result<Vec<OpenProcess>, Failure> {
@@ -186,10 +182,10 @@ impl Prefer {
             _ => return Ok(None),
         };
         if self.command.is_empty() {
-            return Err(Failure::input(anyhow!(
+            return Err(input!(
                 "--memory preferred, bind and interleave are for COMMAND: only a process itself can set its memory policy \
                  (set_mempolicy(2)). For one that runs already use --memory follow, which moves its pages"
-            )));
+            ));
         }
         Ok(Some(policy))
     }
@@ -211,14 +207,6 @@ impl Prefer {
         seconds.context("--seconds").map_err(Failure::input)
     }
 
-    /// How the report looks: it is not on standard output.
-    fn style(&self, colour: Colour) -> nearfar_report::Style {
-        nearfar_report::Style {
-            colour: colour == Colour::Always,
-            ..Default::default()
-        }
-    }
-
     /// Until all have ended, the time is over, or Ctrl-C.
     fn adopt(
         &self,
@@ -231,14 +219,7 @@ impl Prefer {
         let cancel = signals::cancel_flag();
         let keeper = Keeper::start(Targets::Processes(processes), node, machine, options)
             .map_err(failure)?;
-        let begun = Instant::now();
-        while !cancel.load(Ordering::Relaxed) && !keeper.is_idle() {
-            let left = seconds.map_or(LOOK, |seconds| seconds.saturating_sub(begun.elapsed()));
-            if left.is_zero() {
-                break;
-            }
-            std::thread::sleep(left.min(LOOK));
-        }
+        wait_while(|| !keeper.is_idle(), seconds, &cancel);
         keeper.stop().map_err(failure)
     }
 
@@ -255,7 +236,7 @@ impl Prefer {
                 output::json(
                     "prefer/1",
                     Some(&machine.origin),
-                    &Answer {
+                    &PreferAnswer {
                         near,
                         kept,
                         command,
@@ -263,7 +244,7 @@ impl Prefer {
                 )? + "\n"
             }
             Format::Table => {
-                let style = self.style(colour);
+                let style = output::style_of_file(colour);
                 let near = near.map(ToString::to_string);
                 nearfar_report::prefer::document(
                     kept,
@@ -290,6 +271,18 @@ impl Prefer {
 /// Between two looks at Ctrl-C, the clock and whether anybody is left.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// Until it is not so any more, the time is over, or Ctrl-C.
+fn wait_while(is_so: impl Fn() -> bool, limit: Option<Duration>, cancel: &AtomicBool) {
+    let begun = Instant::now();
+    while !cancel.load(Ordering::Relaxed) && is_so() {
+        let left = limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()));
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+}
+
 /// What was asked for wrongly, and what the system refused.
 fn failure(error: KeeperError) -> Failure {
     match error {
@@ -304,6 +297,250 @@ fn failure(error: KeeperError) -> Failure {
             | CgroupError::Elsewhere { .. },
         ) => Failure::input(error),
         KeeperError::Spawn { program, reason } => Failure::not_started(program.as_ref(), reason),
+        _ => Failure::refused(error),
+    }
+}
+
+/// Runs it to its end. Ctrl-C is the command's affair, as often as it is typed: its terminal sends it to the command as
+/// well. What is sent to this process alone (SIGTERM, SIGHUP) is handed on.
+fn keep_command(
+    words: &[OsString],
+    policy: Option<MemoryPolicy>,
+    node: NodeId,
+    machine: &Machine,
+    options: KeeperOptions,
+) -> Result<(KeeperReport, Ended), Failure> {
+    let Some((program, arguments)) = words.split_first() else {
+        unreachable!("clap asks for a command")
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // Before the command is there: neither its end nor a signal for it is missed.
+    let signals = Signals::new([SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
+    let mut signals = signals
+        .context("waiting for signals")
+        .map_err(Failure::refused)?;
+    let (keeper, mut child) =
+        Keeper::spawn(command, policy, node, machine, options).map_err(failure)?;
+    let status = wait(&mut child, &mut signals)
+        .context("waiting for the command")
+        .map_err(Failure::refused)?;
+    let kept = keeper.stop().map_err(failure)?;
+    Ok((kept, ended(words, status)))
+}
+
+fn wait(child: &mut Child, signals: &mut Signals) -> std::io::Result<ExitStatus> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(status);
+    }
+    for signal in signals.forever() {
+        match signal {
+            SIGCHLD => {
+                if let Some(status) = child.try_wait()? {
+                    return Ok(status);
+                }
+            }
+            SIGTERM => hand_on(child, Signal::TERM),
+            SIGHUP => hand_on(child, Signal::HUP),
+            _ => {}
+        }
+    }
+    child.wait()
+}
+
+fn hand_on(child: &Child, signal: Signal) {
+    // Not waited for yet, so its number is still its own.
+    let _ = kill_process(Pid::from_child(child), signal);
+}
+
+/// `--group` and what belongs to it.
+#[derive(Args)]
+struct KeptGroupArgs {
+    /// Keep the tasks of this control group and of those below it, by its path as in /proc/PID/cgroup
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Keep the group through this instead of through its cpuset where that can be put back, else its threads
+    #[arg(long, value_parser = one_of(MEANS), value_name = "MEANS", requires = "group")]
+    through: Option<Through>,
+}
+
+/// What --through takes.
+const MEANS: &[(&str, &str, Through)] = &[
+    (
+        "cpuset",
+        "Its cpuset; an empty one is left with all CPUs",
+        Through::Cpuset,
+    ),
+    (
+        "threads",
+        "The affinities of its threads, one by one",
+        Through::Threads,
+    ),
+];
+
+/// What was done to a group.
+#[derive(Serialize)]
+struct GroupKept {
+    /// How the node was found, with --near.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    near: Option<Home>,
+    /// Its path below the root of its hierarchy.
+    group: String,
+    /// How it was kept, in a sentence.
+    how: String,
+    /// What was done.
+    kept: KeptGroupReport,
+}
+
+impl GroupKept {
+    /// The report.
+    fn text(
+        mut self,
+        format: Format,
+        machine: &Machine,
+        near: Option<&Home>,
+        style: &Style,
+    ) -> Result<String, Failure> {
+        self.near = near.cloned();
+        let near = near.map(ToString::to_string);
+        let near = near.as_deref();
+        Ok(match (format, &self.kept) {
+            (Format::Json, _) => {
+                output::json("prefer-group/1", Some(&machine.origin), &self)? + "\n"
+            }
+            (Format::Table, KeptGroupReport::Cpuset(report)) => {
+                let emulation = machine.origin.emulation.as_ref();
+                nearfar_report::prefer::group(&self.group, &self.how, near, report, emulation)
+                    .to_text(style)
+            }
+            (Format::Table, KeptGroupReport::Threads(report)) => {
+                let how = format!("control group {}, {}\n", self.group, self.how);
+                how + &nearfar_report::prefer::document(
+                    report,
+                    near,
+                    machine.origin.emulation.as_ref(),
+                )
+                .to_text(style)
+            }
+        })
+    }
+}
+
+/// Keeps a group until the time is over, Ctrl-C, or it can be kept no longer.
+fn keep_group(
+    name: &str,
+    arguments: &KeptGroupArgs,
+    node: NodeId,
+    machine: &Machine,
+    options: KeeperOptions,
+    limit: Option<Duration>,
+    cancel: &AtomicBool,
+) -> Result<GroupKept, Failure> {
+    let group = Group::find(name).map_err(|error| failure(error.into()))?;
+    let keeper =
+        KeptGroup::start(&group, node, machine, arguments.through, options).map_err(failure)?;
+    let mut how = keeper.how();
+    // A group that is gone fills no more: the kernel lets only an empty one go.
+    let is_there = || group.directory().is_dir();
+    wait_while(|| keeper.is_running() && is_there(), limit, cancel);
+    if matches!(keeper, KeptGroup::Threads { .. }) && !is_there() {
+        how += "; ended before it was stopped: the group is gone";
+    }
+    let kept = keeper.stop().map_err(failure)?;
+    Ok(GroupKept {
+        near: None,
+        group: group.name().to_owned(),
+        how,
+        kept,
+    })
+}
+
+/// Keep the tasks that a configuration file names on their preferred nodes, until it is ended
+///
+/// SIGHUP makes it read the file again; a file with a fault changes nothing. SIGTERM and Ctrl-C end it and give every task
+/// back the CPUs it had. What happens is said on standard error.
+#[derive(Args)]
+#[command(
+    after_long_help = "The file holds rules, of which the first that matches a task has it:
+
+  scan_seconds = 0.5             # how often to look for new tasks
+
+  [[prefer]]
+  name = \"cache\"
+  node = 1                       # or near = \"eth0\": the node of a device
+  command = \"redis-server*\"      # the task's name or its executable's
+  unit = \"redis@*.service\"       # and, or instead: cgroup = \"/system.slice/...\"
+  memory = \"untouched\"           # or \"follow\": its pages are moved to the node
+
+Examples:
+  nearfar prefer service --check
+  nearfar prefer service --config ./prefer.toml"
+)]
+struct Service {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = "/etc/nearfar/prefer.toml")]
+    config: PathBuf,
+    /// Check the configuration and show which tasks it would have now; change nothing
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+impl Service {
+    /// Serves until it is ended, or checks.
+    fn run(self, colour: Colour) -> Outcome {
+        if self.check {
+            return self.show(colour);
+        }
+        let control = control().map_err(Failure::refused)?;
+        let machine = || Ok(nearfar_sources::read(&Request::live(want()))?);
+        service::run(&self.config, &control, &Surroundings { machine: &machine })
+            .map_err(service_failure)
+    }
+
+    fn show(&self, colour: Colour) -> Outcome {
+        let config = service::load(&self.config).map_err(service_failure)?;
+        let machine = read_live(want())?;
+        let rules = service::check(&config, &machine).map_err(service_failure)?;
+        let document = || nearfar_report::prefer::check(&rules);
+        let (origin, answer) = (Some(&machine.origin), under("rules", &rules));
+        self.format
+            .print(colour, "prefer-service-check/1", origin, &answer, document)?;
+        // The service would wait for them; who checks wants to know.
+        match rules.iter().find(|rule| rule.node.is_none()) {
+            Some(rule) => Err(input!(
+                "{}:{}: {}: {}",
+                self.config.display(),
+                rule.line,
+                rule.rule,
+                rule.located
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+fn want() -> Want {
+    Want {
+        devices: true,
+        ..Want::placement()
+    }
+}
+
+/// Flags that signals set, and a pipe they are heard by while the service waits. A second Ctrl-C or SIGTERM, 200 ms later
+/// or more, ends at once: what is to be put back is on record.
+fn control() -> std::io::Result<Control> {
+    let (stop, reload) = (Arc::default(), Arc::default());
+    signals::cancel_on(&[SIGINT, SIGTERM], &stop)?;
+    signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
+    let wake = signals::pipe_of(&[SIGINT, SIGTERM, SIGHUP])?;
+    Ok(Control { stop, reload, wake })
+}
+
+fn service_failure(error: ServiceError) -> Failure {
+    match error {
+        ServiceError::Config(_) | ServiceError::Unreadable { .. } => Failure::input(error),
         _ => Failure::refused(error),
     }
 }

@@ -1,19 +1,16 @@
 //! `nearfar rollback`: undoes a change set of apply, or lists them.
 
-mod list;
-
-use anyhow::anyhow;
 use clap::Args;
 use nearfar_change::{
-    ApplyError, ChangeSetId, RollbackOptions, RollbackOutcome, Selection, Target,
+    ApplyError, ChangeSet, ChangeSetId, ChangeSetState, RollbackOptions, RollbackOutcome,
+    Selection, Target,
 };
-use serde::Serialize;
 
-use super::apply::{label, with_next_command};
+use super::apply::{by_who_has_to_act, label, with_next_command};
 use super::plan::TargetArgs;
-use crate::args::{Colour, Format, FormatArgs};
-use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::args::{Colour, Format, FormatArgs, one_of};
+use crate::failure::{Failure, Outcome, refused};
+use crate::output::{self, under};
 
 /// Undo what apply changed, or list it
 ///
@@ -31,8 +28,8 @@ pub struct Rollback {
     #[arg(long, conflicts_with_all = ["change", "all", "label", "force", "wait"])]
     list: bool,
     /// With --list: exit with 1 if a change set is in force or was interrupted, which `nearfar rollback` would undo
-    #[arg(long, value_enum, value_name = "STATE", requires = "list")]
-    fail_on: Option<list::FailOn>,
+    #[arg(long, value_parser = one_of(IN_FORCE), value_name = "STATE", requires = "list")]
+    fail_on: Option<()>,
     /// The change set to undo, as --list numbers them [default: the last one that is not undone]
     #[arg(long, value_name = "N")]
     change: Option<u64>,
@@ -53,18 +50,11 @@ pub struct Rollback {
     format: FormatArgs,
 }
 
-/// The answer of `--all` and `--label`.
-#[derive(Serialize)]
-struct All {
-    /// In the order in which they were undone.
-    rollbacks: Vec<RollbackOutcome>,
-}
-
 impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         if self.list {
-            return list::print(&self.target, self.fail_on, self.format.format, colour);
+            return list(&self.target, self.fail_on, &self.format, colour);
         }
         let target = self.target.existing()?;
         let mut rollbacks = Vec::new();
@@ -84,9 +74,9 @@ impl Rollback {
         end?;
         match is_complete {
             true => Ok(()),
-            false => Err(Failure::Refused(anyhow!(
+            false => Err(refused!(
                 "not every value was put back\nvalues that changed since the change set are kept; --force puts those back, too"
-            ))),
+            )),
         }
     }
 
@@ -117,9 +107,9 @@ impl Rollback {
             let is_again = outcome.change_set.is_some()
                 && rollbacks.last().map(|it| it.change_set) == Some(outcome.change_set);
             if is_again {
-                return Err(Failure::Refused(anyhow!(
+                return Err(refused!(
                     "what was changed is as before, and its journal cannot say so: is the disk full?"
-                )));
+                ));
             }
             let is_last = outcome.change_set.is_none() || !outcome.is_complete();
             // That nothing is left is said only where nothing was there.
@@ -143,8 +133,36 @@ impl Rollback {
             (false, Some(outcome)) => output::json("rollback/1", None, &outcome),
             (_, last) => {
                 rollbacks.extend(last);
-                output::json("rollback-all/1", None, &All { rollbacks })
+                output::json("rollback-all/1", None, &under("rollbacks", rollbacks))
             }
         }
     }
+}
+
+/// What --fail-on takes.
+const IN_FORCE: &[(&str, &str, ())] = &[("in-force", "`rollback` has something to undo", ())];
+
+/// Reads the journals and prints.
+fn list(target: &TargetArgs, fail_on: Option<()>, format: &FormatArgs, colour: Colour) -> Outcome {
+    let change_sets = nearfar_change::history(&target.existing()?).map_err(by_who_has_to_act)?;
+    let document = || nearfar_report::outcome::history(&change_sets, &target.words());
+    format.print(
+        colour,
+        "history/1",
+        None,
+        &under("change_sets", &change_sets),
+        document,
+    )?;
+    Failure::on(fail_on.is_some() && change_sets.iter().any(is_in_force))
+}
+
+/// Whether something of it is in force, or may be.
+fn is_in_force(change_set: &ChangeSet) -> bool {
+    matches!(
+        change_set.state,
+        ChangeSetState::Made
+            | ChangeSetState::Interrupted
+            | ChangeSetState::InProgress
+            | ChangeSetState::Unreadable { .. }
+    )
 }

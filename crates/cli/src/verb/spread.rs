@@ -1,13 +1,12 @@
 //! `nearfar spread`: which CPU serves queue 0, 1, 2 ...
 
-use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_placement::spread::{self, Policy, SpreadRequest};
 use nearfar_sources::Want;
 
-use crate::args::{Colour, SourceArgs};
-use crate::failure::{Failure, Outcome};
+use crate::args::{Colour, SourceArgs, one_of};
+use crate::failure::{Failure, Outcome, input};
 use crate::output;
 
 /// Spread queues over CPUs, nearest first from a node
@@ -30,8 +29,8 @@ pub struct Spread {
     #[arg(long, value_name = "K", value_parser = queues)]
     count: usize,
     /// The rule
-    #[arg(long, value_enum, default_value_t = SpreadPolicy::NearestFirst, value_name = "POLICY")]
-    policy: SpreadPolicy,
+    #[arg(long, value_parser = one_of(POLICIES), default_value = "nearest-first", value_name = "POLICY")]
+    policy: Policy,
     /// One queue per core before SMT siblings get one
     #[arg(long)]
     cores_first: bool,
@@ -46,14 +45,15 @@ pub struct Spread {
     format: SpreadFormat,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SpreadPolicy {
-    /// By distance
-    NearestFirst,
-    /// As cpumask_local_spread() did before Linux 6.3: the node's own CPUs, then all others from 0 up
-    #[value(name = "kernel-pre-6.3")]
-    KernelPre63,
-}
+/// The rules.
+const POLICIES: &[(&str, &str, Policy)] = &[
+    ("nearest-first", "By distance", Policy::NearestFirst),
+    (
+        "kernel-pre-6.3",
+        "As cpumask_local_spread() did before Linux 6.3: the node's own CPUs, then all others from 0 up",
+        Policy::KernelPre63,
+    ),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SpreadFormat {
@@ -85,15 +85,15 @@ impl Spread {
         let there: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
         let missing = allowed.difference(&there);
         if allowed.is_empty() {
-            return Err(Failure::Input(anyhow!(
+            return Err(input!(
                 "--allowed names no CPU; CPUs of this machine: {there}"
-            )));
+            ));
         }
         match missing.is_empty() {
             true => Ok(()),
-            false => Err(Failure::Input(anyhow!(
+            false => Err(input!(
                 "there is no CPU {missing}; CPUs of this machine: {there}"
-            ))),
+            )),
         }
     }
 
@@ -107,10 +107,7 @@ impl Spread {
         let request = SpreadRequest {
             node: self.node.map(NodeId),
             count: self.count,
-            policy: match self.policy {
-                SpreadPolicy::NearestFirst => Policy::NearestFirst,
-                SpreadPolicy::KernelPre63 => Policy::KernelPre63,
-            },
+            policy: self.policy,
             cores_first: self.cores_first,
             allowed: self.allowed,
             isolated_too: self.isolated_too,

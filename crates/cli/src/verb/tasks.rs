@@ -1,21 +1,19 @@
-//! `nearfar tasks`: which process runs where its memory is not.
-
-mod device_users;
+//! `nearfar tasks`: which process runs where its memory is not; which use a device.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nearfar_machine::{Known, Machine};
-use nearfar_placement::tasks::{self, GroupPlacement};
+use nearfar_machine::{Known, Machine, alternatives};
+use nearfar_placement::tasks::{self, DeviceUsers, GroupPlacement};
 use nearfar_report::document::Document;
-use nearfar_sources::{TaskScope, Want};
+use nearfar_sources::{TaskScope, Want, device_numbers};
 use serde::Serialize;
 
+use crate::args::TaskFilterArgs;
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, seconds};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, input};
 use crate::output;
-use crate::task_filter::TaskFilterArgs;
 
 const SCHEMA: &str = "tasks/1";
 
@@ -64,7 +62,7 @@ struct Groups<'a> {
 }
 
 /// The page cache of a file.
-fn page_cache(file: &Path, format: Format, colour: Colour) -> Outcome {
+fn page_cache(file: &Path, format: &FormatArgs, colour: Colour) -> Outcome {
     let cache = nearfar_proc::move_pages::page_cache_of(file).map_err(|error| {
         let reason = match rustix::io::Errno::from_io_error(&error) {
             // The kernel shows others nothing of it.
@@ -73,27 +71,21 @@ fn page_cache(file: &Path, format: Format, colour: Colour) -> Outcome {
             }
             _ => nearfar_proc::error_text(&error),
         };
-        Failure::Input(anyhow::anyhow!(
-            "cannot read the page cache of {}: {reason}",
-            file.display()
-        ))
+        input!("cannot read the page cache of {}: {reason}", file.display())
     })?;
-    output::print(&match format {
-        Format::Table => nearfar_report::tasks::page_cache(&file.display().to_string(), &cache)
-            .to_text(&output::style(colour)),
-        Format::Json => output::json("page-cache/1", None, &cache)?,
-    })
+    let document = || nearfar_report::tasks::page_cache(&file.display().to_string(), &cache);
+    format.print(colour, "page-cache/1", None, &cache, document)
 }
 
 impl Tasks {
     /// Reads, judges, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         if let Some(file) = &self.file {
-            return page_cache(file, self.format.format, colour);
+            return page_cache(file, &self.format, colour);
         }
         let device = self.device.as_deref();
         if let Some(device) = device.filter(|_| !self.is_here()) {
-            return Err(device_users::not_here(device));
+            return Err(not_here(device));
         }
         let (mut machine, seconds) = self.machine()?;
         if let (Known::Yes(tasks), true) = (&mut machine.tasks, self.is_of_all_here()) {
@@ -103,16 +95,16 @@ impl Tasks {
         let mut filter = self.filter.filter(&machine, self.is_here())?;
         self.filter.check_group(&machine)?;
         if let Some(device) = device {
-            filter.device = Some(device_users::find(&machine, device)?);
+            filter.device = Some(device_users(&machine, device)?);
             filter.min_bytes = 0;
         }
         let tasks = match tasks::tasks(&machine, &filter, seconds) {
             Known::Yes(tasks) => tasks,
             Known::No { unknown_reason } => {
-                return Err(Failure::input(anyhow::anyhow!(
+                return Err(input!(
                     "the tasks of {} are unknown: {unknown_reason}",
                     machine.origin.place
-                )));
+                ));
             }
         };
         let rows = match self.limit {
@@ -201,4 +193,44 @@ impl Tasks {
     fn is_of_all_here(&self) -> bool {
         self.filter.pid.is_empty() && self.is_here()
     }
+}
+
+/// Another machine's processes have no open files here.
+fn not_here(device: &str) -> Failure {
+    input!(
+        "cannot find the tasks that use {device}: open files are unknown: they are read of the running system only, without \
+         --source and --root"
+    )
+}
+
+/// The tasks of the machine that have something of the device open.
+///
+/// # Errors
+/// When there is no such device, or none that a task opens.
+fn device_users(machine: &Machine, device: &str) -> Result<DeviceUsers, Failure> {
+    let name = device.strip_prefix("/dev/").unwrap_or(device);
+    if machine.functions_named(name).is_empty() {
+        return Err(input!(
+            "there is no device {device:?}; {}; any other has a PCI address (lspci)",
+            alternatives(name, &machine.device_names())
+        ));
+    }
+    let networks = machine.networks.get().into_iter().flatten();
+    if networks.into_iter().any(|network| network.name == name) {
+        return Err(input!(
+            "cannot find the tasks that use {device}: the kernel does not say which process uses a network interface; with its PCI \
+             address, the tasks that have its device files open (RDMA, VFIO, PTP) are shown"
+        ));
+    }
+    let numbers = device_numbers(machine, name).map_err(Failure::input)?;
+    if numbers.is_empty() {
+        return Err(input!(
+            "cannot find the tasks that use {device}: it has no block or character device that a task could open"
+        ));
+    }
+    let Known::Yes(tasks) = &machine.tasks else {
+        return Ok(DeviceUsers::new(machine, name, Vec::new()));
+    };
+    let pids: Vec<i32> = tasks.iter().map(|task| task.pid).collect();
+    Ok(DeviceUsers::new(machine, name, numbers.users(&pids)))
 }

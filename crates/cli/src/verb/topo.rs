@@ -1,12 +1,11 @@
 //! `nearfar topo`: shows the machine.
 
-use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_placement::pairs;
 use nearfar_sources::{TaskScope, Want, hwloc_xml, snapshot};
 
 use crate::args::{Colour, SourceArgs, TaskArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Outcome, input};
 use crate::output;
 
 /// Show nodes, distances, CPUs, caches and devices
@@ -59,9 +58,9 @@ impl Topo {
             }
         }
         if self.pairs && !matches!(self.format, TopoFormat::Table | TopoFormat::Json) {
-            return Err(Failure::Input(anyhow!(
+            return Err(input!(
                 "--pairs is a table or JSON: leave --format out, or add --format json"
-            )));
+            ));
         }
         let machine = self.source.read(want)?;
         if self.pairs {
@@ -71,8 +70,7 @@ impl Topo {
                     let answer = serde_json::json!({ "pairs": pairs });
                     output::json("pairs/1", Some(&machine.origin), &answer)?
                 }
-                _ => nearfar_report::topo::pairs(&machine, &pairs)
-                    .to_text(&output::style(colour)),
+                _ => nearfar_report::topo::pairs(&machine, &pairs).to_text(&output::style(colour)),
             });
         }
         output::print(&match self.format {

@@ -5,19 +5,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::anyhow;
 use nearfar_experiment::{BoxError, Cell, Factor, Target, TargetError, TargetOutput, Targets};
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
-use nearfar_lab::guest::{Exec, Guest, Input, PreparedGuest, Signals, Streams};
+use nearfar_lab::guest::{Exec, Guest, PreparedGuest, Signals};
 use nearfar_lab::request::GuestRequest;
 use nearfar_machine::Machine;
 use nearfar_runs::{Detail, Host, Run};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, input};
 use crate::output;
-use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
+use crate::verb::lab::guest::{GuestArgs, booted, captured, failure};
 
 /// The guests of `--guest KEY=VALUE ...`, understood and not booted.
 pub struct Guests {
@@ -120,9 +119,9 @@ pub fn same_guests(run: &Run, detail: &Detail, guests: Option<&Guests>) -> Resul
         ),
     };
     let run = run.run;
-    Err(Failure::Input(anyhow::anyhow!(
+    Err(input!(
         "run {run} cannot be continued so: its samples were taken {of_run}"
-    )))
+    ))
 }
 
 fn starting(levels: &Cell) -> String {
@@ -136,11 +135,11 @@ fn starting(levels: &Cell) -> String {
 fn split(options: &[String]) -> Result<(Cell, Vec<Factor>), Failure> {
     let mut factors: Vec<Factor> = Vec::new();
     for option in options {
-        let wanted = || Failure::Input(anyhow!("--guest {option}: KEY=VALUE is wanted"));
+        let wanted = || input!("--guest {option}: KEY=VALUE is wanted");
         let (key, value) = option.split_once('=').ok_or_else(wanted)?;
         match factors.iter_mut().find(|factor| factor.name == key) {
             Some(factor) if factor.levels.contains(&value.into()) => {
-                return Err(Failure::Input(anyhow!("--guest {option}: given twice")));
+                return Err(input!("--guest {option}: given twice"));
             }
             Some(factor) => factor.levels.push(value.into()),
             None => factors.push(Factor::new(key, [value])),
@@ -156,7 +155,7 @@ fn split(options: &[String]) -> Result<(Cell, Vec<Factor>), Failure> {
 fn args(same: &Cell, levels: &Cell) -> Result<GuestArgs, Failure> {
     let mut pairs = same.levels().chain(levels.levels());
     pairs.try_fold(GuestArgs::default(), |guest, (key, value)| {
-        let wrong = |reason| Failure::Input(anyhow!("--guest {key}={value}: {reason}"));
+        let wrong = |reason| input!("--guest {key}={value}: {reason}");
         guest.with(key, &value.to_string()).map_err(wrong)
     })
 }
@@ -225,27 +224,17 @@ fn run(
     command: &[OsString],
     cancel: &AtomicBool,
 ) -> Result<TargetOutput, BoxError> {
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Input::Nothing,
-        output: Box::new(&mut stdout),
-        errors: Box::new(&mut stderr),
-    };
     let signals = Signals::of_process()?;
     let exec = Exec {
         asks_for_time: true,
         ..Exec::new(command)
     };
-    let exit = guest.exec(&exec, streams, &signals)?;
+    let output = captured(guest, &exec, &signals)?;
     // Ctrl-C went to the command in the guest; whatever it made of that, there is no sample.
     if cancel.load(Ordering::Relaxed) {
         return Err(LabError::Interrupted.into());
     }
-    Ok(TargetOutput {
-        exit_code: exit.code,
-        stdout,
-        stderr,
-    })
+    Ok(output)
 }
 
 /// The output of a command that has to succeed.

@@ -2,16 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{self, Part, SurveyOptions};
 use nearfar_change::lease::Presence;
 use nearfar_machine::{Machine, NodeSet};
-use nearfar_sources::{Request, Want};
+use nearfar_sources::Want;
 
-use crate::args::{Colour, budget, seconds, size};
-use crate::failure::{Failure, Outcome};
+use crate::args::{Colour, budget, one_of, read_live, seconds, size};
+use crate::failure::{Failure, Outcome, refused};
 use crate::output;
 use crate::recorded::{RecordArgs, note_others, presence};
 use crate::signals;
@@ -31,8 +30,9 @@ use crate::signals;
 )]
 pub struct Latency {
     /// What to measure
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = What::USUAL)]
-    what: Vec<What>,
+    #[arg(long, value_parser = one_of(PARTS), value_delimiter = ',', value_name = "PARTS",
+          default_values = ["latency", "bandwidth", "transfer"])]
+    what: Vec<Part>,
     /// Measure from the CPUs of these nodes only, such as 0-1,4
     #[arg(long, value_name = "NODES")]
     from: Option<NodeSet>,
@@ -43,8 +43,8 @@ pub struct Latency {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     buffer: Option<u64>,
     /// Which pages the buffers have
-    #[arg(long, value_enum, default_value_t = Huge::Auto, value_name = "PAGES")]
-    huge: Huge,
+    #[arg(long, value_parser = one_of(PAGES), default_value = "auto", value_name = "PAGES")]
+    huge: HugePages,
     /// Most threads of a node that move memory; by default one on each of its CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
@@ -70,45 +70,42 @@ pub struct Latency {
     format: LatencyFormat,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
-    /// Nanoseconds per load, node by node
-    Latency,
-    /// GB/s, node by node
-    Bandwidth,
-    /// Nanoseconds per load while the other CPUs of the node read, from few bytes per second to all they can
-    Loaded,
-    /// GB/s of all CPUs and nanoseconds per load of one, with all memory near, on one node, and interleaved
-    Interleaved,
-    /// Nanoseconds per round trip of a cache line, CPU by CPU
-    Transfer,
-}
+/// What can be measured.
+const PARTS: &[(&str, &str, Part)] = &[
+    (
+        "latency",
+        "Nanoseconds per load, node by node",
+        Part::Latency,
+    ),
+    ("bandwidth", "GB/s, node by node", Part::Bandwidth),
+    (
+        "loaded",
+        "Nanoseconds per load while the other CPUs of the node read, from few bytes per second to all they can",
+        Part::Loaded,
+    ),
+    (
+        "interleaved",
+        "GB/s of all CPUs and nanoseconds per load of one, with all memory near, on one node, and interleaved",
+        Part::Interleaved,
+    ),
+    (
+        "transfer",
+        "Nanoseconds per round trip of a cache line, CPU by CPU",
+        Part::Transfer,
+    ),
+];
 
-impl What {
-    const USUAL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
-
-    fn part(self) -> Part {
-        match self {
-            Self::Latency => Part::Latency,
-            Self::Bandwidth => Part::Bandwidth,
-            Self::Loaded => Part::Loaded,
-            Self::Interleaved => Part::Interleaved,
-            Self::Transfer => Part::Transfer,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Huge {
-    /// The nodes' pools where they have enough free pages, else transparent huge pages, else base pages
-    Auto,
-    /// Transparent huge pages
-    Thp,
-    /// The nodes' pools
-    Hugetlb,
-    /// Base pages
-    Off,
-}
+/// Which pages buffers can have.
+const PAGES: &[(&str, &str, HugePages)] = &[
+    (
+        "auto",
+        "The nodes' pools where they have enough free pages, else transparent huge pages, else base pages",
+        HugePages::Auto,
+    ),
+    ("thp", "Transparent huge pages", HugePages::Transparent),
+    ("hugetlb", "The nodes' pools", HugePages::Pool),
+    ("off", "Base pages", HugePages::Off),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LatencyFormat {
@@ -123,8 +120,7 @@ enum LatencyFormat {
 impl Latency {
     /// Measures and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine =
-            nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
+        let machine = read_live(Want::topology())?;
         let options = self.options(&machine)?;
         let mut recorder = self.record.open()?;
         let presence = presence("nearfar bench latency");
@@ -151,9 +147,9 @@ impl Latency {
             }
         });
         printed.and_then(|()| match options.probe.cancel.load(Ordering::Relaxed) {
-            true => Err(Failure::Refused(anyhow!(
+            true => Err(refused!(
                 "interrupted: this is what was measured until then"
-            ))),
+            )),
             false => Ok(()),
         })
     }
@@ -165,19 +161,13 @@ impl Latency {
             max_samples: self.samples as usize,
             from: self.from.clone(),
             to: self.to.clone(),
-            huge_pages: match self.huge {
-                Huge::Auto => HugePages::Auto,
-                Huge::Thp => HugePages::Transparent,
-                Huge::Hugetlb => HugePages::Pool,
-                Huge::Off => HugePages::Off,
-            },
+            huge_pages: self.huge,
             // A guest under emulation is slow enough to fill its budget, and what disturbs its host is not its own load.
             is_spread: machine.origin.emulation.is_none(),
             cancel: signals::cancel_flag(),
         };
-        let parts = self.what.iter().map(|what| what.part()).collect();
         Ok(SurveyOptions {
-            parts,
+            parts: self.what.clone(),
             threads: self.threads.map(|threads| threads as usize),
             all_cpus: self.all_cpus,
             probe,

@@ -1,34 +1,37 @@
-//! `nearfar fleet run`.
+//! `nearfar fleet run`, `fleet apply` and `fleet rollback`: what is asked of the hosts.
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{Args, Parser as _, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use nearfar_fleet::engine::{
     DEFAULT_TIME_LIMIT_MINUTES, EngineSettings, SlurmSettings, check_options, engine_of,
     hosts_of_partition,
 };
+use nearfar_fleet::rollout::{RolledOut, RolloutRequest, roll_back};
 use nearfar_fleet::{
-    Folder, HostEvent, HostName, Manifest, OnCancel, SCHEMA, Step, Summary, carry_out, new_id,
-    parse_hosts,
+    Folder, HostEvent, HostName, HostReason, Manifest, OnCancel, SCHEMA, Step, Summary, carry_out,
+    new_id, parse_hosts,
 };
 use nearfar_runs::now_s;
 use serde::Serialize;
 
 use super::{by_who_has_to_act, of_folder};
-use crate::args::{Colour, Format, FormatArgs};
-use crate::command::{Command, Verb};
-use crate::failure::{Failure, Outcome};
-use crate::output;
-use crate::signals;
+use crate::args::{Colour, FormatArgs};
+use crate::failure::{Failure, Outcome, input, refused};
 use crate::verb::apply::label;
+use crate::verb::{Command, Verb};
+use crate::{output, signals};
 
 /// Verbs that measure: their hosts are reserved for them.
-pub const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
+const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
 /// Verbs that only read.
 const READING: [&str; 7] = [
     "snapshot", "topo", "audit", "plan", "path", "spread", "tasks",
@@ -68,7 +71,7 @@ pub struct Run {
 
 /// Which hosts, and how they are reached.
 #[derive(Args)]
-pub struct OnHosts {
+struct OnHosts {
     /// What runs the verb on the hosts
     #[arg(long, value_enum, value_name = "ENGINE")]
     engine: Option<Engine>,
@@ -83,7 +86,7 @@ pub struct OnHosts {
     partition: Option<String>,
     /// The folder of the run: what was asked, what happened, and the answers
     #[arg(long, value_name = "DIR")]
-    pub results: PathBuf,
+    results: PathBuf,
     /// How nearfar is called on the hosts; words before it are separated by blanks [default: nearfar]
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
@@ -143,25 +146,21 @@ impl Run {
             }
         };
         let summary = ask(&folder)?;
-        output::print(&match self.format.format {
-            Format::Table => {
-                nearfar_report::fleet::run(&summary, &self.on.results.display().to_string())
-                    .to_text(&output::style(colour))
-            }
-            Format::Json => output::json(
-                "fleet-run-summary/1",
-                None,
-                &Answer {
-                    fleet_run: &folder.manifest.id,
-                    summary: &summary,
-                },
-            )?,
-        })?;
+        let document =
+            || nearfar_report::fleet::run(&summary, &self.on.results.display().to_string());
+        self.format.print(
+            colour,
+            "fleet-run-summary/1",
+            None,
+            &Answer {
+                fleet_run: &folder.manifest.id,
+                summary: &summary,
+            },
+            document,
+        )?;
         all_answered(&summary)
     }
-}
 
-impl Run {
     /// The folder of a run that goes on.
     fn folder_to_resume(&self) -> Result<Folder, Failure> {
         let mut folder = Folder::open(&self.on.results).map_err(of_folder)?;
@@ -171,11 +170,11 @@ impl Run {
         if folder.manifest.is_rollout() {
             // It would change every host at once, without canaries.
             let results = &self.on.results;
-            return Err(Failure::Input(anyhow!(
+            return Err(input!(
                 "{} is the folder of a fleet apply, which is not resumed; `nearfar fleet rollback --results {}` undoes it",
                 results.display(),
                 nearfar_lab::shell::word(results.as_os_str())
-            )));
+            ));
         }
         Ok(folder)
     }
@@ -221,10 +220,10 @@ fn all_answered(summary: &Summary) -> Outcome {
     let missing = summary.failed.len() + summary.lost.len() + summary.not_asked.len();
     match missing {
         0 => Ok(()),
-        _ => Err(Failure::Refused(anyhow!(
+        _ => Err(refused!(
             "{missing} of {} hosts did not answer; --resume asks them again",
             missing + summary.answered.len()
-        ))),
+        )),
     }
 }
 
@@ -232,18 +231,11 @@ fn bar(hosts: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::with_draw_target(Some(hosts as u64), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("hosts [{bar:30}] {pos}/{len}");
-    bar.set_style(
-        style
-            .unwrap_or_else(|_| ProgressStyle::default_bar())
-            .progress_chars("=> "),
-    );
-    bar
+    crate::progress::bar(Some(hosts as u64), "hosts [{bar:30}] {pos}/{len}")
 }
 
 /// `user@host`: who asks. Of root by way of sudo it is who called sudo.
-pub fn by() -> String {
+fn by() -> String {
     let uid = rustix::process::getuid();
     let by_sudo = std::env::var("SUDO_USER").ok();
     let by_sudo = by_sudo.filter(|name| uid.is_root() && !name.is_empty());
@@ -276,9 +268,9 @@ fn user_name(uid: u32) -> Option<String> {
 fn check_verb(arguments: &[String]) -> Outcome {
     let verb = arguments.first().map_or("", String::as_str);
     if let Some((_, instead)) = CHANGING.iter().find(|(name, _)| *name == verb) {
-        return Err(Failure::Input(anyhow!(
+        return Err(input!(
             "{verb} changes a host: `{instead}` does that with canaries and keeps an audit log"
-        )));
+        ));
     }
     let all: Vec<String> = READING
         .iter()
@@ -287,10 +279,10 @@ fn check_verb(arguments: &[String]) -> Outcome {
         .collect();
     match all.iter().any(|known| known == verb) {
         true => check_arguments(arguments),
-        false => Err(Failure::Input(anyhow!(
+        false => Err(input!(
             "{verb:?} is not a verb that runs on many hosts; {}",
             nearfar_machine::alternatives(verb, &all)
-        ))),
+        )),
     }
 }
 
@@ -298,7 +290,7 @@ fn check_verb(arguments: &[String]) -> Outcome {
 ///
 /// # Errors
 /// Words that are no verb with its options, or an option of one machine.
-pub fn check_arguments(arguments: &[String]) -> Outcome {
+fn check_arguments(arguments: &[String]) -> Outcome {
     // Its answer would be of another machine than the one it is stored with, or a file on the host.
     let is_elsewhere = |word: &&String| {
         let option = word.split('=').next().unwrap_or_default();
@@ -319,17 +311,17 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
         .take_while(|word| *word != "--")
         .find(is_elsewhere)
     {
-        return Err(Failure::Input(anyhow!(
+        return Err(input!(
             "{word} cannot be used with many hosts: each reads itself, and its answer and runs come back in its file"
-        )));
+        ));
     }
     // A name is another disk on each host.
     let destroys = |word: &&String| word.split('=').next() == Some("--destroy");
     if let Some(word) = arguments.iter().find(destroys) {
-        return Err(Failure::Input(anyhow!(
+        return Err(input!(
             "{word} cannot be used with many hosts: the name may be that of another disk there, and what is on it is lost; run bench \
              io on each host"
-        )));
+        ));
     }
     if arguments == ["snapshot"] {
         return Ok(());
@@ -341,7 +333,7 @@ pub fn check_arguments(arguments: &[String]) -> Outcome {
 ///
 /// # Errors
 /// What the command line says of them.
-pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
+fn parsed(words: &[String]) -> Result<Verb, Failure> {
     let line = std::iter::once("nearfar").chain(words.iter().map(String::as_str));
     let parsed = Command::try_parse_from(line).map_err(|error| {
         if matches!(
@@ -356,10 +348,10 @@ pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
         let verb = words.iter().map(String::as_str).take(2);
         let verb: Vec<&str> = verb.take_while(|word| !word.starts_with('-')).collect();
         let verb = verb.join(" ");
-        Failure::Input(anyhow!(
+        input!(
             "{}; `nearfar {verb} --help` lists its options",
             message.trim_start_matches("error: ").trim_end()
-        ))
+        )
     })?;
     match &parsed.verb {
         Verb::Apply(apply) => apply.check_rules()?,
@@ -374,17 +366,17 @@ pub fn parsed(words: &[String]) -> Result<Verb, Failure> {
 ///
 /// # Errors
 /// There are none.
-pub fn command_words(command: &str) -> Result<Vec<String>, Failure> {
+fn command_words(command: &str) -> Result<Vec<String>, Failure> {
     let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
     match words.is_empty() {
-        true => Err(Failure::Input(anyhow!("--command is empty"))),
+        true => Err(input!("--command is empty")),
         false => Ok(words),
     }
 }
 
 impl OnHosts {
     /// What is asked in a new run.
-    pub fn manifest(
+    fn manifest(
         &self,
         step: Step,
         arguments: Vec<String>,
@@ -413,18 +405,16 @@ impl OnHosts {
     fn settings(&self, is_measuring: bool) -> Result<EngineSettings, Failure> {
         let is_slurm = self.engine == Some(Engine::Slurm);
         if !is_slurm && (self.partition.is_some() || self.exclusive.is_some()) {
-            return Err(Failure::Input(anyhow!(
-                "--partition and --exclusive are for --engine slurm"
-            )));
+            return Err(input!("--partition and --exclusive are for --engine slurm"));
         }
         let options = self.engine_options.clone();
         let time_limit_minutes = self.time_limit.unwrap_or(DEFAULT_TIME_LIMIT_MINUTES);
         Ok(match self.engine {
             Some(Engine::Slurm) => {
                 if let Some(word) = check_options(&options) {
-                    return Err(Failure::Input(anyhow!(
+                    return Err(input!(
                         "--engine-option {word}: nearfar submits a job of its own for each host; an option and its value are one word, such as --account=perf"
-                    )));
+                    ));
                 }
                 EngineSettings::Slurm(SlurmSettings {
                     partition: self.partition.clone(),
@@ -440,17 +430,15 @@ impl OnHosts {
                 time_limit_minutes,
             },
             None => {
-                return Err(Failure::Input(anyhow!(
+                return Err(input!(
                     "which engine? --engine slurm or --engine ssh runs the verb on the hosts"
-                )));
+                ));
             }
             Some(Engine::Local) if options.is_empty() => {
                 EngineSettings::Local { time_limit_minutes }
             }
             Some(Engine::Local) => {
-                return Err(Failure::Input(anyhow!(
-                    "--engine-option is for --engine slurm and ssh"
-                )));
+                return Err(input!("--engine-option is for --engine slurm and ssh"));
             }
         })
     }
@@ -479,13 +467,210 @@ impl OnHosts {
                 .map_err(Failure::Input);
         }
         match (&self.hosts, &self.partition) {
-            (Some(list), _) => {
-                parse_hosts(list).map_err(|error| Failure::Input(anyhow!("--hosts: {error}")))
-            }
+            (Some(list), _) => parse_hosts(list).map_err(|error| input!("--hosts: {error}")),
             (None, Some(partition)) => hosts_of_partition(partition).map_err(Failure::refused),
-            (None, None) => Err(Failure::Input(anyhow!(
+            (None, None) => Err(input!(
                 "which hosts? --hosts LIST, --hosts-file FILE or --partition PARTITION names them"
-            ))),
+            )),
         }
     }
+}
+
+/// Make the same changes on many hosts: canaries first, and stop at the first host that gets worse
+///
+/// Each host measures, applies and measures again in one step. A host that is significantly worse afterwards is undone; then no further
+/// host is changed, and those that were are undone as well.
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  \
+                       nearfar fleet apply --engine slurm --partition db --results /shared/irq --canary 2 \
+                       --measure 'bench latency --samples 12' -- --rule interrupt-far\n  \
+                       nearfar fleet rollback --results /shared/irq")]
+pub struct Apply {
+    #[command(flatten)]
+    on: OnHosts,
+    /// Change this many hosts first, and the others only if none of these gets worse
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    canary: u32,
+    /// What each host measures before and after: a verb that stores a run, with its arguments
+    #[arg(long, value_name = "VERB")]
+    measure: String,
+    /// A host may be worse by this share
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = margin)]
+    margin: f64,
+    /// When a host gets worse, leave those that were changed before as they are
+    #[arg(long)]
+    keep_changed: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Which changes: the options of `nearfar apply`
+    #[arg(last = true, value_name = "OPTIONS")]
+    arguments: Vec<String>,
+}
+
+impl Apply {
+    /// Changes the hosts and prints what became of them.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let arguments = self.words()?;
+        let step = Step::Change {
+            measure: self.measure.clone(),
+            margin: self.margin,
+        };
+        let manifest = self.on.manifest(step, arguments, None)?;
+        let hosts = manifest.hosts.len();
+        if hosts > 1 && self.canary as usize >= hosts {
+            return Err(input!(
+                "--canary {}: there are {hosts} hosts, and at least one has to follow the canaries",
+                self.canary
+            ));
+        }
+        let folder = Folder::create(&self.on.results, manifest).map_err(of_folder)?;
+        let _lock = folder.lock().map_err(of_folder)?;
+        let cancel = signals::cancel_flag();
+        let request = RolloutRequest {
+            folder: &folder,
+            canaries: self.canary as usize,
+            keeps_changed: self.keep_changed,
+            by: &by(),
+            cancel: &cancel,
+        };
+        let mut on_event = |host: &HostName, event: &HostEvent| match event {
+            HostEvent::Starting | HostEvent::Started { .. } => {}
+            HostEvent::Answered => output::say!("{host}: done"),
+            HostEvent::Failed { reason } | HostEvent::Lost { reason, .. } => {
+                output::say!("{host}: {reason}");
+            }
+        };
+        let ended = Arc::new(AtomicBool::new(false));
+        say_when_interrupted(&cancel, &ended);
+        let rolled_out = request.carry_out(&mut on_event);
+        ended.store(true, Ordering::SeqCst);
+        let undo = undo_command(&self.on.results);
+        print(&rolled_out, "fleet-apply/1", &self.format, &undo, colour)?;
+        let problem = match (rolled_out.stopped_at.first(), &rolled_out.failure) {
+            (Some(HostReason { host, reason }), _) => format!("stopped at {host}: {reason}"),
+            (None, Some(failure)) => failure.clone(),
+            (None, None) if rolled_out.is_interrupted => {
+                format!("interrupted; what was changed stays: `{undo}` undoes it")
+            }
+            (None, None) => return Ok(()),
+        };
+        let rest = match rolled_out.not_rolled_back.is_empty() {
+            true => String::new(),
+            false => format!("; some hosts may still be changed: `{undo}` tries again"),
+        };
+        Err(refused!("{problem}{rest}"))
+    }
+
+    /// The words of `apply` on each host; checked here, where one person sees what is wrong.
+    fn words(&self) -> Result<Vec<String>, Failure> {
+        let mut words = ["apply", "--yes", "--format", "json"]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(self.arguments.iter().cloned());
+        let measure: Vec<String> = self.measure.split_whitespace().map(str::to_owned).collect();
+        let verb = measure.first().map_or("", String::as_str);
+        if !MEASURING.contains(&verb) {
+            return Err(input!(
+                "--measure: {verb:?} does not measure; {}",
+                nearfar_machine::alternatives(verb, &MEASURING.map(str::to_owned))
+            ));
+        }
+        if let Verb::Apply(apply) = parsed(&words)?
+            && let Some(option) = apply.of_one_host()
+        {
+            return Err(input!(
+                "{option} cannot be used with fleet apply; `nearfar fleet run ... -- plan` shows what each host would change"
+            ));
+        }
+        check_arguments(&measure)?;
+        Ok(words)
+    }
+}
+
+/// Undo what `fleet apply` made, on every host that is still changed
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar fleet rollback --results /shared/irq")]
+pub struct Rollback {
+    /// The folder that `fleet apply` made
+    #[arg(long, value_name = "DIR")]
+    results: PathBuf,
+    /// How nearfar is called on the hosts [default: as in fleet apply]
+    #[arg(long, value_name = "COMMAND")]
+    command: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+impl Rollback {
+    /// Undoes and prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let mut folder = Folder::open(&self.results).map_err(of_folder)?;
+        if let Some(command) = &self.command {
+            folder.manifest.command = command_words(command)?;
+        }
+        if !folder.manifest.is_rollout() {
+            return Err(input!(
+                "{} is not the folder of a fleet apply",
+                self.results.display()
+            ));
+        }
+        let _lock = folder.lock().map_err(of_folder)?;
+        let cancel = signals::cancel_flag();
+        let request = RolloutRequest {
+            folder: &folder,
+            canaries: 1,
+            keeps_changed: false,
+            by: &by(),
+            cancel: &cancel,
+        };
+        let rolled_out = roll_back(&request).map_err(by_who_has_to_act)?;
+        let again = undo_command(&self.results);
+        print(&rolled_out, "fleet-rollback/1", &self.format, "", colour)?;
+        match rolled_out.not_rolled_back.len() {
+            0 => Ok(()),
+            number => Err(refused!(
+                "{} not rolled back; `{again}` tries again",
+                nearfar_report::count(number, "host")
+            )),
+        }
+    }
+}
+
+fn undo_command(results: &Path) -> String {
+    let results = nearfar_lab::shell::word(results.as_os_str());
+    format!("nearfar fleet rollback --results {results}")
+}
+
+/// Says at once what a Ctrl-C does: a step can take minutes.
+fn say_when_interrupted(cancel: &Arc<AtomicBool>, ended: &Arc<AtomicBool>) {
+    let (cancel, ended) = (Arc::clone(cancel), Arc::clone(ended));
+    std::thread::spawn(move || {
+        while !ended.load(Ordering::SeqCst) {
+            if cancel.load(Ordering::SeqCst) {
+                output::say!(
+                    "interrupted: no further step begins; waiting for those that run (Ctrl-C again leaves them to themselves)"
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
+fn print(
+    rolled_out: &RolledOut,
+    schema: &str,
+    format: &FormatArgs,
+    undo: &str,
+    colour: Colour,
+) -> Outcome {
+    let document = || nearfar_report::fleet::rolled_out(rolled_out, undo);
+    format.print(colour, schema, None, rolled_out, document)
+}
+
+fn margin(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number
+        .filter(|share| *share > 0.0 && *share < 1.0)
+        .ok_or_else(|| "a share above 0 and below 1".to_owned())
 }

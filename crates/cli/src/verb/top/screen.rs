@@ -9,28 +9,32 @@
 //! keys
 //! ```
 
-use std::io;
+use std::io::{self, Stdout};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossterm::event;
+use crossterm::cursor::Show;
+use crossterm::event::{self, DisableMouseCapture, EnableMouseCapture};
+use crossterm::execute;
+use crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 use nearfar_live::LiveMachine;
 use nearfar_placement::tasks::{Filter, by_group};
-use nearfar_report::document::Table;
+use nearfar_report::document::{Align, Table, Text};
 use nearfar_report::top::View;
 use nearfar_report::{Role, Style as ReportStyle, bytes};
 use ratatui::Frame;
+use ratatui::backend::CrosstermBackend;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
+use rustix::process::Signal;
 use signal_hook::consts::SIGTSTP;
 
-use super::keys::{self, HELP};
-use super::state::{Areas, Mode, Next, State, Tab};
-use super::table::{self, Look};
-use super::terminal::Terminal;
-use super::{MAX_WAIT, Shown, Top};
+use super::{Areas, HELP, MAX_WAIT, Mode, Next, Shown, State, Tab, Top, action};
 use crate::args::Colour;
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
@@ -116,7 +120,7 @@ fn wait(
         // Keys first: on a busy machine a look is always due.
         if event::poll(wait).map_err(refused)? {
             let event = event::read().map_err(refused)?;
-            if let Some(action) = keys::action(&event, &state.mode) {
+            if let Some(action) = action(&event, &state.mode) {
                 return Ok(state.apply(action, &shown.tasks.tasks));
             }
         } else if is_due {
@@ -129,7 +133,7 @@ fn refused(error: io::Error) -> Failure {
     Failure::Refused(anyhow::Error::new(error).context("cannot use the terminal"))
 }
 
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &mut State, look: Look) {
+fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &mut State, look: Look) {
     let area = frame.area();
     if area.width < MIN_COLUMNS || area.height < MIN_LINES {
         let text = format!("{MIN_COLUMNS} columns and {MIN_LINES} lines are needed; q quits");
@@ -138,7 +142,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &mut State, lo
         return;
     }
     let summary = view.summary();
-    let nodes = table::lines(&view.nodes(), usize::from(area.width), None, look);
+    let nodes = table_lines(&view.nodes(), usize::from(area.width), None, look);
     let most = usize::from(area.height / NODES_PART).max(2);
     let node_lines = (1 + nodes.1.len()).min(most);
     // The help takes all lines.
@@ -204,7 +208,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &State,
 /// The map stands next to the nodes where both fit.
 fn draw_nodes(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, look: Look) {
     let whole = |table: &Table, area: Rect| {
-        let (head, rows) = table::lines(table, usize::from(area.width), None, look);
+        let (head, rows) = table_lines(table, usize::from(area.width), None, look);
         let lines = [vec![head], rows].concat();
         Paragraph::new(lines)
     };
@@ -276,10 +280,10 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &View<'_>, state: &mut St
     let selected = is_selectable.then_some(state.row);
     let width = usize::from(area.width);
     let mut lines: Vec<Line<'_>> = Vec::new();
-    let (head, first) = table::lines(&tables[0], width, selected, look);
+    let (head, first) = table_lines(&tables[0], width, selected, look);
     lines.extend(first);
     for table in tables[1..].iter().filter(|table| !table.is_empty()) {
-        let (head, rows) = table::lines(table, width, None, look);
+        let (head, rows) = table_lines(table, width, None, look);
         lines.extend([vec![Line::default(), head], rows].concat());
     }
     if state.tab == Tab::Map {
@@ -356,6 +360,247 @@ fn draw_lines(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'static>>, stat
     state.scrolled = state.scrolled.min(most);
     let lines: Vec<Line<'_>> = lines.into_iter().skip(state.scrolled).collect();
     frame.render_widget(Paragraph::new(lines), area);
+}
+
+const GAP: usize = 2;
+/// Text columns are not made narrower than this.
+const MIN_TEXT: usize = 8;
+/// The same for the first of them, which has names.
+const MIN_NAME: usize = 16;
+/// What stands before the selected row: colour alone says nothing to many.
+const MARK: &str = ">";
+
+/// How roles look.
+#[derive(Clone, Copy)]
+struct Look {
+    has_colour: bool,
+}
+
+impl Look {
+    fn style(self, role: Role) -> Style {
+        let style = Style::default();
+        let colour = |colour| match self.has_colour {
+            true => style.fg(colour),
+            false => style,
+        };
+        match role {
+            Role::Plain | Role::Code | Role::Value => style,
+            Role::Heading => style.add_modifier(Modifier::BOLD),
+            Role::Dim => style.add_modifier(Modifier::DIM),
+            Role::Subject => colour(Color::Cyan),
+            Role::Local | Role::Near => colour(Color::Green),
+            Role::Middling => colour(Color::Yellow),
+            Role::Far => colour(Color::Red).add_modifier(Modifier::BOLD),
+            Role::Notice => colour(Color::Blue),
+            Role::Warning => colour(Color::Yellow),
+            Role::Critical => colour(Color::Red),
+        }
+    }
+
+    /// A text as a line.
+    fn line(self, text: &Text) -> Line<'static> {
+        Line::from_iter(self.spans(text))
+    }
+
+    fn spans(self, text: &Text) -> Vec<Span<'static>> {
+        let span = |it: &nearfar_report::document::Span| {
+            Span::styled(it.text.clone(), self.style(it.role))
+        };
+        text.spans().iter().map(span).collect()
+    }
+}
+
+/// The line of headings and the rows, in `width` columns; the columns that do not fit are left out from the right.
+fn table_lines(
+    table: &Table,
+    width: usize,
+    selected: Option<usize>,
+    look: Look,
+) -> (Line<'static>, Vec<Line<'static>>) {
+    let widths = widths(table, width.saturating_sub(MARK.len()));
+    let heads = table
+        .columns()
+        .iter()
+        .map(|(head, _)| Role::Heading.text(head));
+    let heads: Vec<Text> = heads.collect();
+    let row = |cells: &[Text], is_selected: bool| {
+        let mark = if is_selected { MARK } else { " " };
+        let mut spans = vec![Span::raw(mark)];
+        for ((cell, &width), (_, align)) in cells.iter().zip(&widths).zip(table.columns()) {
+            spans.extend(padded(cell, width, *align, look));
+        }
+        let line = Line::from(spans);
+        match is_selected {
+            true => line.style(Style::default().add_modifier(Modifier::REVERSED)),
+            false => line,
+        }
+    };
+    let rows = table.rows().iter().enumerate();
+    let rows = rows.map(|(index, cells)| row(cells, selected == Some(index)));
+    (row(&heads, false), rows.collect())
+}
+
+fn padded(cell: &Text, width: usize, align: Align, look: Look) -> Vec<Span<'static>> {
+    let is_cut = cell.columns() > width;
+    let first = match is_cut {
+        true => cut(cell, width),
+        false => cell.clone(),
+    };
+    let free = width.saturating_sub(first.columns());
+    let (before, after) = match align {
+        Align::Right => (free, GAP),
+        Align::Left => (0, free + GAP),
+    };
+    let mut spans = vec![Span::raw(" ".repeat(before))];
+    spans.extend(look.spans(&first));
+    spans.push(Span::raw(" ".repeat(after)));
+    spans
+}
+
+/// The begin of a text and a mark that there is more.
+fn cut(text: &Text, width: usize) -> Text {
+    const MORE: &str = "+";
+    let mut rest = width.saturating_sub(MORE.len());
+    let mut out = Text::default();
+    for span in text.spans() {
+        let mut part = String::new();
+        for character in span.text.chars() {
+            let columns = Text::from(character).columns();
+            if columns > rest {
+                return out.then(span.role, format!("{part}{MORE}"));
+            }
+            rest -= columns;
+            part.push(character);
+        }
+        out = out.then(span.role, part);
+    }
+    out
+}
+
+/// The widths of the columns from the left that fit: text gets narrower before a column is left out.
+fn widths(table: &Table, room: usize) -> Vec<usize> {
+    let wanted = |column: usize| {
+        let cells = table.rows().iter().filter_map(|row| row.get(column));
+        let head = Text::from(&table.columns()[column].0).columns();
+        cells.map(Text::columns).max().unwrap_or(0).max(head)
+    };
+    let mut widths: Vec<usize> = (0..table.columns().len()).map(wanted).collect();
+    let is_text = |(_, align): &(String, Align)| *align == Align::Left;
+    let names = table.columns().iter().position(is_text);
+    let least = |column: usize, width: usize| match table.columns()[column].1 {
+        Align::Left if Some(column) == names => width.min(MIN_NAME),
+        Align::Left => width.min(MIN_TEXT),
+        Align::Right => width,
+    };
+    let sum = |widths: &[usize]| widths.iter().map(|width| width + GAP).sum::<usize>();
+    let narrowest = |widths: &[usize]| -> Vec<usize> {
+        let widths = widths.iter().enumerate();
+        widths
+            .map(|(column, &width)| least(column, width))
+            .collect()
+    };
+    let is_empty = |column: usize| {
+        let mut cells = table.rows().iter().filter_map(|row| row.get(column));
+        cells.all(Text::is_empty)
+    };
+    while widths.len() > 1 && !table.is_empty() && is_empty(widths.len() - 1) {
+        widths.pop();
+    }
+    while widths.len() > 1 && sum(&narrowest(&widths)) > room + GAP {
+        widths.pop();
+    }
+    let mut over = sum(&widths).saturating_sub(room + GAP);
+    while over > 0 {
+        let widest = (0..widths.len())
+            .filter(|&column| widths[column] > least(column, widths[column]))
+            .max_by_key(|&column| widths[column]);
+        let Some(widest) = widest else { break };
+        widths[widest] -= 1;
+        over -= 1;
+    }
+    widths
+}
+
+/// A terminal that shows a screen. Leaves it when dropped, and before a panic is printed.
+struct Terminal {
+    screen: ratatui::Terminal<CrosstermBackend<Stdout>>,
+}
+
+impl Terminal {
+    /// # Errors
+    /// When standard output is not a terminal, or it is gone.
+    fn enter() -> io::Result<Self> {
+        leave_before_panics();
+        enter()?;
+        let screen = ratatui::Terminal::new(CrosstermBackend::new(io::stdout()));
+        match screen {
+            Ok(screen) => Ok(Self { screen }),
+            Err(error) => {
+                leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// Stops this process, as the shell's Ctrl-Z does, and draws all again when it goes on.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    fn suspend(&mut self) -> io::Result<()> {
+        leave();
+        // SIGSTOP: a handler of SIGTSTP is what asked for this.
+        rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+        enter()?;
+        self.repaint()
+    }
+
+    /// Draws all again with the next drawing. `clear` of ratatui asks where the cursor is, which not each terminal answers.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    fn repaint(&mut self) -> io::Result<()> {
+        let size = self.screen.size()?;
+        self.screen.resize(Rect::new(0, 0, size.width, size.height))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    let entered = execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture);
+    if entered.is_err() {
+        leave();
+    }
+    entered
+}
+
+/// A terminal that is gone needs none of it.
+fn leave() {
+    // In this order: a terminal that shows the shell again takes lines again.
+    let _ = disable_raw_mode();
+    let _ = execute!(
+        io::stdout(),
+        DisableMouseCapture,
+        LeaveAlternateScreen,
+        Show
+    );
+}
+
+/// A program that aborts on panic drops nothing.
+fn leave_before_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            leave();
+            before(panic);
+        }));
+    });
 }
 
 #[cfg(test)]

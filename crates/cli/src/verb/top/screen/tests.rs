@@ -8,7 +8,7 @@ use nearfar_sources::{Request, Want};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::order::Order;
+use super::super::{Action, Order};
 use super::*;
 
 fn task(pid: i32, name: &str, cpu: u32, cpu_ms: u64, memory: [u64; 2]) -> Task {
@@ -109,7 +109,7 @@ fn screen(columns: u16, lines: u16, keys: &[KeyCode]) -> String {
     redraw(&mut state);
     for key in keys {
         let event = Event::Key(KeyEvent::new(*key, KeyModifiers::NONE));
-        let action = keys::action(&event, &state.mode).expect("a key with a meaning");
+        let action = action(&event, &state.mode).expect("a key with a meaning");
         state.apply(action, &tasks.tasks);
         redraw(&mut state);
     }
@@ -175,13 +175,58 @@ fn a_click_selects_a_row_and_a_second_one_opens_it() {
     };
     redraw(&mut state);
     let second = state.areas.rows.y + 1;
-    let click = keys::Action::Click(5, second);
+    let click = Action::Click(5, second);
     state.apply(click, &tasks.tasks);
     assert_eq!((state.row, state.mode), (1, Mode::Browse));
     redraw(&mut state);
     state.apply(click, &tasks.tasks);
     assert_eq!(state.mode, Mode::Details(tasks.tasks[1].pid));
     let (tab, _) = state.areas.tabs[3];
-    state.apply(keys::Action::Click(tab.x, tab.y), &tasks.tasks);
+    state.apply(Action::Click(tab.x, tab.y), &tasks.tasks);
     assert_eq!((state.tab, state.mode), (Tab::Devices, Mode::Browse));
+}
+
+fn table() -> Table {
+    let mut table = Table::of([">pid", "task", ">CPU %", "kept by"]);
+    let cells = ["17", "a-task-of-15-by", "100.0", "affinity CPUs 0-63"];
+    table.row(cells.map(Text::from));
+    table
+}
+
+fn text(line: &Line<'_>) -> String {
+    line.spans
+        .iter()
+        .map(|span| span.content.as_ref())
+        .collect()
+}
+
+#[test]
+fn text_gets_narrower_and_columns_that_do_not_fit_are_left_out() {
+    let look = Look { has_colour: false };
+    let shown = |width| {
+        let (head, rows) = table_lines(&table(), width, Some(0), look);
+        (
+            text(&head).trim_end().to_owned(),
+            text(&rows[0]).trim_end().to_owned(),
+        )
+    };
+    assert_eq!(
+        shown(80).1,
+        "> 17  a-task-of-15-by  100.0  affinity CPUs 0-63"
+    );
+    assert_eq!(shown(40).1, "> 17  a-task-of-15-by  100.0  affinity +");
+    assert_eq!(shown(24).0, " pid  task");
+    assert_eq!(shown(3).0, " pid");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_width_panics_and_what_is_left_fits(width in 30usize..300, cell in "\\PC{0,40}") {
+        let mut table = table();
+        table.row(["1".to_owned(), cell.clone(), "2".to_owned(), cell].map(Text::from));
+        let (_, rows) = table_lines(&table, width, None, Look { has_colour: true });
+        for row in rows {
+            proptest::prop_assert!(row.width() <= width + GAP);
+        }
+    }
 }
