@@ -290,10 +290,7 @@ fn devices(machine: &Machine) -> Known<String> {
         Known::No { unknown_reason } => return Known::no(unknown_reason.clone()),
     };
     let mut by_node: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-    for function in functions
-        .iter()
-        .filter(|function| moves_data(function.class))
-    {
+    for function in functions.iter().filter(|function| function.moves_data()) {
         let node = match &function.node {
             Known::Yes(Some(node)) => format!("node {node}"),
             Known::Yes(None) => "no node".to_owned(),
@@ -308,12 +305,6 @@ fn devices(machine: &Machine) -> Known<String> {
         let _ = write!(text, "{separator}{node}: {}", counted(&functions));
     }
     Known::Yes(text)
-}
-
-/// Whether a base class of PCI moves data for programs: storage (01), network (02), display (03), serial buses (0c) with Infiniband and
-/// Fibre Channel, encryption (10), accelerators (12).
-fn moves_data(class: u32) -> bool {
-    matches!(class >> 16, 0x01 | 0x02 | 0x03 | 0x0c | 0x10 | 0x12)
 }
 
 fn counted(numbers: &BTreeMap<impl AsRef<str>, u64>) -> String {

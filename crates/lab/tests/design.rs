@@ -146,7 +146,7 @@ fn what_a_guest_of_the_gallery_should_show_is_its_description() {
         let places = |machine: &Machine| {
             let devices = machine.pci.get().into_iter().flatten();
             let mut places: Vec<_> = devices
-                .map(|device| (device.kind(), device.node.clone()))
+                .map(|device| (device.class_code(), device.node.clone()))
                 .collect();
             places.sort();
             places

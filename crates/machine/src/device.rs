@@ -60,32 +60,13 @@ impl PciDevice {
     }
 
     /// Base class and subclass, such as `0x0108` for NVMe and other non-volatile memory.
-    pub fn kind(&self) -> u32 {
+    pub fn class_code(&self) -> u32 {
         self.class >> 8
     }
 
     /// Whether vendor, device and class are known.
     pub fn is_identified(&self) -> bool {
         self.vendor != 0
-    }
-
-    /// Whether devices of its class move data to or from memory (base classes and subclasses of the PCI Code and ID Assignment
-    /// Specification).
-    pub fn moves_data(&self) -> bool {
-        const STORAGE: u32 = 0x01;
-        const NETWORK: u32 = 0x02;
-        const DISPLAY: u32 = 0x03;
-        const PROCESSOR: u32 = 0x0b;
-        const WIRELESS: u32 = 0x0d;
-        const ENCRYPTION: u32 = 0x10;
-        const ACCELERATOR: u32 = 0x12;
-        const CXL_MEMORY: u32 = 0x0502;
-        const FIBRE_CHANNEL: u32 = 0x0c04;
-        const INFINIBAND: u32 = 0x0c06;
-        matches!(
-            self.class >> 16,
-            STORAGE | NETWORK | DISPLAY | PROCESSOR | WIRELESS | ENCRYPTION | ACCELERATOR
-        ) || matches!(self.kind(), CXL_MEMORY | FIBRE_CHANNEL | INFINIBAND)
     }
 
     /// Whether it is a bridge of any kind (base class 06).

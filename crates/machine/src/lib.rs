@@ -18,6 +18,7 @@
 
 mod cpu;
 mod device;
+mod device_kind;
 mod distance;
 mod emulation;
 mod id;
@@ -40,6 +41,7 @@ pub use device::{
     NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, OsDevice, OsDeviceKind, PciDevice,
     ReceiveQueue, TaskFiles, TransmitQueue, UseKind, UsedFiles,
 };
+pub use device_kind::DeviceKind;
 pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};
 pub use emulation::{
     Acceleration, Bandwidth, CacheModel, DelayFault, Delays, DistanceDelay, EmulatedGuest,

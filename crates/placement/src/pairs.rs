@@ -7,7 +7,7 @@
 //! 0000:60 ──── 60:01.0 ── 61:00.0 card      node        then by distance
 //! ```
 
-use nearfar_machine::{Distance, Machine, PciAddress, PciDevice};
+use nearfar_machine::{DeviceKind, Distance, Machine, PciAddress, PciDevice};
 use serde::Serialize;
 
 use crate::locality::Localities;
@@ -40,41 +40,20 @@ pub struct Nearest {
     pub distance: Option<Distance>,
 }
 
-/// Whether it is a network card: an Ethernet, InfiniBand or other network controller.
-pub fn is_card(device: &PciDevice) -> bool {
-    device.class >> 16 == 0x02 || device.kind() == 0x0c06
-}
-
-/// Whether it is a GPU or another accelerator; the screen of a management controller is not.
-pub fn is_gpu(device: &PciDevice) -> bool {
-    match device.class >> 16 {
-        0x03 => !is_console(device),
-        0x12 => true,
-        _ => device.kind() == 0x0b40,
-    }
-}
-
-/// Whether it is the screen of a management controller or guest.
-pub(crate) fn is_console(device: &PciDevice) -> bool {
-    const CONSOLES: [&str; 5] = ["ast", "mgag200", "hibmc-drm", "bochs-drm", "cirrus"];
-    /// Matrox and ASPEED, which make no other GPU of today.
-    const VENDORS: [u16; 2] = [0x102b, 0x1a03];
-    let driver = device.driver.as_deref();
-    driver.is_some_and(|driver| CONSOLES.contains(&driver)) || VENDORS.contains(&device.vendor)
-}
-
 /// Whether it is an NVMe controller, or another storage controller with disks.
 pub fn is_disk(machine: &Machine, device: &PciDevice) -> bool {
-    device.kind() == 0x0108
-        || (device.class >> 16 == 0x01 && !machine.names_on(device.address).is_empty())
+    device.class_code() == 0x0108
+        || (device.is(&DeviceKind::STORAGE) && !machine.names_on(device.address).is_empty())
 }
 
 /// Every GPU and disk, by address, with its nearest network cards.
 pub fn nearest_cards(machine: &Machine) -> Vec<Nearest> {
     let localities = Localities::new(machine);
     let all = || machine.pci.get().into_iter().flatten();
-    let cards: Vec<&PciDevice> = all().filter(|device| is_card(device)).collect();
-    let devices = all().filter(|device| is_gpu(device) || is_disk(machine, device));
+    let cards: Vec<&PciDevice> = all()
+        .filter(|it| it.is(&DeviceKind::NETWORK_CARD))
+        .collect();
+    let devices = all().filter(|device| device.is(&DeviceKind::GPU) || is_disk(machine, device));
     let nearest = |device: &PciDevice| {
         let ranked = cards
             .iter()

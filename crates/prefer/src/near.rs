@@ -19,7 +19,9 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{Distance, Known, Machine, NodeId, NodeSet, PciAddress, alternatives};
+use nearfar_machine::{
+    DeviceKind, Distance, Known, Machine, NodeId, NodeSet, PciAddress, alternatives,
+};
 use nearfar_placement::locality::{EffectiveNode, How, Localities};
 use nearfar_placement::nodes_by_distance;
 use serde::Serialize;
@@ -310,16 +312,6 @@ fn unknown_device(machine: &Machine, device: &str) -> NearError {
     }
 }
 
-/// Where a device may be listed (Documentation/ABI/testing/sysfs-class-* in the kernel).
-const CLASSES: [&str; 7] = [
-    "block",
-    "net",
-    "nvme",
-    "drm",
-    "infiniband",
-    "accel",
-    "scsi_host",
-];
 /// Volumes stacked deeper than this are taken for a loop of links.
 const DEEPEST: usize = 8;
 
@@ -335,8 +327,8 @@ pub fn hardware(sys: &Path, device: &str) -> Result<Option<Vec<(String, PciAddre
     if matches!(name.as_str(), "" | "." | "..") {
         return Ok(None);
     }
-    let Some(found) = CLASSES
-        .iter()
+    let classes = DeviceKind::ALL.iter().flat_map(|kind| kind.listed_in);
+    let Some(found) = classes
         .map(|class| sys.join("class").join(class).join(&name))
         .find(|it| it.exists())
     else {

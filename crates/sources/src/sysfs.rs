@@ -136,6 +136,7 @@ fn add_parts(tree: &Tree, want: &Want, machine: &mut Machine) {
         machine.networks = devices::networks(tree, functions);
         machine.nvme = nvme::read(tree, functions);
         machine.disks = devices::disks(tree);
+        machine.os_devices = devices::others(tree);
         let roots = pci.as_ref().map(|functions| root_buses(functions));
         locate_bridges(tree, roots, machine);
         machine.pci = pci;

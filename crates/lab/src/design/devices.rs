@@ -68,7 +68,9 @@ impl Devices {
         for function in functions.filter(|function| !function.is_bridge()) {
             let built = match (subsystems.remove(&function.address), function.class >> 16) {
                 (Some(controller), _) => Some(controller),
-                (None, 0x01) if function.kind() == 0x0108 => Some(devices.lone_controller(None)),
+                (None, 0x01) if function.class_code() == 0x0108 => {
+                    Some(devices.lone_controller(None))
+                }
                 (None, 0x01) => Some(devices.block(cpus)),
                 (None, 0x02) => {
                     Some(devices.nic(networks.get(&function.address).copied(), cpus, notes))
@@ -266,7 +268,7 @@ fn place(machine: &Machine, numbers: &Numbers, function: &PciDevice) -> Place {
 }
 
 fn note_change(function: &PciDevice, device: &Device, notes: &mut Vec<String>) {
-    let kind = function.kind();
+    let kind = function.class_code();
     let (address, class) = (function.address, function.class);
     match device {
         Device::StandIn(it) => notes.push(format!(

@@ -156,7 +156,7 @@ fn functions(machine: &Machine) -> Counted {
         *counted
             .entry(format!(
                 "class {:04x} on {}",
-                function.kind(),
+                function.class_code(),
                 on(&function.node)
             ))
             .or_default() += 1;

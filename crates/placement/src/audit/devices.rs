@@ -1,12 +1,11 @@
 //! Devices the kernel cannot place, or places elsewhere than the firmware does, and GPUs without a network card on their node.
 
 use nearfar_change::Change;
-use nearfar_machine::{FirmwareLocality, Known, NodeId, PciDevice};
+use nearfar_machine::{DeviceKind, FirmwareLocality, Known, NodeId, PciDevice};
 
 use crate::audit::site::{Fact, Site, spoken};
 use crate::audit::{Finding, Ledger, Severity};
 use crate::locality::{EffectiveNode, How};
-use crate::pairs::{is_card, is_console, is_gpu};
 
 const WITHOUT: &str = "device-without-node";
 const OFFLINE: &str = "firmware-node-offline";
@@ -41,15 +40,11 @@ fn matters(device: &PciDevice) -> bool {
         && (is_made_for_data(device) || device.driver.is_some() || !device.is_identified())
 }
 
-/// Whether its class or its driver is one that moves data in bulk.
+/// Whether it is of a kind that moves data in bulk, or a guest or a program has it.
 fn is_made_for_data(device: &PciDevice) -> bool {
-    const DISPLAY: u32 = 0x03;
-    /// Copy engines, of class "system peripheral", and devices that a guest or a program has.
-    const DRIVERS: [&str; 4] = ["ioatdma", "idxd", "ptdma", "vfio-pci"];
-    let driver = device.driver.as_deref();
-    match device.class >> 16 {
-        DISPLAY => !is_console(device),
-        _ => device.moves_data() || driver.is_some_and(|driver| DRIVERS.contains(&driver)),
+    match device.kind() {
+        Some(kind) => kind.moves_bulk_data,
+        None => device.driver.as_deref() == Some("vfio-pci"),
     }
 }
 
@@ -59,8 +54,8 @@ fn has_no_disk(site: &Site<'_>, device: &PciDevice) -> bool {
     const NVM: u32 = 0x0108;
     let machine = site.machine;
     let disks_known = !machine.disks.is_empty() || machine.origin.emulation.is_some();
-    device.class >> 16 == 0x01
-        && device.kind() != NVM
+    device.is(&DeviceKind::STORAGE)
+        && device.class_code() != NVM
         && disks_known
         && machine.names_on(device.address).is_empty()
 }
@@ -223,9 +218,9 @@ pub(crate) fn check_pairs(site: &Site<'_>, ledger: &mut Ledger) {
     let Some(all) = ledger.known(&site.machine.pci, &[NO_CARD]) else {
         return;
     };
-    let gpus: Vec<&PciDevice> = all.iter().filter(|it| is_gpu(it)).collect();
+    let gpus: Vec<&PciDevice> = all.iter().filter(|it| it.is(&DeviceKind::GPU)).collect();
     let mut cards: Vec<(NodeId, &PciDevice)> = Vec::new();
-    for card in all.iter().filter(|card| is_card(card)) {
+    for card in all.iter().filter(|it| it.is(&DeviceKind::NETWORK_CARD)) {
         match site.locality(card.address).node {
             // With a card anywhere the others need none.
             None => {

@@ -1,12 +1,11 @@
 //! Memory that is not where it is wanted: a node nearly full while another is nearly empty, huge pages on other nodes.
 
 use nearfar_change::size;
-use nearfar_machine::{HugePages, Memory, Node, NodeId, NodeSet, PciDevice, Task};
+use nearfar_machine::{DeviceKind, HugePages, Memory, Node, NodeId, NodeSet, PciDevice, Task};
 
 use crate::audit::site::{Fact, Site};
 use crate::audit::tasks::named;
 use crate::audit::{Finding, Ledger, Severity, devices};
-use crate::pairs::is_card;
 
 const FULL: &str = "node-nearly-full";
 const HUGE: &str = "huge-pages-elsewhere";
@@ -230,7 +229,7 @@ fn device_needs(site: &Site<'_>, device: &PciDevice, ledger: &mut Ledger) {
             format!("A program or guest has it ({driver}), and its buffers in huge pages"),
             Severity::Notice,
         ),
-        None if is_card(device) => (
+        None if device.is(&DeviceKind::NETWORK_CARD) => (
             "A program that drives this card itself (DPDK) has its buffers in huge pages"
                 .to_owned(),
             Severity::Fact,

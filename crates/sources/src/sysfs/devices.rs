@@ -1,4 +1,4 @@
-//! What hangs on PCI functions by class: network devices and the CPUs their queues are steered to, disks, virtio devices.
+//! What hangs on PCI functions by class: network devices and the CPUs their queues are steered to, disks, GPUs, virtio devices.
 //!
 //! ```text
 //! sys/class/net/eth1 -> ../../devices/pci0000:20/0000:20:01.0/0000:22:00.0/virtio0/net/eth1
@@ -7,13 +7,16 @@
 //! sys/class/block/vda -> ../../devices/pci0000:00/0000:00:05.0/virtio2/block/vda      the last address on the way
 //! sys/class/block/vda1 -> ../../devices/pci0000:00/0000:00:05.0/virtio2/block/vda/vda1     a partition: left out
 //! sys/class/block/nvme0n1 -> ../../devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1     behind several: left out here
+//! sys/class/drm/card1 -> ../../devices/pci0000:80/0000:80:01.0/0000:81:00.0/drm/card1      a GPU
+//! sys/class/drm/card1-DP-1 -> .../0000:81:00.0/drm/card1/card1-DP-1                       its connector: left out
 //! sys/bus/virtio/devices/virtio0 -> ../../../devices/pci0000:20/0000:20:01.0/0000:22:00.0/virtio0
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
 
 use nearfar_machine::{
-    Disk, Known, NetworkDevice, NodeId, PciAddress, PciDevice, ReceiveQueue, TransmitQueue,
+    DeviceKind, Disk, Known, NetworkDevice, NodeId, OsDevice, PciAddress, PciDevice, ReceiveQueue,
+    TransmitQueue,
 };
 
 use crate::tree::{Directory, Tree};
@@ -139,7 +142,7 @@ pub(super) fn disks(tree: &Tree) -> Vec<Disk> {
 
 fn one(tree: &Tree, name: &str) -> Option<Disk> {
     let target = tree.link(&format!("{CLASS}/{name}")).ok()?;
-    let device = function_above(&target)?;
+    let device = function_above(&target, "block")?;
     // The kernel hides the single paths of native NVMe multipath from user space.
     (!is_nvme_path(name)).then(|| Disk {
         name: name.to_owned(),
@@ -147,13 +150,40 @@ fn one(tree: &Tree, name: &str) -> Option<Disk> {
     })
 }
 
-/// The last PCI address on the way to a disk; nothing for a partition, which is a directory below its disk.
-fn function_above(target: &str) -> Option<PciAddress> {
+/// The last PCI address on the way to a device of a class; nothing for a part of one, such as a partition or a connector, which is a
+/// directory below it.
+fn function_above(target: &str, class: &str) -> Option<PciAddress> {
     let (directory, _) = target.rsplit_once('/')?;
     let (above, holder) = directory.rsplit_once('/')?;
-    // A disk lies in `block/`, an NVMe namespace directly below its controller (`nvme/nvme0/nvme0n1`).
-    let is_disk = holder == "block" || above.rsplit('/').next() == Some("nvme");
-    PciAddress::innermost(above).filter(|_| is_disk)
+    // A device lies in a directory with its class's name, an NVMe namespace directly below its controller (`nvme/nvme0/nvme0n1`).
+    let is_namespace = class == "block" && above.rsplit('/').next() == Some("nvme");
+    PciAddress::innermost(above).filter(|_| is_namespace || holder == class)
+}
+
+/// The names of devices that have no list of their own, such as GPUs, in order.
+pub(super) fn others(tree: &Tree) -> Vec<OsDevice> {
+    let mut found = Vec::new();
+    for kind in DeviceKind::ALL {
+        let Some(named_as) = kind.named_as else {
+            continue;
+        };
+        for class in kind.listed_in {
+            let directory = format!("sys/class/{class}");
+            let names = tree.list(&directory).unwrap_or_default().into_iter();
+            found.extend(names.filter_map(|name| {
+                let target = tree.link(&format!("{directory}/{name}")).ok()?;
+                let device = function_above(&target, class)?;
+                Some(OsDevice {
+                    name,
+                    kind: named_as,
+                    device,
+                })
+            }));
+        }
+    }
+    found.truncate(MOST_DISKS);
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
 }
 
 /// `nvme0c1n1`.
@@ -226,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_disk_s_function_is_the_last_address_on_the_way() {
-        let found = |target| function_above(target).map(|address| address.to_string());
+        let found = |target| function_above(target, "block").map(|address| address.to_string());
         let of = |address: &str| Some(address.to_owned());
         assert_eq!(
             found("../../devices/pci0000:00/0000:00:05.0/virtio2/block/vda"),
@@ -252,6 +282,10 @@ mod tests {
         ] {
             assert_eq!(found(other), None, "{other}");
         }
+        let gpu = "../../devices/pci0000:80/0000:80:01.0/0000:81:00.0/drm/card1";
+        let above = function_above(gpu, "drm").map(|address| address.to_string());
+        assert_eq!(above, of("0000:81:00.0"));
+        assert_eq!(function_above(&format!("{gpu}/card1-DP-1"), "drm"), None);
         assert!(is_nvme_path("nvme0c1n1") && !is_nvme_path("nvme0n1") && !is_nvme_path("sdc"));
     }
 }

@@ -46,7 +46,7 @@ fn name(devices: &mut [PciDevice], ids: impl BufRead) {
             None => format!("{vendor} device {:04x}", device.device),
         });
         device.name = device.name.take().or(name);
-        let kind = device.kind() as u16;
+        let kind = device.class_code() as u16;
         let base_class = || names.classes.get(&(kind | 0xff));
         let class = names.classes.get(&kind).or_else(base_class);
         device.class_name = device.class_name.take().or_else(|| class.cloned());
