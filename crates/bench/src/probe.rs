@@ -146,7 +146,7 @@ pub struct ProbeSpec {
     /// How the buffer is gone through.
     #[serde(default)]
     pub pattern: Pattern,
-    /// Size of the buffer in bytes; rounded up to whole pages. [`default_buffer_bytes`](default_buffer_bytes)
+    /// Size of the buffer in bytes; rounded up to whole pages. [`default_buffer_bytes`]
     /// gives one far beyond the caches.
     pub bytes: u64,
     /// Outer rounds.

@@ -331,7 +331,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Doorbells in given words: the number of controllers, then [`DOORBELL_WORDS`] for each.
+    /// Doorbells in given words: the number of controllers, then `DOORBELL_WORDS` for each.
     ///
     /// # Panics
     /// Without any word.

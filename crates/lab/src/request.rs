@@ -31,7 +31,7 @@ pub struct GuestRequest {
     pub limits: NodeLimits,
     /// The guest's architecture; `None` for the machine's own, or the host's where the machine names none.
     pub arch: Option<Arch>,
-    /// The kernel, as [`kernels::find`] takes it; `None` for the series that the machine names, where it is cached.
+    /// The kernel, as [`kernels::find_in`] takes it; `None` for the series that the machine names, where it is cached.
     pub kernel: Option<String>,
     /// Words for the kernel's command line, after all others.
     pub append: Vec<String>,

@@ -114,7 +114,9 @@ impl Devices {
             .filter_map(|it| Some((it.irq.to_string(), it.device?)))
             .collect();
         let of = |&device: &PciAddress| {
-            let names = machine.names_on(device);
+            // Numbers of GPUs and RDMA devices change from boot to boot, and a label that changes begins another series.
+            let mut names = machine.names_on(device);
+            names.retain(|name| machine.os_devices.iter().all(|other| other.name != *name));
             let node = localities.of(device).node;
             let of_device = Device {
                 names: names.into_iter().map(str::to_owned).collect(),

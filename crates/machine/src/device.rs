@@ -306,7 +306,7 @@ impl Machine {
     }
 
     /// The names that Linux has for what a PCI function serves: disks, network interfaces, the namespaces of its
-    /// NVMe controllers and [`OsDevice`](crate::OsDevice)s, each once and in order.
+    /// NVMe controllers and [`OsDevice`]s, each once and in order.
     pub fn names_on(&self, address: PciAddress) -> Vec<&str> {
         let own = self.named_functions().filter(|(_, at)| *at == address);
         let mut names: BTreeSet<&str> = own.map(|(name, _)| name).collect();
@@ -334,7 +334,7 @@ impl Machine {
     }
 
     /// The PCI functions that a name stands for: an address (`41:00.0`), a disk (`vda`, `/dev/sda`), a network interface,
-    /// an [`OsDevice`](crate::OsDevice), an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
+    /// an [`OsDevice`], an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
     pub fn functions_named(&self, name: &str) -> Vec<PciAddress> {
         if let Ok(address) = name.parse() {
             let device = self.pci_device(address).into_iter();

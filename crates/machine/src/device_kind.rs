@@ -1,7 +1,7 @@
 //! Kinds of PCI devices: what belongs to them, where Linux lists their names, and what they are asked about.
 //!
 //! ```text
-//! class, driver, vendor ─► DeviceKind ─► topo (is_shown), audit (moves_bulk_data), nearest network cards (is_card, is_gpu)
+//! class, driver, vendor ─► DeviceKind ─► topo (is_shown), audit (moves_bulk_data), the nearest network card of a GPU
 //!                                    └─► names of /sys/class (listed_in) ─► tasks --device, prefer --near, topo
 //! ```
 
@@ -119,11 +119,11 @@ impl DeviceKind {
 
     /// Of two that a device belongs to, the first one is its kind.
     pub const ALL: &'static [Self] = &[
+        Self::STORAGE,
+        Self::NETWORK_CARD,
         Self::CONSOLE,
         Self::GPU,
-        Self::NETWORK_CARD,
         Self::RDMA,
-        Self::STORAGE,
         Self::FIBRE_CHANNEL,
         Self::CXL_MEMORY,
         Self::PROCESSOR,

@@ -15,7 +15,7 @@
 //! `numa`. For a controller on no node `numa` compares 10 since Linux 6.9, and something undefined before.
 //! `__nvme_find_path()` asked for `node_distance(node, -1)`: an entry outside of the table, so any value. Commit
 //! 863fe60ed27f ("nvme: find numa distance only if controller has valid numa id") takes 10 instead, the distance of a
-//! node from itself. It is in Linux 6.9 and in the stable releases of [`FIXED_IN`].
+//! node from itself. It is in Linux 6.9 and in the stable releases of `FIXED_IN`.
 
 use nearfar_machine::{
     AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NodeSet, NvmeController,

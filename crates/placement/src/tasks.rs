@@ -59,7 +59,7 @@ pub struct TaskPlacement {
     pub name: String,
     pub user: Known<u32>,
     pub group: Known<String>,
-    /// The unit or container of the group ([`service_name`](nearfar_proc::cgroup::service_name)).
+    /// The unit or container of the group ([`service_name`]).
     pub service: Option<String>,
     #[serde(flatten)]
     pub at: Placement,

@@ -117,7 +117,7 @@ struct Exported<T> {
 #[derive(Deserialize)]
 struct Rest {
     machine: Value,
-    /// Not as [`Sample`](crate::Sample)s: those of a run take ten times the room of their text.
+    /// Not as [`Sample`]s: those of a run take ten times the room of their text.
     taken: Vec<Row>,
 }
 

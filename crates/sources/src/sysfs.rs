@@ -80,7 +80,10 @@ pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
 
 /// Reads processes, and nothing else of the machine.
 pub fn read_tasks(tree: &Tree, want: &Want) -> Known<Vec<Task>> {
-    tasks::read(tree, want)
+    let tasks = tasks::read(tree, want);
+    // They tell no user anything: a task that ended meanwhile is usual where this is read again and again.
+    tree.forget_notes();
+    tasks
 }
 
 fn read_machine(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
@@ -136,7 +139,7 @@ fn add_parts(tree: &Tree, want: &Want, machine: &mut Machine) {
         machine.networks = devices::networks(tree, functions);
         machine.nvme = nvme::read(tree, functions);
         machine.disks = devices::disks(tree);
-        machine.os_devices = devices::others(tree);
+        machine.os_devices = devices::others(tree, functions);
         let roots = pci.as_ref().map(|functions| root_buses(functions));
         locate_bridges(tree, roots, machine);
         machine.pci = pci;

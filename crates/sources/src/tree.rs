@@ -317,7 +317,7 @@ struct Notes {
 
 pub(crate) type Parser<T> = fn(&[u8]) -> Result<T, ValueError>;
 
-/// Values of files. What is wrong with one is noted: [`Tree::finish`] gives the machine its warnings.
+/// Values of files. What is wrong with one is noted: `Tree::finish` gives the machine its warnings.
 impl Tree {
     /// Notes what is wrong with a path; only the first message about a path is kept.
     pub(crate) fn note(&self, path: &str, message: impl Into<String>) {
@@ -391,6 +391,10 @@ impl Tree {
     pub(crate) fn function_behind(&self, links: &[String]) -> Option<PciAddress> {
         let mut links = links.iter();
         links.find_map(|link| PciAddress::innermost(&self.link(link).ok()?))
+    }
+
+    pub(crate) fn forget_notes(&self) {
+        drop(std::mem::take(&mut *self.notes()));
     }
 
     /// Gives the machine the warnings about this tree so far, by place, and the files that were read; forgets them.

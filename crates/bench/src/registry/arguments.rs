@@ -140,8 +140,9 @@ impl Own {
 impl From<clap::Error> for ArgumentError {
     fn from(error: clap::Error) -> Self {
         let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        Self::Option(first.trim_start_matches("error: ").to_owned())
+        // Usage and advice follow, which are of the verb.
+        let said = text.split("\n\n").next().unwrap_or_default();
+        Self::Option(said.trim_start_matches("error: ").to_owned())
     }
 }
 

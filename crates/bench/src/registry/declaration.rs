@@ -41,7 +41,7 @@ pub struct Declaration {
     pub samples: u32,
     pub factors: &'static [Varied],
     /// Adds the options that only it has: what clap derives for the structure of its parameters, which serde stores under the
-    /// options' ids. A time's value is named [`SECONDS`].
+    /// options' ids. A time's value is named `SECONDS`.
     pub options: fn(Command) -> Command,
 }
 
@@ -277,7 +277,13 @@ impl Declaration {
         Arguments {
             factors,
             cells,
-            own: words.and_then(|words| Own::parse(options, words)),
+            own: words.and_then(|words| {
+                let refused = |error| {
+                    let run = run.run;
+                    ArgumentError::Option(format!("cannot continue run {run}: {error}"))
+                };
+                Own::parse(options, words).map_err(refused)
+            }),
             continued: Some((run, detail)),
         }
     }

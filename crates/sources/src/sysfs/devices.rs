@@ -160,8 +160,12 @@ fn function_above(target: &str, class: &str) -> Option<PciAddress> {
     PciAddress::innermost(above).filter(|_| is_namespace || holder == class)
 }
 
-/// The names of devices that have no list of their own, such as GPUs, in order.
-pub(super) fn others(tree: &Tree) -> Vec<OsDevice> {
+/// The names of devices that have no list of their own, such as GPUs, in order. The screen of a management controller is none.
+pub(super) fn others(tree: &Tree, pci: &[PciDevice]) -> Vec<OsDevice> {
+    let is_console = |address: PciAddress| {
+        let found = pci.iter().find(|it| it.address == address);
+        found.is_some_and(|it| it.is(&DeviceKind::CONSOLE))
+    };
     let mut found = Vec::new();
     for kind in DeviceKind::ALL {
         let Some(named_as) = kind.named_as else {
@@ -170,9 +174,9 @@ pub(super) fn others(tree: &Tree) -> Vec<OsDevice> {
         for class in kind.listed_in {
             let directory = format!("sys/class/{class}");
             let names = tree.list(&directory).unwrap_or_default().into_iter();
-            found.extend(names.filter_map(|name| {
+            found.extend(names.take(MOST_DISKS).filter_map(|name| {
                 let target = tree.link(&format!("{directory}/{name}")).ok()?;
-                let device = function_above(&target, class)?;
+                let device = function_above(&target, class).filter(|&it| !is_console(it))?;
                 Some(OsDevice {
                     name,
                     kind: named_as,
@@ -181,7 +185,6 @@ pub(super) fn others(tree: &Tree) -> Vec<OsDevice> {
             }));
         }
     }
-    found.truncate(MOST_DISKS);
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
