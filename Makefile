@@ -26,6 +26,7 @@ test: prepare-tests ## Check formatting, lints and documentation, then run every
 	NEARFAR_NETWORK_TESTS=1 CARGO="$(CARGO)" target/debug/nearfar-suite
 
 test-slow: prepare-tests ## Run the tests that compare times or take long, and properties in many more cases; needs an idle machine
+	@if command -v c++ >/dev/null; then tools/phase fuzz-targets $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz; else echo "no C++ compiler: fuzz targets are not checked"; fi
 	NEARFAR_NETWORK_TESTS=1 CARGO="$(CARGO)" target/debug/nearfar-suite --slow
 
 # Guests need the built command and the delay plugin in the same folder, and kernels. Where one cannot be fetched this says so at

@@ -34,7 +34,7 @@ static FOLDER: LazyLock<(tempfile::TempDir, Folder)> = LazyLock::new(|| {
         started_at_s: 1.8e9,
         by: "fuzz@here".to_owned(),
         nearfar: "0.1.0".to_owned(),
-        engine: EngineSettings::Local,
+        engine: EngineSettings::Local { time_limit_minutes: 1 },
         command: vec!["nearfar".to_owned()],
         step: Step::Verb,
         arguments: vec!["bench".to_owned(), "latency".to_owned()],

@@ -24,8 +24,8 @@ fuzz_target!(|content: &[u8]| {
     cpu_times::parse(content).for_each(drop);
     cpu_counts::parse(content, |_| true).expect("bytes in memory are read");
     let _ = maps::huge_bytes(content, 0x1000..0x2000);
-    maps::each_range(content, drop).expect("bytes in memory are read");
-    numa_maps::each(content, drop).expect("bytes in memory are read");
+    maps::each_range(content, |range| drop(range)).expect("bytes in memory are read");
+    numa_maps::each(content, |mapping| drop(mapping)).expect("bytes in memory are read");
     let written = choice::written(content);
     assert_eq!(written, written.trim_ascii());
 });

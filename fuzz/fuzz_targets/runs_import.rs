@@ -12,6 +12,7 @@ use std::sync::{LazyLock, Mutex};
 use libfuzzer_sys::fuzz_target;
 use mutated::mutated;
 use nearfar_report::Style;
+use nearfar_report::runs::{self, Shown};
 use nearfar_runs::export::{Table, Whole, write_csv, write_parquet};
 use nearfar_runs::{Filter, Store, summarise};
 use serde_json::json;
@@ -52,12 +53,15 @@ fuzz_target!(|bytes: &[u8]| {
 /// What `runs list` and `runs show` do.
 fn show(whole: &Whole) {
     let Whole { run, detail, taken, .. } = whole;
-    let cells = summarise(&detail.plan, taken);
-    let mut shown = nearfar_report::runs::list(std::slice::from_ref(run), "", &STYLE);
-    shown += &nearfar_report::runs::show(run, detail, None, &cells, taken, &STYLE);
-    if let Ok(answer) = nearfar_bench::matrix::stored_answer(run, detail, taken) {
-        shown += &nearfar_report::probe::matrix(&answer, &STYLE);
-        serde_json::to_string(&answer).expect("an answer is JSON");
+    let cells = summarise(detail, taken);
+    let shown = Shown { run, detail, machine: None, cells: &cells, samples: taken, is_kept: true };
+    let mut documents = vec![runs::list(std::slice::from_ref(run), ""), runs::show(&shown)];
+    if let Ok(Some(own)) = shown.own(None) {
+        serde_json::to_string(&own.json).expect("an answer is JSON");
+        documents.extend([own.text, own.mail, runs::page(&shown, own.page)]);
     }
-    assert!(!shown.contains('\u{1b}'), "what a file holds reaches no terminal as a command");
+    for document in documents {
+        let text = document.to_text(&STYLE);
+        assert!(!text.contains('\u{1b}'), "what a file holds reaches no terminal as a command");
+    }
 }
