@@ -22,7 +22,7 @@ use crate::kind::{Setting, wanted, with_line_end};
 use crate::outcome::{Applied, Outcome, Tried, UndoResult};
 use crate::owner::{self, Mismatch};
 use crate::rebind::{self, may_rebind};
-use crate::rollback::Writer;
+use crate::rollback::{OfChangeSet, Writer};
 use crate::state::{Lock, StateDir, StateError};
 use crate::system::{System, Target, text};
 use crate::task_memory::{
@@ -433,14 +433,8 @@ impl<'a> Carrying<'a> {
             intent.write = self.writes.len() as u64;
             let journal = begin(&mut self.journal, self.state, self.system, &self.header)?;
             // The change set holds the lock and has just written: whatever a file shows instead is the kernel's answer to that.
-            let mut writer = Writer {
-                system: self.system,
-                state: self.state,
-                journal,
-                tree: self.tree,
-                force: true,
-                later: &[],
-            };
+            let (tree, state) = (self.tree, self.state);
+            let mut writer = writer(self.system, journal, state, tree, true);
             let attempt = writer.attempt(&mut self.writes, intent.clone());
             let Attempt::Refused(error) = attempt else {
                 if let Some(cpu) = instead {
@@ -542,14 +536,7 @@ impl<'a> Carrying<'a> {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        let mut writer = Writer {
-            system: self.system,
-            state: self.state,
-            journal,
-            tree: self.tree,
-            force: false,
-            later: &[],
-        };
+        let mut writer = writer(self.system, journal, self.state, self.tree, false);
         for written in self
             .writes
             .iter_mut()
@@ -595,6 +582,26 @@ fn begin<'j>(
         Some(journal) => journal,
         none => none.insert(Journal::begin(state, system, header.clone())?),
     })
+}
+
+fn writer<'a>(
+    system: &'a dyn System,
+    journal: &'a mut Journal,
+    state: &'a StateDir,
+    tree: bool,
+    force: bool,
+) -> Writer<'a> {
+    Writer {
+        system,
+        change_set: Some(OfChangeSet {
+            id: journal.run,
+            state,
+            tree,
+            force,
+            later: &[],
+        }),
+        journal: &mut journal.lines,
+    }
 }
 
 /// Text as it is shown: without the line end.

@@ -1,10 +1,10 @@
-//! The journal of a change set: what was there before, on disk before it is overwritten. `change-N.journal` in the state directory, in
-//! earlier versions `run-N.journal`.
+//! The journal of a change set or a lease: what was there before, on disk before it is overwritten. `change-N.journal` in the state
+//! directory, in earlier versions `run-N.journal`; `lease-PID-N.journal` in the directory of the leases.
 //!
 //! A record is a line: eight hex digits (CRC-32 of the rest of the line), a space, a JSON object. Records are numbered, so a
 //! line that is missing in the middle is noticed too. The last line may be torn by a crash; any other line that is damaged
-//! is an error that names it, because what it held may have been the only copy of an old value. The journals of leases and the records
-//! of where pages were are files of such lines, too.
+//! is an error that names it, because what it held may have been the only copy of an old value. The records of where pages were are
+//! files of such lines, too.
 //!
 //! ```text
 //! 0a1b2c3d {"n":0,"at_s":1763690000,"run":{"journal_format":1,"id":7,"boot":"…","plan":"1f2e3d4c",…}}
@@ -19,10 +19,14 @@
 //!    │  └──────────────────▲         ▲
 //!    └─► failed            └─────────┘  (undone without undoing: the file was found as before)
 //! ```
+//!
+//! A lease can set a file again: an intent of the same write with another new value, and the value before the first one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::iter::once;
 use std::time::SystemTime;
 
 use nearfar_machine::PciAddress;
@@ -34,6 +38,7 @@ use serde::{Deserialize, Serialize};
 use crate::apply::ApplyError;
 use crate::change::{Owner, driver};
 use crate::kind::Setting;
+use crate::lease::{LeaseHeader, Masks, Resource};
 use crate::state::{NEW_FILE, StateDir};
 use crate::system::System;
 
@@ -43,8 +48,10 @@ pub(crate) const JOURNAL_FORMAT: u32 = 1;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Record {
-    /// The first line.
+    /// The first line of a change set.
     Run(Header),
+    /// The first line of a lease.
+    Lease(LeaseHeader),
     /// A write is about to be made.
     Intent(Box<Intent>),
     /// It was made, and this is what the file says now.
@@ -62,6 +69,21 @@ pub(crate) enum Record {
     },
     /// The change set came to its end, or a rollback of it did.
     Finished {},
+    /// Of a lease: threads that are about to be confined.
+    Masks(Masks),
+    /// Of a lease: what is about to be made, or a process that was started.
+    Resource(Resource),
+    /// Of a lease of format 1: what a file holds before its first change.
+    Old {
+        path: String,
+        old: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        later_paths: Vec<PciAddress>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        driver: Option<String>,
+    },
+    /// Of a lease of format 1: what it is about to hold, or was found to hold after a write.
+    New { path: String, new: String },
 }
 
 impl FileRecord for Record {
@@ -116,7 +138,7 @@ pub(crate) struct Intent {
 
 /// A journal that is being written.
 pub(crate) struct Journal {
-    lines: LineFile,
+    pub(crate) lines: LineFile,
     /// For messages.
     pub(crate) place: String,
     pub(crate) run: ChangeSetId,
@@ -232,6 +254,8 @@ pub(crate) struct Written {
     pub(crate) intent: Intent,
     /// What the file said after the write, where that was recorded.
     pub(crate) now: Option<String>,
+    /// What a lease wrote or made the file say before its last value.
+    pub(crate) earlier: BTreeSet<String>,
     pub(crate) progress: Progress,
 }
 
@@ -268,8 +292,40 @@ impl Written {
         Self {
             intent,
             now: None,
+            earlier: BTreeSet::new(),
             progress: Progress::Intended,
         }
+    }
+
+    /// The file is about to get another value, or has it by what was written.
+    pub(crate) fn intend(&mut self, new: String) {
+        let last = std::mem::replace(&mut self.intent.new, new);
+        self.earlier.insert(last);
+        self.earlier.extend(self.now.take());
+        self.progress = Progress::Intended;
+    }
+
+    /// It was written and read back.
+    pub(crate) fn done(&mut self, now: String) {
+        self.now = Some(now);
+        self.progress = Progress::Done;
+    }
+
+    /// Whether this is another value for the same file.
+    pub(crate) fn is_same_file(&self, intent: &Intent) -> bool {
+        let Intent {
+            write,
+            setting,
+            old,
+            ..
+        } = &self.intent;
+        (*write, setting, old) == (intent.write, &intent.setting, &intent.old) && self.is_open()
+    }
+
+    /// All that was written, and that the file said then.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &str> {
+        let all = once(&self.intent.new).chain(&self.now);
+        all.chain(&self.earlier).map(String::as_str)
     }
 
     /// Whether the write or its undoing has begun and not come to its end: the file may hold either content.
@@ -289,52 +345,57 @@ impl Written {
 impl Contents {
     /// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
     fn take(&mut self, line: Line<Record>) -> Result<(), String> {
-        let write = match line.record {
-            Record::Run(header) => {
-                (self.at_s, self.header) = (line.at_s, Some(header));
-                return Ok(());
+        match line.record {
+            Record::Run(header) => (self.at_s, self.header) = (line.at_s, Some(header)),
+            Record::Finished {} => self.finished = true,
+            Record::Intent(intent) => {
+                intent.setting.check().map_err(|error| error.to_string())?;
+                begin(&mut self.writes, *intent)?;
             }
-            Record::Finished {} => {
-                self.finished = true;
-                return Ok(());
-            }
-            Record::Intent(intent) => return self.begin(*intent),
-            Record::Done { write, .. }
-            | Record::Failed { write, .. }
-            | Record::Undoing { write }
-            | Record::Undone { write, .. } => write,
-        };
-        let known = usize::try_from(write).ok();
-        let known = known
-            .and_then(|write| self.writes.get_mut(write))
-            .ok_or_else(|| format!("it speaks of write {write}, which was not begun"))?;
-        known.progress = match line.record {
-            Record::Done { now, .. } if known.progress == Progress::Intended => {
-                known.now = Some(now);
-                Progress::Done
-            }
-            Record::Failed { error, .. } if known.progress == Progress::Intended => {
-                Progress::Failed { error }
-            }
-            Record::Undoing { .. } if known.is_open() => Progress::Undoing,
-            Record::Undone { gone, .. } if known.is_open() => Progress::settled(gone),
-            _ => return Err(format!("it does not fit what write {write} had come to")),
-        };
+            record => advance(&mut self.writes, record)?,
+        }
         Ok(())
     }
+}
 
-    fn begin(&mut self, intent: Intent) -> Result<(), String> {
-        intent.setting.check().map_err(|error| error.to_string())?;
-        if intent.write != self.writes.len() as u64 {
-            let (found, expected) = (intent.write, self.writes.len());
-            return Err(format!("write {found} where {expected} was due"));
-        }
-        if let Some(name) = &intent.rebind {
-            driver(name).map_err(|error| error.to_string())?;
-        }
-        self.writes.push(Written::intended(intent));
-        Ok(())
+/// Adds a write to those of a journal.
+pub(crate) fn begin(writes: &mut Vec<Written>, intent: Intent) -> Result<(), String> {
+    if intent.write != writes.len() as u64 {
+        let (found, expected) = (intent.write, writes.len());
+        return Err(format!("write {found} where {expected} was due"));
     }
+    if let Some(name) = &intent.rebind {
+        driver(name).map_err(|error| error.to_string())?;
+    }
+    writes.push(Written::intended(intent));
+    Ok(())
+}
+
+/// Adds how far a write got that was begun.
+pub(crate) fn advance(writes: &mut [Written], record: Record) -> Result<(), String> {
+    let (Record::Done { write, .. }
+    | Record::Failed { write, .. }
+    | Record::Undoing { write }
+    | Record::Undone { write, .. }) = record
+    else {
+        return Err("it is the record of another journal".to_owned());
+    };
+    let known = usize::try_from(write).ok();
+    let known = known
+        .and_then(|write| writes.get_mut(write))
+        .ok_or_else(|| format!("it speaks of write {write}, which was not begun"))?;
+    match record {
+        Record::Done { now, .. } if known.progress == Progress::Intended => known.done(now),
+        Record::Failed { error, .. } if known.progress == Progress::Intended => {
+            known.progress = Progress::Failed { error };
+        }
+        Record::Undoing { .. } if known.is_open() => known.progress = Progress::Undoing,
+        Record::Undone { gone, .. } if known.is_open() => {
+            known.progress = Progress::settled(gone);
+        }
+        _ => return Err(format!("it does not fit what write {write} had come to")),
+    }
+    Ok(())
 }
 
 /// The number of a change set, counted from 1 in its state directory.
@@ -432,7 +493,7 @@ fn now_s() -> u64 {
 
 /// A record of a file. The first one, and no other, begins the file and says its format.
 pub(crate) trait FileRecord: Serialize + DeserializeOwned {
-    /// The one that this version knows.
+    /// The one that this version writes; it reads those before it, too.
     const FORMAT: u32;
     /// What such a file is called, and what it is of.
     const FILE: &str;
@@ -521,7 +582,7 @@ pub(crate) fn read_lines<R: FileRecord>(
                 Err(format!("record {n} where {} was due", extent.records))
             }
             (0, None) => Err(R::no_beginning()),
-            (0, Some(format)) if format != R::FORMAT => Err(R::other_format(format)),
+            (0, Some(format)) if !(1..=R::FORMAT).contains(&format) => Err(R::other_format(format)),
             (1.., Some(_)) => Err(format!("a second {} begins", R::OF)),
             _ => take(parsed),
         });

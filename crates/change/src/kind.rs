@@ -7,6 +7,7 @@
 mod cpuset;
 mod cpuset_memory;
 mod device_node;
+mod file;
 mod interrupt_affinity;
 mod nvme_io_policy;
 mod queue;
@@ -27,6 +28,7 @@ use crate::system::System;
 
 pub(crate) use cpuset_memory::CpusetMemory;
 pub(crate) use device_node::DeviceNode;
+pub(crate) use file::File;
 pub(crate) use task_memory::TaskMemory;
 
 /// A kind of setting. What most kinds have in common is provided.
@@ -163,6 +165,8 @@ macro_rules! kinds {
         #[serde(tag = "kind", rename_all = "kebab-case")]
         pub enum Setting {
             $(#[doc = concat!("See [`Change::", stringify!($Kind), "`].")] $Kind($module::$Kind),)+
+            /// Of no change: in a lease only.
+            File(File),
         }
 
         impl Setting {
@@ -183,6 +187,7 @@ macro_rules! kinds {
             pub(crate) fn kind(&self) -> &dyn Kind {
                 match self {
                     $(Self::$Kind(it) => it,)+
+                    Self::File(it) => it,
                 }
             }
         }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The kernel lets go of the lock and closes the pipe whatever the owner died of, so no number of a process is ever
-//! trusted. The records are lines as in the journal of a run (see [`crate`]): CRC-32, space, JSON. Undoing touches only
-//! what still is as the owner left it, so it can be done twice, by two, or be killed and begun again.
+//! trusted. Files are recorded and undone as those of a change set; masks and resources have records of their own. Undoing touches
+//! only what still is as the owner left it, so it can be done twice, by two, or be killed and begun again.
 //!
 //! A file belongs to one lease at a time: a second one is refused and told who holds it.
 //!
@@ -36,15 +36,19 @@ use nearfar_proc::cpuset::Cpusets;
 use nearfar_proc::{TaskId, affinity, error_text};
 use rustix::fs::{Access, FlockOperation, OFlags, flock};
 
-use crate::journal::LineFile;
+use crate::journal::{Extent, LineFile, Progress, Record, Written};
+use crate::kind::Setting;
 use crate::outcome::UndoResult;
+use crate::rollback::shows;
 use crate::state::{Location, Lock, STATE_DIR, StateDir, StateError};
 use crate::system::{Rooted, System};
-use record::{Held, LeaseContents, LeaseHeader, LeaseRecord};
+use record::LeaseContents;
 
 pub use masks::{Masks, Member, whole_sessions};
 pub use presence::{Measuring, Presence};
+pub(crate) use record::LeaseHeader;
 pub use resource::Process;
+pub(crate) use resource::Resource;
 
 /// Others hold the directory's lock while they set or undo a few files.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -245,52 +249,66 @@ impl Lease {
     }
 
     /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that
-    /// `lease/record.rs` lists (and, for tests, files in the directory of the journals): text, written with one write. Where the kernel
-    /// shows a choice (`always [madvise] never`) the chosen word is the content.
+    /// `lease/record.rs` lists (and, for tests, files in the directory of the journals): text, written with one write.
     ///
     /// # Errors
     /// When it is none of these files, when another lease holds it, when it cannot be read or written, or reads back as
     /// something else. It is as before then, or undone with the lease.
     pub fn set_file(&mut self, path: &Path, value: &[u8]) -> Result<(), LeaseError> {
-        let (path, new) = record::checked(path, value, &self.leases.directory)?;
-        let mut files = self.contents.files.iter();
-        let index = match files.position(|held| held.path == path) {
-            Some(index) => index,
+        let (setting, new) = record::checked(path, value, &self.leases.directory)?;
+        let system = self.system.clone();
+        let mut writes = self.contents.writes.iter();
+        let index = match writes.position(|it| it.intent.setting == setting) {
+            Some(index) => {
+                let written = &self.contents.writes[index];
+                // A driver can be left unbound whatever the value.
+                if !is_ours(&*system, written, &new) || written.intent.rebind.is_some() {
+                    self.intend(index, &new)?;
+                }
+                index
+            }
             None => {
                 let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
-                no_other_holds(&self.state, &*self.system, &self.name, &path)?;
-                let held = Held::before(&*self.system, path.clone())?;
-                // On disk with the record of the first write, which follows before that write.
-                self.note(held.record(), false)?;
+                no_other_holds(&self.state, &*system, &self.name, &setting)?;
+                let index = self.contents.writes.len();
+                let intent = record::intended(&*system, setting.clone(), index, &new)?;
+                self.note(Record::Intent(Box::new(intent.clone())), false)?;
                 // From here on others find the file in this journal.
                 drop(lock);
-                self.contents.files.push(held);
-                self.contents.files.len() - 1
+                self.contents.writes.push(Written::intended(intent));
+                self.sync().map_err(|error| self.journal_failed(&error))?;
+                index
             }
         };
-        if !self.contents.files[index].is_ours(&*self.system, &new) {
-            self.note_new(&path, &new)?;
+        let now = record::write(&*system, &self.contents.writes[index].intent, &new)?;
+        let written = &mut self.contents.writes[index];
+        if !shows(&*system, &setting, &new, &now) {
+            // What it says now is by our doing as well.
+            if !is_ours(&*system, written, &now) {
+                self.intend(index, &now)?;
+            }
+            return Err(LeaseError::ReadBack {
+                path: setting.path().into(),
+                wrote: new,
+                reads: now,
+            });
         }
-        let held = &mut self.contents.files[index];
-        held.ours.insert(new.clone());
-        let now = held.write(&*self.system, &new)?;
-        if held.is_ours(&*self.system, &now) {
-            return Ok(());
+        if written.progress == Progress::Intended {
+            written.done(now.clone());
+            let write = written.intent.write;
+            // Without this record the write stays uncertain.
+            let _ = self.note(Record::Done { write, now }, false);
         }
-        // What it says now is by our doing as well.
-        self.note_new(&path, &now)?;
-        self.contents.files[index].ours.insert(now.clone());
-        Err(LeaseError::ReadBack {
-            path,
-            wrote: new,
-            reads: now,
-        })
+        Ok(())
     }
 
-    /// On disk when this returns.
-    fn note_new(&mut self, path: &Path, new: &str) -> Result<(), LeaseError> {
-        let (path, new) = (path.to_owned(), new.to_owned());
-        self.note(LeaseRecord::New { path, new }, true)
+    /// Notes another value of a file that is held; on disk when this returns.
+    fn intend(&mut self, index: usize, new: &str) -> Result<(), LeaseError> {
+        let mut intent = self.contents.writes[index].intent.clone();
+        intent.new = new.to_owned();
+        self.note(Record::Intent(Box::new(intent)), true)?;
+        self.contents.writes[index].intend(new.to_owned());
+        Ok(())
     }
 
     /// Notes the masks of threads, before they are set: from now on undoing gives `own` back to each of these threads, to
@@ -301,7 +319,7 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written.
     pub fn hold_masks(&mut self, masks: Masks) -> Result<(), LeaseError> {
-        self.note(LeaseRecord::Masks(masks.clone()), false)?;
+        self.note(Record::Masks(masks.clone()), false)?;
         self.remember(masks);
         Ok(())
     }
@@ -317,7 +335,7 @@ impl Lease {
         member: Member,
     ) -> Result<(), LeaseError> {
         let masks = Masks::new(mask.clone(), mask, vec![member]);
-        let noted = self.note(LeaseRecord::Masks(masks.clone()), false);
+        let noted = self.note(Record::Masks(masks.clone()), false);
         self.remember(masks);
         noted
     }
@@ -420,7 +438,7 @@ impl Lease {
 
     fn end(&mut self) -> Result<Recovered, LeaseError> {
         self.released = true;
-        let recovered = self.contents.undo(&*self.system, false);
+        let recovered = self.contents.undo(&*self.system, &mut self.journal);
         if let Some(failed) = recovered.failed() {
             return Err(failed);
         }
@@ -430,7 +448,7 @@ impl Lease {
         Ok(recovered)
     }
 
-    fn note(&mut self, record: LeaseRecord, durable: bool) -> Result<(), LeaseError> {
+    fn note(&mut self, record: Record, durable: bool) -> Result<(), LeaseError> {
         let noted = self
             .journal
             .append_cached(&*self.system, record)
@@ -449,26 +467,7 @@ impl Lease {
     }
 
     fn note_all(&mut self) -> Result<(), LeaseError> {
-        let LeaseContents {
-            files,
-            masks,
-            resources,
-            ..
-        } = &self.contents;
-        let of_file = |held: &Held| {
-            let new = |new: &String| LeaseRecord::New {
-                path: held.path.clone(),
-                new: new.clone(),
-            };
-            let ours: Vec<_> = held.ours.iter().map(new).collect();
-            std::iter::once(held.record()).chain(ours)
-        };
-        let records = files.iter().flat_map(of_file);
-        let records = records.chain(resources.iter().cloned().map(LeaseRecord::Resource));
-        let records: Vec<_> = records
-            .chain(masks.iter().cloned().map(LeaseRecord::Masks))
-            .collect();
-        for record in records {
+        for record in self.contents.records() {
             self.note(record, false)?;
         }
         self.sync().map_err(|error| self.journal_failed(&error))
@@ -592,25 +591,30 @@ pub enum LeaseError {
     },
 }
 
+/// Whether the lease can have made the file say this.
+fn is_ours(system: &dyn System, written: &Written, now: &str) -> bool {
+    let mut values = written.values();
+    values.any(|it| shows(system, &written.intent.setting, it, now))
+}
+
 /// Fails where a living owner's lease, other than the one named, holds the file; undoes it where the owner is dead. The
 /// directory's lock must be held.
 fn no_other_holds(
     state: &StateDir,
     system: &dyn System,
     mine: &str,
-    path: &Path,
+    setting: &Setting,
 ) -> Result<(), LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         undo_if_dead(state, system, name)?;
         let Some(file) = open(state, name)? else {
             continue;
         };
-        let contents = contents(state, name, &file)?;
-        if let Some(LeaseContents { header, files, .. }) = contents
-            && files.iter().any(|held| held.path == path)
+        if let (Some(LeaseContents { header, writes, .. }), _) = contents(state, name, &file)?
+            && writes.iter().any(|it| it.intent.setting == *setting)
         {
             return Err(LeaseError::Held {
-                path: path.to_owned(),
+                path: setting.path().into(),
                 pid: header.pid,
                 what: header.what,
             });
@@ -630,7 +634,7 @@ fn confined_by(
         let Some(file) = open(state, name)? else {
             continue;
         };
-        if let Some(LeaseContents { header, masks, .. }) = contents(state, name, &file)?
+        if let (Some(LeaseContents { header, masks, .. }), _) = contents(state, name, &file)?
             && masks::confines(&masks, &header, task, process)
             && !is_dead(state, name, &file)?
         {
@@ -651,8 +655,10 @@ fn undo_if_dead(
     if !is_dead(state, name, &file)? {
         return Ok(None);
     }
-    let contents = contents(state, name, &file)?;
-    let recovered = contents.map(|contents| contents.undo(system, true));
+    let (contents, extent) = contents(state, name, &file)?;
+    let journal = LineFile::resume(file, &extent);
+    let mut journal = journal.map_err(|error| unreadable(state, name, error_text(&error)))?;
+    let recovered = contents.map(|mut contents| contents.undo(system, &mut journal));
     if let Some(failed) = recovered.as_ref().and_then(Recovered::failed) {
         return Err(failed);
     }
@@ -671,13 +677,13 @@ fn contents(
     state: &StateDir,
     name: &str,
     file: &File,
-) -> Result<Option<LeaseContents>, LeaseError> {
+) -> Result<(Option<LeaseContents>, Extent), LeaseError> {
     record::read(file, Path::new(&state.place)).map_err(|reason| unreadable(state, name, reason))
 }
 
 /// None where its owner has just released it.
 fn open(state: &StateDir, name: &str) -> Result<Option<File>, LeaseError> {
-    match state.open_file(name, OFlags::RDWR) {
+    match state.open_file(name, OFlags::RDWR | OFlags::APPEND) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened
             .map(Some)

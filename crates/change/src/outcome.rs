@@ -234,6 +234,15 @@ impl UndoResult {
         }
     }
 
+    /// A file that cannot be read or written; where that is so because its device or group is gone, nothing is left to undo.
+    pub(crate) fn gone_or_failed(error: &io::Error) -> Self {
+        match error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+        {
+            true => Self::Gone,
+            false => Self::failed(error),
+        }
+    }
+
     /// Whether what was written ended with its device or process, so that nothing was put back.
     pub fn is_gone(&self) -> bool {
         matches!(

@@ -15,6 +15,8 @@ use nearfar_machine::PciAddress;
 use nearfar_proc::error_text;
 use nearfar_proc::mountinfo::{self, Mount};
 
+use crate::change;
+use crate::journal::Intent;
 use crate::system::{System, first_line, text};
 
 /// Where the kernel shows a PCI function.
@@ -229,13 +231,36 @@ const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
 /// The driver of a function that has an NVMe controller.
 pub(crate) fn driver(system: &dyn System, device: PciAddress) -> Option<String> {
     controller(system, device)?;
-    bound_driver(system, device).filter(|name| is_driver_name(name))
+    bound_driver(system, device).filter(|name| change::driver(name).is_ok())
 }
 
-/// Whether it can be the name of a directory in /sys/bus/pci/drivers.
-pub(crate) fn is_driver_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.')
+/// Lets the NVMe driver of a PCI function follow its node, which a lease has written. `is_old`: the node is that before the lease, so
+/// the order of paths is to be that, too. `was_killed`: whatever is unbound may have been left so by a kill; otherwise it is so on
+/// purpose. Whether any was bound.
+///
+/// # Errors
+/// As of [`bind_unbound`], [`controllers_follow`] and [`paths_follow`]; the function is bound whatever becomes of the others.
+pub(crate) fn nvme_follows(
+    system: &dyn System,
+    device: PciAddress,
+    intent: &Intent,
+    is_old: bool,
+    was_killed: bool,
+) -> io::Result<bool> {
+    let driver = intent.rebind.as_deref();
+    let later_paths = &intent.later_paths;
+    let later = bind_unbound(system, later_paths, driver.filter(|_| was_killed));
+    let own = || {
+        let mut is_bound = bind_unbound(system, &[device], driver)?;
+        is_bound |= controllers_follow(system, device)?;
+        if is_old {
+            // Also where none was bound: a kill may have come between two of them.
+            is_bound |= paths_follow(system, device, later_paths)?;
+        }
+        io::Result::Ok(is_bound)
+    };
+    let own = own();
+    Ok(later? | own?)
 }
 
 /// Binds this driver to those of the functions that have none, which is how a kill between unbinding and binding leaves one. Whether any

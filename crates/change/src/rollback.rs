@@ -1,5 +1,5 @@
-//! Undoing a change set: its writes, newest first, each put back whatever point it had come to. Serves rollback, and apply when it takes
-//! a change set back; whose the content of a file is, leases ask too.
+//! Undoing a change set or a lease: its writes, newest first, each put back whatever point it had come to. Serves rollback, apply when it
+//! takes a change set back, and leases.
 //!
 //! ```text
 //!  the file now            then
@@ -25,7 +25,9 @@ use nearfar_proc::error_text;
 use crate::apply::ApplyError;
 use crate::change::Owner;
 use crate::history::{ChangeSetState, state_of};
-use crate::journal::{self, ChangeSetId, Contents, Intent, Journal, Progress, Record, Written};
+use crate::journal::{
+    self, ChangeSetId, Contents, Intent, Journal, LineFile, Progress, Record, Written,
+};
 use crate::kind::{DeviceNode, Setting, TaskMemory, shows_another, with_line_end};
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
 use crate::owner::{self, Mismatch};
@@ -148,14 +150,16 @@ pub fn rollback_with(
         }
         ChangeSetState::Made | ChangeSetState::Interrupted => {
             let mut journal = Journal::resume(&state, run, &contents)?;
-            let (tree, force) = (target.is_tree(), options.force);
             let mut writer = Writer {
                 system,
-                state: &state,
-                journal: &mut journal,
-                tree,
-                force,
-                later: &later,
+                journal: &mut journal.lines,
+                change_set: Some(OfChangeSet {
+                    id: run,
+                    state: &state,
+                    tree: target.is_tree(),
+                    force: options.force,
+                    later: &later,
+                }),
             };
             for written in contents
                 .writes
@@ -272,11 +276,20 @@ fn reverted(written: &Written, result: UndoResult) -> Reverted {
     }
 }
 
-/// Makes the writes of a change set, and puts them back.
+/// Makes the writes of a change set, and puts back those of a change set or a lease.
 pub(crate) struct Writer<'a> {
     pub(crate) system: &'a dyn System,
+    pub(crate) journal: &'a mut LineFile,
+    /// `None` for a lease: it moves no memory, sets no tree, and overwrites what no other program has set.
+    pub(crate) change_set: Option<OfChangeSet<'a>>,
+}
+
+/// What undoing a write depends on in a change set.
+#[derive(Clone, Copy)]
+pub(crate) struct OfChangeSet<'a> {
+    pub(crate) id: ChangeSetId,
+    /// Where the pages of a process were.
     pub(crate) state: &'a StateDir,
-    pub(crate) journal: &'a mut Journal,
     pub(crate) tree: bool,
     pub(crate) force: bool,
     /// The change sets after the one that is undone, newest first.
@@ -284,11 +297,21 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    pub(crate) fn is_tree(&self) -> bool {
+        self.change_set.is_some_and(|it| it.tree)
+    }
+
+    fn is_forced(&self) -> bool {
+        self.change_set.is_some_and(|it| it.force)
+    }
+
     /// Puts a write back. Restoring has precedence over recording: with the old bytes back in place, a record that
     /// could not be written costs nothing but a second look.
     pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
-        let result = match written.intent.setting {
-            Setting::TaskMemory(TaskMemory { pid }) => self.put_pages_back(written, pid),
+        let result = match (&written.intent.setting, self.change_set) {
+            (&Setting::TaskMemory(TaskMemory { pid }), Some(change_set)) => {
+                self.put_pages_back(written, pid, change_set)
+            }
             _ => self.restore(written),
         };
         let path = written.intent.setting.path();
@@ -313,35 +336,44 @@ impl Writer<'_> {
         if result.is_settled() {
             let gone = result.is_gone();
             written.progress = Progress::settled(gone);
-            let recorded = self.journal.append(
-                self.system,
-                Record::Undone {
-                    write: written.intent.write,
-                    gone,
-                },
-            );
+            let write = written.intent.write;
+            let record = Record::Undone { write, gone };
+            let Some(OfChangeSet { id, state, .. }) = self.change_set else {
+                // The order of paths is that before the first node of the lease only after all its nodes: these are looked at again.
+                if !matches!(written.intent.setting, Setting::DeviceNode(_)) {
+                    // Not forced to disk: after a reboot no record counts.
+                    let _ = self.journal.append_cached(self.system, record);
+                }
+                return result;
+            };
+            let recorded = self.journal.append(self.system, record);
             // Where the pages were is of no more use once the journal says so.
             if recorded.is_ok() && !written.intent.setting.is_written() {
-                let name = task_memory::file_of(self.journal.run, written.intent.write);
-                let _ = self.state.remove_file(&name);
+                let _ = state.remove_file(&task_memory::file_of(id, write));
             }
         }
         result
     }
 
     /// Memory is not a file: each page goes to the node that the record of the move names.
-    fn put_pages_back(&mut self, written: &mut Written, pid: i32) -> UndoResult {
+    fn put_pages_back(
+        &mut self,
+        written: &mut Written,
+        pid: i32,
+        change_set: OfChangeSet<'_>,
+    ) -> UndoResult {
+        let OfChangeSet { id, state, .. } = change_set;
         let intent = &written.intent;
         let owner = intent.owner.as_ref();
         let start = owner
             .and_then(|owner| owner.process.as_ref())
             .map(|process| process.start_ticks);
-        if self.tree {
+        if change_set.tree {
             let error = "a directory tree has no processes".to_owned();
             return UndoResult::Failed { error };
         }
         // Pages on the target may be those that it moved there.
-        if let Some(by) = self.later_writer(written, "").filter(|_| !self.force) {
+        if let Some(by) = self.later_writer(written, "").filter(|_| !change_set.force) {
             return UndoResult::ChangedSince {
                 now: "moved again".to_owned(),
                 by_change_set: Some(by),
@@ -350,29 +382,24 @@ impl Writer<'_> {
         let write = intent.write;
         let _ = self.journal.append(self.system, Record::Undoing { write });
         written.progress = Progress::Undoing;
-        let name = task_memory::file_of(self.journal.run, write);
-        task_memory::undo(self.state, &name, (pid, start), self.force)
+        let name = task_memory::file_of(id, write);
+        task_memory::undo(state, &name, (pid, start), change_set.force)
     }
 
+    /// Writes the old value back if the file has what was written, and lets drivers follow.
     fn restore(&mut self, written: &mut Written) -> UndoResult {
         let intent = written.intent.clone();
-        let path = intent.setting.path();
-        let now = match text(self.system, &path) {
+        let (tree, force) = (self.is_tree(), self.is_forced());
+        let now = match text(self.system, &intent.setting.path()) {
             Ok(now) => now,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
-            Err(error) => {
-                return UndoResult::Failed {
-                    error: error_text(&error),
-                };
-            }
+            Err(error) => return UndoResult::gone_or_failed(&error),
         };
         if let Some(Mismatch {
             was,
             now,
             is_given_out_again,
             ..
-        }) = other_owner(self.system, &intent, self.tree)
-            .filter(|it| !(self.force && it.only_handlers))
+        }) = other_owner(self.system, &intent, tree).filter(|it| !(force && it.only_handlers))
         {
             return UndoResult::OtherOwner {
                 was,
@@ -380,67 +407,68 @@ impl Writer<'_> {
                 gone: is_given_out_again,
             };
         }
-        let found = found(self.system, written, &now, self.tree);
+        let found = found(self.system, written, &now, tree);
         let by_change_set = self.later_writer(written, &now);
-        let is_unfinished = written.is_unfinished();
-        if !self.force && (found == Found::Foreign || by_change_set.is_some()) {
+        if !force && (found == Found::Foreign || by_change_set.is_some()) {
             return UndoResult::ChangedSince {
                 now: now.trim_end().to_owned(),
                 by_change_set,
             };
         }
-        let driver = self.driver_to_bind(written, found);
+        let device = self.device_to_bind(written, found);
         // What stands instead of an empty set stays, unless forced.
-        let is_old = match self.force {
+        let is_old = match force {
             true => intent.setting.same(&now, &intent.old),
             false => found == Found::Old,
         };
-        if is_old && driver.is_none() {
+        if is_old && device.is_none() {
             return UndoResult::AlreadyBefore;
         }
-        let _ = self.journal.append(
-            self.system,
-            Record::Undoing {
-                write: intent.write,
-            },
-        );
+        let is_unfinished = written.is_unfinished();
+        let write = intent.write;
+        let _ = self.journal.append(self.system, Record::Undoing { write });
         written.progress = Progress::Undoing;
-        let rebound = match self.tree {
-            true => None,
-            false => cpuset_memory::rebound_by_undo(self.system, &intent),
+        let (to, stays) = match is_old {
+            true => (now.clone(), None),
+            false => match self.write_back(&intent, &now) {
+                Ok(written) => written,
+                Err(result) => return result,
+            },
         };
-        let to = match self.write_back(&intent) {
-            Ok(to) => to,
-            Err(error) => return UndoResult::Failed { error },
+        let bound = match (device, self.change_set) {
+            (None, _) => Ok((false, None)),
+            (Some(device), Some(_)) => {
+                let note = self.bind_again(device, &intent, is_unfinished);
+                note.map(|note| (true, note))
+            }
+            (Some(device), None) => {
+                let was_killed = is_old && is_unfinished;
+                let bound = rebind::nvme_follows(self.system, device, &intent, true, was_killed);
+                bound.map(|is_bound| (is_bound, None))
+            }
         };
-        let stays = match self.tree {
-            true => None,
-            false => cpuset_memory::what_stays(self.system, &intent, &now, &to, rebound),
-        };
-        let bound = driver.map_or(Ok(None), |(device, driver)| {
-            let later = &intent.later_paths;
-            self.bind_again(device, &driver, later, is_unfinished)
-                .map_err(|error| {
-                    format!(
-                        "the node is as before, but driver {driver} could not be bound again: {}",
-                        error_text(&error)
-                    )
-                })
-        });
         match bound {
-            Ok(note) => UndoResult::Restored {
+            Ok((false, _)) if is_old => UndoResult::AlreadyBefore,
+            Ok((_, note)) => UndoResult::Restored {
                 from: now.trim_end().into(),
                 to: to.trim_end().into(),
                 note: note.or(stays),
             },
-            Err(error) => UndoResult::Failed { error },
+            Err(error) => UndoResult::Failed {
+                error: format!(
+                    "the node is as before, but driver {} could not be bound again: {}",
+                    intent.rebind.as_deref().unwrap_or("nvme"),
+                    error_text(&error)
+                ),
+            },
         }
     }
 
     /// The later change set in force that wrote the same setting. Two of them can write equal values, and the older of these
     /// bytes are then the newer one's. The one that made it say this is named before others.
     fn later_writer(&self, written: &Written, now: &str) -> Option<ChangeSetId> {
-        let later = || self.later.iter().map(|(run, contents)| (*run, contents));
+        let later = self.change_set.map_or(&[][..], |it| it.later);
+        let later = || later.iter().map(|(run, contents)| (*run, contents));
         writer(now, written, later()).or_else(|| {
             let intent = &written.intent;
             let process = |owner: &Option<Owner>| owner.as_ref()?.process.clone();
@@ -456,37 +484,62 @@ impl Writer<'_> {
         })
     }
 
-    /// Writes the old bytes and reads them back. What was written; in words why not.
-    fn write_back(&self, intent: &Intent) -> Result<String, String> {
-        let path = intent.setting.path();
-        let failed = |error: io::Error| error_text(&error);
-        let to = write_back(self.system, &path, &intent.old).map_err(failed)?;
-        let now = text(self.system, &path).map_err(failed)?;
-        match intent.setting.same(&now, &to) {
-            true => Ok(to),
-            false => Err(shows_another(&intent.setting, &to, &now)),
+    /// Writes the old bytes and reads them back. What was written, and what is not as before all the same.
+    fn write_back(
+        &self,
+        intent: &Intent,
+        now: &str,
+    ) -> Result<(String, Option<String>), UndoResult> {
+        let setting = &intent.setting;
+        let path = setting.path();
+        let failed = |error: io::Error| UndoResult::gone_or_failed(&error);
+        let is_live = !self.is_tree();
+        let rebound = is_live.then(|| cpuset_memory::rebound_by_undo(self.system, intent));
+        // A write of nothing does not reach the kernel's handler; an empty set is an empty line.
+        let old = match intent.old.as_str() {
+            "" if is_live => "\n",
+            old => old,
+        };
+        let to = write_back(self.system, &path, old).map_err(failed)?;
+        let back = text(self.system, &path).map_err(failed)?;
+        if back.trim() != to.trim() && !setting.same(&back, &to) {
+            let error = shows_another(setting, &to, &back);
+            return Err(UndoResult::Failed { error });
         }
+        let stays = rebound
+            .and_then(|rebound| cpuset_memory::what_stays(self.system, intent, now, &to, rebound));
+        Ok((to, stays))
     }
 
-    /// The driver that has to be bound again: it saw the new node, or may have, or was left unbound by a kill.
-    fn driver_to_bind(&self, written: &Written, found: Found) -> Option<(PciAddress, String)> {
-        let driver = written.intent.rebind.clone().filter(|_| !self.tree)?;
+    /// The function whose driver has to be bound again: it saw the new node, or may have, or was left unbound by a kill. A lease
+    /// binds those of NVMe only, where they need it.
+    fn device_to_bind(&self, written: &Written, found: Found) -> Option<PciAddress> {
         let Setting::DeviceNode(DeviceNode { device }) = written.intent.setting else {
             return None;
         };
         let untouched = found == Found::Old && written.progress != Progress::Undoing;
-        let needed = !untouched || bound_driver(self.system, device).is_none();
-        needed.then_some((device, driver))
+        let is_needed = match self.change_set {
+            None => true,
+            Some(OfChangeSet { tree: true, .. }) => false,
+            Some(_) => {
+                let is_bound = || bound_driver(self.system, device).is_some();
+                written.intent.rebind.is_some() && !(untouched && is_bound())
+            }
+        };
+        is_needed.then_some(device)
     }
 
     /// What there is to say of it. Where the driver could not be bound again, the system's answer.
     fn bind_again(
         &self,
         device: PciAddress,
-        driver: &str,
-        later_paths: &[PciAddress],
+        intent: &Intent,
         is_unfinished: bool,
     ) -> io::Result<Option<String>> {
+        let Some(driver) = intent.rebind.as_deref() else {
+            return Ok(None);
+        };
+        let later_paths = &intent.later_paths;
         // A change or an undo that came to its end leaves none without a driver: then they were unbound on purpose.
         let driver_of_unbound = is_unfinished.then_some(driver);
         let unbound = rebind::bind_unbound(self.system, later_paths, driver_of_unbound);
@@ -535,22 +588,20 @@ pub(crate) fn found(system: &dyn System, written: &Written, now: &str, tree: boo
         setting, old, new, ..
     } = &written.intent;
     let wrote = written.now.as_deref();
-    if now == old {
-        return Found::Old;
+    let is_any = || written.values().any(|it| shows(system, setting, it, now));
+    match now == old {
+        true => Found::Old,
+        false
+            if tree
+                && written.is_unfinished()
+                && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) =>
+        {
+            Found::Ours
+        }
+        false if shows(system, setting, old, now) => Found::Old,
+        false if is_any() => Found::Ours,
+        false => Found::Foreign,
     }
-    if tree
-        && written.is_unfinished()
-        && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new)))
-    {
-        return Found::Ours;
-    }
-    let path = setting.path();
-    let changed = Changed {
-        system,
-        path: Path::new(&path),
-        setting: Some(setting),
-    };
-    changed.found(now, old, [new.as_str()].into_iter().chain(wrote))
 }
 
 /// Whether a file holds the beginning of `over` and behind it what stays of `under`: what a write that was cut short
@@ -576,44 +627,12 @@ pub(crate) enum Found {
     Foreign,
 }
 
-/// A file that was changed, and the setting that it is of, where that is one.
-#[derive(Clone, Copy)]
-pub(crate) struct Changed<'a> {
-    pub(crate) system: &'a dyn System,
-    pub(crate) path: &'a Path,
-    pub(crate) setting: Option<&'a Setting>,
-}
-
-impl Changed<'_> {
-    /// Whose this content is, where the old one and all that was written are these.
-    pub(crate) fn found<'t>(
-        self,
-        now: &str,
-        old: &str,
-        ours: impl IntoIterator<Item = &'t str>,
-    ) -> Found {
-        match self.shows(old, now) {
-            true => Found::Old,
-            false if self.is_one_of(ours, now) => Found::Ours,
-            false => Found::Foreign,
-        }
-    }
-
-    /// Whether the file can say this after one of these was written.
-    pub(crate) fn is_one_of<'t>(self, ours: impl IntoIterator<Item = &'t str>, now: &str) -> bool {
-        ours.into_iter().any(|it| self.shows(it, now))
-    }
-
-    /// Whether the file can say this after that was written: the same, or all instead of an empty set, which is the same to the tasks of
-    /// a control group.
-    pub(crate) fn shows(self, written: &str, now: &str) -> bool {
-        let instead = || instead_of_empty(self.system, self.path.to_str()?, written);
-        self.is_same(written, now) || instead().is_some_and(|it| self.is_same(&it, now))
-    }
-
-    fn is_same(self, one: &str, other: &str) -> bool {
-        one.trim() == other.trim() || self.setting.is_some_and(|it| it.same(one, other))
-    }
+/// Whether the file of a setting can say this after that was written: the same, or all instead of an empty set, which is the same to
+/// the tasks of a control group.
+pub(crate) fn shows(system: &dyn System, setting: &Setting, written: &str, now: &str) -> bool {
+    let is_same = |one: &str| one.trim() == now.trim() || setting.same(one, now);
+    let instead = || instead_of_empty(system, &setting.path(), written);
+    is_same(written) || instead().is_some_and(|it| is_same(&it))
 }
 
 /// What to write where an empty old set of CPUs or memory nodes cannot be written back, and is the same to the group's tasks: the CPUs of

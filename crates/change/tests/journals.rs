@@ -1,5 +1,6 @@
 //! Journals that an earlier version wrote, whole and cut short after any line, undone by this one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -10,9 +11,10 @@ use nearfar_change::system::System as _;
 use nearfar_change::{RollbackOptions, Setting, Target, UndoResult, rollback_with};
 use serde_json::Value;
 
-/// Formats 1 of both: a change of every kind that is a file.
+/// A change of every kind that is a file. The lease of format 2 sets a node twice, and was killed while it was undone.
 const CHANGE_SET: &str = include_str!("journals/change-1.journal");
-const LEASE: &str = include_str!("journals/lease-1.journal");
+const LEASE_1: &str = include_str!("journals/lease-1.journal");
+const LEASE_2: &str = include_str!("journals/lease-2.journal");
 
 /// The record of a line.
 fn record(line: &str) -> Value {
@@ -101,19 +103,39 @@ fn change_sets_of_format_1_are_undone_from_every_line() {
 }
 
 #[test]
-fn leases_of_format_1_are_undone_from_every_line() {
-    let wrote = |record: &Value| {
-        let new = record.get("new")?;
+fn leases_of_both_formats_are_undone_from_every_line() {
+    for (journal, kinds) in [(LEASE_1, 9), (LEASE_2, 9)] {
+        leases_are_undone_from_every_line(journal, kinds);
+    }
+}
+
+fn leases_are_undone_from_every_line(journal: &str, kinds: usize) {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of_intent = |line: &str| {
+        let intent = record(line).get("intent")?.clone();
+        let setting: Setting = serde_json::from_value(intent["setting"].clone()).unwrap();
         Some((
-            new["path"].as_str()?.to_owned(),
-            new["new"].as_str()?.to_owned(),
+            intent["write"].as_u64()?,
+            (setting.path(), text(&intent["old"])),
         ))
+    };
+    let files: BTreeMap<u64, (String, String)> = journal.lines().filter_map(of_intent).collect();
+    let of_write = |record: &Value| files[&record["write"].as_u64().unwrap()].clone();
+    let wrote = |record: &Value| {
+        if let Some(new) = record.get("new") {
+            return Some((text(&new["path"]), text(&new["new"])));
+        }
+        if let Some(undoing) = record.get("undoing") {
+            return Some(of_write(undoing));
+        }
+        let intent = record.get("intent")?;
+        Some((of_write(intent).0, text(&intent["new"])))
     };
     let before = Simulated::machine().seen();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let mut most = 0;
-    for (journal, writes) in cut_short(LEASE, wrote) {
-        most = most.max(writes.len());
+    let mut most = BTreeSet::new();
+    for (journal, writes) in cut_short(journal, wrote) {
+        most.extend(writes.iter().map(|(path, _)| path.clone()));
         let system = after(&writes);
         let directory = tempfile::tempdir().unwrap();
         let leases = directory.path().join("leases");
@@ -134,7 +156,7 @@ fn leases_of_format_1_are_undone_from_every_line() {
             writes.len()
         );
     }
-    assert_eq!(most, 9, "not every kind is in it");
+    assert_eq!(most.len(), kinds, "not every kind is in it");
 }
 
 /// The journal with this boot in place of the one in which it was written, which put everything back.

@@ -1,6 +1,6 @@
 //! Journals of leases that no owner wrote: contradictory, huge, forged with good checksums.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,15 @@ use tempfile::TempDir;
 /// A record, by the number of its file: 0 and 1 may be set, 2 may not.
 #[derive(Clone, Debug)]
 enum Forged {
+    /// Of format 1, and what it is about to hold.
     Old(usize, String),
     New(usize, String),
+    /// The file, and its contents before and after: the next write, or another value of the one that there is.
+    Intent(usize, String, String),
+    /// By the number of the write.
+    Done(usize, String),
+    Undoing(usize),
+    Undone(usize),
     Masks,
     Lease,
     Torn,
@@ -60,9 +67,27 @@ impl Place {
 
     fn journal(&self, records: &[Forged]) -> String {
         let member = json!({"task": {"tid": 1, "start": 0}, "process": 1, "session": 1});
+        let mut writes: Vec<usize> = Vec::new();
         let json = |record: &Forged| match record {
-            Forged::Old(file, old) => of_file("old", &self.files[*file], old),
+            Forged::Old(file, old) => {
+                if !writes.contains(file) {
+                    writes.push(*file);
+                }
+                of_file("old", &self.files[*file], old)
+            }
             Forged::New(file, new) => of_file("new", &self.files[*file], new),
+            Forged::Intent(file, old, new) => {
+                let known = writes.iter().position(|it| it == file);
+                let write = known.unwrap_or(writes.len());
+                if known.is_none() {
+                    writes.push(*file);
+                }
+                let setting = json!({"kind": "file", "path": self.files[*file]});
+                json!({"intent": {"write": write, "change": write, "setting": setting, "old": old, "new": new}})
+            }
+            Forged::Done(write, now) => json!({"done": {"write": write, "now": now}}),
+            Forged::Undoing(write) => json!({"undoing": {"write": write}}),
+            Forged::Undone(write) => json!({"undone": {"write": write}}),
             Forged::Masks => {
                 json!({"masks": {"own": "0-3", "narrow": "0", "unconfined": true, "members": [member]}})
             }
@@ -75,7 +100,7 @@ impl Place {
 
 /// Of another boot, so that threads are left alone.
 fn header() -> Value {
-    json!({"lease": {"lease_format": 1, "pid": 1, "what": "x", "boot": "another", "since": 0, "tool_version": "1"}})
+    json!({"lease": {"lease_format": 2, "pid": 1, "what": "x", "boot": "another", "since": 0, "tool_version": "1"}})
 }
 
 fn of_file(kind: &str, path: &Path, content: &str) -> Value {
@@ -92,18 +117,66 @@ fn lines(records: impl Iterator<Item = Value>) -> String {
     records.enumerate().map(line).collect()
 }
 
+/// A write of a journal.
+struct Noted<'a> {
+    file: usize,
+    old: &'a str,
+    values: BTreeSet<&'a str>,
+    is_undone: bool,
+    is_intended: bool,
+}
+
 /// What the files say after such a journal; None where it is refused.
 fn expected(records: &[Forged], before: &[String; 3]) -> Option<[String; 3]> {
-    let mut noted: BTreeMap<usize, (&str, BTreeSet<&str>)> = BTreeMap::new();
+    let mut noted: Vec<Noted<'_>> = Vec::new();
+    let place = |noted: &[Noted<'_>], file: &usize| noted.iter().position(|it| it.file == *file);
     for (index, record) in records.iter().enumerate() {
         match record {
-            Forged::Old(2, _) | Forged::Lease => return None,
-            Forged::Old(file, old) => {
-                if noted.insert(*file, (old, BTreeSet::new())).is_some() {
+            Forged::Old(2, _) | Forged::Intent(2, ..) | Forged::Lease => return None,
+            Forged::Old(file, _) if place(&noted, file).is_some() => return None,
+            Forged::Old(file, old) => noted.push(Noted {
+                file: *file,
+                old,
+                values: BTreeSet::new(),
+                is_undone: false,
+                is_intended: true,
+            }),
+            Forged::New(file, new) => {
+                let known = place(&noted, file)?;
+                let known = &mut noted[known];
+                if known.is_undone {
                     return None;
                 }
+                known.values.insert(new);
+                known.is_intended = true;
             }
-            Forged::New(file, new) => drop(noted.get_mut(file)?.1.insert(new)),
+            Forged::Intent(file, old, new) => match place(&noted, file) {
+                Some(place) if noted[place].old != old || noted[place].is_undone => return None,
+                Some(place) => {
+                    noted[place].values.insert(new);
+                    noted[place].is_intended = true;
+                }
+                None => noted.push(Noted {
+                    file: *file,
+                    old,
+                    values: BTreeSet::from([new.as_str()]),
+                    is_undone: false,
+                    is_intended: true,
+                }),
+            },
+            Forged::Done(write, now) => {
+                let known = noted.get_mut(*write).filter(|it| it.is_intended)?;
+                known.values.insert(now);
+                known.is_intended = false;
+            }
+            Forged::Undoing(write) => {
+                let known = noted.get_mut(*write).filter(|it| !it.is_undone)?;
+                known.is_intended = false;
+            }
+            Forged::Undone(write) => {
+                let known = noted.get_mut(*write).filter(|it| !it.is_undone)?;
+                (known.is_undone, known.is_intended) = (true, false);
+            }
             Forged::Masks => {}
             // The last line may be torn, by a crash.
             Forged::Torn if index + 1 == records.len() => {}
@@ -111,9 +184,9 @@ fn expected(records: &[Forged], before: &[String; 3]) -> Option<[String; 3]> {
         }
     }
     let mut after = before.clone();
-    for (file, (old, ours)) in noted {
-        if ours.contains(before[file].as_str()) {
-            after[file] = old.to_owned();
+    for it in noted.iter().filter(|it| !it.is_undone) {
+        if it.values.contains(before[it.file].as_str()) {
+            after[it.file] = it.old.to_owned();
         }
     }
     Some(after)
@@ -190,7 +263,12 @@ fn any_record() -> impl Strategy<Value = Forged> {
     prop_oneof![
         6 => (0..2_usize, "[ab]").prop_map(|(file, old)| Forged::Old(file, old)),
         6 => (0..2_usize, "[ab]").prop_map(|(file, new)| Forged::New(file, new)),
+        12 => (0..2_usize, "[ab]", "[ab]").prop_map(|(file, old, new)| Forged::Intent(file, old, new)),
+        6 => (0..2_usize, "[ab]").prop_map(|(write, now)| Forged::Done(write, now)),
+        2 => (0..2_usize).prop_map(Forged::Undoing),
+        2 => (0..2_usize).prop_map(Forged::Undone),
         1 => "[ab]".prop_map(|old| Forged::Old(2, old)),
+        1 => "[ab]".prop_map(|old| Forged::Intent(2, old.clone(), old)),
         1 => Just(Forged::Masks),
         1 => Just(Forged::Lease),
         1 => Just(Forged::Torn),

@@ -1,7 +1,7 @@
 //! Changes for good and for a while, of every kind that is a file, stopped at any step: killed, or answered with an error. Whoever comes
 //! next leaves the system as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -79,6 +79,35 @@ fn event() -> impl Strategy<Value = Option<(u64, Event)>> {
 fn stopped_at(system: &Simulated, event: Option<(u64, Event)>) {
     if let Some((step, event)) = event {
         system.at(step, event);
+    }
+}
+
+/// Undoes all leases of processes that were killed, to the last one.
+fn recover_all(leases: &Leases, system: &Simulated, directory: &Path) {
+    let is_left = || {
+        let mut left = fs::read_dir(directory.join("leases")).into_iter().flatten();
+        left.any(|it| {
+            it.unwrap()
+                .path()
+                .extension()
+                .is_some_and(|it| it == "journal")
+        })
+    };
+    let is_as_before =
+        |it: &UndoResult| matches!(it, UndoResult::Restored { .. } | UndoResult::AlreadyBefore);
+    let mut looks = 0;
+    loop {
+        for recovered in leases.recover_with(system).unwrap() {
+            let mut undone = recovered.undone.iter();
+            assert!(undone.all(|it| is_as_before(&it.result)), "{recovered:#?}");
+        }
+        if !is_left() {
+            break;
+        }
+        // A program that another test of this process starts has the lock of the journal until it is executed.
+        looks += 1;
+        assert!(looks < 10_000, "a journal is left");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -163,26 +192,52 @@ proptest! {
         stopped_at(&system, of_recovery);
         let _ = leases.recover_with(&*system);
         system.next_process();
-        let is_left = || {
-            let mut left = fs::read_dir(directory.path().join("leases")).into_iter().flatten();
-            left.any(|it| it.unwrap().path().extension().is_some_and(|it| it == "journal"))
-        };
-        let mut looks = 0;
-        loop {
-            for recovered in leases.recover_with(&*system).unwrap() {
-                let is_as_before = |it: &UndoResult| matches!(it, UndoResult::Restored { .. } | UndoResult::AlreadyBefore);
-                assert!(recovered.undone.iter().all(|it| is_as_before(&it.result)), "{recovered:#?}");
-            }
-            if !is_left() {
-                break;
-            }
-            // A program that another test of this process starts has the lock of the journal until it is executed.
-            looks += 1;
-            assert!(looks < 10_000, "a journal is left");
-            thread::sleep(Duration::from_millis(1));
-        }
+        recover_all(&leases, &system, directory.path());
         check(&system, &before, false);
     }
+}
+
+/// Every step of making and undoing, so that journals end with every kind of record, and torn ones.
+#[test]
+fn a_lease_killed_at_any_step_is_undone() {
+    let changes = [
+        ("/sys/fs/cgroup/busy/cpuset.cpus", "1-2\n"),
+        (&node_of_first(), "1\n"),
+        (&node_of_first(), "0\n"),
+        ("/proc/irq/10/smp_affinity_list", "4\n"),
+        ("/proc/irq/10/smp_affinity_list", "5\n"),
+        ("/proc/irq/10/smp_affinity_list", "4\n"),
+    ];
+    let mut ends: BTreeSet<&str> = BTreeSet::new();
+    for step in 1.. {
+        let (system, directory, leases) = leases();
+        let before = system.seen();
+        system.at(step, Event::Kill);
+        if let Ok(mut lease) = leases.take_with("a test", system.clone()) {
+            for (path, value) in changes {
+                let _ = lease.set_file(Path::new(path), value.as_bytes());
+            }
+        }
+        let is_killed = system.is_killed();
+        system.next_process();
+        for journal in fs::read_dir(directory.path().join("leases")).unwrap() {
+            let text = fs::read_to_string(journal.unwrap().path()).unwrap();
+            let last = text.lines().last().unwrap_or_default();
+            let kinds = ["intent", "done", "undoing", "undone"];
+            ends.extend(match text.ends_with('\n') {
+                true => kinds
+                    .into_iter()
+                    .find(|it| last.contains(&format!("\"{it}\":"))),
+                false => Some("torn"),
+            });
+        }
+        recover_all(&leases, &system, directory.path());
+        assert_eq!(system.seen(), before, "killed at step {step}");
+        if !is_killed {
+            break;
+        }
+    }
+    assert_eq!(ends.len(), 5, "{ends:?}");
 }
 
 /// A plan that binds the first function again after its node was set.

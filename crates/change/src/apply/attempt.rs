@@ -62,8 +62,7 @@ impl Writer<'_> {
             now: now.clone(),
         };
         let recorded = self.journal.append(self.system, done);
-        written.now = Some(now.clone());
-        written.progress = Progress::Done;
+        written.done(now.clone());
         Attempt::Made { now, recorded }
     }
 
@@ -76,7 +75,7 @@ impl Writer<'_> {
             return Err(shows_another(&intent.setting, &intent.new, &now));
         }
         if let (Some(driver), Setting::DeviceNode(it)) = (&intent.rebind, &intent.setting)
-            && !self.tree
+            && !self.is_tree()
         {
             rebind(self.system, it.device, driver).map_err(|error| {
                 let reason = error_text(&error);

@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::lease::record::LeaseRecord;
+use crate::journal::Record;
 use crate::lease::{Lease, LeaseError, Undone};
 use crate::outcome::UndoResult;
 
@@ -197,7 +197,7 @@ impl Lease {
         let program = PathBuf::from(command.get_program());
         let process = process::start(command, &token).map_err(cannot("start", &program))?;
         let started = resource(process.task());
-        self.note(LeaseRecord::Resource(started.clone()), true)?;
+        self.note(Record::Resource(started.clone()), true)?;
         if let Some(registered) = self.contents.resources.last_mut() {
             *registered = started;
         }
@@ -311,7 +311,7 @@ impl Lease {
             subject: resource.to_string(),
             reason,
         })?;
-        self.note(LeaseRecord::Resource(resource.clone()), true)?;
+        self.note(Record::Resource(resource.clone()), true)?;
         self.contents.resources.push(resource);
         Ok(())
     }
