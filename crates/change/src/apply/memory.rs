@@ -11,7 +11,7 @@ use crate::outcome::Applied;
 use crate::system::{System, first_line};
 use crate::task_memory::{
     HeldProcess, LivePages, MoveConditions, MoveProgress, MoveRequest, Mover, RateLimit,
-    RecordFile, RecordHeader, State, StopReason, after, check, file_of,
+    RecordFile, RecordHeader, State, StopReason, after, check, file_of, refused,
 };
 
 /// Of a transparent huge page, where the kernel does not say: as on x86-64.
@@ -167,10 +167,7 @@ impl Carrying<'_> {
         mover.flush();
         let mut state = mover.state;
         if let (Err(error), None) = (walked, &state.end) {
-            state.end = Some(match pages.process.check() {
-                Err(changed) => StopReason::Process(changed),
-                Ok(()) => StopReason::Refused(error),
-            });
+            state.end = Some(refused(pages, error));
         }
         state
     }

@@ -21,7 +21,7 @@ const BATCH_BYTES: u64 = 2 << 20;
 /// How long at most the mover waits before it looks whether it was cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a move ended before its last page.
+/// Why a move, or its undo, ended before its last page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopReason {
     #[error("interrupted")]
@@ -34,6 +34,15 @@ pub(crate) enum StopReason {
     NotRecorded(io::Error),
     #[error("the kernel refuses to move pages: {}", error_text(.0))]
     Refused(io::Error),
+}
+
+fn check(pages: &dyn Pages) -> Result<(), StopReason> {
+    pages.check().map_err(StopReason::Process)
+}
+
+/// The end of the process is not the kernel's refusal.
+pub(crate) fn refused(pages: &dyn Pages, error: io::Error) -> StopReason {
+    check(pages).err().unwrap_or(StopReason::Refused(error))
 }
 
 /// A limit to the rate. Of each batch, so that a move that was slow or stopped does not catch up.
@@ -143,7 +152,7 @@ impl Mover<'_> {
     }
 
     fn move_batch(&mut self, batch: &[Page]) -> Result<(), StopReason> {
-        self.check()?;
+        check(self.pages)?;
         let far = self.still_far(batch)?;
         if far.is_empty() {
             return Ok(());
@@ -157,10 +166,10 @@ impl Mover<'_> {
             .before(self.system, &far, kinds.as_deref(), page_bytes)
             .map_err(StopReason::NotRecorded)?;
         // Again: recording took time, in which the process may have ended and its number been given to another.
-        self.check()?;
+        check(self.pages)?;
         self.state.is_unsettled = true;
         let moved = move_to(self.pages, &addresses, self.request.to)
-            .map_err(|error| self.refusal(error))?;
+            .map_err(|error| refused(self.pages, error))?;
         let stayed = self.count(&far, &moved);
         self.state.is_unsettled = false;
         if !stayed.is_empty() {
@@ -170,7 +179,7 @@ impl Mover<'_> {
         }
         let is_full = moved.pages.contains(&Err(NotMoved::NoMemory));
         match moved.refused {
-            Some(error) => Err(self.refusal(error)),
+            Some(error) => Err(refused(self.pages, error)),
             // Of hugetlbfs, neither the pool nor the memory has a free page of that size: smaller pages may still move.
             None if is_full && page_bytes <= system_page_bytes() => {
                 Err(StopReason::NoFreeMemory(self.request.to))
@@ -179,29 +188,17 @@ impl Mover<'_> {
         }
     }
 
-    fn check(&self) -> Result<(), StopReason> {
-        self.pages.check().map_err(StopReason::Process)
-    }
-
     /// Those that have not moved or gone since the walk found them.
     fn still_far(&self, batch: &[Page]) -> Result<Vec<Page>, StopReason> {
         let addresses: Vec<u64> = batch.iter().map(|page| page.address).collect();
         let now = self.pages.where_are(&addresses);
-        let now = now.map_err(|error| self.refusal(error))?;
+        let now = now.map_err(|error| refused(self.pages, error))?;
         let pages = addresses.iter().zip(now).filter_map(|(&address, status)| {
             let node = node_of(status)?;
             let is_far = self.request.from.contains(node);
             is_far.then_some(Page { address, node })
         });
         Ok(pages.collect())
-    }
-
-    /// The end of the process is not the kernel's refusal.
-    fn refusal(&self, error: io::Error) -> StopReason {
-        match self.pages.check() {
-            Err(changed) => StopReason::Process(changed),
-            Ok(()) => StopReason::Refused(error),
-        }
     }
 
     /// Counts what became of each page; those that are known to be on another node than the target. A page that is not there is
@@ -301,16 +298,11 @@ pub(crate) fn undo(
                 ..memory
             },
         },
-        Err(Interrupted::Process(changed)) if changed.is_end_of_pages() => {
-            UndoResult::ProcessGone {
-                reason: changed.to_string(),
-            }
-        }
-        Err(Interrupted::Process(changed)) => UndoResult::Failed {
-            error: changed.to_string(),
+        Err(StopReason::Process(changed)) if changed.is_end_of_pages() => UndoResult::ProcessGone {
+            reason: changed.to_string(),
         },
-        Err(Interrupted::Refused(error)) => UndoResult::Failed {
-            error: format!("the kernel refuses to move pages: {}", error_text(&error)),
+        Err(reason) => UndoResult::Failed {
+            error: reason.to_string(),
         },
     }
 }
@@ -340,12 +332,7 @@ fn open(header: &RecordHeader) -> Result<HeldProcess, UndoResult> {
     }
 }
 
-enum Interrupted {
-    Process(ProcessChanged),
-    Refused(io::Error),
-}
-
-fn put_back(pages: &dyn Pages, to: NodeId, bytes: &[u8]) -> Result<RestoredMemory, Interrupted> {
+fn put_back(pages: &dyn Pages, to: NodeId, bytes: &[u8]) -> Result<RestoredMemory, StopReason> {
     let mut restoring = Restoring {
         pages,
         to,
@@ -373,15 +360,15 @@ struct Restoring<'a> {
 }
 
 impl Restoring<'_> {
-    fn put_back(&mut self, batch: Batch) -> Result<(), Interrupted> {
-        self.check()?;
+    fn put_back(&mut self, batch: Batch) -> Result<(), StopReason> {
+        check(self.pages)?;
         let addresses: Vec<u64> = batch.pages.iter().map(|page| page.address).collect();
         let now = self.pages.where_are(&addresses);
-        let now = now.map_err(|error| self.refused(error))?;
+        let now = now.map_err(|error| refused(self.pages, error))?;
         let entries = match self.pages.entries(&addresses) {
             Ok(entries) => Some(entries),
             // Without it a hidden page cannot be distinguished from one that is gone.
-            Err(error) if now.contains(&-libc::ENOENT) => return Err(self.refused(error)),
+            Err(error) if now.contains(&-libc::ENOENT) => return Err(refused(self.pages, error)),
             Err(_) => None,
         };
         let (mut moved, mut hidden) = (Vec::new(), Vec::new());
@@ -417,7 +404,7 @@ impl Restoring<'_> {
     }
 
     /// Moves pages of a batch that came from one node back to it.
-    fn move_back(&mut self, pages: &[Page], batch: &Batch) -> Result<(), Interrupted> {
+    fn move_back(&mut self, pages: &[Page], batch: &Batch) -> Result<(), StopReason> {
         let Some(node) = pages.first().map(|page| page.node) else {
             return Ok(());
         };
@@ -425,9 +412,9 @@ impl Restoring<'_> {
         let mut addresses: Vec<u64> = pages.iter().map(|page| page.address).collect();
         let mut gone = Vec::new();
         for attempt in 1..=BUSY_ATTEMPTS {
-            self.check()?;
+            check(self.pages)?;
             let moved = move_to(self.pages, &addresses, node);
-            let moved = moved.map_err(|error| self.refused(error))?;
+            let moved = moved.map_err(|error| refused(self.pages, error))?;
             let mut again = Vec::new();
             for (address, result) in addresses.into_iter().zip(moved.pages) {
                 match result {
@@ -442,7 +429,7 @@ impl Restoring<'_> {
             }
             match moved.refused {
                 // Of this node; the pages of others may go back.
-                Some(error) if !is_of_node(&error) => return Err(self.refused(error)),
+                Some(error) if !is_of_node(&error) => return Err(refused(self.pages, error)),
                 _ if again.is_empty() => break,
                 _ => {}
             }
@@ -454,7 +441,7 @@ impl Restoring<'_> {
     }
 
     /// Looks for the hidden pages again.
-    fn finish(mut self) -> Result<RestoredMemory, Interrupted> {
+    fn finish(mut self) -> Result<RestoredMemory, StopReason> {
         for _ in 0..HIDDEN_ATTEMPTS {
             if self.hidden.is_empty() {
                 break;
@@ -467,15 +454,6 @@ impl Restoring<'_> {
         let bytes = |batch: &Batch| batch.pages.len() as u64 * batch.page_bytes;
         self.restored.not_moved.hidden_bytes = self.hidden.iter().map(bytes).sum();
         Ok(self.restored)
-    }
-
-    fn check(&self) -> Result<(), Interrupted> {
-        self.pages.check().map_err(Interrupted::Process)
-    }
-
-    /// The end of the process is not the kernel's refusal.
-    fn refused(&self, error: io::Error) -> Interrupted {
-        self.check().err().unwrap_or(Interrupted::Refused(error))
     }
 }
 

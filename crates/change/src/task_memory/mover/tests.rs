@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use crate::outcome::{RestoredMemory, UndoResult};
 use crate::state::{Location, StateDir};
 use crate::system::{Rooted, System};
-use crate::task_memory::mover::{Interrupted, Mover, RateLimit, State, StopReason, put_back};
+use crate::task_memory::mover::{Mover, RateLimit, State, StopReason, put_back};
 use crate::task_memory::pages::{Pages, ProcessChanged};
 use crate::task_memory::record::tests::header;
 use crate::task_memory::record::{self, RecordFile};
@@ -218,7 +218,7 @@ fn a_process_that_ends_is_not_the_kernels_refusal() {
     let bytes = record::load(&bench.state, NAME).unwrap();
     assert!(matches!(
         put_back(&fake, TO, &bytes),
-        Err(Interrupted::Process(ProcessChanged::Ended(_)))
+        Err(StopReason::Process(ProcessChanged::Ended(_)))
     ));
 }
 
