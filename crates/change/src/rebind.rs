@@ -156,27 +156,12 @@ fn below(system: &dyn System, class: &str, device: PciAddress) -> Vec<String> {
 /// The device's disks; those of its NVMe subsystems too, which hang below no device when there are several paths.
 fn disks_of(system: &dyn System, device: PciAddress) -> Vec<String> {
     let mut disks = below(system, "/sys/class/block", device);
-    let controllers = below(system, "/sys/class/nvme", device);
-    for subsystem in system.list("/sys/class/nvme-subsystem").unwrap_or_default() {
-        let members = system
-            .list(&format!("/sys/class/nvme-subsystem/{subsystem}"))
-            .unwrap_or_default();
-        if !controllers
-            .iter()
-            .any(|controller| members.contains(controller))
-        {
-            continue;
-        }
-        for name in members {
+    for controller in below(system, "/sys/class/nvme", device) {
+        for (_, name) in members_with(system, &controller) {
             let block = format!("/sys/class/block/{name}");
             if system.link(&block).is_ok() && !disks.contains(&name) {
-                disks.extend(
-                    system
-                        .list(&block)
-                        .unwrap_or_default()
-                        .into_iter()
-                        .filter(|part| part.starts_with(&name)),
-                );
+                let parts = system.list(&block).unwrap_or_default().into_iter();
+                disks.extend(parts.filter(|part| part.starts_with(&name)));
                 disks.push(name);
             }
         }
