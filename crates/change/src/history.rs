@@ -1,17 +1,14 @@
 //! The change sets that were made here, from their journals.
 
-use std::io;
-
-use nearfar_proc::error_text;
 use serde::Serialize;
 
 use crate::apply::ApplyError;
 use crate::journal::{self, ChangeSetId, Contents, Header, Progress, Written};
 use crate::kind::Setting;
-use crate::owner::Mismatch;
-use crate::rollback::{Found, found, other_owner, writer};
+use crate::outcome::UndoResult;
+use crate::rollback::{Found, look, other_owner, writer};
 use crate::state::{StateDir, lock_holder};
-use crate::system::{System, Target, text};
+use crate::system::{System, Target};
 
 /// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -244,23 +241,15 @@ impl View<'_> {
         if !written.intent.setting.is_written() {
             return self.memory_now(written);
         }
-        let now = match text(self.system, &written.intent.setting.path()) {
-            Ok(now) => now,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return WriteState::Gone,
-            Err(error) => {
-                return WriteState::NotRead {
-                    reason: error_text(&error),
-                };
+        let now = match look(self.system, written, self.tree, false) {
+            Ok((_, Found::Ours)) => return WriteState::Made,
+            Ok((now, _)) => now,
+            Err(UndoResult::OtherOwner { was, now, .. }) => {
+                return WriteState::OtherOwner { was, now };
             }
+            Err(UndoResult::Failed { error }) => return WriteState::NotRead { reason: error },
+            Err(_) => return WriteState::Gone,
         };
-        if let Some(Mismatch { was, now, .. }) =
-            other_owner(self.system, &written.intent, self.tree)
-        {
-            return WriteState::OtherOwner { was, now };
-        }
-        if found(self.system, written, &now, self.tree) == Found::Ours {
-            return WriteState::Made;
-        }
         let later = self
             .change_sets
             .iter()

@@ -390,24 +390,10 @@ impl Writer<'_> {
     fn restore(&mut self, written: &mut Written) -> UndoResult {
         let intent = written.intent.clone();
         let (tree, force) = (self.is_tree(), self.is_forced());
-        let now = match text(self.system, &intent.setting.path()) {
-            Ok(now) => now,
-            Err(error) => return UndoResult::gone_or_failed(&error),
+        let (now, found) = match look(self.system, written, tree, force) {
+            Ok(looked) => looked,
+            Err(result) => return result,
         };
-        if let Some(Mismatch {
-            was,
-            now,
-            is_given_out_again,
-            ..
-        }) = other_owner(self.system, &intent, tree).filter(|it| !(force && it.only_handlers))
-        {
-            return UndoResult::OtherOwner {
-                was,
-                now,
-                gone: is_given_out_again,
-            };
-        }
-        let found = found(self.system, written, &now, tree);
         let by_change_set = self.later_writer(written, &now);
         if !force && (found == Found::Foreign || by_change_set.is_some()) {
             return UndoResult::ChangedSince {
@@ -493,14 +479,9 @@ impl Writer<'_> {
         let setting = &intent.setting;
         let path = setting.path();
         let failed = |error: io::Error| UndoResult::gone_or_failed(&error);
-        let is_live = !self.is_tree();
-        let rebound = is_live.then(|| cpuset_memory::rebound_by_undo(self.system, intent));
-        // A write of nothing does not reach the kernel's handler; an empty set is an empty line.
-        let old = match intent.old.as_str() {
-            "" if is_live => "\n",
-            old => old,
-        };
-        let to = write_back(self.system, &path, old).map_err(failed)?;
+        let tree = self.is_tree();
+        let rebound = (!tree).then(|| cpuset_memory::rebound_by_undo(self.system, intent));
+        let to = write_back(self.system, &path, &intent.old, tree).map_err(failed)?;
         let back = text(self.system, &path).map_err(failed)?;
         if back.trim() != to.trim() && !setting.same(&back, &to) {
             let error = shows_another(setting, &to, &back);
@@ -571,6 +552,29 @@ impl Writer<'_> {
     }
 }
 
+/// What the file of a write says now, and whose that is; or that it cannot be read or is another's. `force`: it is not another's only
+/// because its handlers have other names.
+pub(crate) fn look(
+    system: &dyn System,
+    written: &Written,
+    tree: bool,
+    force: bool,
+) -> Result<(String, Found), UndoResult> {
+    let intent = &written.intent;
+    let now = text(system, &intent.setting.path());
+    let now = now.map_err(|error| UndoResult::gone_or_failed(&error))?;
+    let other = other_owner(system, intent, tree);
+    if let Some(other) = other.filter(|it| !(force && it.only_handlers)) {
+        return Err(UndoResult::OtherOwner {
+            was: other.was,
+            now: other.now,
+            gone: other.is_given_out_again,
+        });
+    }
+    let found = found(system, written, &now, tree);
+    Ok((now, found))
+}
+
 /// Whether the setting of a write is another device's now.
 pub(crate) fn other_owner(system: &dyn System, intent: &Intent, tree: bool) -> Option<Mismatch> {
     let was = intent.owner.as_ref()?;
@@ -583,7 +587,7 @@ pub(crate) fn other_owner(system: &dyn System, intent: &Intent, tree: bool) -> O
 }
 
 /// Whose the content of a file is.
-pub(crate) fn found(system: &dyn System, written: &Written, now: &str, tree: bool) -> Found {
+fn found(system: &dyn System, written: &Written, now: &str, tree: bool) -> Found {
     let Intent {
         setting, old, new, ..
     } = &written.intent;
@@ -654,7 +658,14 @@ fn instead_of_empty(system: &dyn System, path: &str, old: &str) -> Option<String
 ///
 /// # Errors
 /// The system's answer.
-pub(crate) fn write_back(system: &dyn System, path: &str, old: &str) -> io::Result<String> {
+pub(crate) fn write_back(
+    system: &dyn System,
+    path: &str,
+    old: &str,
+    tree: bool,
+) -> io::Result<String> {
+    // A write of nothing does not reach the kernel's handler; an empty set is an empty line.
+    let old = if old.is_empty() && !tree { "\n" } else { old };
     match system.write(path, old.as_bytes()) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
             let instead = instead_of_empty(system, path, old).ok_or(error)?;

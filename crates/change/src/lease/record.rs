@@ -404,8 +404,7 @@ pub(crate) fn write(system: &dyn System, intent: &Intent, new: &str) -> Result<S
         "write for a while"
     );
     let written = is_in_groups(system, &path).and_then(|()| {
-        // A write of nothing does not reach the kernel's handler; an empty set is an empty line.
-        write_back(system, &path, if new.is_empty() { "\n" } else { new })?;
+        write_back(system, &path, new, false)?;
         if let Setting::DeviceNode(DeviceNode { device }) = *setting {
             let is_old = shows(system, setting, old, new);
             rebind::nvme_follows(system, device, intent, is_old, false)?;
