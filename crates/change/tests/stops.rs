@@ -203,7 +203,9 @@ fn a_lease_killed_at_any_step_is_undone() {
     let changes = [
         ("/sys/fs/cgroup/busy/cpuset.cpus", "1-2\n"),
         (&node_of_first(), "1\n"),
-        (&node_of_first(), "0\n"),
+        (&node_of_first(), "-1\n"),
+        (&node_of_first(), "1\n"),
+        (&node_of_first(), "-1\n"),
         ("/proc/irq/10/smp_affinity_list", "4\n"),
         ("/proc/irq/10/smp_affinity_list", "5\n"),
         ("/proc/irq/10/smp_affinity_list", "4\n"),
