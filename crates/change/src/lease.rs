@@ -40,7 +40,7 @@ use crate::journal::{Extent, LineFile, Progress, Record, Written};
 use crate::kind::Setting;
 use crate::outcome::UndoResult;
 use crate::rollback::shows;
-use crate::state::{Location, Lock, STATE_DIR, StateDir, StateError};
+use crate::state::{Location, Lock, STATE_DIR, StateDir, StateError, try_lock};
 use crate::system::{Rooted, System};
 use record::LeaseContents;
 
@@ -506,15 +506,6 @@ fn live() -> Result<Rooted, LeaseError> {
     Rooted::live().map_err(LeaseError::Root)
 }
 
-/// Takes the lock of a journal if its owner is dead, or is this process and has not taken it yet.
-fn claim(file: &File) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Why a temporary change was not made or not undone.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
@@ -670,7 +661,7 @@ fn undo_if_dead(
 
 /// Whether a journal's owner is dead; the journal is then ours until the file is closed.
 fn is_dead(state: &StateDir, name: &str, file: &File) -> Result<bool, LeaseError> {
-    claim(file).map_err(|error| unreadable(state, name, error_text(&error)))
+    try_lock(file).map_err(|error| unreadable(state, name, error_text(&error)))
 }
 
 fn contents(

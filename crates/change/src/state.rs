@@ -31,7 +31,7 @@ use nearfar_proc::error_text;
 use rustix::fs::{
     Dir, FlockOperation, Mode, OFlags, flock, fstat, fsync, mkdirat, openat, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::apply::ApplyError;
 use crate::system::Target;
@@ -284,6 +284,16 @@ fn in_tree(root: &OwnedFd, path: &str) -> io::Result<OwnedFd> {
 
 const POLL: Duration = Duration::from_millis(20);
 
+/// Takes the lock of a file until it is closed, if no other process has it. Whether it did.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    let lock = || flock(file, FlockOperation::NonBlockingLockExclusive);
+    match retry_on_intr(lock) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Held until dropped.
 pub struct Lock(File);
 
@@ -306,10 +316,9 @@ impl Lock {
             .map_err(|error| refused(format!("lock: {}", error_text(&error))))?;
         let begun = Instant::now();
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-                Err(error) => return Err(refused(format!("lock: {}", error_text(&error)))),
+            let locked = try_lock(&file);
+            if locked.map_err(|error| refused(format!("lock: {}", error_text(&error))))? {
+                break;
             }
             if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
                 return Err(StateError::Cancelled);
@@ -385,12 +394,11 @@ impl LabelLock {
         let file = state
             .open_file(&name, OFlags::RDWR | OFlags::CREATE)
             .map_err(|error| failed(&error))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(ApplyError::LabelInUse {
+        match try_lock(&file).map_err(|error| failed(&error))? {
+            true => Ok(Self(file)),
+            false => Err(ApplyError::LabelInUse {
                 label: label.to_owned(),
             }),
-            Err(error) => Err(failed(&error.into()).into()),
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::lease::{LeaseError, Leases};
-use crate::state::StateDir;
+use crate::state::{StateDir, try_lock};
 
 const PREFIX: &str = "measuring-";
 /// Others hold a file for a moment, to see whether it is locked.
@@ -72,15 +72,13 @@ impl Leases {
 }
 
 fn lock(file: &File) -> io::Result<()> {
-    let mut result = Ok(());
     for _ in 0..LOCK_ATTEMPTS {
-        result = flock(file, FlockOperation::NonBlockingLockExclusive);
-        match result {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_INTERVAL),
-            _ => break,
+        if try_lock(file)? {
+            return Ok(());
         }
+        std::thread::sleep(LOCK_INTERVAL);
     }
-    Ok(result?)
+    Err(Errno::WOULDBLOCK.into())
 }
 
 impl Presence {

@@ -21,11 +21,11 @@ use crate::journal::{self, Extent, FileRecord, Intent, Line, LineFile, Record, W
 use crate::kind::{self, DeviceNode, Setting};
 use crate::lease::masks::{self, Masks};
 use crate::lease::resource::Resource;
-use crate::lease::{LeaseError, Recovered, Undone, claim};
+use crate::lease::{LeaseError, Recovered, Undone};
 use crate::outcome::UndoResult;
 use crate::rebind;
 use crate::rollback::{Writer, shows, write_back};
-use crate::state::StateDir;
+use crate::state::{StateDir, try_lock};
 use crate::system::{System, text};
 
 const LEASE_FORMAT: u32 = 2;
@@ -101,7 +101,7 @@ pub(crate) fn begin(
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             opened => opened.map_err(|error| failed(&error))?,
         };
-        let claimed = claim(&file);
+        let claimed = try_lock(&file);
         let mut journal = LineFile::new(file);
         let begun =
             claimed.and_then(|_| journal.append_cached(system, Record::Lease(header.clone())));
