@@ -94,7 +94,7 @@ pub(crate) fn check(request: &MoveRequest, conditions: &MoveConditions) -> Resul
             "process {pid} may not have memory on node {to} (Mems_allowed_list {allowed})"
         ));
     }
-    if let Some(Bound { start, policy }) = conditions.survey.bound() {
+    if let Some((start, policy)) = conditions.survey.bound() {
         return Err(format!(
             "a memory policy of process {pid} keeps its mapping at {start:x} from node {to} ({policy})"
         ));
@@ -184,13 +184,6 @@ struct FarMapping {
     bound: Option<String>,
 }
 
-/// A mapping that may not have memory on the target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Bound<'a> {
-    pub(crate) start: u64,
-    pub(crate) policy: &'a str,
-}
-
 impl Survey {
     /// Of a process of the running system.
     pub(crate) fn of(request: &MoveRequest) -> io::Result<Self> {
@@ -256,39 +249,34 @@ impl Survey {
         })
     }
 
-    fn sum(&self, is_hugetlb: bool) -> u64 {
-        let of_kind = self.far.iter().filter(|it| it.is_hugetlb == is_hugetlb);
-        of_kind.fold(0, |sum, it| sum.saturating_add(it.movable_bytes))
+    fn sum(&self, bytes: impl Fn(&FarMapping) -> u64) -> u64 {
+        self.far.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes to move in the system's pages, transparent huge ones included.
     fn to_move_bytes(&self) -> u64 {
-        self.sum(false)
+        self.sum(|it| u64::from(!it.is_hugetlb) * it.movable_bytes)
     }
 
     /// Bytes to move in pages of hugetlbfs.
     pub(crate) fn hugetlb_bytes(&self) -> u64 {
-        self.sum(true)
+        self.sum(|it| u64::from(it.is_hugetlb) * it.movable_bytes)
     }
 
     /// As [`Self::to_move_bytes`], to be added to that of other processes that move: a page that several of them map counts
     /// once.
     pub(crate) fn part_bytes(&self) -> u64 {
-        let others = self.far.iter().filter(|it| !it.is_hugetlb);
-        others.fold(0, |sum, it| sum.saturating_add(it.part_bytes))
+        self.sum(|it| u64::from(!it.is_hugetlb) * it.part_bytes)
     }
 
     /// Bytes on the source nodes that stay, because other processes map them.
     pub(crate) fn staying_bytes(&self) -> u64 {
-        let all = self.far.iter();
-        all.fold(0, |sum, it| {
-            sum.saturating_add(it.bytes.saturating_sub(it.movable_bytes))
-        })
+        self.sum(|it| it.bytes.saturating_sub(it.movable_bytes))
     }
 
     /// All that is to be moved.
     pub(crate) fn far_bytes(&self) -> u64 {
-        self.to_move_bytes().saturating_add(self.hugetlb_bytes())
+        self.sum(|it| it.movable_bytes)
     }
 
     /// Whether something is on the source nodes, shared or not.
@@ -296,17 +284,10 @@ impl Survey {
         !self.far.is_empty()
     }
 
-    /// The first mapping with memory to move that is bound to nodes without the target.
-    pub(crate) fn bound(&self) -> Option<Bound<'_>> {
-        let movable = self.far.iter().filter(|mapping| mapping.movable_bytes > 0);
-        movable
-            .filter_map(|mapping| {
-                Some(Bound {
-                    start: mapping.start,
-                    policy: mapping.bound.as_deref()?,
-                })
-            })
-            .next()
+    /// Address and policy of the first mapping with memory to move that is bound to nodes without the target.
+    fn bound(&self) -> Option<(u64, &str)> {
+        let mut movable = self.far.iter().filter(|mapping| mapping.movable_bytes > 0);
+        movable.find_map(|mapping| Some((mapping.start, mapping.bound.as_deref()?)))
     }
 
     /// By node, those without any left out.
@@ -444,8 +425,8 @@ mod tests {
             .map(|on| (on.node.0, on.bytes))
             .collect();
         assert_eq!(by_node, [(0, 3 * 4096 + (2 << 20)), (1, 4096), (2, 4096)]);
-        assert_eq!(found.bound().unwrap().policy, "bind:0");
-        assert_eq!(survey("2").bound().unwrap().start, 0x30_0000);
+        assert_eq!(found.bound().unwrap().1, "bind:0");
+        assert_eq!(survey("2").bound().unwrap().0, 0x30_0000);
         assert_eq!(survey("3").bound(), None);
     }
 
