@@ -244,9 +244,8 @@ impl Visits for Pairs<'_> {
         Declared {
             experiment: "bandwidth",
             title: format!("memory bandwidth, {pairs}"),
-            parameters: streams.parameters(),
+            plan: streams.plan(self.pairs.iter().map(cell).collect()),
             metrics: metrics.into(),
-            cells: self.pairs.iter().map(cell).collect(),
         }
     }
 

@@ -212,9 +212,8 @@ impl Visits for Placements<'_> {
         Declared {
             experiment: "interleaved",
             title: "interleaved memory".to_owned(),
-            parameters: streams.parameters(),
+            plan: streams.plan(self.placements.iter().map(cell).collect()),
             metrics: metrics(),
-            cells: self.placements.iter().map(cell).collect(),
         }
     }
 

@@ -14,8 +14,8 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Turn};
+use nearfar_experiment::{Recording, RunPlan};
 use nearfar_loops::chase;
 use nearfar_machine::{CpuId, Distance, Emulation, Machine, NodeId};
 use nearfar_proc::affinity;
@@ -451,9 +451,8 @@ impl<'a> ChaseRun<'a> {
         let declared = Declared {
             experiment: "latency",
             title: format!("memory latency, {pairs}"),
-            parameters,
+            plan: RunPlan::of_cells(parameters, self.pairs.iter().map(cell).collect()),
             metrics: vec![Metric::real(METRIC, "ns", Better::Lower).primary()],
-            cells: self.pairs.iter().map(cell).collect(),
         };
         samples.recording(declared, warnings, |item, &nanoseconds| {
             let detail = json!({"cpu": self.pairs[item].cpu, "loads": self.steps});

@@ -254,9 +254,8 @@ impl Visits for Vec<Node<'_>> {
         Declared {
             experiment: "loaded",
             title: format!("loaded memory latency, {nodes}"),
-            parameters: streams.parameters(),
+            plan: streams.plan(cells.collect()),
             metrics: metrics(),
-            cells: cells.collect(),
         }
     }
 

@@ -5,10 +5,9 @@ use std::{
 };
 
 use clap::Args as _;
-use nearfar_experiment::{Better, BoxError, Cell, Change, Column, Experiment, Factor, Metric};
-use nearfar_experiment::{Process, Resources};
+use nearfar_experiment::{Better, BoxError, Cell, Change, Column, Experiment, Metric};
+use nearfar_experiment::{Process, Resources, RunPlan};
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::registry::{Arguments, Declaration, Entry, RunError, Varied};
 
@@ -41,7 +40,7 @@ struct Parameters {
 }
 
 pub(crate) struct Mock {
-    arguments: Arguments,
+    plan: RunPlan,
     parameters: Parameters,
     server: Option<Process>,
     /// Of the cell.
@@ -50,9 +49,10 @@ pub(crate) struct Mock {
 
 impl Mock {
     pub(crate) fn new(arguments: &Arguments) -> Result<Self, RunError> {
+        let parameters: Parameters = arguments.parameters()?;
         Ok(Self {
-            arguments: arguments.clone(),
-            parameters: arguments.parameters()?,
+            plan: arguments.plan(&parameters),
+            parameters,
             server: None,
             directory: PathBuf::new(),
         })
@@ -67,16 +67,8 @@ impl Experiment for Mock {
         DECLARATION.name
     }
 
-    fn parameters(&self) -> Value {
-        json!(self.parameters)
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        self.arguments.factors()
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        self.arguments.cells()
+    fn plan(&self) -> RunPlan {
+        self.plan.clone()
     }
 
     fn columns() -> Vec<Column<Self::Sample>> {

@@ -161,7 +161,7 @@ impl<'a> Request<'a> {
         let targets = self.targets.as_ref().map(|(targets, _)| targets.count());
         (self.announce)(&Announcement {
             notes,
-            cells: made.experiment.cells().len() * targets.unwrap_or(1),
+            cells: made.experiment.plan().cells.len() * targets.unwrap_or(1),
             samples: self.options.samples,
             // What a guest adds to it is not known.
             sample: made.sample.filter(|_| targets.is_none()),

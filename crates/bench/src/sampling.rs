@@ -4,13 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{
     self, Budget, End, Monotonic, Order, Plan, SamplingOutcome, Source, Spread, Taken,
 };
-use nearfar_runs::{
-    Cell, Factor, Metric, NewSample, ROUNDS_PER_BLOCK, SampleResult, Values, now_s,
-};
+use nearfar_experiment::{Recording, RunPlan};
+use nearfar_runs::{Cell, Metric, NewSample, ROUNDS_PER_BLOCK, SampleResult, Values, now_s};
 use nearfar_statistics::Figures;
 use serde_json::json;
 
@@ -101,9 +99,9 @@ pub(crate) fn sample<S: Source<Error = ProbeError>>(
 pub(crate) struct Declared {
     pub(crate) experiment: &'static str,
     pub(crate) title: String,
-    pub(crate) parameters: serde_json::Value,
+    /// The cells are the items.
+    pub(crate) plan: RunPlan,
     pub(crate) metrics: Vec<Metric>,
-    pub(crate) cells: Vec<Cell>,
 }
 
 impl<V> Samples<V> {
@@ -137,7 +135,7 @@ impl<V> Samples<V> {
     /// The samples as a run for the store. `values` gives the values of a sample, and how it was taken.
     pub(crate) fn recording(
         &self,
-        declared: Declared,
+        mut declared: Declared,
         warnings: &[Warning],
         values: impl Fn(usize, &V) -> (Values, serde_json::Value),
     ) -> Recording {
@@ -148,24 +146,21 @@ impl<V> Samples<V> {
                 warnings: Vec::new(),
                 detail,
             };
-            self.new_sample(&declared.cells, taken, result)
+            self.new_sample(&declared.plan.cells, taken, result)
         });
         let lost = self.outcome.lost.iter().map(|taken| {
             let reason = "the attempt took too long".to_owned();
-            self.new_sample(&declared.cells, taken, SampleResult::Failed(reason))
+            self.new_sample(&declared.plan.cells, taken, SampleResult::Failed(reason))
         });
-        let mut parameters = declared.parameters.clone();
-        if let Some(rounds) = self.rounds_per_block {
-            parameters[ROUNDS_PER_BLOCK] = rounds.into();
-        }
         let mut samples: Vec<NewSample> = measured.chain(lost).collect();
+        if let Some(rounds) = self.rounds_per_block {
+            declared.plan.parameters[ROUNDS_PER_BLOCK] = rounds.into();
+        }
         samples.sort_by(|a, b| a.started_at_s.total_cmp(&b.started_at_s));
         Recording {
             experiment: declared.experiment.to_owned(),
             title: declared.title,
-            parameters,
-            factors: Factor::of_cells(&declared.cells),
-            cells: declared.cells,
+            plan: declared.plan,
             metrics: declared.metrics,
             samples_per_cell: self.rounds,
             seed: SEED,

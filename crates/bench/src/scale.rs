@@ -23,12 +23,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args as _;
-use nearfar_experiment::{BoxError, Column, Experiment};
+use nearfar_experiment::{BoxError, Column, Experiment, RunPlan};
 use nearfar_machine::{CpuSet, Known, Machine, NodeSet, seconds};
-use nearfar_runs::{Better, Cell, Factor, Level, Metric};
+use nearfar_runs::{Better, Cell, Level, Metric};
 use nearfar_statistics::law::MIN_LEVELS;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::registry::{
     Arguments, Context, Declaration, Entry, Made, RunError, SECONDS, Varied, number, size, within,
@@ -145,8 +144,7 @@ struct Parameters {
 pub(crate) struct ScaleExperiment<'a> {
     machine: &'a Machine,
     parameters: Parameters,
-    factors: Vec<Factor>,
-    cells: Vec<Cell>,
+    plan: RunPlan,
     /// CPUs that this process may use.
     allowed: CpuSet,
 }
@@ -164,8 +162,8 @@ fn make<'a>(
         return Err(arguments.wrong("memory-size", reason).into());
     }
     let is_full = parameters.sweep == "full";
-    let mut factors = arguments.factors();
-    for factor in factors.iter_mut().filter(|it| it.levels.is_empty()) {
+    let mut plan = arguments.plan(&parameters);
+    for factor in plan.factors.iter_mut().filter(|it| it.levels.is_empty()) {
         let all_tasks = || measure::sweep(allowed.len(), is_full).into_iter();
         factor.levels = match factor.name == TASKS {
             false => vec![ALL.into()],
@@ -178,16 +176,14 @@ fn make<'a>(
             }
         };
     }
-    let cells = match arguments.named_cells() {
-        [] => Cell::all(&factors),
-        cells => cells.to_vec(),
-    };
+    if arguments.named_cells().is_empty() {
+        plan.cells = Cell::all(&plan.factors);
+    }
     let seconds = parameters.seconds + parameters.warm_up + parameters.trace_seconds;
     let experiment = ScaleExperiment {
         machine,
         parameters,
-        factors,
-        cells,
+        plan,
         allowed,
     };
     let mut notes = Vec::new();
@@ -197,7 +193,7 @@ fn make<'a>(
             let reason = "not a directory".to_owned();
             return Err(arguments.wrong("directory", reason).into());
         }
-        let workloads = experiment.cells.iter().map(|it| it.text(WORKLOAD));
+        let workloads = experiment.plan.cells.iter().map(|it| it.text(WORKLOAD));
         let mut workloads = workloads.filter_map(|it| Workload::of(&it));
         if workloads.any(Workload::has_file)
             && let Err(error) = unnamed_file(directory, 0)
@@ -206,7 +202,7 @@ fn make<'a>(
             let reason = format!("cannot make a file without a name there: {reason}");
             return Err(arguments.wrong("directory", reason).into());
         }
-        for cell in &experiment.cells {
+        for cell in &experiment.plan.cells {
             let placed = experiment
                 .placing(cell)
                 .and_then(|it| Ok(measure::place(machine, &experiment.allowed, it)?));
@@ -220,7 +216,7 @@ fn make<'a>(
             ),
             _ => Ok(()),
         };
-        let checked = experiment.cells.iter().try_for_each(fits);
+        let checked = experiment.plan.cells.iter().try_for_each(fits);
         checked.map_err(|error| arguments.wrong("memory-size", error.to_string()))?;
         if arguments.levels(TASKS).is_empty() && arguments.named_cells().is_empty() {
             check_law(experiment.allowed.len(), is_full)?;
@@ -289,17 +285,8 @@ impl Experiment for ScaleExperiment<'_> {
         "throughput of tasks that want one kernel lock".to_owned()
     }
 
-    fn parameters(&self) -> Value {
-        // Numbers and a path always are JSON.
-        serde_json::to_value(&self.parameters).unwrap_or_default()
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        self.cells.clone()
+    fn plan(&self) -> RunPlan {
+        self.plan.clone()
     }
 
     fn columns() -> Vec<Column<Sample>> {

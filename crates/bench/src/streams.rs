@@ -14,12 +14,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nearfar_experiment::RunPlan;
 use nearfar_experiment::sampler::{Attempt, Source, Turn};
 use nearfar_loops::access::{copy, read, read_pausing, write};
 use nearfar_loops::chase;
 use nearfar_machine::{CpuId, Machine};
 use nearfar_proc::affinity;
-use nearfar_runs::Values;
+use nearfar_runs::{Cell, Values};
 use nearfar_statistics::Figures;
 use serde_json::json;
 
@@ -83,12 +84,12 @@ impl Streams<'_> {
         }
     }
 
-    /// What decides what a sample is, for the store.
-    pub(crate) fn parameters(&self) -> serde_json::Value {
+    /// The run of these cells, for the store.
+    pub(crate) fn plan(&self, cells: Vec<Cell>) -> RunPlan {
         let (size, buffers) = (self.size.buffer_bytes, &self.buffers);
         let mut parameters = sampling::buffer_parameters(size, buffers.page_kind, self.options);
         parameters["threads"] = json!(self.threads);
-        parameters
+        RunPlan::of_cells(parameters, cells)
     }
 }
 

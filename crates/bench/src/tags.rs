@@ -34,12 +34,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args as _;
-use nearfar_experiment::{BoxError, Column, Experiment, LabHost, Resources};
+use nearfar_experiment::{BoxError, Column, Experiment, LabHost, Resources, RunPlan};
 use nearfar_machine::{CpuSet, Machine, NodeId, seconds};
-use nearfar_runs::{Better, Cell, Detail, Factor, Histogram, Level, Metric};
+use nearfar_runs::{Better, Cell, Detail, Histogram, Level, Metric};
 use nearfar_tags::{Builder, Steals};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::node_buffers::Mapping;
 use crate::probe::default_buffer_bytes;
@@ -150,8 +149,7 @@ struct Parameters {
 pub(crate) struct TagsExperiment<'a> {
     machine: &'a Machine,
     parameters: Parameters,
-    factors: Vec<Factor>,
-    cells: Vec<Cell>,
+    plan: RunPlan,
     /// CPUs that this process may use.
     allowed: CpuSet,
     memory: Option<Mapping>,
@@ -167,12 +165,10 @@ fn make<'a>(
     let Context { machine, .. } = context;
     let allowed = context.allowed_cpus();
     let parameters: Parameters = arguments.parameters()?;
-    let (factors, cells) = planned(arguments, parameters.peers);
     let mut experiment = TagsExperiment {
         machine,
+        plan: plan(arguments, &parameters),
         parameters,
-        factors,
-        cells,
         allowed,
         memory: None,
         memory_warnings: Vec::new(),
@@ -205,16 +201,16 @@ impl TagsExperiment<'_> {
             let Err(reason) = nodes.other(distance) else {
                 continue;
             };
-            let count = self.cells.len();
-            self.cells.retain(|cell| cell.text(DISTANCE) != level);
-            if self.cells.len() < count {
+            let count = self.plan.cells.len();
+            self.plan.cells.retain(|cell| cell.text(DISTANCE) != level);
+            if self.plan.cells.len() < count {
                 notes.push(format!("not measured: distance={level}: {reason}"));
             }
         }
         if !notes.is_empty() && nodes.other(Distance::Near).is_err() {
             notes.push(GUEST_HINT.to_owned());
         }
-        match self.cells.is_empty() {
+        match self.plan.cells.is_empty() {
             true => Err(RunError::Target(notes.join("\n").into())),
             false => Ok(notes),
         }
@@ -279,17 +275,8 @@ impl Experiment for TagsExperiment<'_> {
         format!("{tags} tags, up to {workers} workers per group")
     }
 
-    fn parameters(&self) -> Value {
-        // Numbers always are JSON.
-        serde_json::to_value(&self.parameters).unwrap_or_default()
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        self.cells.clone()
+    fn plan(&self) -> RunPlan {
+        self.plan.clone()
     }
 
     fn columns() -> Vec<Column<Sample>> {
@@ -340,21 +327,24 @@ impl Experiment for TagsExperiment<'_> {
     }
 }
 
-/// The factors and cells: with the peers where they are wanted, and one cell of a worker alone for each policy. It has tags to spare at
+/// The plan: with the peers where they are wanted, and one cell of a worker alone for each policy. It has tags to spare at
 /// any depth, and completes its I/Os itself at any level of the completion. Cells that were asked for one by one stay as they are.
-fn planned(arguments: &Arguments, with_peers: bool) -> (Vec<Factor>, Vec<Cell>) {
-    let mut factors = arguments.factors();
-    if with_peers && let Some(policy) = factors.iter_mut().find(|it| it.name == POLICY) {
+fn plan(arguments: &Arguments, parameters: &Parameters) -> RunPlan {
+    let mut plan = arguments.plan(parameters);
+    let mut factors = plan.factors.iter_mut();
+    if parameters.peers
+        && let Some(policy) = factors.find(|it| it.name == POLICY)
+    {
         let peers = device::PEERS.iter().map(|&peer| Level::from(peer));
         let new: Vec<Level> = peers.filter(|it| !policy.levels.contains(it)).collect();
         policy.levels.extend(new);
     }
     if !arguments.named_cells().is_empty() {
-        return (factors, arguments.cells());
+        return plan;
     }
     let mut alone = Vec::new();
-    let mut cells = Cell::all(&factors);
-    cells.retain(|cell| {
+    plan.cells = Cell::all(&plan.factors);
+    plan.cells.retain(|cell| {
         let policy = cell.text(POLICY);
         let is_alone = cell.text(DISTANCE) == ALONE;
         let is_repeated = is_alone && alone.contains(&policy);
@@ -363,7 +353,7 @@ fn planned(arguments: &Arguments, with_peers: bool) -> (Vec<Factor>, Vec<Cell>) 
         }
         !is_repeated
     });
-    (factors, cells)
+    plan
 }
 
 pub const POLICY: &str = "policy";
@@ -670,7 +660,7 @@ mod tests {
     use nearfar_experiment::{metrics, values};
     use nearfar_machine::{CpuId, NodeId};
 
-    use nearfar_runs::{Better, Detail, Metric, Sample as StoredSample, Values};
+    use nearfar_runs::{Better, Detail, Factor, Metric, Sample as StoredSample, Values};
     use serde_json::{Value, json};
 
     use super::*;
@@ -704,27 +694,29 @@ mod tests {
         assert_eq!(experiment.shares(512, &alone), [1]);
     }
 
-    fn arguments(words: &[&str], peers: bool) -> Arguments {
+    fn plan(words: &[&str], peers: bool) -> RunPlan {
         let factors: Vec<String> = words.iter().map(|&it| it.to_owned()).collect();
         let given = Vec::from_iter(peers.then(|| "--peers".into()));
-        DECLARATION.arguments(&factors, &[], false, given).unwrap()
+        let arguments = DECLARATION.arguments(&factors, &[], false, given);
+        let arguments = arguments.unwrap();
+        super::plan(&arguments, &arguments.parameters().unwrap())
     }
 
     #[test]
     fn a_worker_alone_is_measured_once_for_each_policy() {
         let words = ["completion=any,device", "policy=stock,auto"];
-        let (_, cells) = planned(&arguments(&words, false), false);
+        let cells = plan(&words, false).cells;
         let alone = cells.iter().filter(|cell| cell.text(DISTANCE) == ALONE);
         let policies: Vec<String> = alone.map(|cell| cell.text(POLICY)).collect();
         assert_eq!(policies, ["stock", "auto"]);
         assert_eq!(cells.len(), 2 * 2 * 2 * 2 + 2);
-        assert_eq!(planned(&arguments(&[], false), false).1.len(), 40);
+        assert_eq!(plan(&[], false).cells.len(), 40);
     }
 
     #[test]
     fn peers_are_further_policies() {
         let words = ["policy=auto,array_queue"];
-        let (factors, cells) = planned(&arguments(&words, true), true);
+        let RunPlan { factors, cells, .. } = plan(&words, true);
         let policy = factors.iter().find(|it| it.name == POLICY).unwrap();
         let expected = ["auto", "array_queue", "mutex_vec"].map(Level::from);
         assert_eq!(policy.levels, expected);

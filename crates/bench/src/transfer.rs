@@ -14,8 +14,8 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Turn};
+use nearfar_experiment::{Recording, RunPlan};
 use nearfar_loops::hand_over::{self, Trouble};
 use nearfar_machine::{
     CpuId, CpuSet, Distance, Emulation, Machine, Nearness, Neighbourhood, NodeId,
@@ -259,16 +259,16 @@ impl<'a> HandOverRun<'a> {
                 .with("first_cpu", pair.first.0)
                 .with("second_cpu", pair.second.0)
         };
+        let parameters = json!({
+            "all_cpus": all_cpus,
+            "max_samples": options.max_samples,
+            "budget_s": options.budget.as_secs_f64(),
+        });
         let declared = Declared {
             experiment: "transfer",
             title: format!("cache line transfer, {pairs}"),
-            parameters: json!({
-                "all_cpus": all_cpus,
-                "max_samples": options.max_samples,
-                "budget_s": options.budget.as_secs_f64(),
-            }),
+            plan: RunPlan::of_cells(parameters, self.pairs.iter().map(cell).collect()),
             metrics: vec![Metric::real(METRIC, "ns", Better::Lower).primary()],
-            cells: self.pairs.iter().map(cell).collect(),
         };
         samples.recording(declared, warnings, |item, &nanoseconds| {
             let nearness = self.pairs[item].nearness;

@@ -213,7 +213,7 @@ fn recording(matrix: &Matrix<'_>, samples: &[RunTaken], began_at_s: f64) -> Reco
         let result = stored_result::<Matrix<'_>>(taken.value.as_ref().map_err(ToString::to_string));
         NewSample {
             round: taken.slot.round,
-            cell: recording.cells[taken.slot.item].clone(),
+            cell: recording.plan.cells[taken.slot.item].clone(),
             started_at_s: began_at_s + taken.started.as_secs_f64(),
             took_s: taken.took.as_secs_f64(),
             result: result.unwrap_or_else(|error| SampleResult::Failed(error.to_string())),

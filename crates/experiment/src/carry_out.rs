@@ -16,7 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::experiment::{
-    BoxError, Ended, Experiment, ExperimentError, Outcome, Sampled, figures, metrics, named,
+    BoxError, Ended, Experiment, ExperimentError, Outcome, RunPlan, Sampled, figures, metrics,
+    named,
 };
 use crate::guest_time::GuestTime;
 use crate::progress::{Begun, Progress, Silent, Step};
@@ -216,10 +217,14 @@ fn begin<E: Experiment>(
     store: &mut Store,
     machine: &Machine,
 ) -> Result<BegunRun<E::Sample>, ExperimentError> {
-    let plan = experiment.cells();
-    let wrong = match plan.iter().collect::<BTreeSet<_>>().len() {
+    let RunPlan {
+        parameters,
+        factors,
+        cells,
+    } = experiment.plan();
+    let wrong = match cells.iter().collect::<BTreeSet<_>>().len() {
         0 => Some("no cells"),
-        different if different < plan.len() => Some("a cell twice"),
+        different if different < cells.len() => Some("a cell twice"),
         _ => None,
     };
     if let Some(what) = wrong {
@@ -228,13 +233,13 @@ fn begin<E: Experiment>(
             what,
         });
     }
-    let (host, parameters) = (Host::here(), experiment.parameters());
+    let host = Host::here();
     let metrics = metrics(E::columns());
     let fingerprint = fingerprint(machine, &host);
     let same = Same {
         experiment: experiment.name(),
         parameters: &parameters,
-        plan: &plan,
+        plan: &cells,
         metrics: &metrics,
         fingerprint: &fingerprint,
         targets,
@@ -251,11 +256,11 @@ fn begin<E: Experiment>(
         // Taken over before it is read: until then another process may add to it.
         store.resume(run.run, options.samples)?;
         let stored = store.samples(run.run)?;
-        let (taken, samples) = (taken(&plan, &stored), read(&run, &stored)?);
+        let (taken, samples) = (taken(&cells, &stored), read(&run, &stored)?);
         return Ok(BegunRun {
             run: run.run,
             seed: detail.seed,
-            plan,
+            plan: cells,
             metrics: detail.metrics,
             taken,
             samples,
@@ -268,8 +273,8 @@ fn begin<E: Experiment>(
         title: &experiment.title(),
         label: options.label.as_deref(),
         parameters: &parameters,
-        factors: &experiment.factors(),
-        cells: &plan,
+        factors: &factors,
+        cells: &cells,
         metrics: &metrics,
         samples_per_cell: options.samples,
         seed,
@@ -282,7 +287,7 @@ fn begin<E: Experiment>(
     Ok(BegunRun {
         run,
         seed,
-        plan,
+        plan: cells,
         metrics,
         taken: BTreeSet::new(),
         samples: Vec::new(),

@@ -65,6 +65,38 @@ pub(crate) fn figures<E: Experiment>(sample: &E::Sample) -> (Vec<Metric>, Values
     (further.collect(), values)
 }
 
+/// What the samples of a run are of.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RunPlan {
+    /// Everything that decides what a sample is, and is the same in all cells: a run is continued only by an
+    /// experiment with equal parameters.
+    pub parameters: Value,
+    /// What is varied.
+    pub factors: Vec<Factor>,
+    /// The combinations that are measured, in the order of tables.
+    pub cells: Vec<Cell>,
+}
+
+impl RunPlan {
+    /// Every combination of the levels of these factors.
+    pub fn of_factors(parameters: Value, factors: Vec<Factor>) -> Self {
+        Self {
+            parameters,
+            cells: Cell::all(&factors),
+            factors,
+        }
+    }
+
+    /// These cells; the factors have the levels that they have.
+    pub fn of_cells(parameters: Value, cells: Vec<Cell>) -> Self {
+        Self {
+            parameters,
+            factors: Factor::of_cells(&cells),
+            cells,
+        }
+    }
+}
+
 /// An experiment: what is varied, and how one sample is taken.
 pub trait Experiment {
     /// All that is kept of one sample; stored as JSON, and read back when a run is continued.
@@ -78,17 +110,8 @@ pub trait Experiment {
         self.name().to_owned()
     }
 
-    /// Everything that decides what a sample is, and is the same in all cells: a run is continued only by an
-    /// experiment with equal parameters.
-    fn parameters(&self) -> Value;
-
-    /// What is varied.
-    fn factors(&self) -> Vec<Factor>;
-
-    /// The combinations that are measured, in the order of tables: all of them unless some make no sense.
-    fn cells(&self) -> Vec<Cell> {
-        Cell::all(&self.factors())
-    }
+    /// What is measured.
+    fn plan(&self) -> RunPlan;
 
     /// The machines that run the commands of its cells, where that is not this one. A run is continued only on equal ones.
     fn targets(&self) -> Vec<RunTarget> {

@@ -28,7 +28,8 @@ mod target;
 
 pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
 pub use experiment::{
-    BoxError, Column, Ended, Experiment, ExperimentError, Outcome, Sampled, metrics, values,
+    BoxError, Column, Ended, Experiment, ExperimentError, Outcome, RunPlan, Sampled, metrics,
+    values,
 };
 pub use guest_time::unmeasured;
 pub use lab::{AskError, LabHost};

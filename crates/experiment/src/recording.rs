@@ -6,11 +6,11 @@
 //! The fingerprint is what two systems must have in common for their samples to belong to one run.
 
 use nearfar_machine::Machine;
-use nearfar_runs::{Cell, Factor, Host, Metric, NewRun, NewSample, RunId, Store, StoreError};
-use serde_json::{Value, json};
+use nearfar_runs::{Host, Metric, NewRun, NewSample, RunId, Store, StoreError};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::experiment::{Experiment, figures, metrics};
+use crate::experiment::{Experiment, RunPlan, figures, metrics};
 
 /// A run that is measured and not stored yet.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,12 +19,7 @@ pub struct Recording {
     pub experiment: String,
     /// A line that says what it is about.
     pub title: String,
-    /// Everything that decides what a sample is, and is the same in all cells.
-    pub parameters: Value,
-    /// What is varied.
-    pub factors: Vec<Factor>,
-    /// In the order of tables.
-    pub cells: Vec<Cell>,
+    pub plan: RunPlan,
     /// Exactly one is primary.
     pub metrics: Vec<Metric>,
     /// How many samples each cell was to get.
@@ -43,9 +38,7 @@ impl Recording {
         Self {
             experiment: experiment.name().to_owned(),
             title: experiment.title(),
-            parameters: experiment.parameters(),
-            factors: experiment.factors(),
-            cells: experiment.cells(),
+            plan: experiment.plan(),
             metrics: metrics(E::columns()),
             samples_per_cell,
             seed,
@@ -69,9 +62,9 @@ impl Recording {
             experiment: &self.experiment,
             title: &self.title,
             label,
-            parameters: &self.parameters,
-            factors: &self.factors,
-            cells: &self.cells,
+            parameters: &self.plan.parameters,
+            factors: &self.plan.factors,
+            cells: &self.plan.cells,
             samples_per_cell: self.samples_per_cell,
             seed: self.seed,
             metrics: &self.metrics,

@@ -18,10 +18,9 @@ use std::sync::atomic::AtomicBool;
 use nearfar_machine::Machine;
 use nearfar_runs::{Cell, Factor, Host, Metric, MetricValue, RunTarget, Sample};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use thiserror::Error;
 
-use crate::experiment::{BoxError, Column, Experiment, named};
+use crate::experiment::{BoxError, Column, Experiment, RunPlan, named};
 use crate::recording::fingerprint;
 use crate::sampler::Order;
 
@@ -165,21 +164,17 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
         self.experiment.title()
     }
 
-    fn parameters(&self) -> Value {
-        self.experiment.parameters()
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        [self.targets.factors.clone(), self.experiment.factors()].concat()
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        let own = self.experiment.cells();
+    fn plan(&self) -> RunPlan {
+        let own = self.experiment.plan();
         let on = |(levels, _): &(Cell, _)| {
             let with = |cell: &Cell| join(cell.clone(), levels);
-            own.iter().map(with).collect::<Vec<_>>()
+            own.cells.iter().map(with).collect::<Vec<_>>()
         };
-        self.targets.targets.iter().flat_map(on).collect()
+        RunPlan {
+            cells: self.targets.targets.iter().flat_map(on).collect(),
+            factors: [self.targets.factors.clone(), own.factors].concat(),
+            parameters: own.parameters,
+        }
     }
 
     fn targets(&self) -> Vec<RunTarget> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
     BoxError, Cell, Change, Column, Ended, Experiment, ExperimentError, Factor, Metric, Options,
-    Outcome, Resources, Resume, Settings, carry_out_with,
+    Outcome, Resources, Resume, RunPlan, Settings, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
@@ -109,15 +109,12 @@ impl Experiment for Fake {
         "fake"
     }
 
-    fn parameters(&self) -> Value {
-        self.parameters.clone()
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        vec![
+    fn plan(&self) -> RunPlan {
+        let factors = vec![
             Factor::new("balancing", [false, true]),
             Factor::new("memory", 0..self.memory),
-        ]
+        ];
+        RunPlan::of_factors(self.parameters.clone(), factors)
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
@@ -592,7 +589,7 @@ proptest! {
         let slots: Vec<(u32, Cell)> = outcome.samples.iter().map(|of| (of.round, of.cell.clone())).collect();
         let mut expected: Vec<(u32, Cell)> = Vec::new();
         for round in 1..=samples {
-            expected.extend(Cell::all(&Fake::easy(memory).factors()).into_iter().map(|cell| (round, cell)));
+            expected.extend(Fake::easy(memory).plan().cells.into_iter().map(|cell| (round, cell)));
         }
         let rounds: Vec<u32> = slots.iter().map(|(round, _)| *round).collect();
         prop_assert!(rounds.is_sorted(), "{rounds:?}");

@@ -9,11 +9,12 @@ use std::sync::atomic::AtomicBool;
 use nearfar_change::UndoResult;
 use nearfar_change::lease::Leases;
 use nearfar_experiment::{
-    BoxError, Cell, Column, Experiment, Factor, Leased, Metric, Options, Resources, carry_out_with,
+    BoxError, Cell, Column, Experiment, Factor, Leased, Metric, Options, Resources, RunPlan,
+    carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::Store;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// What happened, in order.
 type Log = Rc<RefCell<Vec<String>>>;
@@ -32,12 +33,8 @@ impl Experiment for Fake {
         "fake"
     }
 
-    fn parameters(&self) -> Value {
-        json!({})
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        vec![Factor::new("n", [0u32, 1])]
+    fn plan(&self) -> RunPlan {
+        RunPlan::of_factors(json!({}), vec![Factor::new("n", [0u32, 1])])
     }
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {

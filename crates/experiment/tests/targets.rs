@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 
 use nearfar_experiment::{
     BoxError, Cell, Column, Ended, Experiment, ExperimentError, Factor, Leased, Metric, OnTargets,
-    Options, Outcome, Resources, Resume, Target, TargetError, TargetOutput, Targets, Values,
-    carry_out_with,
+    Options, Outcome, Resources, Resume, RunPlan, Target, TargetError, TargetOutput, Targets,
+    Values, carry_out_with,
 };
 use nearfar_machine::{Emulation, Machine, Origin, SourceKind};
 use nearfar_runs::{Host, Sample, Store};
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn machine(label: &str) -> Machine {
     let mut origin = Origin::new(SourceKind::Live, "a test");
@@ -86,12 +86,8 @@ impl Experiment for Sizes {
         "sizes"
     }
 
-    fn parameters(&self) -> Value {
-        json!({})
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        vec![Factor::new("size", ["small", "large"])]
+    fn plan(&self) -> RunPlan {
+        RunPlan::of_factors(json!({}), vec![Factor::new("size", ["small", "large"])])
     }
 
     fn run(&mut self, _: &Cell, _: &AtomicBool) -> Result<String, BoxError> {

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan};
 use nearfar_machine::{CpuId, IoPolicy, Known, Machine, NodeId, PciAddress};
-use nearfar_runs::{Cell, Factor};
+use nearfar_runs::Cell;
 use nearfar_trace::locks::{self, Recorder, Symbols};
 use nearfar_trace::nvme::{self, Commands, Decoder};
 use nearfar_trace::{Plan, Session, TraceError, Tracefs, records};
-use serde_json::{Value, json};
 
 use super::fio::{Job, Running};
 use super::prepare::IoExperiment;
@@ -83,16 +82,8 @@ impl Experiment for IoExperiment<'_> {
         }
     }
 
-    fn parameters(&self) -> Value {
-        json!(self.parameters)
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        self.cells.clone()
+    fn plan(&self) -> RunPlan {
+        self.plan.clone()
     }
 
     fn columns() -> Vec<Column<Sample>> {

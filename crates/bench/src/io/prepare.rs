@@ -9,10 +9,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nearfar_experiment::{BoxError, Change, Resources};
+use nearfar_experiment::{BoxError, Change, Resources, RunPlan};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_proc::error_text;
-use nearfar_runs::{Cell, Factor};
+use nearfar_runs::Cell;
 
 use super::fio::{Job, engine};
 use super::measure::{Paths, StartedSample};
@@ -30,8 +30,7 @@ pub(crate) struct IoExperiment<'a> {
     cancel: &'a AtomicBool,
     pub(super) parameters: Parameters,
     pub(super) asked: Asked,
-    pub(super) factors: Vec<Factor>,
-    pub(super) cells: Vec<Cell>,
+    pub(super) plan: RunPlan,
     /// CPUs that this process may use.
     pub(super) allowed: CpuSet,
     /// Known once it is made, and only where it is measured.
@@ -59,10 +58,9 @@ pub(crate) fn make<'a>(
     let mut experiment = IoExperiment {
         machine,
         cancel,
+        plan: arguments.plan(&parameters),
         parameters,
         asked,
-        factors: arguments.factors(),
-        cells: arguments.cells(),
         allowed,
         target: None,
         around: None,
@@ -139,8 +137,8 @@ impl IoExperiment<'_> {
         };
         let is_after = |cell: &Cell| cell.text(planned::PLAN) == planned::AFTER;
         let is_empty = self.planned.as_ref().is_none_or(PlannedChanges::is_empty);
-        let has_plan = self.cells.iter().any(is_after);
-        let mut cells = self.cells.clone();
+        let has_plan = self.plan.cells.iter().any(is_after);
+        let mut cells = self.plan.cells.clone();
         cells.retain(|cell| {
             let (cpus, memory) = (cell.text(CPU_NODE), cell.text(MEMORY_NODE));
             let policy = cell.text(IOPOLICY);
@@ -162,11 +160,11 @@ impl IoExperiment<'_> {
             }
             is_measured
         });
-        self.cells = cells;
+        self.plan.cells = cells;
         if let (true, Some(planned)) = (has_plan, &self.planned) {
             notes.extend(planned.notes());
         }
-        match self.cells.is_empty() {
+        match self.plan.cells.is_empty() {
             true => Err(notes.join("\n").into()),
             false => Ok(notes),
         }
@@ -184,7 +182,7 @@ impl IoExperiment<'_> {
             let measured = target.path.display();
             return Err(format!("--destroy {destroy}: what is measured is {measured}").into());
         }
-        let mut cells = self.cells.iter();
+        let mut cells = self.plan.cells.iter();
         match cells.any(|cell| Job::writes(&cell.text(PATTERN))) {
             true => self.claim().map(|_| ()),
             false => Ok(()),

@@ -27,11 +27,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::sampler::{self, Attempt, End, Monotonic, Plan, Source, Turn};
-use nearfar_experiment::{BoxError, Change, Column, Experiment};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, RunPlan};
 use nearfar_machine::{CpuSet, Known, Machine};
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};
-use nearfar_runs::{Cell, Factor};
+use nearfar_runs::Cell;
 use nearfar_statistics::Summary;
 use nearfar_trace::watch::Watch;
 
@@ -193,21 +193,18 @@ impl Experiment for Matrix<'_> {
         format!("{pattern}, {cells}, load {load_percent} %")
     }
 
-    fn parameters(&self) -> serde_json::Value {
+    fn plan(&self) -> RunPlan {
         // Numbers, texts and lists of them always are JSON. The cells are the run's plan, which the store has anyway.
         let mut parameters = serde_json::to_value(&self.parameters).unwrap_or_default();
         parameters
             .as_object_mut()
             .map(|parameters| parameters.remove("cells"));
-        parameters
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        super::factors(&self.parameters.cells)
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        self.parameters.cells.iter().map(Cell::from).collect()
+        let cells = &self.parameters.cells;
+        RunPlan {
+            parameters,
+            factors: super::factors(cells),
+            cells: cells.iter().map(Cell::from).collect(),
+        }
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {

@@ -7,9 +7,10 @@ use std::str::FromStr;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
-use nearfar_experiment::{Cell, Factor, Level};
+use nearfar_experiment::{Cell, Factor, Level, RunPlan};
 use nearfar_machine::{NodeId, size};
 use nearfar_runs::{Detail, Run, RunId};
+use serde::Serialize;
 
 use super::ONE_SAMPLE;
 
@@ -60,11 +61,6 @@ pub enum ArgumentError {
 }
 
 impl Arguments {
-    /// The factors with the levels that were asked for; without levels for all of the machine.
-    pub fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
-    }
-
     /// The levels of a factor that were asked for.
     pub fn levels(&self, name: &str) -> &[Level] {
         let found = self.factors.iter().find(|factor| factor.name == name);
@@ -76,12 +72,16 @@ impl Arguments {
         &self.cells
     }
 
-    /// The cells that were asked for one by one, else every combination of levels.
-    pub fn cells(&self) -> Vec<Cell> {
-        match self.cells.as_slice() {
-            [] => Cell::all(&self.factors),
-            cells => cells.to_vec(),
+    /// The run of these parameters: the factors with the levels that were asked for, without levels for all of the machine, and the
+    /// cells that were asked for one by one, else every combination of levels.
+    pub fn plan(&self, parameters: &impl Serialize) -> RunPlan {
+        // Numbers and texts always are JSON.
+        let parameters = serde_json::to_value(parameters).unwrap_or_default();
+        let mut plan = RunPlan::of_factors(parameters, self.factors.clone());
+        if !self.cells.is_empty() {
+            plan.cells.clone_from(&self.cells);
         }
+        plan
     }
 
     /// The arguments of `nearfar` that take and print one sample, without the levels of its cell.
@@ -158,19 +158,24 @@ pub fn given(
         let name = name.filter(|_| is_there).unwrap_or_default();
         match option.get_action().takes_values() {
             _ if name.is_empty() => Vec::new(),
-            false => Vec::from_iter(matches.get_flag(id).then(|| format!("--{name}").into())),
+            false => Vec::from_iter(matches.get_flag(id).then(|| word_of(name, None))),
             true => {
-                let word = |value: &OsStr| {
-                    let mut word = OsString::from(format!("--{name}="));
-                    word.push(value);
-                    word
-                };
                 let values = matches.get_raw(id).into_iter().flatten();
-                values.map(word).collect()
+                values.map(|value| word_of(name, Some(value))).collect()
             }
         }
     };
     options.get_arguments().flat_map(words).collect()
+}
+
+/// The word of an option with a value, or of a flag.
+pub(super) fn word_of(name: &str, value: Option<&OsStr>) -> OsString {
+    let mut word = OsString::from(format!("--{name}"));
+    if let Some(value) = value {
+        word.push("=");
+        word.push(value);
+    }
+    word
 }
 
 /// A parser of an option's value: what `read` makes of the text, where it is in a range.

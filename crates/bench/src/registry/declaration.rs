@@ -10,7 +10,7 @@ use nearfar_machine::{Emulation, alternatives, seconds};
 use nearfar_runs::{Detail, Run, RunTarget};
 use serde_json::Value;
 
-use super::arguments::{ArgumentError, Arguments, Own};
+use super::arguments::{ArgumentError, Arguments, Own, word_of};
 
 /// Longest word of a command with several levels.
 const MAX_WORD_BYTES: usize = 56;
@@ -200,15 +200,15 @@ fn is_default(option: &Arg, value: &str) -> bool {
 }
 
 /// The word of an option with a stored value, unless a condition says otherwise; `None` where none was given.
-fn stored_word(option: &Arg, value: &Value, is_wanted: fn(&Arg, &str) -> bool) -> Option<String> {
+fn stored_word(option: &Arg, value: &Value, is_wanted: fn(&Arg, &str) -> bool) -> Option<OsString> {
     let name = option.get_long()?;
     let value = match value {
         Value::Null => return None,
-        &Value::Bool(is_given) => return is_given.then(|| format!("--{name}")),
+        &Value::Bool(is_given) => return is_given.then(|| word_of(name, None)),
         Value::String(text) => text.clone(),
         value => value.to_string(),
     };
-    is_wanted(option, &value).then(|| format!("--{name}={value}"))
+    is_wanted(option, &value).then(|| word_of(name, Some(value.as_ref())))
 }
 
 impl Declaration {
@@ -268,7 +268,7 @@ impl Declaration {
                 key: key.to_owned(),
             };
             let value = detail.parameters.get(key).ok_or_else(not_stored)?;
-            Ok(stored_word(option, value, |_, _| true).map(OsString::from))
+            Ok(stored_word(option, value, |_, _| true))
         };
         let words = options.get_arguments().map(word);
         let words: Result<Vec<_>, _> = words.filter_map(Result::transpose).collect();
@@ -306,7 +306,8 @@ impl Declaration {
         for option in self.own_options(is_simulated).get_arguments() {
             let stored = detail.parameters.get(option.get_id().as_str());
             let word = |value| stored_word(option, value, |it, value| !is_default(it, value));
-            words.extend(stored.and_then(word));
+            // Stored values are texts.
+            words.extend(stored.and_then(word).and_then(|it| it.into_string().ok()));
         }
         if run.samples_per_cell != self.samples {
             words.push(format!("--samples={}", run.samples_per_cell));

@@ -63,7 +63,7 @@ fn factors_have_the_levels_that_were_asked_for() {
         &["speed=slow,fast"][..],
         &["speed=slow", "speed=slow,fast", "zone_reclaim=0"],
     ] {
-        let factors = mock(repeated).unwrap().factors();
+        let factors = mock(repeated).unwrap().factors;
         assert_eq!(factors[0], Factor::new("speed", ["slow", "fast"]));
     }
     let levels = "there are: fast, slow, failing";
@@ -189,7 +189,7 @@ fn samples_in_simulated_time_take_a_hundredth_of_the_time_unless_another_is_give
 #[test]
 fn the_parameters_of_the_mock_have_each_of_its_options() {
     let mock = mock::Mock::new(&arguments(&mock::DECLARATION, &[]).unwrap()).unwrap();
-    let parameters = mock.parameters();
+    let parameters = mock.plan().parameters;
     for option in mock::DECLARATION.own_options(false).get_arguments() {
         let key = option.get_id().as_str();
         assert!(parameters.get(key).is_some(), "{key}: {parameters}");
@@ -217,11 +217,11 @@ fn names_are_unique_and_defaults_are_levels() {
     let declarations = EXPERIMENTS.iter().map(|entry| &entry.declaration);
     for declaration in declarations.chain([&DECLARATION]) {
         assert!(names.insert(declaration.name));
-        for factor in arguments(declaration, &[]).unwrap().factors() {
+        for factor in arguments(declaration, &[]).unwrap().factors {
             let levels: Vec<String> = factor.levels.iter().map(Level::to_string).collect();
             let typed = format!("{}={}", factor.name, levels.join(","));
             if !levels.is_empty() {
-                let again = arguments(declaration, &[&typed]).unwrap().factors();
+                let again = arguments(declaration, &[&typed]).unwrap().factors;
                 assert!(again.contains(&factor), "{typed}");
             }
         }

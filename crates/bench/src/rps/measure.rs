@@ -6,14 +6,13 @@ use std::fs;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan};
 use nearfar_machine::{CpuId, CpuSet, Irq, Machine, NodeId, NodeSet};
 use nearfar_placement::spread::Policy;
 use nearfar_proc::cpu_counts::{self, Counts};
 use nearfar_proc::cpu_times::{self, StatFile};
-use nearfar_runs::{Cell, Factor};
+use nearfar_runs::Cell;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::clients::{ClientLoad, Driven, Flow, drive, reach};
 use super::link::Link;
@@ -57,17 +56,8 @@ impl Experiment for Rps<'_> {
         }
     }
 
-    fn parameters(&self) -> Value {
-        // Numbers always are JSON.
-        serde_json::to_value(&self.parameters).unwrap_or_default()
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        self.cells.clone()
+    fn plan(&self) -> RunPlan {
+        self.plan.clone()
     }
 
     fn columns() -> Vec<Column<Sample>> {
@@ -76,7 +66,7 @@ impl Experiment for Rps<'_> {
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
         let nodes = self.nodes()?;
-        let plan = self.plan();
+        let plan = self.planned_changes();
         let link = self.link(resources)?;
         let mut ready = PreparedRun {
             warnings: self.warnings(&link),

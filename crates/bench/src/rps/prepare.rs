@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, Change, Resources};
+use nearfar_experiment::{BoxError, Change, Resources, RunPlan};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId, NodeSet, WriterKind};
 use nearfar_placement::spread::{Policy, SpreadRequest, spread};
-use nearfar_runs::{Cell, Factor};
+use nearfar_runs::Cell;
 
 use super::clients::Flow;
 use super::link::{self, Link, Namespace, interface};
@@ -30,8 +30,7 @@ const VETH: &str = "without --device, servers and clients are connected by a vet
 pub(crate) struct Rps<'a> {
     pub(super) machine: &'a Machine,
     pub(super) parameters: Parameters,
-    pub(super) factors: Vec<Factor>,
-    pub(super) cells: Vec<Cell>,
+    pub(super) plan: RunPlan,
     /// CPUs that this process may use.
     allowed: CpuSet,
     pub(super) ready: Option<PreparedRun>,
@@ -69,11 +68,10 @@ pub(crate) fn make<'a>(
     let client = client.map_err(|(name, reason)| arguments.wrong(name, reason))?;
     let mut experiment = Rps {
         machine,
+        plan: arguments.plan(&parameters),
         parameters,
         client,
         programs: Vec::new(),
-        factors: arguments.factors(),
-        cells: arguments.cells(),
         allowed,
         ready: None,
         servers: Vec::new(),
@@ -102,9 +100,14 @@ impl Rps<'_> {
             Some(_) => RECEIVE,
             None => INTERRUPTS,
         };
-        let asked: Vec<String> = self.cells.iter().map(|cell| cell.text(fixed)).collect();
-        self.cells.retain(|cell| cell.text(fixed) == KEEP);
-        if let (true, Some(level)) = (self.cells.is_empty(), asked.first()) {
+        let asked: Vec<String> = self
+            .plan
+            .cells
+            .iter()
+            .map(|cell| cell.text(fixed))
+            .collect();
+        self.plan.cells.retain(|cell| cell.text(fixed) == KEEP);
+        if let (true, Some(level)) = (self.plan.cells.is_empty(), asked.first()) {
             let reason = match fixed {
                 INTERRUPTS => {
                     "it takes a card with a cable to another one, --device and --client-device"
@@ -141,7 +144,7 @@ impl Rps<'_> {
                 }
             }
         }
-        match self.cells.is_empty() {
+        match self.plan.cells.is_empty() {
             true => Err(RunError::Target(
                 format!("nothing is left to measure: {}", notes.join("; ")).into(),
             )),
@@ -155,8 +158,8 @@ impl Rps<'_> {
                 .map(|(name, level)| format!("{name}={level}"))
                 .collect::<Vec<_>>()
         };
-        let (out, left): (Vec<Cell>, Vec<Cell>) = self.cells.drain(..).partition(is_out);
-        self.cells = left;
+        let (out, left): (Vec<Cell>, Vec<Cell>) = self.plan.cells.drain(..).partition(is_out);
+        self.plan.cells = left;
         if let Some(first) = out.first() {
             let (count, first) = (out.len(), levels(first).join(","));
             notes.push(format!(
@@ -306,7 +309,7 @@ impl Rps<'_> {
         warnings
     }
 
-    pub(super) fn plan(&self) -> Vec<Change> {
+    pub(super) fn planned_changes(&self) -> Vec<Change> {
         let devices = self
             .parameters
             .device

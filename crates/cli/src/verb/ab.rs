@@ -10,7 +10,8 @@ use clap::Args;
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{
-    BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, carry_out, fingerprint,
+    BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, RunPlan, carry_out,
+    fingerprint,
 };
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
@@ -20,7 +21,7 @@ use nearfar_lab::request::GuestRequest;
 use nearfar_report::ab::{Comparison, Run, Selection, Side, numbers_of};
 use nearfar_runs::{Better, Host, Metric, MetricValue, RunTarget};
 use nearfar_sources::Want;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::{Colour, FormatArgs, StoreArgs, read_live};
 use crate::failure::{Failure, Outcome, input};
@@ -255,14 +256,11 @@ impl Experiment for Sides<'_> {
         format!("{} (a: {}; b: {})", words.join(" "), a.name(), b.name())
     }
 
-    fn parameters(&self) -> Value {
+    fn plan(&self) -> RunPlan {
         let side = |(side, _): &(&Side, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
         let [a, b] = &self.sides;
-        json!({"command": self.command, "a": side(a), "b": side(b)})
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        vec![Factor::new(SIDE, ["a", "b"])]
+        let parameters = json!({"command": self.command, "a": side(a), "b": side(b)});
+        RunPlan::of_factors(parameters, vec![Factor::new(SIDE, ["a", "b"])])
     }
 
     fn targets(&self) -> Vec<RunTarget> {

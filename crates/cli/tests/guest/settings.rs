@@ -15,12 +15,12 @@ use crate::guests;
 use crate::waiting::wait_until;
 use nearfar_experiment::{
     BoxError, Cell, Change, Column, Ended, Experiment, Factor, Metric, Options, Process, Resources,
-    carry_out,
+    RunPlan, carry_out,
 };
 use nearfar_machine::{IoPolicy, Irq};
 use nearfar_runs::Store;
 use nearfar_sources::{Request, Want};
-use serde_json::{Value, json};
+use serde_json::json;
 
 const GROUPS: &str = "/sys/fs/cgroup";
 const NULL_DEVICES: &str = "/sys/kernel/config/nullb";
@@ -104,12 +104,8 @@ impl Experiment for Everything {
         "everything"
     }
 
-    fn parameters(&self) -> Value {
-        json!({})
-    }
-
-    fn factors(&self) -> Vec<Factor> {
-        vec![Factor::new("cell", ["set", "kept"])]
+    fn plan(&self) -> RunPlan {
+        RunPlan::of_factors(json!({}), vec![Factor::new("cell", ["set", "kept"])])
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
