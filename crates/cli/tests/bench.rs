@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Answer, Nearfar, nearfar};
 use crate::keys;
-use nearfar_report::ab::{Run, Selection};
+use nearfar_compare::answers::{CommandRun, ValueSelection};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -63,13 +63,13 @@ fn the_example_of_the_help_of_ab_selects_values_of_the_command_it_runs() {
         let (_, command) = rest.split_once("-- nearfar ").unwrap();
         let words = command.split_whitespace();
         let answer = nearfar(words).args(SMALL).run().succeeded();
-        let run = Run {
+        let run = CommandRun {
             elapsed_s: 1.0,
             exit_code: 0,
             stdout: answer.text(),
             stderr: String::new(),
         };
-        let selection = Selection::new(vec![pattern.to_owned()]);
+        let selection = ValueSelection::new(vec![pattern.to_owned()]);
         assert_eq!(selection.check([&run]), Ok(()), "{example}");
         checked += 1;
     }

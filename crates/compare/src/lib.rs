@@ -7,8 +7,11 @@
 //!  several runs ───────────────► Side::pooled ─┘
 //! ```
 //!
+//! And what a command answered on two sides: [`answers`].
+//!
 //! Pure but for the parsers of files. Draws nothing; decides nothing about statistics.
 
+pub mod answers;
 mod comparison;
 mod difference;
 mod side;

@@ -1,20 +1,22 @@
 //! A and B side by side.
 
 use fastrand::Rng;
+use nearfar_compare::answers::{AnswerComparison, CommandRun, CommandSide, ValueSelection};
 use nearfar_machine::Emulation;
 use nearfar_report::Style;
-use nearfar_report::ab::{Comparison, Run, Selection, Side, Verdict, document};
+use nearfar_report::ab::document;
+use nearfar_statistics::compare::Verdict;
 use proptest::prelude::ProptestConfig;
 
-fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
-    Side {
+fn side(kernel: &str, answers: &[(&str, f64)]) -> CommandSide {
+    CommandSide {
         settings: [("kernel".to_owned(), kernel.to_owned())].into(),
         emulation: Some(Emulation::Label(
             "powerpc-case1, software emulation, no delays".to_owned(),
         )),
         runs: answers
             .iter()
-            .map(|&(stdout, elapsed_s)| Run {
+            .map(|&(stdout, elapsed_s)| CommandRun {
                 elapsed_s,
                 exit_code: 0,
                 stdout: stdout.to_owned(),
@@ -24,14 +26,14 @@ fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
     }
 }
 
-fn compared(command: &str, a: Side, b: Side, selection: &[&str]) -> Comparison {
-    let selection = Selection::new(
+fn compared(command: &str, a: CommandSide, b: CommandSide, selection: &[&str]) -> AnswerComparison {
+    let selection = ValueSelection::new(
         selection
             .iter()
             .map(|&pattern| pattern.to_owned())
             .collect(),
     );
-    Comparison::of(
+    AnswerComparison::of(
         command.split(' ').map(str::to_owned).collect(),
         a,
         b,
@@ -108,7 +110,7 @@ fn a_failed_run_is_named_with_its_last_error() {
 }
 
 /// A thing compared with itself: a run's numbers differ by chance, every third one is a small count with many ties.
-fn of_itself(random: &mut Rng, numbers: usize, runs: usize) -> Comparison {
+fn of_itself(random: &mut Rng, numbers: usize, runs: usize) -> AnswerComparison {
     let mut of_side = || {
         let answers: Vec<(String, f64)> = (0..runs)
             .map(|_| {
@@ -152,10 +154,10 @@ fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
                 .values
                 .iter()
                 .chain([&found.elapsed])
-                .filter_map(|value| value.change);
+                .filter_map(|value| value.change.as_ref());
             changes
                 .into_iter()
-                .any(|change| change.verdict == Verdict::Significant)
+                .any(|change| change.compared.is_significant)
         });
         let (alarms, trials) = (alarms.count(), f64::from(trials));
         println!("{numbers} numbers and the time, {runs} runs: {alarms} of {trials}");
@@ -192,8 +194,12 @@ fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
         };
         compared("bench", of(&a), of(&b), &[])
     };
+    let verdict = |found: &AnswerComparison| {
+        let change = found.values[0].change.as_ref().unwrap();
+        change.compared.verdict
+    };
     let two = found(2);
-    assert_eq!(two.values[0].change.unwrap().verdict, Verdict::TooFewRuns);
+    assert_eq!(verdict(&two), Verdict::TooFewSamples);
     assert_eq!(
         (two.compared_numbers, two.runs_needed),
         (1, 6),
@@ -201,13 +207,10 @@ fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
     );
     let text = document(&two).to_text(&Style::default());
     assert!(
-        text.contains("too few runs to tell") && text.contains("--runs 6"),
+        text.contains("too few samples") && text.contains("--runs 6"),
         "{text}"
     );
-    assert_eq!(
-        found(6).values[0].change.unwrap().verdict,
-        Verdict::Significant
-    );
+    assert_eq!(verdict(&found(6)), Verdict::Different);
     assert!(
         !document(&found(6))
             .to_text(&Style::default())

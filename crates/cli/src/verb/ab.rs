@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
+use nearfar_compare::answers::{
+    AnswerComparison, CommandRun, CommandSide, ValueSelection, numbers_of,
+};
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{
@@ -18,7 +21,6 @@ use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
 use nearfar_lab::guest::{Exec, PreparedGuest, Signals};
 use nearfar_lab::request::GuestRequest;
-use nearfar_report::ab::{Comparison, Run, Selection, Side, numbers_of};
 use nearfar_runs::{Better, Host, Metric, MetricValue, RunTarget};
 use nearfar_sources::Want;
 use serde_json::json;
@@ -98,19 +100,19 @@ impl Ab {
         {
             output::say!("note: {note}");
         }
-        let selection = Selection::new(self.value.clone());
+        let selection = ValueSelection::new(self.value.clone());
         [a.runs, b.runs] =
             self.carry_out([(&a, prepared_a), (&b, prepared_b)], &selection, &cancel)?;
         let runs = a.runs.iter().chain(&b.runs);
         selection.check(runs).map_err(Failure::input)?;
-        let comparison = Comparison::of(self.command, a, b, &selection);
+        let comparison = AnswerComparison::of(self.command, a, b, &selection);
         let document = || nearfar_report::ab::document(&comparison);
         self.format
             .print(colour, "ab/1", None, &comparison, document)
     }
 
     /// One side: what it has, and the guest that is asked for with it.
-    fn side(&self, option: &str, words: &[String]) -> Result<(Side, GuestArgs), Failure> {
+    fn side(&self, option: &str, words: &[String]) -> Result<(CommandSide, GuestArgs), Failure> {
         let mut settings = BTreeMap::<String, String>::new();
         let mut guest = self.guest.clone();
         for word in words {
@@ -132,7 +134,7 @@ impl Ab {
                 .or_insert(value.to_owned());
         }
         Ok((
-            Side {
+            CommandSide {
                 settings,
                 emulation: None,
                 runs: Vec::new(),
@@ -144,10 +146,10 @@ impl Ab {
     /// The runs of both sides, stored; those of an interrupted comparison included where it is resumed.
     fn carry_out(
         &self,
-        sides: [(&Side, PreparedGuest); 2],
-        selection: &Selection,
+        sides: [(&CommandSide, PreparedGuest); 2],
+        selection: &ValueSelection,
         cancel: &AtomicBool,
-    ) -> Result<[Vec<Run>; 2], Failure> {
+    ) -> Result<[Vec<CommandRun>; 2], Failure> {
         let machine = read_live(Want::topology())?;
         let mut store = ExperimentStore::open(&self.store, !self.no_store)?;
         let mut options = Options::new(self.runs);
@@ -203,11 +205,11 @@ const MAX_NAME: usize = 64;
 /// The two sides.
 struct Sides<'a> {
     command: &'a [String],
-    sides: [(&'a Side, PreparedGuest); 2],
+    sides: [(&'a CommandSide, PreparedGuest); 2],
     /// Checked as soon as both sides have answered: no guest boots for runs that would show nothing.
-    selection: &'a Selection,
+    selection: &'a ValueSelection,
     /// The first run of each side.
-    first: [Option<Run>; 2],
+    first: [Option<CommandRun>; 2],
     /// Why the last sample failed, where its guest did.
     failure: Option<Failure>,
 }
@@ -219,7 +221,7 @@ fn cell(side: &str) -> Cell {
 
 impl Sides<'_> {
     /// Boots a guest and runs the command in it once.
-    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Run, Failure> {
+    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<CommandRun, Failure> {
         let mut guest = booted(prepared, cancel).map_err(failure)?;
         let signals = Signals::of_process().map_err(failure)?;
         let (start, before) = (Instant::now(), guest.simulated_time());
@@ -233,7 +235,7 @@ impl Sides<'_> {
             return Err(failure(LabError::Interrupted));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Run {
+        Ok(CommandRun {
             elapsed_s: elapsed.as_secs_f64(),
             exit_code: output.exit_code,
             stdout: text(&output.stdout),
@@ -243,7 +245,7 @@ impl Sides<'_> {
 }
 
 impl Experiment for Sides<'_> {
-    type Sample = Run;
+    type Sample = CommandRun;
 
     fn name(&self) -> &str {
         EXPERIMENT
@@ -257,7 +259,7 @@ impl Experiment for Sides<'_> {
     }
 
     fn plan(&self) -> RunPlan {
-        let side = |(side, _): &(&Side, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
+        let side = |(side, _): &(&CommandSide, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
         let [a, b] = &self.sides;
         let parameters = json!({"command": self.command, "a": side(a), "b": side(b)});
         RunPlan::of_factors(parameters, vec![Factor::new(SIDE, ["a", "b"])])
@@ -276,20 +278,20 @@ impl Experiment for Sides<'_> {
         Order::Mirrored
     }
 
-    fn columns() -> Vec<Column<Run>> {
+    fn columns() -> Vec<Column<CommandRun>> {
         vec![
             Column::new(
                 Metric::real(ELAPSED, "s", Better::Lower).primary(),
-                |run: &Run| Some(run.elapsed_s),
+                |run: &CommandRun| Some(run.elapsed_s),
             ),
             Column::new(
                 Metric::integer(EXIT_CODE, "", Better::Lower),
-                |run: &Run| Some(i64::from(run.exit_code)),
+                |run: &CommandRun| Some(i64::from(run.exit_code)),
             ),
         ]
     }
 
-    fn further(run: &Run) -> Vec<(Metric, MetricValue)> {
+    fn further(run: &CommandRun) -> Vec<(Metric, MetricValue)> {
         let numbers = numbers(run).into_iter();
         let figure = |(name, path, number): (String, String, f64)| {
             let metric = Metric::real(name, unit(&path), direction(&path));
@@ -298,7 +300,7 @@ impl Experiment for Sides<'_> {
         numbers.map(figure).collect()
     }
 
-    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Run, BoxError> {
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<CommandRun, BoxError> {
         let side_b = cell.level(SIDE) == Some(&"b".into());
         let (_, prepared) = &self.sides[usize::from(side_b)];
         let run = self.once(prepared, cancel).and_then(|run| {
@@ -344,7 +346,7 @@ fn target(levels: Cell, guest: &PreparedGuest) -> RunTarget {
 }
 
 /// The numbers of an answer as metrics: name, path, value. Of two paths with one name the first counts.
-fn numbers(run: &Run) -> Vec<(String, String, f64)> {
+fn numbers(run: &CommandRun) -> Vec<(String, String, f64)> {
     let mut names = BTreeSet::from([ELAPSED.to_owned(), EXIT_CODE.to_owned()]);
     let numbers = numbers_of(&run.stdout).into_iter();
     numbers
@@ -437,7 +439,7 @@ mod tests {
     #[test]
     fn numbers_of_an_answer_become_metrics_with_unit_and_direction() {
         let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ok": true}"#;
-        let run = Run {
+        let run = CommandRun {
             elapsed_s: 2.0,
             exit_code: 0,
             stdout: stdout.to_owned(),
@@ -496,7 +498,7 @@ mod tests {
 
     #[test]
     fn each_side_is_a_target_with_kernel_emulation_and_nodes_of_its_guest() {
-        let side = |kernel: &str| Side {
+        let side = |kernel: &str| CommandSide {
             settings: [("kernel".to_owned(), kernel.to_owned())].into(),
             emulation: None,
             runs: Vec::new(),
@@ -505,7 +507,7 @@ mod tests {
         let sides = Sides {
             command: &["nearfar".to_owned(), "topo".to_owned()],
             sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
-            selection: &Selection::default(),
+            selection: &ValueSelection::default(),
             first: [None, None],
             failure: None,
         };

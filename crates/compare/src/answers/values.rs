@@ -4,43 +4,48 @@ use std::collections::{BTreeMap, HashSet};
 
 use nearfar_machine::alternatives;
 use nearfar_statistics::Summary;
+use nearfar_statistics::compare::Compared;
 use serde::Serialize;
-use serde_json::Value as Json;
+use serde_json::Value;
 
-use super::{Run, Side, Verdict};
-use crate::amount::or;
+use super::{CommandRun, CommandSide};
 
 /// One value of the answers, over all runs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Value {
+pub struct AnswerValue {
     /// Where it stands: `nodes[2].online`.
     pub path: String,
     /// In A's runs; `null` where a run has no such value.
-    pub a: Vec<Json>,
+    pub a: Vec<Value>,
     /// In B's runs.
-    pub b: Vec<Json>,
+    pub b: Vec<Value>,
     /// For numbers: how they differ.
-    pub change: Option<Change>,
+    pub change: Option<NumberChange>,
 }
 
 /// How a number differs.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Change {
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct NumberChange {
     /// Median of A's runs.
     pub a_median: f64,
     /// Median of B's runs.
     pub b_median: f64,
     /// B's median through A's; `None` where A's is zero.
     pub ratio: Option<f64>,
-    /// Whether the runs can tell.
-    pub verdict: Verdict,
+    /// By the rounds that both sides have.
+    #[serde(flatten)]
+    pub compared: Compared,
 }
 
-impl Value {
+impl AnswerValue {
     /// A value of which A's and B's runs are known.
-    pub(crate) fn new(path: String, a: Vec<Json>, b: Vec<Json>) -> Self {
-        let change = Change::of(&a, &b);
-        Self { path, a, b, change }
+    pub(super) fn new(path: String, a: Vec<Value>, b: Vec<Value>) -> Self {
+        Self {
+            path,
+            a,
+            b,
+            change: None,
+        }
     }
 
     /// Whether it is a number in every run, and not the same in all of them.
@@ -56,39 +61,31 @@ impl Value {
     }
 }
 
-impl Change {
-    fn of(a: &[Json], b: &[Json]) -> Option<Self> {
-        let (a, b) = (numbers(a)?, numbers(b)?);
-        let (a_median, b_median) = (Summary::of(&a)?.median, Summary::of(&b)?.median);
-        let ratio = (a_median != 0.0).then(|| b_median / a_median);
+impl NumberChange {
+    /// `None` where a side has no runs.
+    pub(super) fn of(a: &[f64], b: &[f64], compared: Compared) -> Option<Self> {
+        let (a_median, b_median) = (Summary::of(a)?.median, Summary::of(b)?.median);
         Some(Self {
             a_median,
             b_median,
-            ratio,
-            verdict: Verdict::TooFewRuns,
+            ratio: (a_median != 0.0).then(|| b_median / a_median),
+            compared,
         })
     }
 }
 
 /// The numbers of a side's runs; `None` where a run has none.
-pub(super) fn numbers(side: &[Json]) -> Option<Vec<f64>> {
-    side.iter().map(Json::as_f64).collect()
-}
-
-/// The least and the most of some numbers; infinite the wrong way round where there is none.
-pub(super) fn range(numbers: &[f64]) -> (f64, f64) {
-    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    (least, most)
+pub(super) fn numbers(side: &[Value]) -> Option<Vec<f64>> {
+    side.iter().map(Value::as_f64).collect()
 }
 
 /// Which values are shown: paths in which `*` stands for any part, `nodes[*].online`.
 #[derive(Clone, Default, Debug)]
-pub struct Selection {
+pub struct ValueSelection {
     patterns: Vec<String>,
 }
 
-impl Selection {
+impl ValueSelection {
     /// All the patterns together.
     pub fn new(patterns: Vec<String>) -> Self {
         Self { patterns }
@@ -103,7 +100,10 @@ impl Selection {
     }
 
     /// Fails where a pattern matches no value of any of these runs: nothing would be compared, which reads like equality.
-    pub fn check<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) -> Result<(), SelectionError> {
+    pub fn check<'a>(
+        &self,
+        runs: impl IntoIterator<Item = &'a CommandRun>,
+    ) -> Result<(), SelectionError> {
         if self.is_empty() {
             return Ok(());
         }
@@ -142,7 +142,7 @@ pub enum SelectionError {
 }
 
 impl SelectionError {
-    fn not_json(run: &Run) -> Self {
+    fn not_json(run: &CommandRun) -> Self {
         let last = run.stderr.lines().last();
         Self::NotJson {
             exit_code: run.exit_code,
@@ -207,8 +207,12 @@ fn matches(pattern: &str, path: &str) -> bool {
 }
 
 /// The values of both sides, and how many were left out as equal; `None` where a run printed something else than JSON.
-pub(super) fn compare(a: &Side, b: &Side, selection: &Selection) -> Option<(Vec<Value>, usize)> {
-    let parsed = |side: &Side| -> Option<Vec<Flat>> {
+pub(super) fn compare(
+    a: &CommandSide,
+    b: &CommandSide,
+    selection: &ValueSelection,
+) -> Option<(Vec<AnswerValue>, usize)> {
+    let parsed = |side: &CommandSide| -> Option<Vec<Flat>> {
         let runs = side.runs.iter();
         runs.map(|run| parse(&run.stdout)).collect()
     };
@@ -222,28 +226,28 @@ pub(super) fn compare(a: &Side, b: &Side, selection: &Selection) -> Option<(Vec<
     }
     let of = |runs: &[Flat], path: &str| runs.iter().map(|run| run.get(path)).collect();
     let all = paths.into_iter();
-    let all = all.map(|path| Value::new(path.clone(), of(&a, path), of(&b, path)));
-    let mut all: Vec<Value> = all.collect();
+    let all = all.map(|path| AnswerValue::new(path.clone(), of(&a, path), of(&b, path)));
+    let mut all: Vec<AnswerValue> = all.collect();
     if !selection.is_empty() {
         all.retain(|value| selection.takes(&value.path));
         return Some((all, 0));
     }
     let before = all.len();
-    all.retain(Value::differs);
+    all.retain(AnswerValue::differs);
     let equal = before - all.len();
     Some((all, equal))
 }
 
 /// An answer's scalars by path, in the answer's order.
 struct Flat {
-    order: Vec<(String, Json)>,
+    order: Vec<(String, Value)>,
     by_path: BTreeMap<String, usize>,
 }
 
 impl Flat {
-    fn get(&self, path: &str) -> Json {
+    fn get(&self, path: &str) -> Value {
         let index = self.by_path.get(path);
-        index.map_or(Json::Null, |&index| self.order[index].1.clone())
+        index.map_or(Value::Null, |&index| self.order[index].1.clone())
     }
 }
 
@@ -257,7 +261,7 @@ pub fn numbers_of(stdout: &str) -> Vec<(String, f64)> {
 
 /// Reads one answer. A bare number or word is text, not an answer in JSON.
 fn parse(stdout: &str) -> Option<Flat> {
-    let json: Json = serde_json::from_str(stdout).ok()?;
+    let json: Value = serde_json::from_str(stdout).ok()?;
     (json.is_object() || json.is_array()).then(|| {
         let mut order = Vec::new();
         flatten(&json, String::new(), &mut order);
@@ -268,9 +272,9 @@ fn parse(stdout: &str) -> Option<Flat> {
     })
 }
 
-fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
+fn flatten(json: &Value, path: String, out: &mut Vec<(String, Value)>) {
     match json {
-        Json::Object(fields) if !fields.is_empty() => {
+        Value::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
                 let below = match path.as_str() {
                     "" => key.clone(),
@@ -279,11 +283,11 @@ fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
                 flatten(value, below, out);
             }
         }
-        Json::Array(items) if !items.is_empty() => {
+        Value::Array(items) if !items.is_empty() => {
             let names = names(items);
             for (index, item) in items.iter().enumerate() {
-                let name = names.as_ref().map(|names| &names[index]);
-                let name = or(name, &index.to_string());
+                let name = names.as_ref().map(|names| names[index].clone());
+                let name = name.unwrap_or_else(|| index.to_string());
                 flatten(item, format!("{path}[{name}]"), out);
             }
         }
@@ -293,10 +297,10 @@ fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
 
 /// What the items of a list call themselves, where each has a name of its own: so node 2 is compared with node 2, and
 /// not the second entry with the second.
-fn names(items: &[Json]) -> Option<Vec<String>> {
-    let name = |item: &Json, key: &str| match item.get(key)? {
-        Json::String(text) => Some(text.clone()),
-        Json::Number(number) => Some(number.to_string()),
+fn names(items: &[Value]) -> Option<Vec<String>> {
+    let name = |item: &Value, key: &str| match item.get(key)? {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
     let mut keys = ["id", "name", "address", "number", "queue", "path"].into_iter();
@@ -319,7 +323,7 @@ mod tests {
         let flat =
             parse(r#"{"nodes": [{"id": 0, "online": true}, {"id": 2, "online": false}]}"#).unwrap();
         assert_eq!(flat.get("nodes[2].online"), json!(false));
-        assert_eq!(flat.get("nodes[1].online"), Json::Null);
+        assert_eq!(flat.get("nodes[1].online"), Value::Null);
     }
 
     #[test]
@@ -333,8 +337,8 @@ mod tests {
         assert!(!matches("a", "ab") && !matches("ab", "a"));
     }
 
-    fn run(stdout: &str, exit_code: i32, stderr: &str) -> Run {
-        Run {
+    fn run(stdout: &str, exit_code: i32, stderr: &str) -> CommandRun {
+        CommandRun {
             elapsed_s: 1.0,
             exit_code,
             stdout: stdout.to_owned(),
@@ -348,7 +352,7 @@ mod tests {
         let runs = [run(answer, 0, ""), run(r#"{"other": 1}"#, 0, "")];
         let check = |patterns: &[&str]| {
             let patterns = patterns.iter().map(ToString::to_string).collect();
-            Selection::new(patterns).check(&runs)
+            ValueSelection::new(patterns).check(&runs)
         };
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&["latency.pairs[*].median_ns", "other"]), Ok(()));
@@ -374,13 +378,13 @@ mod tests {
 
     #[test]
     fn a_selection_of_an_answer_that_is_no_json_is_an_error_with_its_reason() {
-        let selection = Selection::new(vec!["a".to_owned()]);
+        let selection = ValueSelection::new(vec!["a".to_owned()]);
         let failed = run("", 3, "reading\nno such device\n");
         let text = selection.check([&failed]).unwrap_err().to_string();
         assert!(
             text.ends_with("a run that ended with 3 printed no JSON: no such device"),
             "{text}"
         );
-        assert_eq!(Selection::default().check([&failed]), Ok(()));
+        assert_eq!(ValueSelection::default().check([&failed]), Ok(()));
     }
 }
