@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use nearfar_experiment::Recording;
 use nearfar_machine::{CpuSet, Distance, Emulation, NodeId};
 use nearfar_runs::{Better, Metric, Values};
 use nearfar_statistics::Figures;
@@ -24,7 +25,7 @@ use crate::latency;
 use crate::node_buffers::PageKind;
 use crate::node_selection::{SkippedPair, Source};
 use crate::options::ProbeError;
-use crate::sampling::{self, Declared, Measured, SEED, Samples};
+use crate::sampling::{self, Measured, SEED, Samples};
 use crate::streams::{self, Counted, Streams, Visits, Work, WorkerError, cpus_of, workers};
 use crate::warning::Warning;
 
@@ -232,7 +233,7 @@ impl Visits for Pairs<'_> {
         vec![&found.bytes_per_s]
     }
 
-    fn declared(&self, streams: &Streams<'_>) -> Declared {
+    fn declared(&self, streams: &Streams<'_>) -> Recording {
         let mut metrics =
             Traffic::ALL.map(|kind| Metric::real(metric(kind), "B/s", Better::Higher));
         metrics[0].primary = true;
@@ -241,12 +242,13 @@ impl Visits for Pairs<'_> {
             let (cpu_node, memory_node) = pair.nodes(streams);
             latency::cell(cpu_node, memory_node)
         };
-        Declared {
-            experiment: "bandwidth",
-            title: format!("memory bandwidth, {pairs}"),
-            plan: streams.plan(self.pairs.iter().map(cell).collect()),
-            metrics: metrics.into(),
-        }
+        let plan = streams.plan(self.pairs.iter().map(cell).collect());
+        Recording::new(
+            "bandwidth",
+            format!("memory bandwidth, {pairs}"),
+            plan,
+            metrics.into(),
+        )
     }
 
     fn stored(

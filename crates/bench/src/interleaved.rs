@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use nearfar_experiment::Recording;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_runs::{Cell, Values};
 use nearfar_statistics::Figures;
@@ -21,7 +22,7 @@ use crate::loaded::{Sample, check_can_be_busy, halves, link, metrics};
 use crate::node_buffers::{self, Mapping};
 use crate::node_selection::SkippedPair;
 use crate::options::ProbeError;
-use crate::sampling::{Declared, Measured, Samples};
+use crate::sampling::{Measured, Samples};
 use crate::streams::{self, Counted, Streams, Visits, Work, Worker, WorkerError, cpus_of, workers};
 
 /// What was measured, and what is to be said about it.
@@ -207,14 +208,15 @@ impl Visits for Placements<'_> {
         vec![&found.read_bytes_per_s]
     }
 
-    fn declared(&self, streams: &Streams<'_>) -> Declared {
+    fn declared(&self, streams: &Streams<'_>) -> Recording {
         let cell = |placement: &MemoryPlacement| Cell::new().with("memory", placement.to_string());
-        Declared {
-            experiment: "interleaved",
-            title: "interleaved memory".to_owned(),
-            plan: streams.plan(self.placements.iter().map(cell).collect()),
-            metrics: metrics(),
-        }
+        let plan = streams.plan(self.placements.iter().map(cell).collect());
+        Recording::new(
+            "interleaved",
+            "interleaved memory".to_owned(),
+            plan,
+            metrics(),
+        )
     }
 
     fn stored(

@@ -29,7 +29,7 @@ use crate::conditions::{self, Ticks};
 use crate::node_buffers::{self, Buffer, HUGE_PAGE, NodeBuffers};
 use crate::node_selection::{self, Source};
 use crate::options::{ProbeOptions, check_live, on_own_thread};
-use crate::sampling::{self, Amount, Declared, SEED, Samples};
+use crate::sampling::{self, Amount, SEED, Samples};
 
 pub use crate::node_buffers::PageKind;
 pub use crate::node_selection::SkippedPair;
@@ -448,13 +448,11 @@ impl<'a> ChaseRun<'a> {
             sampling::buffer_parameters(size.one_cpu_bytes, buffers.page_kind, self.options);
         parameters["line_bytes"] = size.line_bytes.into();
         let cell = |pair: &ChasePair| cell(pair.cpu_node, buffers.buffers[pair.buffer].node);
-        let declared = Declared {
-            experiment: "latency",
-            title: format!("memory latency, {pairs}"),
-            plan: RunPlan::of_cells(parameters, self.pairs.iter().map(cell).collect()),
-            metrics: vec![Metric::real(METRIC, "ns", Better::Lower).primary()],
-        };
-        samples.recording(declared, warnings, |item, &nanoseconds| {
+        let plan = RunPlan::of_cells(parameters, self.pairs.iter().map(cell).collect());
+        let metrics = vec![Metric::real(METRIC, "ns", Better::Lower).primary()];
+        let recording =
+            Recording::new("latency", format!("memory latency, {pairs}"), plan, metrics);
+        samples.recorded(recording, warnings, |item, &nanoseconds| {
             let detail = json!({"cpu": self.pairs[item].cpu, "loads": self.steps});
             ([(METRIC.to_owned(), nanoseconds.into())].into(), detail)
         })

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use nearfar_experiment::Recording;
 use nearfar_loops::chase;
 use nearfar_machine::{Acceleration, CpuId, CpuSet, Emulation, Machine, NodeId};
 use nearfar_runs::{Better, Cell, Metric, Values};
@@ -25,7 +26,7 @@ use crate::buffer_size::BufferSize;
 use crate::node_buffers::Mapping;
 use crate::node_selection::{SkippedPair, Source};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::sampling::{self, Declared, Measured, SEED, Samples};
+use crate::sampling::{self, Measured, SEED, Samples};
 use crate::streams::{self, Counted, Streams, Visits, Work, Worker, WorkerError, workers};
 
 /// What was measured, and what is to be said about it.
@@ -239,7 +240,7 @@ impl Visits for Vec<Node<'_>> {
         found.points.iter().map(|it| &it.latency_ns).collect()
     }
 
-    fn declared(&self, streams: &Streams<'_>) -> Declared {
+    fn declared(&self, streams: &Streams<'_>) -> Recording {
         let cell = |node: &Node<'_>, load: Option<u32>| {
             let cell = Cell::new().with("node", node.source.node.0);
             match load {
@@ -251,12 +252,13 @@ impl Visits for Vec<Node<'_>> {
             .iter()
             .flat_map(|node| LOADS.map(|load| cell(node, load)));
         let nodes = sampling::count(self.len(), "node", "nodes");
-        Declared {
-            experiment: "loaded",
-            title: format!("loaded memory latency, {nodes}"),
-            plan: streams.plan(cells.collect()),
-            metrics: metrics(),
-        }
+        let plan = streams.plan(cells.collect());
+        Recording::new(
+            "loaded",
+            format!("loaded memory latency, {nodes}"),
+            plan,
+            metrics(),
+        )
     }
 
     fn stored(

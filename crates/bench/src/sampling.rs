@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{
-    self, Budget, End, Monotonic, Order, Plan, SamplingOutcome, Source, Spread, Taken,
+    self, Budget, End, Monotonic, Order, Plan, SamplingOutcome, Source, Spread,
 };
-use nearfar_experiment::{Recording, RunPlan};
-use nearfar_runs::{Cell, Metric, NewSample, ROUNDS_PER_BLOCK, SampleResult, Values, now_s};
+use nearfar_runs::{ROUNDS_PER_BLOCK, SampleResult, Values, now_s};
 use nearfar_statistics::Figures;
 use serde_json::json;
 
@@ -95,15 +95,6 @@ pub(crate) fn sample<S: Source<Error = ProbeError>>(
     })
 }
 
-/// What is measured, as runs in the store declare it.
-pub(crate) struct Declared {
-    pub(crate) experiment: &'static str,
-    pub(crate) title: String,
-    /// The cells are the items.
-    pub(crate) plan: RunPlan,
-    pub(crate) metrics: Vec<Metric>,
-}
-
 impl<V> Samples<V> {
     /// What a value of each item's samples is; `None` for an item without samples.
     pub(crate) fn figures(&self, value: impl Fn(&V) -> f64) -> Vec<Option<Figures>> {
@@ -132,51 +123,30 @@ impl<V> Samples<V> {
         warnings.map(Warning::Sampling).collect()
     }
 
-    /// The samples as a run for the store. `values` gives the values of a sample, and how it was taken.
-    pub(crate) fn recording(
+    /// The samples as a run for the store, added to one without. `values` gives the values of a sample, and how it was taken.
+    pub(crate) fn recorded(
         &self,
-        mut declared: Declared,
+        mut recording: Recording,
         warnings: &[Warning],
         values: impl Fn(usize, &V) -> (Values, serde_json::Value),
     ) -> Recording {
-        let measured = self.outcome.samples.iter().map(|taken| {
+        (recording.samples_per_cell, recording.seed) = (self.rounds, SEED);
+        recording.warnings = warnings.iter().map(ToString::to_string).collect();
+        if let Some(rounds) = self.rounds_per_block {
+            recording.plan.parameters[ROUNDS_PER_BLOCK] = rounds.into();
+        }
+        recording.add(self.began_at_s, &self.outcome.samples, |taken| {
             let (values, detail) = values(taken.slot.item, &taken.value);
-            let result = SampleResult::Measured {
+            SampleResult::Measured {
                 values,
                 warnings: Vec::new(),
                 detail,
-            };
-            self.new_sample(&declared.plan.cells, taken, result)
+            }
         });
-        let lost = self.outcome.lost.iter().map(|taken| {
-            let reason = "the attempt took too long".to_owned();
-            self.new_sample(&declared.plan.cells, taken, SampleResult::Failed(reason))
+        recording.add(self.began_at_s, &self.outcome.lost, |_| {
+            SampleResult::Failed("the attempt took too long".to_owned())
         });
-        let mut samples: Vec<NewSample> = measured.chain(lost).collect();
-        if let Some(rounds) = self.rounds_per_block {
-            declared.plan.parameters[ROUNDS_PER_BLOCK] = rounds.into();
-        }
-        samples.sort_by(|a, b| a.started_at_s.total_cmp(&b.started_at_s));
-        Recording {
-            experiment: declared.experiment.to_owned(),
-            title: declared.title,
-            plan: declared.plan,
-            metrics: declared.metrics,
-            samples_per_cell: self.rounds,
-            seed: SEED,
-            warnings: warnings.iter().map(ToString::to_string).collect(),
-            samples,
-        }
-    }
-
-    fn new_sample<T>(&self, cells: &[Cell], taken: &Taken<T>, result: SampleResult) -> NewSample {
-        NewSample {
-            round: taken.slot.round,
-            cell: cells[taken.slot.item].clone(),
-            started_at_s: self.began_at_s + taken.started.as_secs_f64(),
-            took_s: taken.took.as_secs_f64(),
-            result,
-        }
+        recording
     }
 }
 

@@ -14,8 +14,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::RunPlan;
 use nearfar_experiment::sampler::{Attempt, Source, Turn};
+use nearfar_experiment::{Recording, RunPlan};
 use nearfar_loops::access::{copy, read, read_pausing, write};
 use nearfar_loops::chase;
 use nearfar_machine::{CpuId, Machine};
@@ -30,7 +30,7 @@ use crate::conditions::{self, Ticks};
 use crate::node_buffers::NodeBuffers;
 use crate::node_selection::{self, SkippedPair};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::sampling::{self, Amount, Declared, Measured, Samples};
+use crate::sampling::{self, Amount, Measured, Samples};
 
 /// Most samples of a pair: threads and ramps make one far more expensive than a sample of latency.
 const MAX_SAMPLES: usize = 15;
@@ -126,7 +126,7 @@ pub(crate) trait Visits {
     fn figures(found: &Self::Found) -> Vec<&Figures>;
 
     /// As runs in the store declare it.
-    fn declared(&self, streams: &Streams<'_>) -> Declared;
+    fn declared(&self, streams: &Streams<'_>) -> Recording;
 
     /// The values of a sample, and how it was taken.
     fn stored(
@@ -208,7 +208,7 @@ pub(crate) fn measure<'a, V: Visits>(
     warnings.extend(Ticks::now().warnings_since(&ticks, cpus));
     warnings.extend(of_samples);
     let declared = visits.declared(&streams);
-    let recording = samples.recording(declared, &warnings, |item, sample| {
+    let recording = samples.recorded(declared, &warnings, |item, sample| {
         visits.stored(&streams, item, sample, window)
     });
     let method = Method {

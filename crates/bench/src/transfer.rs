@@ -29,7 +29,7 @@ use serde_json::json;
 use crate::conditions::{self, Ticks};
 use crate::node_buffers::{Backing, Mapping};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::sampling::{self, Amount, Declared, Measured, Samples};
+use crate::sampling::{self, Amount, Measured, Samples};
 use crate::warning::Warning;
 
 /// What was measured, and what is to be said about it.
@@ -264,13 +264,15 @@ impl<'a> HandOverRun<'a> {
             "max_samples": options.max_samples,
             "budget_s": options.budget.as_secs_f64(),
         });
-        let declared = Declared {
-            experiment: "transfer",
-            title: format!("cache line transfer, {pairs}"),
-            plan: RunPlan::of_cells(parameters, self.pairs.iter().map(cell).collect()),
-            metrics: vec![Metric::real(METRIC, "ns", Better::Lower).primary()],
-        };
-        samples.recording(declared, warnings, |item, &nanoseconds| {
+        let plan = RunPlan::of_cells(parameters, self.pairs.iter().map(cell).collect());
+        let metrics = vec![Metric::real(METRIC, "ns", Better::Lower).primary()];
+        let recording = Recording::new(
+            "transfer",
+            format!("cache line transfer, {pairs}"),
+            plan,
+            metrics,
+        );
+        samples.recorded(recording, warnings, |item, &nanoseconds| {
             let nearness = self.pairs[item].nearness;
             let detail = json!({"nearness": nearness, "round_trips": self.trips[item]});
             ([(METRIC.to_owned(), nanoseconds.into())].into(), detail)

@@ -24,7 +24,7 @@ use nearfar_experiment::sampler::{
 };
 use nearfar_experiment::{Recording, stored_result};
 use nearfar_machine::{CpuSet, Emulation, Known, Machine, NodeId};
-use nearfar_runs::{Counted, NewSample, SampleResult, now_s};
+use nearfar_runs::{Counted, SampleResult, now_s};
 use serde::{Deserialize, Serialize};
 
 use crate::child::ChildError;
@@ -203,23 +203,17 @@ pub fn measure(
 /// The runs as a run of the probe's experiment in the store.
 fn recording(matrix: &Matrix<'_>, samples: &[RunTaken], began_at_s: f64) -> Recording {
     let rounds = samples.iter().map(|taken| taken.slot.round).max();
-    let mut recording = Recording::of(matrix, rounds.unwrap_or(0), SEED);
+    let mut recording = Recording::of(matrix);
+    (recording.samples_per_cell, recording.seed) = (rounds.unwrap_or(0), SEED);
     recording.warnings = matrix
         .not_traced_because()
         .map(|reason| format!("migrations are not traced: {reason}"))
         .into_iter()
         .collect();
-    let stored = samples.iter().map(|taken| {
+    recording.add(began_at_s, samples, |taken| {
         let result = stored_result::<Matrix<'_>>(taken.value.as_ref().map_err(ToString::to_string));
-        NewSample {
-            round: taken.slot.round,
-            cell: recording.plan.cells[taken.slot.item].clone(),
-            started_at_s: began_at_s + taken.started.as_secs_f64(),
-            took_s: taken.took.as_secs_f64(),
-            result: result.unwrap_or_else(|error| SampleResult::Failed(error.to_string())),
-        }
+        result.unwrap_or_else(|error| SampleResult::Failed(error.to_string()))
     });
-    recording.samples = stored.collect();
     recording
 }
 

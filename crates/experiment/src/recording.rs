@@ -6,11 +6,12 @@
 //! The fingerprint is what two systems must have in common for their samples to belong to one run.
 
 use nearfar_machine::Machine;
-use nearfar_runs::{Host, Metric, NewRun, NewSample, RunId, Store, StoreError};
+use nearfar_runs::{Host, Metric, NewRun, NewSample, RunId, SampleResult, Store, StoreError};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::experiment::{Experiment, RunPlan, figures, metrics};
+use crate::sampler::Taken;
 
 /// A run that is measured and not stored yet.
 #[derive(Clone, PartialEq, Debug)]
@@ -33,18 +34,56 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// An empty recording of an experiment that declares itself.
-    pub fn of<E: Experiment>(experiment: &E, samples_per_cell: u32, seed: u64) -> Self {
+    /// One without samples, and without their number and seed.
+    pub fn new(experiment: &str, title: String, plan: RunPlan, metrics: Vec<Metric>) -> Self {
         Self {
-            experiment: experiment.name().to_owned(),
-            title: experiment.title(),
-            plan: experiment.plan(),
-            metrics: metrics(E::columns()),
-            samples_per_cell,
-            seed,
+            experiment: experiment.to_owned(),
+            title,
+            plan,
+            metrics,
+            samples_per_cell: 0,
+            seed: 0,
             warnings: Vec::new(),
             samples: Vec::new(),
         }
+    }
+
+    /// The same of an experiment that declares itself.
+    pub fn of<E: Experiment>(experiment: &E) -> Self {
+        let metrics = metrics(E::columns());
+        Self::new(
+            experiment.name(),
+            experiment.title(),
+            experiment.plan(),
+            metrics,
+        )
+    }
+
+    /// Adds what a sampling of the cells took, which began at `began_at_s` seconds since 1970.
+    pub fn add<V>(
+        &mut self,
+        began_at_s: f64,
+        taken: &[Taken<V>],
+        result: impl Fn(&Taken<V>) -> SampleResult,
+    ) {
+        let new = |taken: &Taken<V>| {
+            let Taken {
+                slot,
+                started,
+                took,
+                ..
+            } = taken;
+            NewSample {
+                round: slot.round,
+                cell: self.plan.cells[slot.item].clone(),
+                started_at_s: began_at_s + started.as_secs_f64(),
+                took_s: took.as_secs_f64(),
+                result: result(taken),
+            }
+        };
+        self.samples.extend(taken.iter().map(new));
+        let by_start = |a: &NewSample, b: &NewSample| a.started_at_s.total_cmp(&b.started_at_s);
+        self.samples.sort_by(by_start);
     }
 
     /// Stores it as a complete run that was made on `machine`, on this system.
@@ -84,14 +123,14 @@ impl Recording {
 /// A sample that cannot be written as JSON.
 pub fn stored_result<E: Experiment>(
     result: Result<&E::Sample, String>,
-) -> Result<nearfar_runs::SampleResult, serde_json::Error> {
+) -> Result<SampleResult, serde_json::Error> {
     Ok(match result {
-        Ok(sample) => nearfar_runs::SampleResult::Measured {
+        Ok(sample) => SampleResult::Measured {
             values: figures::<E>(sample).1,
             warnings: E::warnings(sample),
             detail: serde_json::to_value(sample)?,
         },
-        Err(reason) => nearfar_runs::SampleResult::Failed(reason),
+        Err(reason) => SampleResult::Failed(reason),
     })
 }
 
