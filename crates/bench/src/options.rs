@@ -7,33 +7,54 @@ use std::time::Duration;
 use nearfar_machine::{Machine, NodeId, NodeSet, SourceKind};
 use serde::{Deserialize, Serialize};
 
-/// How to measure.
-#[derive(Clone, Debug)]
+use crate::registry::{number, size, within};
+
+const BUDGET: Duration = Duration::from_secs(10);
+const MAX_SAMPLES: usize = 41;
+
+/// How to measure; what a command's options say of it.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct ProbeOptions {
     /// How long the whole probe may take, preparation included. It ends sooner when it has its samples.
+    #[arg(skip = BUDGET)]
     pub budget: Duration,
-    /// Size of the buffer on each node, in bytes; `None` for what the caches ask for and the memory allows.
-    pub buffer_bytes: Option<u64>,
-    /// The most samples a pair gets.
-    pub max_samples: usize,
-    /// Measure from the CPUs of these nodes only; `None` for all.
+    /// Measure from the CPUs of these nodes only, such as 0-1,4
+    #[arg(long, value_name = "NODES")]
     pub from: Option<NodeSet>,
-    /// Measure the memory of these nodes only; `None` for all.
+    /// Measure the memory of these nodes only (for transfers: their CPUs)
+    #[arg(long, value_name = "NODES")]
     pub to: Option<NodeSet>,
+    /// Size of the buffer on each node, such as 256M; by default as the caches ask and the memory allows
+    #[arg(id = "buffer", long, value_name = "SIZE", value_parser = size(1..=u64::MAX))]
+    pub buffer_bytes: Option<u64>,
+    /// Which pages the buffers have
+    #[arg(
+        id = "huge",
+        long,
+        value_name = "PAGES",
+        value_enum,
+        default_value = "auto"
+    )]
     pub huge_pages: HugePages,
+    /// The most samples that a pair gets
+    #[arg(id = "samples", long, value_name = "N", default_value_t = MAX_SAMPLES, value_parser = within(1..=100_000, number::<usize>))]
+    pub max_samples: usize,
     /// Take the samples in blocks spread over the budget, instead of ending as soon as there are enough: load that comes and goes
     /// then disturbs some blocks, and the interval of a median is that of the blocks.
+    #[arg(skip)]
     pub is_spread: bool,
     /// Set it from anywhere to end the probe early with [`ProbeError::Cancelled`].
+    #[arg(skip)]
     pub cancel: Arc<AtomicBool>,
 }
 
 impl Default for ProbeOptions {
     fn default() -> Self {
         Self {
-            budget: Duration::from_secs(10),
+            budget: BUDGET,
             buffer_bytes: None,
-            max_samples: 41,
+            max_samples: MAX_SAMPLES,
             from: None,
             to: None,
             huge_pages: HugePages::Auto,
@@ -54,17 +75,19 @@ impl ProbeOptions {
 }
 
 /// Which pages to use for buffers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum HugePages {
-    /// The node's pool where it has enough free pages, else transparent ones, else base pages.
+    /// The nodes' pools where they have enough free pages, else transparent huge pages, else base pages
     #[default]
     Auto,
-    /// Transparent ones, else base pages.
+    /// Transparent huge pages, else base pages
+    #[value(name = "thp")]
     Transparent,
-    /// The node's pool (hugetlb); where it lacks pages, transparent ones and a warning.
+    /// The nodes' pools; where they lack pages, transparent huge pages and a warning
+    #[value(name = "hugetlb")]
     Pool,
-    /// Base pages.
+    /// Base pages
     Off,
 }
 

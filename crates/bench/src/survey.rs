@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use nearfar_experiment::Recording;
 use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
@@ -21,24 +22,25 @@ use crate::loaded::{self, LoadedLatency};
 use crate::node_buffers;
 use crate::node_selection;
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
+use crate::registry::{number, within};
 pub use crate::sampling::Measured;
 use crate::streams::{Streams, cpus_of};
 use crate::transfer::{self, HandOvers, TransferMatrix};
 use nearfar_proc::affinity;
 
 /// What can be measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// Idle memory latency.
+    /// Nanoseconds per load, node by node
     Latency,
-    /// Memory bandwidth.
+    /// GB/s, node by node
     Bandwidth,
-    /// Memory latency while other CPUs read.
+    /// Nanoseconds per load while the other CPUs of the node read, from few bytes per second to all they can
     Loaded,
-    /// Bandwidth of all CPUs and latency of one, of near and of interleaved memory.
+    /// GB/s of all CPUs and nanoseconds per load of one, with all memory near, on one node, and interleaved
     Interleaved,
-    /// Hand-over of a cache line between CPUs.
+    /// Nanoseconds per round trip of a cache line, CPU by CPU
     Transfer,
 }
 
@@ -66,26 +68,27 @@ impl Part {
 
 impl std::fmt::Display for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Latency => "latency",
-            Self::Bandwidth => "bandwidth",
-            Self::Loaded => "loaded",
-            Self::Interleaved => "interleaved",
-            Self::Transfer => "transfer",
-        })
+        let value = self.to_possible_value();
+        value.map_or(Ok(()), |value| f.write_str(value.get_name()))
     }
 }
 
-/// How to measure all of it.
-#[derive(Clone, Debug)]
+/// How to measure all of it; what a command's options say of it.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct SurveyOptions {
-    /// What to measure; duplicates and order do not matter.
+    /// What to measure
+    // Duplicates and order do not matter.
+    #[arg(id = "what", long, value_name = "PARTS", value_enum, value_delimiter = ',', default_values_t = Part::USUAL)]
     pub parts: Vec<Part>,
-    /// The most threads of a node that move memory; `None` for one on each of its CPUs.
-    pub threads: Option<usize>,
-    /// Hand lines over between all pairs of CPUs.
-    pub all_cpus: bool,
+    #[command(flatten)]
     pub probe: ProbeOptions,
+    /// Most threads of a node that move memory; by default one on each of its CPUs
+    #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX as usize, number::<usize>))]
+    pub threads: Option<usize>,
+    /// Measure transfers between all pairs of CPUs, not one pair for each thing that CPUs share
+    #[arg(long)]
+    pub all_cpus: bool,
 }
 
 impl Default for SurveyOptions {

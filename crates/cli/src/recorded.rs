@@ -16,10 +16,10 @@ use crate::output;
 #[derive(Args, Clone)]
 pub struct RecordArgs {
     #[command(flatten)]
-    store: StoreArgs,
+    pub store: StoreArgs,
     /// Do not store what is measured
     #[arg(long, conflicts_with = "store")]
-    no_store: bool,
+    pub no_store: bool,
 }
 
 /// The store of an experiment, which keeps every sample in one: the user's, or one that is removed when this is dropped.
@@ -30,12 +30,12 @@ pub struct ExperimentStore {
 }
 
 impl ExperimentStore {
-    pub fn open(args: &StoreArgs, is_kept: bool) -> Result<Self, Failure> {
-        if !is_kept {
+    pub fn open(args: &RecordArgs) -> Result<Self, Failure> {
+        if args.no_store {
             return Self::temporary();
         }
         Ok(Self {
-            store: args.open()?,
+            store: args.store.open()?,
             _directory: None,
         })
     }

@@ -25,9 +25,9 @@ use nearfar_runs::{Better, Host, Metric, MetricValue, RunTarget};
 use nearfar_sources::Want;
 use serde_json::json;
 
-use crate::args::{Colour, FormatArgs, StoreArgs, read_live};
+use crate::args::{Colour, FormatArgs, read_live};
 use crate::failure::{Failure, Outcome, input};
-use crate::recorded::ExperimentStore;
+use crate::recorded::{ExperimentStore, RecordArgs};
 use crate::verb::lab::guest::{GuestArgs, booted, captured, failure, keys};
 use crate::{output, signals};
 
@@ -62,10 +62,7 @@ pub struct Ab {
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
     #[command(flatten)]
-    store: StoreArgs,
-    /// Do not store the runs
-    #[arg(long, conflicts_with = "store")]
-    no_store: bool,
+    record: RecordArgs,
     #[command(flatten)]
     format: FormatArgs,
     /// The command and its arguments
@@ -151,13 +148,13 @@ impl Ab {
         cancel: &AtomicBool,
     ) -> Result<[Vec<CommandRun>; 2], Failure> {
         let machine = read_live(Want::topology())?;
-        let mut store = ExperimentStore::open(&self.store, !self.no_store)?;
+        let mut store = ExperimentStore::open(&self.record)?;
         let mut options = Options::new(self.runs);
         options.resume = match self.resume {
             true => Resume::Newest,
             false => Resume::Nothing,
         };
-        options.is_kept = !self.no_store;
+        options.is_kept = !self.record.no_store;
         options.label = self.label.clone();
         options.failures_in_a_row = 1;
         options.progress = Box::new(Turns {
@@ -180,7 +177,7 @@ impl Ab {
         if outcome.ended == Ended::Interrupted {
             return Err(failure(LabError::Interrupted));
         }
-        if !self.no_store {
+        if !self.record.no_store {
             output::say!("stored as run {}", outcome.run);
         }
         let runs = |side| {

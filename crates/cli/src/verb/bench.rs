@@ -21,9 +21,9 @@ use nearfar_runs::{Filter, Host, Run, RunId, RunState, Store};
 use nearfar_sources::Want;
 
 use self::guests::{Guests, PreparedGuests, same_guests};
-use crate::args::{Colour, FormatArgs, StoreArgs, of_store, option_words, read_live, runs_command};
+use crate::args::{Colour, FormatArgs, of_store, option_words, read_live, runs_command};
 use crate::failure::{Failure, Outcome, input, refused};
-use crate::recorded::{ExperimentStore, presence};
+use crate::recorded::{ExperimentStore, RecordArgs, presence};
 use crate::verb::lab::guest::keys;
 use crate::verb::runs;
 use crate::{output, progress, shell, signals};
@@ -80,7 +80,8 @@ struct CommonArgs {
     samples: Option<u32>,
     /// Continue a run of this experiment on this machine that was interrupted, with its cells and parameters: the newest one, or
     /// that of a number
-    #[arg(long, value_name = "RUN", num_args = 0..=1, require_equals = true, default_missing_value = NEWEST, value_parser = resumed)]
+    #[arg(long, value_name = "RUN", num_args = 0..=1, require_equals = true, default_missing_value = NEWEST, value_parser = resumed,
+          conflicts_with = "no_store")]
     resume: Option<Resumed>,
     /// Seed of the order [default: a random one, which is stored]
     #[arg(long, value_name = "N", conflicts_with = "resume")]
@@ -94,11 +95,8 @@ struct CommonArgs {
     /// Take one sample of each cell, print the last one as JSON, and store nothing
     #[arg(long, hide = true, conflicts_with_all = ["guest", "resume"])]
     one_sample: bool,
-    /// Keep nothing
-    #[arg(long, conflicts_with = "resume")]
-    no_store: bool,
     #[command(flatten)]
-    store: StoreArgs,
+    record: RecordArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -111,7 +109,12 @@ impl CommonArgs {
             .to_vec();
         words.push(format!("--resume={run}").into());
         let guests = self.guest.iter().map(|guest| ("--guest", guest.into()));
-        let store = self.store.store.iter().map(|file| ("--store", file.into()));
+        let store = self
+            .record
+            .store
+            .store
+            .iter()
+            .map(|file| ("--store", file.into()));
         words.extend(option_words(guests.chain(store)));
         words
     }
@@ -267,13 +270,13 @@ impl Registered {
         }
         if common.resume.is_some() {
             // A store that is made now has nothing to continue.
-            common.store.open_existing()?;
+            common.record.store.open_existing()?;
         }
-        let mut store = ExperimentStore::open(&common.store, !common.no_store)?;
+        let mut store = ExperimentStore::open(&common.record)?;
         let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
         (options.seed, options.label) = (common.seed, common.label.clone());
         options.resume = Resume::Nothing;
-        options.is_kept = !common.no_store;
+        options.is_kept = !common.record.no_store;
         options.progress = progress::on_standard_error();
         let mut continued = None;
         if let Some(which) = common.resume {
@@ -298,10 +301,10 @@ impl Registered {
             machine: &machine,
             cancel: &cancel,
             targets,
-            announce: &|announced| announce(announced, !common.no_store),
+            announce: &|announced| announce(announced, !common.record.no_store),
         });
         let done = done.map_err(refusal)?;
-        let shape = runs::Shape::of(common.format.format, colour, !common.no_store);
+        let shape = runs::Shape::of(common.format.format, colour, !common.record.no_store);
         runs::show(&store.store, done.run, &shape)?;
         match done.ended {
             Ended::Complete => Ok(()),
@@ -322,7 +325,7 @@ impl Registered {
             run.samples.saturating_sub(run.failed),
             run.cells * u64::from(run.samples_per_cell),
         );
-        if self.common.no_store {
+        if self.common.record.no_store {
             return anyhow::anyhow!(
                 "{why}: {there} of {wanted} samples were taken, and nothing is kept"
             );

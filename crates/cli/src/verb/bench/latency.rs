@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use clap::{Args, ValueEnum};
-use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
-use nearfar_bench::survey::{self, Part, SurveyOptions};
+use nearfar_bench::options::ProbeError;
+use nearfar_bench::survey::{self, SurveyOptions};
 use nearfar_change::lease::Presence;
-use nearfar_machine::{Machine, NodeSet};
+use nearfar_machine::Machine;
 use nearfar_sources::Want;
 
-use crate::args::{Colour, budget, one_of, read_live, seconds, size};
+use crate::args::{Colour, budget, read_live, seconds};
 use crate::failure::{Failure, Outcome, refused};
 use crate::output;
 use crate::recorded::{RecordArgs, note_others, presence};
@@ -29,34 +29,11 @@ use crate::signals;
                              nearfar lab run --machine kunpeng --scale cpus=2,memory=512M --delay auto -- nearfar bench latency"
 )]
 pub struct Latency {
-    /// What to measure
-    #[arg(long, value_parser = one_of(PARTS), value_delimiter = ',', value_name = "PARTS",
-          default_values = ["latency", "bandwidth", "transfer"])]
-    what: Vec<Part>,
-    /// Measure from the CPUs of these nodes only, such as 0-1,4
-    #[arg(long, value_name = "NODES")]
-    from: Option<NodeSet>,
-    /// Measure the memory of these nodes only (for transfers: their CPUs)
-    #[arg(long, value_name = "NODES")]
-    to: Option<NodeSet>,
-    /// Size of the buffer on each node, such as 256M; by default as the caches ask and the memory allows
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    buffer: Option<u64>,
-    /// Which pages the buffers have
-    #[arg(long, value_parser = one_of(PAGES), default_value = "auto", value_name = "PAGES")]
-    huge: HugePages,
-    /// Most threads of a node that move memory; by default one on each of its CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    threads: Option<u32>,
-    /// Measure transfers between all pairs of CPUs, not one pair for each thing that CPUs share
-    #[arg(long)]
-    all_cpus: bool,
+    #[command(flatten)]
+    survey: SurveyOptions,
     /// The time it may take [default: 12; on an emulated machine 30, in simulated time 1 of the guest's after preparation]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     budget: Option<f64>,
-    /// The most samples that a pair gets
-    #[arg(long, value_name = "N", default_value_t = 41, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    samples: u32,
     /// Add a line per pair to the tables: quartiles, confidence interval, number of samples
     #[arg(long)]
     details: bool,
@@ -69,43 +46,6 @@ pub struct Latency {
     #[arg(long, value_enum, default_value_t = LatencyFormat::Table, value_name = "FORMAT")]
     format: LatencyFormat,
 }
-
-/// What can be measured.
-const PARTS: &[(&str, &str, Part)] = &[
-    (
-        "latency",
-        "Nanoseconds per load, node by node",
-        Part::Latency,
-    ),
-    ("bandwidth", "GB/s, node by node", Part::Bandwidth),
-    (
-        "loaded",
-        "Nanoseconds per load while the other CPUs of the node read, from few bytes per second to all they can",
-        Part::Loaded,
-    ),
-    (
-        "interleaved",
-        "GB/s of all CPUs and nanoseconds per load of one, with all memory near, on one node, and interleaved",
-        Part::Interleaved,
-    ),
-    (
-        "transfer",
-        "Nanoseconds per round trip of a cache line, CPU by CPU",
-        Part::Transfer,
-    ),
-];
-
-/// Which pages buffers can have.
-const PAGES: &[(&str, &str, HugePages)] = &[
-    (
-        "auto",
-        "The nodes' pools where they have enough free pages, else transparent huge pages, else base pages",
-        HugePages::Auto,
-    ),
-    ("thp", "Transparent huge pages", HugePages::Transparent),
-    ("hugetlb", "The nodes' pools", HugePages::Pool),
-    ("off", "Base pages", HugePages::Off),
-];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LatencyFormat {
@@ -121,7 +61,7 @@ impl Latency {
     /// Measures and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let machine = read_live(Want::topology())?;
-        let options = self.options(&machine)?;
+        let options = self.options(&machine);
         let mut recorder = self.record.open()?;
         let presence = presence("nearfar bench latency");
         let others = presence.as_ref().map(Presence::others).unwrap_or_default();
@@ -154,23 +94,12 @@ impl Latency {
         })
     }
 
-    fn options(&self, machine: &Machine) -> Result<SurveyOptions, Failure> {
-        let probe = ProbeOptions {
-            budget: budget(self.budget, 12.0, machine),
-            buffer_bytes: self.buffer,
-            max_samples: self.samples as usize,
-            from: self.from.clone(),
-            to: self.to.clone(),
-            huge_pages: self.huge,
-            // A guest under emulation is slow enough to fill its budget, and what disturbs its host is not its own load.
-            is_spread: machine.origin.emulation.is_none(),
-            cancel: signals::cancel_flag(),
-        };
-        Ok(SurveyOptions {
-            parts: self.what.clone(),
-            threads: self.threads.map(|threads| threads as usize),
-            all_cpus: self.all_cpus,
-            probe,
-        })
+    fn options(&self, machine: &Machine) -> SurveyOptions {
+        let mut options = self.survey.clone();
+        options.probe.budget = budget(self.budget, 12.0, machine);
+        // A guest under emulation is slow enough to fill its budget, and what disturbs its host is not its own load.
+        options.probe.is_spread = machine.origin.emulation.is_none();
+        options.probe.cancel = signals::cancel_flag();
+        options
     }
 }
