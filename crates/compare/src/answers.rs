@@ -8,6 +8,7 @@
 //!
 //! A number that is the same in every run of both sides cannot differ by chance and does not count among those that are compared.
 
+mod metrics;
 mod values;
 
 use std::collections::{BTreeMap, HashSet};
@@ -17,8 +18,9 @@ use nearfar_statistics::compare::{self, DEFAULT_MARGIN, Design, Question, compar
 use serde::{Deserialize, Serialize};
 use similar::{ChangeTag, TextDiff};
 
+pub use metrics::metrics_of;
 use values::numbers;
-pub use values::{AnswerValue, NumberChange, SelectionError, ValueSelection, numbers_of};
+pub use values::{AnswerValue, NumberChange, SelectionError, ValueSelection};
 
 /// One run of the command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -2,13 +2,13 @@
 //!
 //! An experiment: the factor is the side, a sample is one run of the command in a fresh guest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
 use nearfar_compare::answers::{
-    AnswerComparison, CommandRun, CommandSide, ValueSelection, numbers_of,
+    AnswerComparison, CommandRun, CommandSide, ValueSelection, metrics_of,
 };
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
@@ -194,10 +194,6 @@ const EXPERIMENT: &str = "ab";
 const SIDE: &str = "side";
 const ELAPSED: &str = "elapsed_s";
 const EXIT_CODE: &str = "exit_code";
-/// Most numbers of an answer that become metrics: a table of more helps as little as their comparison.
-const MAX_METRICS: usize = 200;
-/// Most characters of a metric's name (`nearfar_runs`).
-const MAX_NAME: usize = 64;
 
 /// The two sides.
 struct Sides<'a> {
@@ -289,12 +285,7 @@ impl Experiment for Sides<'_> {
     }
 
     fn further(run: &CommandRun) -> Vec<(Metric, MetricValue)> {
-        let numbers = numbers(run).into_iter();
-        let figure = |(name, path, number): (String, String, f64)| {
-            let metric = Metric::real(name, unit(&path), direction(&path));
-            (metric, number.into())
-        };
-        numbers.map(figure).collect()
+        metrics_of(&run.stdout, &[ELAPSED, EXIT_CODE])
     }
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<CommandRun, BoxError> {
@@ -342,60 +333,6 @@ fn target(levels: Cell, guest: &PreparedGuest) -> RunTarget {
     }
 }
 
-/// The numbers of an answer as metrics: name, path, value. Of two paths with one name the first counts.
-fn numbers(run: &CommandRun) -> Vec<(String, String, f64)> {
-    let mut names = BTreeSet::from([ELAPSED.to_owned(), EXIT_CODE.to_owned()]);
-    let numbers = numbers_of(&run.stdout).into_iter();
-    numbers
-        .map(|(path, number)| (metric_name(&path), path, number))
-        .filter(|(name, ..)| names.insert(name.clone()))
-        .take(MAX_METRICS)
-        .collect()
-}
-
-/// `jobs[far job].read.iops` as `jobs_far_job_read_iops`; of a long path the end, which says what the number is.
-fn metric_name(path: &str) -> String {
-    let lower = path.to_lowercase();
-    let words: Vec<&str> = lower
-        .split(|letter: char| !letter.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
-    let name = words.join("_");
-    let start = name.len().saturating_sub(MAX_NAME - 1);
-    let name = name[start..].trim_start_matches('_');
-    match name.starts_with(|first: char| first.is_ascii_lowercase()) {
-        true => name.to_owned(),
-        false => format!("n{name}"),
-    }
-}
-
-/// The unit that a key's suffix names, as those of nearfar's own answers do.
-fn unit(path: &str) -> &'static str {
-    let key = path.rsplit('.').next().unwrap_or(path);
-    let units = [
-        ("_bytes_per_s", "B/s"),
-        ("_bytes", "B"),
-        ("_percent", "%"),
-        ("_ns", "ns"),
-        ("_us", "us"),
-        ("_ms", "ms"),
-        ("_s", "s"),
-    ];
-    units
-        .into_iter()
-        .find_map(|(suffix, unit)| key.ends_with(suffix).then_some(unit))
-        .unwrap_or("")
-}
-
-/// Rates are better when they are higher; everything else is taken for a time or a cost.
-fn direction(path: &str) -> Better {
-    let rates = ["per_s", "iops", "bandwidth", "throughput", "bw_"];
-    match rates.iter().any(|rate| path.contains(rate)) {
-        true => Better::Higher,
-        false => Better::Lower,
-    }
-}
-
 /// A line for each run that begins.
 struct Turns {
     /// What makes side A and side B.
@@ -432,34 +369,6 @@ mod tests {
     use nearfar_sources::{Request, Want};
 
     use super::*;
-
-    #[test]
-    fn numbers_of_an_answer_become_metrics_with_unit_and_direction() {
-        let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ok": true}"#;
-        let run = CommandRun {
-            elapsed_s: 2.0,
-            exit_code: 0,
-            stdout: stdout.to_owned(),
-            stderr: String::new(),
-        };
-        let further = Sides::further(&run);
-        let found: Vec<_> = further
-            .iter()
-            .map(|(metric, _)| (metric.name.as_str(), metric.unit.as_str(), metric.better))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                ("pairs_0_cpu_node", "", Better::Lower),
-                ("pairs_0_median_ns", "ns", Better::Lower),
-                ("read_bytes_per_s", "B/s", Better::Higher),
-            ]
-        );
-        assert_eq!(further[1].1.number(), 90.5);
-        let values = nearfar_experiment::values(&Sides::columns(), &run);
-        assert_eq!(values[ELAPSED].number(), 2.0);
-        assert_eq!(values.len(), 2);
-    }
 
     /// What a guest of this kernel and these words would be made of.
     fn guest(release: &str, append: &[&str]) -> PreparedGuest {
@@ -526,24 +435,5 @@ mod tests {
             assert_eq!(machine.origin.emulation, target.emulation);
         }
         assert_eq!(targets, sides.targets(), "or a run could not be resumed");
-    }
-
-    #[test]
-    fn any_path_becomes_a_name_that_the_store_takes() {
-        for path in [
-            "",
-            "[0]",
-            "0.a",
-            "Größe.ns",
-            &"x.".repeat(100),
-            "jobs[a b].iops",
-        ] {
-            let metric = Metric::real(metric_name(path), "", Better::Lower).primary();
-            nearfar_runs::check_metrics(&[metric]).unwrap();
-        }
-        assert_eq!(
-            metric_name("jobs[far job].read.iops"),
-            "jobs_far_job_read_iops"
-        );
     }
 }

@@ -252,7 +252,7 @@ impl Flat {
 }
 
 /// The numbers of an answer in JSON by path, in the answer's order; none where it is something else.
-pub fn numbers_of(stdout: &str) -> Vec<(String, f64)> {
+pub(super) fn numbers_of(stdout: &str) -> Vec<(String, f64)> {
     let order = parse(stdout).map(|answer| answer.order).unwrap_or_default();
     let numbers = order.into_iter();
     let numbers = numbers.filter_map(|(path, value)| Some((path, value.as_f64()?)));

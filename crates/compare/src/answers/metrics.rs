@@ -1,0 +1,112 @@
+//! The numbers of an answer as metrics of a stored run.
+
+use std::collections::BTreeSet;
+
+use nearfar_runs::{Better, Metric, MetricValue};
+
+use super::values::numbers_of;
+
+/// Most numbers of an answer that become metrics: a table of more helps as little as their comparison.
+const MAX_METRICS: usize = 200;
+/// Most characters of a metric's name (`nearfar_runs`).
+const MAX_NAME: usize = 64;
+
+/// The numbers of an answer in JSON, by metric; none where it is something else. Of two paths with one name the first counts, and
+/// none has a name of `others`.
+pub fn metrics_of(stdout: &str, others: &[&str]) -> Vec<(Metric, MetricValue)> {
+    let mut names: BTreeSet<String> = others.iter().map(ToString::to_string).collect();
+    let numbers = numbers_of(stdout).into_iter();
+    let named = numbers.map(|(path, number)| (metric_name(&path), path, number));
+    let new = named.filter(|(name, ..)| names.insert(name.clone()));
+    let metric = |(name, path, number): (String, String, f64)| {
+        let metric = Metric::real(name, unit(&path), direction(&path));
+        (metric, number.into())
+    };
+    new.take(MAX_METRICS).map(metric).collect()
+}
+
+/// `jobs[far job].read.iops` as `jobs_far_job_read_iops`; of a long path the end, which says what the number is.
+fn metric_name(path: &str) -> String {
+    let lower = path.to_lowercase();
+    let words: Vec<&str> = lower
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let name = words.join("_");
+    let start = name.len().saturating_sub(MAX_NAME - 1);
+    let name = name[start..].trim_start_matches('_');
+    match name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        true => name.to_owned(),
+        false => format!("n{name}"),
+    }
+}
+
+/// The unit that a key's suffix names, as those of nearfar's own answers do.
+fn unit(path: &str) -> &'static str {
+    let key = path.rsplit('.').next().unwrap_or(path);
+    let units = [
+        ("_bytes_per_s", "B/s"),
+        ("_bytes", "B"),
+        ("_percent", "%"),
+        ("_ns", "ns"),
+        ("_us", "us"),
+        ("_ms", "ms"),
+        ("_s", "s"),
+    ];
+    units
+        .into_iter()
+        .find_map(|(suffix, unit)| key.ends_with(suffix).then_some(unit))
+        .unwrap_or("")
+}
+
+/// Rates are better when they are higher; everything else is taken for a time or a cost.
+fn direction(path: &str) -> Better {
+    let rates = ["per_s", "iops", "bandwidth", "throughput", "bw_"];
+    match rates.iter().any(|rate| path.contains(rate)) {
+        true => Better::Higher,
+        false => Better::Lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_an_answer_become_metrics_with_unit_and_direction() {
+        let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ok": true, "exit": {"code": 1}}"#;
+        let metrics = metrics_of(stdout, &["exit_code"]);
+        let found: Vec<_> = metrics
+            .iter()
+            .map(|(metric, _)| (metric.name.as_str(), metric.unit.as_str(), metric.better))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("pairs_0_cpu_node", "", Better::Lower),
+                ("pairs_0_median_ns", "ns", Better::Lower),
+                ("read_bytes_per_s", "B/s", Better::Higher),
+            ]
+        );
+        assert_eq!(metrics[1].1.number(), 90.5);
+    }
+
+    #[test]
+    fn any_path_becomes_a_name_that_the_store_takes() {
+        for path in [
+            "",
+            "[0]",
+            "0.a",
+            "Größe.ns",
+            &"x.".repeat(100),
+            "jobs[a b].iops",
+        ] {
+            let metric = Metric::real(metric_name(path), "", Better::Lower).primary();
+            nearfar_runs::check_metrics(&[metric]).unwrap();
+        }
+        assert_eq!(
+            metric_name("jobs[far job].read.iops"),
+            "jobs_far_job_read_iops"
+        );
+    }
+}
