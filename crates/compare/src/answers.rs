@@ -249,6 +249,17 @@ mod tests {
     }
 
     #[test]
+    fn a_significant_difference_within_the_margin_is_equivalent() {
+        let a = [1000.0, 1003.0, 1001.0, 1005.0, 1002.0, 1004.0];
+        let of = |factor: f64| a.iter().map(|number| json!(number * factor)).collect();
+        let mut value = AnswerValue::new("n".to_owned(), of(1.0), of(1.001));
+        judge([&mut value].into_iter());
+        let compared = value.change.unwrap().compared;
+        assert!(compared.is_significant);
+        assert_eq!(compared.verdict, Verdict::Equivalent);
+    }
+
+    #[test]
     fn what_drifts_over_the_rounds_is_common_to_both_sides() {
         let a = [10.0, 11.3, 12.1, 13.4, 14.2, 15.5, 16.1, 17.3];
         let noise = [1.01, 1.03, 1.02, 1.04, 1.015, 1.035, 1.012, 1.025];
