@@ -1,6 +1,7 @@
 //! Published figures of tag allocators: CSV with comments.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
+use nearfar_bench::published::PublishedTable as _;
 use nearfar_bench::tags::Published;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -50,6 +50,8 @@ pub struct Case {
     pub samples: u32,
     /// Minutes that it takes in the lab on a host with two CPUs.
     pub minutes: u32,
+    /// The effect and its direction, in the lab.
+    pub quick: Quick,
     /// What is compared with what; `None` where the experiment's own findings say it.
     pub effect: Option<Effect>,
     /// A table of published figures as the experiment reads it, with its name.
@@ -58,6 +60,16 @@ pub struct Case {
     pub limits: &'static [&'static str],
     /// What this machine cannot, whatever it is.
     pub limits_here: &'static [&'static str],
+}
+
+/// What is different where a few minutes have to do.
+pub struct Quick {
+    /// Guests, in place of those with the same keys.
+    pub guest: &'static [(&'static str, &'static str)],
+    /// Words of the experiment's command line, in place of those that set the same.
+    pub options: &'static [&'static str],
+    pub samples: u32,
+    pub minutes: u32,
 }
 
 /// The factor that the case is about.
@@ -123,6 +135,14 @@ impl Case {
         declarations.find(|it| it.name == self.experiment)
     }
 
+    /// The guests of its whole or its quick form.
+    pub fn guests(&self, is_quick: bool) -> Vec<(&'static str, &'static str)> {
+        let quick = if is_quick { self.quick.guest } else { &[] };
+        let own = self.guest.iter();
+        let own = own.filter(|(key, _)| quick.iter().all(|(other, _)| other != key));
+        own.chain(quick).copied().collect()
+    }
+
     /// Whether the whole run is made in one guest; otherwise each sample is taken in the guest of its cell.
     pub fn is_in_one_guest(&self) -> bool {
         let is_key_of_before = |position: usize| {
@@ -156,6 +176,12 @@ const MOCK: Case = Case {
     programs: &["sh"],
     samples: 6,
     minutes: 1,
+    quick: Quick {
+        guest: &[],
+        options: &[],
+        samples: 6,
+        minutes: 1,
+    },
     effect: Some(Effect {
         factor: "speed",
         baseline: "fast",
@@ -202,6 +228,12 @@ const OFFLINE_NODE: Case = Case {
     programs: &["fio", "numactl"],
     samples: 12,
     minutes: 2,
+    quick: Quick {
+        guest: &[],
+        options: &[],
+        samples: 6,
+        minutes: 1,
+    },
     effect: Some(Effect {
         factor: "plan",
         baseline: "before",
@@ -253,8 +285,22 @@ const PREFERRED_NODE: Case = Case {
     programs: &[],
     samples: 5,
     minutes: 13,
+    quick: Quick {
+        guest: &[],
+        options: &[
+            "--cell=preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0",
+            "--cell=preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=1",
+            "--cell=preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
+            "--cell=preferred_node=0,numa_balancing=1,memory_node=0,cpu_node=F",
+        ],
+        samples: 6,
+        minutes: 3,
+    },
     effect: None,
-    published: None,
+    published: Some((
+        "numa_preferred_nid, December 2023",
+        include_str!("cases/preferred_node.csv"),
+    )),
     limits: &[
         "How fast memory of a real machine is: delays are set to the published ratio.",
         "Runs are a hundredth as long as the published ones, and numbers of migrations are smaller by that.",
@@ -288,6 +334,16 @@ const TAG_ALLOCATOR: Case = Case {
     // With fewer than 12 none of the 60 changes of other policies can be significant (Holm).
     samples: 12,
     minutes: 12,
+    quick: Quick {
+        guest: &[],
+        options: &[
+            "--factor=policy=stock,limit,limit_topology",
+            "--factor=distance=far",
+            "--factor=depth=512",
+        ],
+        samples: 8,
+        minutes: 3,
+    },
     effect: None,
     published: Some((
         "percpu_ida, April 2014",
@@ -338,6 +394,12 @@ const SPREAD_INTERRUPTS: Case = Case {
     programs: &["redis-server", "ip", "ethtool"],
     samples: 20,
     minutes: 6,
+    quick: Quick {
+        guest: &[],
+        options: &["--factor=server_node=card,adjacent"],
+        samples: 6,
+        minutes: 3,
+    },
     effect: Some(Effect {
         factor: "interrupts",
         baseline: "kernel_pre_6_3",
@@ -388,6 +450,12 @@ const FAKE_NODES: Case = Case {
     // With fewer than 6 none of the changes can be significant (Holm); two may fail.
     samples: 8,
     minutes: 25,
+    quick: Quick {
+        guest: &[],
+        options: &["--factor=tasks=12"],
+        samples: 6,
+        minutes: 3,
+    },
     effect: Some(Effect {
         factor: "append",
         baseline: "numa=fake=1 clearcpuid=hypervisor",
@@ -409,7 +477,10 @@ const FAKE_NODES: Case = Case {
             PublishedChange::new("hot_lock_share", ALL_TASKS, [0.24, 0.0], "24 processes"),
         ],
     }),
-    published: None,
+    published: Some((
+        "NUMA emulation for arm64, October 2023",
+        include_str!("cases/fake_nodes.csv"),
+    )),
     limits: &[
         "How long memory takes: it is equally fast everywhere in these guests, and a line that another CPU has written costs \
          nothing. One node therefore gets no slower with more tasks, as the published one does.",
@@ -444,6 +515,7 @@ mod tests {
                 case.number
             );
             assert!(!case.limits.is_empty() && case.samples > 0 && case.minutes > 0);
+            assert!(case.quick.samples > 0 && (1..=3).contains(&case.quick.minutes));
         }
     }
 

@@ -14,6 +14,7 @@
 mod choose;
 mod findings;
 mod measure;
+mod published;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use clap::Args as _;
 use nearfar_experiment::Column;
 use nearfar_machine::{Known, MAX_NUMBER, NodeId, seconds};
 use nearfar_runs::{Better, Cell, Factor, Level, Metric};
+use nearfar_trace::migrations::ClassCounts;
 use nearfar_trace::watch::Watched;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,7 @@ pub use findings::{
 };
 pub(crate) use measure::calibrate;
 pub use measure::{Matrix, is_balancing, load_cpus, places};
+pub use published::Published;
 
 /// The program that children are started from: this one, also when its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
@@ -256,6 +259,11 @@ const NUMA_BALANCING: &str = "numa_balancing";
 const MEMORY_NODE: &str = "memory_node";
 const CPU_NODE: &str = "cpu_node";
 
+/// Metrics: migrations of the probe by what both CPUs share.
+const CROSS_NODE: &str = "cross_node_migrations";
+const SAME_NODE: &str = "same_node_migrations";
+const SAME_CORE: &str = "same_core_migrations";
+
 impl From<&MatrixCell> for Cell {
     /// Places are texts, since "F" is one.
     fn from(cell: &MatrixCell) -> Self {
@@ -338,11 +346,15 @@ fn columns() -> Vec<Column<Sample>> {
             Metric::real("remote_access_share", "1", Better::Lower),
             |it: &Sample| it.far_share().get().copied(),
         ),
-        Column::new(
-            Metric::integer("cross_node_migrations", "", Better::Lower),
-            Sample::cross_node,
-        ),
+        moves(CROSS_NODE, |it| it.cross_node),
+        moves(SAME_NODE, |it| it.same_cache + it.same_node),
+        moves(SAME_CORE, |it| it.same_core),
     ]
+}
+
+fn moves(name: &str, of: fn(&ClassCounts) -> u64) -> Column<Sample> {
+    let of = move |it: &Sample| Some(of(&it.trace.get()?.found.migrations));
+    Column::new(Metric::integer(name, "", Better::Lower), of)
 }
 
 /// How the preferred node reaches the kernel.

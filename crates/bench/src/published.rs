@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use nearfar_machine::Known;
-use nearfar_runs::{Cell, Detail};
+use nearfar_runs::{Cell, Detail, Sample};
 use nearfar_statistics::law::Law;
 use nearfar_statistics::{Interval, Summary, spearman};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,22 @@ use crate::step::Rounds;
 
 /// Most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// A table of published figures that an experiment understands.
+pub trait PublishedTable: Sized {
+    /// The names of the levels of its cells, in the order that they are shown in.
+    const LEVELS: &'static [&'static str];
+
+    /// Reads CSV with a line of columns; lines that begin with `#` are comments.
+    ///
+    /// # Errors
+    /// The first line that is wrong, with its number and, of a field, its column; a file of more than 1 MiB.
+    fn read(input: impl Read) -> Result<Self, PublishedError>;
+
+    /// Compares the ranks of a run's cells with those of the table: once for each column of figures and each set of levels that the
+    /// table does not have.
+    fn agreement(&self, detail: &Detail, samples: &[Sample]) -> Vec<Agreement>;
+}
 
 /// A cell of a published table.
 #[derive(Clone, PartialEq, Debug)]
@@ -363,7 +379,7 @@ pub struct Pair {
     pub levels: Cell,
     /// In the unit of the published column.
     pub published: f64,
-    /// The median, in the unit of the metric.
+    /// The median, or the mean where means are published, in the unit of the metric.
     pub measured: f64,
 }
 
@@ -412,6 +428,8 @@ pub(crate) struct Ranked<'a> {
     pub(crate) place: usize,
     pub(crate) metric: &'a str,
     pub(crate) column: &'a str,
+    /// Whether the figures are means of samples.
+    pub(crate) is_mean: bool,
 }
 
 impl Ranked<'_> {
@@ -463,8 +481,12 @@ impl Ranked<'_> {
     ) -> Result<(Pair, &BTreeMap<u32, f64>), &'static str> {
         let published = row.figures[self.place].ok_or("the published table has no figure")?;
         let rounds = self.rounds.of_cell(&cell_of(row)?);
-        let summary = Summary::of(&rounds.values().copied().collect::<Vec<_>>());
-        let measured = summary.ok_or("the run has no sample of it")?.median;
+        let values: Vec<f64> = rounds.values().copied().collect();
+        let summary = Summary::of(&values).ok_or("the run has no sample of it")?;
+        let measured = match self.is_mean {
+            true => values.iter().sum::<f64>() / values.len() as f64,
+            false => summary.median,
+        };
         let pair = Pair {
             levels: row.levels.clone(),
             published,

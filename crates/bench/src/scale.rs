@@ -38,7 +38,7 @@ use workload::{Workload, unnamed_file};
 
 pub use findings::{Curve, Findings, HotFunction, HotLock, findings};
 pub use measure::serve;
-pub use published::{PUBLISHED_LEVELS, Published, agreement};
+pub use published::Published;
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "scale";

@@ -54,7 +54,7 @@ pub use findings::{Findings, findings};
 #[cfg(test)]
 pub(crate) use groups::tests::machine as machine_of_four_nodes;
 pub use groups::{Groups, groups};
-pub use published::{PUBLISHED_LEVELS, Published, agreement};
+pub use published::Published;
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "tags";
@@ -93,7 +93,11 @@ pub const DECLARATION: Declaration = Declaration {
         // The last one makes the columns of a page: the published table's variants.
         Varied::new(DISTANCE, &["near", "far", ALONE], &["near", "far", ALONE]),
         Varied::numbers(DEPTH, 1..=1 << 20, &[248, 512]),
-        Varied::new(COMPLETION, &["submitter", "any", "device"], &["any"]),
+        Varied::new(
+            COMPLETION,
+            &["submitter", "any", "device", "interrupt"],
+            &["any"],
+        ),
         Varied::new(POLICY, device::ALL, device::POLICIES),
     ],
     options: Parameters::augment_args,

@@ -164,4 +164,15 @@ fn the_command_of_a_case_is_printed_as_a_shell_takes_it() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    // A quick case replaces options of the whole one, and those after -- replace both.
+    let quick = ["case", "3", "--quick", "--show-command", "--"];
+    let shown = own.nearfar(quick).arg("--factor=distance=near").prints();
+    for part in [
+        "--factor=depth=512",
+        "--samples=8",
+        "--factor=distance=near",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("distance=far"), "{shown}");
 }

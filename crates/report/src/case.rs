@@ -11,7 +11,8 @@ use crate::style::Role;
 
 /// The cases, with what each takes.
 pub fn list(cases: &[Case]) -> Document {
-    let mut table = Table::of(["", "", "experiment", ">samples", ">minutes"]).indent(0);
+    let heads = ["", "", "experiment", ">samples", ">minutes", ">--quick"];
+    let mut table = Table::of(heads).indent(0);
     for case in cases {
         table.row(cells![
             Role::Subject.text(case.number.to_string()),
@@ -19,12 +20,14 @@ pub fn list(cases: &[Case]) -> Document {
             format!("bench {}", case.experiment),
             case.samples.to_string(),
             case.minutes.to_string(),
+            case.quick.minutes.to_string(),
         ]);
     }
     let mut document = Document::new();
     document.table(table);
     document.remark(
-        "Samples of each cell, and minutes in guests of the lab on a host with two CPUs. `nearfar case N` repeats one.",
+        "Samples of each cell, and minutes in guests of the lab on a host with two CPUs, with --quick of the effect and its direction. \
+         `nearfar case N` repeats one.",
     );
     document
 }
@@ -154,6 +157,8 @@ pub struct Described {
     samples: u32,
     /// In the lab, on a host with two CPUs.
     minutes: u32,
+    /// The same with `--quick`.
+    quick_minutes: u32,
     limits: &'static [&'static str],
     page: &'static str,
 }
@@ -168,6 +173,7 @@ impl From<&Case> for Described {
             experiment,
             samples,
             minutes,
+            ref quick,
             limits,
             page,
             ..
@@ -180,6 +186,7 @@ impl From<&Case> for Described {
             experiment,
             samples,
             minutes,
+            quick_minutes: quick.minutes,
             limits,
             page,
         }

@@ -21,7 +21,7 @@ use crate::style::{Role, Style};
 use crate::summary::Summary;
 
 pub(crate) use cells::{Column, Layout, Written, cell_table};
-pub(crate) use own::{BoxError, published};
+pub(crate) use own::BoxError;
 pub use own::{Own, OwnError, PublishedFile};
 pub(crate) use page::heat_map;
 pub use page::{page, picture};

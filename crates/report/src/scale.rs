@@ -1,19 +1,17 @@
 //! A run of `bench scale`: throughput by the number of tasks, the law that it follows, and whether other levels help.
 
 use nearfar_bench::scale::{
-    Curve, Findings, HotLock, LOCK_SHARE, OPERATIONS, PUBLISHED_LEVELS, Published, TASKS, WORKLOAD,
-    agreement, findings,
+    Curve, Findings, HotLock, LOCK_SHARE, OPERATIONS, TASKS, WORKLOAD, findings,
 };
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, CellSummary};
 use nearfar_statistics::Interval;
 use nearfar_statistics::law::{LawFit, MIN_GAIN};
-use serde_json::Value;
 
 use crate::amount::{figure, or};
 use crate::compared::marked;
 use crate::document::{Axis, Chart, Document, Dot, Line, Plot, Table, cells};
-use crate::runs::{BoxError, Column, Layout, Own, PublishedFile, Shown, cell_table, published};
+use crate::runs::{BoxError, Column, Layout, Own, Shown, cell_table};
 use crate::style::Role;
 
 /// Points of a drawn curve.
@@ -39,16 +37,6 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
     let mut page = charts(&findings);
     page.append(own.page);
     Ok(Own { page, ..own })
-}
-
-/// How a table of published figures compares with the run.
-pub(crate) fn against(
-    shown: &Shown<'_>,
-    file: PublishedFile<'_>,
-) -> Result<(Document, Value), BoxError> {
-    let figures = Published::read(file.input)?;
-    let agreements = agreement(shown.detail, shown.samples, &figures);
-    published(&agreements, file.name, &PUBLISHED_LEVELS)
 }
 
 /// `tlb_flush, numa=fake=2U`, what varies besides the number of tasks; the workload alone where nothing does.

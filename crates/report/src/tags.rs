@@ -14,8 +14,8 @@ mod mail;
 use nearfar_bench::step::Step;
 use nearfar_bench::tags::findings::{Order, OrderVerdict, PUBLISHED_ORDER, policies_of};
 use nearfar_bench::tags::{
-    CPU_PER_OPERATION, DISTANCE, Findings, Groups, OPERATIONS, POLICY, PUBLISHED_LEVELS, Published,
-    SYSTEM_SHARE, Scenario, agreement, findings, groups,
+    CPU_PER_OPERATION, DISTANCE, Findings, Groups, OPERATIONS, POLICY, SYSTEM_SHARE, Scenario,
+    findings, groups,
 };
 use nearfar_machine::{CpuId, NodeId};
 use nearfar_runs::{Cell, CellSummary};
@@ -25,10 +25,7 @@ use serde_json::Value;
 use crate::amount::{figure, or};
 use crate::compared::{change, marked, sentence};
 use crate::document::{Align, Axis, Bars, Chart, Document, HeatMap, Plot, Table, Text};
-use crate::runs::{
-    self, BoxError, Column, Layout, Own, PublishedFile, Shown, Written, better, cell_table,
-    published,
-};
+use crate::runs::{self, BoxError, Column, Layout, Own, Shown, Written, better, cell_table};
 use crate::style::Role;
 
 /// What the names of scenarios mean.
@@ -58,16 +55,6 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
         json: json(shown, &findings),
         published: None,
     })
-}
-
-/// How a table of published figures compares with the run.
-pub(crate) fn against(
-    shown: &Shown<'_>,
-    file: PublishedFile<'_>,
-) -> Result<(Document, Value), BoxError> {
-    let figures = Published::read(file.input)?;
-    let agreements = agreement(shown.detail, shown.samples, &figures);
-    published(&agreements, file.name, &PUBLISHED_LEVELS)
 }
 
 /// The findings, and where the workers were.

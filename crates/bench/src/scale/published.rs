@@ -16,8 +16,8 @@ use nearfar_statistics::law::{self, Law};
 use super::findings::curve_nodes;
 use super::{DECLARATION, NODES_USED, OPERATIONS, TASKS};
 use crate::published::{
-    Agreement, Between, LeftOut, Line, Lines, PublishedError, PublishedLaw, Ranked, Row,
-    not_published, only_in_plan,
+    Agreement, Between, LeftOut, Line, Lines, PublishedError, PublishedLaw, PublishedTable, Ranked,
+    Row, not_published, only_in_plan,
 };
 use crate::step::Rounds;
 
@@ -26,8 +26,6 @@ const PROCESSES: &str = "processes";
 const NODES: &str = "nodes";
 const COLUMNS: &str =
     "processes, and one_node, two_nodes, two_fake_nodes, ... or 1_node, 2_nodes, ...";
-/// The names of the levels of a published cell, in the order that they are shown in.
-pub const PUBLISHED_LEVELS: [&str; 2] = [TASKS, NODES];
 const NUMBERS: [&str; 8] = [
     "one", "two", "three", "four", "five", "six", "seven", "eight",
 ];
@@ -40,12 +38,11 @@ pub struct Published {
     rows: Vec<Row>,
 }
 
-impl Published {
-    /// Reads CSV with a line of columns; lines that begin with `#` are comments. A field without a figure is not published.
-    ///
-    /// # Errors
-    /// The first line that is wrong, with its number and, of a field, its column; a file of more than 1 MiB.
-    pub fn read(input: impl Read) -> Result<Self, PublishedError> {
+impl PublishedTable for Published {
+    const LEVELS: &'static [&'static str] = &[TASKS, NODES];
+
+    /// A field without a figure is not published.
+    fn read(input: impl Read) -> Result<Self, PublishedError> {
         let is_column = |head: &str| head == PROCESSES || nodes_of(head).is_some();
         let lines = Lines::read(input, is_column, COLUMNS)?;
         let columns = lines.columns();
@@ -54,8 +51,38 @@ impl Published {
         let figures: Vec<(usize, i64)> = heads
             .filter_map(|(place, head)| Some((place, nodes_of(head)?)))
             .collect();
-        let rows = lines.rows(&PUBLISHED_LEVELS, |line| rows(line, tasks, &figures))?;
+        let rows = lines.rows(Self::LEVELS, |line| rows(line, tasks, &figures))?;
         Ok(Self { rows })
+    }
+
+    /// Once for each combination of the levels of the workload and the other factors of the experiment. The nodes are those that each
+    /// sample saw online.
+    fn agreement(&self, detail: &Detail, samples: &[Sample]) -> Vec<Agreement> {
+        let curves = curves(detail, samples);
+        // Guests, and the nodes of a machine that are used, are what makes the number of nodes.
+        let is_condition = |factor: &str| {
+            factor != NODES_USED && DECLARATION.factors.iter().any(|it| it.name == factor)
+        };
+        let conditions_of = |it: &OfNodes| it.levels.only(is_condition);
+        let all: BTreeSet<Cell> = curves.iter().map(conditions_of).collect();
+        let ranked = Ranked {
+            rounds: &Rounds::of(samples, OPERATIONS),
+            rows: &self.rows,
+            order: Self::LEVELS,
+            place: 0,
+            metric: OPERATIONS,
+            column: "operations/s",
+            is_mean: false,
+        };
+        let agreement = |conditions: Cell| {
+            let of_these = curves.iter().filter(|it| conditions_of(it) == conditions);
+            let curves: Vec<&OfNodes> = of_these.collect();
+            let others = of_the_run(&self.rows, &curves, detail);
+            let found = ranked.agreement(conditions, |row| cell_of(row, &curves, detail), others);
+            let laws = self.laws();
+            Agreement { laws, ..found }
+        };
+        all.into_iter().map(agreement).collect()
     }
 }
 
@@ -138,35 +165,6 @@ fn rows(
 struct OfNodes {
     nodes: i64,
     levels: Cell,
-}
-
-/// Compares the ranks of a run's cells with those of a published table: once for each combination of the levels of the workload and
-/// the other factors of the experiment. The nodes are those that each sample saw online.
-pub fn agreement(detail: &Detail, samples: &[Sample], published: &Published) -> Vec<Agreement> {
-    let curves = curves(detail, samples);
-    // Guests, and the nodes of a machine that are used, are what makes the number of nodes.
-    let is_condition = |factor: &str| {
-        factor != NODES_USED && DECLARATION.factors.iter().any(|it| it.name == factor)
-    };
-    let conditions_of = |it: &OfNodes| it.levels.only(is_condition);
-    let all: BTreeSet<Cell> = curves.iter().map(conditions_of).collect();
-    let ranked = Ranked {
-        rounds: &Rounds::of(samples, OPERATIONS),
-        rows: &published.rows,
-        order: &PUBLISHED_LEVELS,
-        place: 0,
-        metric: OPERATIONS,
-        column: "operations/s",
-    };
-    let agreement = |conditions: Cell| {
-        let of_these = curves.iter().filter(|it| conditions_of(it) == conditions);
-        let curves: Vec<&OfNodes> = of_these.collect();
-        let others = of_the_run(&published.rows, &curves, detail);
-        let found = ranked.agreement(conditions, |row| cell_of(row, &curves, detail), others);
-        let laws = published.laws();
-        Agreement { laws, ..found }
-    };
-    all.into_iter().map(agreement).collect()
 }
 
 fn curves(detail: &Detail, samples: &[Sample]) -> Vec<OfNodes> {
@@ -290,7 +288,7 @@ mod tests {
     #[test]
     fn a_field_without_a_figure_is_no_cell() {
         let rows = read(TABLE).unwrap().rows;
-        let names: Vec<String> = rows.iter().map(|row| row.name(&PUBLISHED_LEVELS)).collect();
+        let names: Vec<String> = rows.iter().map(|row| row.name(Published::LEVELS)).collect();
         assert_eq!(names, ["1 1", "1 2", "4 1", "4 2", "8 1", "16 1", "16 2"]);
         assert_eq!(rows[6].figures, [Some(60.0)]);
     }
@@ -347,7 +345,7 @@ mod tests {
             (cell("b", 2), 900.0),
         ];
         let (detail, samples) = run(&figures, "0-1");
-        let found = agreement(&detail, &samples, &read(TABLE).unwrap());
+        let found = read(TABLE).unwrap().agreement(&detail, &samples);
         let [found] = found.as_slice() else {
             panic!("{found:?}");
         };
@@ -394,7 +392,7 @@ mod tests {
             (cell("b", 4), 400.0),
         ];
         let (detail, samples) = run(&figures, "0");
-        let found = &agreement(&detail, &samples, &read(TABLE).unwrap())[0];
+        let found = &read(TABLE).unwrap().agreement(&detail, &samples)[0];
         let first = &found.left_out[0];
         assert_eq!(
             (first.cell.as_str(), first.reason.as_str()),
@@ -407,7 +405,7 @@ mod tests {
     #[test]
     fn guests_of_many_nodes_match_no_column() {
         let (detail, samples) = run(&[(cell("b", 1), 1.0), (cell("b", 4), 2.0)], "0-3");
-        let found = &agreement(&detail, &samples, &read(TABLE).unwrap())[0];
+        let found = &read(TABLE).unwrap().agreement(&detail, &samples)[0];
         assert!(found.cells.is_empty());
     }
 }

@@ -175,6 +175,15 @@ impl<'a> Device<'a> {
         Some(tag)
     }
 
+    /// Hands the oldest I/O of a submitter that this handler has over to the submitter, which completes it.
+    pub(super) fn forward(&self, (submitter, handler): (usize, usize)) {
+        let from = self.ring(submitter, handler);
+        let to = self.ring(submitter, submitter);
+        if let (Some(tag), Some(to)) = (from.and_then(Ring::pop), to) {
+            to.push(tag);
+        }
+    }
+
     /// When the last I/O of a tag was completed.
     pub(super) fn freed_ns(&self, tag: u32) -> u64 {
         self.request(tag)[FREED].load(Ordering::Relaxed)

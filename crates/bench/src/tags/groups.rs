@@ -135,9 +135,17 @@ impl Nodes {
             Some(_) => workers.min(device_cpus.len()).min(other_cpus.len()),
             None => 1,
         };
+        let interrupt_cpu = device_cpus.get(workers).copied();
         device_cpus.truncate(workers);
         other_cpus.truncate(workers);
+        let shares_cache = |cpu: &CpuId| {
+            let cache = interrupt_cpu.and_then(|it| machine.last_level_cache(it));
+            cache.is_some_and(|cache| cache.cpus.contains(*cpu))
+        };
+        let all = device_cpus.iter().chain(&other_cpus);
         Ok(Groups {
+            near_interrupt: all.map(shares_cache).collect(),
+            interrupt_cpu,
             device_node: self.device,
             device_cpus,
             other_node,
@@ -154,6 +162,12 @@ pub struct Groups {
     /// The node of the other group; `None` where a worker is alone.
     pub other_node: Option<NodeId>,
     pub other_cpus: Vec<CpuId>,
+    /// A CPU of the device's node without a worker, for its interrupts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt_cpu: Option<CpuId>,
+    /// Of each worker, whether its CPU shares a last-level cache with that one.
+    #[serde(skip)]
+    pub(super) near_interrupt: Vec<bool>,
 }
 
 impl Groups {
@@ -164,6 +178,8 @@ impl Groups {
             device_cpus: vec![cpu],
             other_node: None,
             other_cpus: Vec::new(),
+            interrupt_cpu: None,
+            near_interrupt: vec![false],
         }
     }
 
@@ -260,6 +276,8 @@ pub(super) mod tests {
             device_cpus: vec![CpuId(0)],
             other_node: Some(NodeId(1)),
             other_cpus: vec![CpuId(4)],
+            interrupt_cpu: Some(CpuId(2)),
+            near_interrupt: vec![false; 2],
         };
         assert_eq!(groups, Ok(expected));
         assert!(

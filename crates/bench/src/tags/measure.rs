@@ -48,6 +48,9 @@ pub(super) enum Completion {
     Any,
     /// One on the device's node.
     Device,
+    /// A further one, which takes the device's interrupts, for submitters that share its last-level cache; it hands the I/O of others
+    /// over to them (__blk_mq_complete_request of block/blk-mq.c in Linux 3.14).
+    Interrupt,
 }
 
 impl Completion {
@@ -56,16 +59,18 @@ impl Completion {
             "submitter" => Some(Self::Submitter),
             "any" => Some(Self::Any),
             "device" => Some(Self::Device),
+            "interrupt" => Some(Self::Interrupt),
             _ => None,
         }
     }
 
-    /// The workers that may complete an I/O of this one, where `on_device_node` are on the device's node.
+    /// The workers that may take an I/O of this one from the device, where `on_device_node` are on the device's node.
     fn handlers(self, submitter: usize, workers: usize, on_device_node: usize) -> Range<usize> {
         match self {
             Self::Submitter => submitter..submitter + 1,
             Self::Any => 0..workers,
             Self::Device => 0..on_device_node,
+            Self::Interrupt => workers..workers + 1,
         }
     }
 }
@@ -94,24 +99,37 @@ pub(super) fn take(
     memory: &[AtomicU64],
     cancel: &AtomicBool,
 ) -> Result<Sample, BoxError> {
-    let (cpus, on_device_node) = (spec.groups.workers(), spec.groups.device_cpus.len());
+    let (mut cpus, on_device_node) = (spec.groups.workers(), spec.groups.device_cpus.len());
     let workers = cpus.len();
     let handlers = |index| spec.completion.handlers(index, workers, on_device_node);
-    let completes = |submitter, handler| handlers(submitter).contains(&handler);
+    let forwards = |submitter: usize| {
+        let is_near = spec.groups.near_interrupt.get(submitter);
+        spec.completion == Completion::Interrupt && is_near == Some(&false)
+    };
+    let completes = |submitter, handler| {
+        handlers(submitter).contains(&handler) || (forwards(submitter) && handler == submitter)
+    };
+    let mut shares = spec.shares.clone();
+    if spec.completion == Completion::Interrupt {
+        let cpu = spec.groups.interrupt_cpu;
+        cpus.push(cpu.ok_or("no CPU of the device's node is left for its interrupts")?);
+        shares.push(0);
+    }
     let shared = &Shared {
         tags,
-        device: Device::new(spec.device, memory, workers, completes),
+        forwards: (0..workers).map(forwards).collect(),
+        device: Device::new(spec.device, memory, cpus.len(), completes),
         phase: AtomicU8::new(WARMING_UP),
         measuring: AtomicUsize::new(0),
         started: Instant::now(),
-        sleepers: (0..workers).map(|_| Default::default()).collect(),
+        sleepers: cpus.iter().map(|_| Default::default()).collect(),
         batch: spec.batch,
         is_queueing: spec.is_queueing,
     };
     std::thread::scope(|scope| {
         let (arrived, arrivals) = mpsc::channel();
         let spawn = |(index, &cpu): (usize, &CpuId)| {
-            let (arrived, share, handlers) = (arrived.clone(), spec.shares[index], handlers(index));
+            let (arrived, share, handlers) = (arrived.clone(), shares[index], handlers(index));
             let thread = std::thread::Builder::new().name("nearfar-worker".to_owned());
             thread.spawn_scoped(scope, move || -> Result<Measured, BoxError> {
                 let pinned = affinity::pin(cpu);
@@ -124,20 +142,22 @@ pub(super) fn take(
         };
         let threads: Vec<_> = cpus.iter().enumerate().map(spawn).collect();
         let started = threads.iter().all(Result::is_ok);
-        let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
+        let all_run = started && cpus.iter().all(|_| arrivals.recv() == Ok(true));
         let measured = match all_run {
             true => measure(shared, spec, cancel),
             false => Err("interrupted"),
         };
         shared.set_phase(ENDED);
-        let mut workers = Vec::new();
+        let mut joined = Vec::new();
         for thread in threads {
             let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-            workers.push(thread.join().map_err(|_| "a worker panicked")?);
+            joined.push(thread.join().map_err(|_| "a worker panicked")?);
         }
-        let workers: Vec<Measured> = workers.into_iter().collect::<Result<_, _>>()?;
+        let mut measurements: Vec<Measured> = joined.into_iter().collect::<Result<_, _>>()?;
+        // The one that takes interrupts submits nothing.
+        measurements.truncate(workers);
         let (before, after) = measured?;
-        let sample = Sample::new(&workers, after.since(&before, spec.groups));
+        let sample = Sample::new(&measurements, after.since(&before, spec.groups));
         match sample.operations_per_s > 0.0 {
             true => Ok(sample),
             false => Err("no I/O ended while it was measured: it needs a longer time".into()),
@@ -233,6 +253,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// What all workers share.
 pub(super) struct Shared<'a> {
     pub(super) tags: &'a Allocator,
+    /// Of each submitter, whether its I/O is handed over to it.
+    forwards: Vec<bool>,
     pub(super) device: Device<'a>,
     phase: AtomicU8,
     /// Workers that have begun to measure.
@@ -455,6 +477,11 @@ impl<'a> TagWorker<'a> {
             };
             let mut completed = false;
             while count < self.shared.batch && is_done() {
+                if submitter != self.index && self.shared.forwards[submitter] {
+                    device.forward(pair);
+                    (count, completed) = (count + 1, true);
+                    continue;
+                }
                 // Each tag is free from its own put on, not from the first of the batch.
                 let Some(tag) = device.complete(pair, self.shared.now_ns()) else {
                     break;
@@ -607,6 +634,8 @@ mod tests {
         let other_cpus = cpus.split_off(workers.div_ceil(2));
         let groups = Groups {
             device_node: NodeId(0),
+            interrupt_cpu: cpus.first().copied(),
+            near_interrupt: (0..workers).map(|it| it < cpus.len()).collect(),
             device_cpus: cpus,
             other_node: Some(NodeId(1)),
             other_cpus,
@@ -635,7 +664,8 @@ mod tests {
 
     #[test]
     fn every_completion_goes_on_with_more_io_than_tags() {
-        for completion in [Completion::Submitter, Completion::Any, Completion::Device] {
+        let all = ["submitter", "any", "device", "interrupt"].map(|it| Completion::of(it).unwrap());
+        for completion in all {
             for policy in ["auto", "mutex_vec", "array_queue"] {
                 let sample = sample(policy, completion, 4, 32, 9);
                 assert!(sample.operations_per_s > 0.0, "{policy} {completion:?}");

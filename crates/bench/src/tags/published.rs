@@ -15,16 +15,14 @@ use super::{
     DECLARATION, OPERATIONS, POLICY, PUBLISHED_NAMES, SYSTEM_SHARE, Scenario, policies, scenarios,
 };
 use crate::published::{
-    Agreement, Columns, LeftOut, Line, Lines, PublishedError, Ranked, Row, not_published,
-    only_in_plan,
+    Agreement, Columns, LeftOut, Line, Lines, PublishedError, PublishedTable, Ranked, Row,
+    not_published, only_in_plan,
 };
 use crate::step::Rounds;
 
 const SCENARIO: &str = "scenario";
 const VARIANT: &str = "variant";
 const COLUMNS: &str = "scenario, variant, kiops, sys_percent (optional)";
-/// The names of the levels of a published cell, in the order that they are shown in.
-pub const PUBLISHED_LEVELS: [&str; 2] = [SCENARIO, POLICY];
 
 /// A column of figures.
 struct Figure {
@@ -59,18 +57,45 @@ pub struct Published {
     rows: Vec<Row>,
 }
 
-impl Published {
-    /// Reads CSV with a line of columns; lines that begin with `#` are comments.
-    ///
-    /// # Errors
-    /// The first line that is wrong, with its number and, of a field, its column; a file of more than 1 MiB.
-    pub fn read(input: impl Read) -> Result<Self, PublishedError> {
+impl PublishedTable for Published {
+    const LEVELS: &'static [&'static str] = &[SCENARIO, POLICY];
+
+    fn read(input: impl Read) -> Result<Self, PublishedError> {
         let is_figure = |head: &str| FIGURES.iter().any(|it| it.column == head);
         let is_column = |head: &str| head == SCENARIO || head == VARIANT || is_figure(head);
         let lines = Lines::read(input, is_column, COLUMNS)?;
         let places = Places::of(lines.columns())?;
-        let rows = lines.rows(&PUBLISHED_LEVELS, |line| Ok(vec![places.row(line)?]))?;
+        let rows = lines.rows(Self::LEVELS, |line| Ok(vec![places.row(line)?]))?;
         Ok(Self { rows })
+    }
+
+    fn agreement(&self, detail: &Detail, samples: &[Sample]) -> Vec<Agreement> {
+        let all = scenarios(detail);
+        let conditions: BTreeSet<Cell> = all.iter().map(Scenario::conditions).collect();
+        let rows = &self.rows;
+        let mut found = Vec::new();
+        for conditions in conditions {
+            let of_these = all.iter().filter(|it| it.conditions() == conditions);
+            let scenarios: Vec<&Scenario> = of_these.collect();
+            for (place, figure) in FIGURES.iter().enumerate() {
+                if rows.iter().all(|row| row.figures[place].is_none()) {
+                    continue;
+                }
+                let ranked = Ranked {
+                    rounds: &Rounds::of(samples, figure.metric),
+                    rows,
+                    order: Self::LEVELS,
+                    place,
+                    metric: figure.metric,
+                    column: figure.column,
+                    is_mean: false,
+                };
+                let cell_of = |row: &Row| cell_of(row, &scenarios, detail);
+                let others = of_the_run(rows, &scenarios, detail);
+                found.push(ranked.agreement(conditions.clone(), cell_of, others));
+            }
+        }
+        found
     }
 }
 
@@ -114,36 +139,6 @@ impl Places {
             figures,
         })
     }
-}
-
-/// Compares the ranks of a run's cells with those of a published table: once for each column and each combination of the levels of
-/// the other factors.
-pub fn agreement(detail: &Detail, samples: &[Sample], published: &Published) -> Vec<Agreement> {
-    let all = scenarios(detail);
-    let conditions: BTreeSet<Cell> = all.iter().map(Scenario::conditions).collect();
-    let rows = &published.rows;
-    let mut found = Vec::new();
-    for conditions in conditions {
-        let of_these = all.iter().filter(|it| it.conditions() == conditions);
-        let scenarios: Vec<&Scenario> = of_these.collect();
-        for (place, figure) in FIGURES.iter().enumerate() {
-            if rows.iter().all(|row| row.figures[place].is_none()) {
-                continue;
-            }
-            let ranked = Ranked {
-                rounds: &Rounds::of(samples, figure.metric),
-                rows,
-                order: &PUBLISHED_LEVELS,
-                place,
-                metric: figure.metric,
-                column: figure.column,
-            };
-            let cell_of = |row: &Row| cell_of(row, &scenarios, detail);
-            let others = of_the_run(rows, &scenarios, detail);
-            found.push(ranked.agreement(conditions.clone(), cell_of, others));
-        }
-    }
-    found
 }
 
 fn cell_of(row: &Row, scenarios: &[&Scenario], detail: &Detail) -> Result<Cell, &'static str> {
@@ -202,7 +197,7 @@ mod tests {
         let names: Vec<_> = table
             .rows
             .iter()
-            .map(|row| row.name(&PUBLISHED_LEVELS))
+            .map(|row| row.name(Published::LEVELS))
             .collect();
         assert_eq!(names[1..3], ["near-low limit_topology", "far-low stock"]);
         assert_eq!(table.rows[3].figures, [Some(761.7), None]);
@@ -319,7 +314,7 @@ mod tests {
         cells.push((cell("limit", "near", 248), 900.0));
         cells.push((cell("stock", "alone", 248), 900.0));
         let (detail, samples) = run(&cells, 8);
-        agreement(&detail, &samples, &read(table).unwrap())
+        read(table).unwrap().agreement(&detail, &samples)
     }
 
     #[test]

@@ -48,7 +48,7 @@ const RESULTS: &str = "/results";
 #[derive(Args)]
 #[command(
     after_long_help = "Options after -- are given to the case's experiment (nearfar bench NAME --help).\n\nExamples:\n  nearfar case\n  \
-                       nearfar case 3 --samples 5 --html case-3.html\n  nearfar case 2 --show-command\n  \
+                       nearfar case 5 --quick\n  nearfar case 3 --samples 5 --html case-3.html\n  nearfar case 2 --show-command\n  \
                        nearfar case 2 --here -- --seconds 2"
 )]
 pub struct Case {
@@ -61,6 +61,9 @@ pub struct Case {
     /// Measure in guests of the lab (the default)
     #[arg(long)]
     lab: bool,
+    /// Measure the effect and its direction only, in at most three minutes on a host with two CPUs
+    #[arg(long, conflicts_with = "here")]
+    quick: bool,
     /// Samples of each cell [default: as many as the list of cases says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: Option<u32>,
@@ -179,7 +182,7 @@ impl Case {
         let mut words: Vec<OsString> = vec![program.into()];
         if is_in_one_guest {
             words.extend(["lab", "run"].map(OsString::from));
-            let options = case.guest.iter();
+            let options = case.guests(self.quick).into_iter();
             words.extend(options.map(|(key, value)| format!("--{key}={value}").into()));
             words.extend(["--results".into(), results.into(), "--".into()]);
             if let Some(script) = case.preparation {
@@ -189,7 +192,7 @@ impl Case {
         }
         words.extend(["bench", case.experiment].map(OsString::from));
         if !self.here && !is_in_one_guest {
-            let guests = case.guest.iter();
+            let guests = case.guests(self.quick).into_iter();
             words.extend(guests.map(|(key, value)| format!("--guest={key}={value}").into()));
         }
         let options = if self.here {
@@ -197,10 +200,16 @@ impl Case {
         } else {
             case.options
         };
-        let given = names(&self.options);
-        let own = options.iter().map(OsString::from);
-        words.extend(own.filter(|it| !names([it]).iter().any(|name| given.contains(name))));
-        let samples = self.samples.or((!self.here).then_some(case.samples));
+        let quick = if self.quick { case.quick.options } else { &[] };
+        let quick = replaced(quick.iter().map(OsString::from), &self.options);
+        let given: Vec<&OsString> = quick.iter().chain(&self.options).collect();
+        words.extend(replaced(options.iter().map(OsString::from), given));
+        words.extend(quick);
+        let of_case = match self.quick {
+            true => case.quick.samples,
+            false => case.samples,
+        };
+        let samples = self.samples.or((!self.here).then_some(of_case));
         words.extend(samples.map(|samples| format!("--samples={samples}").into()));
         words.push(format!("--label=case-{}", case.number).into());
         let store = match is_in_one_guest {
@@ -218,6 +227,7 @@ impl Case {
         let mut words: Vec<OsString> = ["nearfar", "case"].map(OsString::from).to_vec();
         words.push(case.number.to_string().into());
         words.extend(self.here.then(|| "--here".into()));
+        words.extend(self.quick.then(|| "--quick".into()));
         words.extend(
             self.samples
                 .map(|samples| format!("--samples={samples}").into()),
@@ -312,6 +322,16 @@ fn names<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Vec<String> {
         }
     }
     names
+}
+
+/// Those of a case's options that others do not set.
+fn replaced<'a>(
+    own: impl Iterator<Item = OsString>,
+    by: impl IntoIterator<Item = &'a OsString>,
+) -> Vec<OsString> {
+    let by = names(by);
+    own.filter(|it| !names([it]).iter().any(|name| by.contains(name)))
+        .collect()
 }
 
 /// What a case needs here, in words, and as options: those that were given, and the others with a placeholder.

@@ -260,7 +260,8 @@ pub struct Show {
     #[arg(long, value_name = "FILE", value_parser = output::named_file())]
     svg: Option<PathBuf>,
     /// Compare the order of the run's cells with that of published figures, where its experiment reads such a file: CSV, for bench tags
-    /// with the columns scenario, variant, kiops and, if known, sys_percent; for bench scale processes, one_node, two_nodes, ...
+    /// with the columns scenario, variant, kiops and, if known, sys_percent; for bench scale processes, one_node, two_nodes, ...;
+    /// for bench probe pnid, nb, mem, cpu, and avg or migrations (docs/probe.md)
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
     /// How the answer is printed

@@ -10,7 +10,7 @@
 use std::error::Error;
 use std::io::Read;
 
-use nearfar_bench::published::{Agreement, Between, LeftOut, Pair, PublishedLaw};
+use nearfar_bench::published::{Agreement, Between, LeftOut, Pair, PublishedLaw, PublishedTable};
 use nearfar_bench::{io, matrix, rps, scale, tags};
 use nearfar_machine::Known;
 use nearfar_runs::RunId;
@@ -96,18 +96,22 @@ type AgainstOf = fn(&Shown<'_>, PublishedFile<'_>) -> Result<(Document, Value), 
 type OfExperiment = (&'static str, OwnOf, Option<AgainstOf>);
 
 const OWN: [OfExperiment; 5] = [
-    (matrix::EXPERIMENT, crate::probe::own, None),
+    (
+        matrix::EXPERIMENT,
+        crate::probe::own,
+        Some(against::<matrix::Published>),
+    ),
     (io::EXPERIMENT, crate::io::own, None),
     (rps::EXPERIMENT, crate::rps::own, None),
     (
         tags::EXPERIMENT,
         crate::tags::own,
-        Some(crate::tags::against),
+        Some(against::<tags::Published>),
     ),
     (
         scale::EXPERIMENT,
         crate::scale::own,
-        Some(crate::scale::against),
+        Some(against::<scale::Published>),
     ),
 ];
 
@@ -152,28 +156,27 @@ impl Shown<'_> {
     }
 }
 
-/// The rank correlations with a table, and what they leave out. `name`: where the table is from; `levels`: the names of a cell's
-/// levels, in the order of columns.
-pub(crate) fn published(
-    agreements: &[Agreement],
-    name: &str,
-    levels: &[&str],
+/// The rank correlations with a table, and what they leave out.
+fn against<T: PublishedTable>(
+    shown: &Shown<'_>,
+    file: PublishedFile<'_>,
 ) -> Result<(Document, Value), BoxError> {
-    let mut out = Document::titled("Published figures", name);
+    let agreements = T::read(file.input)?.agreement(shown.detail, shown.samples);
+    let mut out = Document::titled("Published figures", file.name);
     let varies = |it: &Agreement| it.conditions != agreements[0].conditions;
     let has_conditions = agreements.iter().any(varies);
-    for agreement in agreements {
+    for agreement in &agreements {
         let label = label(agreement, has_conditions);
         out.labelled(Role::Subject.text(label), correlation(agreement));
     }
     if let Some(first) = agreements.first() {
-        out.table(pairs(first, levels));
+        out.table(pairs(first, T::LEVELS));
         left_out(first, &mut out);
         laws(&first.laws, &mut out);
     }
     out.remark(
-        "Spearman's rank correlation of the published figures with the medians of the same cells; by round: with the samples of each \
-         round, the median and its 95 % interval. It is of these cells: other cells may rank otherwise.",
+        "Spearman's rank correlation of the published figures with the medians of the same cells (with means where means are published); \
+         by round: with the samples of each round, the median and its 95 % interval. It is of these cells: other cells may rank otherwise.",
     );
     Ok((out, serde_json::to_value(agreements)?))
 }
