@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::simulated::{Event, NVME, Simulated};
 use crate::support::{iopolicy, plan, planned, rps, sysctl, xps};
-use nearfar_change::lease::Leases;
+use nearfar_change::lease::{LeaseError, Leases, Recovered};
 use nearfar_change::system::System as _;
 use nearfar_change::{
     ApplyOptions, RollbackOptions, RollbackOutcome, Setting, Target, UndoResult, apply_with,
@@ -82,8 +82,13 @@ fn stopped_at(system: &Simulated, event: Option<(u64, Event)>) {
     }
 }
 
-/// Undoes all leases of processes that were killed, to the last one.
-fn recover_all(leases: &Leases, system: &Simulated, directory: &Path) {
+/// Undoes the leases of processes that were killed, as far as that is possible. A program that another test of this process starts has
+/// the lock of the journal until it is executed.
+fn recover(
+    leases: &Leases,
+    system: &Simulated,
+    directory: &Path,
+) -> Result<Vec<Recovered>, LeaseError> {
     let is_left = || {
         let mut left = fs::read_dir(directory.join("leases")).into_iter().flatten();
         left.any(|it| {
@@ -93,21 +98,24 @@ fn recover_all(leases: &Leases, system: &Simulated, directory: &Path) {
                 .is_some_and(|it| it == "journal")
         })
     };
+    let mut all = Vec::new();
+    for _ in 0..10_000 {
+        all.extend(leases.recover_with(system)?);
+        if !is_left() {
+            return Ok(all);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("a journal is left");
+}
+
+/// Undoes all of them.
+fn recover_all(leases: &Leases, system: &Simulated, directory: &Path) {
     let is_as_before =
         |it: &UndoResult| matches!(it, UndoResult::Restored { .. } | UndoResult::AlreadyBefore);
-    let mut looks = 0;
-    loop {
-        for recovered in leases.recover_with(system).unwrap() {
-            let mut undone = recovered.undone.iter();
-            assert!(undone.all(|it| is_as_before(&it.result)), "{recovered:#?}");
-        }
-        if !is_left() {
-            break;
-        }
-        // A program that another test of this process starts has the lock of the journal until it is executed.
-        looks += 1;
-        assert!(looks < 10_000, "a journal is left");
-        thread::sleep(Duration::from_millis(1));
+    for recovered in recover(leases, system, directory).unwrap() {
+        let mut undone = recovered.undone.iter();
+        assert!(undone.all(|it| is_as_before(&it.result)), "{recovered:#?}");
     }
 }
 
@@ -315,7 +323,7 @@ fn a_lease_that_ends_leaves_paths_unbound_that_another_unbound() {
 #[test]
 fn a_path_that_no_driver_takes_keeps_no_other_function_unbound() {
     for step in 1.. {
-        let (system, _directory, leases) = leases();
+        let (system, directory, leases) = leases();
         let mut lease = leases.take_with("a test", system.clone()).unwrap();
         lease.set_file(Path::new(&node_of_first()), b"1").unwrap();
         system.write(UNBIND, NVME[2].as_bytes()).unwrap();
@@ -327,7 +335,7 @@ fn a_path_that_no_driver_takes_keeps_no_other_function_unbound() {
             break;
         }
         system.next_process();
-        let _ = leases.recover_with(&*system);
+        let _ = recover(&leases, &system, directory.path());
         assert!(system.drivers()[0].is_some(), "killed at step {step}");
     }
 }
