@@ -33,7 +33,11 @@ fn queues_of_the_adjacent_nodes_servers_are_served_there_only_when_spread_neares
     if let Some(missing) = ["redis-server", "ethtool", "ip"].iter().find(|it| !has(it)) {
         return println!("skipped: tools: there is no {missing}");
     }
-    let said = guests::script("cards-back-to-back", &[], SCRIPT);
+    let said = guests::script(
+        "cards-back-to-back",
+        &["--scale", "cpus=2,memory=512M"],
+        SCRIPT,
+    );
     let (json, after) = said.split_once('\n').unwrap();
     let run: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {said}"));
     assert_eq!(run["state"], "complete", "{said}");
