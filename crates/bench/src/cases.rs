@@ -377,7 +377,7 @@ const SPREAD_INTERRUPTS: Case = Case {
         ("scale", "cpus=6,memory=512M"),
         ("kernel", "6.12"),
         ("delay", "auto"),
-        // Half of the shortest transfer, the default, is 18: a sample takes the host longer, and requests differ by 2 %.
+        // Half of the shortest transfer, the default, is 18: a sample takes the host longer, and has requests within 7 % of these.
         ("time", "simulated,window=100/1000"),
     ],
     // The emulated cards' drivers hold interrupts back by default, which hides who serves them.
