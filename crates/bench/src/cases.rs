@@ -231,7 +231,7 @@ const OFFLINE_NODE: Case = Case {
     quick: Quick {
         guest: &[],
         options: &[],
-        samples: 6,
+        samples: 8,
         minutes: 1,
     },
     effect: Some(Effect {
@@ -406,7 +406,7 @@ const SPREAD_INTERRUPTS: Case = Case {
             "--servers=1",
             "--client-cpus=2-3",
         ],
-        samples: 6,
+        samples: 8,
         minutes: 3,
     },
     effect: Some(Effect {
@@ -463,7 +463,7 @@ const FAKE_NODES: Case = Case {
     quick: Quick {
         guest: &[],
         options: &["--factor=tasks=12"],
-        samples: 6,
+        samples: 8,
         minutes: 3,
     },
     effect: Some(Effect {

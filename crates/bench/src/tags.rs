@@ -214,10 +214,36 @@ impl TagsExperiment<'_> {
         if !notes.is_empty() && nodes.other(Distance::Near).is_err() {
             notes.push(GUEST_HINT.to_owned());
         }
+        notes.extend(self.leave_out_interrupts(&nodes));
         match self.plan.cells.is_empty() {
             true => Err(RunError::Target(notes.join("\n").into())),
             false => Ok(notes),
         }
+    }
+
+    /// Leaves out the cells for whose interrupts the device's node has no CPU left.
+    fn leave_out_interrupts(&mut self, nodes: &Nodes) -> Vec<String> {
+        let (machine, allowed) = (self.machine, &self.allowed);
+        let workers = self.parameters.workers as usize;
+        let has_none = |level: &str| {
+            let distance = Distance::of(level)?;
+            let groups = nodes.groups(machine, allowed, distance, workers).ok()?;
+            Some(groups.interrupt_cpu.is_none())
+        };
+        let mut notes = BTreeSet::new();
+        self.plan.cells.retain(|cell| {
+            let level = cell.text(DISTANCE);
+            let is_left_out =
+                cell.text(COMPLETION) == "interrupt" && has_none(&level) == Some(true);
+            if is_left_out {
+                notes.insert(format!(
+                    "not measured: completion=interrupt, distance={level}: node {} has no CPU without a worker",
+                    nodes.device
+                ));
+            }
+            !is_left_out
+        });
+        notes.into_iter().collect()
     }
 
     fn allocator(&self, cell: &Cell) -> Result<Allocator, BoxError> {
@@ -332,7 +358,7 @@ impl Experiment for TagsExperiment<'_> {
 }
 
 /// The plan: with the peers where they are wanted, and one cell of a worker alone for each policy. It has tags to spare at
-/// any depth, and completes its I/Os itself at any level of the completion. Cells that were asked for one by one stay as they are.
+/// any depth, and one CPU completes its I/Os at any level of the completion. Cells that were asked for one by one stay as they are.
 fn plan(arguments: &Arguments, parameters: &Parameters) -> RunPlan {
     let mut plan = arguments.plan(parameters);
     let mut factors = plan.factors.iter_mut();

@@ -643,7 +643,10 @@ impl LineFile {
 
     /// Goes on behind the whole records of a file: cuts off what follows them.
     pub(crate) fn resume(file: File, whole: &Extent) -> io::Result<Self> {
-        file.set_len(whole.length)?;
+        // A full disk may refuse even this, and undoing must not depend on it.
+        if file.metadata()?.len() != whole.length {
+            file.set_len(whole.length)?;
+        }
         Ok(Self {
             length: whole.length,
             next: whole.records,

@@ -276,7 +276,11 @@ impl Lease {
                 // From here on others find the file in this journal.
                 drop(lock);
                 self.contents.writes.push(Written::intended(intent));
-                self.sync().map_err(|error| self.journal_failed(&error))?;
+                if let Err(error) = self.sync() {
+                    // Not held: a further attempt notes it again before it writes.
+                    self.contents.writes.pop();
+                    return Err(self.journal_failed(&error));
+                }
                 index
             }
         };

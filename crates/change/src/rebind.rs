@@ -220,8 +220,8 @@ pub(crate) fn driver(system: &dyn System, device: PciAddress) -> Option<String> 
 }
 
 /// Lets the NVMe driver of a PCI function follow its node, which a lease has written. `is_old`: the node is that before the lease, so
-/// the order of paths is to be that, too. `was_killed`: whatever is unbound may have been left so by a kill; otherwise it is so on
-/// purpose. Whether any was bound.
+/// the order of paths is to be that, too. `was_killed`: later paths that are unbound may have been left so by a kill; otherwise
+/// they are so on purpose. The function itself is bound in any case. Whether any was bound.
 ///
 /// # Errors
 /// As of [`bind_unbound`], [`controllers_follow`] and [`paths_follow`]; the function is bound whatever becomes of the others.

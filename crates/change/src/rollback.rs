@@ -339,8 +339,9 @@ impl Writer<'_> {
             let write = written.intent.write;
             let record = Record::Undone { write, gone };
             let Some(OfChangeSet { id, state, .. }) = self.change_set else {
-                // The order of paths is that before the first node of the lease only after all its nodes: these are looked at again.
-                if !matches!(written.intent.setting, Setting::DeviceNode(_)) {
+                // The order of paths is that before the first node of the lease only after all its nodes: these are looked at again
+                // until all are settled. What is gone may come back.
+                if !matches!(written.intent.setting, Setting::DeviceNode(_)) && !gone {
                     // Not forced to disk: after a reboot no record counts.
                     let _ = self.journal.append_cached(self.system, record);
                 }

@@ -320,6 +320,48 @@ fn a_lease_that_ends_leaves_paths_unbound_that_another_unbound() {
     assert_eq!(system.drivers()[2], None);
 }
 
+/// A lease whose journal stays for another file does not look at nodes again that it has put back.
+#[test]
+fn a_node_that_was_put_back_is_left_alone_while_another_file_fails() {
+    const AFFINITY: &str = "/proc/irq/10/smp_affinity_list";
+    let mut left = 0;
+    for step in 1..200 {
+        let (system, _directory, leases) = leases();
+        let before = system.seen();
+        let mut lease = leases.take_with("a test", system.clone()).unwrap();
+        lease.set_file(Path::new(AFFINITY), b"4").unwrap();
+        for node in ["1", "-1", "1"] {
+            lease
+                .set_file(Path::new(&node_of_first()), node.as_bytes())
+                .unwrap();
+        }
+        system.at(step, Event::Fail(libc::EIO));
+        drop(lease);
+        let now = system.seen();
+        let differs = |path: &&String| before.get(*path) != now.get(*path);
+        let changed: Vec<&String> = before.keys().filter(differs).collect();
+        if changed != [AFFINITY] {
+            continue;
+        }
+        left += 1;
+        system.write(UNBIND, NVME[2].as_bytes()).unwrap();
+        // Another test's program may have the lock of the journal for a moment.
+        for _ in 0..10_000 {
+            if !leases.recover_with(&*system).unwrap().is_empty() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(
+            system.seen().get(AFFINITY),
+            before.get(AFFINITY),
+            "step {step}"
+        );
+        assert_eq!(system.drivers()[2], None, "step {step}");
+    }
+    assert!(left > 0);
+}
+
 #[test]
 fn a_path_that_no_driver_takes_keeps_no_other_function_unbound() {
     for step in 1.. {

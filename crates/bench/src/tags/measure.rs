@@ -118,6 +118,7 @@ pub(super) fn take(
     let shared = &Shared {
         tags,
         forwards: (0..workers).map(forwards).collect(),
+        completes_own: spec.completion == Completion::Submitter,
         device: Device::new(spec.device, memory, cpus.len(), completes),
         phase: AtomicU8::new(WARMING_UP),
         measuring: AtomicUsize::new(0),
@@ -255,6 +256,8 @@ pub(super) struct Shared<'a> {
     pub(super) tags: &'a Allocator,
     /// Of each submitter, whether its I/O is handed over to it.
     forwards: Vec<bool>,
+    /// Whether each worker completes its own I/O, and no other.
+    completes_own: bool,
     pub(super) device: Device<'a>,
     phase: AtomicU8,
     /// Workers that have begun to measure.
@@ -563,10 +566,9 @@ impl<'a> TagWorker<'a> {
         let time = next.map_or(LONGEST_SLEEP, |due| {
             Duration::from_nanos(due.saturating_sub(now))
         });
-        let is_only_own = self.handlers.len() == 1 && self.handlers.start == self.index;
         // Nothing wakes a worker that waits outside a queue and has nothing to complete.
         let is_woken = next.is_some() || self.wait.as_ref().is_none_or(|wait| wait.get.is_some());
-        let time = match is_only_own && is_woken {
+        let time = match self.shared.completes_own && is_woken {
             true => time,
             false => time.min(longest),
         };

@@ -17,7 +17,7 @@ use nearfar_proc::{error_text, mountinfo};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{self, Extent, FileRecord, Intent, Line, LineFile, Record, Written};
+use crate::journal::{self, Extent, FileRecord, Intent, Line, LineFile, Progress, Record, Written};
 use crate::kind::{self, DeviceNode, Setting};
 use crate::lease::masks::{self, Masks};
 use crate::lease::resource::Resource;
@@ -176,10 +176,24 @@ impl LeaseContents {
             };
             Undone { subject, result }
         }));
+        self.settle_nodes(system, journal);
         Recovered {
             what: header.what.clone(),
             pid: header.pid,
             undone,
+        }
+    }
+
+    /// Notes that the nodes of devices are as before, once all are: until then each is looked at again.
+    fn settle_nodes(&self, system: &dyn System, journal: &mut LineFile) {
+        let is_node = |it: &&Written| matches!(it.intent.setting, Setting::DeviceNode(_));
+        let nodes = || self.writes.iter().filter(is_node);
+        if nodes().any(Written::is_open) {
+            return;
+        }
+        for written in nodes().filter(|it| it.progress == Progress::Undone) {
+            let (write, gone) = (written.intent.write, false);
+            let _ = journal.append_cached(system, Record::Undone { write, gone });
         }
     }
 
