@@ -267,6 +267,9 @@ impl Reader {
         if !self.followed.contains_key(&pid) {
             return Err(TraceError::NotFollowed { pid });
         }
+        let seen_after_ns = now_ns();
+        // One that has ended is not anywhere.
+        let threads = tasks::of_process(pid).unwrap_or_default();
         let now = now_ns();
         let losses = self.settle()?;
         // Every event until then has been read.
@@ -274,7 +277,11 @@ impl Reader {
         let pass = &mut |time, event| pass_on(followed, time, event);
         self.order.until(now, pass);
         let followed = self.followed.remove(&pid);
-        let followed = followed.ok_or(TraceError::NotFollowed { pid })?;
+        let mut followed = followed.ok_or(TraceError::NotFollowed { pid })?;
+        for thread in threads {
+            let moves = &mut followed.moves;
+            moves.was_seen(thread.tid, thread.cpu, seen_after_ns);
+        }
         let replaced = followed.moves.is_renumbered(pid);
         let machine = MachineCounts::since_then(followed.machine);
         Ok(Watched {

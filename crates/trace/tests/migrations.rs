@@ -165,6 +165,30 @@ fn lives_of_a_task_and_its_child() {
     assert_eq!(ended, [(100, "probe", false), (101, "other", true)]);
 }
 
+#[test]
+fn a_task_that_is_not_where_its_last_move_ended_is_a_gap() {
+    let gaps = |cpu, looked_at| {
+        let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
+        moves.adopt(100, "probe", Some(CpuId(7)), 0);
+        moves.adopt(101, "probe", Some(CpuId(3)), 0);
+        moves.take(2 * SECOND, moved(100, 7, 8));
+        moves.was_seen(100, cpu, looked_at * SECOND);
+        moves.was_seen(101, Some(CpuId(3)), looked_at * SECOND);
+        moves.was_seen(999, Some(CpuId(3)), looked_at * SECOND);
+        moves.finish(5 * SECOND, Known::no("not read")).gaps
+    };
+    assert_eq!(gaps(Some(CpuId(8)), 3), 0);
+    assert_eq!(gaps(Some(CpuId(9)), 3), 1);
+    // Of a look that an event may have been later than, and of one that did not find the CPU, nothing follows.
+    assert_eq!(gaps(Some(CpuId(7)), 1), 0);
+    assert_eq!(gaps(None, 3), 0);
+    // A task of which no event told is where it was first seen.
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
+    moves.adopt(100, "probe", Some(CpuId(7)), 0);
+    moves.was_seen(100, Some(CpuId(6)), SECOND);
+    assert_eq!(moves.finish(5 * SECOND, Known::no("not read")).gaps, 1);
+}
+
 /// Thread 101 of process 100 becomes another program and takes the number of the first thread, which ends before. It is moved once
 /// between taking the number and saying so.
 ///

@@ -104,7 +104,8 @@ pub struct Migrations {
     pub time: Vec<NodeTime>,
     /// Task by task, the one that changed nodes most often first.
     pub tasks: Vec<TaskMoves>,
-    /// Moves that did not begin where the task was last known to be: something in between was not seen.
+    /// Moves that did not begin where the task was last known to be, and tasks that were not there in the end: a move in
+    /// between was not seen.
     pub gaps: u64,
     pub numa_balancing: NumaBalancing,
 }
@@ -182,6 +183,18 @@ impl Moves {
             ..Life::default()
         };
         self.living.entry(tid).or_insert(life);
+    }
+
+    /// A task was seen on `cpu` at some time after `time_ns`. Call this when all events until then are taken: where none is
+    /// younger and the last one leaves the task elsewhere, a move was not seen.
+    pub fn was_seen(&mut self, tid: i32, cpu: Option<CpuId>, time_ns: u64) {
+        let Some(life) = self.life(tid, time_ns) else {
+            return;
+        };
+        let known = life.cpu.or(life.seen_on);
+        let is_elsewhere =
+            life.since_ns <= time_ns && known.is_some() && cpu.is_some() && known != cpu;
+        self.gaps += u64::from(is_elsewhere);
     }
 
     pub fn any_alive(&self) -> bool {
