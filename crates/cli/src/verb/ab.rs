@@ -403,6 +403,28 @@ mod tests {
     }
 
     #[test]
+    fn a_run_has_its_time_and_exit_code_besides_what_its_answer_has() {
+        let run = CommandRun {
+            elapsed_s: 2.0,
+            exit_code: 3,
+            stdout: r#"{"elapsed_s": 9.0, "median_ns": 90.5}"#.to_owned(),
+            stderr: String::new(),
+        };
+        let values = nearfar_experiment::values(&Sides::columns(), &run);
+        let values: Vec<_> = values
+            .iter()
+            .map(|(name, it)| (name.as_str(), it.number()))
+            .collect();
+        assert_eq!(values, [(ELAPSED, 2.0), (EXIT_CODE, 3.0)]);
+        let further = Sides::further(&run);
+        let names: Vec<_> = further
+            .iter()
+            .map(|(metric, _)| metric.name.as_str())
+            .collect();
+        assert_eq!(names, ["median_ns"], "a name counts once");
+    }
+
+    #[test]
     fn each_side_is_a_target_with_kernel_emulation_and_nodes_of_its_guest() {
         let side = |kernel: &str| CommandSide {
             settings: [("kernel".to_owned(), kernel.to_owned())].into(),
