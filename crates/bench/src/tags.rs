@@ -335,6 +335,7 @@ impl Experiment for TagsExperiment<'_> {
         let groups = nodes.groups(self.machine, &self.allowed, distance, workers)?;
         let spec = Spec {
             groups: &groups,
+            near_interrupts: groups.near_interrupts(self.machine),
             completion: completion.ok_or_else(|| unknown(COMPLETION))?,
             shares: self.shares(depth.unsigned_abs(), &groups),
             batch: self.parameters.batch,

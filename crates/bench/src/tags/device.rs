@@ -118,6 +118,16 @@ impl<'a> Device<'a> {
         self.rings[submitter * self.completed.len() + handler].as_ref()
     }
 
+    /// Whether a worker completes I/O that it submitted, at once or handed over.
+    pub(super) fn completes_own(&self, worker: usize) -> bool {
+        self.ring(worker, worker).is_some()
+    }
+
+    pub(super) fn completes_others(&self, worker: usize) -> bool {
+        let mut others = (0..self.completed.len()).filter(|&other| other != worker);
+        others.any(|submitter| self.ring(submitter, worker).is_some())
+    }
+
     /// Starts an I/O, after the submitter's last one.
     ///
     /// # Errors

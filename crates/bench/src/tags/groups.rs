@@ -138,13 +138,7 @@ impl Nodes {
         let interrupt_cpu = device_cpus.get(workers).copied();
         device_cpus.truncate(workers);
         other_cpus.truncate(workers);
-        let shares_cache = |cpu: &CpuId| {
-            let cache = interrupt_cpu.and_then(|it| machine.last_level_cache(it));
-            cache.is_some_and(|cache| cache.cpus.contains(*cpu))
-        };
-        let all = device_cpus.iter().chain(&other_cpus);
         Ok(Groups {
-            near_interrupt: all.map(shares_cache).collect(),
             interrupt_cpu,
             device_node: self.device,
             device_cpus,
@@ -165,9 +159,6 @@ pub struct Groups {
     /// A CPU of the device's node without a worker, for its interrupts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_cpu: Option<CpuId>,
-    /// Of each worker, whether its CPU shares a last-level cache with that one.
-    #[serde(skip)]
-    pub(super) near_interrupt: Vec<bool>,
 }
 
 impl Groups {
@@ -179,13 +170,21 @@ impl Groups {
             other_node: None,
             other_cpus: Vec::new(),
             interrupt_cpu: None,
-            near_interrupt: vec![false],
         }
     }
 
     /// The workers' CPUs, those on the device's node first.
     pub(super) fn workers(&self) -> Vec<CpuId> {
         [self.device_cpus.as_slice(), &self.other_cpus].concat()
+    }
+
+    /// Of each worker, whether its CPU shares a last-level cache with the one that takes the device's interrupts.
+    pub(super) fn near_interrupts(&self, machine: &Machine) -> Vec<bool> {
+        let cache = self
+            .interrupt_cpu
+            .and_then(|cpu| machine.last_level_cache(cpu));
+        let shares = |cpu| cache.is_some_and(|cache| cache.cpus.contains(cpu));
+        self.workers().into_iter().map(shares).collect()
     }
 }
 
@@ -277,7 +276,6 @@ pub(super) mod tests {
             other_node: Some(NodeId(1)),
             other_cpus: vec![CpuId(4)],
             interrupt_cpu: Some(CpuId(2)),
-            near_interrupt: vec![false; 2],
         };
         assert_eq!(groups, Ok(expected));
         assert!(

@@ -78,6 +78,8 @@ impl Completion {
 /// What a cell measures.
 pub(super) struct Spec<'a> {
     pub(super) groups: &'a Groups,
+    /// Of each worker, whether its CPU shares a last-level cache with the one that takes the device's interrupts.
+    pub(super) near_interrupts: Vec<bool>,
     pub(super) completion: Completion,
     /// I/Os that each worker keeps in flight.
     pub(super) shares: Vec<u64>,
@@ -102,12 +104,14 @@ pub(super) fn take(
     let (mut cpus, on_device_node) = (spec.groups.workers(), spec.groups.device_cpus.len());
     let workers = cpus.len();
     let handlers = |index| spec.completion.handlers(index, workers, on_device_node);
-    let forwards = |submitter: usize| {
-        let is_near = spec.groups.near_interrupt.get(submitter);
+    // blk_mq_complete_need_ipi() in block/blk-mq.c: one that shares no cache with the interrupt gets its I/O handed over.
+    let is_handed_over = |submitter: usize| {
+        let is_near = spec.near_interrupts.get(submitter);
         spec.completion == Completion::Interrupt && is_near == Some(&false)
     };
     let completes = |submitter, handler| {
-        handlers(submitter).contains(&handler) || (forwards(submitter) && handler == submitter)
+        let is_own = handler == submitter && is_handed_over(submitter);
+        is_own || handlers(submitter).contains(&handler)
     };
     let mut shares = spec.shares.clone();
     if spec.completion == Completion::Interrupt {
@@ -117,8 +121,6 @@ pub(super) fn take(
     }
     let shared = &Shared {
         tags,
-        forwards: (0..workers).map(forwards).collect(),
-        completes_own: spec.completion == Completion::Submitter,
         device: Device::new(spec.device, memory, cpus.len(), completes),
         phase: AtomicU8::new(WARMING_UP),
         measuring: AtomicUsize::new(0),
@@ -254,10 +256,6 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// What all workers share.
 pub(super) struct Shared<'a> {
     pub(super) tags: &'a Allocator,
-    /// Of each submitter, whether its I/O is handed over to it.
-    forwards: Vec<bool>,
-    /// Whether each worker completes its own I/O, and no other.
-    completes_own: bool,
     pub(super) device: Device<'a>,
     phase: AtomicU8,
     /// Workers that have begun to measure.
@@ -471,6 +469,8 @@ impl<'a> TagWorker<'a> {
         let mut count = 0;
         let workers = self.shared.sleepers.len();
         self.first = (self.first + 1) % workers;
+        // Without a share it takes interrupts.
+        let takes_interrupts = self.share == 0;
         for submitter in (self.first..workers).chain(0..self.first) {
             let pair = (submitter, self.index);
             let is_done = || {
@@ -480,7 +480,7 @@ impl<'a> TagWorker<'a> {
             };
             let mut completed = false;
             while count < self.shared.batch && is_done() {
-                if submitter != self.index && self.shared.forwards[submitter] {
+                if takes_interrupts && device.completes_own(submitter) {
                     device.forward(pair);
                     (count, completed) = (count + 1, true);
                     continue;
@@ -568,7 +568,9 @@ impl<'a> TagWorker<'a> {
         });
         // Nothing wakes a worker that waits outside a queue and has nothing to complete.
         let is_woken = next.is_some() || self.wait.as_ref().is_none_or(|wait| wait.get.is_some());
-        let time = match self.shared.completes_own && is_woken {
+        let completes_own_only =
+            device.completes_own(self.index) && !device.completes_others(self.index);
+        let time = match completes_own_only && is_woken {
             true => time,
             false => time.min(longest),
         };
@@ -637,7 +639,6 @@ mod tests {
         let groups = Groups {
             device_node: NodeId(0),
             interrupt_cpu: cpus.first().copied(),
-            near_interrupt: (0..workers).map(|it| it < cpus.len()).collect(),
             device_cpus: cpus,
             other_node: Some(NodeId(1)),
             other_cpus,
@@ -651,6 +652,9 @@ mod tests {
         let words = Device::request_memory(&device) / 8 + 1024;
         let memory: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let spec = Spec {
+            near_interrupts: (0..workers)
+                .map(|it| it < groups.device_cpus.len())
+                .collect(),
             groups: &groups,
             completion,
             shares: vec![depth / workers as u64; workers],
