@@ -31,6 +31,7 @@ use std::{fmt, io};
 
 use nearfar_change::lease::{LeaseError, Leases};
 use nearfar_machine::{CpuSet, Machine, NodeId};
+use nearfar_proc::memory_policy::{MemoryPolicy, PreparedPolicy};
 use nearfar_proc::tasks::{self, is_gone};
 use nearfar_proc::{affinity, error_text};
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,6 @@ use crate::near::NearError;
 use crate::rule::RuleOptions;
 
 pub use actuator::{Actuator, Effort, Keeper, Load, Looked};
-pub use memory::MemoryPolicy;
 pub use nearfar_proc::OpenProcess;
 pub use threads::ThreadMasks;
 
@@ -376,13 +376,14 @@ impl Keeper {
         kept.note(group, &[(process, me)])?;
         let narrow = kept.masks.groups[group].narrow.clone();
         let confine = affinity::Confinement::to(&narrow);
-        let nodes = policy.map(|policy| policy.nodes(node, machine));
-        let nodes = memory::words(&nodes.unwrap_or_default());
+        let policy = policy.map(|policy| policy.on(&policy.nodes(node, machine)));
         // SAFETY: between fork and exec only system calls are made, on memory that was prepared before.
         unsafe {
             command.pre_exec(move || {
                 confine.calling_thread()?;
-                policy.map_or(Ok(()), |policy| policy.set(&nodes))
+                policy
+                    .as_ref()
+                    .map_or(Ok(()), PreparedPolicy::calling_thread)
             });
         }
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));

@@ -43,6 +43,7 @@ pub mod cpu_times;
 pub mod cpuset;
 pub mod maps;
 pub mod meminfo;
+pub mod memory_policy;
 pub mod mountinfo;
 pub mod move_pages;
 pub mod numa_maps;

@@ -1,4 +1,4 @@
-//! Memory of kept processes, where that was asked for: its policy, and its own pages, which move to a node: move_pages(2) with MPOL_MF_MOVE.
+//! Memory of kept processes, where that was asked for: their own pages move to a node, move_pages(2) with MPOL_MF_MOVE.
 //!
 //! ```text
 //! numa_maps ──► mappings with pages on other nodes ──► pagemap: which pages are there ──► move_pages: where each is
@@ -16,70 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nearfar_machine::{Machine, NodeId, NodeSet};
+use nearfar_machine::{NodeId, NodeSet};
 use nearfar_proc::move_pages::{NotMoved, PagesOf, move_to as move_list};
 use nearfar_proc::resident::{Next, Walk};
 use nearfar_proc::{TaskId, tasks};
 
 use crate::keeper::MovedMemory;
-
-const WORD_BITS: u32 = libc::c_ulong::BITS;
-
-/// A memory policy of a process, inherited by what it makes and kept over exec (set_mempolicy(2)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemoryPolicy {
-    /// Of this node while it has some, then of the nearest.
-    Preferred,
-    /// Of this node only.
-    Bind,
-    /// Of every node with memory in turn, page by page.
-    Interleave,
-}
-
-impl MemoryPolicy {
-    /// The nodes it is for, where a task prefers this one. The kernel takes of them those that the cpuset allows.
-    pub(crate) fn nodes(self, node: NodeId, machine: &Machine) -> NodeSet {
-        let with_memory = machine.online_nodes();
-        let with_memory = with_memory.filter(|node| node.has_memory() != Some(false));
-        match self {
-            Self::Preferred | Self::Bind => NodeSet::single(node),
-            Self::Interleave => with_memory.map(|node| node.id).collect(),
-        }
-    }
-
-    /// Gives the calling thread this policy. `words` are of [`words`]; calls nothing but the kernel, so that it may stand
-    /// between fork and exec.
-    pub(crate) fn set(self, words: &[libc::c_ulong]) -> io::Result<()> {
-        let mode = match self {
-            Self::Preferred => libc::MPOL_PREFERRED,
-            Self::Bind => libc::MPOL_BIND,
-            Self::Interleave => libc::MPOL_INTERLEAVE,
-        };
-        // SAFETY: the kernel reads as many bits as the argument says, which the slice has; it takes one bit less than that
-        // (get_nodes in mm/mempolicy.c).
-        let result =
-            unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, words.as_ptr(), bits(words)) };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
-    }
-}
-
-/// A set of nodes as the kernel takes it, with a bit to spare.
-pub(crate) fn words(nodes: &NodeSet) -> Vec<libc::c_ulong> {
-    let last = nodes.last().map_or(0, |node| node.0);
-    let mut words = vec![0; (last / WORD_BITS) as usize + 2];
-    for node in nodes.iter() {
-        words[(node.0 / WORD_BITS) as usize] |= 1 << (node.0 % WORD_BITS);
-    }
-    words
-}
-
-fn bits(words: &[libc::c_ulong]) -> libc::c_ulong {
-    words.len() as libc::c_ulong * libc::c_ulong::from(WORD_BITS)
-}
 
 /// What is under way when the keeper ends has so long to be finished.
 const TIME_TO_FINISH: Duration = Duration::from_secs(10);
