@@ -52,7 +52,7 @@ pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError, Root
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES, queue_of};
 pub use known::{Known, NOT_ASKED_FOR};
 pub use machine::Machine;
-pub use names::{alternatives, near_match, shell_quoted, shell_words};
+pub use names::{alternatives, near_match, shell_command, shell_quoted, shell_words};
 pub use node::{Access, HugePages, Memory, MemorySideCache, Node};
 pub use origin::{Origin, SourceKind, Warning};
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};

@@ -46,6 +46,17 @@ pub fn shell_words(command: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
+/// Words as a command of any POSIX shell; those that need no quotes have none.
+pub fn shell_command<T: AsRef<str>>(words: impl IntoIterator<Item = T>) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,+:@%".contains(c);
+    let word = |word: T| match word.as_ref() {
+        plain if !plain.is_empty() && plain.chars().all(is_plain) => plain.to_owned(),
+        other => shell_quoted(other),
+    };
+    let words: Vec<String> = words.into_iter().map(word).collect();
+    words.join(" ")
+}
+
 /// Text as one word of any POSIX shell.
 pub fn shell_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
@@ -54,6 +65,15 @@ pub fn shell_quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_a_command_are_quoted_where_a_shell_would_take_them_apart() {
+        assert_eq!(
+            shell_command(["./job", "--n=1", "a b", ""]),
+            "./job --n=1 'a b' ''"
+        );
+        assert_eq!(shell_command(["it's", "$HOME"]), r"'it'\''s' '$HOME'");
+    }
 
     #[test]
     fn a_typing_mistake_is_recognised_and_another_word_is_not() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nearfar_experiment::{BoxError, Process, Resources};
-use nearfar_machine::{CpuSet, NodeId};
+use nearfar_machine::{CpuSet, NodeId, shell_command};
 use nearfar_proc::tasks;
 use nearfar_runs::Histogram;
 use serde::{Deserialize, Serialize};
@@ -98,18 +98,10 @@ impl Job {
             }
             None => words.push(NO_NEW_FILE.to_owned()),
         }
-        let quoted = words.into_iter().map(|word| {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,+:".contains(c);
-            match word.chars().all(plain) {
-                true => word,
-                false => format!("'{}'", word.replace('\'', "'\\''")),
-            }
-        });
-        let words: Vec<String> = quoted.collect();
         format!(
             "numactl --membind={} fio {}",
             self.memory_node,
-            words.join(" ")
+            shell_command(words)
         )
     }
 
