@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::foreign::{self, ForeignError};
 use crate::metric::{MetricError, Values, check_metrics, check_values};
 use crate::run::{Detail, Run, RunId, RunState, Sample};
 use crate::store::{RENAME_PROBE_FACTORS, Row, Store, StoreError, by_uid, insert};
@@ -72,6 +73,8 @@ pub enum ImportError {
     #[error("run {uid} contradicts itself: {what}; nothing was imported")]
     Contradicts { uid: String, what: Contradiction },
     #[error(transparent)]
+    Foreign(#[from] ForeignError),
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
@@ -127,12 +130,14 @@ fn parts<T: DeserializeOwned>(json: &[u8]) -> Result<Vec<T>, serde_json::Error> 
 }
 
 impl Store {
-    /// Adds the runs of an export, each under a new number, all of them or none. Those that are here already, by their uid,
+    /// Adds the runs of an export, or the results of another program (`foreign`), each under a new number, all of them or none. Those that are here already, by their uid,
     /// are left alone. One that is being carried out is an interrupted one here.
     ///
     /// # Errors
     /// When the text is no export, a run contradicts itself, or the store refuses.
     pub fn import(&mut self, json: &[u8]) -> Result<Imported, ImportError> {
+        let foreign = foreign::export_of(json)?;
+        let json = foreign.as_deref().unwrap_or(json);
         let Schema { schema } = serde_json::from_slice(json)?;
         if schema.as_deref() != Some(SCHEMA) {
             return Err(ImportError::OtherSchema {

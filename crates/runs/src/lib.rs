@@ -19,6 +19,7 @@
 
 mod cell;
 pub mod export;
+mod foreign;
 mod metric;
 mod run;
 mod store;

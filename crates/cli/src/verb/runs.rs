@@ -553,15 +553,17 @@ impl Export {
 /// What is read of a file, in bytes: some 800,000 samples of the probe, which take two to three times the room while they are read.
 const LARGEST: u64 = 1 << 30;
 
-/// Add runs that were exported as JSON, on another system or in a guest
+/// Add runs that were exported as JSON, on another system or in a guest, or results of hyperfine, fio and perf stat
 ///
 /// Each gets the next free number. One that is here already is left alone. Of each file all runs are added or none.
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar runs import run.json\n  nearfar runs import - --store other.db"
+    after_long_help = "Examples:\n  nearfar runs import run.json\n  nearfar runs import - --store other.db\n  \
+                       nearfar runs import hyperfine.json fio.json"
 )]
 pub struct Import {
-    /// What `runs export --format json` wrote; "-" for standard input
+    /// What `runs export --format json`, `hyperfine --export-json`, `fio --output-format=json` or `perf stat -j` wrote; "-" for
+    /// standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]

@@ -1,0 +1,401 @@
+//! Results of other programs as runs, so that they are compared as nearfar's own are.
+//!
+//! ```text
+//! hyperfine --export-json     {"results": [{"command", "times", "parameters"}]}       a cell a command, a sample a time
+//! fio --output-format=json    {"fio version", "jobs": [{"jobname", "read", "write"}]} a cell a job, one sample
+//! perf stat -j                {"counter-value", "unit", "event", "interval"} a line   one cell, a sample an interval
+//! ```
+//!
+//! None of them says on which machine it was. Their samples were not taken in rounds, so each has a round of its own and they are
+//! compared unpaired.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::{Machine, Origin, SourceKind};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::cell::{Cell, Factor, Level};
+use crate::export::SCHEMA;
+use crate::metric::{Better, Metric, MetricValue, Values};
+
+/// What is wrong with the results of a program.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignError {
+    #[error("results of {program}: {error}")]
+    Json {
+        program: &'static str,
+        #[source]
+        error: serde_json::Error,
+    },
+    #[error("results of {program} without {what}")]
+    Missing {
+        program: &'static str,
+        what: &'static str,
+    },
+}
+
+/// The results of a program.
+struct Results {
+    program: &'static str,
+    metrics: Vec<Metric>,
+    /// In the order of the file.
+    samples: Vec<(Cell, Values)>,
+}
+
+/// An export with the results of another program as a run; `None` where the text is none of these programs'.
+///
+/// # Errors
+/// Results that cannot be read, or without any.
+pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
+    let found = match serde_json::from_slice::<Map<String, Value>>(text) {
+        Ok(object) if object.contains_key("counter-value") => perf_stat(text)?,
+        Ok(object) if object.contains_key("fio version") => fio(text)?,
+        Ok(object) if object.get("results").is_some_and(Value::is_array) => hyperfine(text)?,
+        Ok(_) => return Ok(None),
+        // Several objects, one a line.
+        Err(_) if starts_as_perf_stat(text) => perf_stat(text)?,
+        Err(_) => return Ok(None),
+    };
+    Ok(Some(found.export(text)))
+}
+
+fn starts_as_perf_stat(text: &[u8]) -> bool {
+    let mut lines = serde_json::Deserializer::from_slice(text).into_iter::<Map<String, Value>>();
+    matches!(lines.next(), Some(Ok(line)) if line.contains_key("counter-value"))
+}
+
+impl Results {
+    /// With a name that the same text always gets.
+    fn export(self, text: &[u8]) -> Vec<u8> {
+        let uid: String = Sha256::digest(text)
+            .iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let mut plan: Vec<&Cell> = Vec::new();
+        for (cell, _) in &self.samples {
+            if !plan.contains(&cell) {
+                plan.push(cell);
+            }
+        }
+        let cells: Vec<Cell> = plan.into_iter().cloned().collect();
+        let of_cell = |cell: &Cell| self.samples.iter().filter(|(it, _)| it == cell).count();
+        let most = cells.iter().map(of_cell).max().unwrap_or_default();
+        let taken = (1..).zip(&self.samples).map(|(number, (cell, values))| {
+            json!({
+                "number": number, "round": number, "cell": cell, "started_at_s": 0.0, "took_s": 0.0, "values": values,
+                "failed": null, "warnings": [], "detail": null,
+            })
+        });
+        let program = self.program;
+        let unknown = format!(
+            "the results of {program} do not say on which machine, with which kernel and when they were measured"
+        );
+        let origin = Origin::new(SourceKind::Text, format!("results of {program}"));
+        let machine = Machine::empty(origin, unknown.clone());
+        let run = json!({
+            "run": 1, "uid": uid, "experiment": program, "title": format!("results of {program}"), "label": null,
+            "state": "complete", "failure": null, "started_at_s": 0.0, "finished_at_s": null,
+            "samples": self.samples.len(), "with_warnings": 0, "failed": 0, "cells": cells.len(), "samples_per_cell": most,
+            "host": "unknown", "kernel": "unknown", "emulation": null, "nearfar": "", "fingerprint": "unknown",
+            "owner": {"pid": 0, "started_ticks": 0, "boot": "", "pid_namespace": ""},
+            "parameters": {}, "factors": Factor::of_cells(&cells), "plan": cells, "metrics": self.metrics, "seed": 0,
+            "warnings": [unknown], "kernel_version": "", "kernel_command_line": "", "machine": machine,
+            "taken": taken.collect::<Vec<Value>>(),
+        });
+        json!({"schema": SCHEMA, "runs": [run]})
+            .to_string()
+            .into_bytes()
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(program: &'static str, text: &'a [u8]) -> Result<T, ForeignError> {
+    serde_json::from_slice(text).map_err(|error| ForeignError::Json { program, error })
+}
+
+fn hyperfine(text: &[u8]) -> Result<Results, ForeignError> {
+    const PROGRAM: &str = "hyperfine";
+    #[derive(Deserialize)]
+    struct HyperfineFile {
+        results: Vec<Measured>,
+    }
+    #[derive(Deserialize)]
+    struct Measured {
+        command: String,
+        times: Option<Vec<f64>>,
+        #[serde(default)]
+        parameters: BTreeMap<String, String>,
+    }
+    let file: HyperfineFile = read(PROGRAM, text)?;
+    let mut samples = Vec::new();
+    for result in file.results {
+        // With --parameter-list a cell is its parameters, without it its command.
+        let mut cell = match result.parameters.is_empty() {
+            true => Cell::new().with("command", result.command.as_str()),
+            false => Cell::new(),
+        };
+        for (name, value) in &result.parameters {
+            let number = value.parse().ok().map(Level::Number);
+            cell = cell.with(name, number.unwrap_or_else(|| value.as_str().into()));
+        }
+        let times = result.times.ok_or(ForeignError::Missing {
+            program: PROGRAM,
+            what: "\"times\": an export of --export-json has the time of each run",
+        })?;
+        let values = |time: f64| Values::from([("elapsed_s".to_owned(), time.into())]);
+        samples.extend(times.into_iter().map(|time| (cell.clone(), values(time))));
+    }
+    with_samples(PROGRAM, vec![Metric::elapsed().primary()], samples)
+}
+
+fn fio(text: &[u8]) -> Result<Results, ForeignError> {
+    const PROGRAM: &str = "fio";
+    #[derive(Deserialize)]
+    struct FioFile {
+        jobs: Vec<Job>,
+    }
+    #[derive(Deserialize)]
+    struct Job {
+        jobname: String,
+        read: Option<Direction>,
+        write: Option<Direction>,
+    }
+    #[derive(Deserialize)]
+    struct Direction {
+        iops: f64,
+        #[serde(default)]
+        bw_bytes: f64,
+        #[serde(default)]
+        clat_ns: Latency,
+    }
+    #[derive(Deserialize, Default)]
+    struct Latency {
+        mean: Option<f64>,
+        #[serde(default)]
+        percentile: BTreeMap<String, f64>,
+    }
+    let file: FioFile = read(PROGRAM, text)?;
+    let mut samples = Vec::new();
+    for job in file.jobs {
+        let directions = [("read", &job.read), ("write", &job.write)];
+        let used = directions
+            .iter()
+            .filter_map(|(name, it)| Some((*name, it.as_ref()?)));
+        for (name, direction) in used.filter(|(_, it)| it.iops > 0.0) {
+            let cell = Cell::new()
+                .with("job", job.jobname.as_str())
+                .with("direction", name);
+            let mut values = Values::from([
+                ("iops".to_owned(), direction.iops.into()),
+                ("bytes_per_s".to_owned(), direction.bw_bytes.into()),
+            ]);
+            let latency = &direction.clat_ns;
+            let p99 = latency.percentile.get("99.000000").copied();
+            for (name, value) in [("latency_mean_ns", latency.mean), ("latency_p99_ns", p99)] {
+                values.extend(value.map(|value| (name.to_owned(), MetricValue::from(value))));
+            }
+            samples.push((cell, values));
+        }
+    }
+    let metrics = vec![
+        Metric::real("iops", "1/s", Better::Higher).primary(),
+        Metric::real("bytes_per_s", "B/s", Better::Higher),
+        Metric::real("latency_mean_ns", "ns", Better::Lower),
+        Metric::real("latency_p99_ns", "ns", Better::Lower),
+    ];
+    with_samples(PROGRAM, metrics, samples)
+}
+
+fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
+    const PROGRAM: &str = "perf-stat";
+    #[derive(Deserialize)]
+    struct Counter {
+        interval: Option<f64>,
+        #[serde(rename = "counter-value")]
+        value: Option<String>,
+        #[serde(default)]
+        unit: String,
+        event: Option<String>,
+    }
+    let mut metrics: Vec<Metric> = Vec::new();
+    let mut intervals: Vec<(Option<f64>, Values)> = Vec::new();
+    for counter in serde_json::Deserializer::from_slice(text).into_iter::<Counter>() {
+        let counter = counter.map_err(|error| ForeignError::Json {
+            program: PROGRAM,
+            error,
+        })?;
+        // "<not counted>" and "<not supported>" are no numbers; lines of derived metrics have no event.
+        let number = counter
+            .value
+            .and_then(|it| it.parse::<f64>().ok())
+            .filter(|it| it.is_finite());
+        let (Some(number), Some(event)) = (number, counter.event) else {
+            continue;
+        };
+        let name = metric_name(&event);
+        if metrics.iter().all(|it| it.name != name) {
+            // A count of an event, or a time: less of it is better.
+            let metric = Metric::real(name.as_str(), counter.unit, Better::Lower);
+            metrics.push(if metrics.is_empty() {
+                metric.primary()
+            } else {
+                metric
+            });
+        }
+        match intervals.last_mut() {
+            Some((at, values)) if *at == counter.interval && !values.contains_key(&name) => {
+                values.insert(name, number.into());
+            }
+            _ => intervals.push((counter.interval, Values::from([(name, number.into())]))),
+        }
+    }
+    // An interval without the first counter says nothing by which it is compared.
+    let primary = metrics
+        .first()
+        .map(|it| it.name.clone())
+        .unwrap_or_default();
+    let samples = intervals
+        .into_iter()
+        .filter(|(_, values)| values.contains_key(&primary));
+    let samples = samples.map(|(_, values)| (Cell::new(), values)).collect();
+    with_samples(PROGRAM, metrics, samples)
+}
+
+/// `cpu/cache-misses/u` as `cpu_cache_misses_u`.
+fn metric_name(event: &str) -> String {
+    const MAX_NAME: usize = 60;
+    let lower = event.to_lowercase();
+    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let mut name = format!(
+        "{}{}",
+        if lower.starts_with(|it: char| it.is_ascii_lowercase()) {
+            ""
+        } else {
+            "n"
+        },
+        words.join("_")
+    );
+    name.truncate(MAX_NAME);
+    name
+}
+
+fn with_samples(
+    program: &'static str,
+    metrics: Vec<Metric>,
+    samples: Vec<(Cell, Values)>,
+) -> Result<Results, ForeignError> {
+    match samples.is_empty() {
+        true => Err(ForeignError::Missing {
+            program,
+            what: "a figure",
+        }),
+        false => Ok(Results {
+            program,
+            metrics,
+            samples,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+
+    fn imported(text: &str) -> (crate::run::Run, crate::run::Detail, Vec<crate::run::Sample>) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+        let first = store.import(text.as_bytes()).unwrap();
+        let again = store.import(text.as_bytes()).unwrap();
+        assert_eq!((first.runs.len(), again.already), (1, first.runs.clone()));
+        let run = first.runs[0];
+        (
+            store.run(run).unwrap(),
+            store.detail(run).unwrap(),
+            store.samples(run).unwrap(),
+        )
+    }
+
+    #[test]
+    fn times_of_hyperfine_are_samples_of_its_commands_or_parameters() {
+        let (run, detail, samples) = imported(
+            r#"{"results": [
+                {"command": "sleep 0.1", "mean": 0.1, "times": [0.101, 0.102], "exit_codes": [0, 0]},
+                {"command": "sleep 0.2", "mean": 0.2, "times": [0.201]}]}"#,
+        );
+        assert_eq!(
+            (
+                run.experiment.as_str(),
+                run.samples,
+                run.cells,
+                run.samples_per_cell
+            ),
+            ("hyperfine", 3, 2, 2)
+        );
+        assert_eq!(samples[1].number("elapsed_s"), Some(0.102));
+        assert_eq!(samples[2].cell.text("command"), "sleep 0.2");
+        assert!(detail.warnings[0].contains("which machine"));
+        // They were not taken in rounds.
+        let rounds: Vec<u32> = samples.iter().map(|it| it.round).collect();
+        assert_eq!(rounds, [1, 2, 3]);
+        let (_, detail, samples) = imported(
+            r#"{"results": [{"command": "./job 4", "times": [1.5], "parameters": {"threads": "4", "mode": "fast"}}]}"#,
+        );
+        assert_eq!(samples[0].cell.level("threads"), Some(&Level::Number(4)));
+        assert_eq!(detail.factors.len(), 2);
+    }
+
+    #[test]
+    fn jobs_of_fio_are_cells_by_direction() {
+        let (run, _, samples) = imported(
+            r#"{"fio version": "fio-3.33", "jobs": [{"jobname": "a",
+                "read": {"iops": 1000.5, "bw_bytes": 4098048, "clat_ns": {"mean": 900.0, "percentile": {"99.000000": 2000}}},
+                "write": {"iops": 0.0, "bw_bytes": 0}}]}"#,
+        );
+        assert_eq!((run.experiment.as_str(), samples.len()), ("fio", 1));
+        assert_eq!(samples[0].cell.text("direction"), "read");
+        let number = |name| samples[0].number(name);
+        assert_eq!(
+            (number("iops"), number("latency_p99_ns")),
+            (Some(1000.5), Some(2000.0))
+        );
+    }
+
+    #[test]
+    fn counters_of_perf_are_metrics_and_intervals_samples() {
+        let (run, detail, samples) = imported(
+            r#"{"interval" : 1.001, "counter-value" : "1001.2", "unit" : "msec", "event" : "task-clock", "metric-value" : "1.0"}
+               {"interval" : 1.001, "counter-value" : "12.0", "unit" : "", "event" : "context-switches"}
+               {"metric-value" : "3.1", "metric-unit" : "insn per cycle"}
+               {"interval" : 2.002, "counter-value" : "1003.0", "unit" : "msec", "event" : "task-clock"}
+               {"interval" : 2.002, "counter-value" : "<not counted>", "unit" : "", "event" : "context-switches"}"#,
+        );
+        assert_eq!((run.experiment.as_str(), samples.len()), ("perf-stat", 2));
+        assert_eq!(detail.metrics[0].name, "task_clock");
+        assert_eq!(samples[0].number("context_switches"), Some(12.0));
+        assert_eq!(
+            samples[1].number("context_switches"),
+            None,
+            "not counted is not 0"
+        );
+    }
+
+    #[test]
+    fn what_is_no_result_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+        let mut error = |text: &str| store.import(text.as_bytes()).unwrap_err().to_string();
+        assert!(error(r#"{"results": [{"command": "x", "mean": 1.0}]}"#).contains("\"times\""));
+        assert!(error(r#"{"results": []}"#).contains("without a figure"));
+        assert!(error(r#"{"results": [{"command": 7}]}"#).contains("results of hyperfine"));
+        assert!(
+            error(r#"{"counter-value": "<not supported>", "event": "cycles"}"#)
+                .contains("without a figure")
+        );
+        assert!(error(r#"{"x": 1}"#).contains("no schema"));
+        assert!(error("nothing").contains("no exported runs"));
+    }
+}
