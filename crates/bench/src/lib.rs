@@ -12,6 +12,7 @@
 //! tags       operations a second  tags of a device, taken by workers on its node and on another one
 //! io         I/Os a second        fio on a device, from near and far CPUs, with near and far memory
 //! scale      operations a second  tasks that all want one kernel lock, from one task to all CPUs
+//! command    seconds a run        a command of the user, with CPUs and memory that a cell says
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod bandwidth;
 mod buffer_size;
 pub mod cases;
 mod child;
+pub mod command;
 mod conditions;
 pub mod interleaved;
 pub mod io;
@@ -38,6 +40,7 @@ mod node_selection;
 pub mod options;
 mod planned;
 pub mod probe;
+mod program;
 pub mod published;
 pub mod registry;
 pub mod rps;

@@ -10,6 +10,7 @@
 mod arguments;
 mod declaration;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use nearfar_machine::{CpuSet, Machine};
 use nearfar_proc::affinity;
 use nearfar_runs::Store;
 
-use crate::{conditions, io, matrix, mock, rps, scale, tags};
+use crate::{command, conditions, io, matrix, mock, rps, scale, tags};
 
 pub use arguments::{ArgumentError, Arguments, given};
 pub(crate) use arguments::{node, number, size, within};
@@ -36,6 +37,7 @@ pub const EXPERIMENTS: &[Entry] = &[
     io::ENTRY,
     rps::ENTRY,
     scale::ENTRY,
+    command::ENTRY,
     mock::ENTRY,
 ];
 
@@ -171,11 +173,13 @@ impl<'a> Request<'a> {
         let Some((targets, program)) = self.targets.take() else {
             return self.done(experiment);
         };
-        let mut words = self.arguments.of_one_sample(experiment.name())?;
+        let [mut words, own] = self.arguments.of_one_sample(experiment.name())?;
         words.insert(0, program.into());
         let level = |(name, level): (&str, &Level)| format!("--factor={name}={level}").into();
-        let command =
-            move |cell: &Cell| [words.clone(), cell.levels().map(level).collect()].concat();
+        let command = move |cell: &Cell| {
+            let levels: Vec<OsString> = cell.levels().map(level).collect();
+            [words.as_slice(), &levels, &own].concat()
+        };
         self.done(OnTargets::new(experiment, targets, command))
     }
 

@@ -4,6 +4,7 @@ mod architecture;
 mod audit_counts;
 mod bench;
 mod bench_child;
+mod bench_command;
 mod bench_io;
 mod bench_mock;
 mod bench_peers;

@@ -140,7 +140,7 @@ fn terms(compared: &Compared) -> (Estimate, f64, f64, &'static str) {
 }
 
 /// With its sign and two or three digits; 0 without a sign.
-fn signed(value: f64) -> String {
+pub(crate) fn signed(value: f64) -> String {
     let digits = match value.abs() {
         0.0..10.0 => 1,
         _ => 0,

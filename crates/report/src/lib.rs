@@ -15,6 +15,7 @@ mod amount;
 pub mod audit;
 pub mod case;
 pub mod checkup;
+mod command;
 pub mod compare;
 mod compared;
 pub mod document;

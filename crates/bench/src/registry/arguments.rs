@@ -84,17 +84,19 @@ impl Arguments {
         plan
     }
 
-    /// The arguments of `nearfar` that take and print one sample, without the levels of its cell.
+    /// The arguments of `nearfar` that take and print one sample: those before the levels of its cell, and those behind them.
     ///
     /// # Errors
     /// When the stored run that is to be continued does not have one of them.
-    pub(super) fn of_one_sample(&self, experiment: &str) -> Result<Vec<OsString>, ArgumentError> {
-        let mut words = ["bench", experiment, ONE_SAMPLE]
+    pub(super) fn of_one_sample(
+        &self,
+        experiment: &str,
+    ) -> Result<[Vec<OsString>; 2], ArgumentError> {
+        let own = self.own()?;
+        let words = ["bench", experiment, ONE_SAMPLE]
             .map(OsString::from)
             .to_vec();
-        let own = self.own()?;
-        words.extend(given(&own.options, &own.matches, |_| true));
-        Ok(words)
+        Ok([words, given(&own.options, &own.matches, |_| true)])
     }
 
     /// The stored run that is to be continued.
@@ -146,18 +148,22 @@ impl From<clap::Error> for ArgumentError {
     }
 }
 
-/// The words of the options that have their value from a source which is wanted.
+/// The words of the options that have their value from a source which is wanted; last, behind `--`, those of the command that some
+/// experiments run.
 pub fn given(
     options: &Command,
     matches: &ArgMatches,
     is_wanted: impl Fn(ValueSource) -> bool,
 ) -> Vec<OsString> {
     let words = |option: &Arg| {
-        let (id, name) = (option.get_id().as_str(), option.get_long());
-        let is_there = matches.value_source(id).is_some_and(&is_wanted);
-        let name = name.filter(|_| is_there).unwrap_or_default();
+        let id = option.get_id().as_str();
+        if !matches.value_source(id).is_some_and(&is_wanted) {
+            return Vec::new();
+        }
+        let Some(name) = option.get_long() else {
+            return behind_dashes(matches.get_raw(id).into_iter().flatten());
+        };
         match option.get_action().takes_values() {
-            _ if name.is_empty() => Vec::new(),
             false => Vec::from_iter(matches.get_flag(id).then(|| word_of(name, None))),
             true => {
                 let values = matches.get_raw(id).into_iter().flatten();
@@ -165,7 +171,19 @@ pub fn given(
             }
         }
     };
-    options.get_arguments().flat_map(words).collect()
+    let (positional, options): (Vec<_>, Vec<_>) =
+        options.get_arguments().partition(|it| it.is_positional());
+    options
+        .into_iter()
+        .chain(positional)
+        .flat_map(words)
+        .collect()
+}
+
+/// The words of a command behind `--`.
+pub(super) fn behind_dashes<T: AsRef<OsStr>>(words: impl IntoIterator<Item = T>) -> Vec<OsString> {
+    let words = words.into_iter().map(|word| word.as_ref().to_owned());
+    std::iter::once("--".into()).chain(words).collect()
 }
 
 /// The word of an option with a value, or of a flag.

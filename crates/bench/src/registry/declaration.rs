@@ -1,6 +1,6 @@
 //! What an experiment says of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 
@@ -10,10 +10,12 @@ use nearfar_machine::{Emulation, alternatives, seconds};
 use nearfar_runs::{Detail, Run, RunTarget};
 use serde_json::Value;
 
-use super::arguments::{ArgumentError, Arguments, Own, word_of};
+use super::arguments::{ArgumentError, Arguments, Own, behind_dashes, word_of};
 
 /// Longest word of a command with several levels.
 const MAX_WORD_BYTES: usize = 56;
+/// Most cells that a command names one by one, where they are not every combination of levels.
+const MAX_NAMED_CELLS: usize = 10;
 /// How much of the time that a sample takes elsewhere it takes in simulated time: figures hardly differ there, and the host is
 /// slower by as much.
 const SIMULATED_SHARE: f64 = 0.01;
@@ -211,6 +213,17 @@ fn stored_word(option: &Arg, value: &Value, is_wanted: fn(&Arg, &str) -> bool) -
     is_wanted(option, &value).then(|| word_of(name, Some(value.as_ref())))
 }
 
+/// The words of the command that an experiment runs, behind `--`; none of one that runs none.
+fn stored_command(options: &Command, parameters: &Value) -> Vec<OsString> {
+    let Some(positional) = options.get_positionals().next() else {
+        return Vec::new();
+    };
+    let stored = parameters
+        .get(positional.get_id().as_str())
+        .and_then(Value::as_array);
+    behind_dashes(stored.into_iter().flatten().filter_map(Value::as_str))
+}
+
 impl Declaration {
     /// The options that only it has, in a command without a first word. Times have other defaults where samples are taken in
     /// simulated time.
@@ -270,8 +283,10 @@ impl Declaration {
             let value = detail.parameters.get(key).ok_or_else(not_stored)?;
             Ok(stored_word(option, value, |_, _| true))
         };
-        let words = options.get_arguments().map(word);
+        let words = options.get_opts().map(word);
         let words: Result<Vec<_>, _> = words.filter_map(Result::transpose).collect();
+        let words =
+            words.map(|words| [words, stored_command(&options, &detail.parameters)].concat());
         // The targets join theirs again.
         let (factors, cells) = detail.without_targets();
         Arguments {
@@ -292,18 +307,28 @@ impl Declaration {
     /// that are taken by default. The machines of targets are not in it.
     pub fn command(&self, run: &Run, detail: &Detail) -> Vec<String> {
         let mut words = ["nearfar", "bench", self.name].map(str::to_owned).to_vec();
-        let (factors, _) = detail.without_targets();
+        let (factors, cells) = detail.without_targets();
         let is_simulated = match detail.targets.as_slice() {
             [] => run.emulation.as_ref().is_some_and(Emulation::is_simulated),
             targets => targets.iter().all(RunTarget::is_simulated),
         };
-        for factor in factors {
-            let default = self.factor(&factor.name).map(Varied::default);
-            if default.as_ref() != Some(&factor.levels) {
-                words.extend(factor_words(&factor));
+        let all: BTreeSet<Cell> = Cell::all(&factors).into_iter().collect();
+        if cells.len() > MAX_NAMED_CELLS || all == cells.iter().cloned().collect() {
+            for factor in factors {
+                let default = self.factor(&factor.name).map(Varied::default);
+                if default.as_ref() != Some(&factor.levels) {
+                    words.extend(factor_words(&factor));
+                }
             }
+        } else {
+            words.extend(
+                cells
+                    .iter()
+                    .map(|cell| format!("--cell={}", cell.to_string().replace(' ', ","))),
+            );
         }
-        for option in self.own_options(is_simulated).get_arguments() {
+        let own = self.own_options(is_simulated);
+        for option in own.get_opts() {
             let stored = detail.parameters.get(option.get_id().as_str());
             let word = |value| stored_word(option, value, |it, value| !is_default(it, value));
             // Stored values are texts.
@@ -313,6 +338,8 @@ impl Declaration {
             words.push(format!("--samples={}", run.samples_per_cell));
         }
         words.push(format!("--seed={}", detail.seed));
+        let command = stored_command(&own, &detail.parameters).into_iter();
+        words.extend(command.filter_map(|it| it.into_string().ok()));
         words
     }
 

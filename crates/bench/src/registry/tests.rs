@@ -42,6 +42,11 @@ fn arguments(declaration: &Declaration, factors: &[&str]) -> Result<Arguments, A
 
 /// The arguments of a stored run with these parameters.
 fn stored(parameters: Value) -> Arguments {
+    let (run, detail) = stored_run(parameters);
+    DECLARATION.arguments_of(run, detail)
+}
+
+fn stored_run(parameters: Value) -> (Run, Detail) {
     let run: Run = serde_json::from_value(json!({
         "run": 7, "uid": "", "experiment": "declared", "title": "", "state": "interrupted", "started_at_s": 0.0,
         "samples": 0, "with_warnings": 0, "failed": 0, "cells": 1, "samples_per_cell": 1, "host": "", "kernel": "",
@@ -53,7 +58,7 @@ fn stored(parameters: Value) -> Arguments {
         "kernel_version": "", "kernel_command_line": "",
     }))
     .unwrap();
-    DECLARATION.arguments_of(run, detail)
+    (run, detail)
 }
 
 #[test]
@@ -160,12 +165,49 @@ fn a_sample_on_a_target_has_a_flag_without_a_value() {
     let arguments = given(vec!["--huge-pages".into()]);
     let words = arguments.of_one_sample("declared").unwrap();
     assert_eq!(
-        words,
+        words.concat(),
         ["bench", "declared", ONE_SAMPLE, "--huge-pages", "--load=60"]
     );
     assert_eq!(
-        given(Vec::new()).of_one_sample("declared").unwrap().len(),
+        given(Vec::new())
+            .of_one_sample("declared")
+            .unwrap()
+            .concat()
+            .len(),
         4
+    );
+}
+
+#[test]
+fn words_of_a_command_stand_behind_the_levels_and_are_those_of_the_stored_run() {
+    let words = ["--warmup=0", "--", "./job", "--threads", "8"].map(OsString::from);
+    let arguments = command::DECLARATION.arguments(&[], &[], false, words.to_vec());
+    let [before, own] = arguments.unwrap().of_one_sample("command").unwrap();
+    assert_eq!(before, ["bench", "command", ONE_SAMPLE]);
+    assert_eq!(own, words);
+
+    let (run, mut detail) =
+        stored_run(json!({"warmup": 0, "command": ["./job", "--threads", "8"]}));
+    let cell = |cpus: &str, memory: &str| Cell::new().with("cpus", cpus).with("memory", memory);
+    detail.plan = vec![cell("all", "default"), cell("0", "bind")];
+    detail.factors = Factor::of_cells(&detail.plan);
+    let repeated = command::DECLARATION.command(&run, &detail);
+    assert_eq!(
+        repeated,
+        [
+            "nearfar",
+            "bench",
+            "command",
+            "--cell=cpus=all,memory=default",
+            "--cell=cpus=0,memory=bind",
+            "--warmup=0",
+            "--samples=1",
+            "--seed=0",
+            "--",
+            "./job",
+            "--threads",
+            "8"
+        ]
     );
 }
 
@@ -174,7 +216,7 @@ fn samples_in_simulated_time_take_a_hundredth_of_the_time_unless_another_is_give
     let taken = |is_simulated, given: Option<&str>| {
         let words = Vec::from_iter(given.map(|it| format!("--seconds={it}").into()));
         let arguments = scale::DECLARATION.arguments(&[], &[], is_simulated, words);
-        let words = arguments.unwrap().of_one_sample("scale").unwrap();
+        let words = arguments.unwrap().of_one_sample("scale").unwrap().concat();
         let value = |name| {
             let value = |word: &OsString| Some(word.to_str()?.strip_prefix(name)?.parse().unwrap());
             words.iter().find_map(value)

@@ -16,7 +16,7 @@ use nearfar_runs::Cell;
 
 use super::clients::Flow;
 use super::link::{self, Link, Namespace, interface};
-use super::programs::{self, ClientCommand, Program, Server};
+use super::programs::{self, ClientCommand, ClientProgram, Server};
 use super::{CARD, EXPERIMENT, INTERRUPTS, KEEP, Parameters, RECEIVE, SERVER_CPU, SERVER_NODE};
 use crate::node_selection::{of_node, with_cpus};
 use crate::planned::{self, PlannedChanges};
@@ -38,7 +38,7 @@ pub(crate) struct Rps<'a> {
     /// `None` for nearfar's own clients.
     pub(super) client: Option<ClientCommand>,
     /// One for each server, where there is a client command.
-    pub(super) programs: Vec<Program>,
+    pub(super) programs: Vec<ClientProgram>,
 }
 
 /// What is prepared for a run.

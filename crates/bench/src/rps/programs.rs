@@ -10,16 +10,14 @@
 //! ```
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, Process, Resources};
+use nearfar_experiment::{BoxError, Resources};
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_proc::affinity;
 use nearfar_proc::system::{RANDOM_UUID, random_digits};
@@ -27,16 +25,7 @@ use regex_lite::Regex;
 
 use super::Parameters;
 use super::clients::{Answers, Driven};
-
-/// The last lines of its output that an error has.
-const LAST_LINES: usize = 5;
-
-/// A program of the lease of a cell.
-pub(super) struct Started {
-    process: Process,
-    /// Its output and errors.
-    log: PathBuf,
-}
+use crate::program::{KeptOutput, Program, last_number};
 
 /// Fills in a command's placeholders; `{{` and `}}` are braces.
 ///
@@ -76,89 +65,32 @@ pub(super) fn check(command: &str, known: &[&str]) -> Result<(), String> {
     }
 }
 
-impl Started {
-    /// Starts a shell's script on these CPUs, in a directory of its own. Its memory is that of the CPUs' node, since it runs there
-    /// from its first instruction on.
-    ///
-    /// # Errors
-    /// When it cannot be started, or not there.
-    pub(super) fn new(
-        script: &str,
-        cpus: &CpuSet,
-        stdin: Stdio,
-        resources: &mut Resources,
-        prepare: impl FnOnce(&mut Command) -> std::io::Result<()>,
-    ) -> Result<Self, BoxError> {
-        let directory = resources.temporary_directory()?;
-        let log = directory.join("output");
-        let output = File::create(&log)?;
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", script])
-            .current_dir(&directory)
-            .stdin(stdin)
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        prepare(&mut shell)?;
-        // A child has the CPUs of the thread that starts it.
-        let own = affinity::get(0)?;
-        affinity::set(0, cpus)
-            .map_err(|error| format!("cannot start a server or client on CPUs {cpus}: {error}"))?;
-        let started = resources.start(shell);
-        affinity::set(0, &own)?;
-        Ok(Self {
-            process: started?,
-            log,
-        })
-    }
-
-    /// Lets a program begin that waits for a line of its standard input, a pipe.
-    pub(super) fn begin(&mut self) -> std::io::Result<()> {
-        let stdin = self.process.child.stdin.take();
-        match stdin.map_or(Ok(()), |mut pipe| pipe.write_all(b"\n")) {
-            // It has ended, which `ended` tells with the reason.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            written => written,
-        }
-    }
-
-    /// How it ended, with its last lines; `None` while it runs.
-    pub(super) fn ended(&mut self) -> std::io::Result<Option<Ended>> {
-        let status = self.process.child.try_wait()?;
-        Ok(status.map(|status| Ended {
-            is_success: status.success(),
-            what: format!("ended: {status}{}", self.last_lines()),
-        }))
-    }
-
-    /// What it printed.
-    pub(super) fn output(&self) -> std::io::Result<String> {
-        let bytes = fs::read(&self.log)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    /// The last lines that it printed, to be appended to a sentence.
-    fn last_lines(&self) -> String {
-        let text = self.output().unwrap_or_default();
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        match lines.is_empty() {
-            true => String::new(),
-            false => format!(
-                ": {}",
-                lines[lines.len().saturating_sub(LAST_LINES)..].join("; ")
-            ),
-        }
-    }
-}
-
-/// The end of a program.
-pub(super) struct Ended {
-    is_success: bool,
-    /// `ended: exit status: 1: its last lines`.
-    pub(super) what: String,
+/// Starts a shell's script on these CPUs, in a directory of its own. Its memory is that of the CPUs' node, since it runs there
+/// from its first instruction on.
+///
+/// # Errors
+/// When it cannot be started, or not there.
+fn start(
+    script: &str,
+    cpus: &CpuSet,
+    stdin: Stdio,
+    resources: &mut Resources,
+    prepare: impl FnOnce(&mut Command) -> io::Result<()>,
+) -> Result<Program, BoxError> {
+    let directory = resources.temporary_directory()?;
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", script])
+        .current_dir(&directory)
+        .stdin(stdin);
+    prepare(&mut shell)?;
+    // A child has the CPUs of the thread that starts it.
+    let own = affinity::get(0)?;
+    affinity::set(0, cpus)
+        .map_err(|error| format!("cannot start a server or client on CPUs {cpus}: {error}"))?;
+    let started = Program::start(shell, KeptOutput::All, &directory, resources);
+    affinity::set(0, &own)?;
+    started
 }
 
 /// What a server command's placeholders are.
@@ -172,7 +104,7 @@ const LISTEN_CHECK: Duration = Duration::from_millis(20);
 
 /// One server.
 pub(super) struct Server {
-    program: Started,
+    program: Program,
     /// Whose requests its requests are counted as.
     pub(super) group: usize,
     pub(super) node: NodeId,
@@ -219,7 +151,7 @@ impl Server {
         })?;
         let script = format!("exec {command}");
         let cpus = CpuSet::from_iter([cpu]);
-        let program = Started::new(&script, &cpus, Stdio::null(), resources, |_| Ok(()))?;
+        let program = start(&script, &cpus, Stdio::null(), resources, |_| Ok(()))?;
         Ok(Self {
             program,
             group,
@@ -296,8 +228,8 @@ pub(super) struct ClientCommand {
 }
 
 /// One client.
-pub(super) struct Program {
-    started: Started,
+pub(super) struct ClientProgram {
+    program: Program,
     server: String,
     /// Whose requests they are counted as.
     group: usize,
@@ -335,7 +267,7 @@ impl ClientCommand {
         cpus: &CpuSet,
         resources: &mut Resources,
         enter: impl FnOnce(&mut Command) -> io::Result<()>,
-    ) -> Result<Program, BoxError> {
+    ) -> Result<ClientProgram, BoxError> {
         let address = server.address;
         let command = filled(&self.command, &CLIENT_PLACEHOLDERS, |name| match name {
             "address" => address.ip().to_string(),
@@ -348,8 +280,8 @@ impl ClientCommand {
             _ => password.to_owned(),
         })?;
         let script = format!("read -r begin && exec {command}");
-        Ok(Program {
-            started: Started::new(&script, cpus, Stdio::piped(), resources, enter)?,
+        Ok(ClientProgram {
+            program: start(&script, cpus, Stdio::piped(), resources, enter)?,
             server: address.to_string(),
             group: server.group,
         })
@@ -361,7 +293,7 @@ impl ClientCommand {
     /// When one fails, prints no rate or does not end in time, a server ends, or `cancel` is set.
     pub(super) fn drive<T>(
         &self,
-        (programs, groups): (&mut [Program], usize),
+        (clients, groups): (&mut [ClientProgram], usize),
         seconds: f64,
         cancel: &AtomicBool,
         read: impl Fn() -> T,
@@ -369,17 +301,17 @@ impl ClientCommand {
     ) -> Result<Driven<T>, BoxError> {
         let before = read();
         let begun = Instant::now();
-        for program in programs.iter_mut() {
-            program.begin()?;
+        for client in clients.iter_mut() {
+            client.begin()?;
         }
         let limit = END_WITHIN + Duration::from_secs_f64(seconds);
         let mut all = vec![Answers::default(); groups];
-        let mut ends: Vec<Option<Duration>> = vec![None; programs.len()];
+        let mut ends: Vec<Option<Duration>> = vec![None; clients.len()];
         loop {
-            for (program, end) in programs.iter_mut().zip(&mut ends) {
-                if end.is_none() && program.has_succeeded()? {
+            for (client, end) in clients.iter_mut().zip(&mut ends) {
+                if end.is_none() && client.has_succeeded()? {
                     *end = Some(begun.elapsed());
-                    all[program.group].requests_per_s += self.rate(program)?;
+                    all[client.group].requests_per_s += self.rate(client)?;
                 }
             }
             let Some(running) = ends.iter().position(Option::is_none) else {
@@ -390,8 +322,8 @@ impl ClientCommand {
                 return Err("interrupted".into());
             }
             if begun.elapsed() > limit {
-                let (client, limit) = (&programs[running], limit.as_secs_f64());
-                let lines = client.started.last_lines();
+                let (client, limit) = (&clients[running], limit.as_secs_f64());
+                let lines = client.program.last_lines();
                 return Err(format!("{client} has not ended within {limit} s{lines}").into());
             }
             sleep(END_CHECK);
@@ -408,23 +340,23 @@ impl ClientCommand {
     ///
     /// # Errors
     /// When it printed none.
-    pub(super) fn rate(&self, program: &Program) -> Result<f64, BoxError> {
-        let output = program.started.output()?;
-        last(&self.rate, &output).ok_or_else(|| {
-            let (rate, lines) = (self.rate.as_str(), program.started.last_lines());
-            let what = format!("no plain number in the output of {program} matches --client-rate");
+    pub(super) fn rate(&self, client: &ClientProgram) -> Result<f64, BoxError> {
+        let output = client.program.output()?;
+        last_number(&self.rate, &output).ok_or_else(|| {
+            let (rate, lines) = (self.rate.as_str(), client.program.last_lines());
+            let what = format!("no plain number in the output of {client} matches --client-rate");
             format!("{what} {rate:?}{lines}").into()
         })
     }
 }
 
-impl Program {
+impl ClientProgram {
     /// Lets it begin.
     ///
     /// # Errors
     /// The system's answer.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        self.started.begin()
+        self.program.begin()
     }
 
     /// Whether it has ended, with success.
@@ -432,7 +364,7 @@ impl Program {
     /// # Errors
     /// When it has failed, with what it printed.
     pub(super) fn has_succeeded(&mut self) -> Result<bool, BoxError> {
-        match self.started.ended()? {
+        match self.program.ended()? {
             None => Ok(false),
             Some(ended) if ended.is_success => Ok(true),
             Some(ended) => Err(format!("{self} {}", ended.what).into()),
@@ -440,7 +372,7 @@ impl Program {
     }
 }
 
-impl fmt::Display for Program {
+impl fmt::Display for ClientProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the client of {}", self.server)
     }
@@ -456,18 +388,6 @@ fn apart<'a>(ends: impl Iterator<Item = &'a Duration> + Clone) -> Option<String>
             gap.as_secs_f64()
         )
     })
-}
-
-/// The number in the first group of the last match; programs overwrite what they print while they run.
-fn last(rate: &Regex, output: &str) -> Option<f64> {
-    let found = rate.captures_iter(output).last()?.get(1)?;
-    // 12,345 and 12.3k are other numbers than what stands before the comma or unit.
-    let goes_on = |c: char| c == ',' || c.is_alphanumeric();
-    if output[found.end()..].starts_with(goes_on) {
-        return None;
-    }
-    let number: f64 = found.as_str().parse().ok()?;
-    (number.is_finite() && number >= 0.0).then_some(number)
 }
 
 #[cfg(test)]
@@ -487,25 +407,6 @@ mod tests {
         );
         assert!(filled("serve {port").is_err() && filled("serve port}").is_err());
         assert!(check("serve {address}", &["address", "port"]).is_err());
-    }
-
-    #[test]
-    fn a_rate_is_the_last_number_that_is_found() {
-        let redis = Regex::new("GET: ([0-9.]+) requests per second").unwrap();
-        let output = "GET: rps=0.0\rGET: 10 requests per second\nGET: 12345.67 requests per second, p50=0.1 msec\n";
-        assert_eq!(last(&redis, output), Some(12345.67));
-        assert_eq!(last(&redis, "GET: . requests per second"), None);
-        assert_eq!(last(&redis, ""), None);
-        let huge = Regex::new("(.+)").unwrap();
-        assert_eq!(last(&huge, "1e999"), None);
-        assert_eq!(last(&huge, "-1"), None);
-        for other in [
-            "GET: 12,345 requests per second",
-            "GET: 12.3k requests per second",
-        ] {
-            let number = Regex::new("GET: ([0-9.]+)").unwrap();
-            assert_eq!(last(&number, other), None);
-        }
     }
 
     #[test]

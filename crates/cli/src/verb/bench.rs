@@ -217,7 +217,11 @@ fn folded(command: &str) -> String {
 
 /// An option that only one experiment has, as its verb shows it.
 fn shown(option: Arg) -> Arg {
-    let option = option.conflicts_with("resume");
+    let option = match option.is_positional() {
+        // A stored run has its command.
+        true => option.required_unless_present("resume"),
+        false => option.conflicts_with("resume"),
+    };
     let Some(simulated) = simulated_default(&option) else {
         return option;
     };

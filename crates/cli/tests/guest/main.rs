@@ -4,6 +4,7 @@
 mod case1;
 mod case4;
 mod cases;
+mod command;
 mod compare;
 mod delays;
 #[path = "../../../lab/tests/differences/mod.rs"]

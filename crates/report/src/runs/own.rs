@@ -11,7 +11,7 @@ use std::error::Error;
 use std::io::Read;
 
 use nearfar_bench::published::{Agreement, Between, LeftOut, Pair, PublishedLaw, PublishedTable};
-use nearfar_bench::{io, matrix, rps, scale, tags};
+use nearfar_bench::{command, io, matrix, rps, scale, tags};
 use nearfar_machine::Known;
 use nearfar_runs::RunId;
 use serde::Serialize;
@@ -95,13 +95,14 @@ type AgainstOf = fn(&Shown<'_>, PublishedFile<'_>) -> Result<(Document, Value), 
 /// An experiment that shows more: its name, what it shows, and how published figures are compared with its runs, if any are.
 type OfExperiment = (&'static str, OwnOf, Option<AgainstOf>);
 
-const OWN: [OfExperiment; 5] = [
+const OWN: [OfExperiment; 6] = [
     (
         matrix::EXPERIMENT,
         crate::probe::own,
         Some(against::<matrix::Published>),
     ),
     (io::EXPERIMENT, crate::io::own, None),
+    (command::EXPERIMENT, crate::command::own, None),
     (rps::EXPERIMENT, crate::rps::own, None),
     (
         tags::EXPERIMENT,

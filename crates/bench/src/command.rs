@@ -1,0 +1,387 @@
+//! A command of the user under placements: which CPUs and which memory are best for it.
+//!
+//! ```text
+//! cell ──► Placement ──► the command, so placed ──► Sample: time, CPU time, a number that it prints
+//!                              └─ Observer: where it really was; a run that was elsewhere has no sample
+//! findings   each placement against the first, within rounds; the best, or how large a difference there can be
+//! ```
+
+mod measure;
+mod observe;
+mod placement;
+
+use clap::Args as _;
+use nearfar_experiment::{Column, RunPlan};
+use nearfar_runs::{Better, Cell, Detail, Metric, Sample as StoredSample};
+use nearfar_statistics::Interval;
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::registry::{Arguments, Declaration, Entry, Varied, number, within};
+use crate::step::{Measured, Step};
+use observe::Seen;
+use placement::{ALL, DEFAULT, SPREAD, Usable, is_of_one_node, read_cpus, read_memory};
+
+pub use placement::Commands;
+
+/// The experiment's name in lists of runs.
+pub const EXPERIMENT: &str = "command";
+/// The primary metric: from the command's first instruction to its end, or of the load of a server.
+pub const ELAPSED: &str = "elapsed_s";
+/// A number that the command or the load prints; runs are compared by it where there is one.
+pub const FIGURE: &str = "figure";
+pub const CPU_TIME: &str = "cpu_s";
+/// [`Seen::near_share`].
+pub const NEAR_SHARE: &str = "near_share";
+
+pub(super) const CPUS: &str = "cpus";
+pub(super) const MEMORY: &str = "memory";
+const BALANCING: &str = "balancing";
+const HUGE_PAGES: &str = "huge_pages";
+const KEEP: &str = "keep";
+
+pub const DECLARATION: Declaration = Declaration {
+    name: EXPERIMENT,
+    about: "Measure a command under placements: CPUs x memory policy x NUMA balancing x huge pages\n\n\
+            Runs a command in rounds, each time with other CPUs and another memory policy, and says which placement is best, \
+            or how large a difference between them can be. By default: as it is, on each node with memory of that node, with \
+            memory of all nodes in turn, on one last-level cache where nodes have several. While it runs, nearfar looks where \
+            its threads and its pages are: a run that was not where it was put is no sample. Nothing of nearfar is in the way \
+            of the command; it has no standard input.\n\n\
+            With --load the command is a server: it is started, loaded once it is ready, and ended.",
+    examples: &[
+        "-- ./job --threads 8",
+        "--factor cpus=all,0,near --near eth0 --samples 20 -- ./job",
+        "--factor cpus=0 --factor memory=0,1,interleave --regex 'rate: ([0-9.]+)' --better higher -- ./stream",
+        "--load 'redis-benchmark -q -n 100000 -t get' --ready 6379 -- redis-server --save ''",
+    ],
+    is_hidden: false,
+    is_of_machine: true,
+    needs_devices: true,
+    is_simulated: false,
+    samples: 10,
+    factors: &[
+        Varied::of_machine(
+            CPUS,
+            "all, spread (one CPU of each core), a node's number, cacheN (a last-level cache), near (with --near) \
+             [default: by the machine]",
+            read_cpus,
+        ),
+        Varied::of_machine(
+            MEMORY,
+            "default, local, bind, preferred (of the CPUs' node), interleave, weighted (of all nodes), or a node's number \
+             [default: by the machine]",
+            read_memory,
+        ),
+        Varied::new(BALANCING, &[KEEP, "on", "off"], &[KEEP]),
+        Varied::new(HUGE_PAGES, &[KEEP, "never"], &[KEEP]),
+    ],
+    options: Parameters::augment_args,
+};
+
+pub(crate) const ENTRY: Entry = Entry {
+    declaration: DECLARATION,
+    carry_out: |request| request.carry_out(measure::make),
+};
+
+/// Its own options, as they are stored.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+struct Parameters {
+    /// A device, for the level near of the factor cpus: eth0, nvme0n1, a PCI address
+    #[arg(long, value_name = "DEVICE")]
+    near: Option<String>,
+    /// Run this in a shell before each run; it is not measured
+    #[arg(long, value_name = "COMMAND")]
+    prepare: Option<String>,
+    /// Run this in a shell after each run
+    #[arg(long, value_name = "COMMAND")]
+    cleanup: Option<String>,
+    /// Runs before the first that counts, as the first placement has it: they fill the page cache
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(0..=1000, number::<u32>))]
+    warmup: u32,
+    /// Drop the page cache before each run, of the whole system (root); without it pages of files are where a run before has read them
+    #[arg(long)]
+    drop_caches: bool,
+    /// Compare by a number that the command prints, or the load: the first group of this expression's last match
+    #[arg(
+        long,
+        value_name = "REGEX",
+        requires = "better",
+        conflicts_with = "pointer"
+    )]
+    regex: Option<String>,
+    /// The same of JSON, by a JSON pointer such as /jobs/0/read/iops
+    #[arg(long, value_name = "POINTER", requires = "better")]
+    pointer: Option<String>,
+    /// Which numbers are better
+    #[arg(long, value_name = "DIRECTION", value_parser = ["higher", "lower"])]
+    better: Option<String>,
+    /// COMMAND is a server: measure this shell command, which loads it
+    #[arg(long, value_name = "COMMAND")]
+    load: Option<String>,
+    /// The server is ready when it listens on this TCP port, or its output matches
+    #[arg(long, value_name = "PORT-OR-REGEX", requires = "load")]
+    ready: Option<String>,
+    /// Take runs whose exit code is not 0
+    #[arg(long)]
+    ignore_failure: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// One run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    elapsed_s: f64,
+    cpu_s: f64,
+    figure: Option<f64>,
+    is_higher_better: bool,
+    seen: Seen,
+    /// How to run the command so without this experiment; `None` for a run as it is.
+    commands: Option<Commands>,
+    /// What may be wrong with it, in sentences.
+    warnings: Vec<String>,
+}
+
+fn figure_metric(is_higher_better: bool) -> Metric {
+    let better = match is_higher_better {
+        true => Better::Higher,
+        false => Better::Lower,
+    };
+    Metric::real(FIGURE, "", better)
+}
+
+fn columns() -> Vec<Column<Sample>> {
+    let lower = |name, unit| Metric::real(name, unit, Better::Lower);
+    vec![
+        Column::new(lower(ELAPSED, "s").primary(), |it: &Sample| {
+            Some(it.elapsed_s)
+        }),
+        Column::new(lower(CPU_TIME, "s"), |it: &Sample| Some(it.cpu_s)),
+        Column::new(
+            Metric::real(NEAR_SHARE, "1", Better::Higher),
+            |it: &Sample| it.seen.near_share(),
+        ),
+    ]
+}
+
+/// The run that was asked for, with the machine's placements where none are named, and what is left out of it, in sentences.
+fn plan(
+    arguments: &Arguments,
+    parameters: &Parameters,
+    usable: &Usable<'_>,
+) -> (RunPlan, Vec<String>) {
+    let mut plan = arguments.plan(parameters);
+    let is_named = |factor| !arguments.levels(factor).is_empty();
+    if !arguments.named_cells().is_empty() {
+        return (plan, Vec::new());
+    }
+    let (pairs, notes) = match (is_named(CPUS), is_named(MEMORY)) {
+        (false, false) => usable.proposed(),
+        _ => {
+            let levels = |factor, default: &str| {
+                let levels = arguments.levels(factor).iter().map(ToString::to_string);
+                let levels: Vec<String> = levels.collect();
+                match levels.is_empty() {
+                    true => vec![default.to_owned()],
+                    false => levels,
+                }
+            };
+            let memory = levels(MEMORY, DEFAULT);
+            let cpus = levels(CPUS, ALL).into_iter();
+            let pairs =
+                cpus.flat_map(|cpus| memory.iter().map(move |it| (cpus.clone(), it.clone())));
+            // Named, a cell is an error; of two factors it is what is left of them.
+            let (named, left): (Vec<_>, Vec<_>) = pairs.partition(|(cpus, memory)| {
+                !(is_of_one_node(memory) && [ALL, SPREAD].contains(&cpus.as_str()))
+            });
+            let note = |(cpus, memory): &(String, String)| {
+                format!(
+                    "cpus={cpus} with memory={memory} is left out: they are CPUs of several nodes"
+                )
+            };
+            (named, left.iter().map(note).collect())
+        }
+    };
+    let others = [BALANCING, HUGE_PAGES].map(|name| (name, arguments.levels(name)));
+    let mut cells = Vec::new();
+    for (cpus, memory) in &pairs {
+        for balancing in others[0].1 {
+            for huge_pages in others[1].1 {
+                let cell = Cell::new()
+                    .with(CPUS, cpus.as_str())
+                    .with(MEMORY, memory.as_str());
+                cells.push(
+                    cell.with(BALANCING, balancing.clone())
+                        .with(HUGE_PAGES, huge_pages.clone()),
+                );
+            }
+        }
+    }
+    plan = RunPlan::of_cells(plan.parameters, cells);
+    (plan, notes)
+}
+
+/// What the samples of a run say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Findings {
+    /// What runs are compared by.
+    pub metric: String,
+    /// Each placement against the first one.
+    pub steps: Vec<Step>,
+    /// The placement with the best median.
+    pub best: Option<Cell>,
+    /// Whether it is better than the first one by more than chance, all comparisons together.
+    pub is_best_significant: bool,
+    /// How the command is run in that placement without this experiment.
+    pub commands: Option<Commands>,
+    /// The range that holds the changes of all placements against the first one, with 95 % each: shares. `None` without intervals.
+    pub range: Option<Interval>,
+}
+
+/// What the samples of a run say.
+pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
+    let has_figure = detail.metrics.iter().any(|it| it.name == FIGURE);
+    let metric = if has_figure { FIGURE } else { ELAPSED };
+    let measured = Measured::of(detail, samples, &[metric]);
+    let mut steps: Vec<Step> = Vec::new();
+    if let Some((first, others)) = detail.plan.split_first() {
+        let step = |cell: &Cell| Step {
+            metric: metric.to_owned(),
+            ..Step::new(first.clone(), cell.clone())
+        };
+        steps.extend(others.iter().map(step));
+    }
+    measured.answer(&mut steps, DEFAULT_MARGIN);
+    let best = best(detail, samples, metric);
+    let is_of_best = |step: &&Step| Some(&step.b) == best.as_ref();
+    let is_best_significant = steps
+        .iter()
+        .find(is_of_best)
+        .is_some_and(|it| it.is(Verdict::Better));
+    let commands = samples
+        .iter()
+        .find(|it| Some(&it.cell) == best.as_ref() && it.failed.is_none());
+    let commands =
+        commands.and_then(|it| Option::<Commands>::deserialize(it.detail.get("commands")?).ok());
+    let intervals = steps
+        .iter()
+        .map(|step| step.compared.get()?.change.as_ref()?.confidence);
+    let widest = |a: Interval, b: Interval| Interval {
+        low: a.low.min(b.low),
+        high: a.high.max(b.high),
+    };
+    // Of a placement without an interval nothing can be excluded.
+    let intervals: Option<Vec<Interval>> = intervals.collect();
+    let range = intervals.and_then(|it| it.into_iter().reduce(widest));
+    Findings {
+        metric: metric.to_owned(),
+        steps,
+        is_best_significant,
+        commands: commands.flatten(),
+        best,
+        range,
+    }
+}
+
+/// The cell with the best median; the first of equal ones.
+fn best(detail: &Detail, samples: &[StoredSample], metric: &str) -> Option<Cell> {
+    let direction = detail.metrics.iter().find(|it| it.name == metric)?.better;
+    let sign = match direction {
+        Better::Higher => -1.0,
+        _ => 1.0,
+    };
+    let cells = nearfar_runs::summarise(detail, samples).into_iter();
+    let medians = cells.filter_map(|it| Some((sign * it.metric(metric)?.median?, it.cell)));
+    let best = medians.min_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, cell)| cell)
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_runs::Values;
+    use serde_json::Value;
+
+    use super::*;
+
+    const PLACEMENTS: [(&str, &str); 5] = [
+        (ALL, DEFAULT),
+        ("0", "bind"),
+        ("1", "bind"),
+        (ALL, "interleave"),
+        ("cache0", "bind"),
+    ];
+    const ROUNDS: u32 = 10;
+
+    fn cell((cpus, memory): (&str, &str)) -> Cell {
+        Cell::new().with(CPUS, cpus).with(MEMORY, memory)
+    }
+
+    /// What a run says whose placements take these times, with noise of 2 % in each sample, and of 2 % that a round's samples share.
+    fn simulated(times: [f64; 5], random: &mut fastrand::Rng) -> Findings {
+        let plan: Vec<Cell> = PLACEMENTS.iter().map(|it| cell(*it)).collect();
+        let mut samples = Vec::new();
+        for round in 1..=ROUNDS {
+            let mut noise = || 1.0 + 0.02 * normal(random);
+            let shared = noise();
+            for (cell, time) in plan.iter().zip(times) {
+                let time = time * shared * noise();
+                samples.push(StoredSample {
+                    number: 0,
+                    round,
+                    cell: cell.clone(),
+                    started_at_s: 0.0,
+                    took_s: 1.0,
+                    values: Values::from([(ELAPSED.to_owned(), time.into())]),
+                    failed: None,
+                    warnings: Vec::new(),
+                    detail: Value::Null,
+                });
+            }
+        }
+        let detail = Detail {
+            parameters: Value::Null,
+            factors: Vec::new(),
+            plan,
+            metrics: nearfar_experiment::metrics(columns()),
+            seed: 1,
+            warnings: Vec::new(),
+            kernel_version: String::new(),
+            kernel_command_line: String::new(),
+            targets: Vec::new(),
+        };
+        findings(&detail, &samples)
+    }
+
+    /// Of a normal distribution, nearly: the sum of twelve uniform numbers.
+    fn normal(random: &mut fastrand::Rng) -> f64 {
+        (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
+    }
+
+    #[test]
+    fn of_equal_placements_hardly_any_run_names_a_best_one() {
+        const RUNS: usize = 200;
+        let mut random = fastrand::Rng::with_seed(33);
+        let mut named = 0;
+        for _ in 0..RUNS {
+            let found = simulated([1.0; 5], &mut random);
+            named += usize::from(found.is_best_significant);
+            let range = found.range.unwrap();
+            assert!(range.low < 0.0 && range.high > 0.0, "{range:?}");
+        }
+        // 5 % of runs have a false alarm at most, in either direction.
+        assert!(named <= RUNS / 20, "{named} of {RUNS}");
+    }
+
+    #[test]
+    fn a_placement_that_is_better_by_a_tenth_is_named() {
+        let mut random = fastrand::Rng::with_seed(33);
+        let right = (0..200).filter(|_| {
+            let found = simulated([1.0, 1.1, 0.9, 1.2, 1.5], &mut random);
+            found.is_best_significant && found.best == Some(cell(("1", "bind")))
+        });
+        let right = right.count();
+        assert!(right >= 190, "{right} of 200");
+    }
+}
