@@ -10,11 +10,14 @@ mod measure;
 mod observe;
 mod placement;
 
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
 use clap::Args as _;
 use nearfar_experiment::{Column, RunPlan};
 use nearfar_runs::{Better, Cell, Detail, Metric, Sample as StoredSample};
 use nearfar_statistics::Interval;
-use nearfar_statistics::compare::{DEFAULT_MARGIN, Verdict};
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Design, Verdict, fewest_samples};
 use serde::{Deserialize, Serialize};
 
 use crate::registry::{Arguments, Declaration, Entry, Varied, number, within};
@@ -31,7 +34,7 @@ pub const ELAPSED: &str = "elapsed_s";
 /// A number that the command or the load prints; runs are compared by it where there is one.
 pub const FIGURE: &str = "figure";
 pub const CPU_TIME: &str = "cpu_s";
-/// [`Seen::near_share`].
+/// How much of the memory is on the node of the CPU, by the CPU time on each node: 0 to 1.
 pub const NEAR_SHARE: &str = "near_share";
 
 pub(super) const CPUS: &str = "cpus";
@@ -128,6 +131,31 @@ struct Parameters {
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+    /// A run is continued only with the same program.
+    #[arg(skip)]
+    file: Option<ProgramFile>,
+}
+
+/// Which program a command is.
+#[derive(Clone, Debug, Serialize)]
+struct ProgramFile {
+    path: PathBuf,
+    directory: PathBuf,
+    bytes: u64,
+    modified_s: i64,
+}
+
+impl ProgramFile {
+    /// Of a file that was found from the working directory.
+    fn of(path: PathBuf) -> Self {
+        let metadata = std::fs::metadata(&path).ok();
+        Self {
+            directory: std::env::current_dir().unwrap_or_default(),
+            bytes: metadata.as_ref().map_or(0, |it| it.len()),
+            modified_s: metadata.as_ref().map_or(0, MetadataExt::mtime),
+            path,
+        }
+    }
 }
 
 /// One run.
@@ -194,7 +222,9 @@ fn plan(
                 cpus.flat_map(|cpus| memory.iter().map(move |it| (cpus.clone(), it.clone())));
             // Named, a cell is an error; of two factors it is what is left of them.
             let (named, left): (Vec<_>, Vec<_>) = pairs.partition(|(cpus, memory)| {
-                !(is_of_one_node(memory) && [ALL, SPREAD].contains(&cpus.as_str()))
+                let is_of_several =
+                    [ALL, SPREAD].contains(&cpus.as_str()) && usable.only_node().is_none();
+                !(is_of_one_node(memory) && is_of_several)
             });
             let note = |(cpus, memory): &(String, String)| {
                 format!(
@@ -230,14 +260,18 @@ pub struct Findings {
     pub metric: String,
     /// Each placement against the first one.
     pub steps: Vec<Step>,
-    /// The placement with the best median.
+    /// Of the placements that are better than the first one by more than chance, all comparisons together, the one with the largest
+    /// change.
     pub best: Option<Cell>,
-    /// Whether it is better than the first one by more than chance, all comparisons together.
-    pub is_best_significant: bool,
     /// How the command is run in that placement without this experiment.
     pub commands: Option<Commands>,
-    /// The range that holds the changes of all placements against the first one, with 95 % each: shares. `None` without intervals.
-    pub range: Option<Interval>,
+    /// Whether the first placement binds nothing.
+    pub is_first_unbound: bool,
+    /// The range that holds the changes of the placements that are neither better nor worse, with 95 % each: shares. `None` where one of
+    /// them has no interval, or there are none.
+    pub undecided: Option<Interval>,
+    /// With so many comparisons no fewer samples of a placement can be significant.
+    pub samples_needed: usize,
 }
 
 /// What the samples of a run say.
@@ -246,6 +280,7 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
     let metric = if has_figure { FIGURE } else { ELAPSED };
     let measured = Measured::of(detail, samples, &[metric]);
     let mut steps: Vec<Step> = Vec::new();
+    let first = detail.plan.first();
     if let Some((first, others)) = detail.plan.split_first() {
         let step = |cell: &Cell| Step {
             metric: metric.to_owned(),
@@ -254,48 +289,36 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
         steps.extend(others.iter().map(step));
     }
     measured.answer(&mut steps, DEFAULT_MARGIN);
-    let best = best(detail, samples, metric);
-    let is_of_best = |step: &&Step| Some(&step.b) == best.as_ref();
-    let is_best_significant = steps
-        .iter()
-        .find(is_of_best)
-        .is_some_and(|it| it.is(Verdict::Better));
+    let change = |step: &Step| step.compared.get().and_then(|it| it.change);
+    let size = |step: &&Step| change(step).map_or(0.0, |it| it.value.abs());
+    let better = steps.iter().filter(|step| step.is(Verdict::Better));
+    let best = better.max_by(|a, b| size(a).total_cmp(&size(b)));
+    let best = best.map(|step| step.b.clone());
     let commands = samples
         .iter()
         .find(|it| Some(&it.cell) == best.as_ref() && it.failed.is_none());
     let commands =
         commands.and_then(|it| Option::<Commands>::deserialize(it.detail.get("commands")?).ok());
-    let intervals = steps
+    let others = steps
         .iter()
-        .map(|step| step.compared.get()?.change.as_ref()?.confidence);
+        .filter(|step| !step.is(Verdict::Better) && !step.is(Verdict::Worse));
+    // Of a placement without an interval nothing can be excluded.
+    let intervals: Option<Vec<Interval>> = others.map(|step| change(step)?.confidence).collect();
     let widest = |a: Interval, b: Interval| Interval {
         low: a.low.min(b.low),
         high: a.high.max(b.high),
     };
-    // Of a placement without an interval nothing can be excluded.
-    let intervals: Option<Vec<Interval>> = intervals.collect();
-    let range = intervals.and_then(|it| it.into_iter().reduce(widest));
+    let undecided = intervals.and_then(|it| it.into_iter().reduce(widest));
+    let is_unbound = |cell: &Cell| cell.text(CPUS) == ALL && cell.text(MEMORY) == DEFAULT;
     Findings {
         metric: metric.to_owned(),
+        is_first_unbound: first.is_some_and(is_unbound),
+        samples_needed: fewest_samples(Design::Paired, steps.len()),
         steps,
-        is_best_significant,
         commands: commands.flatten(),
         best,
-        range,
+        undecided,
     }
-}
-
-/// The cell with the best median; the first of equal ones.
-fn best(detail: &Detail, samples: &[StoredSample], metric: &str) -> Option<Cell> {
-    let direction = detail.metrics.iter().find(|it| it.name == metric)?.better;
-    let sign = match direction {
-        Better::Higher => -1.0,
-        _ => 1.0,
-    };
-    let cells = nearfar_runs::summarise(detail, samples).into_iter();
-    let medians = cells.filter_map(|it| Some((sign * it.metric(metric)?.median?, it.cell)));
-    let best = medians.min_by(|a, b| a.0.total_cmp(&b.0));
-    best.map(|(_, cell)| cell)
 }
 
 #[cfg(test)]
@@ -366,9 +389,9 @@ mod tests {
         let mut named = 0;
         for _ in 0..RUNS {
             let found = simulated([1.0; 5], &mut random);
-            named += usize::from(found.is_best_significant);
-            let range = found.range.unwrap();
-            assert!(range.low < 0.0 && range.high > 0.0, "{range:?}");
+            named += usize::from(found.best.is_some());
+            let undecided = found.undecided.unwrap();
+            assert!(undecided.low < 0.0 && undecided.high > 0.0, "{undecided:?}");
         }
         // 5 % of runs have a false alarm at most, in either direction.
         assert!(named <= RUNS / 20, "{named} of {RUNS}");
@@ -379,7 +402,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(33);
         let right = (0..200).filter(|_| {
             let found = simulated([1.0, 1.1, 0.9, 1.2, 1.5], &mut random);
-            found.is_best_significant && found.best == Some(cell(("1", "bind")))
+            found.best == Some(cell(("1", "bind")))
         });
         let right = right.count();
         assert!(right >= 190, "{right} of 200");

@@ -1,33 +1,40 @@
-//! A program that a run starts, of a lease, with its output in a file.
+//! A program that a run starts, of a lease, with its output in files.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nearfar_experiment::{BoxError, Process, Resources};
 use regex_lite::Regex;
 
-/// The last lines of its output that an error has.
+/// The last lines of its output that an error has, of so many bytes together.
 const LAST_LINES: usize = 5;
+const MAX_SHOWN_BYTES: u64 = 1024;
+/// The longest output that a number is looked for in.
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 
 /// A program of a lease.
 pub(crate) struct Program {
     pub(crate) process: Process,
-    /// What is kept of its output.
-    log: PathBuf,
+    /// What it printed, where that is kept.
+    output: PathBuf,
+    /// Its errors; the same file where both are kept together.
+    errors: PathBuf,
 }
 
-/// What of a program's output is wanted.
+/// What of a program's output is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeptOutput {
-    All,
+    /// Output and errors in one file, as on a terminal.
+    Together,
+    Apart,
     /// Its errors: what it writes otherwise would only keep a disk busy.
     Errors,
 }
 
 impl Program {
-    /// Starts it with its output in a file of this directory.
+    /// Starts it with its output in files of this directory.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -37,16 +44,24 @@ impl Program {
         directory: &Path,
         resources: &mut Resources,
     ) -> Result<Self, BoxError> {
-        let log = directory.join("output");
-        let output = File::create(&log)?;
+        let output = directory.join("output");
+        let errors = match kept {
+            KeptOutput::Together => output.clone(),
+            KeptOutput::Apart | KeptOutput::Errors => directory.join("errors"),
+        };
+        let file = File::create(&output)?;
         match kept {
-            KeptOutput::All => command.stdout(output.try_clone()?),
+            KeptOutput::Together => command.stderr(file.try_clone()?),
+            KeptOutput::Apart | KeptOutput::Errors => command.stderr(File::create(&errors)?),
+        };
+        match kept {
+            KeptOutput::Together | KeptOutput::Apart => command.stdout(file),
             KeptOutput::Errors => command.stdout(Stdio::null()),
         };
-        command.stderr(output);
         Ok(Self {
             process: resources.start(command)?,
-            log,
+            output,
+            errors,
         })
     }
 
@@ -70,18 +85,26 @@ impl Program {
     }
 
     /// What it printed.
+    ///
+    /// # Errors
+    /// When that is longer than what a number is looked for in.
     pub(crate) fn output(&self) -> io::Result<String> {
-        let bytes = fs::read(&self.log)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let mut bytes = Vec::new();
+        let file = File::open(&self.output)?;
+        file.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut bytes)?;
+        match bytes.len() as u64 > MAX_OUTPUT_BYTES {
+            true => Err(io::Error::other("it printed more than 64 MiB")),
+            false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        }
     }
 
-    /// The last lines that it printed, to be appended to a sentence.
+    /// The last lines of its errors, or of its output without any, to be appended to a sentence.
     pub(crate) fn last_lines(&self) -> String {
-        let text = self.output().unwrap_or_default();
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
+        let files = [&self.errors, &self.output];
+        let texts = files.map(|file| end_of(file).unwrap_or_default());
+        let text = texts.iter().find(|text| !text.trim().is_empty());
+        let lines = text.into_iter().flat_map(|text| text.lines());
+        let lines: Vec<&str> = lines.filter(|line| !line.trim().is_empty()).collect();
         match lines.is_empty() {
             true => String::new(),
             false => format!(
@@ -90,6 +113,16 @@ impl Program {
             ),
         }
     }
+}
+
+/// The end of a file, which may be large.
+fn end_of(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let start = file.metadata()?.len().saturating_sub(MAX_SHOWN_BYTES);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_SHOWN_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The end of a program.
@@ -102,9 +135,11 @@ pub(crate) struct Ended {
 /// The number in the first group of the last match; programs overwrite what they print while they run.
 pub(crate) fn last_number(rate: &Regex, output: &str) -> Option<f64> {
     let found = rate.captures_iter(output).last()?.get(1)?;
-    // 12,345 and 12.3k are other numbers than what stands before the comma or unit.
+    // 12,345 and 12.3k are other numbers than what stands before the comma or unit, and 1.5 than what stands before the point.
     let goes_on = |c: char| c == ',' || c.is_alphanumeric();
-    if output[found.end()..].starts_with(goes_on) {
+    let rest = &output[found.end()..];
+    let has_digits = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    if rest.starts_with(goes_on) || rest.strip_prefix('.').is_some_and(has_digits) {
         return None;
     }
     let number: f64 = found.as_str().parse().ok()?;
@@ -132,5 +167,8 @@ mod tests {
             let number = Regex::new("GET: ([0-9.]+)").unwrap();
             assert_eq!(last_number(&number, other), None);
         }
+        let whole = Regex::new("a: ([0-9]+)").unwrap();
+        assert_eq!(last_number(&whole, "a: 1.5"), None);
+        assert_eq!(last_number(&whole, "a: 1."), Some(1.0));
     }
 }

@@ -1,7 +1,9 @@
 //! A run of `bench command`: a row for each placement, and which is best.
 
 use nearfar_bench::command::{CPU_TIME, FIGURE, Findings, NEAR_SHARE, findings};
+use nearfar_bench::step::Step;
 use nearfar_statistics::Interval;
+use nearfar_statistics::compare::Verdict;
 
 use crate::compared::{marked, signed};
 use crate::document::{Document, Table, cells};
@@ -48,38 +50,59 @@ fn said(findings: &Findings, layout: &Layout) -> Document {
     if !table.is_empty() {
         out.table(table);
     }
-    match (&findings.best, findings.is_best_significant) {
-        (Some(best), true) => {
-            out.paragraph(Role::Near.text(format!("best: {}", layout.varied(best))));
-            if let Some(commands) = &findings.commands {
-                out.labelled_command("numactl(8)", &commands.numactl);
-                if !commands.unit.is_empty() {
-                    out.labelled_command("systemd, [Service]", commands.unit.join(" "));
-                }
-                if let Some(prefer) = &commands.prefer {
-                    out.labelled_command("moves as needed", prefer);
-                }
-            }
+    match &findings.best {
+        Some(best) => {
+            let name = Role::Near.text(layout.varied(best));
+            out.labelled(Role::Heading.text("largest gain over the first: "), name);
+            commands(findings, &mut out);
         }
-        (Some(_), false) if !findings.steps.is_empty() => {
-            out.paragraph(no_difference(findings.range))
-        }
-        _ => out.paragraph("The run has one placement, which is compared with nothing."),
+        None => out.paragraph(none_is_better(findings)),
     }
     out
 }
 
-/// That no placement is better, and what can be excluded.
-fn no_difference(range: Option<Interval>) -> String {
-    let of = |share: f64| format!("{} %", signed(100.0 * share));
-    match range {
-        Some(Interval { low, high }) => format!(
-            "No placement is better than the first by more than chance: do not bind. All are between {} and {} of it (95 % each); more \
-             samples narrow this down.",
-            of(low),
-            of(high)
-        ),
-        None => "No placement is better than the first by more than chance; there are too few runs to say how large a difference can be."
-            .to_owned(),
+/// How the best placement is made without nearfar and with it.
+fn commands(findings: &Findings, out: &mut Document) {
+    let Some(commands) = &findings.commands else {
+        return;
+    };
+    if let Some(numactl) = &commands.numactl {
+        out.labelled_command("numactl", numactl);
     }
+    for line in &commands.unit {
+        out.labelled_command("unit", line);
+    }
+    if let Some(prefer) = &commands.prefer {
+        out.labelled_command("nearfar", prefer);
+    }
+    for setting in &commands.settings {
+        out.labelled_command("also", setting);
+    }
+}
+
+/// That no placement is better than the first, as far as that is known.
+fn none_is_better(findings: &Findings) -> String {
+    if findings.steps.is_empty() {
+        return "The run has one placement, which is compared with nothing.".to_owned();
+    }
+    let has_few = |step: &&Step| step.verdict().is_none_or(|it| it == Verdict::TooFewSamples);
+    if findings.steps.iter().any(|step| has_few(&step)) {
+        return format!(
+            "Undecided: with {} comparisons a difference takes {} samples of each placement at the least (--samples).",
+            findings.steps.len(),
+            findings.samples_needed
+        );
+    }
+    let advice = match findings.is_first_unbound {
+        true => "do not bind",
+        false => "keep the first",
+    };
+    let of = |share: f64| format!("{} %", signed(100.0 * share));
+    let range = findings
+        .undecided
+        .map_or_else(String::new, |Interval { low, high }| {
+            let (low, high) = (of(low), of(high));
+            format!(" Those that are not worse are between {low} and {high} of it (95 % each).")
+        });
+    format!("No placement is better than the first by more than chance: {advice}.{range}")
 }

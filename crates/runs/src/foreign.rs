@@ -9,7 +9,8 @@
 //! None of them says on which machine it was. Their samples were not taken in rounds, so each has a round of its own and they are
 //! compared unpaired.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Machine, Origin, SourceKind};
 use serde::Deserialize;
@@ -40,30 +41,56 @@ pub enum ForeignError {
 struct Results {
     program: &'static str,
     metrics: Vec<Metric>,
-    /// In the order of the file.
-    samples: Vec<(Cell, Values)>,
+    /// In the order of the file: values, or why there are none.
+    samples: Vec<(Cell, Result<Values, String>)>,
+    /// What may be wrong with all of them, in sentences.
+    warnings: Vec<String>,
 }
+
+/// What only one program's results have.
+const MARKS: [(&str, &str); 3] = [
+    ("perf-stat", "\"counter-value\""),
+    ("fio", "\"fio version\""),
+    ("hyperfine", "\"times\""),
+];
+/// It stands in so many bytes.
+const MARKED_BYTES: usize = 4096;
 
 /// An export with the results of another program as a run; `None` where the text is none of these programs'.
 ///
 /// # Errors
 /// Results that cannot be read, or without any.
 pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
-    let found = match serde_json::from_slice::<Map<String, Value>>(text) {
-        Ok(object) if object.contains_key("counter-value") => perf_stat(text)?,
-        Ok(object) if object.contains_key("fio version") => fio(text)?,
-        Ok(object) if object.get("results").is_some_and(Value::is_array) => hyperfine(text)?,
-        Ok(_) => return Ok(None),
-        // Several objects, one a line.
-        Err(_) if starts_as_perf_stat(text) => perf_stat(text)?,
-        Err(_) => return Ok(None),
+    let json = without_comments(text);
+    let mut values = serde_json::Deserializer::from_slice(&json).into_iter::<Map<String, Value>>();
+    let found = match values.next() {
+        Some(Ok(object)) if object.contains_key("schema") => return Ok(None),
+        Some(Ok(object)) if object.contains_key("counter-value") => perf_stat(&json)?,
+        Some(Ok(object)) if object.contains_key("fio version") => fio(&json)?,
+        Some(Ok(object)) if object.get("results").is_some_and(Value::is_array) => hyperfine(&json)?,
+        Some(Err(error)) => {
+            let start = String::from_utf8_lossy(&json[..json.len().min(MARKED_BYTES)]);
+            let is_of = |(_, mark): &&(&str, &str)| start.contains(mark);
+            let is_export = start.contains("\"schema\"");
+            return match MARKS.iter().find(is_of).filter(|_| !is_export) {
+                Some(&(program, _)) => Err(ForeignError::Json { program, error }),
+                None => Ok(None),
+            };
+        }
+        _ => return Ok(None),
     };
     Ok(Some(found.export(text)))
 }
 
-fn starts_as_perf_stat(text: &[u8]) -> bool {
-    let mut lines = serde_json::Deserializer::from_slice(text).into_iter::<Map<String, Value>>();
-    matches!(lines.next(), Some(Ok(line)) if line.contains_key("counter-value"))
+/// Without a byte order mark and the lines that `perf stat -o` begins a file with.
+fn without_comments(text: &[u8]) -> Cow<'_, [u8]> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    if !text.starts_with(b"#") {
+        return text.into();
+    }
+    let lines = text.split_inclusive(|&byte| byte == b'\n');
+    let lines: Vec<&[u8]> = lines.filter(|line| !line.starts_with(b"#")).collect();
+    lines.concat().into()
 }
 
 impl Results {
@@ -74,19 +101,29 @@ impl Results {
             .take(16)
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        let mut plan: Vec<&Cell> = Vec::new();
+        let mut counts: BTreeMap<&Cell, usize> = BTreeMap::new();
+        let mut cells: Vec<Cell> = Vec::new();
         for (cell, _) in &self.samples {
-            if !plan.contains(&cell) {
-                plan.push(cell);
+            let count = counts.entry(cell).or_default();
+            *count += 1;
+            if *count == 1 {
+                cells.push(cell.clone());
             }
         }
-        let cells: Vec<Cell> = plan.into_iter().cloned().collect();
-        let of_cell = |cell: &Cell| self.samples.iter().filter(|(it, _)| it == cell).count();
-        let most = cells.iter().map(of_cell).max().unwrap_or_default();
-        let taken = (1..).zip(&self.samples).map(|(number, (cell, values))| {
+        let most = counts.values().max().copied().unwrap_or_default();
+        let failed = self
+            .samples
+            .iter()
+            .filter(|(_, values)| values.is_err())
+            .count();
+        let taken = (1..).zip(&self.samples).map(|(number, (cell, result))| {
+            let (values, failed) = match result {
+                Ok(values) => (values.clone(), None),
+                Err(reason) => (Values::new(), Some(reason)),
+            };
             json!({
                 "number": number, "round": number, "cell": cell, "started_at_s": 0.0, "took_s": 0.0, "values": values,
-                "failed": null, "warnings": [], "detail": null,
+                "failed": failed, "warnings": [], "detail": null,
             })
         });
         let program = self.program;
@@ -95,14 +132,15 @@ impl Results {
         );
         let origin = Origin::new(SourceKind::Text, format!("results of {program}"));
         let machine = Machine::empty(origin, unknown.clone());
+        let warnings = [vec![unknown], self.warnings].concat();
         let run = json!({
             "run": 1, "uid": uid, "experiment": program, "title": format!("results of {program}"), "label": null,
             "state": "complete", "failure": null, "started_at_s": 0.0, "finished_at_s": null,
-            "samples": self.samples.len(), "with_warnings": 0, "failed": 0, "cells": cells.len(), "samples_per_cell": most,
+            "samples": self.samples.len(), "with_warnings": 0, "failed": failed, "cells": cells.len(), "samples_per_cell": most,
             "host": "unknown", "kernel": "unknown", "emulation": null, "nearfar": "", "fingerprint": "unknown",
             "owner": {"pid": 0, "started_ticks": 0, "boot": "", "pid_namespace": ""},
             "parameters": {}, "factors": Factor::of_cells(&cells), "plan": cells, "metrics": self.metrics, "seed": 0,
-            "warnings": [unknown], "kernel_version": "", "kernel_command_line": "", "machine": machine,
+            "warnings": warnings, "kernel_version": "", "kernel_command_line": "", "machine": machine,
             "taken": taken.collect::<Vec<Value>>(),
         });
         json!({"schema": SCHEMA, "runs": [run]})
@@ -126,28 +164,49 @@ fn hyperfine(text: &[u8]) -> Result<Results, ForeignError> {
         command: String,
         times: Option<Vec<f64>>,
         #[serde(default)]
+        exit_codes: Vec<Option<i32>>,
+        #[serde(default)]
         parameters: BTreeMap<String, String>,
     }
     let file: HyperfineFile = read(PROGRAM, text)?;
+    // With --parameter-list a cell is its parameters, unless several commands have the same; without it its command.
+    let sets = file.results.iter().map(|it| &it.parameters);
+    let sets: BTreeSet<&BTreeMap<String, String>> = sets.collect();
+    let is_by_command = sets.len() < file.results.len() || sets.iter().any(|it| it.is_empty());
     let mut samples = Vec::new();
-    for result in file.results {
-        // With --parameter-list a cell is its parameters, without it its command.
-        let mut cell = match result.parameters.is_empty() {
-            true => Cell::new().with("command", result.command.as_str()),
-            false => Cell::new(),
-        };
+    let mut seen: BTreeMap<Cell, i64> = BTreeMap::new();
+    for result in &file.results {
+        let mut cell = Cell::new();
+        if is_by_command {
+            cell = cell.with("command", result.command.as_str());
+        }
         for (name, value) in &result.parameters {
             let number = value.parse().ok().map(Level::Number);
             cell = cell.with(name, number.unwrap_or_else(|| value.as_str().into()));
         }
-        let times = result.times.ok_or(ForeignError::Missing {
+        let again = seen.entry(cell.clone()).or_default();
+        *again += 1;
+        if *again > 1 {
+            cell = cell.with("again", *again);
+        }
+        let times = result.times.as_ref().ok_or(ForeignError::Missing {
             program: PROGRAM,
             what: "\"times\": an export of --export-json has the time of each run",
         })?;
-        let values = |time: f64| Values::from([("elapsed_s".to_owned(), time.into())]);
-        samples.extend(times.into_iter().map(|time| (cell.clone(), values(time))));
+        for (index, &time) in times.iter().enumerate() {
+            // `null` where a signal ended it.
+            let code = result.exit_codes.get(index).copied().unwrap_or(Some(0));
+            let taken = match code {
+                Some(0) if time > 0.0 => Ok(Values::from([("elapsed_s".to_owned(), time.into())])),
+                Some(0) => Err(format!("its time is {time} s")),
+                Some(code) => Err(format!("its exit code was {code}")),
+                None => Err("it was ended by a signal".to_owned()),
+            };
+            samples.push((cell.clone(), taken));
+        }
     }
-    with_samples(PROGRAM, vec![Metric::elapsed().primary()], samples)
+    let metrics = vec![Metric::elapsed().primary()];
+    with_samples(PROGRAM, metrics, samples, Vec::new())
 }
 
 fn fio(text: &[u8]) -> Result<Results, ForeignError> {
@@ -159,6 +218,8 @@ fn fio(text: &[u8]) -> Result<Results, ForeignError> {
     #[derive(Deserialize)]
     struct Job {
         jobname: String,
+        #[serde(default)]
+        error: i64,
         read: Option<Direction>,
         write: Option<Direction>,
     }
@@ -178,15 +239,18 @@ fn fio(text: &[u8]) -> Result<Results, ForeignError> {
     }
     let file: FioFile = read(PROGRAM, text)?;
     let mut samples = Vec::new();
+    // Clones of a job (--numjobs without --group_reporting) have one name: each is a cell.
+    let mut clones: BTreeMap<String, i64> = BTreeMap::new();
     for job in file.jobs {
+        let clone = clones.entry(job.jobname.clone()).or_default();
+        *clone += 1;
         let directions = [("read", &job.read), ("write", &job.write)];
         let used = directions
             .iter()
             .filter_map(|(name, it)| Some((*name, it.as_ref()?)));
         for (name, direction) in used.filter(|(_, it)| it.iops > 0.0) {
-            let cell = Cell::new()
-                .with("job", job.jobname.as_str())
-                .with("direction", name);
+            let cell = Cell::new().with("job", job.jobname.as_str());
+            let cell = cell.with("direction", name).with("clone", *clone);
             let mut values = Values::from([
                 ("iops".to_owned(), direction.iops.into()),
                 ("bytes_per_s".to_owned(), direction.bw_bytes.into()),
@@ -196,7 +260,11 @@ fn fio(text: &[u8]) -> Result<Results, ForeignError> {
             for (name, value) in [("latency_mean_ns", latency.mean), ("latency_p99_ns", p99)] {
                 values.extend(value.map(|value| (name.to_owned(), MetricValue::from(value))));
             }
-            samples.push((cell, values));
+            let taken = match job.error {
+                0 => Ok(values),
+                error => Err(format!("fio says error {error}")),
+            };
+            samples.push((cell, taken));
         }
     }
     let metrics = vec![
@@ -205,7 +273,7 @@ fn fio(text: &[u8]) -> Result<Results, ForeignError> {
         Metric::real("latency_mean_ns", "ns", Better::Lower),
         Metric::real("latency_p99_ns", "ns", Better::Lower),
     ];
-    with_samples(PROGRAM, metrics, samples)
+    with_samples(PROGRAM, metrics, samples, Vec::new())
 }
 
 fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
@@ -218,19 +286,26 @@ fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
         #[serde(default)]
         unit: String,
         event: Option<String>,
+        variance: Option<f64>,
+        /// With -A, --per-socket and others: of which part of the machine.
+        #[serde(flatten)]
+        others: Map<String, Value>,
     }
+    const PARTS: [&str; 7] = ["cpu", "core", "die", "socket", "node", "thread", "cgroup"];
+    type Key = (Option<u64>, Cell);
     let mut metrics: Vec<Metric> = Vec::new();
-    let mut intervals: Vec<(Option<f64>, Values)> = Vec::new();
+    let mut order: Vec<Key> = Vec::new();
+    let mut taken: BTreeMap<Key, Values> = BTreeMap::new();
+    let mut is_mean = false;
     for counter in serde_json::Deserializer::from_slice(text).into_iter::<Counter>() {
         let counter = counter.map_err(|error| ForeignError::Json {
             program: PROGRAM,
             error,
         })?;
+        is_mean |= counter.variance.is_some();
         // "<not counted>" and "<not supported>" are no numbers; lines of derived metrics have no event.
-        let number = counter
-            .value
-            .and_then(|it| it.parse::<f64>().ok())
-            .filter(|it| it.is_finite());
+        let number = counter.value.and_then(|it| it.parse::<f64>().ok());
+        let number = number.filter(|it| it.is_finite());
         let (Some(number), Some(event)) = (number, counter.event) else {
             continue;
         };
@@ -238,29 +313,40 @@ fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
         if metrics.iter().all(|it| it.name != name) {
             // A count of an event, or a time: less of it is better.
             let metric = Metric::real(name.as_str(), counter.unit, Better::Lower);
-            metrics.push(if metrics.is_empty() {
-                metric.primary()
-            } else {
-                metric
+            metrics.push(match metrics.is_empty() {
+                true => metric.primary(),
+                false => metric,
             });
         }
-        match intervals.last_mut() {
-            Some((at, values)) if *at == counter.interval && !values.contains_key(&name) => {
-                values.insert(name, number.into());
+        let mut cell = Cell::new();
+        for part in PARTS {
+            if let Some(value) = counter.others.get(part) {
+                let text = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
+                cell = cell.with(part, text);
             }
-            _ => intervals.push((counter.interval, Values::from([(name, number.into())]))),
         }
+        let key = (counter.interval.map(f64::to_bits), cell);
+        let values = taken.entry(key.clone()).or_insert_with(|| {
+            order.push(key);
+            Values::new()
+        });
+        values.insert(name, number.into());
     }
     // An interval without the first counter says nothing by which it is compared.
     let primary = metrics
         .first()
         .map(|it| it.name.clone())
         .unwrap_or_default();
-    let samples = intervals
-        .into_iter()
-        .filter(|(_, values)| values.contains_key(&primary));
-    let samples = samples.map(|(_, values)| (Cell::new(), values)).collect();
-    with_samples(PROGRAM, metrics, samples)
+    let samples = order.into_iter().filter_map(|key| {
+        let values = taken.remove(&key).filter(|it| it.contains_key(&primary))?;
+        Some((key.1, Ok(values)))
+    });
+    let mean =
+        "each sample is the mean of several repetitions (perf stat -r), whose spread is not kept";
+    let warnings = Vec::from_iter(is_mean.then(|| mean.to_owned()));
+    with_samples(PROGRAM, metrics, samples.collect(), warnings)
 }
 
 /// `cpu/cache-misses/u` as `cpu_cache_misses_u`.
@@ -285,7 +371,8 @@ fn metric_name(event: &str) -> String {
 fn with_samples(
     program: &'static str,
     metrics: Vec<Metric>,
-    samples: Vec<(Cell, Values)>,
+    samples: Vec<(Cell, Result<Values, String>)>,
+    warnings: Vec<String>,
 ) -> Result<Results, ForeignError> {
     match samples.is_empty() {
         true => Err(ForeignError::Missing {
@@ -296,6 +383,7 @@ fn with_samples(
             program,
             metrics,
             samples,
+            warnings,
         }),
     }
 }
@@ -346,6 +434,15 @@ mod tests {
         );
         assert_eq!(samples[0].cell.level("threads"), Some(&Level::Number(4)));
         assert_eq!(detail.factors.len(), 2);
+        // Two commands with the same parameters, one of them twice; a run that failed.
+        let (run, detail, samples) = imported(
+            r#"{"results": [
+                {"command": "./a 1", "times": [1.0], "parameters": {"threads": "1"}},
+                {"command": "./b 1", "times": [9.0, 2.0], "exit_codes": [0, 3], "parameters": {"threads": "1"}},
+                {"command": "./b 1", "times": [8.0], "parameters": {"threads": "1"}}]}"#,
+        );
+        assert_eq!((run.cells, run.failed, detail.plan.len()), (3, 1, 3));
+        assert_eq!(samples[2].failed.as_deref(), Some("its exit code was 3"));
     }
 
     #[test]
@@ -381,6 +478,11 @@ mod tests {
             None,
             "not counted is not 0"
         );
+        let (run, detail, _) = imported(
+            "# started on Sat Nov 28\n\n{\"cpu\": \"0\", \"counter-value\": \"1.0\", \"event\": \"cycles\", \"variance\": 2.0}\n\
+             {\"cpu\": \"1\", \"counter-value\": \"2.0\", \"event\": \"cycles\"}",
+        );
+        assert_eq!((run.cells, run.samples, detail.warnings.len()), (2, 2, 2));
     }
 
     #[test]
@@ -397,5 +499,7 @@ mod tests {
         );
         assert!(error(r#"{"x": 1}"#).contains("no schema"));
         assert!(error("nothing").contains("no exported runs"));
+        let cut = r#"{"results": [{"command": "x", "times": [1.0, NaN]}]}"#;
+        assert!(error(cut).contains("results of hyperfine"));
     }
 }

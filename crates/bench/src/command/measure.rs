@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -21,7 +22,7 @@ use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPla
 use nearfar_machine::shell_command;
 use nearfar_proc::affinity::Confinement;
 use nearfar_proc::memory_policy::PreparedPolicy;
-use nearfar_proc::{child, error_text};
+use nearfar_proc::{child, error_text, tasks};
 use nearfar_runs::{Cell, Metric, MetricValue};
 use regex_lite::Regex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +31,7 @@ use serde_json::Value;
 
 use super::observe::Observer;
 use super::placement::{Placement, Usable};
-use super::{BALANCING, DECLARATION, HUGE_PAGES, KEEP, Parameters, Sample};
+use super::{BALANCING, DECLARATION, HUGE_PAGES, KEEP, Parameters, ProgramFile, Sample};
 use crate::conditions::{Ticks, usage_of};
 use crate::program::{KeptOutput, Program, last_number};
 use crate::registry::{Arguments, Context, Made, RunError};
@@ -63,9 +64,12 @@ impl PrintedFigure {
                     format!("--pointer {pointer}: the output is not JSON: {error}")
                 })?;
                 let found = json.pointer(pointer);
-                let number = found.and_then(Value::as_f64);
+                // What is compared by ratios is not negative.
+                let number = found.and_then(Value::as_f64).filter(|it| *it >= 0.0);
                 number.ok_or_else(|| match found {
-                    Some(_) => format!("--pointer {pointer}: not a number in the output"),
+                    Some(_) => {
+                        format!("--pointer {pointer}: not a number of 0 or more in the output")
+                    }
                     None => format!("--pointer {pointer}: the output has no such value"),
                 })
             }
@@ -89,6 +93,7 @@ pub(super) struct CommandExperiment<'a> {
     placements: BTreeMap<Cell, Placement>,
     figure: Option<PrintedFigure>,
     ready: Option<ReadySign>,
+    cancel: &'a AtomicBool,
     /// Of the cell.
     program: Option<Program>,
     load: Option<Program>,
@@ -102,7 +107,7 @@ pub(super) fn make<'a>(
     arguments: &Arguments,
     context: Context<'a>,
 ) -> Result<Made<CommandExperiment<'a>>, RunError> {
-    let parameters: Parameters = arguments.parameters()?;
+    let mut parameters: Parameters = arguments.parameters()?;
     let regex = |name: &str, text: &String| {
         Regex::new(text).map_err(|error| arguments.wrong(name, error.to_string()))
     };
@@ -116,18 +121,30 @@ pub(super) fn make<'a>(
             Some(PrintedFigure::Match(found))
         }
         (None, Some(pointer)) => Some(PrintedFigure::Pointer(pointer.clone())),
+        (None, None) if parameters.better.is_some() => {
+            let reason = "it takes --regex or --pointer: a time is better when it is lower";
+            return Err(arguments.wrong("better", reason.to_owned()).into());
+        }
         (None, None) => None,
     };
     let ready = match &parameters.ready {
-        Some(text) => Some(match text.parse() {
-            Ok(port) => ReadySign::Port(port),
-            Err(_) => ReadySign::Match(regex("ready", text)?),
-        }),
+        Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => match text.parse() {
+            Ok(port @ 1..) => Some(ReadySign::Port(port)),
+            _ => {
+                let reason = "expected a port of 1 to 65535, or an expression";
+                return Err(arguments.wrong("ready", reason.to_owned()).into());
+            }
+        },
+        Some(text) => Some(ReadySign::Match(regex("ready", text)?)),
         None => None,
     };
-    let program = parameters.command.first();
-    let checked = program.map_or(Err("COMMAND is missing".to_owned()), |it| check_program(it));
-    checked.map_err(|reason| RunError::Target(reason.into()))?;
+    let target = |reason: String| RunError::Target(reason.into());
+    let program = parameters
+        .command
+        .first()
+        .ok_or_else(|| target("COMMAND is missing".to_owned()))?;
+    let file = find_program(program).map_err(target)?;
+    parameters.file = Some(ProgramFile::of(file));
     let near = match &parameters.near {
         Some(device) => {
             let found = nearfar_prefer::near::find(context.machine, "/sys".as_ref(), device);
@@ -139,17 +156,15 @@ pub(super) fn make<'a>(
         }
         None => None,
     };
-    let usable = Usable {
-        machine: context.machine,
-        allowed: context.allowed_cpus(),
-        near,
-    };
+    let usable = Usable::of(context.machine, context.allowed_cpus(), near);
     let (plan, notes) = super::plan(arguments, &parameters, &usable);
+    if plan.cells.is_empty() {
+        return Err(target(notes.join("; ")));
+    }
     let mut placements = BTreeMap::new();
     for cell in &plan.cells {
-        let placement = usable.of(cell);
-        let placement =
-            placement.map_err(|reason| RunError::Target(format!("{cell}: {reason}").into()))?;
+        let placement = usable.placement(cell);
+        let placement = placement.map_err(|reason| target(format!("{cell}: {reason}")))?;
         placements.insert(cell.clone(), placement);
     }
     Ok(Made {
@@ -160,6 +175,7 @@ pub(super) fn make<'a>(
             placements,
             figure,
             ready,
+            cancel: context.cancel,
             program: None,
             load: None,
         },
@@ -169,32 +185,61 @@ pub(super) fn make<'a>(
     })
 }
 
-/// That a program is there, as execvp(3) looks for it.
+/// The file of a program, as execvp(3) looks for it.
 ///
 /// # Errors
-/// That it is not.
-fn check_program(name: &str) -> Result<(), String> {
-    let is_there = match name.contains('/') {
-        true => fs::metadata(name).is_ok_and(|it| it.is_file()),
-        false => {
-            let path = env::var_os("PATH").unwrap_or_default();
-            env::split_paths(&path).any(|directory| directory.join(name).is_file())
-        }
+/// That there is none that can be executed.
+fn find_program(name: &str) -> Result<PathBuf, String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let candidates: Vec<PathBuf> = match name.contains('/') {
+        true => vec![name.into()],
+        false => env::split_paths(&path)
+            .map(|directory| directory.join(name))
+            .collect(),
     };
-    match is_there {
-        true => Ok(()),
-        false => Err(format!("cannot run {name}: there is no such program")),
-    }
+    let is_program = |file: &PathBuf| {
+        file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    let found = candidates.iter().find(|file| is_program(file));
+    found
+        .cloned()
+        .ok_or_else(|| match candidates.iter().any(|file| file.exists()) {
+            true => format!("cannot run {name}: it is not a program that may be executed"),
+            false => format!("cannot run {name}: there is no such program"),
+        })
 }
 
-/// Runs a shell's command to its end.
+/// A shell's command that waits for a line of its standard input.
+fn waiting_shell(command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        &format!("read -r begin && {{ {command}\n}} </dev/null"),
+    ]);
+    shell.stdin(Stdio::piped());
+    shell
+}
+
+/// Runs a shell's command to its end; what it leaves in the background ends with the sample.
 ///
 /// # Errors
 /// When it fails, with what it says.
-fn run_shell(option: &str, command: &str) -> Result<(), BoxError> {
-    let said = child::output("sh", &["-c", command]);
-    said.map(drop)
-        .map_err(|error| format!("--{option}: {error}").into())
+fn run_shell(
+    option: &str,
+    command: &str,
+    resources: &mut Resources,
+    cancel: &AtomicBool,
+) -> Result<(), BoxError> {
+    let directory = resources.temporary_directory()?;
+    let shell = waiting_shell(command);
+    let mut program = Program::start(shell, KeptOutput::Together, &directory, resources)?;
+    program.begin()?;
+    wait(&mut program, cancel, None)?;
+    match program.ended()? {
+        Some(ended) if ended.is_success => Ok(()),
+        Some(ended) => Err(format!("--{option} {command:?} {}", ended.what).into()),
+        None => Err(format!("--{option} {command:?} goes on").into()),
+    }
 }
 
 /// Waits until a program has ended, and looks at another one, or the same, meanwhile.
@@ -242,7 +287,7 @@ fn wait(
 /// Ends a server, which writes its files and removes its sockets; what is left of it is killed with its lease.
 ///
 /// # Errors
-/// The system's answer.
+/// The system's answer, or that it does not end.
 fn end(program: &mut Program) -> Result<(), BoxError> {
     let pid =
         Pid::from_raw(i32::try_from(program.process.pid())?).ok_or("a program has number 0")?;
@@ -251,10 +296,22 @@ fn end(program: &mut Program) -> Result<(), BoxError> {
         // It may have ended since.
         let _ = kill_process(pid, Signal::TERM);
     }
-    while program.ended()?.is_none() && Instant::now() < until {
+    while program.ended()?.is_none() {
+        if Instant::now() > until {
+            let limit = END_WITHIN.as_secs();
+            return Err(format!(
+                "the server did not end within {limit} s of SIGTERM, and was killed"
+            )
+            .into());
+        }
         sleep(CHECK_EVERY);
     }
     Ok(())
+}
+
+fn is_listening(port: u16) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpStream::connect_timeout(&address, CANCEL_CHECK).is_ok()
 }
 
 /// CPU time of all children that have ended, in seconds.
@@ -301,38 +358,31 @@ impl CommandExperiment<'_> {
                 }
             });
         }
-        let is_read = match &self.ready {
-            Some(ready) => matches!(ready, ReadySign::Match(_)),
-            None => self.figure.is_some() && self.parameters.load.is_none(),
-        };
-        let kept = if is_read {
-            KeptOutput::All
-        } else {
-            KeptOutput::Errors
+        let kept = match (&self.ready, &self.parameters.load) {
+            (Some(ReadySign::Match(_)), _) => KeptOutput::Together,
+            (_, None) if self.figure.is_some() => KeptOutput::Apart,
+            _ => KeptOutput::Errors,
         };
         let started = Program::start(shell, kept, &directory, resources);
         started.map_err(|error| format!("cannot start the command with {cell}: {error}").into())
     }
 
     /// Waits until a server can be loaded.
-    fn wait_until_ready(&self, program: &mut Program, cancel: &AtomicBool) -> Result<(), BoxError> {
+    fn wait_until_ready(&self, program: &mut Program) -> Result<(), BoxError> {
         let until = Instant::now() + READY_WITHIN;
         loop {
             if let Some(ended) = program.ended()? {
                 return Err(format!("the server {}", ended.what).into());
             }
             let is_ready = match &self.ready {
-                Some(ReadySign::Port(port)) => {
-                    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
-                    TcpStream::connect_timeout(&address, CANCEL_CHECK).is_ok()
-                }
+                Some(ReadySign::Port(port)) => is_listening(*port),
                 Some(ReadySign::Match(regex)) => regex.is_match(&program.output()?),
                 None => true,
             };
             if is_ready {
                 return Ok(());
             }
-            if cancel.load(Ordering::Relaxed) {
+            if self.cancel.load(Ordering::Relaxed) {
                 return Err("interrupted".into());
             }
             if Instant::now() > until {
@@ -353,51 +403,73 @@ impl CommandExperiment<'_> {
     ) -> Result<Sample, BoxError> {
         let placement = self.placement(cell)?.clone();
         let pid = i32::try_from(server.process.pid())?;
-        let (ticks, before) = (Ticks::now(), children_s());
+        // The shell that waits has used some time.
+        let of_shell = tasks::run_time(pid).map_or(0.0, |it| it.run_ns as f64 / 1e9);
+        let (ticks, before) = (Ticks::now(), children_s() + of_shell);
         let mut observer =
             Observer::new(pid, &placement, &self.usable.allowed, self.usable.machine);
         let begun = Instant::now();
-        let is_server = load.is_some();
-        let measured = match load {
+        let (measured, name) = match load {
             Some(load) => {
                 load.begin()?;
                 // What the server did until now is not part of the run.
                 observer.look();
                 observer.forget_times();
                 wait(load, cancel, Some(&mut observer))?;
-                load
+                (
+                    load,
+                    format!(
+                        "--load {:?}",
+                        self.parameters.load.as_deref().unwrap_or_default()
+                    ),
+                )
             }
             None => {
                 server.begin()?;
                 wait(server, cancel, Some(&mut observer))?;
-                &mut *server
+                (&mut *server, shell_command(&self.parameters.command))
             }
         };
         let elapsed_s = begun.elapsed().as_secs_f64();
-        if is_server {
-            observer.look();
-        }
         let ended = measured.ended()?.ok_or("it goes on")?;
         if !ended.is_success && !self.parameters.ignore_failure {
-            return Err(
-                format!("{} {}", shell_command(&self.parameters.command), ended.what).into(),
-            );
+            return Err(format!("{name} {}", ended.what).into());
         }
-        let output = measured.output()?;
+        let output = match self.figure {
+            Some(_) => measured.output()?,
+            None => String::new(),
+        };
         let figure = self.figure.as_ref().map(|figure| figure.of(&output));
+        let is_server = self.parameters.load.is_some();
+        if is_server {
+            observer.look();
+            if let Some(ended) = server.ended()? {
+                return Err(format!("the server {} before its load did", ended.what).into());
+            }
+        }
+        let left = observer.left();
+        let left = (!is_server && left > 0).then(|| {
+            format!(
+                "{left} processes of the command went on after it had ended, and were not measured"
+            )
+        });
         let seen = observer.finish()?;
         let stolen = Ticks::now().stolen_since(&ticks, self.usable.allowed.iter());
         Ok(Sample {
             elapsed_s,
             cpu_s: match is_server {
                 true => seen.cpu_s.values().sum(),
-                false => children_s() - before,
+                false => (children_s() - before).max(0.0),
             },
             figure: figure.transpose()?,
             is_higher_better: self.parameters.better.as_deref() == Some("higher"),
             seen,
-            commands: placement.commands(&self.parameters.command),
-            warnings: stolen.into_iter().map(|it| it.to_string()).collect(),
+            commands: placement.commands(&self.parameters.command, cell),
+            warnings: stolen
+                .into_iter()
+                .map(|it| it.to_string())
+                .chain(left)
+                .collect(),
         })
     }
 }
@@ -440,7 +512,6 @@ impl Experiment for CommandExperiment<'_> {
     }
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
-        let never = AtomicBool::new(false);
         let first = self.plan.cells.first().cloned().unwrap_or_default();
         // A server does not end by itself, and is loaded only once it is measured.
         let runs = match &self.parameters.load {
@@ -450,36 +521,40 @@ impl Experiment for CommandExperiment<'_> {
         for _ in 0..runs {
             let mut program = self.start(&first, resources)?;
             program.begin()?;
-            wait(&mut program, &never, None)?;
-            program.ended()?;
+            wait(&mut program, self.cancel, None)?;
+            let ended = program.ended()?.ok_or("the warm-up goes on")?;
+            if !ended.is_success && !self.parameters.ignore_failure {
+                let command = shell_command(&self.parameters.command);
+                return Err(format!("the warm-up of {command} {}", ended.what).into());
+            }
         }
         Ok(())
     }
 
     fn setup_cell(&mut self, cell: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
-        let never = AtomicBool::new(false);
         if let Some(prepare) = &self.parameters.prepare {
-            run_shell("prepare", prepare)?;
+            run_shell("prepare", prepare, resources, self.cancel)?;
         }
         if self.parameters.drop_caches {
             rustix::fs::sync();
             let dropped = fs::write(DROP_CACHES, "3\n");
             dropped.map_err(|error| format!("{DROP_CACHES}: {}", error_text(&error)))?;
         }
+        if let Some(ReadySign::Port(port)) = self.ready
+            && is_listening(port)
+        {
+            return Err(
+                format!("another program listens on port {port}, and would be measured").into(),
+            );
+        }
         let mut program = self.start(cell, resources)?;
         if let Some(load) = &self.parameters.load {
             program.begin()?;
-            self.wait_until_ready(&mut program, &never)?;
+            self.wait_until_ready(&mut program)?;
             let directory = resources.temporary_directory()?;
-            let mut shell = Command::new("sh");
-            shell.args(["-c", &format!("read -r begin && {{ {load}\n}}")]);
-            shell.stdin(Stdio::piped());
-            self.load = Some(Program::start(
-                shell,
-                KeptOutput::All,
-                &directory,
-                resources,
-            )?);
+            let shell = waiting_shell(load);
+            let load = Program::start(shell, KeptOutput::Apart, &directory, resources)?;
+            self.load = Some(load);
         }
         self.program = Some(program);
         Ok(())
@@ -495,7 +570,11 @@ impl Experiment for CommandExperiment<'_> {
             end(&mut program)?;
         }
         match &self.parameters.cleanup {
-            Some(cleanup) => run_shell("cleanup", cleanup),
+            Some(cleanup) => {
+                let said = child::output("sh", &["-c", cleanup]);
+                said.map(drop)
+                    .map_err(|error| format!("--cleanup: {error}").into())
+            }
             None => Ok(()),
         }
     }

@@ -57,6 +57,7 @@ pub(super) struct Observer<'a> {
     cpus: CpuSet,
     /// Its memory policy as numa_maps shows it, where the placement has one.
     policy: Option<String>,
+    first: i32,
     processes: BTreeSet<i32>,
     /// CPU time of threads at their last look.
     threads: HashMap<TaskId, f64>,
@@ -83,6 +84,7 @@ impl<'a> Observer<'a> {
                 .memory
                 .as_ref()
                 .map(|(policy, nodes)| policy.shown(nodes)),
+            first: pid,
             processes: BTreeSet::from([pid]),
             threads: HashMap::new(),
             asker: Asker::default(),
@@ -200,6 +202,14 @@ impl<'a> Observer<'a> {
 
     fn violate(&mut self, reason: String) {
         self.violation.get_or_insert(reason);
+    }
+
+    /// How many processes that it saw, without the first, are alive.
+    pub(super) fn left(&self) -> usize {
+        let others = self.processes.iter().filter(|&&pid| pid != self.first);
+        others
+            .filter(|&&pid| tasks::stat(pid).is_ok_and(|stat| !stat.is_ended()))
+            .count()
     }
 
     /// Forgets what CPU time was used until now.

@@ -11,11 +11,12 @@
 //!          1             only of node 1
 //! ```
 
-use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet, shell_command};
+use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet, SourceKind, shell_command};
+use nearfar_proc::Status;
 use nearfar_proc::memory_policy::MemoryPolicy;
 use nearfar_runs::{Cell, Level};
 
-use super::{CPUS, MEMORY};
+use super::{BALANCING, CPUS, HUGE_PAGES, MEMORY};
 use crate::node_selection::{of_node, with_cpus};
 
 pub(super) const ALL: &str = "all";
@@ -68,17 +69,37 @@ pub(super) struct Placement {
 pub(super) struct Usable<'a> {
     pub(super) machine: &'a Machine,
     pub(super) allowed: CpuSet,
+    /// Nodes with memory that this process may have.
+    with_memory: NodeSet,
     /// The node of `--near`.
-    pub(super) near: Option<NodeId>,
+    near: Option<NodeId>,
 }
 
-impl Usable<'_> {
+impl<'a> Usable<'a> {
+    pub(super) fn of(machine: &'a Machine, allowed: CpuSet, near: Option<NodeId>) -> Self {
+        let nodes = machine.online_nodes();
+        let nodes = nodes.filter(|node| node.has_memory() != Some(false));
+        let with_memory: NodeSet = nodes.map(|node| node.id).collect();
+        // A cpuset may allow fewer, and the kernel shows policies without the others.
+        let status = std::fs::read("/proc/self/status").unwrap_or_default();
+        let allowed_nodes = Status::of(&status).allowed_nodes();
+        let is_live = machine.origin.kind == SourceKind::Live;
+        let allowed_nodes = allowed_nodes.filter(|_| is_live);
+        Self {
+            machine,
+            allowed,
+            with_memory: allowed_nodes
+                .map_or(with_memory.clone(), |it| it.intersection(&with_memory)),
+            near,
+        }
+    }
+
     /// The placements that a first run compares: as it is, each node with its own memory, memory of all nodes in turn, one of several
     /// last-level caches of a node, the device's node. What is left out of them, in sentences.
     pub(super) fn proposed(&self) -> (Vec<(String, String)>, Vec<String>) {
         let mut proposed = vec![(ALL.to_owned(), DEFAULT.to_owned())];
         let mut notes = Vec::new();
-        let has_memory = |node: NodeId| self.with_memory().contains(node);
+        let has_memory = |node: NodeId| self.with_memory.contains(node);
         let own = |node| if has_memory(node) { BIND } else { DEFAULT }.to_owned();
         let nodes = with_cpus(self.machine, &self.allowed);
         if nodes.len() > 1 {
@@ -91,7 +112,7 @@ impl Usable<'_> {
                 ));
             }
         }
-        if self.with_memory().len() > 1 {
+        if self.with_memory.len() > 1 {
             proposed.push((ALL.to_owned(), INTERLEAVE.to_owned()));
         }
         let caches = || self.machine.last_level_caches();
@@ -111,12 +132,6 @@ impl Usable<'_> {
         (proposed, notes)
     }
 
-    fn with_memory(&self) -> NodeSet {
-        let nodes = self.machine.online_nodes();
-        let nodes = nodes.filter(|node| node.has_memory() != Some(false));
-        nodes.map(|node| node.id).collect()
-    }
-
     /// The first CPU of each core; `None` where that is each CPU.
     fn cores(&self) -> Option<CpuSet> {
         let first = |cpu: &_| {
@@ -134,7 +149,7 @@ impl Usable<'_> {
     ///
     /// # Errors
     /// Why the machine has none such.
-    pub(super) fn of(&self, cell: &Cell) -> Result<Placement, String> {
+    pub(super) fn placement(&self, cell: &Cell) -> Result<Placement, String> {
         let level = cell.text(CPUS);
         let node_of = |text: &str| text.parse().map(NodeId).ok();
         let of_node = |node: NodeId| {
@@ -165,8 +180,17 @@ impl Usable<'_> {
             let first = cpus.as_ref().filter(|_| level != SPREAD)?.first()?;
             self.machine.node_of(first)
         });
+        let home = home.or_else(|| self.only_node());
         let memory = self.memory(&cell.text(MEMORY), home)?;
         Ok(Placement { cpus, memory, node })
+    }
+
+    /// The node with CPUs that may be used, where there is one.
+    pub(super) fn only_node(&self) -> Option<NodeId> {
+        match with_cpus(self.machine, &self.allowed)[..] {
+            [node] => Some(node),
+            _ => None,
+        }
     }
 
     fn cache(&self, index: u32) -> Result<CpuSet, String> {
@@ -202,18 +226,18 @@ impl Usable<'_> {
             number => {
                 let node = number.parse().map(NodeId);
                 let node = node.map_err(|_| format!("{number} is no level of {MEMORY}"))?;
-                return match self.with_memory().contains(node) {
+                return match self.with_memory.contains(node) {
                     true => Ok(Some((MemoryPolicy::Bind, NodeSet::single(node)))),
                     false => Err(format!(
                         "no node {node} has memory: nodes with memory are {}",
-                        self.with_memory()
+                        self.with_memory
                     )),
                 };
             }
         };
         let is_of_home = matches!(policy, MemoryPolicy::Bind | MemoryPolicy::Preferred);
         let home = match home {
-            Some(node) if is_of_home && !self.with_memory().contains(node) => {
+            Some(node) if is_of_home && !self.with_memory.contains(node) => {
                 return Err(format!("node {node} has no memory"));
             }
             None if is_of_home => {
@@ -223,14 +247,30 @@ impl Usable<'_> {
             }
             home => home.unwrap_or(NodeId(0)),
         };
-        Ok(Some((policy, policy.nodes(home, self.machine))))
+        let nodes = match policy {
+            MemoryPolicy::Local => NodeSet::new(),
+            MemoryPolicy::Bind | MemoryPolicy::Preferred => NodeSet::single(home),
+            MemoryPolicy::Interleave | MemoryPolicy::WeightedInterleave => self.with_memory.clone(),
+        };
+        Ok(Some((policy, nodes)))
     }
 }
 
 impl Placement {
     /// Commands that run a program so without nearfar and with it; `None` where it is run as it is.
-    pub(super) fn commands(&self, command: &[String]) -> Option<Commands> {
-        if self.cpus.is_none() && self.memory.is_none() {
+    pub(super) fn commands(&self, command: &[String], cell: &Cell) -> Option<Commands> {
+        let mut settings = Vec::new();
+        match cell.text(BALANCING).as_str() {
+            "on" => settings.push("sysctl kernel.numa_balancing=1".to_owned()),
+            "off" => settings.push("sysctl kernel.numa_balancing=0".to_owned()),
+            _ => {}
+        }
+        if cell.text(HUGE_PAGES) == "never" {
+            settings.push(
+                "prctl(PR_SET_THP_DISABLE), which neither numactl nor systemd sets".to_owned(),
+            );
+        }
+        if self.cpus.is_none() && self.memory.is_none() && settings.is_empty() {
             return None;
         }
         let mut numactl = vec!["numactl".to_owned()];
@@ -258,22 +298,26 @@ impl Placement {
             let has_mask = setting.is_some() && !nodes.is_empty();
             unit.extend(has_mask.then(|| format!("NUMAMask={nodes}")));
         }
-        let prefer = self.node.map(|node| {
+        let prefer = self.node.and_then(|node| {
             let memory = match &self.memory {
+                None => "",
                 Some((MemoryPolicy::Bind, nodes)) if *nodes == NodeSet::single(node) => {
                     " --memory bind"
                 }
                 Some((MemoryPolicy::Preferred, _)) => " --memory preferred",
                 Some((MemoryPolicy::Interleave, _)) => " --memory interleave",
-                _ => "",
+                // It has no other.
+                Some(_) => return None,
             };
-            format!(
+            Some(format!(
                 "nearfar prefer --node {node}{memory} -- {}",
                 shell_command(command)
-            )
+            ))
         });
+        let is_placed = self.cpus.is_some() || self.memory.is_some();
         Some(Commands {
-            numactl: format!("{} {}", numactl.join(" "), shell_command(command)),
+            numactl: is_placed.then(|| format!("{} {}", numactl.join(" "), shell_command(command))),
+            settings,
             unit,
             prefer,
         })
@@ -283,8 +327,11 @@ impl Placement {
 /// How a placement is made for good.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Commands {
-    /// numactl(8).
-    pub numactl: String,
+    /// numactl(8); `None` where CPUs and memory are those that the command has anyway.
+    pub numactl: Option<String>,
+    /// What else is set in that placement.
+    #[serde(default)]
+    pub settings: Vec<String>,
     /// Lines of a unit's `[Service]` section (systemd.exec(5)).
     pub unit: Vec<String>,
     /// `nearfar prefer`, where all CPUs of a node are used: it lets tasks out while the node is full.
@@ -302,12 +349,7 @@ mod tests {
     }
 
     fn usable(machine: &Machine) -> Usable<'_> {
-        let allowed = machine.cpu_states.online.clone();
-        Usable {
-            machine,
-            allowed,
-            near: None,
-        }
+        Usable::of(machine, machine.cpu_states.online.clone(), None)
     }
 
     fn cell(cpus: &str, memory: &str) -> Cell {
@@ -326,7 +368,7 @@ mod tests {
             proposed.last(),
             Some(&(SPREAD.to_owned(), DEFAULT.to_owned()))
         );
-        let spread = usable(&threads).of(&cell(SPREAD, DEFAULT)).unwrap();
+        let spread = usable(&threads).placement(&cell(SPREAD, DEFAULT)).unwrap();
         assert_eq!(spread.cpus.unwrap().to_string(), "0,2");
     }
 
@@ -349,11 +391,14 @@ mod tests {
         let two = machine("node:2 memory:1G core:2 pu:1 distance:20");
         let usable = usable(&two);
         let command = ["./job".to_owned(), "a b".to_owned()];
-        let commands = |cpus, memory| usable.of(&cell(cpus, memory)).unwrap().commands(&command);
+        let commands = |cpus, memory| {
+            let cell = cell(cpus, memory);
+            usable.placement(&cell).unwrap().commands(&command, &cell)
+        };
         assert_eq!(commands(ALL, DEFAULT), None);
         let bound = commands("1", BIND).unwrap();
         assert_eq!(
-            bound.numactl,
+            bound.numactl.unwrap(),
             "numactl --cpunodebind=1 --membind=1 ./job 'a b'"
         );
         assert_eq!(
@@ -365,15 +410,28 @@ mod tests {
             "nearfar prefer --node 1 --memory bind -- ./job 'a b'"
         );
         let interleaved = commands(ALL, INTERLEAVE).unwrap();
-        assert_eq!(interleaved.numactl, "numactl --interleave=0-1 ./job 'a b'");
+        assert_eq!(
+            interleaved.numactl.unwrap(),
+            "numactl --interleave=0-1 ./job 'a b'"
+        );
         assert_eq!(interleaved.prefer, None);
         let far = commands("0", "1").unwrap();
         assert_eq!(
-            far.numactl,
+            far.numactl.as_deref().unwrap(),
             "numactl --cpunodebind=0 --membind=1 ./job 'a b'"
         );
+        assert_eq!(far.prefer, None, "prefer has no memory of another node");
         assert_eq!(commands(ALL, LOCAL).unwrap().unit, ["NUMAPolicy=local"]);
         assert!(commands(ALL, WEIGHTED).unwrap().unit.is_empty());
+        let without = cell(ALL, DEFAULT)
+            .with(HUGE_PAGES, "never")
+            .with(BALANCING, "off");
+        let without = usable
+            .placement(&without)
+            .unwrap()
+            .commands(&command, &without)
+            .unwrap();
+        assert_eq!((without.numactl, without.settings.len()), (None, 2));
     }
 
     #[test]
@@ -387,7 +445,7 @@ mod tests {
             (ALL, BIND, "CPUs of one node"),
             ("0", "5", "nodes with memory are 0-1"),
         ] {
-            let error = usable(&two).of(&cell(cpus, memory)).unwrap_err();
+            let error = usable(&two).placement(&cell(cpus, memory)).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
         assert!(

@@ -88,7 +88,7 @@ fn start(
     let own = affinity::get(0)?;
     affinity::set(0, cpus)
         .map_err(|error| format!("cannot start a server or client on CPUs {cpus}: {error}"))?;
-    let started = Program::start(shell, KeptOutput::All, &directory, resources);
+    let started = Program::start(shell, KeptOutput::Together, &directory, resources);
     affinity::set(0, &own)?;
     started
 }
