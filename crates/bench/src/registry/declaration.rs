@@ -313,7 +313,9 @@ impl Declaration {
             targets => targets.iter().all(RunTarget::is_simulated),
         };
         let all: BTreeSet<Cell> = Cell::all(&factors).into_iter().collect();
-        if cells.len() > MAX_NAMED_CELLS || all == cells.iter().cloned().collect() {
+        // What others leave out of all combinations, they leave out again.
+        let is_named = self.is_of_machine && cells.len() <= MAX_NAMED_CELLS;
+        if !is_named || all == cells.iter().cloned().collect() {
             for factor in factors {
                 let default = self.factor(&factor.name).map(Varied::default);
                 if default.as_ref() != Some(&factor.levels) {

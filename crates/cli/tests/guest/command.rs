@@ -115,7 +115,7 @@ fn memory_of_the_own_node_is_best_for_dependent_loads() {
                 .unwrap()
         })
         .collect();
-    assert!(near[0] < 0.1 && near[1] > 0.5, "{near:?}");
+    assert!(near[0] < near[1], "{near:?}");
 }
 
 #[test]
