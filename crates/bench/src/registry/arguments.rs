@@ -171,13 +171,14 @@ pub fn given(
             }
         }
     };
-    let (positional, options): (Vec<_>, Vec<_>) =
-        options.get_arguments().partition(|it| it.is_positional());
-    options
-        .into_iter()
-        .chain(positional)
-        .flat_map(words)
-        .collect()
+    let named = named_options(options);
+    let all = named.chain(options.get_positionals());
+    all.flat_map(words).collect()
+}
+
+/// Options with a name, flags as well (clap's `get_opts` is without these).
+pub(super) fn named_options(options: &Command) -> impl Iterator<Item = &Arg> {
+    options.get_arguments().filter(|it| !it.is_positional())
 }
 
 /// The words of a command behind `--`.

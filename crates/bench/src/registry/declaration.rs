@@ -10,7 +10,7 @@ use nearfar_machine::{Emulation, alternatives, seconds};
 use nearfar_runs::{Detail, Run, RunTarget};
 use serde_json::Value;
 
-use super::arguments::{ArgumentError, Arguments, Own, behind_dashes, word_of};
+use super::arguments::{ArgumentError, Arguments, Own, behind_dashes, named_options, word_of};
 
 /// Longest word of a command with several levels.
 const MAX_WORD_BYTES: usize = 56;
@@ -283,7 +283,7 @@ impl Declaration {
             let value = detail.parameters.get(key).ok_or_else(not_stored)?;
             Ok(stored_word(option, value, |_, _| true))
         };
-        let words = options.get_opts().map(word);
+        let words = named_options(&options).map(word);
         let words: Result<Vec<_>, _> = words.filter_map(Result::transpose).collect();
         let words =
             words.map(|words| [words, stored_command(&options, &detail.parameters)].concat());
@@ -330,7 +330,7 @@ impl Declaration {
             );
         }
         let own = self.own_options(is_simulated);
-        for option in own.get_opts() {
+        for option in named_options(&own) {
             let stored = detail.parameters.get(option.get_id().as_str());
             let word = |value| stored_word(option, value, |it, value| !is_default(it, value));
             // Stored values are texts.

@@ -212,6 +212,21 @@ fn words_of_a_command_stand_behind_the_levels_and_are_those_of_the_stored_run() 
 }
 
 #[test]
+fn a_flag_of_a_stored_run_is_given_again() {
+    let parameters = json!({"huge_pages": true, "steps": null, "load": 60});
+    let words = stored(parameters.clone())
+        .of_one_sample("declared")
+        .unwrap();
+    assert_eq!(words.concat()[3..], ["--huge-pages", "--load=60"]);
+    let (run, detail) = stored_run(parameters);
+    let repeated = DECLARATION.command(&run, &detail);
+    assert!(
+        repeated.contains(&"--huge-pages".to_owned()),
+        "{repeated:?}"
+    );
+}
+
+#[test]
 fn samples_in_simulated_time_take_a_hundredth_of_the_time_unless_another_is_given() {
     let taken = |is_simulated, given: Option<&str>| {
         let words = Vec::from_iter(given.map(|it| format!("--seconds={it}").into()));
