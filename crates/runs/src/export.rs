@@ -130,15 +130,21 @@ fn parts<T: DeserializeOwned>(json: &[u8]) -> Result<Vec<T>, serde_json::Error> 
 }
 
 impl Store {
-    /// Adds the runs of an export, or the results of another program (`foreign`), each under a new number, all of them or none. Those that are here already, by their uid,
-    /// are left alone. One that is being carried out is an interrupted one here.
+    /// Adds the runs of an export, or results of hyperfine, fio or perf stat, each under a new number, all of them or none. Those that
+    /// are here already, by their uid, are left alone. One that is being carried out is an interrupted one here.
     ///
     /// # Errors
     /// When the text is no export, a run contradicts itself, or the store refuses.
     pub fn import(&mut self, json: &[u8]) -> Result<Imported, ImportError> {
-        let foreign = foreign::export_of(json)?;
-        let json = foreign.as_deref().unwrap_or(json);
-        let Schema { schema } = serde_json::from_slice(json)?;
+        let own = serde_json::from_slice(json);
+        let foreign = match own {
+            Ok(Schema { schema: Some(_) }) => None,
+            _ => foreign::export_of(json)?,
+        };
+        let (json, Schema { schema }) = match &foreign {
+            Some(export) => (export.as_slice(), serde_json::from_slice(export)?),
+            None => (json, own?),
+        };
         if schema.as_deref() != Some(SCHEMA) {
             return Err(ImportError::OtherSchema {
                 found: schema.unwrap_or_else(|| "no schema".to_owned()),

@@ -14,12 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Machine, Origin, SourceKind};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::cell::{Cell, Factor, Level};
 use crate::export::SCHEMA;
-use crate::metric::{Better, Metric, MetricValue, Values};
+use crate::metric::{Better, Metric, MetricValue, Values, metric_name};
 
 /// What is wrong with the results of a program.
 #[derive(Debug, thiserror::Error)]
@@ -56,18 +57,31 @@ const MARKS: [(&str, &str); 3] = [
 /// It stands in so many bytes.
 const MARKED_BYTES: usize = 4096;
 
+/// The keys by which results are told apart, of which nothing is kept.
+#[derive(Deserialize)]
+struct Keys {
+    #[serde(rename = "counter-value")]
+    counter: Option<IgnoredAny>,
+    #[serde(rename = "fio version")]
+    fio: Option<IgnoredAny>,
+    results: Option<Vec<IgnoredAny>>,
+}
+
 /// An export with the results of another program as a run; `None` where the text is none of these programs'.
 ///
 /// # Errors
 /// Results that cannot be read, or without any.
 pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
     let json = without_comments(text);
-    let mut values = serde_json::Deserializer::from_slice(&json).into_iter::<Map<String, Value>>();
+    let mut values = serde_json::Deserializer::from_slice(&json).into_iter::<Keys>();
     let found = match values.next() {
-        Some(Ok(object)) if object.contains_key("schema") => return Ok(None),
-        Some(Ok(object)) if object.contains_key("counter-value") => perf_stat(&json)?,
-        Some(Ok(object)) if object.contains_key("fio version") => fio(&json)?,
-        Some(Ok(object)) if object.get("results").is_some_and(Value::is_array) => hyperfine(&json)?,
+        Some(Ok(Keys {
+            counter: Some(_), ..
+        })) => perf_stat(&json)?,
+        Some(Ok(Keys { fio: Some(_), .. })) => fio(&json)?,
+        Some(Ok(Keys {
+            results: Some(_), ..
+        })) => hyperfine(&json)?,
         Some(Err(error)) => {
             let start = String::from_utf8_lossy(&json[..json.len().min(MARKED_BYTES)]);
             let is_of = |(_, mark): &&(&str, &str)| start.contains(mark);
@@ -347,25 +361,6 @@ fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
         "each sample is the mean of several repetitions (perf stat -r), whose spread is not kept";
     let warnings = Vec::from_iter(is_mean.then(|| mean.to_owned()));
     with_samples(PROGRAM, metrics, samples.collect(), warnings)
-}
-
-/// `cpu/cache-misses/u` as `cpu_cache_misses_u`.
-fn metric_name(event: &str) -> String {
-    const MAX_NAME: usize = 60;
-    let lower = event.to_lowercase();
-    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
-    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-    let mut name = format!(
-        "{}{}",
-        if lower.starts_with(|it: char| it.is_ascii_lowercase()) {
-            ""
-        } else {
-            "n"
-        },
-        words.join("_")
-    );
-    name.truncate(MAX_NAME);
-    name
 }
 
 fn with_samples(

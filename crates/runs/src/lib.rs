@@ -28,7 +28,7 @@ mod summary;
 pub use cell::{Cell, Factor, Level};
 pub use metric::{
     Better, Histogram, Metric, MetricError, MetricKind, MetricValue, Quantiles, Values,
-    check_metrics, check_values, primary,
+    check_metrics, check_values, metric_name, primary,
 };
 pub use run::{
     Detail, Ending, Filter, Host, NewRun, NewSample, Owner, ROUNDS_PER_BLOCK, Run, RunId,

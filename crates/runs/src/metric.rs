@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 
 pub use nearfar_statistics::compare::Better;
 
+/// Most characters of a metric's name.
+const MAX_NAME: usize = 64;
+
 /// How the values of a metric are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -185,6 +188,23 @@ pub enum MetricError {
     Missing { name: String },
 }
 
+/// A metric's name for any path or event: `jobs[far job].read.iops` as `jobs_far_job_read_iops`; of a long one the end, which says
+/// what the number is.
+pub fn metric_name(path: &str) -> String {
+    let lower = path.to_lowercase();
+    let words: Vec<&str> = lower
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let name = words.join("_");
+    let start = name.len().saturating_sub(MAX_NAME - 1);
+    let name = name[start..].trim_start_matches('_');
+    match name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        true => name.to_owned(),
+        false => format!("n{name}"),
+    }
+}
+
 /// Checks declared metrics: names, and exactly one primary metric.
 ///
 /// # Errors
@@ -192,7 +212,7 @@ pub enum MetricError {
 pub fn check_metrics(metrics: &[Metric]) -> Result<(), MetricError> {
     let mut names = BTreeSet::new();
     for Metric { name, .. } in metrics {
-        let good = name.len() <= 64
+        let good = name.len() <= MAX_NAME
             && name.starts_with(|first: char| first.is_ascii_lowercase())
             && name
                 .bytes()
@@ -398,6 +418,25 @@ mod tests {
             Metric::elapsed().primary(),
             Metric::integer("faults", "", Better::Lower),
         ]
+    }
+
+    #[test]
+    fn any_path_becomes_a_name_that_the_store_takes() {
+        for path in [
+            "",
+            "[0]",
+            "0.a",
+            "Größe.ns",
+            &"x.".repeat(100),
+            "jobs[a b].iops",
+        ] {
+            let metric = Metric::real(metric_name(path), "", Better::Lower).primary();
+            check_metrics(&[metric]).unwrap();
+        }
+        assert_eq!(
+            metric_name("jobs[far job].read.iops"),
+            "jobs_far_job_read_iops"
+        );
     }
 
     #[test]

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_runs::{Better, Metric, MetricValue};
+use nearfar_runs::{Better, Metric, MetricValue, metric_name};
 
 use super::values::numbers_of;
 
 /// Most numbers of an answer that become metrics: a table of more helps as little as their comparison.
 const MAX_METRICS: usize = 200;
-/// Most characters of a metric's name (`nearfar_runs`).
-const MAX_NAME: usize = 64;
 
 /// The numbers of an answer in JSON, by metric; none where it is something else. Of two paths with one name the first counts, and
 /// none has a name of `others`.
@@ -23,22 +21,6 @@ pub fn metrics_of(stdout: &str, others: &[&str]) -> Vec<(Metric, MetricValue)> {
         (metric, number.into())
     };
     new.take(MAX_METRICS).map(metric).collect()
-}
-
-/// `jobs[far job].read.iops` as `jobs_far_job_read_iops`; of a long path the end, which says what the number is.
-fn metric_name(path: &str) -> String {
-    let lower = path.to_lowercase();
-    let words: Vec<&str> = lower
-        .split(|letter: char| !letter.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
-    let name = words.join("_");
-    let start = name.len().saturating_sub(MAX_NAME - 1);
-    let name = name[start..].trim_start_matches('_');
-    match name.starts_with(|first: char| first.is_ascii_lowercase()) {
-        true => name.to_owned(),
-        false => format!("n{name}"),
-    }
 }
 
 /// The unit that a key's suffix names, as those of nearfar's own answers do.
@@ -89,24 +71,5 @@ mod tests {
             ]
         );
         assert_eq!(metrics[1].1.number(), 90.5);
-    }
-
-    #[test]
-    fn any_path_becomes_a_name_that_the_store_takes() {
-        for path in [
-            "",
-            "[0]",
-            "0.a",
-            "Größe.ns",
-            &"x.".repeat(100),
-            "jobs[a b].iops",
-        ] {
-            let metric = Metric::real(metric_name(path), "", Better::Lower).primary();
-            nearfar_runs::check_metrics(&[metric]).unwrap();
-        }
-        assert_eq!(
-            metric_name("jobs[far job].read.iops"),
-            "jobs_far_job_read_iops"
-        );
     }
 }
