@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use clap::Args as _;
 use nearfar_experiment::{Column, RunPlan};
-use nearfar_runs::{Better, Cell, Detail, Metric, Sample as StoredSample};
+use nearfar_runs::{Better, Cell, Detail, Factor, Metric, Sample as StoredSample};
 use nearfar_statistics::Interval;
 use nearfar_statistics::compare::{DEFAULT_MARGIN, Design, Verdict, fewest_samples};
 use serde::{Deserialize, Serialize};
@@ -200,7 +200,7 @@ fn plan(
     parameters: &Parameters,
     usable: &Usable<'_>,
 ) -> (RunPlan, Vec<String>) {
-    let mut plan = arguments.plan(parameters);
+    let plan = arguments.plan(parameters);
     let is_named = |factor| !arguments.levels(factor).is_empty();
     if !arguments.named_cells().is_empty() {
         return (plan, Vec::new());
@@ -234,23 +234,22 @@ fn plan(
             (named, left.iter().map(note).collect())
         }
     };
-    let others = [BALANCING, HUGE_PAGES].map(|name| (name, arguments.levels(name)));
-    let mut cells = Vec::new();
-    for (cpus, memory) in &pairs {
-        for balancing in others[0].1 {
-            for huge_pages in others[1].1 {
-                let cell = Cell::new()
-                    .with(CPUS, cpus.as_str())
-                    .with(MEMORY, memory.as_str());
-                cells.push(
-                    cell.with(BALANCING, balancing.clone())
-                        .with(HUGE_PAGES, huge_pages.clone()),
-                );
-            }
-        }
-    }
-    plan = RunPlan::of_cells(plan.parameters, cells);
-    (plan, notes)
+    let is_placement = |it: &Factor| [CPUS, MEMORY].contains(&it.name.as_str());
+    let others: Vec<Factor> = plan
+        .factors
+        .into_iter()
+        .filter(|it| !is_placement(it))
+        .collect();
+    let others = Cell::all(&others);
+    let cells = pairs.iter().flat_map(|(cpus, memory)| {
+        let placed = |cell: &Cell| {
+            cell.clone()
+                .with(CPUS, cpus.as_str())
+                .with(MEMORY, memory.as_str())
+        };
+        others.iter().map(placed).collect::<Vec<Cell>>()
+    });
+    (RunPlan::of_cells(plan.parameters, cells.collect()), notes)
 }
 
 /// What the samples of a run say.

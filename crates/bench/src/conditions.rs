@@ -28,7 +28,7 @@ impl Ticks {
     pub(crate) fn now() -> Self {
         Self::parse(
             &StatFile::default().read().unwrap_or_default(),
-            own_seconds(),
+            cpu_seconds(libc::RUSAGE_SELF),
         )
     }
 
@@ -105,11 +105,14 @@ fn stolen(now: &CpuTimes, then: &CpuTimes) -> u64 {
     ticks(now).saturating_sub(ticks(then))
 }
 
-/// Seconds of CPU time this process has used, its ended threads included.
-fn own_seconds() -> f64 {
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    let usage = usage_of(libc::RUSAGE_SELF);
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+/// Seconds of CPU time that `whom` (getrusage(2)) has used: this process with its ended threads, or its children that have ended.
+pub(crate) fn cpu_seconds(whom: libc::c_int) -> f64 {
+    let usage = usage_of(whom);
+    seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime)
+}
+
+pub(crate) fn seconds_of(time: libc::timeval) -> f64 {
+    time.tv_sec as f64 + time.tv_usec as f64 / 1e6
 }
 
 pub(crate) fn usage_of(whom: libc::c_int) -> libc::rusage {

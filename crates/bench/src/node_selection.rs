@@ -148,7 +148,7 @@ fn check_memory(machine: &Machine, nodes: &NodeSet) -> Result<(), ProbeError> {
         if !may_have_memory(online_node(machine, node)?) {
             return Err(ProbeError::NoMemory {
                 node,
-                others: nodes_that(machine, may_have_memory),
+                others: machine.nodes_with_memory(),
             });
         }
     }

@@ -140,6 +140,13 @@ impl Machine {
         self.online_nodes().map(|node| node.id).collect()
     }
 
+    /// The online nodes that have memory, or may have some: of unknown memory a use fails and is reported then.
+    pub fn nodes_with_memory(&self) -> NodeSet {
+        let nodes = self.online_nodes();
+        let nodes = nodes.filter(|node| node.has_memory() != Some(false));
+        nodes.map(|node| node.id).collect()
+    }
+
     /// Why it is unknown which nodes there are; `None` where they are known.
     pub fn nodes_unknown_reason(&self) -> Option<&str> {
         let reason = || self.possible_nodes.unknown_reason();

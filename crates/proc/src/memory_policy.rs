@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nearfar_machine::{Machine, NodeId, NodeSet};
+use nearfar_machine::{NodeId, NodeSet};
 
 const WORD_BITS: u32 = libc::c_ulong::BITS;
 /// Since Linux 6.9 (include/uapi/linux/mempolicy.h).
@@ -25,15 +25,11 @@ pub enum MemoryPolicy {
 
 impl MemoryPolicy {
     /// The nodes it is for, where a task is to be near this one. The kernel takes of them those that the cpuset allows.
-    pub fn nodes(self, node: NodeId, machine: &Machine) -> NodeSet {
-        let with_memory = machine.online_nodes();
-        let with_memory = with_memory.filter(|node| node.has_memory() != Some(false));
+    pub fn nodes(self, node: NodeId, with_memory: &NodeSet) -> NodeSet {
         match self {
             Self::Local => NodeSet::new(),
             Self::Preferred | Self::Bind => NodeSet::single(node),
-            Self::Interleave | Self::WeightedInterleave => {
-                with_memory.map(|node| node.id).collect()
-            }
+            Self::Interleave | Self::WeightedInterleave => with_memory.clone(),
         }
     }
 

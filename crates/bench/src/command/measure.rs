@@ -30,9 +30,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
 use super::observe::Observer;
-use super::placement::{Placement, Usable};
-use super::{BALANCING, DECLARATION, HUGE_PAGES, KEEP, Parameters, ProgramFile, Sample};
-use crate::conditions::{Ticks, usage_of};
+use super::placement::{NUMA_BALANCING, Placement, Usable, balancing};
+use super::{DECLARATION, HUGE_PAGES, Parameters, ProgramFile, Sample};
+use crate::conditions::{Ticks, cpu_seconds};
 use crate::program::{KeptOutput, Program, last_number};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -209,14 +209,10 @@ fn find_program(name: &str) -> Result<PathBuf, String> {
         })
 }
 
-/// A shell's command that waits for a line of its standard input.
-fn waiting_shell(command: &str) -> Command {
+/// A shell with this script.
+fn shell(script: &str, stdin: Stdio) -> Command {
     let mut shell = Command::new("sh");
-    shell.args([
-        "-c",
-        &format!("read -r begin && {{ {command}\n}} </dev/null"),
-    ]);
-    shell.stdin(Stdio::piped());
+    shell.args(["-c", script]).stdin(stdin);
     shell
 }
 
@@ -231,9 +227,8 @@ fn run_shell(
     cancel: &AtomicBool,
 ) -> Result<(), BoxError> {
     let directory = resources.temporary_directory()?;
-    let shell = waiting_shell(command);
+    let shell = shell(command, Stdio::null());
     let mut program = Program::start(shell, KeptOutput::Together, &directory, resources)?;
-    program.begin()?;
     wait(&mut program, cancel, None)?;
     match program.ended()? {
         Some(ended) if ended.is_success => Ok(()),
@@ -314,16 +309,6 @@ fn is_listening(port: u16) -> bool {
     TcpStream::connect_timeout(&address, CANCEL_CHECK).is_ok()
 }
 
-/// CPU time of all children that have ended, in seconds.
-fn children_s() -> f64 {
-    let usage = usage_of(libc::RUSAGE_CHILDREN);
-    let times = [usage.ru_utime, usage.ru_stime];
-    times
-        .map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6)
-        .iter()
-        .sum()
-}
-
 impl CommandExperiment<'_> {
     fn placement(&self, cell: &Cell) -> Result<&Placement, BoxError> {
         let found = self.placements.get(cell);
@@ -334,9 +319,9 @@ impl CommandExperiment<'_> {
     fn start(&self, cell: &Cell, resources: &mut Resources) -> Result<Program, BoxError> {
         let placement = self.placement(cell)?;
         let directory = resources.temporary_directory()?;
-        let mut shell = Command::new("sh");
-        shell.args(["-c", r#"read -r begin && exec "$@" </dev/null"#, "sh"]);
-        shell.args(&self.parameters.command).stdin(Stdio::piped());
+        let script = r#"read -r begin && exec "$@" </dev/null"#;
+        let mut shell = shell(script, Stdio::piped());
+        shell.arg("sh").args(&self.parameters.command);
         let confine = placement.cpus.as_ref().map(Confinement::to);
         let policy = placement
             .memory
@@ -405,7 +390,7 @@ impl CommandExperiment<'_> {
         let pid = i32::try_from(server.process.pid())?;
         // The shell that waits has used some time.
         let of_shell = tasks::run_time(pid).map_or(0.0, |it| it.run_ns as f64 / 1e9);
-        let (ticks, before) = (Ticks::now(), children_s() + of_shell);
+        let (ticks, before) = (Ticks::now(), cpu_seconds(libc::RUSAGE_CHILDREN) + of_shell);
         let mut observer =
             Observer::new(pid, &placement, &self.usable.allowed, self.usable.machine);
         let begun = Instant::now();
@@ -459,7 +444,7 @@ impl CommandExperiment<'_> {
             elapsed_s,
             cpu_s: match is_server {
                 true => seen.cpu_s.values().sum(),
-                false => (children_s() - before).max(0.0),
+                false => (cpu_seconds(libc::RUSAGE_CHILDREN) - before).max(0.0),
             },
             figure: figure.transpose()?,
             is_higher_better: self.parameters.better.as_deref() == Some("higher"),
@@ -503,12 +488,8 @@ impl Experiment for CommandExperiment<'_> {
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
-        let value = match cell.text(BALANCING).as_str() {
-            KEEP => return Vec::new(),
-            "on" => "1",
-            _ => "0",
-        };
-        vec![Change::sysctl("kernel.numa_balancing", value)]
+        let change = |value| Change::sysctl(NUMA_BALANCING, value);
+        balancing(cell).map(change).into_iter().collect()
     }
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
@@ -552,7 +533,8 @@ impl Experiment for CommandExperiment<'_> {
             program.begin()?;
             self.wait_until_ready(&mut program)?;
             let directory = resources.temporary_directory()?;
-            let shell = waiting_shell(load);
+            let script = format!("read -r begin && {{ {load}\n}} </dev/null");
+            let shell = shell(&script, Stdio::piped());
             let load = Program::start(shell, KeptOutput::Apart, &directory, resources)?;
             self.load = Some(load);
         }

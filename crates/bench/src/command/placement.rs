@@ -21,7 +21,7 @@ use crate::node_selection::{of_node, with_cpus};
 
 pub(super) const ALL: &str = "all";
 pub(super) const SPREAD: &str = "spread";
-pub(super) const NEAR: &str = "near";
+const NEAR: &str = "near";
 const CACHE: &str = "cache";
 
 pub(super) const DEFAULT: &str = "default";
@@ -31,6 +31,8 @@ const PREFERRED: &str = "preferred";
 const INTERLEAVE: &str = "interleave";
 const WEIGHTED: &str = "weighted";
 const POLICIES: [&str; 6] = [DEFAULT, LOCAL, BIND, PREFERRED, INTERLEAVE, WEIGHTED];
+
+pub(super) const NUMA_BALANCING: &str = "kernel.numa_balancing";
 
 /// Nodes that are proposed by default; others are proposed by `--factor`.
 const MAX_PROPOSED_NODES: usize = 4;
@@ -51,6 +53,15 @@ pub(super) fn read_memory(text: &str) -> Option<Level> {
 /// Whether a level of the factor `memory` takes the node of the CPUs.
 pub(super) fn is_of_one_node(memory: &str) -> bool {
     [BIND, PREFERRED].contains(&memory)
+}
+
+/// What NUMA balancing is set to in a cell; `None` where it stays as it is.
+pub(super) fn balancing(cell: &Cell) -> Option<&'static str> {
+    match cell.text(BALANCING).as_str() {
+        "on" => Some("1"),
+        "off" => Some("0"),
+        _ => None,
+    }
 }
 
 /// What a run is bound to.
@@ -77,9 +88,7 @@ pub(super) struct Usable<'a> {
 
 impl<'a> Usable<'a> {
     pub(super) fn of(machine: &'a Machine, allowed: CpuSet, near: Option<NodeId>) -> Self {
-        let nodes = machine.online_nodes();
-        let nodes = nodes.filter(|node| node.has_memory() != Some(false));
-        let with_memory: NodeSet = nodes.map(|node| node.id).collect();
+        let with_memory = machine.nodes_with_memory();
         // A cpuset may allow fewer, and the kernel shows policies without the others.
         let status = std::fs::read("/proc/self/status").unwrap_or_default();
         let allowed_nodes = Status::of(&status).allowed_nodes();
@@ -247,12 +256,7 @@ impl<'a> Usable<'a> {
             }
             home => home.unwrap_or(NodeId(0)),
         };
-        let nodes = match policy {
-            MemoryPolicy::Local => NodeSet::new(),
-            MemoryPolicy::Bind | MemoryPolicy::Preferred => NodeSet::single(home),
-            MemoryPolicy::Interleave | MemoryPolicy::WeightedInterleave => self.with_memory.clone(),
-        };
-        Ok(Some((policy, nodes)))
+        Ok(Some((policy, policy.nodes(home, &self.with_memory))))
     }
 }
 
@@ -260,11 +264,7 @@ impl Placement {
     /// Commands that run a program so without nearfar and with it; `None` where it is run as it is.
     pub(super) fn commands(&self, command: &[String], cell: &Cell) -> Option<Commands> {
         let mut settings = Vec::new();
-        match cell.text(BALANCING).as_str() {
-            "on" => settings.push("sysctl kernel.numa_balancing=1".to_owned()),
-            "off" => settings.push("sysctl kernel.numa_balancing=0".to_owned()),
-            _ => {}
-        }
+        settings.extend(balancing(cell).map(|value| format!("sysctl {NUMA_BALANCING}={value}")));
         if cell.text(HUGE_PAGES) == "never" {
             settings.push(
                 "prctl(PR_SET_THP_DISABLE), which neither numactl nor systemd sets".to_owned(),

@@ -17,7 +17,7 @@ use super::fio::{Job, Running};
 use super::prepare::IoExperiment;
 use super::target::name;
 use super::{DECLARATION, IOPOLICY, KEEP, PATTERN, Sample, Waited};
-use crate::conditions::usage_of;
+use crate::conditions::{seconds_of, usage_of};
 
 /// How often it is looked whether fio has ended.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -38,8 +38,7 @@ pub(super) struct StartedSample {
 
 /// System time of the children that have ended, in seconds.
 fn children_system_s() -> f64 {
-    let time = usage_of(libc::RUSAGE_CHILDREN).ru_stime;
-    time.tv_sec as f64 + time.tv_usec as f64 / 1e6
+    seconds_of(usage_of(libc::RUSAGE_CHILDREN).ru_stime)
 }
 
 impl IoExperiment<'_> {

@@ -485,11 +485,7 @@ pub fn is_balancing(machine: &Machine) -> Known<bool> {
 
 /// Whether NUMA balancing can be on here, and can be set by this user.
 pub fn balancing(machine: &Machine) -> Balancing {
-    let with_memory = machine
-        .online_nodes()
-        .filter(|node| node.has_memory() != Some(false))
-        .count();
-    if with_memory < 2 {
+    if machine.nodes_with_memory().len() < 2 {
         let reason = "one node with memory leaves it nothing to do".to_owned();
         return Balancing::Stays { on: false, reason };
     }

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::device::{Allocator, Config, Device, Duplicate, Padded};
 use super::groups::Groups;
 use super::{Meanwhile, Sample, StealCounts};
-use crate::conditions::{self, Ticks, usage_of};
+use crate::conditions::{self, Ticks, seconds_of, usage_of};
 use crate::sampling::pause;
 
 /// Between two looks at whether it was cancelled.
@@ -432,14 +432,13 @@ impl<'a> TagWorker<'a> {
 
     fn mark(&self) -> Mark {
         let usage = usage_of(libc::RUSAGE_THREAD);
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         Mark {
             at_ns: self.shared.now_ns(),
             completed: self.shared.device.completed(self.index),
             waited_ns: self.waited_ns,
             cpu_s: conditions::thread_time().as_secs_f64(),
-            user_s: seconds(usage.ru_utime),
-            system_s: seconds(usage.ru_stime),
+            user_s: seconds_of(usage.ru_utime),
+            system_s: seconds_of(usage.ru_stime),
         }
     }
 

@@ -428,11 +428,8 @@ impl MemoryArgs {
 
 /// The online nodes that have memory, or may have some.
 fn with_memory(machine: &Machine, is_meant: impl Fn(NodeId) -> bool) -> NodeSet {
-    let nodes = machine.online_nodes();
-    nodes
-        .filter(|node| is_meant(node.id) && node.has_memory() != Some(false))
-        .map(|node| node.id)
-        .collect()
+    let nodes = machine.nodes_with_memory();
+    nodes.iter().filter(|node| is_meant(*node)).collect()
 }
 
 /// The processes of a control group and of those below it.

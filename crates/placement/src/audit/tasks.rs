@@ -132,12 +132,7 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else {
         return;
     };
-    let with_memory = site
-        .machine
-        .online_nodes()
-        .filter(|node| node.has_memory() != Some(false))
-        .count();
-    if with_memory < 2 {
+    if site.machine.nodes_with_memory().len() < 2 {
         return ledger.not_applicable(&[BALANCING]);
     }
     let unbound: Heaviest<'_> = tasks
