@@ -481,6 +481,7 @@ const MACHINES: &[(&str, &str)] = machines![
     "five-nodes",
     "kunpeng",
     "kunpeng-4826",
+    "kunpeng-4826-one-node",
     "nvme-two-controllers",
     "powerpc-case1",
     "powerpc-case1-after",

@@ -134,10 +134,22 @@ fn kernel_words(prepared: &PreparedGuest) -> Vec<String> {
             words.push("lpj=5000000".to_owned());
         }
     }
+    if starts_cpus_late(prepared) {
+        words.push("maxcpus=1".to_owned());
+    }
     words.push(format!("initcall_blacklist={}", SKIPPED.join(",")));
     words.extend(prepared.design.append.iter().cloned());
     words.extend(prepared.request.append.iter().cloned());
     words
+}
+
+/// More vCPUs than this are started by the guest's first process. Until a kernel has its timers, each CPU that it has started is
+/// interrupted 250 times a second; of 96, a host that does other work emulates no more of these than come, and the boot stands still.
+const MOST_CPUS_AT_BOOT: usize = 32;
+
+fn starts_cpus_late(prepared: &PreparedGuest) -> bool {
+    prepared.acceleration == Acceleration::Tcg
+        && prepared.design.cpu_nodes.len() > MOST_CPUS_AT_BOOT
 }
 
 /// Entropy collection by jitter, certificates of module signatures, and trusted keys: slow to set up under emulation.
@@ -220,13 +232,14 @@ fn ports(prepared: &PreparedGuest, number: &dyn Fn(&Part) -> String, all: &mut A
 /// What every guest of a design has to know, as assignments of a shell; part of the first root, and so of a saved guest.
 pub fn settings_of_design(prepared: &PreparedGuest, modules: &Modules) -> String {
     format!(
-        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nLATE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nPARK_CPUS={}\nTERMINAL={}\n",
+        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nLATE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nLATE_CPUS={}\nPARK_CPUS={}\nTERMINAL={}\n",
         modules.boot.join(" "),
         modules.devices.join(" "),
         modules.late.join(" "),
         flag(prepared.kernel.modules.is_some()),
         prepared.kernel.release,
         flag(prepared.foreign.is_some()),
+        flag(starts_cpus_late(prepared)),
         flag(prepared.design.arch == Arch::Powerpc64le),
         terminal_device(prepared.design.arch),
     )

@@ -43,6 +43,14 @@ load_for_devices() { # MODULE...
 	echo 1 > /sys/bus/pci/drivers_autoprobe
 }
 
+start_cpus() { # CPU...: folders of CPUs
+	for cpu; do
+		echo 1 > "$cpu/online" || complain "${cpu##*/} does not go online"
+	done
+}
+# Before drivers, which make a queue for each.
+[ -z "$LATE_CPUS" ] || start_cpus /sys/devices/system/cpu/cpu[1-9]*
+
 # shellcheck disable=SC2086 # words of a list
 load $BOOT_MODULES
 
@@ -148,9 +156,8 @@ done > "$home/settings"
 . "$home/settings"
 renew <&3 >&7 2> /dev/urandom || { complain "the clock and the random pool cannot be set"; exit 1; }
 
-for cpu in $parked; do
-	echo 1 > "$cpu/online" || complain "${cpu##*/} does not go online again"
-done
+# shellcheck disable=SC2086 # words of a list
+start_cpus $parked
 late_devices() {
 	read -r start _ < /proc/uptime
 	for address in $LATE_DEVICES; do
