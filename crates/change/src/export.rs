@@ -8,7 +8,7 @@
 //! A drop-in of systemd that gives a unit a NUMA policy: it is in force from the next start of the unit (systemd.exec(5)).
 
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet, shell_quoted};
-use nearfar_proc::cgroup::service_name;
+use nearfar_proc::service::service_name;
 
 use crate::apply::ApplyError;
 use crate::change::{Change, Owner, PLAN_FORMAT, Plan, Planned, check_planned};

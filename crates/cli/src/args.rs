@@ -353,7 +353,7 @@ pub struct TaskFilterArgs {
     /// Show tasks of this user: a name or number
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Show tasks of this control group and of those below it, or of this unit (redis.service)
+    /// Show tasks of this control group and of those below it, or of this service (redis.service, "slurm 71", default/web-0)
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Show tasks that run or have memory on this node

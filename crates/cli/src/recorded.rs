@@ -3,14 +3,66 @@
 use clap::Args;
 use nearfar_bench::survey::Measured;
 use nearfar_change::lease::{Leases, Measuring, Presence};
-use nearfar_experiment::DISTURBS;
-use nearfar_machine::Machine;
-use nearfar_runs::{RunId, Store};
+use nearfar_experiment::{DISTURBS, fingerprint};
+use nearfar_machine::{Latency, Machine, NodeId, SourceKind, Timing};
+use nearfar_runs::{CellSummary, Filter, Host, Level, Run, RunId, RunState, Store, summarise};
+use nearfar_sources::Want;
 use tempfile::TempDir;
 
-use crate::args::{StoreArgs, of_store};
+use crate::args::{StoreArgs, of_store, read_live};
 use crate::failure::Failure;
 use crate::output;
+
+/// Gives the running system the latencies that `bench latency` or `checkup` measured last on it, as far as the usual store has them.
+pub fn add_measured(machine: &mut Machine) {
+    let has_latencies = |timing: &Timing| !timing.latencies.is_empty();
+    let is_known = machine.timing.as_ref().is_some_and(has_latencies);
+    let is_here = machine.origin.kind == SourceKind::Live && machine.origin.overlays.is_empty();
+    if !is_here || is_known || machine.online_nodes().count() < 2 {
+        return;
+    }
+    if let Some(stored) = stored_latencies() {
+        machine.timing = Some(match machine.timing.take() {
+            Some(timing) => timing.or(stored),
+            None => stored,
+        });
+    }
+}
+
+/// Those of this machine. `None` without such a run, and without a store that can be read: nothing was asked of it.
+pub fn stored_latencies() -> Option<Timing> {
+    let store = StoreArgs { store: None }.open_existing().ok()?;
+    let filter = Filter {
+        experiment: Some("latency".to_owned()),
+        ..Filter::default()
+    };
+    let runs = store.list(&filter).ok().filter(|runs| !runs.is_empty())?;
+    let here = fingerprint(&read_live(Want::topology()).ok()?, &Host::here());
+    let is_of_here = |run: &&Run| run.state == RunState::Complete && run.fingerprint == here;
+    let run = runs.iter().find(is_of_here)?;
+    let whole = store.whole(run.run).ok()?;
+    let summaries = summarise(&whole.detail, &whole.taken);
+    let latency = |summary: &CellSummary| {
+        let node = |factor| match summary.cell.level(factor)? {
+            Level::Number(node) => Some(NodeId(u32::try_from(*node).ok()?)),
+            Level::Switch(_) | Level::Name(_) => None,
+        };
+        Some(Latency {
+            cpu_node: node("cpu_node")?,
+            memory_node: node("memory_node")?,
+            ns: summary.metrics.first()?.median?.round() as u32,
+        })
+    };
+    let timing = Timing {
+        sources: vec![format!(
+            "bench latency, run {} of {}",
+            run.run,
+            store.path().display()
+        )],
+        ..Timing::default()
+    };
+    Some(timing.with_latencies(summaries.iter().filter_map(latency)))
+}
 
 /// Whether and where a measurement is stored.
 #[derive(Args, Clone)]

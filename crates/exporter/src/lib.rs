@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use nearfar_live::{LiveError, LiveMachine, thread_seconds};
+use nearfar_machine::Timing;
 use nearfar_placement::audit::{AuditOptions, audit};
 use nearfar_placement::tasks::{Filter, UnknownMemory};
 
@@ -43,6 +44,8 @@ pub struct Options {
     pub services: Vec<String>,
     /// Processes with less memory are left out, in bytes.
     pub min_bytes: u64,
+    /// What accesses take, where it was measured.
+    pub timing: Option<Timing>,
     /// Also what is counted since the exporter started.
     pub with_totals: bool,
 }
@@ -77,6 +80,7 @@ impl Scanner {
         let services = Services::new(options.top, patterns(&options.services)?);
         let live = LiveMachine::new(nearfar_live::Options {
             min_bytes: options.min_bytes,
+            timing: options.timing.clone(),
             ..nearfar_live::Options::default()
         })?;
         Ok(Self {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use globset::GlobSet;
 use nearfar_live::NodeActivity;
 use nearfar_machine::NodeId;
-use nearfar_placement::tasks::{TaskPlacement, TaskSums, Tasks, sums_by};
+use nearfar_placement::tasks::{Identity, TaskPlacement, TaskSums, Tasks, sums_by};
 
 use crate::text::{Text, label};
 
@@ -35,6 +35,8 @@ pub struct Services {
 
 #[derive(Clone, Debug, Default)]
 struct Series {
+    /// Of a service that is one control group; several may have one name.
+    identity: Option<Identity>,
     tasks: usize,
     memory_bytes: BTreeMap<NodeId, u64>,
     remote: Option<f64>,
@@ -71,19 +73,23 @@ impl Services {
 
     /// Gives new services the series that are free.
     fn admit(&mut self, tasks: &Tasks) {
-        let mut new: BTreeMap<String, u64> = BTreeMap::new();
+        let mut new: BTreeMap<String, (u64, Series)> = BTreeMap::new();
         for task in &tasks.tasks {
             let name = self.name_of(task);
             if let Some(name) = name.filter(|name| !self.series.contains_key(name)) {
-                *new.entry(name).or_default() += task.at.memory_bytes();
+                let (bytes, series) = new.entry(name).or_default();
+                *bytes += task.at.memory_bytes();
+                series.identity.clone_from(&task.identity);
             }
         }
-        let mut new: Vec<(String, u64)> = new.into_iter().collect();
-        new.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let mut new: Vec<(String, (u64, Series))> = new.into_iter().collect();
+        new.sort_by(|(a, (a_bytes, _)), (b, (b_bytes, _))| {
+            b_bytes.cmp(a_bytes).then_with(|| a.cmp(b))
+        });
         let free = (self.top + 1).saturating_sub(self.series.len());
         let admitted = new.into_iter().take(free);
         self.series
-            .extend(admitted.map(|(name, _)| (name, Series::default())));
+            .extend(admitted.map(|(name, (_, series))| (name, series)));
     }
 
     /// The service of a task, if it may have a series.
@@ -110,13 +116,40 @@ impl Services {
     fn write_gauges(&self, text: &mut Text, nodes: &[NodeActivity]) {
         let mut memory = text.gauge(
             "nearfar_service_memory_bytes",
-            "Resident memory of the service on the node; a page that several tasks map counts for each.",
+            "Resident memory of the service on the node; where the kernel counts it, a page that several tasks map counts once.",
         );
         let with_memory = nodes.iter().filter(|it| it.total_bytes != Some(0));
         let with_memory: BTreeSet<NodeId> = with_memory.map(|it| it.node).collect();
         for (name, series) in &self.series {
             for (node, bytes) in of_nodes(&with_memory, &series.memory_bytes) {
                 memory.sample(&[("service", name), ("node", &node)], bytes as f64);
+            }
+        }
+        let mut info = text.gauge(
+            "nearfar_service_info",
+            "1, with what the service is: a unit, container, job or machine, its pod, job and step.",
+        );
+        for (name, series) in &self.series {
+            if let Some(it) = &series.identity {
+                let parts = [
+                    ("namespace", &it.namespace),
+                    ("pod", &it.pod),
+                    ("container", &it.container),
+                    ("job", &it.job),
+                    ("step", &it.step),
+                ];
+                let parts: Vec<(&str, String)> = parts
+                    .iter()
+                    .map(|(key, part)| (*key, label(part.as_deref().unwrap_or_default())))
+                    .collect();
+                let mut labels: Vec<(&str, &dyn std::fmt::Display)> =
+                    vec![("service", name), ("kind", &it.kind)];
+                labels.extend(
+                    parts
+                        .iter()
+                        .map(|(key, part)| (*key, part as &dyn std::fmt::Display)),
+                );
+                info.sample(&labels, 1.0);
             }
         }
         let mut remote = text.gauge(

@@ -30,6 +30,7 @@ fn task(service: Option<&str>, bytes: u64, cpu_s: f64) -> TaskPlacement {
         user: Known::Yes(0),
         group: Known::no("not looked for"),
         service: service.map(str::to_owned),
+        identity: None,
         at: Placement {
             cpu_s: Known::Yes(cpu_s),
             cpu_nodes: Known::Yes(vec![time]),
@@ -52,6 +53,8 @@ fn look(tasks: Vec<TaskPlacement>) -> Tasks {
         tasks,
         unknown: Vec::new(),
         device: None,
+        whole: BTreeMap::new(),
+        latency_sources: Vec::new(),
     }
 }
 

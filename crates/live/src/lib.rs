@@ -23,11 +23,11 @@ mod processes;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nearfar_machine::{Known, Machine, NOT_ASKED_FOR, NodeId, PciAddress};
+use nearfar_machine::{Known, Machine, NOT_ASKED_FOR, NodeId, PciAddress, Timing};
 use nearfar_placement::tasks::{self, Filter, Tasks};
 use nearfar_proc::tasks::raise_open_files;
 use nearfar_sources::tree::Tree;
-use nearfar_sources::{Request, SourceError, Want};
+use nearfar_sources::{Request, SourceError, Want, sysfs};
 use nearfar_trace::NodeMigrations;
 use nearfar_trace::numa_balancing::MachineCounts;
 use serde::Serialize;
@@ -49,6 +49,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// Watched whatever their size.
     pub pids: Vec<i32>,
+    /// What accesses take, where it was measured.
+    pub timing: Option<Timing>,
     /// Let the kernel count moves between nodes, which takes the rights to trace.
     pub migrations: bool,
 }
@@ -167,7 +169,8 @@ impl LiveMachine {
         raise_open_files();
         let tree = Tree::live().map_err(|error| LiveError::Unreadable(error.to_string()))?;
         let begun = thread_seconds();
-        let machine = nearfar_sources::read(&Request::live(want()))?;
+        let mut machine = nearfar_sources::read(&Request::live(want()))?;
+        machine.timing.clone_from(&options.timing);
         let now = Instant::now();
         Ok(Self {
             machine_cost_s: thread_seconds() - begun,
@@ -201,6 +204,8 @@ impl LiveMachine {
         let scan = self
             .processes
             .look(&self.tree, &self.machine, &self.options, seconds)?;
+        let known = std::mem::take(&mut self.machine.services);
+        self.machine.services = sysfs::read_services(&self.tree, &scan.tasks, &known);
         self.machine.tasks = Known::Yes(scan.tasks);
         let (balancing, balancing_since) = self.nodes.balancing();
         let mut look = Look {
@@ -238,7 +243,10 @@ impl LiveMachine {
             return Ok(());
         }
         let begun = thread_seconds();
+        let services = std::mem::take(&mut self.machine.services);
         self.machine = nearfar_sources::read(&Request::live(want()))?;
+        self.machine.services = services;
+        self.machine.timing.clone_from(&self.options.timing);
         self.machine_cost_s = thread_seconds() - begun;
         self.machine_read = now;
         self.devices.renew(&self.machine);
@@ -270,6 +278,8 @@ impl LiveMachine {
                 device: None,
                 tasks: Vec::new(),
                 unknown: Vec::new(),
+                latency_sources: Vec::new(),
+                whole: std::collections::BTreeMap::new(),
             },
         }
     }

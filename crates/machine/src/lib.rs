@@ -58,6 +58,7 @@ pub use origin::{Origin, SourceKind, Warning};
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
 pub use system::{NumaBalancing, Settings, Writer, WriterKind};
 pub use task::{
-    CpuTime, Cpuset, MemorySample, NodeBytes, PageCache, PolicyBytes, ResidentBytes, Task, Thread,
+    ContainerName, CpuTime, Cpuset, MemorySample, NodeBytes, PageCache, PolicyBytes, ResidentBytes,
+    ServiceGroup, Task, Thread,
 };
 pub use timing::{Latency, LineTransfer, Timing};

@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::origin::{Origin, Warning};
 use crate::set::{CpuSet, NodeSet};
 use crate::system::{Settings, Writer};
-use crate::task::{Cpuset, Task};
+use crate::task::{Cpuset, ServiceGroup, Task};
 use crate::timing::{Latency, Timing};
 
 /// Everything a source saw of one machine. Immutable once read: a change of the system means a new one.
@@ -56,6 +56,9 @@ pub struct Machine {
     pub nvme: Known<Vec<NvmeSubsystem>>,
     /// Processes, by number; only read on request.
     pub tasks: Known<Vec<Task>>,
+    /// Of the services that tasks belong to, by path; none where their paths say all there is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceGroup>,
     /// Cpusets, by path.
     pub cpusets: Known<Vec<Cpuset>>,
     pub settings: Settings,
@@ -91,6 +94,7 @@ impl Machine {
             os_devices: Vec::new(),
             nvme: Known::no(reason()),
             tasks: Known::no(reason()),
+            services: Vec::new(),
             cpusets: Known::no(reason()),
             settings: Settings::unknown(reason()),
             timing: None,
@@ -105,6 +109,12 @@ impl Machine {
 
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
         by_key(&self.cpus, &id, |cpu| cpu.id)
+    }
+
+    /// What is known of the service of this control group besides its path.
+    pub fn service(&self, group: &str) -> Option<&ServiceGroup> {
+        let position = self.services.binary_search_by(|it| (*it.group).cmp(group));
+        position.ok().map(|at| &self.services[at])
     }
 
     pub fn pci_device(&self, address: PciAddress) -> Option<&PciDevice> {
@@ -244,6 +254,7 @@ fn violations(machine: &Machine) -> Vec<String> {
     found.extend(disorder("interrupts", interrupts, |it| it.irq));
     let networks = machine.networks.items();
     found.extend(disorder("networks", networks, |it| &it.name));
+    found.extend(disorder("services", &machine.services, |it| &it.group));
     cpus(machine, &mut found);
     nodes(machine, &mut found);
     let latencies = machine.timing.as_ref().map(|it| it.latencies.as_slice());

@@ -144,6 +144,28 @@ pub struct PolicyBytes {
     pub bytes: u64,
 }
 
+/// A control group that is a unit, container, job or machine, as far as its path does not say it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceGroup {
+    /// As in [`Task::group`], without the groups that it made below its own.
+    pub group: String,
+    /// What its runtime calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerName>,
+    /// What all of its tasks have mapped, a page that several map once, in bytes by node. Read where it has several tasks.
+    #[serde(default = "Known::left_out")]
+    pub memory: Known<Vec<NodeBytes>>,
+}
+
+/// The name of a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerName {
+    pub name: String,
+    /// Kubernetes' namespace and name of the pod that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<(String, String)>,
+}
+
 /// A cpuset: CPUs and memory nodes that a group of tasks is confined to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cpuset {

@@ -10,13 +10,13 @@
 
 mod remedy;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearfar_machine::{
     CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, ResidentBytes, Task,
     TaskFiles, Thread, UsedFiles,
 };
-use nearfar_proc::cgroup::service_name;
+use nearfar_proc::service::Service;
 use serde::Serialize;
 
 use crate::audit::without_numbers;
@@ -38,12 +38,17 @@ pub struct Tasks {
     pub seconds: Option<f64>,
     /// Tasks with less memory are left out, in bytes.
     pub min_bytes: u64,
+    /// Where the latencies come from that costs follow from; none where they follow from distances.
+    pub latency_sources: Vec<String>,
     pub tasks: Vec<TaskPlacement>,
     /// Why the memory of tasks is unknown, each reason once, with the number of tasks.
     pub unknown: Vec<UnknownMemory>,
     /// The device that all of them use, where one was asked for; then those far from it come first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<UsedDevice>,
+    /// What all tasks of a service have mapped, each page once, by the path of its group; where that is known and all are among these.
+    #[serde(skip)]
+    pub whole: BTreeMap<String, Vec<NodeBytes>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -59,8 +64,11 @@ pub struct TaskPlacement {
     pub name: String,
     pub user: Known<u32>,
     pub group: Known<String>,
-    /// The unit or container of the group ([`service_name`]).
+    /// The unit, container, job or machine that the group is of.
     pub service: Option<String>,
+    /// What else is known of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     #[serde(flatten)]
     pub at: Placement,
     /// In bytes, by kind.
@@ -75,6 +83,65 @@ pub struct TaskPlacement {
     /// Where they were asked for, those with the most CPU time first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadPlacement>,
+}
+
+/// Who a service is, beyond its name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Identity {
+    /// `unit`, `container`, `job` or `machine`.
+    pub kind: &'static str,
+    /// The path of its control group.
+    pub group: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Its name, or the id that its control group has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Of a batch system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+impl Identity {
+    /// The name of what it is a part of: `slurm 7` of a step, `default/web-0` of a container.
+    fn whole(&self) -> Option<String> {
+        let pod = self.namespace.as_ref().zip(self.pod.as_ref());
+        let pod = pod.map(|(namespace, pod)| format!("{namespace}/{pod}"));
+        pod.or_else(|| Some(format!("slurm {}", self.job.as_ref()?)))
+    }
+}
+
+/// Name and identity of the service that a control group is of.
+fn service_of(machine: &Machine, group: &str) -> Option<(String, Identity)> {
+    let service = Service::of(group)?;
+    let known = machine.service(service.group);
+    let container = known.and_then(|it| it.container.as_ref());
+    let (namespace, pod) = container.and_then(|it| it.pod.clone()).unzip();
+    let name = match (container, &namespace, &pod) {
+        (Some(container), Some(namespace), Some(pod)) => {
+            format!("{namespace}/{pod}/{}", container.name)
+        }
+        (Some(container), ..) => {
+            let runtime = service.name.split(' ').next().unwrap_or_default();
+            format!("{runtime} {}", container.name)
+        }
+        (None, ..) => service.name,
+    };
+    let (job, step) = service.job.unzip();
+    let identity = Identity {
+        kind: service.kind.name(),
+        group: service.group.to_owned(),
+        namespace,
+        pod: pod.or(service.pod),
+        container: container.map(|it| it.name.clone()),
+        job: job.map(str::to_owned),
+        step: step.flatten().map(str::to_owned),
+    };
+    Some((name, identity))
 }
 
 /// CPU time and memory by node, and what follows from both.
@@ -102,8 +169,8 @@ pub struct Remote {
     pub share: f64,
     /// Half the width of its 95 % interval; 0 where memory was counted.
     pub error: f64,
-    /// CPU seconds x (1 - 1/f), on each node f = 1 + remote share x (distance / local distance - 1): what it loses at most, if it does
-    /// nothing but wait for memory that is as slow as the distances say. `None` where a distance is unknown.
+    /// CPU seconds x (1 - 1/f), on each node f = 1 + remote share x (latency / local latency - 1): what it loses at most, if it does
+    /// nothing but wait for memory. Where latencies were not measured, distances stand for them; `None` where one is unknown.
     pub cost_s: Option<f64>,
 }
 
@@ -122,7 +189,11 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
     machine.tasks.as_ref().map(|all| {
         let nodes = Nodes::of(machine);
         let judged = all.iter().map(|task| judge(&nodes, task, seconds));
-        let mut tasks: Vec<TaskPlacement> = judged.filter(|it| filter.takes(it)).collect();
+        let (mut tasks, left_out): (Vec<_>, Vec<_>) = judged.partition(|it| filter.takes(it));
+        let whole = match filter.device {
+            Some(_) => BTreeMap::new(),
+            None => whole(machine, filter, &left_out),
+        };
         tasks.sort_by(|a, b| b.at.rank().total_cmp(&a.at.rank()).then(a.pid.cmp(&b.pid)));
         let device = filter
             .device
@@ -132,10 +203,39 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
             device,
             seconds,
             min_bytes: filter.min_bytes,
+            latency_sources: latency_sources(machine),
             unknown: unknown(&tasks),
             tasks,
+            whole,
         }
     })
+}
+
+fn latency_sources(machine: &Machine) -> Vec<String> {
+    let timing = machine.timing.as_ref();
+    match timing.filter(|it| !it.latencies.is_empty()) {
+        Some(timing) if timing.sources.is_empty() => vec![machine.origin.place.clone()],
+        Some(timing) => timing.sources.clone(),
+        None => Vec::new(),
+    }
+}
+
+/// The memory of services of which no task was left out, but for small ones.
+fn whole(
+    machine: &Machine,
+    filter: &Filter,
+    left_out: &[TaskPlacement],
+) -> BTreeMap<String, Vec<NodeBytes>> {
+    let large = left_out.iter().filter(|it| filter.is_large(it));
+    let parts: BTreeSet<&str> = large
+        .filter_map(|it| it.identity.as_ref())
+        .map(|it| it.group.as_str())
+        .collect();
+    let services = machine.services.iter();
+    services
+        .filter(|it| !parts.contains(it.group.as_str()))
+        .filter_map(|it| Some((it.group.clone(), it.memory.get()?.clone())))
+        .collect()
 }
 
 /// Leaves the tasks that use a device.
@@ -208,8 +308,14 @@ impl<'a> Nodes<'a> {
         self.home.get(&node).copied().unwrap_or(node)
     }
 
-    /// How much further than local memory; `None` where no distance is known or it is that of a node that cannot be reached.
+    /// How much longer memory takes than local memory, by measured latencies where there are both, else by distances; `None` where no
+    /// distance is known or it is that of a node that cannot be reached.
     fn excess(&self, from: NodeId, to: NodeId) -> Option<f64> {
+        let timing = self.machine.timing.as_ref();
+        let latency = |to| timing?.latency_ns(from, to).filter(|&ns| ns > 0);
+        if let (Some(far), Some(near)) = (latency(to), latency(self.home(from))) {
+            return Some((f64::from(far) / f64::from(near) - 1.0).max(0.0));
+        }
         let distance = |to| {
             let distance = self.machine.distance(from, to)?;
             (LOCAL_DISTANCE..UNREACHABLE)
@@ -348,11 +454,14 @@ pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> Tas
     let at = nodes.placement(&task.cpu_ms, &task.cpu_times, &task.memory, task.sample);
     let held_by = remedy::holders_of(nodes, task);
     let group = task.group.get();
+    let service = group.and_then(|group| service_of(nodes.machine, group));
+    let (service, identity) = service.unzip();
     TaskPlacement {
         pid: task.pid,
         name: task.name.clone(),
         user: task.user.clone(),
-        service: group.and_then(|group| nearfar_proc::cgroup::service_name(group)),
+        service,
+        identity,
         group: task.group.clone(),
         resident: task.resident.clone(),
         sample: task.sample,
@@ -532,7 +641,7 @@ pub struct Filter {
     pub name: Option<String>,
     /// Real user id.
     pub user: Option<u32>,
-    /// Its control group or one above it, or its unit or container.
+    /// Its control group or one above it, or its service, all steps of a job, all containers of a pod.
     pub group: Option<String>,
     /// Runs or has memory on this node.
     pub node: Option<NodeId>,
@@ -547,21 +656,26 @@ impl Filter {
         let is_name = |name: &String| task.name.contains(name);
         let is_user = |user: &u32| task.user.get() == Some(user);
         let is_group = |group: &String| {
+            let whole = || task.identity.as_ref().and_then(Identity::whole);
             task.service.as_ref() == Some(group)
+                || whole().as_ref() == Some(group)
                 || task.group.get().is_some_and(|path| is_below(path, group))
         };
-        let is_large = || match &task.at.memory {
+        self.is_large(task)
+            && self.name.as_ref().is_none_or(is_name)
+            && self.user.as_ref().is_none_or(is_user)
+            && self.group.as_ref().is_none_or(is_group)
+            && self.node.is_none_or(|node| is_on(task, node))
+    }
+
+    fn is_large(&self, task: &TaskPlacement) -> bool {
+        match &task.at.memory {
             Known::Yes(_) => task.at.memory_bytes() >= self.min_bytes,
             Known::No { .. } => {
                 let resident = task.resident.get();
                 resident.is_none_or(|it| it.total() >= self.min_bytes)
             }
-        };
-        is_large()
-            && self.name.as_ref().is_none_or(is_name)
-            && self.user.as_ref().is_none_or(is_user)
-            && self.group.as_ref().is_none_or(is_group)
-            && self.node.is_none_or(|node| is_on(task, node))
+        }
     }
 }
 
@@ -578,17 +692,16 @@ fn is_on(task: &TaskPlacement, node: NodeId) -> bool {
     cpus.any(|at| at.node == node) || memory.any(|on| on.node == node && on.bytes > 0)
 }
 
-/// The tasks of a control group, without those of groups below it.
+/// A service, with all groups that it made; or the tasks of another control group, without those of groups below it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct GroupPlacement {
     /// Tasks whose group is unknown are together.
     pub group: Known<String>,
-    /// [`service_name`].
     pub service: Option<String>,
     pub tasks: usize,
     /// Of them, those whose memory is unknown and in no sum.
     pub unknown_memory: usize,
-    /// Sums of its tasks: a page that several map counts for each of them.
+    /// Sums of its tasks. A page that several map counts once in a service whose memory the kernel counts, else for each of them.
     #[serde(flatten)]
     pub at: Placement,
 }
@@ -599,15 +712,17 @@ pub struct TaskSums {
     pub tasks: usize,
     /// Of them, those whose memory is unknown and in no sum.
     pub unknown_memory: usize,
-    /// A page that several map counts for each of them.
+    /// A page that several map counts as in [`GroupPlacement`].
     pub at: Placement,
 }
 
 /// Sums of the tasks that have the same key.
 pub fn sums_by<K: Ord>(tasks: &Tasks, key: impl Fn(&TaskPlacement) -> K) -> BTreeMap<K, TaskSums> {
-    let mut sums: BTreeMap<K, Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<K, Sum<'_>> = BTreeMap::new();
     for task in &tasks.tasks {
-        sums.entry(key(task)).or_default().add(&task.at);
+        let group = task.identity.as_ref().map(|it| it.group.as_str());
+        let whole = group.and_then(|group| tasks.whole.get_key_value(group));
+        sums.entry(key(task)).or_default().add(&task.at, whole);
     }
     let sums = sums.into_iter().map(|(key, sum)| (key, sum.finish()));
     sums.collect()
@@ -615,10 +730,14 @@ pub fn sums_by<K: Ord>(tasks: &Tasks, key: impl Fn(&TaskPlacement) -> K) -> BTre
 
 /// The groups of these tasks, the costliest first.
 pub fn by_group(tasks: &Tasks) -> Vec<GroupPlacement> {
-    let mut groups: Vec<GroupPlacement> = sums_by(tasks, |task| task.group.clone())
+    let key = |task: &TaskPlacement| match &task.identity {
+        Some(identity) => (Known::Yes(identity.group.clone()), task.service.clone()),
+        None => (task.group.clone(), None),
+    };
+    let mut groups: Vec<GroupPlacement> = sums_by(tasks, key)
         .into_iter()
-        .map(|(group, sums)| GroupPlacement {
-            service: group.get().and_then(|group| service_name(group)),
+        .map(|((group, service), sums)| GroupPlacement {
+            service,
             group,
             tasks: sums.tasks,
             unknown_memory: sums.unknown_memory,
@@ -630,7 +749,9 @@ pub fn by_group(tasks: &Tasks) -> Vec<GroupPlacement> {
 }
 
 #[derive(Default)]
-struct Sum {
+struct Sum<'a> {
+    /// Services whose memory is in it as a whole.
+    whole: BTreeSet<&'a str>,
     tasks: usize,
     unknown_memory: usize,
     cpu_s: f64,
@@ -644,15 +765,20 @@ struct Sum {
     weight: f64,
 }
 
-impl Sum {
-    fn add(&mut self, at: &Placement) {
+impl<'a> Sum<'a> {
+    /// `whole` is the memory of the task's service, where it stands for that of each of its tasks.
+    fn add(&mut self, at: &'a Placement, whole: Option<(&'a String, &'a Vec<NodeBytes>)>) {
         self.tasks += 1;
-        self.unknown_memory += usize::from(at.memory.get().is_none());
+        self.unknown_memory += usize::from(at.memory.get().is_none() && whole.is_none());
         self.cpu_s += at.cpu_s.get().unwrap_or(&0.0);
         for on in at.cpu_nodes.get().into_iter().flatten() {
             *self.cpu.entry(on.node).or_default() += on.seconds;
         }
-        for on in at.memory.get().into_iter().flatten() {
+        let memory = match whole {
+            Some((group, memory)) => self.whole.insert(group).then_some(memory),
+            None => at.memory.get(),
+        };
+        for on in memory.into_iter().flatten() {
             let sum = self.memory.entry(on.node).or_default();
             *sum = sum.saturating_add(on.bytes);
         }

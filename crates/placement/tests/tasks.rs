@@ -3,8 +3,9 @@
 use crate::common;
 use crate::common::{add_nic, list, set, two_nodes};
 use nearfar_machine::{
-    CpuId, CpuTime, Cpuset, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, PolicyBytes,
-    ResidentBytes, Task, TaskFiles, UseKind, UsedFiles,
+    ContainerName, CpuId, CpuTime, Cpuset, Known, Latency, Machine, MemorySample, NodeBytes,
+    NodeId, NodeSet, PolicyBytes, ResidentBytes, ServiceGroup, Task, TaskFiles, Timing, UseKind,
+    UsedFiles,
 };
 use nearfar_placement::tasks::{self, Action, DeviceUsers, Filter, HolderKind, TaskPlacement};
 
@@ -43,6 +44,35 @@ fn judged(machine: &mut Machine, task: Task) -> TaskPlacement {
 fn remedy(task: Task) -> (Action, Option<NodeId>, String) {
     let remedy = judged(&mut two_nodes(), task).remedy.unwrap();
     (remedy.action, remedy.node, remedy.reason)
+}
+
+/// SLIT says 2.1 here, the measurement 1.5.
+#[test]
+fn measured_latencies_stand_before_distances() {
+    let mut machine = two_nodes();
+    let latency = |memory_node, ns| Latency {
+        cpu_node: NodeId(0),
+        memory_node: NodeId(memory_node),
+        ns,
+    };
+    let timing = Timing {
+        sources: vec!["measured".to_owned()],
+        ..Timing::default()
+    };
+    machine.timing = Some(timing.with_latencies([latency(0, 90), latency(1, 135)]));
+    let task = task(&[(0, 1000)], &[(1, 64)]);
+    let cost_s = |machine: &mut Machine| {
+        let remote = judged(machine, task.clone()).at.remote.known().unwrap();
+        remote.cost_s.unwrap()
+    };
+    assert!((cost_s(&mut machine) - (1.0 - 1.0 / 1.5)).abs() < 1e-9);
+    let tasks = tasks::tasks(&machine, &Filter::default(), None);
+    assert_eq!(tasks.known().unwrap().latency_sources, ["measured"]);
+    machine.timing = machine.timing.map(|it| it.with_latencies([latency(0, 90)]));
+    assert!(
+        (cost_s(&mut machine) - (1.0 - 1.0 / 2.1)).abs() < 1e-9,
+        "a pair is unknown"
+    );
 }
 
 #[test]
@@ -518,6 +548,98 @@ fn groups_are_sums_of_their_tasks() {
     assert_eq!(group.at.memory_bytes(), 256 * MIB);
     let remote = group.at.remote.clone().known().unwrap();
     assert!((remote.share - 0.25).abs() < 1e-9, "{remote:?}");
+}
+
+/// What the kernel counts for a service is its memory, unless some of its tasks are not wanted.
+#[test]
+fn a_service_has_shared_memory_once_and_the_name_of_its_container() {
+    let id = "c".repeat(64);
+    let group = format!("/system.slice/docker-{id}.scope");
+    let mut machine = two_nodes();
+    let of_group = |pid, below: &str| Task {
+        pid,
+        group: Known::Yes(format!("{group}{below}")),
+        ..task(&[(0, 1000)], &[(1, 64)])
+    };
+    machine.tasks = Known::Yes(vec![of_group(7, ""), of_group(8, "/worker")]);
+    machine.services = vec![ServiceGroup {
+        group: group.clone(),
+        container: Some(ContainerName {
+            name: "redis".to_owned(),
+            pod: None,
+        }),
+        memory: Known::Yes(vec![NodeBytes {
+            node: NodeId(1),
+            bytes: 65 * MIB,
+        }]),
+    }];
+    let sum = |filter: &Filter| {
+        let all = tasks::tasks(&machine, filter, None).known().unwrap();
+        let groups = tasks::by_group(&all);
+        let [service] = &groups[..] else {
+            panic!("{groups:?}")
+        };
+        assert_eq!(service.service.as_deref(), Some("docker redis"));
+        assert_eq!(service.group, Known::Yes(group.clone()));
+        (service.tasks, service.at.memory_bytes() / MIB)
+    };
+    assert_eq!(sum(&Filter::default()), (2, 65));
+    let of_service = Filter {
+        group: Some("docker redis".to_owned()),
+        ..Filter::default()
+    };
+    assert_eq!(sum(&of_service), (2, 65));
+    let of_worker = Filter {
+        group: Some(format!("{group}/worker")),
+        ..Filter::default()
+    };
+    assert_eq!(sum(&of_worker), (1, 64));
+}
+
+#[test]
+fn a_group_is_a_service_or_all_that_is_of_its_job_or_pod() {
+    let id = "c".repeat(64);
+    let container = format!("/kubepods.slice/crio-{id}.scope");
+    let groups = [
+        "/system.slice/slurmstepd.scope/job_7/step_0",
+        "/system.slice/slurmstepd.scope/job_7/step_batch/user",
+        "/system.slice/slurmstepd.scope/job_71/step_0",
+        "/system.slice/redis.service",
+        &container,
+    ];
+    let mut machine = two_nodes();
+    let tasks = (1..).zip(groups).map(|(pid, group)| Task {
+        pid,
+        group: Known::Yes(group.to_owned()),
+        ..task(&[(0, 1000)], &[(1, 64)])
+    });
+    machine.tasks = Known::Yes(tasks.collect());
+    machine.services = vec![ServiceGroup {
+        group: container.clone(),
+        container: Some(ContainerName {
+            name: "nginx".to_owned(),
+            pod: Some(("default".to_owned(), "web-0".to_owned())),
+        }),
+        memory: Known::no("not read"),
+    }];
+    for (group, pids) in [
+        ("slurm 7", &[1, 2][..]),
+        ("slurm 7.batch", &[2]),
+        ("default/web-0", &[5]),
+        ("default/web-0/nginx", &[5]),
+        ("redis.service", &[4]),
+        ("redis", &[]),
+        ("slurm", &[]),
+    ] {
+        let filter = Filter {
+            group: Some(group.to_owned()),
+            ..Filter::default()
+        };
+        let found = tasks::tasks(&machine, &filter, None).known().unwrap();
+        let mut found: Vec<i32> = found.tasks.iter().map(|task| task.pid).collect();
+        found.sort_unstable();
+        assert_eq!(found, pids, "{group}");
+    }
 }
 
 #[test]

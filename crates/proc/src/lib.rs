@@ -8,6 +8,8 @@
 //!  /proc/PID/sched           Sched               tasks::sched
 //!  /proc/PID/comm            Comm                tasks::name
 //!  /proc/PID/cgroup          cgroup::groups      tasks::groups
+//!  path of a group           service::Service    -
+//!  memory.numa_stat          cgroup::mapped_by_node  -
 //!  /proc/PID/maps, smaps     maps                -
 //!  /proc/PID/numa_maps       numa_maps           resident
 //!  /proc/PID/pagemap         resident::PageEntry resident::Pagemap
@@ -50,6 +52,7 @@ pub mod numa_maps;
 pub mod open_files;
 pub mod resident;
 pub mod rooted;
+pub mod service;
 pub mod system;
 mod task_files;
 pub mod tasks;

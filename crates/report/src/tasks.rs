@@ -141,6 +141,10 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
         let (tasks, reason) = (count(unknown.tasks, "task"), &unknown.unknown_reason);
         out.remark(format!("{what} unknown of {tasks}: {reason}"));
     }
+    if !tasks.latency_sources.is_empty() {
+        let sources = tasks.latency_sources.join("; ");
+        out.remark(format!("costs follow from latencies: {sources}"));
+    }
     out.remark(
         "remote: the share of accesses to other nodes if all pages are used alike; cost: CPU time lost at most, if it only waits for \
          memory. Both follow from where pages are, not from which are used.",

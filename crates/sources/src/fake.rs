@@ -616,6 +616,9 @@ fn tasks(machine: &mut Machine, numbers: &Numbers) {
             task.policies = Known::no(BECAUSE);
         }
     }
+    for service in &mut machine.services {
+        service.memory = Known::no(BECAUSE);
+    }
     for cpuset in machine.cpusets.items_mut() {
         if let Known::Yes(nodes) = &mut cpuset.nodes {
             *nodes = numbers.all(nodes);

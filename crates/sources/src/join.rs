@@ -49,6 +49,7 @@ pub(crate) fn join(
         os_devices,
         nvme,
         tasks,
+        services,
         cpusets,
         settings,
         timing,
@@ -110,6 +111,7 @@ pub(crate) fn join(
     let os_device = |it: &OsDevice| (it.name.clone(), it.device);
     merge(&mut joined.os_devices, os_devices, os_device, |_, _| ());
     first_known(&mut joined.tasks, tasks);
+    first_listed(&mut joined.services, services);
     first_known(&mut joined.cpusets, cpusets);
     first_known(&mut joined.writers, writers);
     let Settings {

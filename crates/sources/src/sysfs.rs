@@ -22,13 +22,15 @@ mod nvme;
 mod origin;
 mod pci;
 pub(crate) mod pci_ids;
+mod services;
 mod tasks;
 mod writers;
 
 use std::collections::BTreeSet;
 
 use nearfar_machine::{
-    CpuSet, Known, Machine, NOT_ASKED_FOR, Node, NodeSet, PciDevice, RootBus, Settings, Task,
+    CpuSet, Known, Machine, NOT_ASKED_FOR, Node, NodeSet, PciDevice, RootBus, ServiceGroup,
+    Settings, Task,
 };
 
 use crate::request::{TaskScope, Want};
@@ -86,6 +88,13 @@ pub fn read_tasks(tree: &Tree, want: &Want) -> Known<Vec<Task>> {
     tasks
 }
 
+/// Reads what is known of the services of all tasks besides their paths. `known` are those of the look before.
+pub fn read_services(tree: &Tree, tasks: &[Task], known: &[ServiceGroup]) -> Vec<ServiceGroup> {
+    let services = services::read(tree, tasks, true, known);
+    tree.forget_notes();
+    services
+}
+
 fn read_machine(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let cpuinfo = cpuinfo::CpuInfo::new(tree);
     let mut cpus = cpus::find(tree, &cpuinfo);
@@ -125,6 +134,8 @@ fn add_parts(tree: &Tree, want: &Want, machine: &mut Machine) {
         machine.cpusets = tasks::cpusets(tree);
     }
     machine.tasks = tasks::read(tree, want);
+    let is_of_all = want.tasks == TaskScope::All;
+    machine.services = services::read(tree, machine.tasks.items(), is_of_all, &[]);
     if !want.devices && !want.interrupts {
         return;
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::args::{Colour, FormatArgs, SourceArgs, TaskArgs, one_of};
 use crate::failure::{Failure, Outcome};
 use crate::output::under;
+use crate::recorded::add_measured;
 
 /// Report what is far, with evidence, cost and fix
 ///
@@ -88,7 +89,8 @@ impl Audit {
         if let Some(rule) = &self.explain {
             return explain(rule.as_deref(), &self.format, colour);
         }
-        let machine = self.source.read(wanted(self.tasks.scope()))?;
+        let mut machine = self.source.read(wanted(self.tasks.scope()))?;
+        add_measured(&mut machine);
         let options = PlanOptions {
             rules: (!self.rules.is_empty()).then_some(self.rules),
             devices: super::plan::devices(&machine, &self.devices)?,

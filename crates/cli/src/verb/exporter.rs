@@ -14,6 +14,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::args::{seconds, size_or_zero};
 use crate::failure::{Failure, Outcome};
+use crate::recorded::stored_latencies;
 use crate::{output, signals};
 
 /// Prometheus' list of ports for exporters, 9100 to 9999, is full. This one is in no list: 6862 are the keys for NUMA.
@@ -71,6 +72,7 @@ impl Exporter {
             top: self.limit,
             services: self.service.clone(),
             min_bytes: self.min_memory,
+            timing: stored_latencies(),
             with_totals: !self.once,
         });
         let scanner = scanner.map_err(failure)?;

@@ -22,6 +22,7 @@ use nearfar_sources::{TaskScope, Want};
 use crate::args::{self, Colour, SourceArgs, group_names, one_of, option_words, seconds_or_zero};
 use crate::failure::{Failure, Outcome, input};
 use crate::output;
+use crate::recorded::add_measured;
 use crate::verb::apply::by_who_has_to_act;
 
 /// Show the changes that would fix what the audit finds
@@ -211,7 +212,8 @@ impl Plan {
             true => (want_groups(), target.as_ref()),
             false => (self.choice.want(), target.as_ref()),
         };
-        let machine = self.source.read(want)?;
+        let mut machine = self.source.read(want)?;
+        add_measured(&mut machine);
         let to = self.choice.memory.to_node.as_ref();
         if let Some(text) = self.unit.drop_in(&machine, target, to) {
             return output::print(&text?);
@@ -477,7 +479,7 @@ fn group_of<'a>(task: &'a TaskPlacement, named: &'a str) -> Option<&'a str> {
     let path = task.group.get()?;
     match tasks::is_below(path, named) {
         true => Some(named),
-        false => nearfar_proc::cgroup::service_group(path),
+        false => nearfar_proc::service::Service::of(path).map(|it| it.group),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::args::TaskFilterArgs;
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, seconds};
 use crate::failure::{Failure, Outcome, input};
 use crate::output;
+use crate::recorded::add_measured;
 
 const SCHEMA: &str = "tasks/1";
 
@@ -88,6 +89,7 @@ impl Tasks {
             return Err(not_here(device));
         }
         let (mut machine, seconds) = self.machine()?;
+        add_measured(&mut machine);
         if let (Known::Yes(tasks), true) = (&mut machine.tasks, self.is_of_all_here()) {
             let own = std::process::id().cast_signed();
             tasks.retain(|task| task.pid != own);

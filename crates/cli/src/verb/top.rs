@@ -26,6 +26,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::args::TaskFilterArgs;
 use crate::args::{Colour, Format, FormatArgs, seconds};
 use crate::failure::{Failure, Outcome, input};
+use crate::recorded::stored_latencies;
 use crate::{output, signals};
 
 const SCHEMA: &str = "top/1";
@@ -113,6 +114,7 @@ impl Top {
             min_bytes: self.filter.min_bytes(),
             pids: self.filter.pid.clone(),
             migrations: true,
+            timing: stored_latencies(),
         };
         let mut live = LiveMachine::new(options).map_err(Failure::input)?;
         let filter = self.filter.filter(live.machine(), true)?;

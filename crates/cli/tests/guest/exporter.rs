@@ -14,6 +14,9 @@ use crate::tasks;
 
 const GUEST: [&str; 2] = ["--scale", "cpus=2,memory=1G"];
 const BYTES: usize = 256 << 20;
+/// Of a buffer that processes share, and how many do.
+const SHARED: usize = 16 << 20;
+const BACKENDS: usize = 200;
 const SERVICE: &str = "db.service";
 /// Several times what it takes in an emulated guest.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -36,15 +39,52 @@ fn hold() {
     }
 }
 
-struct Holder(Child);
+/// As a database's backends: many processes that have the same memory of node 1 mapped, and sleep until they are killed.
+#[test]
+#[ignore = "a child of the part that runs in the guest"]
+fn share() {
+    if std::env::var_os("HOLD").is_none() {
+        return println!("skipped: manual: nothing to share");
+    }
+    guests::take_memory_of(Some(1));
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping, which nothing else has.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), SHARED, protection, flags, -1, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    let touch = || {
+        for at in (0..SHARED).step_by(4096) {
+            // SAFETY: within the mapping.
+            unsafe { memory.cast::<u8>().add(at).write_volatile(1) };
+        }
+    };
+    touch();
+    for _ in 1..BACKENDS {
+        // SAFETY: the child takes no lock: it touches memory and sleeps.
+        if unsafe { libc::fork() } == 0 {
+            touch();
+            std::thread::park();
+        }
+    }
+    println!("holds");
+    std::thread::park();
+}
+
+/// A process that holds memory, and its children.
+struct Holder {
+    child: Child,
+    group: std::path::PathBuf,
+}
 
 impl Holder {
     /// On the CPUs of node 0, in the control group of the service.
-    fn start(group: &std::path::Path) -> Self {
+    fn start(group: &std::path::Path, test: &str) -> Self {
         let mut child = Command::new("taskset")
             .args(["-c", "0-1"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "exporter::hold", "--ignored", "--nocapture"])
+            .args(["--exact", test, "--ignored", "--nocapture"])
             .env("HOLD", "1")
             .stdout(Stdio::piped())
             .spawn()
@@ -53,15 +93,74 @@ impl Holder {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         assert!(lines.any(|line| line.contains("holds")));
-        Self(child)
+        let group = group.to_owned();
+        Self { child, group }
     }
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        fs::write(self.group.join("cgroup.kill"), "1").unwrap();
+        self.child.wait().unwrap();
     }
+}
+
+/// Processes that share a buffer are a service that has it once, as the kernel counts it.
+#[test]
+#[ignore = "runs in the guest"]
+fn inside_shared() {
+    assert!(guests::is_inside(), "this part has two nodes in a guest");
+    let group = tasks::control_group("backends.service").expect("the guest's root makes groups");
+    fs::write(
+        group.parent().unwrap().join("cgroup.subtree_control"),
+        "+memory",
+    )
+    .unwrap();
+    let holder = Holder::start(&group, "exporter::share");
+    let stat = fs::read(group.join("memory.numa_stat")).unwrap();
+    let counted = nearfar_proc::cgroup::mapped_by_node(&stat);
+    let counted: Vec<f64> = counted.iter().map(|on| on.bytes as f64).collect();
+    assert!(counted[1] >= SHARED as f64, "{counted:?}");
+    let is_counted = |bytes: f64, node: usize| (bytes - counted[node]).abs() < 0.01 * SHARED as f64;
+    let metrics = Command::new(guests::NEARFAR)
+        .args(["exporter", "--once", "--min-memory", "0"])
+        .output()
+        .unwrap();
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    for node in [0, 1] {
+        let key =
+            format!("nearfar_service_memory_bytes{{service=\"backends.service\",node=\"{node}\"}}");
+        let bytes = value(&metrics, &key).unwrap();
+        assert!(
+            is_counted(bytes, node),
+            "{bytes} on node {node}, {counted:?}"
+        );
+    }
+    let key = "nearfar_service_info{service=\"backends.service\",kind=\"unit\",namespace=\"\",pod=\"\",\
+               container=\"\",job=\"\",step=\"\"}";
+    assert_eq!(value(&metrics, key), Some(1.0), "{metrics}");
+    let groups = Command::new(guests::NEARFAR)
+        .args("tasks --groups --min-memory 0 --group backends.service --format json".split(' '))
+        .output()
+        .unwrap();
+    let groups: serde_json::Value = serde_json::from_slice(&groups.stdout).unwrap();
+    let group = &groups["groups"][0];
+    assert_eq!(group["tasks"], BACKENDS);
+    for (node, on) in group["memory"].as_array().unwrap().iter().enumerate() {
+        assert!(
+            is_counted(on["bytes"].as_f64().unwrap(), node),
+            "{group}, {counted:?}"
+        );
+    }
+    drop(holder);
+}
+
+#[test]
+fn a_buffer_of_many_processes_is_exported_once() {
+    if guests::skipped() {
+        return;
+    }
+    guests::part("two-node", &GUEST, "exporter::inside_shared");
 }
 
 #[test]
@@ -69,7 +168,7 @@ impl Drop for Holder {
 fn inside_two_nodes() {
     assert!(guests::is_inside(), "this part has two nodes in a guest");
     let group = tasks::control_group(SERVICE).expect("the guest's root makes control groups");
-    let holder = Holder::start(&group);
+    let holder = Holder::start(&group, "exporter::hold");
     let exporter = Exporting::start(&["--seconds", "1"]);
     let of = |metrics: &str, metric: &str, node: &str| {
         let key = format!("nearfar_service_{metric}{{service=\"{SERVICE}\"{node}}}");

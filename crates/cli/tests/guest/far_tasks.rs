@@ -272,3 +272,31 @@ fn of_200_samples_95_percent_are_within_their_error() {
     }
     guests::part("two-node", &GUEST, "far_tasks::inside_many_samples");
 }
+
+#[test]
+fn costs_follow_from_the_latency_that_was_measured_last() {
+    if guests::skipped() {
+        return;
+    }
+    let options = [
+        "--scale",
+        "cpus=1,memory=512M",
+        "--time",
+        "simulated",
+        "--delay",
+        "near=90,far=140",
+    ];
+    let mut command = guests::lab_run("two-node", &options);
+    let script = "export NEARFAR_STORE=/tmp/latency.db
+        $0 bench latency --what latency --samples 5 --budget 1 --format json >/dev/null
+        exec $0 tasks --min-memory 0 --format json";
+    command.args(["sh", "-c", script, guests::NEARFAR]);
+    let output = guests::output(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let tasks: Value = serde_json::from_slice(&output.stdout).expect(&errors);
+    assert_eq!(
+        tasks["latency_sources"],
+        json!(["bench latency, run 1 of /tmp/latency.db"]),
+        "{errors}"
+    );
+}
