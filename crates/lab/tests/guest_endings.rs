@@ -15,6 +15,7 @@ use nearfar_lab::cache::Cache;
 use nearfar_lab::error::BootProblem;
 use nearfar_lab::guest::{BootFailure, Exec, Guest, Input, PreparedGuest, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
+use rustix::process::{Pid, Signal, kill_process};
 
 const CHILD: &str = "NEARFAR_TEST_CHILD";
 
@@ -155,6 +156,33 @@ fn a_kernel_that_dies_is_an_error_with_its_last_words() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// As a failed assertion of QEMU ends it, whatever its kernel has printed by then.
+#[test]
+fn a_qemu_that_aborts_is_started_again() {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
+        return;
+    };
+    prepared.request.cold = true;
+    // By its CPU time it executes the kernel, and is not up for long yet.
+    let executes = |process: &u32| {
+        let stat = nearfar_proc::tasks::stat(process.cast_signed());
+        stat.is_ok_and(|stat| stat.cpu_seconds() > 1.0)
+    };
+    let guest = thread::scope(|threads| {
+        let guest = threads.spawn(|| boot(&prepared));
+        let mut qemu = None;
+        wait_until("there is no QEMU", || {
+            qemu = qemus_of(std::process::id()).into_iter().find(executes);
+            qemu.is_some()
+        });
+        let qemu = qemu.and_then(|it| Pid::from_raw(it.cast_signed()));
+        kill_process(qemu.expect("a process"), Signal::ABORT).expect("it runs");
+        guest.join().unwrap_or_else(|failed| resume_unwind(failed))
+    });
+    let failed = guest.failed_boots();
+    assert!(failed.contains(&BootFailure::Aborted), "{failed:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
 use thiserror::Error;
 
 use crate::arch::Arch;
@@ -39,8 +40,8 @@ impl Guest {
     /// Starts a guest; returns when its agent answers. It starts from a saved guest of the same design where there is one. A
     /// guest that boots is saved on the way, unless the request says otherwise or QEMU cannot save it ([`Self::unsaved_reason`]).
     /// An attempt that fails by chance is repeated, `MAX_ATTEMPTS` boots in all: QEMU ends before the kernel has printed
-    /// anything, the kernel crashes ([`BootFailure::Crashed`]) or is stuck, a vCPU has lost an interrupt's end, or a
-    /// saved guest does not start. [`Self::failed_boots`] has the reasons.
+    /// anything or aborts, the kernel crashes ([`BootFailure::Crashed`]) or is stuck, a vCPU has lost an interrupt's end, or
+    /// a saved guest does not start. [`Self::failed_boots`] has the reasons.
     ///
     /// # Errors
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
@@ -252,6 +253,10 @@ pub enum BootFailure {
     /// QEMU ended, and the guest's console was empty.
     #[error("QEMU ended before its kernel printed anything")]
     Silent,
+    /// An assertion of QEMU itself failed: its software emulation has races (`iotlb_to_section` while the firmware or the kernel
+    /// places devices in memory).
+    #[error("QEMU aborted")]
+    Aborted,
     /// It gets no further.
     #[error("it got no further: its CPUs slept or stalled, or it took too long")]
     Stuck,
@@ -271,6 +276,7 @@ impl BootFailure {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Silent => "silent",
+            Self::Aborted => "aborted",
             Self::Stuck => "stuck",
             Self::Crashed(_) => "crashed",
             Self::Unhealthy(_) => "unhealthy",
@@ -435,10 +441,11 @@ impl Dialogue<'_> {
             if self.guest.link.read() {
                 return Ok(());
             }
-            self.guest.child.wait();
+            let signal = self.guest.child.wait();
             self.guest.drain();
             return Err(match Crash::shown(&self.guest.console) {
                 Some(crash) => Ending::ByChance(BootFailure::Crashed(crash)),
+                None if signal == Some(Signal::ABORT) => Ending::ByChance(BootFailure::Aborted),
                 None if self.guest.console.bytes() == 0 => Ending::ByChance(BootFailure::Silent),
                 None => Ending::Ended,
             });

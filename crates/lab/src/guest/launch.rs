@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -217,9 +217,10 @@ impl Running {
         drop(self.0.as_mut().map(Child::kill));
     }
 
-    /// Waits for its end.
-    pub fn wait(&mut self) {
-        drop(self.0.as_mut().map(Child::wait));
+    /// Waits for its end. Returns the signal that it ended by, if it did.
+    pub fn wait(&mut self) -> Option<Signal> {
+        let ended = self.0.as_mut()?.wait().ok()?;
+        Signal::from_named_raw(ended.signal()?)
     }
 }
 
