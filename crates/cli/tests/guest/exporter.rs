@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::exporting::{Exporting, value};
@@ -61,12 +62,26 @@ fn share() {
         }
     };
     touch();
+    // How many have touched all of it, in its last word.
+    // SAFETY: within the mapping and aligned; all processes use it as an atomic.
+    let ready = unsafe {
+        &*memory
+            .cast::<AtomicUsize>()
+            .add(SHARED / size_of::<usize>() - 1)
+    };
     for _ in 1..BACKENDS {
-        // SAFETY: the child takes no lock: it touches memory and sleeps.
+        // SAFETY: the child takes no lock: it touches memory and waits, and what it has for itself grows no more.
         if unsafe { libc::fork() } == 0 {
             touch();
-            std::thread::park();
+            ready.fetch_add(1, Ordering::SeqCst);
+            loop {
+                // SAFETY: takes no arguments.
+                unsafe { libc::pause() };
+            }
         }
+    }
+    while ready.load(Ordering::SeqCst) + 1 < BACKENDS {
+        std::thread::sleep(Duration::from_millis(20));
     }
     println!("holds");
     std::thread::park();
