@@ -8,7 +8,7 @@
 //! A drop-in of systemd that gives a unit a NUMA policy: it is in force from the next start of the unit (systemd.exec(5)).
 
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet, shell_quoted};
-use nearfar_proc::service::service_name;
+use nearfar_proc::service::Service;
 
 use crate::apply::ApplyError;
 use crate::change::{Change, Owner, PLAN_FORMAT, Plan, Planned, check_planned};
@@ -449,7 +449,7 @@ fn found(
     {
         return Ok(format!("its file is {file}"));
     }
-    let runs = |group: &&String| service_name(group).as_deref() == Some(unit);
+    let runs = |group: &&String| Service::of(group).is_some_and(|it| it.name == unit);
     let groups = |tasks: &Vec<nearfar_machine::Task>| {
         let mut groups = tasks.iter().filter_map(|task| task.group.get());
         groups.find(runs).cloned()

@@ -15,17 +15,9 @@ use crate::output;
 
 /// Gives the running system the latencies that `bench latency` or `checkup` measured last on it, as far as the usual store has them.
 pub fn add_measured(machine: &mut Machine) {
-    let has_latencies = |timing: &Timing| !timing.latencies.is_empty();
-    let is_known = machine.timing.as_ref().is_some_and(has_latencies);
     let is_here = machine.origin.kind == SourceKind::Live && machine.origin.overlays.is_empty();
-    if !is_here || is_known || machine.online_nodes().count() < 2 {
-        return;
-    }
-    if let Some(stored) = stored_latencies() {
-        machine.timing = Some(match machine.timing.take() {
-            Some(timing) => timing.or(stored),
-            None => stored,
-        });
+    if is_here && machine.online_nodes().count() > 1 {
+        machine.timing = stored_latencies();
     }
 }
 

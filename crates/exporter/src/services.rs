@@ -8,6 +8,7 @@
 //! Time counts for the series that its task belongs to when it is counted, so that no counter decreases and sums are right.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use globset::GlobSet;
 use nearfar_live::NodeActivity;
@@ -35,7 +36,7 @@ pub struct Services {
 
 #[derive(Clone, Debug, Default)]
 struct Series {
-    /// Of a service that is one control group; several may have one name.
+    /// Several control groups may have one name: of the first.
     identity: Option<Identity>,
     tasks: usize,
     memory_bytes: BTreeMap<NodeId, u64>,
@@ -79,7 +80,9 @@ impl Services {
             if let Some(name) = name.filter(|name| !self.series.contains_key(name)) {
                 let (bytes, series) = new.entry(name).or_default();
                 *bytes += task.at.memory_bytes();
-                series.identity.clone_from(&task.identity);
+                if series.identity.is_none() {
+                    series.identity.clone_from(&task.identity);
+                }
             }
         }
         let mut new: Vec<(String, (u64, Series))> = new.into_iter().collect();
@@ -131,24 +134,18 @@ impl Services {
         );
         for (name, series) in &self.series {
             if let Some(it) = &series.identity {
-                let parts = [
-                    ("namespace", &it.namespace),
-                    ("pod", &it.pod),
-                    ("container", &it.container),
-                    ("job", &it.job),
-                    ("step", &it.step),
+                let parts = [&it.namespace, &it.pod, &it.container, &it.job, &it.step];
+                let parts = parts.map(|part| label(part.as_deref().unwrap_or_default()));
+                let [namespace, pod, container, job, step] = &parts;
+                let labels: [(&str, &dyn Display); 7] = [
+                    ("service", name),
+                    ("kind", &it.kind),
+                    ("namespace", namespace),
+                    ("pod", pod),
+                    ("container", container),
+                    ("job", job),
+                    ("step", step),
                 ];
-                let parts: Vec<(&str, String)> = parts
-                    .iter()
-                    .map(|(key, part)| (*key, label(part.as_deref().unwrap_or_default())))
-                    .collect();
-                let mut labels: Vec<(&str, &dyn std::fmt::Display)> =
-                    vec![("service", name), ("kind", &it.kind)];
-                labels.extend(
-                    parts
-                        .iter()
-                        .map(|(key, part)| (*key, part as &dyn std::fmt::Display)),
-                );
                 info.sample(&labels, 1.0);
             }
         }

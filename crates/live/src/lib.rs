@@ -169,8 +169,7 @@ impl LiveMachine {
         raise_open_files();
         let tree = Tree::live().map_err(|error| LiveError::Unreadable(error.to_string()))?;
         let begun = thread_seconds();
-        let mut machine = nearfar_sources::read(&Request::live(want()))?;
-        machine.timing.clone_from(&options.timing);
+        let machine = machine(&options)?;
         let now = Instant::now();
         Ok(Self {
             machine_cost_s: thread_seconds() - begun,
@@ -243,10 +242,11 @@ impl LiveMachine {
             return Ok(());
         }
         let begun = thread_seconds();
-        let services = std::mem::take(&mut self.machine.services);
-        self.machine = nearfar_sources::read(&Request::live(want()))?;
-        self.machine.services = services;
-        self.machine.timing.clone_from(&self.options.timing);
+        let read = machine(&self.options)?;
+        self.machine = Machine {
+            services: std::mem::take(&mut self.machine.services),
+            ..read
+        };
         self.machine_cost_s = thread_seconds() - begun;
         self.machine_read = now;
         self.devices.renew(&self.machine);
@@ -291,12 +291,18 @@ impl LiveMachine {
     }
 }
 
-fn want() -> Want {
-    Want {
+/// Without tasks.
+fn machine(options: &Options) -> Result<Machine, SourceError> {
+    let want = Want {
         cpu_details: false,
         cpu_model: false,
         ..Want::audit()
-    }
+    };
+    let read = nearfar_sources::read(&Request::live(want))?;
+    Ok(Machine {
+        timing: options.timing.clone(),
+        ..read
+    })
 }
 
 /// CPU time of this thread.

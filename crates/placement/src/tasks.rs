@@ -104,15 +104,9 @@ pub struct Identity {
     pub job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-}
-
-impl Identity {
-    /// The name of what it is a part of: `slurm 7` of a step, `default/web-0` of a container.
-    fn whole(&self) -> Option<String> {
-        let pod = self.namespace.as_ref().zip(self.pod.as_ref());
-        let pod = pod.map(|(namespace, pod)| format!("{namespace}/{pod}"));
-        pod.or_else(|| Some(format!("slurm {}", self.job.as_ref()?)))
-    }
+    /// What it is a part of: `slurm 7` of a step, `default/web-0` of a container.
+    #[serde(skip)]
+    pub part_of: Option<String>,
 }
 
 /// Name and identity of the service that a control group is of.
@@ -121,18 +115,17 @@ fn service_of(machine: &Machine, group: &str) -> Option<(String, Identity)> {
     let known = machine.service(service.group);
     let container = known.and_then(|it| it.container.as_ref());
     let (namespace, pod) = container.and_then(|it| it.pod.clone()).unzip();
-    let name = match (container, &namespace, &pod) {
-        (Some(container), Some(namespace), Some(pod)) => {
-            format!("{namespace}/{pod}/{}", container.name)
-        }
-        (Some(container), ..) => {
-            let runtime = service.name.split(' ').next().unwrap_or_default();
-            format!("{runtime} {}", container.name)
-        }
-        (None, ..) => service.name,
-    };
     let (job, step) = service.job.unzip();
+    let tool = service.tool.unwrap_or_default();
+    let of_pod = namespace.as_ref().zip(pod.as_ref());
+    let of_pod = of_pod.map(|(namespace, pod)| format!("{namespace}/{pod}"));
+    let name = match (container, &of_pod) {
+        (Some(container), Some(of_pod)) => format!("{of_pod}/{}", container.name),
+        (Some(container), None) => format!("{tool} {}", container.name),
+        (None, _) => service.name,
+    };
     let identity = Identity {
+        part_of: of_pod.or_else(|| Some(format!("{tool} {}", job?))),
         kind: service.kind.name(),
         group: service.group.to_owned(),
         namespace,
@@ -656,9 +649,9 @@ impl Filter {
         let is_name = |name: &String| task.name.contains(name);
         let is_user = |user: &u32| task.user.get() == Some(user);
         let is_group = |group: &String| {
-            let whole = || task.identity.as_ref().and_then(Identity::whole);
+            let part_of = task.identity.as_ref().and_then(|it| it.part_of.as_ref());
             task.service.as_ref() == Some(group)
-                || whole().as_ref() == Some(group)
+                || part_of == Some(group)
                 || task.group.get().is_some_and(|path| is_below(path, group))
         };
         self.is_large(task)

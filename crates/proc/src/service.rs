@@ -52,7 +52,9 @@ pub struct Service<'a> {
     pub kind: ServiceKind,
     /// The path of its group: without those that it made below its own.
     pub group: &'a str,
-    /// `redis.service`, `docker 0123456789ab`, `slurm 7.batch`, `qemu db`.
+    /// By whose name people know it: `docker`, `podman`, `slurm`, `qemu`; `None` of a unit.
+    pub tool: Option<&'a str>,
+    /// With that before it: `redis.service`, `docker 0123456789ab`, `slurm 7.batch`, `qemu db`.
     pub name: String,
     /// The whole id of a container that has one.
     pub id: Option<&'a str>,
@@ -78,21 +80,17 @@ impl<'a> Service<'a> {
         Some(found)
     }
 
-    fn new(kind: ServiceKind, group: &'a str, name: String) -> Option<Self> {
-        Some(Self {
+    fn new(kind: ServiceKind, group: &'a str, tool: &'a str, name: &str) -> Self {
+        Self {
             kind,
             group,
-            name,
+            tool: Some(tool),
+            name: format!("{tool} {name}"),
             id: None,
             pod: None,
             job: None,
-        })
+        }
     }
-}
-
-/// The unit, container, job or machine that a control group stands for.
-pub fn service_name(group: &str) -> Option<String> {
-    Service::of(group).map(|it| it.name)
 }
 
 fn last(path: &str) -> &str {
@@ -104,9 +102,15 @@ fn unit(path: &str) -> Option<Service<'_>> {
     let is_unit = [".service", ".scope", ".socket", ".mount"]
         .iter()
         .any(|suffix| part.ends_with(suffix));
-    is_unit
-        .then(|| Service::new(ServiceKind::Unit, path, part.to_owned()))
-        .flatten()
+    is_unit.then(|| Service {
+        kind: ServiceKind::Unit,
+        group: path,
+        tool: None,
+        name: part.to_owned(),
+        id: None,
+        pod: None,
+        job: None,
+    })
 }
 
 /// `.../slurmstepd.scope/job_7/step_0`, `/slurm_NODE/uid_1000/job_7/step_batch`; a job without a step is of its first process.
@@ -122,10 +126,10 @@ fn job(path: &str) -> Option<Service<'_>> {
         return None;
     }
     let name = match step {
-        Some(step) => format!("slurm {number}.{step}"),
-        None => format!("slurm {number}"),
+        Some(step) => format!("{number}.{step}"),
+        None => number.to_owned(),
     };
-    let mut found = Service::new(ServiceKind::Job, path, name)?;
+    let mut found = Service::new(ServiceKind::Job, path, "slurm", &name);
     found.job = Some((number, step));
     Some(found)
 }
@@ -137,9 +141,9 @@ fn inside(path: &str) -> Option<Service<'_>> {
     if let Some(found) = with_id(path, stem) {
         return Some(found);
     }
-    let machine = |kind: &str, name: &str| {
-        let name = format!("{kind} {}", unescaped(name));
-        Service::new(ServiceKind::Machine, path, name)
+    let machine = |tool, name: &str| {
+        let name = unescaped(name);
+        Some(Service::new(ServiceKind::Machine, path, tool, &name))
     };
     let parent = path.strip_suffix(part)?.trim_end_matches('/');
     if let Some(name) = stem.strip_prefix("lxc.payload.") {
@@ -152,7 +156,7 @@ fn inside(path: &str) -> Option<Service<'_>> {
         return machine("qemu", stem);
     }
     if let Some(name) = part.strip_suffix(".libvirt-qemu") {
-        return machine("qemu", without_number(name.strip_prefix("qemu-")?, '-'));
+        return machine("qemu", without_number(name.strip_prefix("qemu-")?));
     }
     if let Some(name) = part.strip_prefix("systemd-nspawn@") {
         return machine("nspawn", name.strip_suffix(".service")?);
@@ -160,8 +164,8 @@ fn inside(path: &str) -> Option<Service<'_>> {
     let name = part.strip_prefix("machine-")?.strip_suffix(".scope")?;
     let name = unescaped(name);
     match (name.strip_prefix("qemu-"), name.strip_prefix("lxc-")) {
-        (Some(name), _) => machine("qemu", without_number(name, '-')),
-        (_, Some(name)) => machine("lxc", without_number(name, '-')),
+        (Some(name), _) => machine("qemu", without_number(name)),
+        (_, Some(name)) => machine("lxc", without_number(name)),
         (None, None) => machine("nspawn", &name),
     }
 }
@@ -178,23 +182,18 @@ fn with_id<'a>(path: &'a str, stem: &'a str) -> Option<Service<'a>> {
         None if before.is_empty() => "container",
         None => return None,
     };
-    let name = format!("{} {}", tool(runtime), &id[..SHORT_ID]);
-    let mut found = Service::new(ServiceKind::Container, path, name)?;
+    let tool = match runtime {
+        "libpod" => "podman",
+        other => other,
+    };
+    let mut found = Service::new(ServiceKind::Container, path, tool, &id[..SHORT_ID]);
     found.id = Some(id);
     Some(found)
 }
 
-/// The program by whose name people know a container's runtime.
-fn tool(runtime: &str) -> &str {
-    match runtime {
-        "libpod" => "podman",
-        other => other,
-    }
-}
-
 /// `3-db` is the third machine that was started, named `db`.
-fn without_number(name: &str, after: char) -> &str {
-    match name.split_once(after) {
+fn without_number(name: &str) -> &str {
+    match name.split_once('-') {
         Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => name,
     }
