@@ -267,3 +267,21 @@ fn systemd_has_nothing_against_the_unit() {
         "{answer}"
     );
 }
+
+#[test]
+fn the_manifest_has_options_that_there_are_and_a_root_without_a_machine_is_refused() {
+    let manifest = fs::read_to_string(page("exporter/daemonset.yaml")).unwrap();
+    let args = manifest
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("args: "));
+    let args: Vec<String> = serde_json::from_str(args.unwrap()).unwrap();
+    let empty = tempfile::tempdir().unwrap();
+    let root = format!("--root={}", empty.path().display());
+    let replaced = args
+        .iter()
+        .map(|arg| if arg == "--root=/host" { &root } else { arg });
+    let args: Vec<&str> = replaced.map(String::as_str).collect();
+    assert!(args.contains(&root.as_str()));
+    let output = harness::nearfar(&args).run();
+    output.exited(2).says(&["no proc and sys of a machine"]);
+}

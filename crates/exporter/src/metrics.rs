@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_live::{DeviceActivity, Look, NodeActivity, NvmePathActivity};
 use nearfar_machine::{Machine, NodeId};
-use nearfar_placement::audit::Audit;
+use nearfar_placement::audit::{Audit, RuleState, Severity, State, rule};
 use nearfar_placement::tasks::Tasks;
 use nearfar_proc::meminfo::vmstat;
 
@@ -19,8 +19,9 @@ pub struct Metrics {
     kernel: KernelCounts,
     node_changes: u64,
     nodes: Vec<NodeActivity>,
-    /// By rule and severity; empty before the first audit.
-    findings: BTreeMap<(&'static str, String), usize>,
+    /// By rule and severity; empty before the first audit. Rules that found nothing have 0 of their usual severity.
+    findings: BTreeMap<(&'static str, Severity), usize>,
+    rules: Vec<RuleState>,
     /// Also what is counted since the exporter started, which is nothing where it ends at once.
     with_totals: bool,
 }
@@ -48,6 +49,7 @@ impl Metrics {
             node_changes: 0,
             nodes: Vec::new(),
             findings: BTreeMap::new(),
+            rules: Vec::new(),
             with_totals,
         }
     }
@@ -63,9 +65,15 @@ impl Metrics {
 
     /// Takes the findings of an audit in place of those of the one before.
     pub fn set_findings(&mut self, audit: &Audit) {
-        self.findings.clear();
+        self.rules.clone_from(&audit.rules);
+        let without = audit
+            .rules
+            .iter()
+            .filter(|it| it.state == State::NothingFound);
+        let without = without.filter_map(|it| rule(it.rule));
+        self.findings = without.map(|rule| ((rule.id, rule.severity), 0)).collect();
         for finding in &audit.findings {
-            let key = (finding.rule, finding.severity.to_string());
+            let key = (finding.rule, finding.severity);
             *self.findings.entry(key).or_default() += 1;
         }
     }
@@ -124,6 +132,16 @@ impl Metrics {
         );
         for ((rule, severity), count) in &self.findings {
             findings.sample(&[("rule", rule), ("severity", severity)], *count as f64);
+        }
+        let mut states = text.gauge(
+            "nearfar_audit_rule_state",
+            "1 for the state of a rule of nearfar audit, 0 for the others; judged every 5 minutes.",
+        );
+        for it in &self.rules {
+            for state in State::ALL {
+                let is_it = f64::from(u8::from(it.state == state));
+                states.sample(&[("rule", &it.rule), ("state", &state.name())], is_it);
+            }
         }
     }
 
@@ -323,7 +341,8 @@ impl KernelCounts {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_machine::PciAddress;
+    use nearfar_machine::{Origin, PciAddress, SourceKind};
+    use nearfar_placement::audit::{AuditOptions, audit};
 
     use super::*;
 
@@ -342,6 +361,26 @@ mod tests {
         let mut text = Text::default();
         devices.write(&mut text);
         text.finish()
+    }
+
+    #[test]
+    fn each_rule_has_its_state_and_one_that_found_nothing_has_0() {
+        let origin = Origin::new(SourceKind::NumactlText, "mail");
+        let machine = Machine::empty(origin, "it is not in it");
+        let audit = audit(&machine, &AuditOptions::default());
+        let mut metrics = Metrics::new(Services::new(1, None), false);
+        metrics.set_findings(&audit);
+        let text = metrics.text(&machine, &ScanFacts::default());
+        let states = text
+            .lines()
+            .filter(|it| it.starts_with("nearfar_audit_rule_state{"));
+        let states = states.filter(|it| it.ends_with(" 1")).count();
+        assert_eq!(states, audit.rules.len());
+        let state = r#"rule="interrupt-far",state="not-checked"} 1"#;
+        assert!(text.contains(state), "{text}");
+        assert!(!text.contains(r#"nearfar_audit_findings{rule="interrupt-far""#));
+        let nothing = r#"nearfar_audit_findings{rule="input-contradiction",severity="fact"} 0"#;
+        assert!(text.contains(nothing), "{text}");
     }
 
     #[test]

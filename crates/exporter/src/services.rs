@@ -12,7 +12,7 @@ use std::fmt::Display;
 
 use globset::GlobSet;
 use nearfar_live::NodeActivity;
-use nearfar_machine::NodeId;
+use nearfar_machine::{NodeId, NodeSet};
 use nearfar_placement::tasks::{Identity, TaskPlacement, TaskSums, Tasks, sums_by};
 
 use crate::text::{Text, label};
@@ -39,6 +39,8 @@ struct Series {
     /// Several control groups may have one name: of the first.
     identity: Option<Identity>,
     tasks: usize,
+    /// Nodes of the CPUs that they may use; empty where that is unknown.
+    allowed_nodes: NodeSet,
     memory_bytes: BTreeMap<NodeId, u64>,
     remote: Option<f64>,
     cpu_s: BTreeMap<NodeId, f64>,
@@ -165,6 +167,16 @@ impl Services {
         for (name, series) in &self.series {
             tasks.sample(&[("service", name)], series.tasks as f64);
         }
+        let mut allowed = text.gauge(
+            "nearfar_service_allowed_nodes",
+            "Nodes of the CPUs that the service's processes may use; 1 where all may use those of one node only.",
+        );
+        for (name, series) in &self.series {
+            // Those of all others have nothing in common.
+            if name != OTHER && !series.allowed_nodes.is_empty() {
+                allowed.sample(&[("service", name)], series.allowed_nodes.len() as f64);
+            }
+        }
         text.gauge(
             "nearfar_unread_memory_tasks",
             "Processes whose memory is in no sum: not read yet, or not permitted.",
@@ -198,6 +210,7 @@ impl Series {
     fn add(&mut self, sums: &TaskSums) {
         self.absent_s = 0.0;
         self.tasks = sums.tasks;
+        self.allowed_nodes.clone_from(&sums.allowed_cpu_nodes);
         let memory = sums.at.memory.get().into_iter().flatten();
         self.memory_bytes = memory.map(|on| (on.node, on.bytes)).collect();
         let remote = sums.at.remote.get();
@@ -212,6 +225,7 @@ impl Series {
     fn rest(&mut self, seconds: f64) {
         self.absent_s += seconds;
         self.tasks = 0;
+        self.allowed_nodes = NodeSet::default();
         self.memory_bytes.clear();
         self.remote = None;
     }

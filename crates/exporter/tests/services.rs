@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use globset::{Glob, GlobSet};
 use nearfar_exporter::{DROP_AFTER_S, OTHER, Services, Text};
 use nearfar_live::NodeActivity;
-use nearfar_machine::{Known, NodeBytes, NodeId};
+use nearfar_machine::{Known, NodeBytes, NodeId, NodeSet};
 use nearfar_placement::tasks::{NodeSeconds, Placement, Remote, TaskPlacement, Tasks};
 use proptest::prelude::*;
 
@@ -37,6 +37,7 @@ fn task(service: Option<&str>, bytes: u64, cpu_s: f64) -> TaskPlacement {
             memory: Known::Yes(vec![memory]),
             remote: Known::Yes(remote),
         },
+        allowed_cpu_nodes: Known::Yes(NodeSet::parse_list("1-2").unwrap()),
         resident: Known::no("not looked for"),
         sample: None,
         held_by: Vec::new(),
@@ -122,6 +123,14 @@ fn the_largest_services_have_series_and_the_others_are_together() {
     assert_eq!(of(MEMORY, OTHER, 0), 110.0);
     assert_eq!(of(CPU, OTHER, 1), 5.0);
     assert_eq!(of(CPU, OTHER, 0), 0.0);
+    let allowed = |service: &str| {
+        let series = format!("nearfar_service_allowed_nodes{{service=\"{service}\"}}");
+        values.get(&series).copied()
+    };
+    assert_eq!(
+        [allowed("large.service"), allowed(OTHER)],
+        [Some(2.0), None]
+    );
     assert_eq!(exported(&values).len(), 3);
 }
 

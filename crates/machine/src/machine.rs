@@ -150,6 +150,13 @@ impl Machine {
         self.online_nodes().map(|node| node.id).collect()
     }
 
+    /// The online nodes that any of these CPUs belongs to. A CPU belongs to each fake node of its real one.
+    pub fn nodes_of_cpus(&self, cpus: &CpuSet) -> NodeSet {
+        let nodes = self.online_nodes();
+        let nodes = nodes.filter(|node| node.known_cpus().intersects(cpus));
+        nodes.map(|node| node.id).collect()
+    }
+
     /// The online nodes that have memory, or may have some: of unknown memory a use fails and is reported then.
     pub fn nodes_with_memory(&self) -> NodeSet {
         let nodes = self.online_nodes();

@@ -101,6 +101,25 @@ pub enum State {
     NotApplicable,
 }
 
+impl State {
+    pub const ALL: [Self; 4] = [
+        Self::Found,
+        Self::NothingFound,
+        Self::NotChecked,
+        Self::NotApplicable,
+    ];
+
+    /// As in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Found => "found",
+            Self::NothingFound => "nothing-found",
+            Self::NotChecked => "not-checked",
+            Self::NotApplicable => "not-applicable",
+        }
+    }
+}
+
 impl Audit {
     pub fn number(&self, state: State) -> usize {
         self.rules.iter().filter(|rule| rule.state == state).count()

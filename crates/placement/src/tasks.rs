@@ -13,7 +13,7 @@ mod remedy;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearfar_machine::{
-    CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, ResidentBytes, Task,
+    CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, ResidentBytes, Task,
     TaskFiles, Thread, UsedFiles,
 };
 use nearfar_proc::service::Service;
@@ -38,7 +38,7 @@ pub struct Tasks {
     pub seconds: Option<f64>,
     /// Tasks with less memory are left out, in bytes.
     pub min_bytes: u64,
-    /// Where the latencies come from that costs follow from; none where they follow from distances.
+    /// Where the latencies come from that costs follow from; empty where they follow from distances.
     pub latency_sources: Vec<String>,
     pub tasks: Vec<TaskPlacement>,
     /// Why the memory of tasks is unknown, each reason once, with the number of tasks.
@@ -71,6 +71,8 @@ pub struct TaskPlacement {
     pub identity: Option<Identity>,
     #[serde(flatten)]
     pub at: Placement,
+    /// Nodes of the CPUs that its main thread may use.
+    pub allowed_cpu_nodes: Known<NodeSet>,
     /// In bytes, by kind.
     pub resident: Known<ResidentBytes>,
     pub sample: Option<MemorySample>,
@@ -205,6 +207,16 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
 }
 
 fn latency_sources(machine: &Machine) -> Vec<String> {
+    let mut sources = measured_in(machine);
+    let mut access = machine.nodes.iter().flat_map(|node| &node.access);
+    if access.any(|it| it.read_latency_ns.is_some()) {
+        sources.push("HMAT".to_owned());
+    }
+    sources
+}
+
+/// Where measured latencies come from.
+pub(crate) fn measured_in(machine: &Machine) -> Vec<String> {
     let timing = machine.timing.as_ref();
     match timing.filter(|it| !it.latencies.is_empty()) {
         Some(timing) if timing.sources.is_empty() => vec![machine.origin.place.clone()],
@@ -301,21 +313,43 @@ impl<'a> Nodes<'a> {
         self.home.get(&node).copied().unwrap_or(node)
     }
 
-    /// How much longer memory takes than local memory, by measured latencies where there are both, else by distances; `None` where no
-    /// distance is known or it is that of a node that cannot be reached.
+    /// How much longer memory takes than local memory, by measured latencies where there are both, else by the firmware's, else by
+    /// distances; `None` where no distance is known or it is that of a node that cannot be reached.
     fn excess(&self, from: NodeId, to: NodeId) -> Option<f64> {
-        let timing = self.machine.timing.as_ref();
-        let latency = |to| timing?.latency_ns(from, to).filter(|&ns| ns > 0);
-        if let (Some(far), Some(near)) = (latency(to), latency(self.home(from))) {
-            return Some((f64::from(far) / f64::from(near) - 1.0).max(0.0));
-        }
+        let ratio = self.measured_ratio(from, to);
+        let ratio = ratio.or_else(|| self.firmware_ratio(from, to));
+        let ratio = ratio.or_else(|| self.distance_ratio(from, to))?;
+        Some((ratio - 1.0).max(0.0))
+    }
+
+    /// The measured latency of memory as a multiple of that of local memory.
+    pub(crate) fn measured_ratio(&self, from: NodeId, to: NodeId) -> Option<f64> {
+        let timing = self.machine.timing.as_ref()?;
+        let latency = |to| timing.latency_ns(from, to).filter(|&ns| ns > 0);
+        Some(f64::from(latency(to)?) / f64::from(latency(self.home(from))?))
+    }
+
+    /// The latency in the firmware's HMAT as a multiple of that of local memory. It has those of memory from the nearest nodes only.
+    fn firmware_ratio(&self, from: NodeId, to: NodeId) -> Option<f64> {
+        let latency = |to| {
+            let access = self.machine.node(to)?.access.iter();
+            let from_here = access.filter(|it| it.initiators.contains(from));
+            // CPUs rather than any initiator.
+            let ns = from_here.max_by_key(|it| it.class)?.read_latency_ns;
+            ns.filter(|&ns| ns > 0)
+        };
+        Some(latency(to)? as f64 / latency(self.home(from))? as f64)
+    }
+
+    /// The distance of memory as a multiple of that of local memory.
+    pub(crate) fn distance_ratio(&self, from: NodeId, to: NodeId) -> Option<f64> {
         let distance = |to| {
             let distance = self.machine.distance(from, to)?;
             (LOCAL_DISTANCE..UNREACHABLE)
                 .contains(&distance.0)
                 .then_some(f64::from(distance.0))
         };
-        Some((distance(to)? / distance(self.home(from))? - 1.0).max(0.0))
+        Some(distance(to)? / distance(self.home(from))?)
     }
 
     /// How much longer an access to this memory takes from a node, as a part of a local access, if all pages are used alike; `None`
@@ -456,6 +490,7 @@ pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> Tas
         service,
         identity,
         group: task.group.clone(),
+        allowed_cpu_nodes: allowed_cpu_nodes(nodes.machine, task),
         resident: task.resident.clone(),
         sample: task.sample,
         remedy: remedy::choose(nodes, task, &at, seconds),
@@ -463,6 +498,17 @@ pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> Tas
         threads: threads(nodes, task),
         held_by,
         at,
+    }
+}
+
+fn allowed_cpu_nodes(machine: &Machine, task: &Task) -> Known<NodeSet> {
+    let nodes = task
+        .allowed_cpus
+        .as_ref()
+        .map(|cpus| machine.nodes_of_cpus(cpus));
+    match nodes.get().is_some_and(NodeSet::is_empty) {
+        true => Known::no("no online node is known to have its CPUs"),
+        false => nodes,
     }
 }
 
@@ -707,6 +753,8 @@ pub struct TaskSums {
     pub unknown_memory: usize,
     /// A page that several map counts as in [`GroupPlacement`].
     pub at: Placement,
+    /// Of each task whose are known.
+    pub allowed_cpu_nodes: NodeSet,
 }
 
 /// Sums of the tasks that have the same key.
@@ -715,7 +763,11 @@ pub fn sums_by<K: Ord>(tasks: &Tasks, key: impl Fn(&TaskPlacement) -> K) -> BTre
     for task in &tasks.tasks {
         let group = task.identity.as_ref().map(|it| it.group.as_str());
         let whole = group.and_then(|group| tasks.whole.get_key_value(group));
-        sums.entry(key(task)).or_default().add(&task.at, whole);
+        let sum = sums.entry(key(task)).or_default();
+        sum.add(&task.at, whole);
+        if let Some(nodes) = task.allowed_cpu_nodes.get() {
+            sum.allowed_cpu_nodes = sum.allowed_cpu_nodes.union(nodes);
+        }
     }
     let sums = sums.into_iter().map(|(key, sum)| (key, sum.finish()));
     sums.collect()
@@ -749,6 +801,7 @@ struct Sum<'a> {
     unknown_memory: usize,
     cpu_s: f64,
     cpu: BTreeMap<NodeId, f64>,
+    allowed_cpu_nodes: NodeSet,
     memory: BTreeMap<NodeId, u64>,
     /// Of tasks whose remote share is known, weighted with their memory.
     remote: f64,
@@ -805,6 +858,7 @@ impl<'a> Sum<'a> {
             tasks: self.tasks,
             unknown_memory: self.unknown_memory,
             at,
+            allowed_cpu_nodes: self.allowed_cpu_nodes,
         }
     }
 }

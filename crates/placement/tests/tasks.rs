@@ -3,9 +3,9 @@
 use crate::common;
 use crate::common::{add_nic, list, set, two_nodes};
 use nearfar_machine::{
-    ContainerName, CpuId, CpuTime, Cpuset, Known, Latency, Machine, MemorySample, NodeBytes,
-    NodeId, NodeSet, PolicyBytes, ResidentBytes, ServiceGroup, Task, TaskFiles, Timing, UseKind,
-    UsedFiles,
+    Access, ContainerName, CpuId, CpuTime, Cpuset, Known, Latency, Machine, MemorySample,
+    NodeBytes, NodeId, NodeSet, PolicyBytes, ResidentBytes, ServiceGroup, Task, TaskFiles, Timing,
+    UseKind, UsedFiles,
 };
 use nearfar_placement::tasks::{self, Action, DeviceUsers, Filter, HolderKind, TaskPlacement};
 
@@ -73,6 +73,20 @@ fn measured_latencies_stand_before_distances() {
         (cost_s(&mut machine) - (1.0 - 1.0 / 2.1)).abs() < 1e-9,
         "a pair is unknown"
     );
+    // The firmware's are of the nearest CPUs, or of any initiator.
+    let access = |class, ns| Access {
+        class,
+        initiators: NodeSet::single(NodeId(0)),
+        read_latency_ns: Some(ns),
+        write_latency_ns: None,
+        read_bandwidth_mib_per_s: None,
+        write_bandwidth_mib_per_s: None,
+    };
+    machine.nodes[0].access = vec![access(0, 50), access(1, 100)];
+    machine.nodes[1].access = vec![access(1, 300), access(0, 40)];
+    assert!((cost_s(&mut machine) - (1.0 - 1.0 / 3.0)).abs() < 1e-9);
+    let tasks = tasks::tasks(&machine, &Filter::default(), None);
+    assert_eq!(tasks.known().unwrap().latency_sources, ["measured", "HMAT"]);
 }
 
 #[test]

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use nearfar_machine::{MAX_NUMBER, NodeBytes, NodeId};
 
@@ -50,6 +51,41 @@ pub fn group_with<'a>(content: &'a [u8], controller: &str) -> Option<Group<'a>> 
     groups(content)
         .find(|group| group.has_controller(controller))
         .or_else(|| groups(content).find(|group| group.version_2))
+}
+
+/// The path in the hierarchy of a group outside of this process's cgroup namespace, which the kernel shows with a `..` for each level
+/// from the namespace's root up (cgroup_namespaces(7)). `None` where the hierarchy does not reach that far up.
+pub fn outside(path: &Path, namespace: &Path) -> Option<PathBuf> {
+    let mut found = namespace.to_owned();
+    for part in path.components() {
+        match part {
+            Component::ParentDir if !found.pop() => return None,
+            Component::Normal(name) => found.push(name),
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+/// The root of this process's cgroup namespace in a hierarchy of version 2 that is mounted here: the group that has the process without
+/// `own`, its path as the namespace shows it. `None` where no group that can be read has it.
+pub fn namespace_root(hierarchy: &Path, own: &Path, pid: u32) -> Option<PathBuf> {
+    let mut folders = vec![hierarchy.to_owned()];
+    while let Some(folder) = folders.pop() {
+        // A group with threads of its own refuses to list processes (EOPNOTSUPP), and one may be gone.
+        let processes = fs::read(folder.join("cgroup.procs")).unwrap_or_default();
+        if text::lines(&processes).any(|line| text::number(line) == Some(pid)) {
+            let path = Path::new("/").join(folder.strip_prefix(hierarchy).ok()?);
+            let levels = own
+                .components()
+                .filter(|it| matches!(it, Component::Normal(_)));
+            return path.ancestors().nth(levels.count()).map(Path::to_owned);
+        }
+        let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let below = below.filter(|it| it.file_type().is_ok_and(|it| it.is_dir()));
+        folders.extend(below.map(|it| it.path()));
+    }
+    None
 }
 
 /// What the tasks of a group and of those below it have mapped, in bytes by node: private memory and mapped files of
@@ -103,6 +139,26 @@ mod tests {
         assert_eq!(found(b"1:name=systemd:/\n"), None);
         assert_eq!(found(b"\xff\n"), None);
         assert_eq!(groups(hybrid).count(), 3);
+    }
+
+    #[test]
+    fn a_group_outside_of_the_namespace_has_its_path_in_the_hierarchy() {
+        let hierarchy = tempfile::tempdir().unwrap();
+        let container = hierarchy.path().join("kube.slice/pod1/c1");
+        fs::create_dir_all(hierarchy.path().join("kube.slice/pod2")).unwrap();
+        fs::create_dir_all(container.join("worker")).unwrap();
+        fs::write(hierarchy.path().join("cgroup.procs"), "1\n").unwrap();
+        fs::write(container.join("worker/cgroup.procs"), "0\n16\n7\n").unwrap();
+        let root = |own: &str, pid| namespace_root(hierarchy.path(), Path::new(own), pid);
+        let namespace = root("/worker", 7).unwrap();
+        assert_eq!(namespace, Path::new("/kube.slice/pod1/c1"));
+        assert_eq!([root("/", 1), root("/", 8)], [Some("/".into()), None]);
+        let of = |path: &str| outside(Path::new(path), &namespace);
+        assert_eq!(of("/../c2"), Some("/kube.slice/pod1/c2".into()));
+        assert_eq!(of("/../../pod2"), Some("/kube.slice/pod2".into()));
+        assert_eq!(of("/../../../init.scope"), Some("/init.scope".into()));
+        assert_eq!(of("/../../../../x"), None);
+        assert_eq!(outside(Path::new("/../x"), Path::new("/")), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -10,10 +10,11 @@ use clap::Args;
 use nearfar_exporter::{Options, Page, Running, Scan, ScanError, Scanner, Server, write_textfile};
 use nearfar_report::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{chdir, chroot};
 use rustix::thread::CapabilitySet;
 
 use crate::args::{seconds, size_or_zero};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, input};
 use crate::recorded::stored_latencies;
 use crate::{output, signals};
 
@@ -34,9 +35,18 @@ const ONCE_PAUSE: Duration = Duration::from_millis(100);
                              nearfar exporter --once | promtool check metrics"
 )]
 pub struct Exporter {
-    /// Answer HTTP at this address [default: 127.0.0.1:16862, or none with --textfile or --once]
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "once")]
+    /// Answer HTTP at this address; without ADDR at all [default: 127.0.0.1:16862, or none with --textfile or --once]
+    #[arg(
+        long,
+        visible_alias = "web.listen-address",
+        value_name = "ADDR:PORT",
+        value_parser = address,
+        conflicts_with = "once"
+    )]
     listen: Option<SocketAddr>,
+    /// In a container: the machine's root directory is mounted here. Takes CAP_SYS_CHROOT; other paths are below it, too
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
     /// Replace this file after each scan, for the textfile collector of node_exporter; its name has to end in .prom
     #[arg(long, value_name = "FILE", value_parser = textfile_name)]
     textfile: Option<PathBuf>,
@@ -57,6 +67,30 @@ pub struct Exporter {
     min_memory: u64,
 }
 
+/// As exporters take it: `:9100` is port 9100 of all addresses.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let all = text.starts_with(':').then(|| format!("[::]{text}"));
+    let parsed = all.as_deref().unwrap_or(text).parse();
+    parsed.map_err(|_| {
+        "an address and a port is needed, such as 192.0.2.7:16862, [::1]:16862 or :16862".to_owned()
+    })
+}
+
+/// Makes this the root directory: what is read is at fixed paths below it.
+fn enter(root: &Path) -> Outcome {
+    // Of a missing /proc every process would be gone, not unknown.
+    if !root.join("proc/self").exists() || !root.join("sys/devices/system").exists() {
+        return Err(input!(
+            "{}: there are no proc and sys of a machine in it",
+            root.display()
+        ));
+    }
+    let entered = chroot(root).and_then(|()| chdir("/"));
+    let entered = entered.map_err(anyhow::Error::new);
+    let doing = || format!("cannot make {} the root directory", root.display());
+    entered.with_context(doing).map_err(Failure::Refused)
+}
+
 fn textfile_name(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
@@ -68,6 +102,7 @@ fn textfile_name(text: &str) -> Result<PathBuf, String> {
 impl Exporter {
     /// Exports until it is ended, or once.
     pub fn run(self) -> Outcome {
+        self.root.as_deref().map_or(Ok(()), enter)?;
         let scanner = Scanner::new(&Options {
             top: self.limit,
             services: self.service.clone(),
@@ -219,5 +254,25 @@ fn failure(error: ScanError) -> Failure {
     match error {
         ScanError::Pattern(_) => Failure::input(error),
         ScanError::Live(_) => Failure::refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn an_address_without_a_host_is_that_of_all() {
+        for (text, parsed) in [
+            (":9100", Some("[::]:9100")),
+            ("192.0.2.7:16862", Some("192.0.2.7:16862")),
+            ("[::1]:16862", Some("[::1]:16862")),
+            ("16862", None),
+            (":", None),
+            ("localhost:16862", None),
+        ] {
+            let address = address(text).ok().map(|it| it.to_string());
+            assert_eq!(address.as_deref(), parsed, "{text}");
+        }
     }
 }

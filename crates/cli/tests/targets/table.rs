@@ -149,6 +149,11 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent"],
     ),
     target(
+        ["exporter", "root"],
+        "exporter --once --root /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
         ["audit", "pid"],
         "audit --pid 99999999",
         &["process 99999999"],

@@ -28,6 +28,8 @@
 mod memory;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use nearfar_machine::{
     CpuSet, CpuTime, Cpuset, Known, NOT_ASKED_FOR, NodeId, NodeSet, ResidentBytes, Task, Thread,
@@ -155,7 +157,7 @@ fn read_one(tree: &Tree, want: &Want, pid: i32) -> Option<Task> {
         resident,
         start: Known::from_option(stat.map(|stat| stat.id.start), no_stat),
         user: in_status(&directory, &status, "Uid", |status| status.user),
-        group: group(&directory),
+        group: group(tree, &directory),
         cpu_times: threads.cpu_times,
         threads: threads.list,
         ..Task::new(pid, &name.map_or_else(String::new, |name| name.to_string()))
@@ -221,14 +223,30 @@ fn cpu_ms(stat: &Stat) -> u64 {
 }
 
 /// The group in version 2 of control groups, else in systemd's hierarchy of version 1.
-fn group(directory: &Directory<'_>) -> Known<String> {
+fn group(tree: &Tree, directory: &Directory<'_>) -> Known<String> {
     let path = |content: &[u8]| {
         let of =
             |is_wanted: fn(&cgroup::Group<'_>) -> bool| cgroup::groups(content).find(is_wanted);
         let group = of(|it| it.version_2).or_else(|| of(|it| it.has_controller("name=systemd")));
-        group.map(|it| it.path.to_string_lossy().into_owned())
+        let group = group?;
+        let outside =
+            (tree.is_live() && group.version_2 && group.path.starts_with("/..")).then(|| {
+                let namespace = NAMESPACE.get_or_init(own_namespace).as_deref()?;
+                cgroup::outside(group.path, namespace)
+            });
+        let path = outside.flatten().unwrap_or_else(|| group.path.to_owned());
+        Some(path.to_string_lossy().into_owned())
     };
     found_in(directory, "cgroup", path, "no group in it")
+}
+
+/// Where this process's cgroup namespace begins; `None` where /sys/fs/cgroup does not show it.
+static NAMESPACE: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+fn own_namespace() -> Option<PathBuf> {
+    let groups = std::fs::read("/proc/self/cgroup").ok()?;
+    let own = cgroup::groups(&groups).find(|it| it.version_2)?;
+    cgroup::namespace_root(Path::new("/sys/fs/cgroup"), own.path, std::process::id())
 }
 
 /// `numa_preferred_nid`, which `sched` has with CONFIG_SCHED_DEBUG and CONFIG_NUMA_BALANCING; -1 is none.
