@@ -12,8 +12,8 @@ use crate::output;
 /// What went wrong, by who has to act.
 #[derive(Debug)]
 pub enum Failure {
-    /// The answer is one that the caller asked to fail on; it has been printed. Exit code 1.
-    AskedToFail,
+    /// The answer has been printed and ends with this exit code: 1 for one that the caller asked to fail on, or that of its format.
+    Answered(u8),
     /// Whether the answer is one to fail on cannot be judged; it has been printed. Exit code 125, with which `git bisect run` skips
     /// a commit.
     CannotJudge(anyhow::Error),
@@ -54,10 +54,10 @@ impl Failure {
         Self::Refused(error.into())
     }
 
-    /// [`Self::AskedToFail`] where the answer is one to fail on.
+    /// Exit code 1 where the answer is one to fail on.
     pub fn on(is_met: bool) -> Outcome {
         match is_met {
-            true => Err(Self::AskedToFail),
+            true => Err(Self::Answered(1)),
             false => Ok(()),
         }
     }
@@ -89,7 +89,7 @@ impl Failure {
             | Self::Refused(error)
             | Self::NotStarted(error, _) => message(error),
             Self::CommandEnded(code) => format!("the command ended with {code}"),
-            Self::AskedToFail | Self::OutputClosed => "no answer was printed".to_owned(),
+            Self::Answered(_) | Self::OutputClosed => "no answer was printed".to_owned(),
         }
     }
 
@@ -97,8 +97,7 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         let (error, code) = match self {
             Self::OutputClosed => return ExitCode::SUCCESS,
-            Self::CommandEnded(code) => return ExitCode::from(*code),
-            Self::AskedToFail => return ExitCode::from(1),
+            Self::Answered(code) | Self::CommandEnded(code) => return ExitCode::from(*code),
             Self::CannotJudge(error) => (error, 125),
             Self::Input(error) => (error, 2),
             Self::Refused(error) => (error, 3),

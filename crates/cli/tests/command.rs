@@ -395,6 +395,57 @@ fn an_audit_fails_only_on_what_it_was_asked_to_fail_on() {
 }
 
 #[test]
+fn a_check_of_nagios_is_a_line_and_one_of_four_codes() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let check = |words: &[&str]| {
+        let output = nearfar(&[&["audit", "--format", "nagios"], words].concat());
+        assert!(output.stderr.is_empty(), "{output:?}");
+        let line = String::from_utf8(output.stdout.clone()).unwrap();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let (status, rest) = line.split_once(" - ").unwrap();
+        let (says, figures) = rest.split_once(" | ").unwrap_or((rest, ""));
+        let figures = figures.trim_end().to_owned();
+        (
+            output.status.code(),
+            status.to_owned(),
+            says.trim_end().to_owned(),
+            figures,
+        )
+    };
+    let (code, status, says, figures) = check(&["--root", &root, "--fail-on", "notice"]);
+    assert_eq!((code, status.as_str()), (Some(1), "NUMA WARNING"), "{says}");
+    assert!(
+        says.contains("; device-without-node (1), xps-mismatch (8); "),
+        "{says}"
+    );
+    assert!(
+        figures.starts_with("critical=0 warning=0 notice="),
+        "{figures}"
+    );
+    // Of warnings there are none.
+    assert_eq!(check(&["--root", &root]).0, Some(0));
+    let (code, status, ..) = check(&["--root", &root, "--rule", "flat-distances"]);
+    assert_eq!((code, status.as_str()), (Some(0), "NUMA OK"));
+    // What cannot be judged is not in order.
+    for (words, reason) in [
+        (
+            &["--source", "two-node", "--rule", "distances-lie"][..],
+            "no findings; ",
+        ),
+        (&["--source", "/nonexistent"], "/nonexistent"),
+        (
+            &["--root", &root, "--rule", "nope"],
+            "there is no audit rule",
+        ),
+    ] {
+        let (code, status, says, _) = check(words);
+        assert_eq!((code, status.as_str()), (Some(3), "NUMA UNKNOWN"), "{says}");
+        assert!(says.contains(reason), "{says}");
+    }
+}
+
+#[test]
 fn without_a_terminal_to_ask_nothing_is_changed() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();

@@ -4,9 +4,9 @@ use crate::common;
 use crate::common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_change::{Change, Plan};
 use nearfar_machine::{
-    AnaState, Cpu, CpuId, CpuTime, Cpuset, IoPolicy, Known, Machine, Memory, MemorySample,
-    NodeBytes, NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Warning,
-    Writer, WriterKind,
+    AnaState, Cpu, CpuId, CpuTime, Cpuset, IoPolicy, Known, Latency, Machine, Memory, MemorySample,
+    NodeBytes, NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Timing,
+    Warning, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, State, audit};
 use nearfar_placement::plan::{PlanOptions, plan};
@@ -521,6 +521,95 @@ fn fakes_of_one_node_are_rightly_at_ten() {
 }
 
 #[test]
+fn distances_are_compared_with_measured_latencies() {
+    let rule = |distances: [[u32; 3]; 3], ns: &[(u32, u32, u32)]| {
+        let rows: Vec<&[u32]> = distances.iter().map(|row| &row[..]).collect();
+        let mut machine = machine(&["0-1", "2-3", "4-5"], &rows);
+        let latency = |&(from, to, ns)| Latency {
+            cpu_node: NodeId(from),
+            memory_node: NodeId(to),
+            ns,
+        };
+        let timing = Timing {
+            sources: vec!["bench latency, run 4".to_owned()],
+            ..Timing::default()
+        };
+        machine.timing = Some(timing.with_latencies(ns.iter().map(latency)));
+        let only = |text: String| match text.find("distances-lie") {
+            Some(_) => text,
+            None => String::new(),
+        };
+        (only(findings(&machine)), machine)
+    };
+    let line = [[10, 21, 31], [21, 10, 21], [31, 21, 10]];
+    let as_said = &[
+        (0, 0, 90),
+        (0, 1, 200),
+        (0, 2, 270),
+        (1, 1, 90),
+        (1, 0, 175),
+    ];
+    assert_eq!(
+        rule(line, as_said).0,
+        "",
+        "within 10 %: 2.2 and 1.94 for 2.1, 3.0 for 3.1"
+    );
+    let nearer = &[
+        (0, 0, 90),
+        (0, 1, 150),
+        (0, 2, 220),
+        (1, 1, 90),
+        (1, 0, 160),
+    ];
+    insta::assert_snapshot!(rule(line, nearer).0, @r"
+    fact distances-lie | node distances: From node 0, memory of node 2 takes 2.44 times as long as local memory, 3.10 times by the distances; 2 more pairs of nodes differ from their distances by more than 10 %.
+      /sys/devices/system/node/node0/distance = 10 21 31
+      bench latency, run 4 = node 0 to 0 90 ns, node 0 to 2 220 ns
+      advice The order of nodes, by which the kernel chooses, is the same. Costs of tasks are those measured.
+    ");
+    let other_order = &[(0, 0, 90), (0, 1, 190), (0, 2, 160)];
+    insta::assert_snapshot!(rule(line, other_order).0, @r"
+    notice distances-lie | node distances: From node 0, memory of node 1 takes 1.19 times as long as that of node 2, which is further by distance; 1 more pair of nodes differs from its distance by more than 10 %.
+      /sys/devices/system/node/node0/distance = 10 21 31
+      bench latency, run 4 = node 0 to 0 90 ns, node 0 to 1 190 ns, node 0 to 2 160 ns
+      advice The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be fixed; until then, bind memory (`numactl`).
+    ");
+    let flat = [[10, 20, 20], [20, 10, 20], [20, 20, 10]];
+    insta::assert_snapshot!(rule(flat, &[(0, 0, 90), (0, 1, 180), (0, 2, 205)]).0, @r"
+    notice distances-lie | node distances: From node 0, memory of node 2 takes 1.14 times as long as that of node 1, which is as near by distance.
+      /sys/devices/system/node/node0/distance = 10 20 20
+      bench latency, run 4 = node 0 to 0 90 ns, node 0 to 2 205 ns, node 0 to 1 180 ns
+      advice The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be fixed; until then, bind memory (`numactl`).
+    fact flat-distances | node distances: All 3 nodes are at distance 20 from each other.
+      /sys/devices/system/node/node0/distance = 10 20 20
+      advice That is right where each node has a link to every other. In a guest, and on larger machines, it often hides which of them are nearer: measure latency between the nodes.
+    ");
+    // The memory of its CPUs is node 0's, as near as node 2's by distance.
+    let (_, mut without_memory) = rule(line, &[(1, 0, 90), (1, 2, 190)]);
+    without_memory.nodes[1].memory = Known::Yes(Memory::of(0));
+    insta::assert_snapshot!(findings(&without_memory), @r"
+    notice distances-lie | node distances: From node 1, memory of node 2 takes 2.11 times as long as that of node 0, which is as near by distance; 1 more pair of nodes differs from its distance by more than 10 %.
+      /sys/devices/system/node/node1/distance = 21 10 21
+      bench latency, run 4 = node 1 to 2 190 ns, node 1 to 0 90 ns
+      advice The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be fixed; until then, bind memory (`numactl`).
+    fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 2.
+      /sys/devices/system/node/node1/meminfo = 0 kB
+    ");
+
+    let state = |machine: &Machine| {
+        let audit = audit(machine, &AuditOptions::default());
+        let rule = audit.rules.iter().find(|it| it.rule == "distances-lie");
+        rule.unwrap().state
+    };
+    let (_, mut machine) = rule(line, as_said);
+    assert_eq!(state(&machine), State::NothingFound);
+    // Nothing that belongs together.
+    let (_, of_one) = rule(line, &[(0, 0, 90), (1, 2, 190)]);
+    machine.timing = None;
+    assert_eq!([state(&machine), state(&of_one)], [State::NotChecked; 2]);
+}
+
+#[test]
 fn nothing_known_is_nothing_checked_and_each_rule_says_why() {
     let machine = Machine::empty(
         Origin::new(SourceKind::NumactlText, "mail"),
@@ -592,6 +681,10 @@ fn json_of_an_audit_has_the_documented_keys() {
         {
           "rule": "numa-balancing",
           "reason": "not asked for"
+        },
+        {
+          "rule": "distances-lie",
+          "reason": "no latency between nodes is known: `nearfar bench latency` on the machine measures it"
         }
       ],
       "checked": [
@@ -723,6 +816,12 @@ fn json_of_an_audit_has_the_documented_keys() {
           "in_part": false
         },
         {
+          "rule": "distances-lie",
+          "state": "not-checked",
+          "findings": 0,
+          "in_part": false
+        },
+        {
           "rule": "node-without-cpus",
           "state": "nothing-found",
           "findings": 0,
@@ -830,9 +929,10 @@ fn a_reason_that_repeats_for_many_tasks_is_one_line() {
 #[test]
 fn one_node_of_a_source_that_may_show_some_only_is_not_a_machine_of_one_node() {
     // Without `no-card-on-node`: there is no GPU.
-    const AMONG_NODES: [&str; 6] = [
+    const AMONG_NODES: [&str; 7] = [
         "device-without-node",
         "flat-distances",
+        "distances-lie",
         "task-memory-far",
         "cpuset-disjoint",
         "node-nearly-full",
@@ -855,7 +955,7 @@ fn one_node_of_a_source_that_may_show_some_only_is_not_a_machine_of_one_node() {
     assert_eq!(applies(&one()), (0, None));
     let because = |reason: &str| {
         (
-            6,
+            7,
             Some(format!("there may be other nodes than 0: {reason}")),
         )
     };
@@ -882,7 +982,7 @@ fn one_node_of_a_source_that_may_show_some_only_is_not_a_machine_of_one_node() {
     assert_eq!(applies(&machine), (0, None));
     machine.nodes[0].memory = Known::no("the text has only GPUs");
     machine.distances = Known::no("the text has only GPUs");
-    assert_eq!(applies(&machine).0, 6);
+    assert_eq!(applies(&machine).0, 7);
     // lscpu names the processor, and lists all nodes.
     machine.origin.architecture = Known::Yes("x86_64".to_owned());
     assert_eq!(applies(&machine), (0, None));

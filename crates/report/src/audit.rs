@@ -79,22 +79,87 @@ pub(crate) fn counts(audit: &Audit) -> String {
     }
 }
 
+/// How a check of Nagios ends; the number is its exit code (Monitoring Plugins Development Guidelines, "Plugin Return Codes").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CheckStatus {
+    Ok = 0,
+    Warning = 1,
+    Critical = 2,
+    /// What was asked could not be judged.
+    Unknown = 3,
+}
+
+impl std::fmt::Display for CheckStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "OK",
+            Self::Warning => "WARNING",
+            Self::Critical => "CRITICAL",
+            Self::Unknown => "UNKNOWN",
+        })
+    }
+}
+
+/// The findings in a line with performance data, the rules of those from `threshold` on by name:
+/// `1 warning, 1 notice; interrupt-far (1); 22 rules: ... | critical=0 warning=1 notice=1 fact=0 rules_not_checked=4`.
+pub fn check(audit: &Audit, threshold: Severity) -> (CheckStatus, String) {
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    for finding in audit.findings.iter().filter(|it| it.severity >= threshold) {
+        *named.entry(finding.rule).or_default() += 1;
+    }
+    let is_critical = audit
+        .findings
+        .iter()
+        .any(|it| it.severity == Severity::Critical);
+    let [checked, not_checked] = [
+        audit.number(State::Found) + audit.number(State::NothingFound),
+        audit.number(State::NotChecked),
+    ];
+    let status = match named.is_empty() {
+        false if is_critical => CheckStatus::Critical,
+        false => CheckStatus::Warning,
+        true if checked == 0 && not_checked > 0 => CheckStatus::Unknown,
+        true => CheckStatus::Ok,
+    };
+    let named = named
+        .iter()
+        .map(|(rule, number)| format!("{rule} ({number})"));
+    let named: Vec<String> = named.collect();
+    let mut line = match audit.findings.is_empty() {
+        true => "no findings".to_owned(),
+        false => found(audit),
+    };
+    if !named.is_empty() {
+        line += &format!("; {}", named.join(", "));
+    }
+    line += &format!("; {} |", rules(audit));
+    for severity in SEVERITIES {
+        line += &format!(" {severity}={}", of_severity(audit, severity));
+    }
+    line += &format!(" rules_not_checked={not_checked}");
+    (status, line)
+}
+
+const SEVERITIES: [Severity; 4] = [
+    Severity::Critical,
+    Severity::Warning,
+    Severity::Notice,
+    Severity::Fact,
+];
+
+fn of_severity(audit: &Audit, severity: Severity) -> usize {
+    let findings = audit.findings.iter();
+    findings.filter(|it| it.severity == severity).count()
+}
+
 /// `1 critical, 3 warnings, 2 notices`, or `none`.
 fn found(audit: &Audit) -> String {
-    let all = [
-        Severity::Critical,
-        Severity::Warning,
-        Severity::Notice,
-        Severity::Fact,
-    ];
-    let parts = all.into_iter().filter_map(|severity| {
-        let findings = audit.findings.iter();
-        let findings = findings.filter(|finding| finding.severity == severity);
-        match findings.count() {
+    let parts = SEVERITIES
+        .into_iter()
+        .filter_map(|severity| match of_severity(audit, severity) {
             0 => None,
             found => Some(number(severity, found)),
-        }
-    });
+        });
     let parts: Vec<String> = parts.collect();
     match parts.is_empty() {
         true => "none".to_owned(),

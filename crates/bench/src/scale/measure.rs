@@ -292,7 +292,7 @@ pub(super) fn place(
             true => CpuSet::from_iter([in_order[number]]),
             false => cpus.clone(),
         };
-        let nodes = nodes_of(machine, &own);
+        let nodes: Vec<NodeId> = machine.nodes_of_cpus(&own).iter().collect();
         let in_turn = || nodes.get(number.checked_rem(nodes.len())?).copied();
         TaskSpec {
             number,
@@ -303,23 +303,15 @@ pub(super) fn place(
     Ok((0..placing.tasks).map(of).collect())
 }
 
-/// The online nodes that any of these CPUs belongs to. A CPU belongs to each fake node of its real one.
-fn nodes_of(machine: &Machine, cpus: &CpuSet) -> Vec<NodeId> {
-    let has = machine
-        .online_nodes()
-        .filter(|node| !node.known_cpus().intersection(cpus).is_empty());
-    has.map(|node| node.id).collect()
-}
-
 fn cpus_of_nodes(machine: &Machine, allowed: &CpuSet, count: usize) -> Result<CpuSet, String> {
-    let nodes = nodes_of(machine, allowed);
+    let nodes = machine.nodes_of_cpus(allowed);
     if count > nodes.len() {
         return Err(format!(
             "nodes_used={count}: the machine has {} nodes with CPUs",
             nodes.len()
         ));
     }
-    let nodes = nodes[..count].iter().filter_map(|id| machine.node(*id));
+    let nodes = nodes.iter().take(count).filter_map(|id| machine.node(id));
     Ok(nodes
         .flat_map(|node| {
             node.known_cpus()

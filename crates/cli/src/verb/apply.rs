@@ -228,7 +228,7 @@ fn confirm() -> Outcome {
         .map_err(Failure::input)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::AskedToFail),
+        _ => Err(Failure::Answered(1)),
     }
 }
 

@@ -1,15 +1,17 @@
 //! `nearfar audit`: findings by severity, and what the rules check (`--explain`).
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nearfar_lab::shell;
+use nearfar_machine::Machine;
 use nearfar_placement::audit::{self, RULES, Rule, Severity, rule, unknown_rule};
 use nearfar_placement::plan::{self, PlanOptions};
+use nearfar_report::audit::CheckStatus;
 use nearfar_sources::{TaskScope, Want};
 use serde::Serialize;
 
-use crate::args::{Colour, FormatArgs, SourceArgs, TaskArgs, one_of};
+use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs, one_of};
 use crate::failure::{Failure, Outcome};
-use crate::output::under;
+use crate::output::{self, under};
 use crate::recorded::add_measured;
 
 /// Report what is far, with evidence, cost and fix
@@ -26,8 +28,9 @@ pub struct Audit {
     source: SourceArgs,
     #[command(flatten)]
     tasks: TaskArgs,
-    #[command(flatten)]
-    format: FormatArgs,
+    /// How the findings are printed
+    #[arg(long, value_enum, default_value_t = AuditFormat::Table, value_name = "FORMAT")]
+    format: AuditFormat,
     /// Report only what this rule finds (may be repeated)
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
@@ -41,9 +44,31 @@ pub struct Audit {
     #[arg(long, value_name = "RULE", conflicts_with_all = ["source", "root", "fake", "pid", "no_tasks", "rules",
           "devices", "all", "fail_on"])]
     explain: Option<Option<String>>,
-    /// Exit with 1 when there is a finding of this severity or a higher one
+    /// Exit with 1 when there is a finding of this severity or a higher one [default with --format nagios: warning]
     #[arg(long, value_parser = one_of(SEVERITIES), value_name = "SEVERITY")]
     fail_on: Option<Severity>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AuditFormat {
+    /// For people
+    Table,
+    /// For programs; documented in docs/json.md
+    Json,
+    /// A line for monitoring and node health scripts; the exit code is 0, 1 (warning), 2 (critical) or 3 (unknown)
+    Nagios,
+}
+
+impl AuditFormat {
+    /// As other verbs have it.
+    fn usual(self) -> Option<FormatArgs> {
+        let format = match self {
+            Self::Table => Format::Table,
+            Self::Json => Format::Json,
+            Self::Nagios => return None,
+        };
+        Some(FormatArgs { format })
+    }
 }
 
 /// What --fail-on takes.
@@ -86,13 +111,32 @@ impl Audit {
 
     /// Reads, audits, prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        let Some(format) = self.format.usual() else {
+            return self.check();
+        };
         if let Some(rule) = &self.explain {
-            return explain(rule.as_deref(), &self.format, colour);
+            return explain(rule.as_deref(), &format, colour);
         }
+        let (machine, audit) = self.audit()?;
+        let document = || {
+            let devices = self.devices.iter();
+            let devices = devices.flat_map(|device| ["--device".into(), device.into()]);
+            let words = shell::words(self.source.words().into_iter().chain(devices));
+            let mut document = nearfar_report::audit::document(&machine, &audit, self.all, &words);
+            document.emulated(machine.origin.emulation.as_ref());
+            document
+        };
+        format.print(colour, "audit/1", Some(&machine.origin), &audit, document)?;
+        let mut severities = audit.findings.iter().map(|finding| finding.severity);
+        Failure::on(severities.any(|it| self.fail_on.is_some_and(|threshold| it >= threshold)))
+    }
+
+    fn audit(&self) -> Result<(Machine, audit::Audit), Failure> {
+        self.check_rules()?;
         let mut machine = self.source.read(wanted(self.tasks.scope()))?;
         add_measured(&mut machine);
         let options = PlanOptions {
-            rules: (!self.rules.is_empty()).then_some(self.rules),
+            rules: (!self.rules.is_empty()).then(|| self.rules.clone()),
             devices: super::plan::devices(&machine, &self.devices)?,
             ..PlanOptions::default()
         };
@@ -103,19 +147,22 @@ impl Audit {
         };
         let audit = audit::audit(&machine, &audited);
         let audit = plan::narrow(&machine, audit, &options);
-        let document = || {
-            let devices = self.devices.iter();
-            let devices = devices.flat_map(|device| ["--device".into(), device.into()]);
-            let words = shell::words(self.source.words().into_iter().chain(devices));
-            let mut document = nearfar_report::audit::document(&machine, &audit, self.all, &words);
-            document.emulated(machine.origin.emulation.as_ref());
-            document
+        Ok((machine, audit))
+    }
+
+    /// The plugin interface of Nagios: whatever happens is a line and one of four exit codes.
+    fn check(&self) -> Outcome {
+        let threshold = self.fail_on.unwrap_or(Severity::Warning);
+        let (status, says) = match self.audit() {
+            Ok((_, audit)) => nearfar_report::audit::check(&audit, threshold),
+            Err(failure) => (CheckStatus::Unknown, failure.message()),
         };
-        let origin = Some(&machine.origin);
-        self.format
-            .print(colour, "audit/1", origin, &audit, document)?;
-        let mut severities = audit.findings.iter().map(|finding| finding.severity);
-        Failure::on(severities.any(|it| self.fail_on.is_some_and(|threshold| it >= threshold)))
+        let line = format!("NUMA {status} - {}\n", says.replace('\n', "; "));
+        output::print(&output::cleaned(&line))?;
+        match status {
+            CheckStatus::Ok => Ok(()),
+            _ => Err(Failure::Answered(status as u8)),
+        }
     }
 }
 

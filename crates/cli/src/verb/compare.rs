@@ -166,7 +166,7 @@ impl Compare {
         let comparison = compare(&sides, &options).map_err(Failure::input)?;
         self.print(&comparison, colour)?;
         match self.fail_on {
-            Some(fail_on) if fail_on.is_met(&comparison) => Err(Failure::AskedToFail),
+            Some(fail_on) if fail_on.is_met(&comparison) => Err(Failure::Answered(1)),
             Some(_) if comparison.has_unjudged() => Err(Failure::CannotJudge(anyhow!(
                 "cannot judge: one run a side or too few samples show no regression and exclude none; give several runs a side: \
                  A,A,A B,B,B"

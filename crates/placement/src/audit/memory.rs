@@ -249,7 +249,7 @@ fn task_needs(site: &Site<'_>, task: &Task, ledger: &mut Ledger) {
     let (Some(resident), Some(cpus)) = (task.resident.get(), task.allowed_cpus.get()) else {
         return;
     };
-    let runs = site.nodes_of(cpus);
+    let runs = site.machine.nodes_of_cpus(cpus);
     let Some(node) = runs
         .first()
         .filter(|_| resident.huge > 0 && runs.len() == 1)

@@ -20,6 +20,7 @@ pub struct Rule {
 pub(super) const AMONG_NODES: &[&str] = &[
     "device-without-node",
     "flat-distances",
+    "distances-lie",
     "task-memory-far",
     "cpuset-disjoint",
     "node-nearly-full",
@@ -148,6 +149,13 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Notice,
         explanation: "There is more than one node and the table has the same distance everywhere, so nothing that \
                       uses distances can work.",
+    },
+    Rule {
+        id: "distances-lie",
+        title: "distances are not as measured",
+        severity: Severity::Fact,
+        explanation: "By measured latencies a node's memory is more than 10 % nearer or further, as a multiple of local memory, than \
+                      by its distance. A notice where another order of nodes follows: the kernel prefers the slower one.",
     },
     Rule {
         id: "node-without-cpus",

@@ -160,15 +160,6 @@ impl<'a> Site<'a> {
         ))
     }
 
-    /// Nodes of which these CPUs are, in ascending order.
-    pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
-        self.machine
-            .online_nodes()
-            .filter(|node| node.known_cpus().intersects(cpus))
-            .map(|node| node.id)
-            .collect()
-    }
-
     /// The node a CPU of this node gets its memory from: itself, or the nearest that has memory.
     pub fn memory_home(&self, node: NodeId) -> NodeId {
         self.homes.home(node)

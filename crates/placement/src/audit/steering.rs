@@ -228,7 +228,7 @@ impl Nic<'_, '_> {
     fn transmit_finding(&self, queue: u32, mask: &CpuSet, cpu: CpuId, expected: CpuSet) -> Finding {
         let site = self.site;
         let node = site.machine.node_of(cpu);
-        let senders = site.nodes_of(mask);
+        let senders = site.machine.nodes_of_cpus(mask);
         let far = !mask.is_empty() && node.is_some_and(|node| !senders.contains(node));
         let message = if mask.is_empty() {
             format!(

@@ -1,20 +1,28 @@
 //! Nodes and distances as a whole, other writers, and what the source found wrong with its input.
 
+use std::cmp::Ordering;
+
 use nearfar_change::Change;
-use nearfar_machine::{Node, NodeSet, Writer, WriterKind};
+use nearfar_machine::{Machine, Node, NodeId, NodeSet, SourceKind, Writer, WriterKind};
 
 use crate::audit::site::{Fact, Site};
 use crate::audit::{Finding, Ledger, Severity};
+use crate::tasks::{Nodes, measured_in};
 
 const FLAT: &str = "flat-distances";
+const LIE: &str = "distances-lie";
 const NO_CPUS: &str = "node-without-cpus";
 const NO_MEMORY: &str = "node-without-memory";
 const WRITER: &str = "competing-writer";
 const INPUT: &str = "input-contradiction";
 
+/// Most by which a ratio of measured latencies and that of distances differ; medians of samples differ by some 2 %.
+const MARGIN: f64 = 0.1;
+
 pub(crate) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     nodes(site, ledger);
     flat(site, ledger);
+    compare_with_measured(site, ledger);
     for writer in ledger
         .need(&site.machine.writers, &[WRITER])
         .into_iter()
@@ -129,7 +137,7 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
         flat.distance
     );
     let finding = Finding::new(FLAT, "node distances", message)
-        .evidence(site.place(Fact::Distances(first.id)), row(site, first));
+        .evidence(site.place(Fact::Distances(first.id)), row(site, first.id));
     ledger.add(match (fakes, flat.with_local) {
         (true, _) => finding
             .severity(Severity::Fact)
@@ -145,13 +153,167 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
     });
 }
 
-fn row(site: &Site<'_>, node: &Node) -> String {
+/// Memory of a node from the CPUs of another, as multiples of local memory.
+#[derive(Clone, Copy)]
+struct Ratios {
+    from: NodeId,
+    to: NodeId,
+    measured: f64,
+    by_distance: f64,
+}
+
+impl Ratios {
+    /// Of each pair of which both are known, in ascending order of `from`.
+    fn all(machine: &Machine, nodes: &Nodes<'_>) -> Vec<Self> {
+        let online = machine.online_node_set();
+        let pairs = online
+            .iter()
+            .flat_map(|from| online.iter().map(move |to| (from, to)));
+        let ratios = pairs.filter_map(|(from, to)| {
+            Some(Self {
+                from,
+                to,
+                measured: nodes.measured_ratio(from, to)?,
+                by_distance: nodes.distance_ratio(from, to)?,
+            })
+        });
+        ratios.collect()
+    }
+
+    /// By how much the greater of both is above the other, as a part of it.
+    fn difference(&self) -> f64 {
+        let ratio = self.measured / self.by_distance;
+        ratio.max(1.0 / ratio) - 1.0
+    }
+
+    /// The memory that is most behind memory which the distances of one node have further away, or as near; with that.
+    fn most_behind(of_node: &[Self]) -> Option<(Self, Self)> {
+        let mut inwards = of_node.to_vec();
+        inwards.sort_by(|a, b| {
+            let by_distance = b.by_distance.total_cmp(&a.by_distance);
+            by_distance.then(a.measured.total_cmp(&b.measured))
+        });
+        let mut fastest: Option<Self> = None;
+        let mut most: Option<(Self, Self)> = None;
+        for it in inwards {
+            let pair = fastest.map(|fastest| (it, fastest));
+            most = most.into_iter().chain(pair).max_by(by_factor);
+            fastest = fastest
+                .filter(|fastest| fastest.measured <= it.measured)
+                .or(Some(it));
+        }
+        most
+    }
+}
+
+fn by_factor((a, c): &(Ratios, Ratios), (b, d): &(Ratios, Ratios)) -> Ordering {
+    (a.measured / c.measured).total_cmp(&(b.measured / d.measured))
+}
+
+fn compare_with_measured(site: &Site<'_>, ledger: &mut Ledger) {
+    if ledger.known(&site.machine.distances, &[LIE]).is_none() {
+        return;
+    }
+    let nodes = Nodes::of(site.machine);
+    let ratios = Ratios::all(site.machine, &nodes);
+    if ratios.iter().all(|it| it.to == nodes.home(it.from)) {
+        let reason =
+            "no latency between nodes is known: `nearfar bench latency` on the machine measures it";
+        return ledger.skip(&[LIE], reason);
+    }
+    ledger.checked(&[LIE]);
+    let behind = ratios
+        .chunk_by(|a, b| a.from == b.from)
+        .filter_map(Ratios::most_behind)
+        .filter(|(it, than)| it.measured > than.measured * (1.0 + MARGIN))
+        .max_by(by_factor);
+    let differ = || ratios.iter().filter(|it| it.difference() > MARGIN);
+    let most = differ().max_by(|a, b| a.difference().total_cmp(&b.difference()));
+    let Some(shown) = behind.map(|(it, _)| it).or(most.copied()) else {
+        return;
+    };
+    let others = differ().filter(|it| (it.from, it.to) != (shown.from, shown.to));
+    let others = match others.count() {
+        0 => String::new(),
+        1 => "; 1 more pair of nodes differs from its distance by more than 10 %".to_owned(),
+        others => {
+            format!("; {others} more pairs of nodes differ from their distances by more than 10 %")
+        }
+    };
+    ledger.add(not_as_measured(
+        site,
+        &nodes,
+        shown,
+        behind.map(|(_, than)| than),
+        &others,
+    ));
+}
+
+/// `than` is memory that is no nearer by distance and takes less time.
+fn not_as_measured(
+    site: &Site<'_>,
+    nodes: &Nodes<'_>,
+    shown: Ratios,
+    than: Option<Ratios>,
+    others: &str,
+) -> Finding {
+    let Ratios { from, to, .. } = shown;
+    let takes = |times: f64| {
+        format!("From node {from}, memory of node {to} takes {times:.2} times as long as")
+    };
+    let (severity, says, advice) = match than {
+        None => (
+            Severity::Fact,
+            format!(
+                "{} local memory, {:.2} times by the distances",
+                takes(shown.measured),
+                shown.by_distance
+            ),
+            "The order of nodes, by which the kernel chooses, is the same. Costs of tasks are those measured.",
+        ),
+        Some(than) => (
+            Severity::Notice,
+            format!(
+                "{} that of node {}, which is {} by distance",
+                takes(shown.measured / than.measured),
+                than.to,
+                match than.by_distance > shown.by_distance {
+                    true => "further",
+                    false => "as near",
+                }
+            ),
+            "The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be \
+             fixed; until then, bind memory (`numactl`).",
+        ),
+    };
+    let mut of_nodes = vec![nodes.home(from), to];
+    of_nodes.extend(than.map(|than| than.to));
+    of_nodes.dedup();
+    let timing = site.machine.timing.as_ref();
+    let latencies = of_nodes.iter().filter_map(|&node| {
+        let ns = timing?.latency_ns(from, node)?;
+        Some(format!("node {from} to {node} {ns} ns"))
+    });
+    let latencies: Vec<String> = latencies.collect();
+    let origin = &site.machine.origin;
+    let mut measured = measured_in(site.machine).join("; ");
+    if origin.kind != SourceKind::Live {
+        measured = format!("{}: {measured}", origin.place);
+    }
+    Finding::new(LIE, "node distances", format!("{says}{others}."))
+        .severity(severity)
+        .evidence(site.place(Fact::Distances(from)), row(site, from))
+        .evidence(measured, latencies.join(", "))
+        .advice(advice)
+}
+
+fn row(site: &Site<'_>, node: NodeId) -> String {
     let row = site
         .machine
         .distances
         .get()
         .into_iter()
-        .flat_map(|table| table.row(node.id));
+        .flat_map(|table| table.row(node));
     let entries: Vec<String> = row
         .filter_map(|(_, distance)| Some(distance?.to_string()))
         .collect();

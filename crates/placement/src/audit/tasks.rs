@@ -76,7 +76,7 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
     if let Some(reason) = &site.cpu_nodes_unknown {
         return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), reason);
     }
-    let runs = site.nodes_of(allowed);
+    let runs = site.machine.nodes_of_cpus(allowed);
     let homes: NodeSet = runs.iter().map(|node| site.memory_home(node)).collect();
     if runs.is_empty() || memory.is_empty() || homes.intersects(memory) {
         return;
@@ -192,7 +192,7 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
 /// Tasks that one would have balanced: large, allowed on several nodes.
 fn unbound<'a>(site: &Site<'_>, options: &AuditOptions, task: &'a Task) -> Option<(&'a Task, u64)> {
     let bytes = total(task.memory.get()?);
-    let nodes = site.nodes_of(task.allowed_cpus.get()?);
+    let nodes = site.machine.nodes_of_cpus(task.allowed_cpus.get()?);
     (bytes >= options.task_bytes.max(1) && nodes.len() > 1 && !is_interleaved(task))
         .then_some((task, bytes))
 }
@@ -274,7 +274,9 @@ fn confined_to(site: &Site<'_>, task: &Task) -> Option<NodeSet> {
         return None;
     }
     let allowed = task.allowed_cpus.get()?;
-    let nodes = site.nodes_of(&allowed.intersection(&site.machine.cpu_states.online));
+    let nodes = site
+        .machine
+        .nodes_of_cpus(&allowed.intersection(&site.machine.cpu_states.online));
     (!nodes.is_empty() && nodes.len() < site.cpu_nodes.len()).then_some(nodes)
 }
 
