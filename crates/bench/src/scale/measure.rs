@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -30,6 +31,8 @@ use crate::sampling::pause;
 
 /// Between two looks at the cancel flag.
 const LOOK: Duration = Duration::from_millis(50);
+/// Read once for all samples, and where there is something to name: it takes an emulated guest seconds.
+static SYMBOLS: LazyLock<Known<Symbols>> = LazyLock::new(Symbols::read);
 /// Of the memory that is available, what tasks may hold.
 const MAX_MEMORY_SHARE: f64 = 0.75;
 
@@ -57,9 +60,11 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
     let count = plan.tasks.len();
     let counters = TaskCounters::new(count)?;
     // Before the load: opening events under load has been seen to crash emulated guests.
-    let recorder = open_trace(plan);
-    let sampler = open_profile(plan);
-    let mut children = unmeasured(plan.machine, || start(plan, &counters, cancel))??;
+    let begin = || {
+        let opened = (open_trace(plan), open_profile(plan));
+        Ok::<_, ChildError>((opened, start(plan, &counters, cancel)?))
+    };
+    let ((recorder, sampler), mut children) = unmeasured(plan.machine, begin)??;
     for child in &mut children {
         child.say("go")?;
     }
@@ -228,10 +233,9 @@ fn named(
     check_alive(&mut children, cancel)?;
     let (processes, tasks) = (children.iter().map(Child::pid).collect(), children.len());
     drop(children);
-    let symbols = Symbols::read();
-    let profile = sampler.map(|it| Hot::new(it.profile(&processes, &symbols)));
+    let profile = sampler.map(|it| Hot::new(it.profile(&processes, &SYMBOLS)));
     let contention = recorded.map(|it| {
-        let waits = locks::answer(it.waits, Some(&processes), &symbols);
+        let waits = locks::answer(it.waits, Some(&processes), &SYMBOLS);
         Contention::new(waits, it.finished, tasks)
     });
     Ok((profile, contention))
