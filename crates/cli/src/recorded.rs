@@ -5,7 +5,7 @@ use nearfar_bench::survey::Measured;
 use nearfar_change::lease::{Leases, Measuring, Presence};
 use nearfar_experiment::{DISTURBS, fingerprint};
 use nearfar_machine::{Latency, Machine, NodeId, SourceKind, Timing};
-use nearfar_runs::{CellSummary, Filter, Host, Level, Run, RunId, RunState, Store, summarise};
+use nearfar_runs::{CellSummary, Filter, Host, Level, RunId, RunState, Store, summarise};
 use nearfar_sources::Want;
 use tempfile::TempDir;
 
@@ -21,6 +21,9 @@ pub fn add_measured(machine: &mut Machine) {
     }
 }
 
+/// So many runs are looked at for pairs of nodes that newer ones lack.
+const MOST_RUNS: usize = 8;
+
 /// Those of this machine. `None` without such a run, and without a store that can be read: nothing was asked of it.
 pub fn stored_latencies() -> Option<Timing> {
     let store = StoreArgs { store: None }.open_existing().ok()?;
@@ -29,10 +32,33 @@ pub fn stored_latencies() -> Option<Timing> {
         ..Filter::default()
     };
     let runs = store.list(&filter).ok().filter(|runs| !runs.is_empty())?;
-    let here = fingerprint(&read_live(Want::topology()).ok()?, &Host::here());
-    let is_of_here = |run: &&Run| run.state == RunState::Complete && run.fingerprint == here;
-    let run = runs.iter().find(is_of_here)?;
-    let whole = store.whole(run.run).ok()?;
+    let machine = read_live(Want::topology()).ok()?;
+    let here = fingerprint(&machine, &Host::here());
+    let pairs = machine
+        .online_nodes()
+        .filter(|node| node.has_cpus() == Some(true));
+    let pairs = pairs.count() * machine.nodes_with_memory().len();
+    let of_here = runs
+        .iter()
+        .filter(|run| run.state == RunState::Complete && run.fingerprint == here);
+    let mut found: Option<Timing> = None;
+    // A run may be of some nodes only; older ones have the others.
+    for run in of_here.take(MOST_RUNS) {
+        let of_run = latencies(&store, run.run);
+        found = match (found, of_run) {
+            (Some(found), Some(of_run)) => Some(found.or(of_run)),
+            (found, of_run) => found.or(of_run),
+        };
+        if found.as_ref().is_some_and(|it| it.latencies.len() >= pairs) {
+            break;
+        }
+    }
+    found
+}
+
+/// The medians of a run; `None` where it cannot be read.
+fn latencies(store: &Store, run: RunId) -> Option<Timing> {
+    let whole = store.whole(run).ok()?;
     let summaries = summarise(&whole.detail, &whole.taken);
     let latency = |summary: &CellSummary| {
         let node = |factor| match summary.cell.level(factor)? {
@@ -45,12 +71,9 @@ pub fn stored_latencies() -> Option<Timing> {
             ns: summary.metrics.first()?.median?.round() as u32,
         })
     };
+    let source = format!("bench latency, run {run} of {}", store.path().display());
     let timing = Timing {
-        sources: vec![format!(
-            "bench latency, run {} of {}",
-            run.run,
-            store.path().display()
-        )],
+        sources: vec![source],
         ..Timing::default()
     };
     Some(timing.with_latencies(summaries.iter().filter_map(latency)))

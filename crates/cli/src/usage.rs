@@ -65,7 +65,13 @@ pub fn read() -> Command {
         .and_then(|matches| Command::from_arg_matches(&matches));
     read.unwrap_or_else(|error| {
         let typed: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
-        explained(error, &typed).exit()
+        let error = explained(error, &typed);
+        // Of a check by Nagios 2 is critical, and this is unknown.
+        if error.use_stderr() && typed.iter().any(|word| word.ends_with("nagios")) {
+            let _ = error.print();
+            std::process::exit(3)
+        }
+        error.exit()
     })
 }
 

@@ -1,7 +1,7 @@
 //! A small HTTP server: one thread, a bounded number of connections, nothing that a slow client can hold for long.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -52,10 +52,21 @@ pub struct Running {
 }
 
 impl Server {
+    /// All addresses are those of IPv4 where the system has no IPv6.
+    ///
     /// # Errors
     /// When the address is in use, or not one of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        let listener = TcpListener::bind(address).or_else(|error| {
+            match address == SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()))
+                && !matches!(
+                    error.kind(),
+                    io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
+                ) {
+                true => TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())),
+                false => Err(error),
+            }
+        })?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }

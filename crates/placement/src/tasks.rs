@@ -198,7 +198,7 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
             device,
             seconds,
             min_bytes: filter.min_bytes,
-            latency_sources: latency_sources(machine),
+            latency_sources: latency_sources(&nodes),
             unknown: unknown(&tasks),
             tasks,
             whole,
@@ -206,10 +206,20 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
     })
 }
 
-fn latency_sources(machine: &Machine) -> Vec<String> {
-    let mut sources = measured_in(machine);
-    let mut access = machine.nodes.iter().flat_map(|node| &node.access);
-    if access.any(|it| it.read_latency_ns.is_some()) {
+fn latency_sources(nodes: &Nodes<'_>) -> Vec<String> {
+    let online = nodes.machine.online_node_set();
+    let pairs = online
+        .iter()
+        .flat_map(|from| online.iter().map(move |to| (from, to)));
+    let far = pairs.filter(|&(from, to)| to != nodes.home(from));
+    let (measured, others): (Vec<_>, Vec<_>) =
+        far.partition(|&(from, to)| nodes.measured_ratio(from, to).is_some());
+    let mut sources = match measured.is_empty() {
+        true => Vec::new(),
+        false => measured_in(nodes.machine),
+    };
+    let mut others = others.into_iter();
+    if others.any(|(from, to)| nodes.firmware_ratio(from, to).is_some()) {
         sources.push("HMAT".to_owned());
     }
     sources
@@ -282,6 +292,9 @@ fn counted<'a>(all: impl Iterator<Item = &'a str>) -> Vec<UnknownMemory> {
     unknown.collect()
 }
 
+/// More than any memory takes.
+const MAX_FIRMWARE_NS: u64 = 1_000_000;
+
 /// What judging each task needs of the machine, looked up once.
 pub(crate) struct Nodes<'a> {
     machine: &'a Machine,
@@ -336,7 +349,7 @@ impl<'a> Nodes<'a> {
             let from_here = access.filter(|it| it.initiators.contains(from));
             // CPUs rather than any initiator.
             let ns = from_here.max_by_key(|it| it.class)?.read_latency_ns;
-            ns.filter(|&ns| ns > 0)
+            ns.filter(|ns| (1..=MAX_FIRMWARE_NS).contains(ns))
         };
         Some(latency(to)? as f64 / latency(self.home(from))? as f64)
     }

@@ -576,22 +576,22 @@ fn distances_are_compared_with_measured_latencies() {
     ");
     let flat = [[10, 20, 20], [20, 10, 20], [20, 20, 10]];
     insta::assert_snapshot!(rule(flat, &[(0, 0, 90), (0, 1, 180), (0, 2, 205)]).0, @r"
-    notice distances-lie | node distances: From node 0, memory of node 2 takes 1.14 times as long as that of node 1, which is as near by distance.
-      /sys/devices/system/node/node0/distance = 10 20 20
-      bench latency, run 4 = node 0 to 0 90 ns, node 0 to 2 205 ns, node 0 to 1 180 ns
-      advice The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be fixed; until then, bind memory (`numactl`).
     fact flat-distances | node distances: All 3 nodes are at distance 20 from each other.
       /sys/devices/system/node/node0/distance = 10 20 20
       advice That is right where each node has a link to every other. In a guest, and on larger machines, it often hides which of them are nearer: measure latency between the nodes.
+    fact distances-lie | node distances: From node 0, memory of node 2 takes 2.28 times as long as local memory, 2.00 times by the distances.
+      /sys/devices/system/node/node0/distance = 10 20 20
+      bench latency, run 4 = node 0 to 0 90 ns, node 0 to 2 205 ns
+      advice The order of nodes, by which the kernel chooses, is the same. Costs of tasks are those measured.
     ");
     // The memory of its CPUs is node 0's, as near as node 2's by distance.
     let (_, mut without_memory) = rule(line, &[(1, 0, 90), (1, 2, 190)]);
     without_memory.nodes[1].memory = Known::Yes(Memory::of(0));
     insta::assert_snapshot!(findings(&without_memory), @r"
-    notice distances-lie | node distances: From node 1, memory of node 2 takes 2.11 times as long as that of node 0, which is as near by distance; 1 more pair of nodes differs from its distance by more than 10 %.
+    fact distances-lie | node distances: From node 1, memory of node 0 takes 0.47 times as long as local memory, 1.00 times by the distances.
       /sys/devices/system/node/node1/distance = 21 10 21
       bench latency, run 4 = node 1 to 2 190 ns, node 1 to 0 90 ns
-      advice The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be fixed; until then, bind memory (`numactl`).
+      advice The order of nodes, by which the kernel chooses, is the same. Costs of tasks are those measured.
     fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 2.
       /sys/devices/system/node/node1/meminfo = 0 kB
     ");

@@ -86,7 +86,7 @@ fn measured_latencies_stand_before_distances() {
     machine.nodes[1].access = vec![access(1, 300), access(0, 40)];
     assert!((cost_s(&mut machine) - (1.0 - 1.0 / 3.0)).abs() < 1e-9);
     let tasks = tasks::tasks(&machine, &Filter::default(), None);
-    assert_eq!(tasks.known().unwrap().latency_sources, ["measured", "HMAT"]);
+    assert_eq!(tasks.known().unwrap().latency_sources, ["HMAT"]);
 }
 
 #[test]

@@ -53,8 +53,8 @@ pub fn group_with<'a>(content: &'a [u8], controller: &str) -> Option<Group<'a>> 
         .or_else(|| groups(content).find(|group| group.version_2))
 }
 
-/// The path in the hierarchy of a group outside of this process's cgroup namespace, which the kernel shows with a `..` for each level
-/// from the namespace's root up (cgroup_namespaces(7)). `None` where the hierarchy does not reach that far up.
+/// The path in the hierarchy of a group that the kernel shows from the root of this process's cgroup namespace, one outside of it with a
+/// `..` for each level up (cgroup_namespaces(7)). `None` where the hierarchy does not reach that far up.
 pub fn outside(path: &Path, namespace: &Path) -> Option<PathBuf> {
     let mut found = namespace.to_owned();
     for part in path.components() {
@@ -70,7 +70,10 @@ pub fn outside(path: &Path, namespace: &Path) -> Option<PathBuf> {
 /// The root of this process's cgroup namespace in a hierarchy of version 2 that is mounted here: the group that has the process without
 /// `own`, its path as the namespace shows it. `None` where no group that can be read has it.
 pub fn namespace_root(hierarchy: &Path, own: &Path, pid: u32) -> Option<PathBuf> {
-    let mut folders = vec![hierarchy.to_owned()];
+    let is_inside = !own.components().any(|it| it == Component::ParentDir);
+    // Without a namespace of its own the process is there; looked for last, first taken.
+    let usual = hierarchy.join(own.strip_prefix("/").ok().filter(|_| is_inside)?);
+    let mut folders = vec![hierarchy.to_owned(), usual];
     while let Some(folder) = folders.pop() {
         // A group with threads of its own refuses to list processes (EOPNOTSUPP), and one may be gone.
         let processes = fs::read(folder.join("cgroup.procs")).unwrap_or_default();

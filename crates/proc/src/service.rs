@@ -143,7 +143,8 @@ fn inside(path: &str) -> Option<Service<'_>> {
     }
     let machine = |tool, name: &str| {
         let name = unescaped(name);
-        Some(Service::new(ServiceKind::Machine, path, tool, &name))
+        let found = Service::new(ServiceKind::Machine, path, tool, &name);
+        (!name.is_empty()).then_some(found)
     };
     let parent = path.strip_suffix(part)?.trim_end_matches('/');
     if let Some(name) = stem.strip_prefix("lxc.payload.") {
@@ -177,11 +178,17 @@ fn with_id<'a>(path: &'a str, stem: &'a str) -> Option<Service<'a>> {
     if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
+    let parent = last(path.strip_suffix(last(path))?.trim_end_matches('/'));
     let runtime = match before.strip_suffix(['-', ':']) {
         Some(before) => before.rsplit(':').next().unwrap_or(before),
+        None if before.is_empty() && parent == "docker" => parent,
         None if before.is_empty() => "container",
         None => return None,
     };
+    // What watches the container is outside of it.
+    if runtime.ends_with("conmon") {
+        return None;
+    }
     let tool = match runtime {
         "libpod" => "podman",
         other => other,
@@ -262,7 +269,13 @@ mod tests {
                 "docker 0123456789ab",
                 "",
             ),
-            ("/docker/ID", Container, "container 0123456789ab", ""),
+            ("/docker/ID", Container, "docker 0123456789ab", ""),
+            (
+                "/machine.slice/libpod-conmon-ID.scope",
+                Unit,
+                &filled("libpod-conmon-ID.scope"),
+                "",
+            ),
             (
                 "/machine.slice/libpod-ID.scope/container",
                 Container,

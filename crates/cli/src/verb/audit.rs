@@ -10,7 +10,7 @@ use nearfar_sources::{TaskScope, Want};
 use serde::Serialize;
 
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs, one_of};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, input};
 use crate::output::{self, under};
 use crate::recorded::add_measured;
 
@@ -111,12 +111,12 @@ impl Audit {
 
     /// Reads, audits, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let Some(format) = self.format.usual() else {
-            return self.check();
+        let format = match (self.format.usual(), &self.explain) {
+            (Some(format), None) => format,
+            (None, None) => return self.check(),
+            (Some(format), Some(rule)) => return explain(rule.as_deref(), &format, colour),
+            (None, Some(_)) => return Err(input!("--explain has no line for --format nagios")),
         };
-        if let Some(rule) = &self.explain {
-            return explain(rule.as_deref(), &format, colour);
-        }
         let (machine, audit) = self.audit()?;
         let document = || {
             let devices = self.devices.iter();
@@ -150,12 +150,13 @@ impl Audit {
         Ok((machine, audit))
     }
 
-    /// The plugin interface of Nagios: whatever happens is a line and one of four exit codes.
+    /// The plugin interface of Nagios: whatever the audit ends with is a line and one of four exit codes.
     fn check(&self) -> Outcome {
         let threshold = self.fail_on.unwrap_or(Severity::Warning);
         let (status, says) = match self.audit() {
             Ok((_, audit)) => nearfar_report::audit::check(&audit, threshold),
-            Err(failure) => (CheckStatus::Unknown, failure.message()),
+            // What is behind a vertical bar is performance data.
+            Err(failure) => (CheckStatus::Unknown, failure.message().replace('|', "/")),
         };
         let line = format!("NUMA {status} - {}\n", says.replace('\n', "; "));
         output::print(&output::cleaned(&line))?;

@@ -186,21 +186,18 @@ impl Ratios {
         ratio.max(1.0 / ratio) - 1.0
     }
 
-    /// The memory that is most behind memory which the distances of one node have further away, or as near; with that.
+    /// The memory that is most behind memory which the distances of one node have further away; with that. Which of equally near nodes the
+    /// kernel prefers is not said by distances.
     fn most_behind(of_node: &[Self]) -> Option<(Self, Self)> {
         let mut inwards = of_node.to_vec();
-        inwards.sort_by(|a, b| {
-            let by_distance = b.by_distance.total_cmp(&a.by_distance);
-            by_distance.then(a.measured.total_cmp(&b.measured))
-        });
+        inwards.sort_by(|a, b| b.by_distance.total_cmp(&a.by_distance));
         let mut fastest: Option<Self> = None;
         let mut most: Option<(Self, Self)> = None;
-        for it in inwards {
-            let pair = fastest.map(|fastest| (it, fastest));
-            most = most.into_iter().chain(pair).max_by(by_factor);
-            fastest = fastest
-                .filter(|fastest| fastest.measured <= it.measured)
-                .or(Some(it));
+        for equally_near in inwards.chunk_by(|a, b| a.by_distance == b.by_distance) {
+            let pairs = equally_near.iter().filter_map(|it| Some((*it, fastest?)));
+            most = most.into_iter().chain(pairs).max_by(by_factor);
+            let all = fastest.into_iter().chain(equally_near.iter().copied());
+            fastest = all.min_by(|a, b| a.measured.total_cmp(&b.measured));
         }
         most
     }
@@ -249,7 +246,7 @@ fn compare_with_measured(site: &Site<'_>, ledger: &mut Ledger) {
     ));
 }
 
-/// `than` is memory that is no nearer by distance and takes less time.
+/// `than` is memory that is further by distance and takes less time.
 fn not_as_measured(
     site: &Site<'_>,
     nodes: &Nodes<'_>,
@@ -274,13 +271,9 @@ fn not_as_measured(
         Some(than) => (
             Severity::Notice,
             format!(
-                "{} that of node {}, which is {} by distance",
+                "{} that of node {}, which is further by distance",
                 takes(shown.measured / than.measured),
-                than.to,
-                match than.by_distance > shown.by_distance {
-                    true => "further",
-                    false => "as near",
-                }
+                than.to
             ),
             "The kernel gets memory from the nearest node by distance, here a slower one. The firmware's SLIT is where it would be \
              fixed; until then, bind memory (`numactl`).",

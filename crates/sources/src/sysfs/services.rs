@@ -12,14 +12,22 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use nearfar_machine::{ContainerName, Known, NOT_ASKED_FOR, NodeBytes, ServiceGroup, Task};
+use nearfar_machine::{
+    ContainerName, Known, NOT_ASKED_FOR, NodeBytes, ResidentBytes, ServiceGroup, Task,
+};
 use nearfar_proc::cgroup;
 use nearfar_proc::service::Service;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::tree::Tree;
 
 const KUBELET_LOGS: &str = "var/log/containers";
+/// The kernel counts in batches, tasks change meanwhile, and libraries are counted where they were touched first.
+const SLACK: u64 = 8;
+const SLACK_BYTES: u64 = 32 << 20;
+/// Bytes of a name, as of a file.
+const LONGEST_NAME: usize = 255;
 const STORAGE: &str = "var/lib/containers/storage/overlay-containers/containers.json";
 
 /// The services of these tasks, by path; with their memory if these are all tasks (`is_of_all`). ContainerNames that are in `known` are not looked for again.
@@ -42,7 +50,11 @@ pub(crate) fn read(
         let before = before.ok().and_then(|at| known[at].container.clone());
         ServiceGroup {
             group: group.to_owned(),
-            container: before.or_else(|| names.of(service.id?)),
+            container: before.or_else(|| {
+                // A user may give a group of his own any id, and has containers of his own.
+                let is_of_root = !group.contains("/user.slice/");
+                names.of(service.id.filter(|_| is_of_root)?)
+            }),
             memory: match is_of_all {
                 true => memory(tree, group, &tasks),
                 false => Known::no(NOT_ASKED_FOR),
@@ -53,8 +65,32 @@ pub(crate) fn read(
         .collect()
 }
 
-/// A page that several tasks map is in the sums of each of them; the kernel counts it once.
+/// A page that several tasks map is in the sums of each of them; the kernel counts it once. It counts what was touched first by another
+/// group there, as the pages of a file before a service was started again, and leaves the memory of a task that moves where it is.
 fn memory(tree: &Tree, group: &str, tasks: &[&Task]) -> Known<Vec<NodeBytes>> {
+    if group.split('/').any(|part| part == "..") {
+        return Known::no("its control group is not in the hierarchy that is mounted");
+    }
+    let counted = counted(tree, group, tasks);
+    let resident = tasks.iter().filter_map(|task| task.resident.get());
+    let resident = resident.map(ResidentBytes::total);
+    let (most, sum) = resident.fold((0_u64, 0_u64), |(most, sum), bytes| {
+        (most.max(bytes), sum.saturating_add(bytes))
+    });
+    counted.and_then(|counted| {
+        let bytes = counted.iter().fold(0_u64, |sum, on| sum.saturating_add(on.bytes));
+        let range = (most - most / SLACK).saturating_sub(SLACK_BYTES)
+            ..=sum.saturating_add(sum / SLACK).saturating_add(SLACK_BYTES);
+        match range.contains(&bytes) {
+            true => Known::Yes(counted),
+            false => Known::no(format!(
+                "the kernel counts {bytes} bytes for its control group, its tasks have {most} (one) to {sum} (all)"
+            )),
+        }
+    })
+}
+
+fn counted(tree: &Tree, group: &str, tasks: &[&Task]) -> Known<Vec<NodeBytes>> {
     let with_memory = |task: &&&Task| task.resident.get().is_none_or(|it| it.total() > 0);
     if tasks.iter().filter(with_memory).count() < 2 {
         return Known::no("it has one task with memory");
@@ -127,15 +163,17 @@ impl<'a> ContainerNames<'a> {
             let file = format!("var/lib/docker/containers/{id}/config.v2.json");
             let name = |bytes: &[u8]| serde_json::from_slice::<DockerContainer>(bytes).ok();
             let found = self.tree.with_bytes(&file, name).ok()??;
-            Some(named(found.name.trim_start_matches('/')))
+            named(found.name.trim_start_matches('/'))
         };
         let of_storage = || {
             let storage = self.storage.get_or_init(|| {
                 let all = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or_default();
-                let all: Vec<StoredContainer> =
-                    self.tree.with_bytes(STORAGE, all).unwrap_or_default();
-                let named = |it: StoredContainer| Some((it.id, named(it.names.first()?)));
-                all.into_iter().filter_map(named).collect()
+                let all: Vec<Value> = self.tree.with_bytes(STORAGE, all).unwrap_or_default();
+                let all = all
+                    .into_iter()
+                    .filter_map(|it| serde_json::from_value(it).ok());
+                let named = |it: StoredContainer| Some((it.id, named(it.names.first()?)?));
+                all.filter_map(named).collect()
             });
             storage.get(id).cloned()
         };
@@ -173,7 +211,11 @@ fn of_log(name: &str) -> Option<(String, ContainerName)> {
     })
 }
 
-fn named(name: &str) -> ContainerName {
+/// `None` for what no runtime takes as a name.
+fn named(name: &str) -> Option<ContainerName> {
+    if !(1..=LONGEST_NAME).contains(&name.len()) || name.contains(char::is_control) {
+        return None;
+    }
     let of_kubelet = || {
         let mut parts = name.strip_prefix("k8s_")?.split('_');
         let (name, pod, namespace) = (parts.next()?, parts.next()?, parts.next()?);
@@ -182,9 +224,12 @@ fn named(name: &str) -> ContainerName {
             pod: Some((namespace.to_owned(), pod.to_owned())),
         })
     };
-    of_kubelet().unwrap_or_else(|| ContainerName {
-        name: name.to_owned(),
-        pod: None,
+    let of_kubelet = of_kubelet();
+    of_kubelet.or_else(|| {
+        Some(ContainerName {
+            name: name.to_owned(),
+            pod: None,
+        })
     })
 }
 
@@ -192,8 +237,6 @@ fn named(name: &str) -> ContainerName {
 mod tests {
     use std::fs;
     use std::path::Path;
-
-    use nearfar_machine::ResidentBytes;
 
     use super::*;
 
@@ -284,6 +327,41 @@ mod tests {
         );
         write(at, &file("hugetlb.2MB.current"), "2097152\n");
         assert_eq!(memory(&huge), Some(vec![2101248, 8192]));
+        // More than they have, and much less than one has: pages that others touched, or memory that did not move with its task.
+        let large = [task(1, group, 1 << 30), task(2, group, 1 << 30)];
+        assert_eq!(memory(&large), None);
+        write(at, &file("memory.numa_stat"), "anon N0=1073741824\n");
+        assert_eq!(memory(&small), None);
+    }
+
+    #[test]
+    fn a_group_of_a_user_has_no_name_of_the_systems_containers() {
+        let root = tempfile::tempdir().unwrap();
+        let docker = format!("var/lib/docker/containers/{B}/config.v2.json");
+        write(root.path(), &docker, "{\"Name\": \"/redis\"}");
+        let of = |group: String| found(root.path(), &[task(1, &group, 0)]).len();
+        assert_eq!(of(format!("/system.slice/docker-{B}.scope")), 1);
+        let user = "/user.slice/user-1000.slice/user@1000.service/app.slice";
+        assert_eq!(of(format!("{user}/docker-{B}.scope")), 0);
+    }
+
+    #[test]
+    fn a_name_that_is_none_leaves_the_others() {
+        let root = tempfile::tempdir().unwrap();
+        let long = "x".repeat(LONGEST_NAME + 1);
+        let storage = format!(
+            "[{{\"id\": 5}}, {{\"id\": \"{A}\", \"names\": [\"{long}\"]}}, {{\"id\": \"{B}\", \"names\": [\"\"]}}, \
+             {{\"id\": \"{C}\", \"names\": [\"db\"]}}]"
+        );
+        write(root.path(), STORAGE, &storage);
+        let names = [A, B, C].map(|id| {
+            let found = found(
+                root.path(),
+                &[task(1, &format!("/system.slice/crio-{id}.scope"), 0)],
+            );
+            Some(found.into_iter().next()?.container?.name)
+        });
+        assert_eq!(names, [None, None, Some("db".to_owned())]);
     }
 
     proptest::proptest! {

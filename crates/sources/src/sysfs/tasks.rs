@@ -36,6 +36,7 @@ use nearfar_machine::{
 };
 use nearfar_proc::Sched;
 use nearfar_proc::Status;
+use nearfar_proc::service::{Service, ServiceKind};
 use nearfar_proc::{Stat, cgroup, system};
 
 use crate::parallel;
@@ -222,19 +223,26 @@ fn cpu_ms(stat: &Stat) -> u64 {
     ticks.saturating_mul(TICK_MS)
 }
 
-/// The group in version 2 of control groups, else in systemd's hierarchy of version 1.
+/// The group in version 2 of control groups or in systemd's hierarchy of version 1: the one that a container, job or machine has, else
+/// the one that is not the root.
 fn group(tree: &Tree, directory: &Directory<'_>) -> Known<String> {
     let path = |content: &[u8]| {
-        let of =
-            |is_wanted: fn(&cgroup::Group<'_>) -> bool| cgroup::groups(content).find(is_wanted);
-        let group = of(|it| it.version_2).or_else(|| of(|it| it.has_controller("name=systemd")));
-        let group = group?;
-        let outside =
-            (tree.is_live() && group.version_2 && group.path.starts_with("/..")).then(|| {
-                let namespace = NAMESPACE.get_or_init(own_namespace).as_deref()?;
-                cgroup::outside(group.path, namespace)
-            });
-        let path = outside.flatten().unwrap_or_else(|| group.path.to_owned());
+        let groups = cgroup::groups(content);
+        let mut groups: Vec<_> = groups
+            .filter(|it| it.version_2 || it.has_controller("name=systemd"))
+            .collect();
+        groups.sort_by_key(|it| {
+            let service = it.path.to_str().and_then(Service::of);
+            let is_unit = service.is_none_or(|it| it.kind == ServiceKind::Unit);
+            (is_unit, it.path == Path::new("/"), !it.version_2)
+        });
+        let group = groups.first()?;
+        let namespace = (tree.is_live() && group.version_2).then(|| {
+            let namespace = NAMESPACE.get_or_init(own_namespace).as_deref();
+            namespace.and_then(|namespace| cgroup::outside(group.path, namespace))
+        });
+        let path = namespace.flatten();
+        let path = path.as_deref().unwrap_or(group.path);
         Some(path.to_string_lossy().into_owned())
     };
     found_in(directory, "cgroup", path, "no group in it")
