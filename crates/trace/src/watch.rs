@@ -251,6 +251,7 @@ impl Reader {
         for thread in tasks::of_process(pid)? {
             moves.adopt(thread.tid, &thread.name, thread.cpu, since_ns);
         }
+        moves.were_seen_before(now_ns());
         let moves_by_kernel = tasks::moves_by_kernel(pid);
         let followed = Followed {
             moves,

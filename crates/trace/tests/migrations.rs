@@ -276,6 +276,19 @@ fn a_task_whose_end_was_lost_ends_when_it_was_missed_twice() {
 }
 
 #[test]
+fn a_first_move_that_was_not_seen_is_a_gap() {
+    let gaps = |at_ns: u64, from: u32| {
+        let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
+        moves.adopt(100, "probe", Some(CpuId(7)), 0);
+        moves.were_seen_before(SECOND);
+        moves.take(at_ns, moved(100, from, 15));
+        moves.finish(3 * SECOND, Known::no("not read")).gaps
+    };
+    assert_eq!([gaps(2 * SECOND, 7), gaps(2 * SECOND, 0)], [0, 1]);
+    assert_eq!(gaps(SECOND / 2, 0), 0, "it may have been seen after this");
+}
+
+#[test]
 fn a_task_that_never_moves_is_where_it_was_seen() {
     let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", Some(CpuId(9)), SECOND);

@@ -264,6 +264,7 @@ impl Migrations {
         for Thread { tid, name, cpu } in self.threads()? {
             moves.adopt(tid, &name, cpu, begin);
         }
+        moves.were_seen_before(now_ns());
         let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
         if let Some(pid) = meanwhile.pid() {
             moves.adopt(pid, &self.command[0].to_string_lossy(), None, begin);

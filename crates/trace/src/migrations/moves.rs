@@ -37,6 +37,8 @@ struct Life {
     cpu: Option<CpuId>,
     /// Where it was once seen to be: where it is all along if no event ever tells.
     seen_on: Option<CpuId>,
+    /// Until when that was at the latest; `None` where it is not known.
+    seen_before_ns: Option<u64>,
     since_ns: u64,
     followed_ns: u64,
     counts: ClassCounts,
@@ -185,6 +187,14 @@ impl Moves {
         self.living.entry(tid).or_insert(life);
     }
 
+    /// Tasks were seen where [`Self::adopt`] has them before `time_ns`, by now: where the first event of one is younger and begins elsewhere,
+    /// a move was not seen.
+    pub fn were_seen_before(&mut self, time_ns: u64) {
+        for life in self.living.values_mut() {
+            life.seen_before_ns = Some(time_ns);
+        }
+    }
+
     /// A task was seen on `cpu` at some time after `time_ns`. Call this when all events until then are taken: where none is
     /// younger and the last one leaves the task elsewhere, a move was not seen.
     pub fn was_seen(&mut self, tid: i32, cpu: Option<CpuId>, time_ns: u64) {
@@ -331,7 +341,9 @@ impl Moves {
         else {
             return;
         };
-        self.gaps += u64::from(life.cpu.is_some_and(|cpu| cpu != from));
+        let is_after_look = life.seen_before_ns.is_some_and(|seen| seen <= time_ns);
+        let known = life.cpu.or(life.seen_on.filter(|_| is_after_look));
+        self.gaps += u64::from(known.is_some_and(|cpu| cpu != from));
         // If the task's CPU was unknown, this event gives it.
         life.cpu = life.cpu.or(Some(from));
         life.pass(time_ns, &self.sharing);
