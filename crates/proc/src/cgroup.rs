@@ -70,10 +70,10 @@ pub fn outside(path: &Path, namespace: &Path) -> Option<PathBuf> {
 /// The root of this process's cgroup namespace in a hierarchy of version 2 that is mounted here: the group that has the process without
 /// `own`, its path as the namespace shows it. `None` where no group that can be read has it.
 pub fn namespace_root(hierarchy: &Path, own: &Path, pid: u32) -> Option<PathBuf> {
-    let is_inside = !own.components().any(|it| it == Component::ParentDir);
-    // Without a namespace of its own the process is there; looked for last, first taken.
-    let usual = hierarchy.join(own.strip_prefix("/").ok().filter(|_| is_inside)?);
-    let mut folders = vec![hierarchy.to_owned(), usual];
+    if own.components().any(|it| it == Component::ParentDir) {
+        return None;
+    }
+    let mut folders = vec![hierarchy.to_owned()];
     while let Some(folder) = folders.pop() {
         // A group with threads of its own refuses to list processes (EOPNOTSUPP), and one may be gone.
         let processes = fs::read(folder.join("cgroup.procs")).unwrap_or_default();

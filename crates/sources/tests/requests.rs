@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::{Machine, SourceKind};
+use nearfar_proc::{cgroup, mountinfo};
 use nearfar_sources::{
-    Request, SourceError, Want, gallery, hwloc_xml, read, read_bytes, snapshot, text,
+    Request, SourceError, TaskScope, Want, gallery, hwloc_xml, read, read_bytes, snapshot, text,
 };
 use proptest::prelude::*;
 
@@ -124,6 +125,29 @@ fn a_root_and_a_source_are_two_machines() {
             .to_string()
             .contains("/no/such/root")
     );
+}
+
+/// Whichever versions of control groups this host has mounted, and wherever.
+#[test]
+fn the_group_of_a_task_is_as_the_kernel_names_it() {
+    let mounts = mountinfo::of_this_process().unwrap();
+    if mounts
+        .iter()
+        .any(|it| it.kind == "cgroup2" && it.root != Path::new("/"))
+    {
+        return println!(
+            "skipped: kernel: control groups are mounted from outside of this container"
+        );
+    }
+    let want = Want {
+        tasks: TaskScope::Of(vec![std::process::id().cast_signed()]),
+        ..Want::topology()
+    };
+    let machine = read(&Request::live(want)).unwrap();
+    let group = machine.tasks.get().unwrap()[0].group.get().unwrap();
+    let kernel = std::fs::read("/proc/self/cgroup").unwrap();
+    let mut paths = cgroup::groups(&kernel).map(|it| it.path);
+    assert!(paths.any(|path| path == Path::new(group)), "{group}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ use nearfar_machine::{
 use nearfar_proc::Sched;
 use nearfar_proc::Status;
 use nearfar_proc::service::{Service, ServiceKind};
-use nearfar_proc::{Stat, cgroup, system};
+use nearfar_proc::{Stat, cgroup, mountinfo, system};
 
 use crate::parallel;
 use crate::request::{TaskScope, Want};
@@ -227,34 +227,43 @@ fn cpu_ms(stat: &Stat) -> u64 {
 /// the one that is not the root.
 fn group(tree: &Tree, directory: &Directory<'_>) -> Known<String> {
     let path = |content: &[u8]| {
-        let groups = cgroup::groups(content);
-        let mut groups: Vec<_> = groups
-            .filter(|it| it.version_2 || it.has_controller("name=systemd"))
-            .collect();
-        groups.sort_by_key(|it| {
-            let service = it.path.to_str().and_then(Service::of);
-            let is_unit = service.is_none_or(|it| it.kind == ServiceKind::Unit);
-            (is_unit, it.path == Path::new("/"), !it.version_2)
-        });
-        let group = groups.first()?;
-        let namespace = (tree.is_live() && group.version_2).then(|| {
-            let namespace = NAMESPACE.get_or_init(own_namespace).as_deref();
-            namespace.and_then(|namespace| cgroup::outside(group.path, namespace))
-        });
-        let path = namespace.flatten();
-        let path = path.as_deref().unwrap_or(group.path);
+        let of =
+            |is_wanted: fn(&cgroup::Group<'_>) -> bool| cgroup::groups(content).find(is_wanted);
+        let unified = of(|it| it.version_2);
+        let group = match (unified, of(|it| it.has_controller("name=systemd"))) {
+            (Some(unified), Some(systemd)) => [unified, systemd].into_iter().min_by_key(|it| {
+                let service = it.path.to_str().and_then(Service::of);
+                let is_unit = service.is_none_or(|it| it.kind == ServiceKind::Unit);
+                (is_unit, it.path == Path::new("/"), !it.version_2)
+            }),
+            (unified, systemd) => unified.or(systemd),
+        }?;
+        let is_of_mount = tree.is_live() && group.version_2;
+        let namespace = is_of_mount.then(|| NAMESPACE.get_or_init(own_namespace).as_deref());
+        let outside = namespace
+            .flatten()
+            .and_then(|it| cgroup::outside(group.path, it));
+        let path = outside.as_deref().unwrap_or(group.path);
         Some(path.to_string_lossy().into_owned())
     };
     found_in(directory, "cgroup", path, "no group in it")
 }
 
-/// Where this process's cgroup namespace begins; `None` where /sys/fs/cgroup does not show it.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Where this process's cgroup namespace begins in the hierarchy that is mounted there; `None` where it is the same, or not to be found.
 static NAMESPACE: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 fn own_namespace() -> Option<PathBuf> {
+    let mounts = mountinfo::of_this_process().ok()?;
+    let mount = mounts.iter().rfind(|it| it.place == Path::new(MOUNT))?;
+    // One from outside of the namespace begins above its root. What version 1 has there is folders of hierarchies.
+    if mount.kind != "cgroup2" || mount.root == Path::new("/") {
+        return None;
+    }
     let groups = std::fs::read("/proc/self/cgroup").ok()?;
     let own = cgroup::groups(&groups).find(|it| it.version_2)?;
-    cgroup::namespace_root(Path::new("/sys/fs/cgroup"), own.path, std::process::id())
+    cgroup::namespace_root(&mount.place, own.path, std::process::id())
 }
 
 /// `numa_preferred_nid`, which `sched` has with CONFIG_SCHED_DEBUG and CONFIG_NUMA_BALANCING; -1 is none.
