@@ -41,19 +41,17 @@ pub fn stored_latencies() -> Option<Timing> {
     let of_here = runs
         .iter()
         .filter(|run| run.state == RunState::Complete && run.fingerprint == here);
-    let mut found: Option<Timing> = None;
+    let mut found = Timing::default();
     // A run may be of some nodes only; older ones have the others.
     for run in of_here.take(MOST_RUNS) {
-        let of_run = latencies(&store, run.run);
-        found = match (found, of_run) {
-            (Some(found), Some(of_run)) => Some(found.or(of_run)),
-            (found, of_run) => found.or(of_run),
-        };
-        if found.as_ref().is_some_and(|it| it.latencies.len() >= pairs) {
+        if found.latencies.len() >= pairs {
             break;
         }
+        if let Some(of_run) = latencies(&store, run.run) {
+            found = found.or(of_run);
+        }
     }
-    found
+    (!found.sources.is_empty()).then_some(found)
 }
 
 /// The medians of a run; `None` where it cannot be read.

@@ -67,7 +67,9 @@ pub fn read() -> Command {
         let typed: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
         let error = explained(error, &typed);
         // Of a check by Nagios 2 is critical, and this is unknown.
-        if error.use_stderr() && typed.iter().any(|word| word.ends_with("nagios")) {
+        let is_check = typed.contains(&"--format=nagios")
+            || typed.windows(2).any(|pair| pair == ["--format", "nagios"]);
+        if error.use_stderr() && is_check {
             let _ = error.print();
             std::process::exit(3)
         }

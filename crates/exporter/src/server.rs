@@ -57,16 +57,16 @@ impl Server {
     /// # Errors
     /// When the address is in use, or not one of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).or_else(|error| {
-            match address == SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()))
-                && !matches!(
-                    error.kind(),
-                    io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
-                ) {
-                true => TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())),
-                false => Err(error),
+        let is_of_port = |error: &io::Error| {
+            use io::ErrorKind::{AddrInUse, PermissionDenied};
+            matches!(error.kind(), AddrInUse | PermissionDenied)
+        };
+        let listener = match TcpListener::bind(address) {
+            Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && !is_of_port(&error) => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
             }
-        })?;
+            bound => bound,
+        }?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }

@@ -207,19 +207,13 @@ pub fn tasks(machine: &Machine, filter: &Filter, seconds: Option<f64>) -> Known<
 }
 
 fn latency_sources(nodes: &Nodes<'_>) -> Vec<String> {
-    let online = nodes.machine.online_node_set();
-    let pairs = online
-        .iter()
-        .flat_map(|from| online.iter().map(move |to| (from, to)));
-    let far = pairs.filter(|&(from, to)| to != nodes.home(from));
-    let (measured, others): (Vec<_>, Vec<_>) =
-        far.partition(|&(from, to)| nodes.measured_ratio(from, to).is_some());
-    let mut sources = match measured.is_empty() {
-        true => Vec::new(),
-        false => measured_in(nodes.machine),
+    let far = || nodes.pairs().filter(|&(from, to)| to != nodes.home(from));
+    let is_measured = |from, to| nodes.measured_ratio(from, to).is_some();
+    let mut sources = match far().any(|(from, to)| is_measured(from, to)) {
+        true => measured_in(nodes.machine),
+        false => Vec::new(),
     };
-    let mut others = others.into_iter();
-    if others.any(|(from, to)| nodes.firmware_ratio(from, to).is_some()) {
+    if far().any(|(from, to)| !is_measured(from, to) && nodes.firmware_ratio(from, to).is_some()) {
         sources.push("HMAT".to_owned());
     }
     sources
@@ -324,6 +318,12 @@ impl<'a> Nodes<'a> {
 
     pub(crate) fn home(&self, node: NodeId) -> NodeId {
         self.home.get(&node).copied().unwrap_or(node)
+    }
+
+    /// Each online node with each, in ascending order.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let online = || self.machine.online_nodes().map(|node| node.id);
+        online().flat_map(move |from| online().map(move |to| (from, to)))
     }
 
     /// How much longer memory takes than local memory, by measured latencies where there are both, else by the firmware's, else by

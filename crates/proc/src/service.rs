@@ -138,7 +138,8 @@ fn job(path: &str) -> Option<Service<'_>> {
 fn inside(path: &str) -> Option<Service<'_>> {
     let part = last(path);
     let stem = part.strip_suffix(".scope").unwrap_or(part);
-    if let Some(found) = with_id(path, stem) {
+    let parent = path.strip_suffix(part)?.trim_end_matches('/');
+    if let Some(found) = with_id(path, stem, last(parent)) {
         return Some(found);
     }
     let machine = |tool, name: &str| {
@@ -146,7 +147,6 @@ fn inside(path: &str) -> Option<Service<'_>> {
         let found = Service::new(ServiceKind::Machine, path, tool, &name);
         (!name.is_empty()).then_some(found)
     };
-    let parent = path.strip_suffix(part)?.trim_end_matches('/');
     if let Some(name) = stem.strip_prefix("lxc.payload.") {
         return machine("lxc", name);
     }
@@ -172,13 +172,12 @@ fn inside(path: &str) -> Option<Service<'_>> {
 }
 
 /// `docker-ID`, `cri-containerd-ID`, `kubepods-podUID.slice:cri-containerd:ID`, and a folder `ID` without systemd.
-fn with_id<'a>(path: &'a str, stem: &'a str) -> Option<Service<'a>> {
+fn with_id<'a>(path: &'a str, stem: &'a str, parent: &'a str) -> Option<Service<'a>> {
     let before = stem.len().checked_sub(ID)?;
     let (before, id) = (stem.get(..before)?, stem.get(before..)?);
     if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    let parent = last(path.strip_suffix(last(path))?.trim_end_matches('/'));
     let runtime = match before.strip_suffix(['-', ':']) {
         Some(before) => before.rsplit(':').next().unwrap_or(before),
         None if before.is_empty() && parent == "docker" => parent,

@@ -107,10 +107,7 @@ pub fn check(audit: &Audit, threshold: Severity) -> (CheckStatus, String) {
     for finding in audit.findings.iter().filter(|it| it.severity >= threshold) {
         *named.entry(finding.rule).or_default() += 1;
     }
-    let is_critical = audit
-        .findings
-        .iter()
-        .any(|it| it.severity == Severity::Critical);
+    let is_critical = of_severity(audit, Severity::Critical) > 0;
     let [checked, not_checked] = [
         audit.number(State::Found) + audit.number(State::NothingFound),
         audit.number(State::NotChecked),

@@ -132,7 +132,6 @@ impl Audit {
     }
 
     fn audit(&self) -> Result<(Machine, audit::Audit), Failure> {
-        self.check_rules()?;
         let mut machine = self.source.read(wanted(self.tasks.scope()))?;
         add_measured(&mut machine);
         let options = PlanOptions {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use nearfar_change::Change;
-use nearfar_machine::{Machine, Node, NodeId, NodeSet, SourceKind, Writer, WriterKind};
+use nearfar_machine::{Node, NodeId, NodeSet, SourceKind, Writer, WriterKind};
 
 use crate::audit::site::{Fact, Site};
 use crate::audit::{Finding, Ledger, Severity};
@@ -164,12 +164,8 @@ struct Ratios {
 
 impl Ratios {
     /// Of each pair of which both are known, in ascending order of `from`.
-    fn all(machine: &Machine, nodes: &Nodes<'_>) -> Vec<Self> {
-        let online = machine.online_node_set();
-        let pairs = online
-            .iter()
-            .flat_map(|from| online.iter().map(move |to| (from, to)));
-        let ratios = pairs.filter_map(|(from, to)| {
+    fn all(nodes: &Nodes<'_>) -> Vec<Self> {
+        let ratios = nodes.pairs().filter_map(|(from, to)| {
             Some(Self {
                 from,
                 to,
@@ -212,7 +208,7 @@ fn compare_with_measured(site: &Site<'_>, ledger: &mut Ledger) {
         return;
     }
     let nodes = Nodes::of(site.machine);
-    let ratios = Ratios::all(site.machine, &nodes);
+    let ratios = Ratios::all(&nodes);
     if ratios.iter().all(|it| it.to == nodes.home(it.from)) {
         let reason =
             "no latency between nodes is known: `nearfar bench latency` on the machine measures it";

@@ -7,7 +7,7 @@
 //! sys/fs/cgroup/GROUP/memory.numa_stat, hugetlb.*.numa_stat    version 2
 //! ```
 //!
-//! ContainerNames that the kubelet gave to containers are `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT` for docker and CRI-O.
+//! Names that the kubelet gave to containers are `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT` for docker and CRI-O.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -30,7 +30,8 @@ const SLACK_BYTES: u64 = 32 << 20;
 const LONGEST_NAME: usize = 255;
 const STORAGE: &str = "var/lib/containers/storage/overlay-containers/containers.json";
 
-/// The services of these tasks, by path; with their memory if these are all tasks (`is_of_all`). ContainerNames that are in `known` are not looked for again.
+/// The services of these tasks, by path; with their memory if these are all tasks (`is_of_all`). Names
+/// that are in `known` are not looked for again.
 pub(crate) fn read(
     tree: &Tree,
     tasks: &[Task],
@@ -224,13 +225,10 @@ fn named(name: &str) -> Option<ContainerName> {
             pod: Some((namespace.to_owned(), pod.to_owned())),
         })
     };
-    let of_kubelet = of_kubelet();
-    of_kubelet.or_else(|| {
-        Some(ContainerName {
-            name: name.to_owned(),
-            pod: None,
-        })
-    })
+    Some(of_kubelet().unwrap_or_else(|| ContainerName {
+        name: name.to_owned(),
+        pod: None,
+    }))
 }
 
 #[cfg(test)]
