@@ -261,8 +261,10 @@ impl LiveMachine {
 
     /// The machine with the tasks of the last look and their CPU time since each started, which an audit judges.
     pub fn machine_since_start(&self) -> Machine {
+        let mut tasks = self.processes.since_start(&self.options);
+        nearfar_sources::add_open_devices(&self.tree, &self.machine, &mut tasks);
         Machine {
-            tasks: Known::Yes(self.processes.since_start(&self.options)),
+            tasks: Known::Yes(tasks),
             ..self.machine.clone()
         }
     }

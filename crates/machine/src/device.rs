@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device_kind::DeviceKind;
 use crate::id::{NodeId, PciAddress, RootBus};
 use crate::known::Known;
 use crate::machine::Machine;
@@ -322,7 +323,14 @@ impl Machine {
         names.into_iter().collect()
     }
 
-    /// The names that [`Machine::functions_named`] knows, besides addresses: each once and in order.
+    /// GPUs and other accelerators, by address: number N is also called `gpuN`.
+    fn accelerators(&self) -> impl Iterator<Item = PciAddress> {
+        let all = self.pci.items().iter();
+        all.filter(|it| it.is(&DeviceKind::GPU))
+            .map(|it| it.address)
+    }
+
+    /// The names that [`Machine::functions_named`] knows, besides addresses and `gpuN`: each once and in order.
     pub fn device_names(&self) -> Vec<&str> {
         let mut names: BTreeSet<&str> = self.named_functions().map(|(name, _)| name).collect();
         for subsystem in self.nvme.items() {
@@ -334,7 +342,8 @@ impl Machine {
     }
 
     /// The PCI functions that a name stands for: an address (`41:00.0`), a disk (`vda`, `/dev/sda`), a network interface,
-    /// an [`OsDevice`], an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
+    /// an [`OsDevice`], an NVMe controller, namespace or subsystem; `gpu0` is the GPU or accelerator with the lowest address, as CUDA
+    /// (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), ROCm and nvidia-smi count. Empty where the machine has nothing of that name.
     pub fn functions_named(&self, name: &str) -> Vec<PciAddress> {
         if let Ok(address) = name.parse() {
             let device = self.pci_device(address).into_iter();
@@ -343,6 +352,10 @@ impl Machine {
         let name = name.strip_prefix("/dev/").unwrap_or(name);
         let named = self.named_functions().filter(|(of, _)| *of == name);
         let mut found: BTreeSet<PciAddress> = named.map(|(_, at)| at).collect();
+        let number = name.strip_prefix("gpu").and_then(|it| it.parse().ok());
+        if let (true, Some(number)) = (found.is_empty(), number) {
+            found.extend(self.accelerators().nth(number));
+        }
         found.extend(
             self.controllers_named(name)
                 .iter()
@@ -392,6 +405,14 @@ pub enum OsDeviceKind {
     Dma,
     /// CXL or DAX memory that is not on a node.
     Memory,
+}
+
+/// A PCI function that reads and writes the memory of a task.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OpenDevice {
+    pub device: PciAddress,
+    /// The kernel's names of its files that the task has open, each once: `renderD128`, `nvidia0`, `uverbs0`, `vfio/12`.
+    pub files: Vec<String>,
 }
 
 /// The files of a device that a task has open or mapped.

@@ -38,8 +38,8 @@ mod timing;
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates, Nearness, Neighbourhood};
 pub use device::{
     AnaState, Disk, FirmwareLocality, FirmwareSource, HostBridge, IoPolicy, NetworkDevice,
-    NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, OsDevice, OsDeviceKind, PciDevice,
-    ReceiveQueue, TaskFiles, TransmitQueue, UseKind, UsedFiles,
+    NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, OpenDevice, OsDevice, OsDeviceKind,
+    PciDevice, ReceiveQueue, TaskFiles, TransmitQueue, UseKind, UsedFiles,
 };
 pub use device_kind::DeviceKind;
 pub use distance::{DistanceError, DistanceOrigin, Distances, Flat};

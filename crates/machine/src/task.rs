@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::OpenDevice;
 use crate::id::{CpuId, NodeId};
 use crate::known::Known;
 use crate::set::{CpuSet, NodeSet};
@@ -48,6 +49,10 @@ pub struct Task {
     /// The CPU time of its threads so far, by the CPU that each ran on last.
     #[serde(default = "Known::left_out")]
     pub cpu_times: Known<Vec<CpuTime>>,
+    /// The devices that read and write its memory, since it has a file of theirs open: GPUs and other accelerators, RDMA, VFIO; by
+    /// address.
+    #[serde(default = "Known::left_out")]
+    pub devices: Known<Vec<OpenDevice>>,
     /// Its threads, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<Thread>,
@@ -75,6 +80,7 @@ impl Task {
             user: Known::no(REASON),
             group: Known::no(REASON),
             cpu_times: Known::no(REASON),
+            devices: Known::no(REASON),
             threads: Vec::new(),
         }
     }

@@ -9,6 +9,7 @@
 //!              ├─ steering     XPS and RPS, judged against the interrupts as they will be
 //!              ├─ nvme         policy and missing nodes
 //!              ├─ tasks        memory elsewhere, cpusets, automatic NUMA balancing
+//!              ├─ task_devices  far from a GPU, RDMA or VFIO device
 //!              ├─ memory       nodes nearly full, huge pages elsewhere
 //!              └─ system       nodes, distances, other writers, contradictions in the input
 //! ```
@@ -24,6 +25,7 @@ mod rules;
 mod site;
 mod steering;
 mod system;
+mod task_devices;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,6 +150,7 @@ pub fn audit(machine: &Machine, options: &AuditOptions) -> Audit {
     steering::check(&site, &after, &mut ledger);
     nvme::check(&site, &mut ledger);
     tasks::check(&site, options, &mut ledger);
+    task_devices::check(&site, options, &mut ledger);
     memory::check(&site, &mut ledger);
     devices::check_pairs(&site, &mut ledger);
     system::check(&site, &mut ledger);

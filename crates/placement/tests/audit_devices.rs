@@ -5,7 +5,9 @@ use crate::common::{
     kunpeng, list, machine, pci, set, two_nodes,
 };
 use nearfar_change::Change;
-use nearfar_machine::{CpuId, CpuSet, Known, Machine, Managed};
+use nearfar_machine::{
+    CpuId, CpuSet, CpuTime, Known, Machine, Managed, OpenDevice, ResidentBytes, Task,
+};
 use nearfar_placement::audit::{AuditOptions, audit};
 
 const NIC: &str = "0000:81:00.0";
@@ -580,4 +582,90 @@ fn a_device_without_node_is_a_finding_if_it_moves_data() {
     assert!(found(0x01_0601, "ahci", &as_it_is), "disks are unknown");
     assert!(found(0x01_0601, "ahci", &with_disk_of("0000:7f:00.0")));
     assert!(!found(0x01_0601, "ahci", &with_disk_of("0000:10:00.0")));
+}
+
+/// Two GPUs on node 1 and a task of 1 GiB with the second one open, which ran for so many milliseconds on CPUs.
+fn with_gpus(open: &[&str], times: &[(u32, u64)]) -> Machine {
+    let mut machine = two_nodes();
+    for address in ["0000:81:00.0", "0000:82:00.0"] {
+        add_function(
+            &mut machine,
+            function(address, 0x03_02_00, "nvidia", Some(1)),
+        );
+    }
+    add_function(
+        &mut machine,
+        function("0000:01:00.0", 0x02_00_00, "mlx5_core", Some(0)),
+    );
+    let time = |&(cpu, ms)| CpuTime {
+        cpu: CpuId(cpu),
+        ms,
+    };
+    let device = |address: &&str| OpenDevice {
+        device: pci(address),
+        files: vec!["nvidia1".to_owned()],
+    };
+    machine.tasks = Known::Yes(vec![Task {
+        allowed_cpus: Known::Yes(set("0-7")),
+        cpu_ms: Known::Yes(times.iter().map(|it| it.1).sum()),
+        cpu_times: Known::Yes(times.iter().map(time).collect()),
+        resident: Known::Yes(ResidentBytes {
+            anonymous: 1 << 30,
+            ..ResidentBytes::default()
+        }),
+        devices: Known::Yes(open.iter().map(device).collect()),
+        ..Task::new(7, "trainer")
+    }]);
+    machine
+}
+
+fn far_from_devices(machine: &Machine) -> String {
+    let lines = findings(machine);
+    let mut lines = lines.lines().map(str::to_owned);
+    let first = lines.find(|line| line.contains("task-far-from-device"));
+    let rest = lines.take_while(|line| line.starts_with("  "));
+    first.into_iter().chain(rest).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_task_that_runs_far_from_its_gpu_is_found() {
+    let mut machine = with_gpus(&["0000:82:00.0"], &[(0, 900), (4, 100)]);
+    insta::assert_snapshot!(far_from_devices(&machine), @r"
+    notice task-far-from-device | task 7 (trainer): 90 % of its CPU time was on node 0, far from 0000:82:00.0 (nvidia) on node 1, which it has open.
+      /proc/7/fd = nvidia1
+      /sys/bus/pci/devices/0000:82:00.0/numa_node = 1
+      cost 21 -> 10
+      advice `nearfar prefer --pid 7 --node 1` runs it near the device; the memory that it has stays where it is.
+    ");
+    let task = &mut list(&mut machine.tasks)[0];
+    task.allowed_cpus = Known::Yes(set("0-3"));
+    assert!(far_from_devices(&machine).starts_with("warning"));
+    let task = &mut list(&mut machine.tasks)[0];
+    task.resident = Known::Yes(ResidentBytes::default());
+    assert_eq!(far_from_devices(&machine), "");
+    assert_eq!(
+        far_from_devices(&with_gpus(&["0000:82:00.0"], &[(0, 400), (4, 600)])),
+        ""
+    );
+    // Near one of its devices, which is all that a placement can do.
+    let two = ["0000:82:00.0", "0000:01:00.0"];
+    assert_eq!(far_from_devices(&with_gpus(&two, &[(0, 900)])), "");
+    assert_eq!(far_from_devices(&with_gpus(&[], &[(0, 900)])), "");
+}
+
+#[test]
+fn without_open_files_or_a_node_it_is_unknown_which_tasks_are_far_from_their_device() {
+    let unknown = |machine: &Machine| {
+        let all = audit(machine, &AuditOptions::default()).not_checked;
+        let found = all.into_iter().find(|it| it.rule == "task-far-from-device");
+        found.unwrap().reason
+    };
+    let mut machine = with_gpus(&["0000:82:00.0"], &[(0, 900)]);
+    list(&mut machine.pci).retain(|it| it.address != pci("0000:82:00.0"));
+    assert_eq!(
+        unknown(&machine),
+        "task 7 (trainer): the node of 0000:82:00.0 is unknown"
+    );
+    list(&mut machine.tasks)[0].devices = Known::no("not here");
+    assert_eq!(unknown(&machine), "not here");
 }

@@ -162,6 +162,7 @@ fn huge_pages_on_the_other_node_than_the_card_or_task() {
       /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages = 1024
       cost 21 -> 10
       advice Reserve some there: echo COUNT > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages, or at boot hugepagesz=2048K hugepages=1:COUNT (Linux 5.16 and later).
+    not checked task-far-from-device: not read
     ");
     pools(&mut machine, [1024, 8]);
     assert_eq!(state(&machine, RULE), State::NothingFound);

@@ -679,6 +679,10 @@ fn json_of_an_audit_has_the_documented_keys() {
           "reason": "not asked for"
         },
         {
+          "rule": "task-far-from-device",
+          "reason": "not asked for"
+        },
+        {
           "rule": "numa-balancing",
           "reason": "not asked for"
         },
@@ -775,6 +779,12 @@ fn json_of_an_audit_has_the_documented_keys() {
         },
         {
           "rule": "task-memory-far",
+          "state": "not-checked",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "task-far-from-device",
           "state": "not-checked",
           "findings": 0,
           "in_part": false

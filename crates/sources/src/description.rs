@@ -35,7 +35,8 @@ use nearfar_machine::{
     Access, Bandwidth, Cache, CacheKind, Cpu, CpuId, CpuSet, CpuStates, CpuTime, Cpuset,
     DelayFault, Distance, DistanceDelay, DistanceOrigin, Distances, Known, Latency, LineDelay,
     MAX_DELAY_NS, MAX_NUMBER, Machine, Memory, MemorySideCache, Node, NodeBytes, NodeId, NodeSet,
-    Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Timing, megabytes, size,
+    OpenDevice, Origin, PciAddress, PolicyBytes, ResidentBytes, SourceKind, Task, Timing,
+    megabytes, size,
 };
 use toml::Spanned;
 
@@ -579,6 +580,7 @@ fn task(entry: &TaskEntry, machine: &Machine, faults: &Faults<'_>) -> Result<Tas
         allowed_nodes: Known::Yes(allowed_nodes),
         user: Known::from_option(entry.user, || BECAUSE),
         group: known(&entry.group),
+        devices: open_devices(entry, machine, faults)?,
         preferred_node: Known::no(BECAUSE),
         start: Known::no(BECAUSE),
         age_ms: Known::no(BECAUSE),
@@ -605,6 +607,37 @@ fn cpu_times(
     }
     let times = times.into_iter();
     Ok(times.map(|(cpu, ms)| CpuTime { cpu, ms }).collect())
+}
+
+fn open_devices(
+    entry: &TaskEntry,
+    machine: &Machine,
+    faults: &Faults<'_>,
+) -> Result<Known<Vec<OpenDevice>>, TextError> {
+    let Some(names) = &entry.devices else {
+        return Ok(Known::no(BECAUSE));
+    };
+    let mut found: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
+    for spanned in names {
+        let name = spanned.get_ref();
+        let functions = machine.functions_named(name);
+        if functions.is_empty() {
+            return Err(faults.at(
+                spanned,
+                "devices",
+                format!("no device {name:?} is described"),
+            ));
+        }
+        for function in functions {
+            found.entry(function).or_default().push(name.clone());
+        }
+    }
+    let found = found.into_iter();
+    Ok(Known::Yes(
+        found
+            .map(|(device, files)| OpenDevice { device, files })
+            .collect(),
+    ))
 }
 
 fn cpuset(

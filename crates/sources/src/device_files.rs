@@ -1,4 +1,4 @@
-//! Which tasks of the running system have a device open, or files on it.
+//! Which tasks of the running system have a device open, or files on it, and which devices read and write the memory of each.
 //!
 //! ```text
 //! device ──► its block devices ─► partitions, dm, md ──► numbers ─┐
@@ -6,12 +6,14 @@
 //! /proc/PID/mountinfo: file systems without a block number (btrfs, overlay) ─┘
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nearfar_machine::{Known, Machine, PciAddress, TaskFiles, UseKind, UsedFiles};
+use nearfar_machine::{
+    Known, Machine, OpenDevice, PciAddress, Task, TaskFiles, UseKind, UsedFiles,
+};
 use nearfar_proc::mountinfo::{self, Mount};
 use nearfar_proc::open_files::{self, DeviceNumber, OpenFile, parse_number};
 use nearfar_proc::tasks;
@@ -51,7 +53,11 @@ impl DeviceNumbers {
             block: block(tree, &links, disks),
             character: match is_disk {
                 true => BTreeMap::new(),
-                false => character(tree, &functions),
+                false => {
+                    let all = character(tree, machine).into_iter();
+                    let own = all.filter(|it| functions.contains(&it.function));
+                    own.map(|it| (it.number, it.name)).collect()
+                }
             },
         }
     }
@@ -69,10 +75,7 @@ impl DeviceNumbers {
                 Ok(files) if files.is_empty() => return None,
                 Ok(files) => Known::Yes(files),
                 Err(error) if tasks::is_gone(&error) => return None,
-                Err(error) => {
-                    let error = nearfar_proc::error_text(&error);
-                    Known::no(format!("/proc/{pid}/fd: {error}"))
-                }
+                Err(error) => unreadable(pid, &error),
             };
             Some(TaskFiles { pid, files })
         });
@@ -207,25 +210,107 @@ fn block(
     found
 }
 
-/// Those whose innermost PCI function is one of these, and the VFIO groups of these.
-fn character(tree: &Tree, functions: &[PciAddress]) -> BTreeMap<DeviceNumber, String> {
-    let is_of = |target: &str| {
-        let innermost = PciAddress::innermost(target);
-        innermost.is_some_and(|address| functions.contains(&address))
-    };
-    let own = links(tree, CHARACTER).into_iter();
-    let own = own.filter(|(_, target)| is_of(target));
-    let own = own.filter_map(|(number, target)| {
-        let name = target.rsplit('/').next()?;
-        Some((parse_number(&number)?, name.to_owned()))
+/// A character device of a PCI function. A VFIO group is one of each of its functions.
+struct CharacterDevice {
+    number: DeviceNumber,
+    name: String,
+    function: PciAddress,
+    /// Whether the device reads and writes the memory of tasks that have this open.
+    reads_memory: bool,
+}
+
+/// Those in sysfs, VFIO groups, and those of NVIDIA's driver.
+fn character(tree: &Tree, machine: &Machine) -> Vec<CharacterDevice> {
+    /// Directories of /sys/class; the last one has a device of a VFIO group (since Linux 6.6).
+    const READ_MEMORY: [&str; 5] = ["drm", "accel", "infiniband_verbs", "uio", "vfio-dev"];
+    /// Documentation/admin-guide/devices.txt.
+    const NVIDIA: u32 = 195;
+    let in_sysfs = links(tree, CHARACTER).into_iter();
+    let in_sysfs = in_sysfs.filter_map(|(number, target)| {
+        let mut parts = target.rsplit('/');
+        let (name, class) = (parts.next()?, parts.next()?);
+        Some(CharacterDevice {
+            number: parse_number(&number)?,
+            name: name.to_owned(),
+            function: PciAddress::innermost(&target)?,
+            reads_memory: READ_MEMORY.contains(&class),
+        })
     });
-    let group = |function: &PciAddress| {
-        let link = format!("sys/bus/pci/devices/{function}/iommu_group");
-        let group = tree.link_name(&link).ok()?;
-        let number = tree.text(&format!("sys/class/vfio/{group}/dev")).ok()?;
-        Some((parse_number(&number)?, format!("vfio/{group}")))
+    let group = |group: String| {
+        let number = tree.text(&format!("sys/class/vfio/{group}/dev")).ok();
+        let number = number.and_then(|text| parse_number(&text));
+        let functions = tree.list(&format!("sys/kernel/iommu_groups/{group}/devices"));
+        let functions = functions.unwrap_or_default().into_iter();
+        functions.filter_map(move |function| {
+            Some(CharacterDevice {
+                number: number?,
+                name: format!("vfio/{group}"),
+                function: function.parse().ok()?,
+                reads_memory: true,
+            })
+        })
     };
-    own.chain(functions.iter().filter_map(group)).collect()
+    let groups = tree.list("sys/class/vfio").unwrap_or_default();
+    let nvidia = machine.os_devices.iter().filter_map(|device| {
+        let minor = device.name.strip_prefix("nvidia")?.parse().ok()?;
+        Some(CharacterDevice {
+            number: (NVIDIA, minor),
+            name: device.name.clone(),
+            function: device.device,
+            reads_memory: true,
+        })
+    });
+    let groups = groups.into_iter().flat_map(group);
+    in_sysfs.chain(groups).chain(nvidia).collect()
+}
+
+/// Adds to tasks of `machine` which of its devices read and write their memory ([`Task::devices`]).
+pub fn add_open_devices(tree: &Tree, machine: &Machine, tasks: &mut [Task]) {
+    let moves_bulk_data = |at: PciAddress| {
+        let kind = machine.pci_device(at).and_then(|device| device.kind());
+        kind.is_some_and(|kind| kind.moves_bulk_data)
+    };
+    let mut devices = character(tree, machine);
+    devices.retain(|it| it.reads_memory && moves_bulk_data(it.function));
+    devices.sort_by(|a, b| (a.function, &a.name).cmp(&(b.function, &b.name)));
+    let found = parallel::map(tasks, |task| match (tree.is_live(), devices.is_empty()) {
+        (false, _) => Known::no("open files are read of the running system only"),
+        (true, true) => Known::Yes(Vec::new()),
+        (true, false) => open_devices(task.pid, &devices),
+    });
+    for (task, found) in tasks.iter_mut().zip(found) {
+        task.devices = found;
+    }
+}
+
+/// `devices` are in order.
+fn open_devices(pid: i32, devices: &[CharacterDevice]) -> Known<Vec<OpenDevice>> {
+    let mut open: HashSet<DeviceNumber> = HashSet::new();
+    let read = open_files::each(pid, |file| {
+        if let OpenFile::Character(number) = file {
+            open.insert(number);
+        }
+    });
+    if let Err(error) = read {
+        return unreadable(pid, &error);
+    }
+    let mut found: Vec<OpenDevice> = Vec::new();
+    for it in devices.iter().filter(|it| open.contains(&it.number)) {
+        match found.last_mut().filter(|last| last.device == it.function) {
+            Some(last) => last.files.push(it.name.clone()),
+            None => found.push(OpenDevice {
+                device: it.function,
+                files: vec![it.name.clone()],
+            }),
+        }
+    }
+    Known::Yes(found)
+}
+
+/// Why it is unknown what a task has open.
+fn unreadable<T>(pid: i32, error: &io::Error) -> Known<T> {
+    let error = nearfar_proc::error_text(error);
+    Known::no(format!("/proc/{pid}/fd: {error}"))
 }
 
 /// The numbers of a device of the running system, which `machine` is.

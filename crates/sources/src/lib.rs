@@ -34,7 +34,7 @@ pub mod text;
 pub mod tree;
 mod value;
 
-pub use device_files::{DeviceNumbers, device_numbers};
+pub use device_files::{DeviceNumbers, add_open_devices, device_numbers};
 pub use error::{SourceError, TextError};
 pub use request::{
     GalleryEntry, Request, TaskScope, Want, gallery, gallery_text, read, read_bytes,

@@ -33,6 +33,7 @@ use nearfar_machine::{
     Settings, Task,
 };
 
+use crate::device_files::add_open_devices;
 use crate::request::{TaskScope, Want};
 use crate::tree::Tree;
 use crate::value::{self, ValueError};
@@ -154,6 +155,9 @@ fn add_parts(tree: &Tree, want: &Want, machine: &mut Machine) {
         let roots = pci.as_ref().map(|functions| root_buses(functions));
         locate_bridges(tree, roots, machine);
         machine.pci = pci;
+        let mut tasks = std::mem::replace(&mut machine.tasks, Known::no(NOT_ASKED_FOR));
+        add_open_devices(tree, machine, tasks.items_mut());
+        machine.tasks = tasks;
     }
 }
 

@@ -346,6 +346,10 @@ fn faults_are_named_with_line_and_key() {
             "pid = 1\nname = \"a\"\ncpu_seconds = { \"2\" = 1 }",
             "cpu_seconds: CPU 2 is in no",
         ),
+        (
+            "pid = 1\nname = \"a\"\ndevices = [\"gpu0\"]",
+            "devices: no device \"gpu0\" is described",
+        ),
     ] {
         let text = format!("{NODE}[[task]]\n{task}\n");
         let error = description::parse(&text, "file").unwrap_err().to_string();

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use crate::guests;
 use nearfar_machine::{CpuSet, NodeId, Task};
 use nearfar_sources::{Request, TaskScope, Want};
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use serde_json::{Value, json};
 
@@ -58,6 +59,8 @@ fn hold() {
         // SAFETY: inside the mapping.
         unsafe { begin.add(page * PAGE_BYTES).write_volatile(1) };
     }
+    let open = |path| rustix::fs::open(path, OFlags::PATH, Mode::empty()).unwrap();
+    let _file = std::env::var("HOLD_FILE").ok().map(open);
     println!("holds");
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
@@ -66,11 +69,17 @@ struct Holder(Child);
 
 impl Holder {
     fn start(layout: &str, cpus: &CpuSet) -> Self {
+        Self::start_with(layout, cpus, None)
+    }
+
+    /// With a file open, which need not have a driver.
+    fn start_with(layout: &str, cpus: &CpuSet, file: Option<&str>) -> Self {
         let mut child = Command::new("taskset")
             .args(["-c", &cpus.to_string()])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "far_tasks::hold", "--ignored", "--nocapture"])
             .env("HOLD", layout)
+            .envs(file.map(|file| ("HOLD_FILE", file)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -174,14 +183,15 @@ fn samples_are_within_their_error(layouts: &[&str], trials: usize, least: usize)
     assert!(all >= least, "{all} of {}", layouts.len() * trials);
 }
 
+fn answer(words: &[&str]) -> Value {
+    let output = Command::new(guests::NEARFAR).args(words).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
     let holder = Holder::start("far", cpus);
-    let answer = |words: &[&str]| -> Value {
-        let output = Command::new(guests::NEARFAR).args(words).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{errors}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
     let tasks = answer(&["tasks", "--format", "json"]);
     let first = &tasks["tasks"][0];
     assert_eq!(first["pid"], json!(holder.pid()), "{tasks}");
@@ -242,10 +252,55 @@ fn a_far_task_is_found_with_its_remedy(cpus: &CpuSet) {
     assert!(estimate["saved_per_s"].as_f64().unwrap() > 0.0, "{plan}");
 }
 
+/// What NVIDIA's driver says of a GPU, and its device file.
+fn add_nvidia_driver() {
+    let script = "set -e
+        for at in /sys/bus/pci/devices/*; do
+            grep -q 0x0380 $at/class && gpu=${at##*/}
+        done
+        mount -t tmpfs none /proc/driver
+        mkdir -p /proc/driver/nvidia/gpus/$gpu
+        printf 'Model: \\t\\t NVIDIA\\nDevice Minor: \\t 3\\n' > /proc/driver/nvidia/gpus/$gpu/information
+        mknod /tmp/nvidia3 c 195 3";
+    let done = Command::new("sh").args(["-c", script]).status().unwrap();
+    assert!(done.success());
+}
+
+fn a_task_far_from_its_gpu_is_found(cpus: &CpuSet) {
+    add_nvidia_driver();
+    let holder = Holder::start_with("far", cpus, Some("/tmp/nvidia3"));
+    for name in ["gpu0", "nvidia3"] {
+        let users = answer(&["tasks", "--device", name, "--format", "json"]);
+        let all = users["tasks"].as_array().unwrap();
+        assert_eq!(all.len(), 1, "{users}");
+        assert_eq!(all[0]["pid"], json!(holder.pid()), "{users}");
+        assert_eq!(all[0]["device"]["files"][0]["name"], json!("nvidia3"));
+    }
+    let words = [
+        "audit",
+        "--rule",
+        "task-far-from-device",
+        "--format",
+        "json",
+    ];
+    let audit = answer(&words);
+    let found = audit["findings"].as_array().unwrap();
+    assert_eq!(found.len(), 1, "{audit}");
+    let subject = found[0]["subject"].as_str().unwrap();
+    assert!(subject.contains(&holder.pid().to_string()), "{audit}");
+    // It may run on node 0 only, and the device is on node 1.
+    assert_eq!(found[0]["severity"], json!("warning"), "{audit}");
+    assert!(
+        found[0]["evidence"].to_string().contains("nvidia3"),
+        "{audit}"
+    );
+}
+
 #[test]
 #[ignore = "runs in the guest"]
 fn inside_two_nodes() {
     a_far_task_is_found_with_its_remedy(&cpus_of_node_0());
+    a_task_far_from_its_gpu_is_found(&cpus_of_node_0());
     // An error that is one of 95 % has fewer than 14 of 20 once in ten thousand times.
     samples_are_within_their_error(&FEW_LAYOUTS, 10, 14);
 }
@@ -262,7 +317,19 @@ fn a_far_task_is_found_and_samples_are_within_their_error() {
     if guests::skipped() {
         return;
     }
-    guests::part("two-node", &GUEST, "far_tasks::inside_two_nodes");
+    let folder = tempfile::tempdir().unwrap();
+    let machine = folder.path().join("machine.toml");
+    let gpu = r#"
+        [[pci]]
+        address = "0000:81:00.0"
+        bridge = "0000:80"
+        id = "10de:20b0"
+        class = "0x030200"
+    "#;
+    let two_nodes = include_str!("../../../../machines/two-node.toml");
+    std::fs::write(&machine, format!("{two_nodes}\n{gpu}")).unwrap();
+    let machine = machine.to_str().unwrap();
+    guests::part(machine, &GUEST, "far_tasks::inside_two_nodes");
 }
 
 #[test]

@@ -16,7 +16,7 @@ const FULL_PERCENT: u128 = 5;
 /// A node with at least this percentage free is nearly empty next to it.
 const EMPTY_PERCENT: u128 = 25;
 /// The drivers that give a function to a program or guest, which has its buffers in huge pages.
-const PASSED_ON: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
+pub(crate) const PASSED_ON: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
 
 pub(crate) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     if site.machine.nodes.is_empty() {

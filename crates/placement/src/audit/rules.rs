@@ -22,6 +22,7 @@ pub(super) const AMONG_NODES: &[&str] = &[
     "flat-distances",
     "distances-lie",
     "task-memory-far",
+    "task-far-from-device",
     "cpuset-disjoint",
     "node-nearly-full",
     "huge-pages-elsewhere",
@@ -109,6 +110,13 @@ pub static RULES: &[Rule] = &[
         title: "task with most of its memory on another node",
         severity: Severity::Notice,
         explanation: "More than half of a task's memory is on nodes other than those it runs on.",
+    },
+    Rule {
+        id: "task-far-from-device",
+        title: "task that runs far from its GPU, RDMA or VFIO device",
+        severity: Severity::Notice,
+        explanation: "A task has a device open that reads and writes its memory, and most of its CPU time was on nodes that are not \
+                      the nearest to it.",
     },
     Rule {
         id: "cpuset-disjoint",

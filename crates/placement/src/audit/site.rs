@@ -276,6 +276,7 @@ pub(crate) enum Fact<'a> {
     ZoneReclaimMode,
     TaskMemory(i32),
     TaskCpus(i32),
+    TaskFiles(i32),
     /// The last CPU, and the time where that is the only one.
     TaskStat(i32),
     ThreadStats(i32),
@@ -386,6 +387,7 @@ impl Fact<'_> {
             Self::ZoneReclaimMode => one("proc/sys/vm/zone_reclaim_mode", "zone_reclaim_mode"),
             Self::TaskMemory(pid) => task(pid, "numa_maps", "memory"),
             Self::TaskCpus(pid) => task(pid, "status", "cpus"),
+            Self::TaskFiles(pid) => task(pid, "fd", "devices"),
             Self::TaskStat(pid) => task(pid, "stat", "cpu_seconds"),
             Self::ThreadStats(pid) => task(pid, "task/*/stat", "cpu_seconds"),
             Self::CpusetCpus(path) => cpuset(path, "cpuset.cpus.effective", "cpus"),

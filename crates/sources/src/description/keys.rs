@@ -300,6 +300,8 @@ pub(super) struct TaskEntry {
     /// CPU list to seconds, the same on each of these CPUs.
     #[serde(default)]
     pub cpu_seconds: BTreeMap<String, Spanned<u32>>,
+    /// Names or addresses of devices that it has open and that read and write its memory; unknown, when left out.
+    pub devices: Option<Vec<Spanned<String>>>,
 }
 
 #[derive(Deserialize)]

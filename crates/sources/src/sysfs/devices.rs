@@ -9,14 +9,15 @@
 //! sys/class/block/nvme0n1 -> ../../devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1     behind several: left out here
 //! sys/class/drm/card1 -> ../../devices/pci0000:80/0000:80:01.0/0000:81:00.0/drm/card1      a GPU
 //! sys/class/drm/card1-DP-1 -> .../0000:81:00.0/drm/card1/card1-DP-1                       its connector: left out
+//! proc/driver/nvidia/gpus/0000:81:00.0/information   Device Minor: 0                       a GPU: /dev/nvidia0
 //! sys/bus/virtio/devices/virtio0 -> ../../../devices/pci0000:20/0000:20:01.0/0000:22:00.0/virtio0
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
 
 use nearfar_machine::{
-    DeviceKind, Disk, Known, NetworkDevice, NodeId, OsDevice, PciAddress, PciDevice, ReceiveQueue,
-    TransmitQueue,
+    DeviceKind, Disk, Known, NetworkDevice, NodeId, OsDevice, OsDeviceKind, PciAddress, PciDevice,
+    ReceiveQueue, TransmitQueue,
 };
 
 use crate::tree::{Directory, Tree};
@@ -185,8 +186,29 @@ pub(super) fn others(tree: &Tree, pci: &[PciDevice]) -> Vec<OsDevice> {
             }));
         }
     }
+    found.extend(nvidia(tree));
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
+}
+
+/// The GPUs of NVIDIA's driver, by the names of their files in /dev, which no class lists.
+fn nvidia(tree: &Tree) -> impl Iterator<Item = OsDevice> {
+    const GPUS: &str = "proc/driver/nvidia/gpus";
+    let minor = |bytes: &[u8]| -> Option<u32> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix("Device Minor:")?.trim().parse().ok())
+    };
+    let names = tree.list(GPUS).unwrap_or_default().into_iter();
+    names.take(MOST_DISKS).filter_map(move |name| {
+        let file = format!("{GPUS}/{name}/information");
+        let minor = tree.with_bytes(&file, minor).ok().flatten()?;
+        Some(OsDevice {
+            name: format!("nvidia{minor}"),
+            kind: OsDeviceKind::Gpu,
+            device: name.parse().ok()?,
+        })
+    })
 }
 
 /// `nvme0c1n1`.
