@@ -80,8 +80,13 @@ impl Ticks {
         let elapsed = since(|cpu| cpu.all()) / self.cpus.len().max(1) as f64;
         let others = since(CpuTimes::busy) - (self.own_s - before.own_s);
         let percent = 100.0 * others / elapsed;
-        // Ticks are coarse: what is below two of them says nothing.
-        let tells = elapsed > 0.0 && others * ticks_per_second > 2.0;
+        // A tick counts as busy all that a CPU did in it, so each CPU may seem busy for one tick more than it was.
+        let was_busy = |(cpu, now): (&CpuId, &CpuTimes)| {
+            let before = before.cpus.get(cpu);
+            before.is_some_and(|before| now.busy() > before.busy())
+        };
+        let busy_cpus = self.cpus.iter().filter(|it| was_busy(*it)).count();
+        let tells = elapsed > 0.0 && others * ticks_per_second > busy_cpus.max(2) as f64;
         (tells && percent >= OTHER_LOAD_PERCENT).then_some(Warning::OtherLoad { percent })
     }
 
@@ -197,5 +202,19 @@ mod tests {
             None,
             "no time has passed"
         );
+    }
+
+    #[test]
+    fn a_tick_of_each_cpu_that_this_process_used_is_no_other_load() {
+        // Eight CPUs that were busy for half of a tick, which counts as busy.
+        let ticks = |[busy, idle]: [u32; 2], own_s| {
+            let cpu = |cpu| format!("cpu{cpu} {busy} 0 0 {idle} 0 0 0 0 0 0\n");
+            Ticks::parse((0..8).map(cpu).collect::<String>().as_bytes(), own_s)
+        };
+        let before = ticks([0, 0], 1.0);
+        let since = |after: Ticks| after.other_load_since(&before, 100.0);
+        let half = 8.0 * 0.005;
+        assert_eq!(since(ticks([1, 0], 1.0 + half)), None);
+        assert!(since(ticks([5, 5], 1.0 + half)).is_some());
     }
 }

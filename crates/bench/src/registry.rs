@@ -11,17 +11,19 @@ mod arguments;
 mod declaration;
 
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, Level, OnTargets, Options, RunId, Targets,
-    carry_out,
+    BoxError, Cell, Ended, Experiment, ExperimentError, Level, OnTargets, Options, RunId, RunPlan,
+    Targets, carry_out,
 };
 use nearfar_machine::{CpuSet, Machine};
 use nearfar_proc::affinity;
 use nearfar_runs::Store;
+use serde::{Deserialize, Serialize};
 
 use crate::{command, conditions, io, matrix, mock, rps, scale, tags};
 
@@ -50,6 +52,9 @@ pub struct Entry {
 /// The hidden option of every experiment's verb that takes one sample and prints it as JSON, without storing it.
 pub const ONE_SAMPLE: &str = "--one-sample";
 
+/// The hidden option that prints what would be measured, an [`Announcement`] as JSON.
+pub const PLAN: &str = "--plan";
+
 /// A run that is asked for.
 pub struct Request<'a> {
     pub arguments: Arguments,
@@ -60,20 +65,33 @@ pub struct Request<'a> {
     pub cancel: &'a AtomicBool,
     /// The machines that take the samples, and the path of `nearfar` there; `None` for this one.
     pub targets: Option<(Targets, PathBuf)>,
-    /// Told what is about to be measured, before the first sample.
-    pub announce: &'a dyn Fn(&Announcement),
+    /// Told what is about to be measured, before the first sample; nothing is where it breaks.
+    pub announce: &'a dyn Fn(&Announcement) -> ControlFlow<()>,
 }
 
 /// What is about to be measured.
+#[derive(Serialize, Deserialize)]
 pub struct Announcement {
-    /// Sentences about what is not measured, and what may be wrong with the whole run.
-    pub notes: Vec<String>,
     /// On all targets.
-    pub cells: usize,
-    /// Of each cell.
-    pub samples: u32,
-    /// What one takes, where that is known.
+    pub plan: RunPlan,
+    /// What may be wrong with the whole run; stored with it.
+    pub warnings: Vec<String>,
+    /// What is not measured, in sentences.
+    pub notes: Vec<String>,
+    /// What a sample takes, where that is known.
     pub sample: Option<Duration>,
+}
+
+impl Announcement {
+    /// Adds what a target says of itself.
+    fn add(&mut self, levels: &Cell, of_target: &Self) {
+        let said = |said: &String| match levels.levels().next().is_none() {
+            true => said.clone(),
+            false => format!("{levels}: {said}"),
+        };
+        self.warnings.extend(of_target.warnings.iter().map(said));
+        self.notes.extend(of_target.notes.iter().map(said));
+    }
 }
 
 /// Where an experiment is made.
@@ -158,32 +176,48 @@ impl<'a> Request<'a> {
         let governor = conditions::governor(machine).filter(|_| context.is_measured_here);
         let governor = governor.map(|warning| warning.to_string());
         made.warnings.extend(governor);
-        let mut notes = made.notes;
-        notes.extend(made.warnings.iter().cloned());
-        let targets = self.targets.as_ref().map(|(targets, _)| targets.count());
-        (self.announce)(&Announcement {
-            notes,
-            cells: made.experiment.plan().cells.len() * targets.unwrap_or(1),
-            samples: self.options.samples,
-            // What a guest adds to it is not known.
-            sample: made.sample.filter(|_| targets.is_none()),
-        });
-        self.options.warnings.extend(made.warnings);
         let experiment = made.experiment;
-        let Some((targets, program)) = self.targets.take() else {
-            return self.done(experiment);
+        let mut announced = Announcement {
+            plan: experiment.plan(),
+            warnings: made.warnings,
+            notes: made.notes,
+            sample: made.sample,
         };
-        let [mut words, own] = self.arguments.of_one_sample(experiment.name())?;
-        words.insert(0, program.into());
+        let Some((mut targets, program)) = self.targets.take() else {
+            return self.done(experiment, announced);
+        };
+        let name = experiment.name();
+        let program: OsString = program.into();
+        let mut command = self.arguments.of_plan(name)?;
+        command.insert(0, program.clone());
+        let asked = targets.ask::<Announcement>(&command, cancel);
+        let mut plans = Vec::new();
+        for (levels, of_target) in asked.map_err(RunError::Target)? {
+            announced.add(&levels, &of_target);
+            plans.push(of_target.plan);
+        }
+        let [mut words, own] = self.arguments.of_one_sample(name)?;
+        words.insert(0, program);
         let level = |(name, level): (&str, &Level)| format!("--factor={name}={level}").into();
         let command = move |cell: &Cell| {
             let levels: Vec<OsString> = cell.levels().map(level).collect();
             [words.as_slice(), &levels, &own].concat()
         };
-        self.done(OnTargets::new(experiment, targets, command))
+        let experiment = OnTargets::new(experiment, targets, plans, command);
+        // What a guest adds to a sample is not known.
+        (announced.plan, announced.sample) = (experiment.plan(), None);
+        self.done(experiment, announced)
     }
 
-    fn done<E: Experiment>(self, mut experiment: E) -> Result<Done, RunError> {
+    fn done<E: Experiment>(
+        mut self,
+        mut experiment: E,
+        announced: Announcement,
+    ) -> Result<Done, RunError> {
+        if (self.announce)(&announced).is_break() {
+            return Err(RunError::Interrupted);
+        }
+        self.options.warnings.extend(announced.warnings);
         let (store, machine, cancel) = (self.store, self.machine, self.cancel);
         let outcome = carry_out(&mut experiment, self.options, store, machine, cancel)?;
         Ok(Done {

@@ -164,15 +164,13 @@ fn make<'a>(
     let is_full = parameters.sweep == "full";
     let mut plan = arguments.plan(&parameters);
     for factor in plan.factors.iter_mut().filter(|it| it.levels.is_empty()) {
-        let all_tasks = || measure::sweep(allowed.len(), is_full).into_iter();
         factor.levels = match factor.name == TASKS {
             false => vec![ALL.into()],
-            true if context.is_measured_here || !arguments.named_cells().is_empty() => {
-                all_tasks().map(|it| Level::Number(it as i64)).collect()
-            }
+            // Each target counts its own CPUs.
+            true if !context.is_measured_here => Vec::new(),
             true => {
-                let reason = "the CPUs of a guest are not known before it is booted: give --factor tasks=1,2,...";
-                return Err(RunError::Target(reason.into()));
+                let all = measure::sweep(allowed.len(), is_full).into_iter();
+                all.map(|it| Level::Number(it as i64)).collect()
             }
         };
     }

@@ -8,8 +8,8 @@ use nearfar_change::Change;
 use nearfar_runs::{
     Cell, CellSummary, Factor, Metric, MetricValue, RunId, RunTarget, StoreError, Values,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::sampler::Order;
@@ -66,7 +66,7 @@ pub(crate) fn figures<E: Experiment>(sample: &E::Sample) -> (Vec<Metric>, Values
 }
 
 /// What the samples of a run are of.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RunPlan {
     /// Everything that decides what a sample is, and is the same in all cells: a run is continued only by an
     /// experiment with equal parameters.

@@ -10,6 +10,7 @@
 //!           OnTargets::run: "nearfar bench NAME --one-sample --factor ..." on the target ─► sample as JSON
 //! ```
 //!
+//! Each target is asked before the first sample which of the cells it has ([`Targets::ask`]).
 //! Settings, setup and teardown of a sample take place on its target, by the command that takes the sample.
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use std::sync::atomic::AtomicBool;
 
 use nearfar_machine::Machine;
 use nearfar_runs::{Cell, Factor, Host, Metric, MetricValue, RunTarget, Sample};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -58,7 +60,7 @@ pub enum TargetError {
     Cell { cell: Cell },
     #[error("the command on the target exited with code {exit_code}: {stderr}")]
     Exit { exit_code: i32, stderr: String },
-    #[error("cannot read the sample that the target printed: {0}")]
+    #[error("cannot read what the target printed: {0}")]
     Answer(#[source] serde_json::Error),
 }
 
@@ -89,11 +91,6 @@ impl Targets {
         Ok(Self { factors, targets })
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.targets.len()
-    }
-
     /// The target of a cell.
     ///
     /// # Errors
@@ -107,6 +104,23 @@ impl Targets {
             Some((_, target)) => Ok(target.as_mut()),
             None => Err(TargetError::Cell { cell: cell.clone() }),
         }
+    }
+
+    /// What a command prints on each of them, read from JSON, with the target's levels.
+    ///
+    /// # Errors
+    /// Of the first that cannot run it, or prints something else.
+    pub fn ask<A: DeserializeOwned>(
+        &mut self,
+        command: &[OsString],
+        cancel: &AtomicBool,
+    ) -> Result<Vec<(Cell, A)>, BoxError> {
+        let all = self.targets.iter_mut();
+        let answers = all.map(|(levels, target)| {
+            let answer = answer(target.as_mut(), command, cancel)?;
+            Ok((levels.clone(), answer))
+        });
+        answers.collect()
     }
 
     fn records(&self) -> Vec<RunTarget> {
@@ -125,19 +139,53 @@ impl Targets {
     }
 }
 
+fn answer<A: DeserializeOwned>(
+    target: &mut dyn Target,
+    command: &[OsString],
+    cancel: &AtomicBool,
+) -> Result<A, BoxError> {
+    let output = target.run(command, cancel)?;
+    if output.exit_code != 0 {
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let exit_code = output.exit_code;
+        return Err(TargetError::Exit { exit_code, stderr }.into());
+    }
+    Ok(serde_json::from_slice(&output.stdout).map_err(TargetError::Answer)?)
+}
+
 /// An experiment whose samples are taken on targets, with their factors in front of its own.
 pub struct OnTargets<E, C> {
     experiment: E,
     targets: Targets,
+    plan: RunPlan,
     command: C,
 }
 
 impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> OnTargets<E, C> {
-    /// `command` takes one sample of a cell of the experiment and prints it as JSON of [`Sample`].
-    pub fn new(experiment: E, targets: Targets, command: C) -> Self {
+    /// `plans` has what each target measures, in their order. `command` takes one sample of a cell of the experiment and prints it as
+    /// JSON of [`Sample`].
+    pub fn new(experiment: E, targets: Targets, plans: Vec<RunPlan>, command: C) -> Self {
+        let mut plan = experiment.plan();
+        plan.cells.clear();
+        for ((levels, _), of_target) in targets.targets.iter().zip(plans) {
+            let cells = of_target.cells.into_iter();
+            plan.cells.extend(cells.map(|cell| join(cell, levels)));
+            for factor in of_target.factors {
+                match plan.factors.iter_mut().find(|it| it.name == factor.name) {
+                    Some(known) => {
+                        let (old, mut new) = (&mut known.levels, factor.levels);
+                        new.retain(|level| !old.contains(level));
+                        old.append(&mut new);
+                    }
+                    None => plan.factors.push(factor),
+                }
+            }
+        }
+        plan.factors.splice(..0, targets.factors.iter().cloned());
         Self {
             experiment,
             targets,
+            plan,
             command,
         }
     }
@@ -165,16 +213,7 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
     }
 
     fn plan(&self) -> RunPlan {
-        let own = self.experiment.plan();
-        let on = |(levels, _): &(Cell, _)| {
-            let with = |cell: &Cell| join(cell.clone(), levels);
-            own.cells.iter().map(with).collect::<Vec<_>>()
-        };
-        RunPlan {
-            cells: self.targets.targets.iter().flat_map(on).collect(),
-            factors: [self.targets.factors.clone(), own.factors].concat(),
-            parameters: own.parameters,
-        }
+        self.plan.clone()
     }
 
     fn targets(&self) -> Vec<RunTarget> {
@@ -188,13 +227,7 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
         let is_own = |factor: &str| self.targets.factors.iter().all(|it| it.name != factor);
         let command = (self.command)(&cell.only(is_own));
-        let output = self.targets.of(cell)?.run(&command, cancel)?;
-        if output.exit_code != 0 {
-            let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let exit_code = output.exit_code;
-            return Err(TargetError::Exit { exit_code, stderr }.into());
-        }
-        let taken: Sample = serde_json::from_slice(&output.stdout).map_err(TargetError::Answer)?;
+        let taken: Sample = answer(self.targets.of(cell)?, &command, cancel)?;
         match taken.failed {
             Some(reason) => Err(reason.into()),
             None => Ok(TookOnTarget {

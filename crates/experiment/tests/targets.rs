@@ -49,7 +49,12 @@ impl Target for Fake {
 
     fn run(&mut self, command: &[OsString], _: &AtomicBool) -> Result<TargetOutput, BoxError> {
         let [program, size] = command else {
-            return Err("not two words".into());
+            let answer = serde_json::to_vec(&self.name).unwrap();
+            return Ok(TargetOutput {
+                exit_code: 0,
+                stdout: answer,
+                stderr: Vec::new(),
+            });
         };
         assert_eq!(program, "sample");
         let is_broken = self.name == "broken";
@@ -111,8 +116,9 @@ fn carry_out(
 ) {
     let targets = Targets::open(guests(names), |levels| Ok(Fake::open(levels, kernel))).unwrap();
     let command = |cell: &Cell| vec!["sample".into(), cell.text("size").into()];
+    let plans = vec![Sizes.plan(), Sizes.plan()];
     check(carry_out_with(
-        &mut OnTargets::new(Sizes, targets, command),
+        &mut OnTargets::new(Sizes, targets, plans, command),
         options,
         store,
         &machine("the host"),
@@ -223,4 +229,39 @@ fn a_target_that_cannot_be_opened_is_named_and_a_cell_without_one_refused() {
     for cell in [Cell::new(), Cell::new().with("guest", "third")] {
         assert!(matches!(targets.of(&cell), Err(TargetError::Cell { .. })));
     }
+}
+
+#[test]
+fn each_target_measures_the_cells_that_it_has() {
+    let mut targets = Targets::open(guests(["one", "other"]), |levels| {
+        Ok(Fake::open(levels, "6.1"))
+    })
+    .unwrap();
+    let is_ended = AtomicBool::new(false);
+    let answers: Vec<(Cell, String)> = targets.ask(&["plan".into()], &is_ended).unwrap();
+    let answers: Vec<&str> = answers.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(answers, ["one", "other"]);
+
+    // One has a size less, the other one that is known to it alone.
+    let plan = |sizes: &[&str]| {
+        let sizes = sizes.iter().map(|size| Cell::new().with("size", *size));
+        RunPlan::of_cells(json!("of a target"), sizes.collect())
+    };
+    let plans = vec![plan(&["small"]), plan(&["large", "huge"])];
+    let plan = OnTargets::new(Sizes, targets, plans, |_: &Cell| Vec::new()).plan();
+    let cells: Vec<String> = plan.cells.iter().map(Cell::to_string).collect();
+    assert_eq!(
+        cells,
+        [
+            "guest=one size=small",
+            "guest=other size=large",
+            "guest=other size=huge"
+        ]
+    );
+    let sizes = Factor::new("size", ["small", "large", "huge"]);
+    assert_eq!(
+        plan.factors,
+        [guests(["one", "other"]), vec![sizes]].concat()
+    );
+    assert_eq!(plan.parameters, json!({}), "those of the run");
 }

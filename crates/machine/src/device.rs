@@ -323,13 +323,6 @@ impl Machine {
         names.into_iter().collect()
     }
 
-    /// GPUs and other accelerators, by address: number N is also called `gpuN`.
-    fn accelerators(&self) -> impl Iterator<Item = PciAddress> {
-        let all = self.pci.items().iter();
-        all.filter(|it| it.is(&DeviceKind::GPU))
-            .map(|it| it.address)
-    }
-
     /// The names that [`Machine::functions_named`] knows, besides addresses and `gpuN`: each once and in order.
     pub fn device_names(&self) -> Vec<&str> {
         let mut names: BTreeSet<&str> = self.named_functions().map(|(name, _)| name).collect();
@@ -354,7 +347,8 @@ impl Machine {
         let mut found: BTreeSet<PciAddress> = named.map(|(_, at)| at).collect();
         let number = name.strip_prefix("gpu").and_then(|it| it.parse().ok());
         if let (true, Some(number)) = (found.is_empty(), number) {
-            found.extend(self.accelerators().nth(number));
+            let accelerators = self.pci.items().iter().filter(|it| it.is(&DeviceKind::GPU));
+            found.extend(accelerators.map(|it| it.address).nth(number));
         }
         found.extend(
             self.controllers_named(name)

@@ -266,6 +266,12 @@ fn character(tree: &Tree, machine: &Machine) -> Vec<CharacterDevice> {
 
 /// Adds to tasks of `machine` which of its devices read and write their memory ([`Task::devices`]).
 pub fn add_open_devices(tree: &Tree, machine: &Machine, tasks: &mut [Task]) {
+    if tasks.is_empty() || !tree.is_live() {
+        for task in tasks {
+            task.devices = Known::no("open files are read of the running system only");
+        }
+        return;
+    }
     let moves_bulk_data = |at: PciAddress| {
         let kind = machine.pci_device(at).and_then(|device| device.kind());
         kind.is_some_and(|kind| kind.moves_bulk_data)
@@ -273,10 +279,9 @@ pub fn add_open_devices(tree: &Tree, machine: &Machine, tasks: &mut [Task]) {
     let mut devices = character(tree, machine);
     devices.retain(|it| it.reads_memory && moves_bulk_data(it.function));
     devices.sort_by(|a, b| (a.function, &a.name).cmp(&(b.function, &b.name)));
-    let found = parallel::map(tasks, |task| match (tree.is_live(), devices.is_empty()) {
-        (false, _) => Known::no("open files are read of the running system only"),
-        (true, true) => Known::Yes(Vec::new()),
-        (true, false) => open_devices(task.pid, &devices),
+    let found = parallel::map(tasks, |task| match devices.is_empty() {
+        true => Known::Yes(Vec::new()),
+        false => open_devices(task.pid, &devices),
     });
     for (task, found) in tasks.iter_mut().zip(found) {
         task.devices = found;
@@ -291,8 +296,10 @@ fn open_devices(pid: i32, devices: &[CharacterDevice]) -> Known<Vec<OpenDevice>>
             open.insert(number);
         }
     });
-    if let Err(error) = read {
-        return unreadable(pid, &error);
+    match read {
+        Err(error) if !tasks::is_gone(&error) => return unreadable(pid, &error),
+        // What has ended has nothing open.
+        _ => {}
     }
     let mut found: Vec<OpenDevice> = Vec::new();
     for it in devices.iter().filter(|it| open.contains(&it.number)) {

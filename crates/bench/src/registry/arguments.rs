@@ -12,7 +12,8 @@ use nearfar_machine::{NodeId, size};
 use nearfar_runs::{Detail, Run, RunId};
 use serde::Serialize;
 
-use super::ONE_SAMPLE;
+use super::declaration::{cell_word, factor_words};
+use super::{ONE_SAMPLE, PLAN};
 
 /// What was asked for: the levels of each declared factor, and the values of the experiment's own options.
 #[derive(Clone)]
@@ -92,10 +93,26 @@ impl Arguments {
         &self,
         experiment: &str,
     ) -> Result<[Vec<OsString>; 2], ArgumentError> {
+        self.on_target(experiment, ONE_SAMPLE)
+    }
+
+    /// The arguments of `nearfar` that print which of these cells are measured where it runs.
+    ///
+    /// # Errors
+    /// As [`Arguments::of_one_sample`].
+    pub(super) fn of_plan(&self, experiment: &str) -> Result<Vec<OsString>, ArgumentError> {
+        let [words, own] = self.on_target(experiment, PLAN)?;
+        let cells: Vec<String> = match self.cells.is_empty() {
+            true => self.factors.iter().flat_map(factor_words).collect(),
+            false => self.cells.iter().map(cell_word).collect(),
+        };
+        let cells = cells.into_iter().map(OsString::from).collect();
+        Ok([words, cells, own].concat())
+    }
+
+    fn on_target(&self, experiment: &str, flag: &str) -> Result<[Vec<OsString>; 2], ArgumentError> {
         let own = self.own()?;
-        let words = ["bench", experiment, ONE_SAMPLE]
-            .map(OsString::from)
-            .to_vec();
+        let words = ["bench", experiment, flag].map(OsString::from).to_vec();
         Ok([words, given(&own.options, &own.matches, |_| true)])
     }
 

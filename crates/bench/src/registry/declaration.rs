@@ -323,11 +323,7 @@ impl Declaration {
                 }
             }
         } else {
-            words.extend(
-                cells
-                    .iter()
-                    .map(|cell| format!("--cell={}", cell.to_string().replace(' ', ","))),
-            );
+            words.extend(cells.iter().map(cell_word));
         }
         let own = self.own_options(is_simulated);
         for option in named_options(&own) {
@@ -407,8 +403,12 @@ impl Declaration {
     }
 }
 
+pub(super) fn cell_word(cell: &Cell) -> String {
+    format!("--cell={}", cell.to_string().replace(' ', ","))
+}
+
 /// `--factor=NAME=LEVEL,LEVEL`, several times where one would be longer than a line of a mail.
-fn factor_words(factor: &Factor) -> Vec<String> {
+pub(super) fn factor_words(factor: &Factor) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for level in &factor.levels {
         let level = level.to_string();

@@ -179,6 +179,35 @@ fn a_sample_on_a_target_has_a_flag_without_a_value() {
 }
 
 #[test]
+fn a_target_is_asked_for_the_cells_that_were_asked_for() {
+    let [first, second] = ["tasks=1,2", "workload=tlb_flush"].map(str::to_owned);
+    let own = || vec!["--seconds=0.1".into()];
+    let levels = scale::DECLARATION.arguments(&[first, second], &[], false, own());
+    let asked = levels.unwrap().of_plan("scale").unwrap();
+    let levels = ["--factor=workload=tlb_flush", "--factor=tasks=1,2"];
+    assert_eq!(asked[..3], ["bench", "scale", PLAN]);
+    assert!(
+        levels.iter().all(|it| asked.contains(&it.into())),
+        "{asked:?}"
+    );
+    assert!(asked.contains(&"--seconds=0.1".into()), "{asked:?}");
+
+    let cell =
+        "workload=tlb_flush,kind=thread,binding=bound,memory=local,nodes_used=2,tasks=2".to_owned();
+    let cells = scale::DECLARATION.arguments(&[], &[cell], false, own());
+    let asked = cells.unwrap().of_plan("scale").unwrap();
+    let cells = asked
+        .iter()
+        .filter(|it| it.to_str().unwrap().starts_with("--cell="));
+    assert_eq!(cells.count(), 1, "{asked:?}");
+    assert!(
+        !asked
+            .iter()
+            .any(|it| it.to_str().unwrap().starts_with("--factor"))
+    );
+}
+
+#[test]
 fn words_of_a_command_stand_behind_the_levels_and_are_those_of_the_stored_run() {
     let words = ["--warmup=0", "--", "./job", "--threads", "8"].map(OsString::from);
     let arguments = command::DECLARATION.arguments(&[], &[], false, words.to_vec());

@@ -4,7 +4,9 @@
 mod guests;
 mod latency;
 
+use std::cell::RefCell;
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -95,6 +97,9 @@ struct CommonArgs {
     /// Take one sample of each cell, print the last one as JSON, and store nothing
     #[arg(long, hide = true, conflicts_with_all = ["guest", "resume"])]
     one_sample: bool,
+    /// Print what would be measured as JSON, and measure nothing
+    #[arg(long, hide = true, conflicts_with_all = ["guest", "resume"])]
+    plan: bool,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -268,9 +273,9 @@ impl Registered {
         let machine = read_live(want)?;
         let cancel = signals::cancel_flag();
         let is_simulated_here = machine.origin.is_simulated();
-        if common.one_sample {
+        if common.one_sample || common.plan {
             let arguments = arguments(is_simulated_here)?;
-            return one_sample(self.entry, arguments, &machine, &cancel);
+            return on_target(self.entry, arguments, &machine, &cancel, common.plan);
         }
         if common.resume.is_some() {
             // A store that is made now has nothing to continue.
@@ -298,6 +303,7 @@ impl Registered {
         let arguments = continued.map_or_else(new, Ok)?;
         options.presence = presence(&format!("nearfar bench {}", declaration.name));
         let targets = guests.map(|guests| guests.boot(&cancel)).transpose()?;
+        let samples = options.samples;
         let done = (self.entry.carry_out)(Request {
             arguments,
             options,
@@ -305,7 +311,10 @@ impl Registered {
             machine: &machine,
             cancel: &cancel,
             targets,
-            announce: &|announced| announce(announced, !common.record.no_store),
+            announce: &|announced| {
+                announce(announced, samples, !common.record.no_store);
+                ControlFlow::Continue(())
+            },
         });
         let done = done.map_err(refusal)?;
         let shape = runs::Shape::of(common.format.format, colour, !common.record.no_store);
@@ -378,18 +387,20 @@ impl Registered {
     }
 }
 
-/// Takes a sample as a target of another nearfar, which stores it.
-fn one_sample(
+/// Takes a sample as a target of another nearfar, which stores it, or says which cells it would take samples of.
+fn on_target(
     entry: &Entry,
     arguments: Arguments,
     machine: &Machine,
     cancel: &AtomicBool,
+    is_plan: bool,
 ) -> Outcome {
     let mut store = ExperimentStore::temporary()?;
     let mut options = Options::new(1);
     options.is_kept = false;
     // The answer says why there is no sample.
     options.failures_in_a_row = u32::MAX;
+    let plan = RefCell::new(None);
     let done = (entry.carry_out)(Request {
         arguments,
         options,
@@ -397,8 +408,17 @@ fn one_sample(
         machine,
         cancel,
         targets: None,
-        announce: &|_| (),
+        announce: &|announced| match is_plan {
+            true => {
+                plan.replace(Some(serde_json::to_string(announced)));
+                ControlFlow::Break(())
+            }
+            false => ControlFlow::Continue(()),
+        },
     });
+    if let Some(plan) = plan.into_inner() {
+        return output::print(&plan.map_err(Failure::refused)?);
+    }
     let run = done.map_err(refusal)?.run;
     let sample = store.store.samples(run).map_err(of_store)?.pop();
     let interrupted = || refused!("interrupted: there is no sample");
@@ -407,15 +427,17 @@ fn one_sample(
 }
 
 /// What is about to be measured and how long it may take, on standard error.
-fn announce(announced: &Announcement, is_kept: bool) {
+fn announce(announced: &Announcement, samples: u32, is_kept: bool) {
     let Announcement {
+        plan,
+        warnings,
         notes,
-        cells,
-        samples,
         sample,
     } = announced;
-    notes.iter().for_each(|note| output::say!("{note}"));
-    let all = *cells as f64 * f64::from(*samples);
+    let said = notes.iter().chain(warnings);
+    said.for_each(|it| output::say!("{it}"));
+    let cells = plan.cells.len();
+    let all = cells as f64 * f64::from(samples);
     let duration = sample.map_or_else(String::new, |sample| {
         let (each, all) = (sample.as_secs_f64(), rough(sample.mul_f64(all)));
         format!(" of about {each:.1} s, {all}")
@@ -424,7 +446,7 @@ fn announce(announced: &Announcement, is_kept: bool) {
         true => "Ctrl-C keeps the samples, --resume continues",
         false => "Ctrl-C shows the samples, nothing is kept",
     };
-    let (cells, samples) = (count(*cells, "cell"), count(*samples as usize, "sample"));
+    let (cells, samples) = (count(cells, "cell"), count(samples as usize, "sample"));
     output::say!("{cells} x {samples}{duration}; {interrupted}");
 }
 

@@ -35,10 +35,17 @@ impl Place {
     }
 
     fn mock_at(&self, scale: &str, options: &str) -> Command {
+        self.bench(
+            "mock",
+            &format!("--guest scale={scale} --guest accel=tcg {options}"),
+        )
+    }
+
+    fn bench(&self, experiment: &str, options: &str) -> Command {
         let series = guests::SERIES;
         self.nearfar(&format!(
-            "bench mock --guest scale={scale} --guest kernel={series} --guest accel=tcg \
-             --guest append=none --guest append=numa=fake=4 {options}"
+            "bench {experiment} --guest kernel={series} --guest append=none \
+             --guest append=numa=fake=4 {options}"
         ))
     }
 
@@ -147,6 +154,33 @@ fn guests_take_turns_and_each_is_part_of_the_run() {
         |line: &str| line.contains("with numa=fake=4,") == line.contains(",numa=fake=4,");
     assert!(csv.lines().skip(1).all(is_named), "{csv}");
     assert!(csv.contains("with numa=fake=4,"), "{csv}");
+}
+
+/// Of two nodes none is further away than the other; with each split in two there are such.
+#[test]
+fn a_guest_measures_the_cells_that_it_can() {
+    if guests::skipped() {
+        return;
+    }
+    let place = Place::new();
+    let options = "--guest scale=cpus=1,memory=512M --factor policy=stock --factor distance=near,far \
+                   --factor depth=512 --samples 1 --seconds 0.001 --no-store --format json";
+    let output = place.bench("tags", options).output().unwrap();
+    let run = answer(&output);
+    assert_eq!(run["state"], "complete", "{}", message(&output));
+    assert_eq!(run["samples"], 3);
+    let cells = run["plan"].as_array().unwrap().iter();
+    let cells = cells.map(|cell| json!([cell["append"], cell["distance"]]));
+    let cells: BTreeSet<String> = cells.map(|cell| cell.to_string()).collect();
+    let expected = [
+        json!(["none", "near"]),
+        json!(["numa=fake=4", "far"]),
+        json!(["numa=fake=4", "near"]),
+    ];
+    assert_eq!(cells, expected.map(|cell| cell.to_string()).into());
+    let left_out =
+        "append=none: not measured: distance=far: all other nodes with CPUs are at distance 21";
+    assert!(message(&output).contains(left_out), "{}", message(&output));
 }
 
 #[test]
