@@ -70,8 +70,15 @@ pub(crate) fn select(
         skipped: Vec::new(),
     };
     for node in machine.online_nodes() {
-        if may_have_memory(node) && options.to.as_ref().is_none_or(|to| to.contains(node.id)) {
-            selection.memory.push(node.id);
+        match &options.to {
+            Some(to) if !to.contains(node.id) => {}
+            _ if !may_have_memory(node) => {}
+            None if node.is_of_device() => {
+                let reason = format!("its memory is a device's: --to {} measures it", node.id);
+                let skipped = SkippedPair::new(None, Some(node.id), reason);
+                selection.skipped.push(skipped);
+            }
+            _ => selection.memory.push(node.id),
         }
         let online = online_cpus(machine, node);
         if online.is_empty()
@@ -249,6 +256,29 @@ mod tests {
             .iter()
             .map(|source| (source.node, source.cpu))
             .collect()
+    }
+
+    #[test]
+    fn memory_of_a_device_is_measured_only_where_it_is_named() {
+        let mut machine = machine();
+        machine.nodes[2].generic_initiator = true;
+        let allowed = CpuSet::range(CpuId(0), CpuId(7));
+        let selection = all_of(&machine, &allowed);
+        assert_eq!(selection.memory, [NodeId(0)]);
+        let [skipped] = &selection.skipped[..] else {
+            panic!("{:?}", selection.skipped)
+        };
+        assert_eq!(skipped.memory_node, Some(NodeId(2)));
+        assert_eq!(
+            skipped.reason,
+            "its memory is a device's: --to 2 measures it"
+        );
+        let options = ProbeOptions {
+            to: nodes("2"),
+            ..ProbeOptions::default()
+        };
+        let named = select(&machine, &allowed, &options).unwrap();
+        assert_eq!((named.memory, named.skipped.len()), (vec![NodeId(2)], 0));
     }
 
     fn nodes(list: &str) -> Option<NodeSet> {

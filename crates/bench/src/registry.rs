@@ -13,7 +13,7 @@ mod declaration;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearfar_experiment::{
@@ -80,18 +80,6 @@ pub struct Announcement {
     pub notes: Vec<String>,
     /// What a sample takes, where that is known.
     pub sample: Option<Duration>,
-}
-
-impl Announcement {
-    /// Adds what a target says of itself.
-    fn add(&mut self, levels: &Cell, of_target: &Self) {
-        let said = |said: &String| match levels.levels().next().is_none() {
-            true => said.clone(),
-            false => format!("{levels}: {said}"),
-        };
-        self.warnings.extend(of_target.warnings.iter().map(said));
-        self.notes.extend(of_target.notes.iter().map(said));
-    }
 }
 
 /// Where an experiment is made.
@@ -177,13 +165,13 @@ impl<'a> Request<'a> {
         let governor = governor.map(|warning| warning.to_string());
         made.warnings.extend(governor);
         let experiment = made.experiment;
-        let mut announced = Announcement {
-            plan: experiment.plan(),
-            warnings: made.warnings,
-            notes: made.notes,
-            sample: made.sample,
-        };
         let Some((mut targets, program)) = self.targets.take() else {
+            let announced = Announcement {
+                plan: experiment.plan(),
+                warnings: made.warnings,
+                notes: made.notes,
+                sample: made.sample,
+            };
             return self.done(experiment, announced);
         };
         let name = experiment.name();
@@ -191,9 +179,18 @@ impl<'a> Request<'a> {
         let mut command = self.arguments.of_plan(name)?;
         command.insert(0, program.clone());
         let asked = targets.ask::<Announcement>(&command, cancel);
-        let mut plans = Vec::new();
-        for (levels, of_target) in asked.map_err(RunError::Target)? {
-            announced.add(&levels, &of_target);
+        let asked = asked.map_err(|error| match cancel.load(Ordering::Relaxed) {
+            true => RunError::Interrupted,
+            false => RunError::Target(error),
+        });
+        let (mut warnings, mut notes, mut plans) = (Vec::new(), Vec::new(), Vec::new());
+        for (levels, of_target) in asked? {
+            let said = |said: String| match levels.levels().next() {
+                None => said,
+                Some(_) => format!("{levels}: {said}"),
+            };
+            warnings.extend(of_target.warnings.into_iter().map(said));
+            notes.extend(of_target.notes.into_iter().map(said));
             plans.push(of_target.plan);
         }
         let [mut words, own] = self.arguments.of_one_sample(name)?;
@@ -204,8 +201,13 @@ impl<'a> Request<'a> {
             [words.as_slice(), &levels, &own].concat()
         };
         let experiment = OnTargets::new(experiment, targets, plans, command);
-        // What a guest adds to a sample is not known.
-        (announced.plan, announced.sample) = (experiment.plan(), None);
+        let announced = Announcement {
+            plan: experiment.plan(),
+            warnings,
+            notes,
+            // What a guest adds to it is not known.
+            sample: None,
+        };
         self.done(experiment, announced)
     }
 

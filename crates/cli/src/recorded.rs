@@ -37,7 +37,7 @@ pub fn stored_latencies() -> Option<Timing> {
     let pairs = machine
         .online_nodes()
         .filter(|node| node.has_cpus() == Some(true));
-    let pairs = pairs.count() * machine.nodes_with_memory().len();
+    let pairs = pairs.count() * machine.nodes_for_any().len();
     let of_here = runs
         .iter()
         .filter(|run| run.state == RunState::Complete && run.fingerprint == here);

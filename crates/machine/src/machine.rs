@@ -164,6 +164,14 @@ impl Machine {
         nodes.map(|node| node.id).collect()
     }
 
+    /// Those of [`Machine::nodes_with_memory`] whose memory is for any program: a device's own is for those that use the device, and is
+    /// taken only where it is named.
+    pub fn nodes_for_any(&self) -> NodeSet {
+        let is_of_device = |id| self.node(id).is_some_and(Node::is_of_device);
+        let nodes = self.nodes_with_memory();
+        nodes.iter().filter(|&id| !is_of_device(id)).collect()
+    }
+
     /// Why it is unknown which nodes there are; `None` where they are known.
     pub fn nodes_unknown_reason(&self) -> Option<&str> {
         let reason = || self.possible_nodes.unknown_reason();

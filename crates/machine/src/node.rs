@@ -71,6 +71,11 @@ impl Node {
     pub fn has_memory(&self) -> Option<bool> {
         self.total_bytes().map(|bytes| bytes > 0)
     }
+
+    /// Whether what memory it has is a device's own, such as a GPU's: it is a generic initiator, which has no CPUs.
+    pub fn is_of_device(&self) -> bool {
+        self.generic_initiator && self.has_cpus() == Some(false)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Which network card is nearest to which GPU or disk.
+//! Which network card is nearest to which GPU or disk, and how GPUs and network cards reach each other.
 //!
 //! ```text
 //! 0000:40 ─┬─ 40:01.0 ─┬─ 41:00.0 GPU       bridge      one PCI bridge above both: traffic need not leave it
@@ -85,6 +85,45 @@ pub fn nearest_cards(machine: &Machine) -> Vec<Nearest> {
         }
     };
     devices.map(nearest).collect()
+}
+
+/// The GPUs and network cards of a machine, and how each two of them reach each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GpuPaths {
+    /// GPUs, then network cards, each by address; empty where there is no GPU.
+    pub devices: Vec<PciAddress>,
+    /// A row for each device with a column for each, in the words of `nvidia-smi topo -m`: `X` the device itself, `PIX` through one
+    /// PCIe switch or bridge, `PXB` through several, `PHB` through the host bridge, `NODE` through host bridges of one node, `SYS`
+    /// between nodes; `?` where a node is unknown. NVLink is not in sysfs.
+    pub matrix: Vec<Vec<&'static str>>,
+}
+
+/// How the GPUs and network cards of a machine reach each other.
+pub fn gpu_paths(machine: &Machine) -> GpuPaths {
+    let localities = Localities::new(machine);
+    let all = || machine.pci.items().iter();
+    let mut devices: Vec<&PciDevice> = all().filter(|it| it.is(&DeviceKind::GPU)).collect();
+    if !devices.is_empty() {
+        devices.extend(all().filter(|it| it.is(&DeviceKind::NETWORK_CARD)));
+    }
+    let path = |a: &PciDevice, b: &PciDevice| {
+        let (common, bridges, ..) = rank(machine, &localities, a, b);
+        match common {
+            _ if a.address == b.address => "X",
+            // Below one switch they have its two lower ports between them.
+            Common::Bridge if bridges <= 2 => "PIX",
+            Common::Bridge => "PXB",
+            Common::RootBus => "PHB",
+            Common::Node => "NODE",
+            Common::Nothing => "SYS",
+            Common::Unknown => "?",
+        }
+    };
+    let row = |a: &&PciDevice| devices.iter().map(|b| path(a, b)).collect();
+    GpuPaths {
+        matrix: devices.iter().map(row).collect(),
+        devices: devices.iter().map(|it| it.address).collect(),
+    }
 }
 
 /// What they have in common, the bridges between them, the distance of their nodes, the lowest bridge above both.

@@ -2,7 +2,7 @@
 
 use nearfar_machine::{HugePages, Known, Machine, Memory, NodeSet, ResidentBytes, Task};
 use nearfar_placement::audit::{AuditOptions, State, audit};
-use nearfar_placement::pairs::{Common, nearest_cards};
+use nearfar_placement::pairs::{Common, gpu_paths, nearest_cards};
 
 use crate::common::{add_function, findings, function, list, pci, set, two_nodes};
 
@@ -293,6 +293,57 @@ fn the_nearest_card_shares_a_bridge_then_the_root_bus_then_the_node() {
         device.parent = Some(device.address);
     }
     assert_eq!(nearest_cards(&machine).len(), 5);
+}
+
+/// A switch below a switch, another port of the root bus, another root bus of the node, and the other node.
+#[test]
+fn gpus_and_cards_reach_each_other_as_nvidia_smi_says() {
+    let mut machine = two_nodes();
+    let mut add = |address: &str, class, node, parent: Option<&str>| {
+        let mut device = function(address, class, "driver", Some(node));
+        device.parent = parent.map(pci);
+        let bus = if node == 0 && address < "0000:60" {
+            "0000:40"
+        } else {
+            &address[..7]
+        };
+        device.root = bus.parse().unwrap();
+        add_function(&mut machine, device);
+    };
+    for (bridge, above) in [
+        ("0000:40:01.0", None),
+        ("0000:40:02.0", None),
+        ("0000:41:00.0", Some("0000:40:01.0")),
+        ("0000:42:00.0", Some("0000:41:00.0")),
+        ("0000:42:01.0", Some("0000:41:00.0")),
+        ("0000:42:02.0", Some("0000:41:00.0")),
+        ("0000:45:00.0", Some("0000:42:02.0")),
+        ("0000:46:00.0", Some("0000:45:00.0")),
+    ] {
+        add(bridge, 0x06_0400, 0, above);
+    }
+    let (gpu, card) = (0x03_0200, 0x02_0700);
+    add("0000:43:00.0", gpu, 0, Some("0000:42:00.0"));
+    add("0000:44:00.0", card, 0, Some("0000:42:01.0"));
+    add("0000:47:00.0", gpu, 0, Some("0000:46:00.0"));
+    add("0000:50:00.0", card, 0, Some("0000:40:02.0"));
+    add("0000:61:00.0", card, 0, None);
+    add("0000:c1:00.0", gpu, 1, None);
+    let paths = gpu_paths(&machine);
+    let rows: Vec<String> = paths.matrix.iter().map(|row| row.join(" ")).collect();
+    // Three GPUs, then three cards.
+    assert_eq!(
+        rows,
+        [
+            "X PXB SYS PIX PHB NODE",
+            "PXB X SYS PXB PHB NODE",
+            "SYS SYS X SYS SYS SYS",
+            "PIX PXB SYS X PHB NODE",
+            "PHB PHB SYS PHB X NODE",
+            "NODE NODE SYS NODE NODE X",
+        ]
+    );
+    assert_eq!(paths.devices[3], pci("0000:44:00.0"));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use crate::common;
 use crate::common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_change::{Change, Plan};
 use nearfar_machine::{
-    AnaState, Cpu, CpuId, CpuTime, Cpuset, IoPolicy, Known, Latency, Machine, Memory, MemorySample,
-    NodeBytes, NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind, Task, Timing,
-    Warning, Writer, WriterKind,
+    AnaState, Cpu, CpuId, CpuSet, CpuTime, Cpuset, IoPolicy, Known, Latency, Machine, Memory,
+    MemorySample, Node, NodeBytes, NodeId, NodeSet, Origin, PolicyBytes, ResidentBytes, SourceKind,
+    Task, Timing, Warning, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, State, audit};
 use nearfar_placement::plan::{PlanOptions, plan};
@@ -271,6 +271,28 @@ fn fix_and_advice_are_the_remedy_of_the_task() {
     task 6 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; it saves at most 0.18 CPU seconds per second, which pays after 3.6 s.
     task 7 (db): Moving 1.0 GiB takes about 0.33 s, in which the task runs slower; what it saves is unknown: not in this snapshot.
     ");
+}
+
+#[test]
+fn memory_that_is_a_gpus_own_stays_there() {
+    let mut machine = two_nodes();
+    machine.nodes.push(Node {
+        memory: Known::Yes(Memory::of(96 << 30)),
+        generic_initiator: true,
+        ..Node::new(NodeId(2), CpuSet::new())
+    });
+    let mut with_memory_on = |node| {
+        *list(&mut machine.tasks) = vec![busy(1, [5, 0], &[(node, 4)])];
+        let found = audit(&machine, &AuditOptions::default()).findings;
+        let mut found = found.into_iter().filter(|it| it.rule == "task-memory-far");
+        found.next().unwrap().advice.unwrap()
+    };
+    assert!(with_memory_on(1).contains("nearfar apply --memory 1"));
+    let advice = with_memory_on(2);
+    assert!(
+        advice.contains("4096 MiB of its memory are of a device"),
+        "{advice}"
+    );
 }
 
 #[test]

@@ -376,8 +376,7 @@ impl Keeper {
         kept.note(group, &[(process, me)])?;
         let narrow = kept.masks.groups[group].narrow.clone();
         let confine = affinity::Confinement::to(&narrow);
-        let policy =
-            policy.map(|policy| policy.on(&policy.nodes(node, &machine.nodes_with_memory())));
+        let policy = policy.map(|policy| policy.on(&policy.nodes(node, &machine.nodes_for_any())));
         // SAFETY: between fork and exec only system calls are made, on memory that was prepared before.
         unsafe {
             command.pre_exec(move || {

@@ -26,6 +26,10 @@ use nearfar_placement::locality::{EffectiveNode, How, Localities};
 use nearfar_placement::nodes_by_distance;
 use serde::Serialize;
 
+mod visible;
+
+pub use self::visible::Visibility;
+
 /// The node whose CPUs are nearest to a device, and how that is known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Home {
@@ -109,6 +113,9 @@ pub enum NearError {
         "{device} is on node {node}, which has no CPUs, and no distance leads from there to a node that has; say --node N"
     )]
     NoCpus { device: String, node: NodeId },
+    /// Why no GPU is visible, or it is unknown which.
+    #[error("--near-visible-gpu: {reason}")]
+    NoVisibleGpu { reason: String },
     #[error("cannot read {file}: {reason}")]
     Unreadable { file: String, reason: String },
 }
@@ -151,6 +158,22 @@ pub fn find(machine: &Machine, sys: &Path, device: &str) -> Result<Home, NearErr
         }
         answer => answer,
     }
+}
+
+/// The home of all GPUs that are visible to a program.
+///
+/// # Errors
+/// When there is none, its node is unknown, or they are on several nodes.
+pub fn of_visible_gpus(machine: &Machine, visibility: &Visibility<'_>) -> Result<Home, NearError> {
+    let gpus = visibility.gpus(machine);
+    let gpus = gpus.map_err(|reason| NearError::NoVisibleGpu { reason })?;
+    let localities = Localities::new(machine);
+    let way = |&address: &PciAddress| Way {
+        name: address.to_string(),
+        address: Some(address),
+        located: localities.of(address),
+    };
+    settle(machine, "a visible GPU", gpus.iter().map(way).collect())
 }
 
 /// A rule's or an option's node, checked: online, with online CPUs.

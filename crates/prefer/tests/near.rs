@@ -5,8 +5,10 @@ use std::fs::create_dir_all;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use nearfar_machine::{Known, Machine, NodeId};
-use nearfar_prefer::near::{self, Home, NearError};
+use nearfar_machine::{
+    Known, Machine, NodeId, OsDevice, OsDeviceKind, PciAddress, PciDevice, RootBus,
+};
+use nearfar_prefer::near::{self, Home, NearError, Visibility};
 use nearfar_sources::{Request, Want};
 
 fn machine(name: &str) -> Machine {
@@ -198,4 +200,133 @@ fn disks_cards_and_what_is_stacked_on_them_are_found_through_their_class() {
     );
     assert!(matches!(find(".."), Err(NearError::NoSuchDevice { .. })));
     assert!(matches!(find("sdz"), Err(NearError::NoSuchDevice { .. })));
+}
+
+/// Five GPUs: three of NVIDIA and two of AMD, of which the first has no file that may be opened.
+fn gpus() -> Machine {
+    let mut machine = machine("two-node");
+    let mut pci = Vec::new();
+    for (address, vendor, node, file) in [
+        ("0000:10:00.0", 0x10de, 0, "nvidia2"),
+        ("0000:20:00.0", 0x10de, 0, "nvidia0"),
+        ("0000:30:00.0", 0x10de, 1, "nvidia1"),
+        ("0000:40:00.0", 0x1002, 0, "card0"),
+        ("0000:50:00.0", 0x1002, 1, "renderD129"),
+    ] {
+        let address: PciAddress = address.parse().unwrap();
+        pci.push(PciDevice {
+            address,
+            vendor,
+            device: 1,
+            class: 0x0003_0200,
+            class_name: None,
+            name: None,
+            driver: None,
+            parent: None,
+            root: RootBus {
+                domain: 0,
+                bus: address.bus,
+            },
+            node: Known::Yes(Some(NodeId(node))),
+        });
+        machine.os_devices.push(OsDevice {
+            name: file.to_owned(),
+            kind: OsDeviceKind::Gpu,
+            device: address,
+        });
+    }
+    machine.pci = Known::Yes(pci);
+    machine
+}
+
+/// The buses of the GPUs that these variables leave, or why there are none.
+fn visible(machine: &Machine, variables: &[(&str, &str)]) -> Result<Vec<u8>, String> {
+    let visibility = Visibility {
+        variable: &|name| {
+            let found = variables.iter().find(|(of, _)| *of == name);
+            found.map(|(_, value)| (*value).to_owned())
+        },
+        may_open: &|file| file != Path::new("/dev/dri/renderD128"),
+        uuid: &|address| Some(format!("GPU-{:02x}00-ab", address.bus)),
+    };
+    let gpus = visibility.gpus(machine)?;
+    Ok(gpus.iter().map(|address| address.bus).collect())
+}
+
+#[test]
+fn gpus_are_visible_that_may_be_opened_and_that_the_environment_names() {
+    let cuda = |value| visible(&gpus(), &[("CUDA_VISIBLE_DEVICES", value)]);
+    let amd = 0x50;
+    assert_eq!(visible(&gpus(), &[]), Ok(vec![0x10, 0x20, 0x30, amd]));
+    assert_eq!(cuda("2,0"), Ok(vec![0x30, 0x10, amd]));
+    assert_eq!(cuda(" 1 , 1"), Ok(vec![0x20, amd]));
+    assert_eq!(cuda("GPU-2000-ab"), Ok(vec![0x20, amd]));
+    assert_eq!(cuda("GPU-30"), Ok(vec![0x30, amd]), "the begin of one does");
+    assert_eq!(
+        cuda("0,7,1"),
+        Ok(vec![0x10, amd]),
+        "none from the first wrong number on"
+    );
+    for none in ["", "-1", "NoDevFiles", "GPU-99"] {
+        assert_eq!(cuda(none), Ok(vec![amd]), "{none:?}");
+    }
+    let all = [
+        ("CUDA_VISIBLE_DEVICES", ""),
+        ("ROCR_VISIBLE_DEVICES", "0"),
+        ("HIP_VISIBLE_DEVICES", "1"),
+    ];
+    assert_eq!(visible(&gpus(), &all[..2]), Ok(vec![amd]));
+    let hidden = visible(&gpus(), &all).unwrap_err();
+    assert_eq!(hidden, "the environment hides all GPUs");
+    let part = cuda("MIG-1").unwrap_err();
+    assert_eq!(
+        part,
+        "CUDA_VISIBLE_DEVICES=MIG-1: of a part of a GPU nothing says which GPU it is"
+    );
+}
+
+#[test]
+fn numbers_of_gpus_of_several_models_say_nothing_without_an_order() {
+    let mut machine = gpus();
+    let Known::Yes(pci) = &mut machine.pci else {
+        unreachable!()
+    };
+    pci[1].device = 2;
+    let [first, order] = [
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+    ];
+    let refused = visible(&machine, &[first]).unwrap_err();
+    assert!(
+        refused.contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+        "{refused}"
+    );
+    assert_eq!(visible(&machine, &[first, order]), Ok(vec![0x10, 0x50]));
+}
+
+#[test]
+fn visible_gpus_on_several_nodes_have_no_home() {
+    let machine = gpus();
+    let with = |value: &'static str| {
+        let visibility = Visibility {
+            variable: &|name| (name != "CUDA_DEVICE_ORDER").then(|| value.to_owned()),
+            may_open: &|file| file.starts_with("/dev/nvidia0") || file.starts_with("/dev/nvidia1"),
+            uuid: &|_| None,
+        };
+        near::of_visible_gpus(&machine, &visibility).map_err(|error| error.to_string())
+    };
+    let home = with("1").unwrap();
+    assert_eq!((home.node, &*home.device), (NodeId(1), "a visible GPU"));
+    let refused = with("0,1").unwrap_err();
+    assert!(
+        refused.starts_with("a visible GPU has more than one home: 0000:20:00.0 on node 0"),
+        "{refused}"
+    );
+    let mut machine = machine.clone();
+    machine.os_devices.clear();
+    let none = near::of_visible_gpus(&machine, &Visibility::HERE).unwrap_err();
+    assert_eq!(
+        none.to_string(),
+        "--near-visible-gpu: the files of none of 5 GPUs may be opened"
+    );
 }

@@ -8,14 +8,14 @@ mod svg;
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    Cpu, CpuSet, Interrupt, Known, Machine, NetworkDevice, Node, NodeId, NvmeController,
-    NvmeSubsystem, PciAddress, PciDevice, Timing,
+    Cpu, CpuSet, DeviceKind, Interrupt, Known, Machine, NetworkDevice, Node, NodeId,
+    NvmeController, NvmeSubsystem, PciAddress, PciDevice, Timing,
 };
 use nearfar_placement::locality::Localities;
-use nearfar_placement::pairs::{Common, Nearest};
+use nearfar_placement::pairs::{Common, GpuPaths, Nearest};
 
 use crate::amount::{bytes, count, or};
-use crate::document::{Document, HeatCell, HeatMap, Scale, Table, Text, cells};
+use crate::document::{Align, Document, HeatCell, HeatMap, Scale, Table, Text, cells};
 use crate::path::kernel_node;
 use crate::style::Role::{Dim, Far, Heading, Local, Middling, Plain, Subject, Warning};
 use crate::summary::{self, Packages, Summary};
@@ -504,7 +504,7 @@ pub(crate) fn unknown_reasons(machine: &Machine) -> BTreeMap<&str, Vec<&'static 
 }
 
 /// A line for each GPU and disk, with its nearest network cards and what it shares with them.
-pub fn pairs(machine: &Machine, pairs: &[Nearest]) -> Document {
+pub fn pairs(machine: &Machine, pairs: &[Nearest], paths: &GpuPaths) -> Document {
     let mut out = Document::titled(
         "Nearest network cards",
         "of GPUs and disks: by a common PCI bridge, the host bridge, the node, the distance",
@@ -547,7 +547,51 @@ pub fn pairs(machine: &Machine, pairs: &[Nearest]) -> Document {
         ]);
     }
     out.table(table);
+    if !paths.devices.is_empty() {
+        gpu_paths(&mut out, machine, paths, named);
+    }
     out
+}
+
+fn gpu_paths(
+    out: &mut Document,
+    machine: &Machine,
+    paths: &GpuPaths,
+    named: impl Fn(PciAddress) -> String,
+) {
+    let is_gpu = |at: &PciAddress| {
+        let device = machine.pci_device(*at);
+        device.is_some_and(|device| device.is(&DeviceKind::GPU))
+    };
+    let gpus = paths.devices.iter().filter(|at| is_gpu(at)).count();
+    let name = |index: usize| match index.checked_sub(gpus) {
+        None => format!("gpu{index}"),
+        Some(card) => format!("nic{card}"),
+    };
+    let columns = (0..paths.devices.len()).map(name);
+    out.heading(
+        "GPUs and network cards",
+        "as nvidia-smi topo -m, without NVLink",
+    );
+    let titles = ["".to_owned(), "device".to_owned()]
+        .into_iter()
+        .chain(columns);
+    let titles: Vec<_> = titles.map(|title| (title, Align::Left)).collect();
+    let mut table = Table::new(&titles);
+    for (index, (device, row)) in paths.devices.iter().zip(&paths.matrix).enumerate() {
+        let path = |path: &&str| match *path {
+            "PIX" | "PXB" => Local.text(*path),
+            "SYS" => Far.text(*path),
+            path => path.into(),
+        };
+        let own = [Subject.text(name(index)), named(*device).into()];
+        table.row(own.into_iter().chain(row.iter().map(path)));
+    }
+    out.table(table);
+    out.paragraph(
+        "PIX: one PCIe switch or bridge between them; PXB: several; PHB: the host bridge; NODE: host bridges of one \
+         node; SYS: several nodes.",
+    );
 }
 
 fn common(pair: &Nearest) -> Text {

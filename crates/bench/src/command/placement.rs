@@ -82,23 +82,28 @@ pub(super) struct Usable<'a> {
     pub(super) allowed: CpuSet,
     /// Nodes with memory that this process may have.
     with_memory: NodeSet,
+    /// Those of them whose memory is for any program.
+    for_any: NodeSet,
     /// The node of `--near`.
     near: Option<NodeId>,
 }
 
 impl<'a> Usable<'a> {
     pub(super) fn of(machine: &'a Machine, allowed: CpuSet, near: Option<NodeId>) -> Self {
-        let with_memory = machine.nodes_with_memory();
         // A cpuset may allow fewer, and the kernel shows policies without the others.
         let status = std::fs::read("/proc/self/status").unwrap_or_default();
         let allowed_nodes = Status::of(&status).allowed_nodes();
         let is_live = machine.origin.kind == SourceKind::Live;
         let allowed_nodes = allowed_nodes.filter(|_| is_live);
+        let allowed_of = |nodes: NodeSet| match &allowed_nodes {
+            Some(allowed) => allowed.intersection(&nodes),
+            None => nodes,
+        };
         Self {
             machine,
             allowed,
-            with_memory: allowed_nodes
-                .map_or(with_memory.clone(), |it| it.intersection(&with_memory)),
+            with_memory: allowed_of(machine.nodes_with_memory()),
+            for_any: allowed_of(machine.nodes_for_any()),
             near,
         }
     }
@@ -121,7 +126,7 @@ impl<'a> Usable<'a> {
                 ));
             }
         }
-        if self.with_memory.len() > 1 {
+        if self.for_any.len() > 1 {
             proposed.push((ALL.to_owned(), INTERLEAVE.to_owned()));
         }
         let caches = || self.machine.last_level_caches();
@@ -256,7 +261,7 @@ impl<'a> Usable<'a> {
             }
             home => home.unwrap_or(NodeId(0)),
         };
-        Ok(Some((policy, policy.nodes(home, &self.with_memory))))
+        Ok(Some((policy, policy.nodes(home, &self.for_any))))
     }
 }
 

@@ -233,7 +233,7 @@ impl Surroundings {
             around
         };
         let cpus = around(&|node| usable(machine, allowed, node.id).is_some());
-        let memory = around(&|node| node.has_memory() != Some(false));
+        let memory = around(&|node| node.has_memory() != Some(false) && !node.is_of_device());
         if cpus.is_empty() {
             let what = "a CPU that this process may use";
             return Err(TargetError::NoNodeWith { what });

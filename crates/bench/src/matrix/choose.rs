@@ -80,7 +80,7 @@ pub enum Unavailable {
 /// The places of a machine that the probe can be bound to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// Online nodes with memory (or with memory of unknown size).
+    /// Online nodes with memory (or with memory of unknown size) that is no device's own.
     pub memory: Vec<NodeId>,
     /// Online nodes with a CPU that this process may use.
     pub cpus: Vec<NodeId>,
@@ -90,16 +90,11 @@ impl Places {
     /// Those of a machine for a process that may run on `allowed`.
     pub fn of(machine: &Machine, allowed: &CpuSet) -> Self {
         let usable = allowed.intersection(&machine.cpu_states.online);
-        let ids = |keep: &dyn Fn(&nearfar_machine::Node) -> bool| {
-            machine
-                .online_nodes()
-                .filter(|node| keep(node))
-                .map(|node| node.id)
-                .collect()
-        };
+        let nodes = machine.online_nodes();
+        let with_cpus = nodes.filter(|node| node.known_cpus().intersects(&usable));
         Self {
-            memory: ids(&|node| node.has_memory() != Some(false)),
-            cpus: ids(&|node| node.known_cpus().intersects(&usable)),
+            memory: machine.nodes_for_any().iter().collect(),
+            cpus: with_cpus.map(|node| node.id).collect(),
         }
     }
 

@@ -428,9 +428,9 @@ impl MemoryArgs {
     }
 }
 
-/// The online nodes that have memory, or may have some.
+/// The online nodes that have memory, or may have some, without that of devices.
 fn with_memory(machine: &Machine, is_meant: impl Fn(NodeId) -> bool) -> NodeSet {
-    let nodes = machine.nodes_with_memory();
+    let nodes = machine.nodes_for_any();
     nodes.iter().filter(|node| is_meant(*node)).collect()
 }
 

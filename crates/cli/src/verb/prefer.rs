@@ -13,7 +13,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_prefer::cgroup::{CgroupError, Group, KeptGroup, KeptGroupReport, Through};
 use nearfar_prefer::keeper::OpenProcess;
-use nearfar_prefer::near::{self, Home};
+use nearfar_prefer::near::{self, Home, Visibility};
 use nearfar_prefer::service::{self, Control, ServiceError, Surroundings};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
 use nearfar_proc::memory_policy::MemoryPolicy;
@@ -38,7 +38,7 @@ use crate::verb::trace::{end_as, ended};
 /// Affinities are as before when this ends or is killed. COMMAND's exit code becomes this one's; the report is written to
 /// standard error.
 #[derive(Args)]
-#[command(group = ArgGroup::new("where").required(true).args(["node", "near"]))]
+#[command(group = ArgGroup::new("where").required(true).args(["node", "near", "near_visible_gpu"]))]
 #[command(group = ArgGroup::new("whom").required(true).args(["pid", "group", "command"]))]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 #[command(
@@ -55,6 +55,10 @@ pub struct Prefer {
     /// The node of this device: a network card, disk, NVMe controller, GPU or PCI address
     #[arg(long, value_name = "DEVICE")]
     near: Option<String>,
+    /// The node of the GPUs that COMMAND may use here: those whose device files may be opened, of which CUDA_VISIBLE_DEVICES,
+    /// ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK may name some
+    #[arg(long)]
+    near_visible_gpu: bool,
     /// Keep this process (may be repeated), until it has ended or Ctrl-C
     #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
     pid: Vec<i32>,
@@ -124,7 +128,7 @@ impl Prefer {
         // Before anything else takes its time: a number may be another process's by then.
         let processes = self.processes()?;
         let want = Want {
-            devices: self.near.is_some(),
+            devices: self.near.is_some() || self.near_visible_gpu,
             ..Want::topology()
         };
         let machine = read_live(want)?;
@@ -192,9 +196,14 @@ impl Prefer {
     }
 
     fn home(&self, machine: &Machine) -> Result<(NodeId, Option<Home>), Failure> {
-        if let Some(device) = &self.near {
-            let home = near::find(machine, std::path::Path::new("/sys"), device)
-                .map_err(Failure::input)?;
+        let home = match &self.near {
+            Some(device) => Some(near::find(machine, std::path::Path::new("/sys"), device)),
+            None if self.near_visible_gpu => {
+                Some(near::of_visible_gpus(machine, &Visibility::HERE))
+            }
+            None => None,
+        };
+        if let Some(home) = home.transpose().map_err(Failure::input)? {
             return Ok((home.node, Some(home)));
         }
         let node = NodeId(self.node.unwrap_or_default());

@@ -64,13 +64,16 @@ impl Topo {
         }
         let machine = self.source.read(want)?;
         if self.pairs {
-            let pairs = pairs::nearest_cards(&machine);
+            let (pairs, paths) = (pairs::nearest_cards(&machine), pairs::gpu_paths(&machine));
             return output::print(&match self.format {
                 TopoFormat::Json => {
-                    let answer = serde_json::json!({ "pairs": pairs });
+                    let answer = serde_json::json!({ "pairs": pairs, "paths": paths });
                     output::json("pairs/1", Some(&machine.origin), &answer)?
                 }
-                _ => nearfar_report::topo::pairs(&machine, &pairs).to_text(&output::style(colour)),
+                _ => {
+                    let document = nearfar_report::topo::pairs(&machine, &pairs, &paths);
+                    document.to_text(&output::style(colour))
+                }
             });
         }
         output::print(&match self.format {

@@ -94,8 +94,13 @@ fn inside_huge_pages_of_pools_and_pinned_pages() {
     special_memory(0);
 }
 
-/// Starts a slow move, and waits until a part of it is done.
-fn slow_move(state: &Path, holder: &Holder) -> Child {
+/// Starts a slow move, lets something happen after a part of it, and has its answer. It is stopped meanwhile, so what happens may take
+/// any time.
+fn slow_move<T>(
+    state: &Path,
+    holder: &mut Holder,
+    happens: impl FnOnce(&mut Holder) -> T,
+) -> (T, Value, Option<i32>) {
     let pid = holder.pid;
     let words = format!("apply --memory {pid} --to-node 1 --yes --format json --rate {SLOW}");
     let apply = command(state, &words)
@@ -108,7 +113,12 @@ fn slow_move(state: &Path, holder: &Holder) -> Child {
         assert!(Instant::now() < end, "nothing moves");
         std::thread::sleep(Duration::from_millis(20));
     }
-    apply
+    let stopped = Pid::from_child(&apply);
+    kill_process(stopped, Signal::STOP).unwrap();
+    let happened = happens(holder);
+    kill_process(stopped, Signal::CONT).unwrap();
+    let (applied, code) = answer(apply);
+    (happened, applied, code)
 }
 
 /// The answer of a command that ends by itself.
@@ -123,10 +133,9 @@ fn the_target_fills_up() {
     let state = tempfile::tempdir().unwrap();
     let mut holder = holding::fill(0, 96 << 20);
     let before = holder.nodes();
-    let apply = slow_move(state.path(), &holder);
     // More than is left: the rest of it is on node 0.
-    let hog = holding::fill(1, free_bytes(1));
-    let (applied, code) = answer(apply);
+    let fill = |_: &mut Holder| holding::fill(1, free_bytes(1));
+    let (hog, applied, code) = slow_move(state.path(), &mut holder, fill);
     let result = &applied["changes"][0]["result"];
     assert_eq!(
         (code, &result["result"]),
@@ -171,9 +180,7 @@ fn free_bytes(node: u32) -> u64 {
 fn the_process_changes(end: impl FnOnce(&mut Holder), says: &str) {
     let state = tempfile::tempdir().unwrap();
     let mut holder = Holder::start(0);
-    let apply = slow_move(state.path(), &holder);
-    end(&mut holder);
-    let (applied, code) = answer(apply);
+    let ((), applied, code) = slow_move(state.path(), &mut holder, end);
     let result = &applied["changes"][0]["result"];
     assert_eq!(
         (code, &result["result"]),

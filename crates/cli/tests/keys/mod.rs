@@ -24,7 +24,10 @@ pub fn documented<'a>(answers: impl IntoIterator<Item = &'a Value>) -> BTreeSet<
 fn collect(value: &Value, keys: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => members.iter().for_each(|(key, member)| {
-            keys.insert(key.clone());
+            // Files are keys of `read_instead`, such as those of control groups that other tests make.
+            if !key.contains('/') {
+                keys.insert(key.clone());
+            }
             collect(member, keys);
         }),
         Value::Array(members) => members.iter().for_each(|member| collect(member, keys)),

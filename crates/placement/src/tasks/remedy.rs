@@ -309,6 +309,20 @@ impl Far<'_> {
                 resident.pinned >> 20
             ));
         }
+        let is_of_device = |node| {
+            self.nodes
+                .machine
+                .node(node)
+                .is_some_and(Node::is_of_device)
+        };
+        let of_devices = self.memory.iter().filter(|on| is_of_device(on.node));
+        let of_devices = of_devices.fold(0u64, |sum, on| sum.saturating_add(on.bytes));
+        if of_devices > bytes / 2 {
+            return Some(format!(
+                "{} MiB of its memory are of a device",
+                of_devices >> 20
+            ));
+        }
         if resident.huge > bytes / 2 {
             return Some(format!(
                 "{} MiB of its memory are of hugetlbfs",
