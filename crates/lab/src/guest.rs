@@ -342,7 +342,7 @@ struct CommandProgress {
 
 impl Guest {
     /// Runs a command with these streams; passes signals on to its process group. The second SIGINT, SIGTERM or SIGQUIT,
-    /// [`SAME_REQUEST`] after the first or later, powers the guest off at once.
+    /// [`SAME_REQUEST`] after the first or later, powers the guest off at once, that of a sample ([`Exec::is_sample`]) the first.
     ///
     /// # Errors
     /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request,
@@ -355,7 +355,7 @@ impl Guest {
         signals: &Signals,
     ) -> Result<Exit, LabError> {
         // A plug that was killed in the guest left them ended.
-        self.resume_delays(run.asks_for_time)
+        self.resume_delays(run.is_sample)
             .map_err(|error| self.died(&format!("its devices are unknown ({error})")))?;
         self.commands += 1;
         let id = self.commands;
@@ -368,7 +368,7 @@ impl Guest {
         let line = format!("run {id} {has_input} {on_terminal} {line}\n");
         let sent = (&self.ports.run).write_all(line.as_bytes());
         sent.map_err(|error| self.died(&format!("it takes no commands ({error})")))?;
-        let outcome = self.carry(run.terminal, id, streams, signals);
+        let outcome = self.carry(run, id, streams, signals);
         drop(terminal);
         outcome
     }
@@ -376,12 +376,13 @@ impl Guest {
     /// The threads, and waiting for the end.
     fn carry(
         &mut self,
-        on_terminal: bool,
+        run: &Exec,
         id: u64,
         streams: Streams<'_>,
         signals: &Signals,
     ) -> Result<Exit, LabError> {
         let fail = |error| LabError::system("talking to the guest", error);
+        let on_terminal = run.terminal;
         let Streams {
             input,
             mut output,
@@ -417,7 +418,7 @@ impl Guest {
                     _ = (&wake).write_all(&[WAY_OUT]);
                 }
             });
-            let ended = self.wait_for_exit(id, signals, &woken, &closed);
+            let ended = self.wait_for_exit(run, id, signals, &woken, &closed);
             if ended.is_err() {
                 self.kill();
             }
@@ -437,6 +438,7 @@ impl Guest {
     /// Waits, passing signals and answering questions, until the agent reports the command's exit.
     fn wait_for_exit(
         &mut self,
+        run: &Exec,
         id: u64,
         signals: &Signals,
         woken: &UnixStream,
@@ -486,7 +488,7 @@ impl Guest {
                 }
             }
             if signalled {
-                self.pass_all(signals, &mut progress)?;
+                self.pass_all(run, signals, &mut progress)?;
             }
         }
     }
@@ -564,18 +566,19 @@ impl Guest {
 
     fn pass_all(
         &mut self,
+        run: &Exec,
         signals: &Signals,
         progress: &mut CommandProgress,
     ) -> Result<(), LabError> {
         for signal in signals.take() {
             match streams::signal_name(signal) {
                 Some(name) => match progress.interrupted {
-                    None => {
+                    None if !run.is_sample => {
                         progress.interrupted = Some(Instant::now());
                         self.pass(name, progress)?;
                     }
                     Some(first) if first.elapsed() < SAME_REQUEST => {}
-                    Some(_) => return Err(LabError::Interrupted),
+                    _ => return Err(LabError::Interrupted),
                 },
                 None => {
                     let resized = streams::terminal_size().map(|size| self.link.resize(size));

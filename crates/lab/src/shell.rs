@@ -54,9 +54,9 @@ pub struct Exec {
     /// Whether it gets a terminal of its own, with this process's terminal in raw mode before it. Input and output then are
     /// those of this process.
     pub terminal: bool,
-    /// Whether simulated time passes only where the command asks for it (docs/time.md), instead of from its start on. Without effect
-    /// in the host's time.
-    pub asks_for_time: bool,
+    /// Whether it takes a sample. Simulated time then passes only where it asks for it (docs/time.md), instead of from its start on; and
+    /// the first signal powers the guest off, in which a slow command could end minutes later.
+    pub is_sample: bool,
 }
 
 impl Exec {

@@ -226,11 +226,10 @@ fn run(
 ) -> Result<TargetOutput, BoxError> {
     let signals = Signals::of_process()?;
     let exec = Exec {
-        asks_for_time: true,
+        is_sample: true,
         ..Exec::new(command)
     };
     let output = captured(guest, &exec, &signals)?;
-    // Ctrl-C went to the command in the guest; whatever it made of that, there is no sample.
     if cancel.load(Ordering::Relaxed) {
         return Err(LabError::Interrupted.into());
     }
