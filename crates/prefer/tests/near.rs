@@ -278,6 +278,12 @@ fn gpus_are_visible_that_may_be_opened_and_that_the_environment_names() {
     assert_eq!(visible(&gpus(), &all[..2]), Ok(vec![amd]));
     let hidden = visible(&gpus(), &all).unwrap_err();
     assert_eq!(hidden, "the environment hides all GPUs");
+    let mut of_amd = gpus();
+    if let Known::Yes(pci) = &mut of_amd.pci {
+        pci.retain(|gpu| gpu.vendor == 0x1002);
+    }
+    let hidden = visible(&of_amd, &all[..1]).unwrap_err();
+    assert_eq!(hidden, "the environment hides all GPUs", "as HIP takes it");
     let part = cuda("MIG-1").unwrap_err();
     assert_eq!(
         part,

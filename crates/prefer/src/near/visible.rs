@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! NVIDIA       /dev/nvidiaN          CUDA_VISIBLE_DEVICES                         numbers, or GPU-UUID
-//! AMD          /dev/dri/renderDN     ROCR_VISIBLE_DEVICES, of them HIP_VISIBLE_DEVICES
+//! AMD          /dev/dri/renderDN     ROCR_VISIBLE_DEVICES, of them HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES)
 //! Intel        /dev/dri/renderDN     ZE_AFFINITY_MASK                             numbers, also of parts: 0.1
 //! ```
 //!
@@ -20,7 +20,7 @@ pub struct Visibility<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// Whether a file may be opened.
     pub may_open: &'a dyn Fn(&Path) -> bool,
-    /// The UUID of one of NVIDIA's, `GPU-...`.
+    /// The UUID of a GPU, `GPU-...`.
     pub uuid: &'a dyn Fn(PciAddress) -> Option<String>,
 }
 
@@ -30,6 +30,10 @@ impl Visibility<'_> {
         variable: &|name| std::env::var(name).ok(),
         may_open: &|file| access(file, Access::READ_OK | Access::WRITE_OK).is_ok(),
         uuid: &|address| {
+            let of_amd = format!("/sys/bus/pci/devices/{address}/unique_id");
+            if let Ok(id) = std::fs::read_to_string(of_amd) {
+                return Some(format!("GPU-{}", id.trim()));
+            }
             let file = format!("/proc/driver/nvidia/gpus/{address}/information");
             let text = std::fs::read_to_string(file).ok()?;
             let uuid = text.lines().find_map(|it| it.strip_prefix("GPU UUID:"))?;
@@ -59,12 +63,17 @@ impl Visibility<'_> {
             (all, 0) => return Err(format!("the files of none of {all} GPUs may be opened")),
             _ => {}
         }
+        // ROCm takes the variable of CUDA for its own; with both on a machine it is meant for CUDA.
+        let has_nvidia = gpus.iter().any(|gpu| gpu.vendor == NVIDIA);
         let mut visible = Vec::new();
         for vendor in VENDORS {
             let mut own = may_open.clone();
             own.retain(|gpu| gpu.vendor == vendor.id);
-            for name in vendor.variables {
-                if let Some(value) = (self.variable)(name) {
+            let is_its = |name: &&&str| **name != CUDA || vendor.id == NVIDIA || !has_nvidia;
+            for names in vendor.variables {
+                let mut set = names.iter().filter(is_its);
+                let set = set.find_map(|name| Some((name, (self.variable)(name)?)));
+                if let Some((name, value)) = set {
                     own = self
                         .chosen(&own, &value)
                         .map_err(|reason| format!("{name}={value}: {reason}"))?;
@@ -105,10 +114,16 @@ impl Visibility<'_> {
                     );
                 }
                 Some(number) => own.get(number),
-                None if item.starts_with("GPU-") => own.iter().find(|gpu| {
-                    let uuid = (self.uuid)(gpu.address);
-                    uuid.is_some_and(|uuid| uuid.starts_with(item))
-                }),
+                None if item.starts_with("GPU-") => {
+                    let mut uuids = own.iter().map(|gpu| (self.uuid)(gpu.address));
+                    match uuids.all(|uuid| uuid.is_none()) {
+                        true => return Err("the UUIDs of the GPUs are unknown".to_owned()),
+                        false => own.iter().find(|gpu| {
+                            let uuid = (self.uuid)(gpu.address);
+                            uuid.is_some_and(|uuid| uuid.starts_with(item))
+                        }),
+                    }
+                }
                 None if item.starts_with("MIG-") => {
                     return Err("of a part of a GPU nothing says which GPU it is".to_owned());
                 }
@@ -131,24 +146,26 @@ impl Visibility<'_> {
 }
 
 const NVIDIA: u16 = 0x10de;
+const CUDA: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Whose GPUs which variables hide.
 struct Vendor {
     id: u16,
-    variables: &'static [&'static str],
+    /// One of each group counts, the first that is set; the next group numbers what is left.
+    variables: &'static [&'static [&'static str]],
 }
 
 const VENDORS: [Vendor; 3] = [
     Vendor {
         id: NVIDIA,
-        variables: &["CUDA_VISIBLE_DEVICES"],
+        variables: &[&[CUDA]],
     },
     Vendor {
         id: 0x1002,
-        variables: &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"],
+        variables: &[&["ROCR_VISIBLE_DEVICES"], &["HIP_VISIBLE_DEVICES", CUDA]],
     },
     Vendor {
         id: 0x8086,
-        variables: &["ZE_AFFINITY_MASK"],
+        variables: &[&["ZE_AFFINITY_MASK"]],
     },
 ];
