@@ -57,7 +57,7 @@ pub struct Prefer {
     near: Option<String>,
     /// The node of the GPUs that COMMAND may use here: those whose device files may be opened, of which CUDA_VISIBLE_DEVICES,
     /// ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK may name some
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["pid", "group"])]
     near_visible_gpu: bool,
     /// Keep this process (may be repeated), until it has ended or Ctrl-C
     #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
