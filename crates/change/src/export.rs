@@ -14,7 +14,6 @@ use crate::apply::ApplyError;
 use crate::change::{Change, Owner, PLAN_FORMAT, Plan, Planned, check_planned};
 use crate::kind::Setting;
 use crate::system::{System, Target};
-use crate::task_memory::nodes_with_memory;
 
 /// A comment on why a change is not exported.
 #[derive(Debug, thiserror::Error)]
@@ -408,7 +407,7 @@ pub fn unit_drop_in(
     let system = target.map(Target::system).transpose()?;
     let system = system.as_ref().map(|it| it as &dyn System);
     let found = found(machine, system, &binding.unit)?;
-    let known = nodes_with_memory(machine);
+    let known = machine.nodes_with_memory();
     if let Some(node) = binding.nodes.difference(&known).first() {
         return Err(UnitBindingError::NoNode { node, known }.into());
     }

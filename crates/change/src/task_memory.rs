@@ -34,7 +34,7 @@ pub use describe::{
 };
 
 pub(crate) use checks::{MoveConditions, NODES, check, node_list, with_spare};
-pub(crate) use describe::{REQUESTED, check_moves, check_plan_room, leave, nodes_with_memory};
+pub(crate) use describe::{REQUESTED, check_moves, check_plan_room, leave};
 pub(crate) use mover::{Mover, RateLimit, State, StopReason, after, refused, undo};
 pub(crate) use pages::{HeldProcess, LivePages};
 pub(crate) use record::{RecordFile, RecordHeader, file_of};

@@ -167,9 +167,9 @@ impl Machine {
     /// Those of [`Machine::nodes_with_memory`] whose memory is for any program: a device's own is for those that use the device, and is
     /// taken only where it is named.
     pub fn nodes_for_any(&self) -> NodeSet {
-        let is_of_device = |id| self.node(id).is_some_and(Node::is_of_device);
-        let nodes = self.nodes_with_memory();
-        nodes.iter().filter(|&id| !is_of_device(id)).collect()
+        let of_devices = self.online_nodes().filter(|node| node.is_of_device());
+        let of_devices = of_devices.map(|node| node.id).collect();
+        self.nodes_with_memory().difference(&of_devices)
     }
 
     /// Why it is unknown which nodes there are; `None` where they are known.

@@ -214,20 +214,16 @@ fn gpus() -> Machine {
         ("0000:50:00.0", 0x1002, 1, "renderD129"),
     ] {
         let address: PciAddress = address.parse().unwrap();
+        let root = RootBus {
+            domain: 0,
+            bus: address.bus,
+        };
         pci.push(PciDevice {
-            address,
             vendor,
             device: 1,
             class: 0x0003_0200,
-            class_name: None,
-            name: None,
-            driver: None,
-            parent: None,
-            root: RootBus {
-                domain: 0,
-                bus: address.bus,
-            },
             node: Known::Yes(Some(NodeId(node))),
+            ..PciDevice::unknown(address, root, "")
         });
         machine.os_devices.push(OsDevice {
             name: file.to_owned(),

@@ -296,10 +296,11 @@ fn open_devices(pid: i32, devices: &[CharacterDevice]) -> Known<Vec<OpenDevice>>
             open.insert(number);
         }
     });
-    match read {
-        Err(error) if !tasks::is_gone(&error) => return unreadable(pid, &error),
-        // What has ended has nothing open.
-        _ => {}
+    // What has ended has nothing open.
+    if let Err(error) = read
+        && !tasks::is_gone(&error)
+    {
+        return unreadable(pid, &error);
     }
     let mut found: Vec<OpenDevice> = Vec::new();
     for it in devices.iter().filter(|it| open.contains(&it.number)) {
@@ -400,20 +401,14 @@ mod tests {
             device,
         };
         machine.disks = vec![disk("sda"), disk("sdb")];
+        let root = RootBus {
+            domain: 0,
+            bus: 0x20,
+        };
         machine.pci = Known::Yes(vec![PciDevice {
-            address: device,
-            vendor: 0,
-            device: 0,
             class: 0x0001_0601,
-            class_name: None,
-            name: None,
-            driver: None,
-            parent: None,
-            root: RootBus {
-                domain: 0,
-                bus: 0x20,
-            },
             node: Known::Yes(None),
+            ..PciDevice::unknown(device, root, "")
         }]);
         machine
     }

@@ -233,7 +233,8 @@ impl Surroundings {
             around
         };
         let cpus = around(&|node| usable(machine, allowed, node.id).is_some());
-        let memory = around(&|node| node.has_memory() != Some(false) && !node.is_of_device());
+        let for_any = machine.nodes_for_any();
+        let memory = around(&|node| for_any.contains(node.id));
         if cpus.is_empty() {
             let what = "a CPU that this process may use";
             return Err(TargetError::NoNodeWith { what });

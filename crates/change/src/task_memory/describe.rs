@@ -67,7 +67,7 @@ pub(crate) fn check_nodes(
     machine: &Machine,
     request: &MoveRequest,
 ) -> Result<(), MoveRequestError> {
-    let known = nodes_with_memory(machine);
+    let known = machine.nodes_with_memory();
     let mut named = std::iter::once(request.to).chain(request.from.iter());
     match named.find(|&node| !known.contains(node)) {
         Some(node) => Err(MoveRequestError::NoNode { node, known }),
@@ -106,16 +106,6 @@ pub(crate) fn planned(
     };
     check_planned(&planned)?;
     Ok(planned)
-}
-
-/// The nodes whose memory a process can have.
-pub(crate) fn nodes_with_memory(machine: &Machine) -> NodeSet {
-    let nodes = machine.online_nodes();
-    let has_memory = nodes.filter(|node| {
-        let memory = node.memory.get();
-        memory.is_none_or(|memory| memory.total_bytes > 0)
-    });
-    has_memory.map(|node| node.id).collect()
 }
 
 fn reason(name: &str, request: &MoveRequest, survey: &Survey) -> String {

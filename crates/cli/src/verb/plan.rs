@@ -342,7 +342,7 @@ impl ToNodes {
     fn of(&self, machine: &Machine) -> NodeSet {
         match self {
             Self::These(nodes) => nodes.clone(),
-            Self::All => with_memory(machine, |_| true),
+            Self::All => machine.nodes_for_any(),
         }
     }
 
@@ -423,15 +423,9 @@ impl MemoryArgs {
     }
 
     fn from(&self, machine: &Machine, to: NodeId) -> NodeSet {
-        let others = || with_memory(machine, |node| node != to);
+        let others = || machine.nodes_for_any().difference(&NodeSet::single(to));
         self.from_node.clone().unwrap_or_else(others)
     }
-}
-
-/// The online nodes that have memory, or may have some, without that of devices.
-fn with_memory(machine: &Machine, is_meant: impl Fn(NodeId) -> bool) -> NodeSet {
-    let nodes = machine.nodes_for_any();
-    nodes.iter().filter(|node| is_meant(*node)).collect()
 }
 
 /// The processes of a control group and of those below it.

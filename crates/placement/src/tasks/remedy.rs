@@ -280,8 +280,12 @@ impl Far<'_> {
     }
 
     fn far_bytes(&self, home: NodeId) -> u64 {
-        let far = self.memory.iter().filter(|on| on.node != home);
-        far.fold(0u64, |sum, on| sum.saturating_add(on.bytes))
+        self.bytes_on(|node| node != home)
+    }
+
+    fn bytes_on(&self, is_meant: impl Fn(NodeId) -> bool) -> u64 {
+        let meant = self.memory.iter().filter(|on| is_meant(on.node));
+        meant.fold(0u64, |sum, on| sum.saturating_add(on.bytes))
     }
 
     /// What may keep some of the memory where it is.
@@ -315,8 +319,7 @@ impl Far<'_> {
                 .node(node)
                 .is_some_and(Node::is_of_device)
         };
-        let of_devices = self.memory.iter().filter(|on| is_of_device(on.node));
-        let of_devices = of_devices.fold(0u64, |sum, on| sum.saturating_add(on.bytes));
+        let of_devices = self.bytes_on(is_of_device);
         if of_devices > bytes / 2 {
             return Some(format!(
                 "{} MiB of its memory are of a device",
@@ -485,19 +488,14 @@ fn cpuset_of<'a>(nodes: &Nodes<'a>, task: &Task) -> Option<&'a Cpuset> {
 
 fn mems(nodes: &Nodes<'_>, task: &Task) -> Option<Holder> {
     let allowed = task.allowed_nodes.get()?;
-    let mut with_memory = nodes
-        .machine
-        .online_nodes()
-        .filter(|node| node.has_memory() != Some(false));
-    with_memory
-        .any(|node| !allowed.contains(node.id))
-        .then(|| Holder {
-            kind: HolderKind::CpusetMems,
-            detail: match allowed.len() {
-                1 => format!("memory of node {allowed}"),
-                _ => format!("memory of nodes {allowed}"),
-            },
-        })
+    let is_all = nodes.machine.nodes_with_memory().is_subset(allowed);
+    (!is_all).then(|| Holder {
+        kind: HolderKind::CpusetMems,
+        detail: match allowed.len() {
+            1 => format!("memory of node {allowed}"),
+            _ => format!("memory of nodes {allowed}"),
+        },
+    })
 }
 
 fn policy(task: &Task) -> Option<Holder> {
