@@ -125,6 +125,10 @@ struct Parameters {
     /// The server is ready when it listens on this TCP port, or its output matches
     #[arg(long, value_name = "PORT-OR-REGEX", requires = "load")]
     ready: Option<String>,
+    /// Take no more samples of a placement once its answer is clear: looked at after 10, 20, 40, ... rounds, to --samples. All looks
+    /// together have the chance of a false alarm that a run of a fixed number has
+    #[arg(long)]
+    until_clear: bool,
     /// Take runs whose exit code is not 0
     #[arg(long)]
     ignore_failure: bool,
@@ -163,6 +167,9 @@ impl ProgramFile {
 pub(crate) struct Sample {
     elapsed_s: f64,
     cpu_s: f64,
+    /// Of it in the kernel; `None` of a server.
+    #[serde(default)]
+    system_s: Option<f64>,
     figure: Option<f64>,
     is_higher_better: bool,
     seen: Seen,
@@ -269,17 +276,22 @@ pub struct Findings {
     /// The range that holds the changes of the placements that are neither better nor worse, with 95 % each: shares. `None` where one of
     /// them has no interval, or there are none.
     pub undecided: Option<Interval>,
+    /// Whether no more samples were taken of placements whose answer was clear.
+    #[serde(default)]
+    pub is_until_clear: bool,
     /// With so many comparisons no fewer samples of a placement can be significant.
     pub samples_needed: usize,
 }
 
-/// What the samples of a run say.
-pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
+/// Each placement against the first one.
+fn compared<'a>(
+    detail: &'a Detail,
+    samples: &'a [StoredSample],
+) -> (&'static str, Vec<Step>, Measured<'a>) {
     let has_figure = detail.metrics.iter().any(|it| it.name == FIGURE);
     let metric = if has_figure { FIGURE } else { ELAPSED };
     let measured = Measured::of(detail, samples, &[metric]);
     let mut steps: Vec<Step> = Vec::new();
-    let first = detail.plan.first();
     if let Some((first, others)) = detail.plan.split_first() {
         let step = |cell: &Cell| Step {
             metric: metric.to_owned(),
@@ -288,6 +300,25 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
         steps.extend(others.iter().map(step));
     }
     measured.answer(&mut steps, DEFAULT_MARGIN);
+    (metric, steps, measured)
+}
+
+/// The placements whose answer is clear; all once the first one is compared with none of the others any more.
+fn settled(detail: &Detail, samples: &[StoredSample]) -> Vec<Cell> {
+    let (_, steps, measured) = compared(detail, samples);
+    let clear = steps.iter().filter(|it| measured.is_clear(it, steps.len()));
+    let clear: Vec<Cell> = clear.map(|it| it.b.clone()).collect();
+    match clear.len() == steps.len() {
+        true => detail.plan.clone(),
+        false => clear,
+    }
+}
+
+/// What the samples of a run say.
+pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
+    let (metric, steps, _) = compared(detail, samples);
+    let first = detail.plan.first();
+    let is_until_clear = detail.is_until_clear();
     let change = |step: &Step| step.compared.get().and_then(|it| it.change);
     let size = |step: &&Step| change(step).map_or(0.0, |it| it.value.abs());
     let better = steps.iter().filter(|step| step.is(Verdict::Better));
@@ -312,7 +343,12 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
     Findings {
         metric: metric.to_owned(),
         is_first_unbound: first.is_some_and(is_unbound),
-        samples_needed: fewest_samples(Design::Paired, steps.len()),
+        samples_needed: match is_until_clear {
+            // Half of the false alarms is the first look's.
+            true => fewest_samples(Design::Paired, 2 * steps.len()),
+            false => fewest_samples(Design::Paired, steps.len()),
+        },
+        is_until_clear,
         steps,
         commands: commands.flatten(),
         best,
@@ -322,8 +358,9 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_runs::Values;
-    use serde_json::Value;
+    use nearfar_runs::{UNTIL_CLEAR, Values};
+    use nearfar_statistics::compare::sequential::is_look;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -334,21 +371,39 @@ mod tests {
         (ALL, "interleave"),
         ("cache0", "bind"),
     ];
-    const ROUNDS: u32 = 10;
-
     fn cell((cpus, memory): (&str, &str)) -> Cell {
         Cell::new().with(CPUS, cpus).with(MEMORY, memory)
     }
 
-    /// What a run says whose placements take these times, with noise of 2 % in each sample, and of 2 % that a round's samples share.
-    fn simulated(times: [f64; 5], random: &mut fastrand::Rng) -> Findings {
+    /// A run whose placements take these times, with noise of 2 % in each sample, and of 2 % that a round's samples share: of so many
+    /// rounds or, of as many at most, until its answers are clear.
+    fn run(
+        times: [f64; 5],
+        rounds: u32,
+        is_until_clear: bool,
+        random: &mut fastrand::Rng,
+    ) -> (Detail, Vec<StoredSample>) {
         let plan: Vec<Cell> = PLACEMENTS.iter().map(|it| cell(*it)).collect();
-        let mut samples = Vec::new();
-        for round in 1..=ROUNDS {
+        let detail = Detail {
+            parameters: json!({UNTIL_CLEAR: is_until_clear}),
+            factors: Vec::new(),
+            plan: plan.clone(),
+            metrics: nearfar_experiment::metrics(columns()),
+            seed: 1,
+            warnings: Vec::new(),
+            kernel_version: String::new(),
+            kernel_command_line: String::new(),
+            targets: Vec::new(),
+        };
+        let (mut samples, mut clear) = (Vec::new(), Vec::new());
+        for round in 1..=rounds {
             let mut noise = || 1.0 + 0.02 * normal(random);
             let shared = noise();
             for (cell, time) in plan.iter().zip(times) {
                 let time = time * shared * noise();
+                if clear.contains(cell) {
+                    continue;
+                }
                 samples.push(StoredSample {
                     number: 0,
                     round,
@@ -361,18 +416,15 @@ mod tests {
                     detail: Value::Null,
                 });
             }
+            if is_until_clear && is_look(round) {
+                clear.extend(settled(&detail, &samples));
+            }
         }
-        let detail = Detail {
-            parameters: Value::Null,
-            factors: Vec::new(),
-            plan,
-            metrics: nearfar_experiment::metrics(columns()),
-            seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
-        };
+        (detail, samples)
+    }
+
+    fn simulated(times: [f64; 5], random: &mut fastrand::Rng) -> Findings {
+        let (detail, samples) = run(times, 10, false, random);
         findings(&detail, &samples)
     }
 
@@ -405,5 +457,52 @@ mod tests {
         });
         let right = right.count();
         assert!(right >= 190, "{right} of 200");
+    }
+
+    #[test]
+    fn a_run_until_its_answer_is_clear_has_no_more_false_alarms_and_intervals_that_hold() {
+        const RUNS: usize = 200;
+        let mut random = fastrand::Rng::with_seed(33);
+        // Equal ones: hardly any run names one, and most are found to be equivalent only late or never.
+        let (mut alarms, mut held, mut intervals) = (0, 0, 0);
+        for _ in 0..RUNS {
+            let (detail, samples) = run([1.0; 5], 80, true, &mut random);
+            let found = findings(&detail, &samples);
+            let is_different = |it: &Step| it.is(Verdict::Better) || it.is(Verdict::Worse);
+            alarms += usize::from(found.steps.iter().any(is_different));
+            for step in &found.steps {
+                let change = step.compared.get().and_then(|it| it.change);
+                let interval = change.and_then(|it| it.confidence).unwrap();
+                held += usize::from(interval.low <= 0.0 && 0.0 <= interval.high);
+                intervals += 1;
+            }
+        }
+        println!(
+            "{alarms} of {RUNS} runs with a false alarm, {held} of {intervals} intervals hold the truth"
+        );
+        assert!(alarms <= RUNS / 20, "{alarms} of {RUNS}");
+        assert!(held * 100 >= intervals * 95, "{held} of {intervals}");
+    }
+
+    #[test]
+    fn a_run_until_its_answer_is_clear_takes_more_samples_only_where_it_pays() {
+        let mut random = fastrand::Rng::with_seed(33);
+        let mut right = 0;
+        let mut taken = [0; 5];
+        for _ in 0..200 {
+            let (detail, samples) = run([1.0, 1.2, 0.98, 1.2, 1.5], 80, true, &mut random);
+            for (taken, placement) in taken.iter_mut().zip(PLACEMENTS) {
+                *taken += samples
+                    .iter()
+                    .filter(|it| it.cell == cell(placement))
+                    .count();
+            }
+            right += usize::from(findings(&detail, &samples).best == Some(cell(("1", "bind"))));
+        }
+        println!("{right} of 200 right; samples {taken:?}");
+        assert!(right >= 190, "{right} of 200");
+        // Clear after the first look, of 80 rounds.
+        assert_eq!([taken[1], taken[3], taken[4]], [2000; 3]);
+        assert!(taken[2] > 2000 && taken[2] < 16_000, "{taken:?}");
     }
 }

@@ -385,7 +385,8 @@ fn answered(samples: &[StoredSample], pairs: Vec<(Series, Series)>) -> Vec<Step<
     let steps = pairs.into_iter().map(|(a, b)| Step::new(a, b));
     let mut steps: Vec<Step<Series>> = steps.collect();
     answer(&mut steps, MARGIN, |step| {
-        Question::paired(of(&step.a), of(&step.b), Some(Better::Higher))
+        let question = Question::paired(of(&step.a), of(&step.b), Some(Better::Higher));
+        (question, 1.0)
     });
     steps
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::Known;
 use nearfar_runs::{Cell, Detail, Metric, Sample};
-use nearfar_statistics::compare::{Compared, Question, Verdict, compare};
+use nearfar_statistics::compare::{Compared, Question, Verdict, compare_shares, sequential};
 use serde::{Deserialize, Serialize};
 
 /// Two sides: B against A.
@@ -43,15 +43,17 @@ impl<S> Step<S> {
     }
 }
 
-/// Answers steps, all of which together have a chance of any false alarm of 5 % (Holm). Changes up to the margin, a share, are equivalent.
+/// Answers steps, all of which together have a chance of any false alarm of 5 % (Holm), each with its share of it. Changes up to the
+/// margin, a share, are equivalent.
 pub(crate) fn answer<'s, S: 's>(
     steps: impl IntoIterator<Item = &'s mut Step<S>>,
     margin: f64,
-    question: impl Fn(&Step<S>) -> Question,
+    question: impl Fn(&Step<S>) -> (Question, f64),
 ) {
     let mut steps: Vec<&mut Step<S>> = steps.into_iter().collect();
-    let questions: Vec<Question> = steps.iter().map(|step| question(step)).collect();
-    for (step, answer) in steps.iter_mut().zip(compare(&questions, margin)) {
+    let questions: Vec<(Question, f64)> = steps.iter().map(|step| question(step)).collect();
+    let shares = questions.iter().map(|(question, share)| (question, *share));
+    for (step, answer) in steps.iter_mut().zip(compare_shares(shares, margin)) {
         if let Some(compared) = answer {
             step.compared = Known::Yes(compared);
         }
@@ -87,7 +89,10 @@ pub(crate) fn by_factor<'f>(
 }
 
 /// The metrics that cells of a run are compared by, with their samples.
-pub(crate) struct Measured<'a>(Vec<(&'a Metric, Rounds<'a>)>);
+pub(crate) struct Measured<'a> {
+    metrics: Vec<(&'a Metric, Rounds<'a>)>,
+    is_until_clear: bool,
+}
 
 impl<'a> Measured<'a> {
     /// Those of the names that the run has.
@@ -96,23 +101,45 @@ impl<'a> Measured<'a> {
             let metric = detail.metrics.iter().find(|it| it.name == *name)?;
             Some((metric, Rounds::of(samples, name)))
         });
-        Self(metrics.collect())
+        Self {
+            metrics: metrics.collect(),
+            is_until_clear: detail.is_until_clear(),
+        }
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
-        self.0.iter().map(|(metric, _)| metric.name.as_str())
+        self.metrics.iter().map(|(metric, _)| metric.name.as_str())
     }
 
     /// [`answer`], each step by the metric that it names.
     pub(crate) fn answer<'s>(&self, steps: impl IntoIterator<Item = &'s mut Step>, margin: f64) {
         answer(steps, margin, |step| {
-            let mut metrics = self.0.iter();
+            let mut metrics = self.metrics.iter();
             let found = metrics.find(|(metric, _)| metric.name == step.metric);
             let none = BTreeMap::new();
             let of = |cell| found.map_or(&none, |(_, rounds)| rounds.of_cell(cell));
             let better = found.map(|(metric, _)| metric.better);
-            Question::paired(of(&step.a), of(&step.b), better)
+            let question = Question::paired(of(&step.a), of(&step.b), better);
+            (question, self.share(step))
         });
+    }
+
+    /// Whether further samples of the second side are not needed, as one of so many steps that are answered.
+    pub(crate) fn is_clear(&self, step: &Step, steps: usize) -> bool {
+        let compared = step.compared.get();
+        compared.is_some_and(|it| sequential::is_clear(it, self.share(step), steps))
+    }
+
+    /// The share of the false alarms that a step may take.
+    fn share(&self, step: &Step) -> f64 {
+        let mut metrics = self.metrics.iter();
+        let rounds = metrics.find(|(metric, _)| metric.name == step.metric);
+        let rounds = rounds.map(|(_, rounds)| rounds.of_cell(&step.b));
+        let last = rounds.and_then(|it| it.keys().last());
+        match self.is_until_clear {
+            true => sequential::share(last.copied().unwrap_or(0)),
+            false => 1.0,
+        }
     }
 }
 

@@ -161,3 +161,65 @@ fn a_command_runs_on_the_cpus_of_its_cell() {
         .unwrap();
     assert_eq!(found, node.intersection(&allowed));
 }
+
+#[test]
+fn what_is_clear_gets_no_more_samples_and_hyperfine_s_readers_get_the_times() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    if !status.contains("THP_enabled:\t1") {
+        return println!("skipped: kernel: it does not say whether a program has huge pages");
+    }
+    let sandbox = Sandbox::new();
+    let store = sandbox.file("runs.db");
+    let options = format!(
+        "{RUN} --samples 40 --until-clear --factor huge_pages=keep,never --factor memory=default --better lower \
+         --regex figure=([0-9]) --store {store}"
+    )
+    .replace("--samples 2 ", "");
+    let script = "grep -q 'THP_enabled:.*0' /proc/self/status && echo figure=3 || echo figure=2";
+    let text = sandbox
+        .nearfar(words(&options, &["sh", "-c", script]))
+        .run()
+        .succeeded()
+        .text();
+    for expected in [
+        "Looked at after 10, 20, 40",
+        "do not bind",
+        "+50 % (+50 to +50) *",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let shown = sandbox.nearfar(format!("runs show last --format json --store {store}").split(' '));
+    let shown = shown.run().succeeded().json();
+    assert_eq!(
+        (&shown["state"], &shown["samples"]),
+        (&"complete".into(), &20.into())
+    );
+
+    let export = format!("runs export last --format hyperfine --store {store}");
+    let exported = sandbox.nearfar(export.split(' ')).run().succeeded();
+    let results = exported.json()["results"].as_array().unwrap().clone();
+    assert_eq!(results.len(), 2);
+    for (result, level) in results.iter().zip(["keep", "never"]) {
+        let times = result["times"].as_array().unwrap();
+        let of = |name: &str| result[name].as_f64().unwrap();
+        let sum: f64 = times.iter().filter_map(Value::as_f64).sum();
+        assert_eq!((times.len(), &result["exit_codes"][9]), (10, &0.into()));
+        assert!((of("mean") - sum / 10.0).abs() < 1e-12, "{result}");
+        assert!(
+            of("min") <= of("median") && of("median") <= of("max"),
+            "{result}"
+        );
+        assert!(
+            of("user") >= 0.0 && of("system") >= 0.0 && of("stddev") > 0.0,
+            "{result}"
+        );
+        assert_eq!(result["parameters"]["huge_pages"], level);
+    }
+    sandbox.write("hyperfine.json", &exported.text());
+    let import = format!("runs import hyperfine.json --store {store}");
+    sandbox.nearfar(import.split(' ')).run().succeeded();
+    let mock = format!("bench mock --samples 1 --store {store}");
+    sandbox.nearfar(mock.split(' ')).run().succeeded();
+    let refused = sandbox.nearfar(export.split(' ')).run().exited(2).errors();
+    assert!(refused.contains("has no elapsed_s"), "{refused}");
+}

@@ -12,6 +12,7 @@ use nearfar_runs::{
     Cell, Detail, Ending, Filter, Host, Metric, NewRun, NewSample, Run, RunId, RunState, RunTarget,
     Sample, SampleResult, Store, check_values, now_s, summarise,
 };
+use nearfar_statistics::compare::sequential::is_look;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -478,6 +479,22 @@ impl<E: Experiment> Source for Work<'_, E> {
 
     fn take(&mut self, turn: Turn) -> Result<Attempt<()>, ExperimentError> {
         self.attempt(turn.slot)
+    }
+
+    fn settled(&mut self, round: u32) -> Result<Vec<usize>, ExperimentError> {
+        let Some(settled) = self.experiment.settled().filter(|_| is_look(round)) else {
+            return Ok(Vec::new());
+        };
+        let (detail, mut samples) = (
+            self.store.detail(self.begun.run)?,
+            self.store.samples(self.begun.run)?,
+        );
+        // A run that is continued has samples of later rounds.
+        samples.retain(|sample| sample.round <= round);
+        let settled = settled(&detail, &samples);
+        let plan = self.begun.plan.iter().enumerate();
+        let settled = plan.filter(|(_, cell)| settled.contains(cell));
+        Ok(settled.map(|(item, _)| item).collect())
     }
 
     fn progress(&mut self, progress: &sampler::SamplingProgress<'_>) {

@@ -97,6 +97,9 @@ impl RunPlan {
     }
 }
 
+/// The cells of a run that need no more samples.
+pub type Settled = fn(&nearfar_runs::Detail, &[nearfar_runs::Sample]) -> Vec<Cell>;
+
 /// An experiment: what is varied, and how one sample is taken.
 pub trait Experiment {
     /// All that is kept of one sample; stored as JSON, and read back when a run is continued.
@@ -121,6 +124,12 @@ pub trait Experiment {
     /// The order of the cells within a round.
     fn order(&self, seed: u64) -> Order {
         Order::Shuffled { seed }
+    }
+
+    /// Which cells need no more samples, by those that the run has; asked after the rounds of [`sequential::is_look`]. `None` where each
+    /// cell gets as many as were asked for.
+    fn settled(&self) -> Option<Settled> {
+        None
     }
 
     /// What has to be set in the system for a cell. What another cell sets and this one does not name is put back to

@@ -42,6 +42,15 @@ pub trait Source {
         let _ = (took, items, left);
     }
 
+    /// All samples of a kept round are there, or lost. The items that need no more; samples that they have are kept.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    fn settled(&mut self, round: u32) -> Result<Vec<usize>, Self::Error> {
+        let _ = round;
+        Ok(Vec::new())
+    }
+
     /// A sample is about to be taken, or the last one was.
     fn progress(&mut self, progress: &SamplingProgress<'_>) {
         let _ = progress;
@@ -158,6 +167,7 @@ impl<C: Clock, V> Sampling<'_, C, V> {
                 source.warmed_up(took, items, self.plan.budget.left(now));
             } else {
                 self.longest_round = self.longest_round.max(took);
+                self.exclude(&source.settled(round)?);
             }
         }
         Ok(End::Complete)

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::experiment::{BoxError, Column, Experiment, RunPlan, named};
+use crate::experiment::{BoxError, Column, Experiment, RunPlan, Settled, named};
 use crate::recording::fingerprint;
 use crate::sampler::Order;
 
@@ -222,6 +222,10 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
 
     fn order(&self, seed: u64) -> Order {
         self.experiment.order(seed)
+    }
+
+    fn settled(&self) -> Option<Settled> {
+        self.experiment.settled()
     }
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {

@@ -10,10 +10,12 @@ use crate::document::{Document, Table, cells};
 use crate::runs::{BoxError, Layout, Own, Shown, cell_table};
 use crate::style::Role;
 
-const CAPTION: &str = "medians of runs; interval: 95 %; near: how much of the memory is on the node of the CPU, by the time that \
+const NEAR: &str = "near: how much of the memory is on the node of the CPU, by the time that \
                        was used on each node, at the last look";
 const METHOD: &str = "Each placement against the first, paired by round: Wilcoxon's signed ranks. The chance of any false alarm is \
                       5 % (Holm). *: significant, =: equivalent";
+const UNTIL_CLEAR: &str = "Looked at after 10, 20, 40, ... rounds; what was clear got no more samples. The looks share the false \
+                           alarms: 1/2, 1/4, 1/8, ...; an interval leaves out its share of 5 %";
 
 /// What a run of the experiment shows beyond what runs of all experiments do.
 pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
@@ -23,16 +25,22 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
 }
 
 fn tables(shown: &Shown<'_>, findings: &Findings, layout: &Layout) -> Document {
-    let mut out = Document::titled("Placements", CAPTION);
+    // An interval of a median alone takes the number of samples for one that was decided before.
+    let (interval, second) = match findings.is_until_clear {
+        true => ("", shown.counts(&findings.metric, "runs")),
+        false => (
+            "interval: 95 %; ",
+            shown.intervals(&findings.metric, "interval"),
+        ),
+    };
+    let caption = format!("medians of runs; {interval}{NEAR}");
+    let mut out = Document::titled("Placements", caption);
     layout.remark_in(&mut out);
     let head = match findings.metric.as_str() {
         FIGURE => "figure",
         _ => "time",
     };
-    let compared = [
-        shown.medians(&findings.metric, head),
-        shown.intervals(&findings.metric, "interval"),
-    ];
+    let compared = [shown.medians(&findings.metric, head), second];
     let others = [(CPU_TIME, "CPU time"), (NEAR_SHARE, "near")];
     let others = others.map(|(metric, head)| shown.medians(metric, head));
     let columns = layout.names().map(Some).chain(compared).chain(others);
@@ -41,7 +49,11 @@ fn tables(shown: &Shown<'_>, findings: &Findings, layout: &Layout) -> Document {
 }
 
 fn said(findings: &Findings, layout: &Layout) -> Document {
-    let mut out = Document::titled("Findings", METHOD);
+    let method = match findings.is_until_clear {
+        true => format!("{METHOD}. {UNTIL_CLEAR}"),
+        false => METHOD.to_owned(),
+    };
+    let mut out = Document::titled("Findings", method);
     let mut table = Table::of(["placement", "against the first"]);
     for step in &findings.steps {
         let name = Role::Subject.text(layout.varied(&step.b));
@@ -104,5 +116,11 @@ fn none_is_better(findings: &Findings) -> String {
             let (low, high) = (of(low), of(high));
             format!(" Those that are not worse are between {low} and {high} of it (95 % each).")
         });
+    let needed = findings.steps.iter().filter_map(|step| step.compared.get());
+    let needed = needed.filter_map(|it| it.samples_needed).max();
+    let range = match needed.filter(|_| findings.is_until_clear) {
+        Some(rounds) => format!("{range} Some {rounds} rounds would tell (--samples)."),
+        None => range,
+    };
     format!("No placement is better than the first by more than chance: {advice}.{range}")
 }

@@ -3,9 +3,11 @@
 //! ```text
 //!                 ┌─► Table: a row a sample, a column a factor, a metric, a scalar of a sample's detail ─► CSV, Parquet
 //!  Store ─► Whole ┤
-//!                 └─► JSON with everything, the machine as well ─► Store::import elsewhere
+//!                 ├─► JSON with everything, the machine as well ─► Store::import elsewhere
+//!                 └─► HyperfineExport: the times of each cell, in hyperfine's layout
 //! ```
 
+mod hyperfine;
 mod parquet;
 mod table;
 
@@ -20,6 +22,7 @@ use crate::metric::{MetricError, Values, check_metrics, check_values};
 use crate::run::{Detail, Run, RunId, RunState, Sample};
 use crate::store::{RENAME_PROBE_FACTORS, Row, Store, StoreError, by_uid, insert};
 
+pub use hyperfine::{HyperfineExport, NoTimes};
 pub use parquet::{DEFINITIONS, ParquetWriter, read_parquet, write_parquet};
 pub use table::{Column, ColumnValues, Renamed, Table, TooWide, is_column_of_run, write_csv};
 

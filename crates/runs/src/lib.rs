@@ -32,7 +32,7 @@ pub use metric::{
 };
 pub use run::{
     Detail, Ending, Filter, Host, NewRun, NewSample, Owner, ROUNDS_PER_BLOCK, Run, RunId,
-    RunIdError, RunState, RunTarget, Sample, SampleResult, now_s, utc_date,
+    RunIdError, RunState, RunTarget, Sample, SampleResult, UNTIL_CLEAR, now_s, utc_date,
 };
 pub use store::{Journal, Removed, Store, StoreError, default_path};
 pub use summary::{CellSummary, Counted, MetricSummary, counted, summarise};

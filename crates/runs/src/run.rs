@@ -17,6 +17,9 @@ use crate::metric::{Metric, Values};
 /// for a while changes all samples of a block, so that the block is what an interval counts.
 pub const ROUNDS_PER_BLOCK: &str = "rounds_per_block";
 
+/// The parameter of a run that is looked at while it is measured, and takes no more samples of what is clear.
+pub const UNTIL_CLEAR: &str = "until_clear";
+
 /// The number of a run in its store: counted from 1, never given twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -203,6 +206,11 @@ impl Detail {
         let rounds = self.parameters[ROUNDS_PER_BLOCK].as_u64()?;
         let block = u64::from(round.saturating_sub(1)).checked_div(rounds)?;
         u32::try_from(block).ok()
+    }
+
+    /// Whether it was decided from samples how many are taken, see [`UNTIL_CLEAR`].
+    pub fn is_until_clear(&self) -> bool {
+        self.parameters[UNTIL_CLEAR].as_bool() == Some(true)
     }
 
     /// The machine that took the samples of a cell; `None` where the run's own did.

@@ -32,6 +32,7 @@
 
 mod means;
 mod ranks;
+pub mod sequential;
 
 use std::collections::BTreeMap;
 
@@ -279,10 +280,19 @@ impl Compared {
 /// Answers all questions at once. `margin`: a change up to this share is equivalent, above 0 and below 1. A question without a
 /// finite sample on either side has no answer.
 pub fn compare(questions: &[Question], margin: f64) -> Vec<Option<Compared>> {
+    compare_shares(questions.iter().map(|question| (question, 1.0)), margin)
+}
+
+/// The same, with the share of the false alarms that each question may take: 1 where the number of its samples was decided before they
+/// were seen, else [`sequential::share`]. Its intervals leave as much less out.
+pub fn compare_shares<'a>(
+    questions: impl IntoIterator<Item = (&'a Question, f64)>,
+    margin: f64,
+) -> Vec<Option<Compared>> {
     let mut nulls = Nulls::default();
     let asked: Vec<Option<Asked<'_>>> = questions
-        .iter()
-        .map(|question| Asked::of(question, margin, &mut nulls))
+        .into_iter()
+        .map(|(question, share)| Asked::of(question, share, margin, &mut nulls))
         .collect();
     // What cannot be significant by itself cannot be it among others, and does not count (Tarone 1990).
     let of = |asked: &Option<Asked<'_>>| asked.as_ref().and_then(Asked::counted_p);
@@ -326,6 +336,8 @@ impl Estimate {
 
 struct Asked<'a> {
     question: &'a Question,
+    /// Of the false alarms.
+    share: f64,
     values: [Vec<f64>; 2],
     scaled: [Vec<f64>; 2],
     sides: [Side; 2],
@@ -344,7 +356,8 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     /// `None` where a side has no finite sample.
-    fn of(question: &'a Question, margin: f64, nulls: &mut Nulls) -> Option<Self> {
+    fn of(question: &'a Question, share: f64, margin: f64, nulls: &mut Nulls) -> Option<Self> {
+        let confidence = 1.0 - FALSE_ALARMS * share;
         let runs = finite(question);
         let values = runs.each_ref().map(|side| side.concat());
         let sides = [
@@ -387,32 +400,33 @@ impl<'a> Asked<'a> {
         let of_runs = match ranked_runs(&medians) {
             Some(ranked) => {
                 let outcome = ranked.against(0.0, 1.0, nulls);
-                let interval = ranked.interval(CONFIDENCE, 1.0, nulls);
+                let interval = ranked.interval(confidence, 1.0, nulls);
                 (outcome.two_sided(), outcome.least_two_sided(), interval)
             }
             None => {
-                let interval = between.as_ref().map(|it| it.interval(CONFIDENCE));
+                let interval = between.as_ref().map(|it| it.interval(confidence));
                 let p = between.as_ref().map_or(0.0, Between::two_sided);
                 (p, 0.0, interval)
             }
         };
-        let confidence = ranked.interval(CONFIDENCE, inflation, nulls);
+        let interval = ranked.interval(confidence, inflation, nulls);
         let mean = means::change(
             (&values[0], &values[1]),
             question.design,
             scale,
             (inflation, of_means.as_ref()),
-            CONFIDENCE,
+            confidence,
         );
         Some(Self {
             question,
+            share,
             mean,
             p: outcome.two_sided().max(of_runs.0),
             least_p: outcome.least_two_sided().max(of_runs.1),
             is_lower: outcome.lower() < outcome.upper(),
             shift: Estimate {
                 value: ranked.estimate(),
-                confidence: confidence.map(|it| of_runs.2.map_or(it, |runs| it.hull(runs))),
+                confidence: interval.map(|it| of_runs.2.map_or(it, |runs| it.hull(runs))),
             },
             values,
             scaled,
@@ -424,9 +438,9 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// The p-value, where this question could be significant by itself.
+    /// The p-value by its share, where this question could be significant by itself.
     fn counted_p(&self) -> Option<f64> {
-        (self.least_p <= FALSE_ALARMS).then_some(self.p)
+        (self.least_p <= FALSE_ALARMS * self.share).then_some(self.p / self.share)
     }
 
     /// The answer as one of `among` questions.
@@ -437,7 +451,7 @@ impl<'a> Asked<'a> {
         let design = self.question.design;
         let undecided = matches!(verdict, Verdict::NotSignificant | Verdict::TooFewSamples);
         let (samples_needed, runs_needed) = match self.margins.filter(|_| undecided) {
-            Some([_, margin]) => self.needed(margin, FALSE_ALARMS / among as f64),
+            Some([_, margin]) => self.needed(margin, FALSE_ALARMS * self.share / among as f64),
             None => (None, None),
         };
         let shift = self.shift.map(|it| self.scale.of_shift(it));
@@ -490,7 +504,7 @@ impl<'a> Asked<'a> {
             false => self.is_lower,
         };
         match self.question.better {
-            _ if !is_significant && self.least_p * among as f64 > FALSE_ALARMS => {
+            _ if !is_significant && self.least_p * among as f64 > FALSE_ALARMS * self.share => {
                 Verdict::TooFewSamples
             }
             _ if !is_significant => Verdict::NotSignificant,

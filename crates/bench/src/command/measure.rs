@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs, io};
 
-use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan, Settled};
 use nearfar_machine::shell_command;
 use nearfar_proc::affinity::Confinement;
 use nearfar_proc::memory_policy::PreparedPolicy;
@@ -32,7 +32,7 @@ use serde_json::Value;
 use super::observe::Observer;
 use super::placement::{NUMA_BALANCING, Placement, Usable, balancing};
 use super::{DECLARATION, HUGE_PAGES, Parameters, ProgramFile, Sample};
-use crate::conditions::{Ticks, cpu_seconds};
+use crate::conditions::{Ticks, cpu_seconds, seconds_of, usage_of};
 use crate::program::{KeptOutput, Program, last_number};
 use crate::registry::{Arguments, Context, Made, RunError};
 
@@ -391,6 +391,8 @@ impl CommandExperiment<'_> {
         // The shell that waits has used some time.
         let of_shell = tasks::run_time(pid).map_or(0.0, |it| it.run_ns as f64 / 1e9);
         let (ticks, before) = (Ticks::now(), cpu_seconds(libc::RUSAGE_CHILDREN) + of_shell);
+        let system_s = || seconds_of(usage_of(libc::RUSAGE_CHILDREN).ru_stime);
+        let system_before = system_s();
         let mut observer =
             Observer::new(pid, &placement, &self.usable.allowed, self.usable.machine);
         let begun = Instant::now();
@@ -440,12 +442,15 @@ impl CommandExperiment<'_> {
         });
         let seen = observer.finish()?;
         let stolen = Ticks::now().stolen_since(&ticks, self.usable.allowed.iter());
+        let cpu_s = match is_server {
+            true => seen.cpu_s.values().sum(),
+            false => (cpu_seconds(libc::RUSAGE_CHILDREN) - before).max(0.0),
+        };
+        let system_s = (!is_server).then(|| (system_s() - system_before).min(cpu_s));
         Ok(Sample {
             elapsed_s,
-            cpu_s: match is_server {
-                true => seen.cpu_s.values().sum(),
-                false => (cpu_seconds(libc::RUSAGE_CHILDREN) - before).max(0.0),
-            },
+            cpu_s,
+            system_s,
             figure: figure.transpose()?,
             is_higher_better: self.parameters.better.as_deref() == Some("higher"),
             seen,
@@ -476,6 +481,10 @@ impl Experiment for CommandExperiment<'_> {
 
     fn plan(&self) -> RunPlan {
         self.plan.clone()
+    }
+
+    fn settled(&self) -> Option<Settled> {
+        self.parameters.until_clear.then_some(super::settled)
     }
 
     fn columns() -> Vec<Column<Sample>> {

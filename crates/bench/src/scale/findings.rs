@@ -186,7 +186,7 @@ fn steps(detail: &Detail, rounds: &Rounds<'_>) -> Vec<Step> {
     let metric = detail.metrics.iter().find(|it| it.name == OPERATIONS);
     answer(&mut steps, DEFAULT_MARGIN, |step| {
         let [a, b] = [&step.a, &step.b].map(|cell| rounds.of_cell(cell));
-        Question::paired(a, b, metric.map(|it| it.better))
+        (Question::paired(a, b, metric.map(|it| it.better)), 1.0)
     });
     steps
 }

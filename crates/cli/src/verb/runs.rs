@@ -11,7 +11,9 @@ use nearfar_bench::registry::EXPERIMENTS;
 use nearfar_machine::{Machine, alternatives};
 use nearfar_report::document::Document;
 use nearfar_report::runs::{self, Own, OwnError, PublishedFile};
-use nearfar_runs::export::{ImportError, Imported, SCHEMA, Table, Whole, write_csv, write_parquet};
+use nearfar_runs::export::{
+    HyperfineExport, ImportError, Imported, SCHEMA, Table, Whole, write_csv, write_parquet,
+};
 use nearfar_runs::{
     CellSummary, Detail, Filter, Run, RunId, Sample, Store, StoreError, now_s, summarise,
 };
@@ -506,6 +508,8 @@ enum Kind {
     Csv,
     /// For DuckDB, pandas, Polars, Spark.
     Parquet,
+    /// Times of commands in the layout of `hyperfine --export-json`.
+    Hyperfine,
 }
 
 #[derive(Serialize)]
@@ -534,6 +538,11 @@ impl Export {
         match self.format {
             Kind::Json => {
                 bytes = export_json(runs)?.into_bytes();
+                bytes.push(b'\n');
+            }
+            Kind::Hyperfine => {
+                let file = HyperfineExport::of(&runs).map_err(Failure::input)?;
+                serde_json::to_writer_pretty(&mut bytes, &file).map_err(Failure::refused)?;
                 bytes.push(b'\n');
             }
             Kind::Csv => write_csv(&Table::of(&runs).map_err(Failure::input)?, &mut bytes)

@@ -80,6 +80,11 @@ impl<'a> Shown<'a> {
         self.column(name, &head, move |it| Some(written.text(it.median?)))
     }
 
+    /// How many samples have a value of a metric.
+    pub(crate) fn counts(&self, name: &str, head: &str) -> Option<Column<'a>> {
+        self.column(name, head, |it| Some(it.samples.to_string()))
+    }
+
     /// The intervals of a metric's medians.
     pub(crate) fn intervals(&self, name: &str, head: &str) -> Option<Column<'a>> {
         let written = Written::of(self, self.metric(name)?);
