@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -156,15 +156,15 @@ impl Child {
         }
     }
 
-    /// Lets it do nothing more, until it is killed.
-    pub(crate) fn stop(&self) {
-        // One that has ended already does nothing either.
-        let _ = kill_process(Pid::from_child(&self.process), Signal::STOP);
-    }
-
     /// Closes its standard input.
     pub(crate) fn hang_up(&mut self) {
         self.input = None;
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) {
+        // One that cannot be waited for is killed when this is dropped.
+        let _ = self.process.wait();
     }
 
     /// Waits for its next line.

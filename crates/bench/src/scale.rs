@@ -1,7 +1,7 @@
 //! Case 5: tasks that all want one kernel lock, from one task to all CPUs.
 //!
 //! ```text
-//!  parent                                    task 0      task 1      ...     processes, or threads of one
+//!  nearfar                                   task 0      task 1      ...     processes, or threads of one
 //!  start, wait until ready                   loop        loop
 //!  warm up, read counters ◄── memfd ──────── counter     counter             a cache line pair each
 //!  profile, seconds later read them again
@@ -16,6 +16,7 @@
 mod findings;
 mod measure;
 mod published;
+mod tasks;
 mod workload;
 
 use std::path::Path;
@@ -37,8 +38,8 @@ use measure::{Placing, Plan, check_memory, take};
 use workload::{Workload, unnamed_file};
 
 pub use findings::{Curve, Findings, HotFunction, HotLock, findings};
-pub use measure::serve;
 pub use published::Published;
+pub use tasks::serve;
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "scale";
@@ -319,9 +320,9 @@ impl Experiment for ScaleExperiment<'_> {
 pub(crate) struct Sample {
     /// Of each task.
     operations_per_s: Vec<f64>,
-    /// CPU time of all tasks while operations were counted; in ticks of 10 ms.
-    user_s: f64,
-    system_s: f64,
+    /// CPU time of all tasks while operations were counted, in ticks of 10 ms; `None` in simulated time.
+    user_s: Option<f64>,
+    system_s: Option<f64>,
     /// How long operations were counted.
     seconds: f64,
     /// Nodes that are online.
@@ -380,8 +381,8 @@ fn columns() -> Vec<Column<Sample>> {
         Column::new(lower("lock_function_share", "1"), |it: &Sample| {
             it.profile.get()?.lock_function_share
         }),
-        Column::new(lower("system_s", "s"), |it: &Sample| Some(it.system_s)),
-        Column::new(lower("user_s", "s"), |it: &Sample| Some(it.user_s)),
+        Column::new(lower("system_s", "s"), |it: &Sample| it.system_s),
+        Column::new(lower("user_s", "s"), |it: &Sample| it.user_s),
     ]
 }
 
@@ -426,8 +427,8 @@ mod tests {
     fn a_sample_is_all_tasks_and_how_evenly_they_worked() {
         let sample = Sample {
             operations_per_s: vec![300.0, 100.0],
-            user_s: 0.25,
-            system_s: 0.75,
+            user_s: Some(0.25),
+            system_s: Some(0.75),
             seconds: 0.5,
             nodes: NodeSet::new(),
             memory_nodes: NodeSet::new(),

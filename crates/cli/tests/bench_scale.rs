@@ -72,15 +72,19 @@ fn tasks_end_with_nearfar() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let children =
-        || nearfar_proc::tasks::children(nearfar.id().cast_signed(), nearfar.id().cast_signed());
+    let named = |pid: i32| {
+        let all = nearfar_proc::tasks::children(pid, pid).unwrap_or_default();
+        let is_task = |pid: &i32| {
+            nearfar_proc::tasks::name(*pid).is_ok_and(|it| it.to_text() == "nearfar-scale")
+        };
+        all.into_iter().filter(is_task).collect::<Vec<_>>()
+    };
     let limit = Instant::now() + Duration::from_secs(60);
-    let is_task =
-        |pid: &i32| nearfar_proc::tasks::name(*pid).is_ok_and(|it| it.to_text() == "nearfar-scale");
     let tasks: Vec<i32> = loop {
-        let tasks: Vec<i32> = children().unwrap().into_iter().filter(is_task).collect();
-        if !tasks.is_empty() {
-            break tasks;
+        let starter = named(nearfar.id().cast_signed());
+        let forked: Vec<i32> = starter.iter().flat_map(|pid| named(*pid)).collect();
+        if !forked.is_empty() {
+            break [starter, forked].concat();
         }
         assert!(Instant::now() < limit, "no task was started");
         sleep(Duration::from_millis(20));

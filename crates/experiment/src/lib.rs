@@ -28,10 +28,10 @@ mod target;
 
 pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
 pub use experiment::{
-    BoxError, Column, Ended, Experiment, ExperimentError, Outcome, RunPlan, Sampled, metrics,
-    values,
+    BoxError, Column, Ended, Experiment, ExperimentError, Outcome, RunPlan, Sampled, Settled,
+    metrics, values,
 };
-pub use guest_time::unmeasured;
+pub use guest_time::{is_simulated, unmeasured};
 pub use lab::{AskError, LabHost};
 pub use nearfar_change::Change;
 pub use nearfar_change::lease::Process;

@@ -1,32 +1,21 @@
-//! One sample: tasks are placed, started, counted, traced and killed. A child is one task, or several as its threads; parent and tasks
-//! share memory with a counter for each task.
+//! One sample: tasks are placed, started, counted, traced and killed.
 
-use std::convert::Infallible;
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
+use std::path::Path;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::thread;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, unmeasured};
+use nearfar_experiment::{BoxError, is_simulated, unmeasured};
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet};
-use nearfar_proc::{affinity, meminfo, tasks};
+use nearfar_proc::meminfo;
 use nearfar_trace::locks::{self, Recorded, Recorder, Symbols};
 use nearfar_trace::profile::Sampler;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use serde::{Deserialize, Serialize};
 
 use super::Sample;
 use super::findings::{Contention, Hot};
+use super::tasks::{TaskCounters, TaskSpec, Tasks, TasksSpec};
 use super::workload::Workload;
-use crate::child::{Child, ChildError, Conversation, ReadyLine, ServeError};
-use crate::node_buffers::set_policy;
+use crate::child::ChildError;
 use crate::sampling::pause;
 
 /// Between two looks at the cancel flag.
@@ -57,25 +46,25 @@ pub(super) struct Plan<'a> {
 /// When the tasks cannot be started, or one of them ended.
 pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxError> {
     check_memory(plan.workload, plan.bytes, plan.tasks.len())?;
-    let count = plan.tasks.len();
-    let counters = TaskCounters::new(count)?;
+    let counters = TaskCounters::new(plan.tasks.len())?;
     // Before the load: opening events under load has been seen to crash emulated guests.
     let begin = || {
         let opened = (open_trace(plan), open_profile(plan));
         Ok::<_, ChildError>((opened, start(plan, &counters, cancel)?))
     };
-    let ((recorder, sampler), mut children) = unmeasured(plan.machine, begin)??;
-    for child in &mut children {
-        child.say("go")?;
-    }
+    let ((recorder, sampler), mut tasks) = unmeasured(plan.machine, begin)??;
+    tasks.begin()?;
     wait(plan.warm_up, cancel)?;
-    let counted = count_for(plan, &children, &counters, sampler, cancel)?;
-    let recorded = match recorder {
-        Known::Yes(recorder) => traced(recorder, plan, &children, cancel)?,
-        Known::No { unknown_reason } => Known::No { unknown_reason },
-    };
-    let named = || named(children, counted.sampler, recorded, cancel);
-    let (profile, contention) = unmeasured(plan.machine, named)??;
+    let counted = count_for(plan, &tasks, &counters, sampler, cancel)?;
+    let recorder = recorder.and_then(|mut it| Known::from_result(it.begin().map(|()| it)));
+    if recorder.get().is_some() {
+        wait(plan.trace, cancel)?;
+    }
+    // What they do from now on is of no interest, and they would take the CPUs from what follows.
+    tasks.stop(cancel)?;
+    let recorded = recorder.and_then(|it| Known::from_result(it.finish()));
+    let named = || named(plan.tasks.len(), tasks, counted.sampler, recorded);
+    let (profile, contention) = unmeasured(plan.machine, named)?;
     let memory_nodes: NodeSet = plan.tasks.iter().filter_map(|it| it.memory_node).collect();
     let untraced = contention
         .unknown_reason()
@@ -87,8 +76,8 @@ pub(super) fn take(plan: &Plan<'_>, cancel: &AtomicBool) -> Result<Sample, BoxEr
         .map(|reason| format!("where CPU time is spent is unknown: {reason}"));
     Ok(Sample {
         operations_per_s: counted.rates,
-        user_s: counted.user_s,
-        system_s: counted.system_s,
+        user_s: counted.cpu_s.map(|it| it.0),
+        system_s: counted.cpu_s.map(|it| it.1),
         seconds: counted.seconds,
         nodes: plan.machine.online_node_set(),
         memory_nodes,
@@ -103,14 +92,15 @@ struct CountedTasks {
     seconds: f64,
     /// Operations per second of each task.
     rates: Vec<f64>,
-    user_s: f64,
-    system_s: f64,
+    /// In programs and in the kernel. `None` in simulated time: to read it of many takes longer than is measured, and it is counted in
+    /// ticks.
+    cpu_s: Option<(f64, f64)>,
     sampler: Known<Sampler>,
 }
 
 fn count_for(
     plan: &Plan<'_>,
-    children: &[Child],
+    tasks: &Tasks,
     counters: &TaskCounters,
     mut sampler: Known<Sampler>,
     cancel: &AtomicBool,
@@ -120,7 +110,8 @@ fn count_for(
     {
         sampler = Known::no(error.to_string());
     }
-    let (cpu_before, before) = (cpu_time(children), (Instant::now(), counters.read()));
+    let cpu_time = || (!is_simulated(plan.machine)).then(|| cpu_time(tasks));
+    let (cpu_before, before) = (cpu_time(), (Instant::now(), counters.read()));
     match &mut sampler {
         Known::Yes(sampler) => pause(plan.time, LOOK, cancel, || {
             sampler.drain();
@@ -129,14 +120,15 @@ fn count_for(
         Known::No { .. } => wait(plan.time, cancel)?,
     }
     let (after, seconds) = (counters.read(), before.0.elapsed().as_secs_f64());
-    let cpu_after = cpu_time(children);
+    let cpu_after = cpu_time();
     let counts = before.1.iter().zip(&after);
     let rates = counts.map(|(before, after)| (after - before) as f64 / seconds);
     Ok(CountedTasks {
         seconds,
         rates: rates.collect(),
-        user_s: cpu_after.0 - cpu_before.0,
-        system_s: cpu_after.1 - cpu_before.1,
+        cpu_s: cpu_before
+            .zip(cpu_after)
+            .map(|(before, after)| (after.0 - before.0, after.1 - before.1)),
         sampler: sampler.and_then(|mut it| Known::from_result(it.end().map(|()| it))),
     })
 }
@@ -145,26 +137,16 @@ fn start(
     plan: &Plan<'_>,
     counters: &TaskCounters,
     cancel: &AtomicBool,
-) -> Result<Vec<Child>, ChildError> {
-    let spec = |tasks: &[TaskSpec]| TasksSpec {
+) -> Result<Tasks, ChildError> {
+    let each = if plan.is_threads { plan.tasks.len() } else { 1 };
+    let spec = TasksSpec {
         workload: plan.workload,
         bytes: plan.bytes,
         directory: plan.directory.to_owned(),
         counters: (counters.descriptor(), plan.tasks.len()),
-        tasks: tasks.to_vec(),
+        processes: plan.tasks.chunks(each).map(<[_]>::to_vec).collect(),
     };
-    let each = if plan.is_threads { plan.tasks.len() } else { 1 };
-    let program = PathBuf::from("/proc/self/exe");
-    let start = |tasks| Child::start(&program, "scale", &spec(tasks));
-    let mut children = plan
-        .tasks
-        .chunks(each)
-        .map(start)
-        .collect::<Result<Vec<_>, _>>()?;
-    for child in &mut children {
-        let ReadyLine::<usize> { ready: _ } = child.listen(cancel)?;
-    }
-    Ok(children)
+    Tasks::start(&spec, cancel)
 }
 
 fn wait(time: Duration, cancel: &AtomicBool) -> Result<(), BoxError> {
@@ -172,28 +154,16 @@ fn wait(time: Duration, cancel: &AtomicBool) -> Result<(), BoxError> {
 }
 
 /// Seconds of all tasks in programs and in the kernel.
-fn cpu_time(children: &[Child]) -> (f64, f64) {
+fn cpu_time(tasks: &Tasks) -> (f64, f64) {
     let ticks = rustix::param::clock_ticks_per_second() as f64;
-    let of = |child: &Child| tasks::stat(child.pid()).ok();
-    let all = children.iter().filter_map(of);
+    let of = |pid: &i32| nearfar_proc::tasks::stat(*pid).ok();
+    let all = tasks.processes().iter().filter_map(of);
     all.fold((0.0, 0.0), |(user, system), stat| {
         (
             user + stat.user_ticks as f64 / ticks,
             system + stat.system_ticks as f64 / ticks,
         )
     })
-}
-
-/// Why a task ended, if one did.
-fn check_alive(children: &mut [Child], cancel: &AtomicBool) -> Result<(), BoxError> {
-    let is_ended = |child: &Child| tasks::stat(child.pid()).map_or(true, |stat| stat.is_ended());
-    match children.iter_mut().find(|child| is_ended(child)) {
-        None => Ok(()),
-        Some(child) => {
-            let answer: serde_json::Value = child.listen(cancel)?;
-            Err(format!("a task ended before it was to: {answer}").into())
-        }
-    }
 }
 
 fn open_trace(plan: &Plan<'_>) -> Known<Recorder> {
@@ -210,35 +180,21 @@ fn open_profile(plan: &Plan<'_>) -> Known<Sampler> {
     }
 }
 
-fn traced(
-    mut recorder: Recorder,
-    plan: &Plan<'_>,
-    children: &[Child],
-    cancel: &AtomicBool,
-) -> Result<Known<Recorded>, BoxError> {
-    let begun = recorder.begin();
-    wait(plan.trace, cancel)?;
-    // What they do while the trace is read is of no interest, and they would take the CPU from the one that reads.
-    children.iter().for_each(Child::stop);
-    Ok(Known::from_result(begun.and_then(|()| recorder.finish())))
-}
-
-/// Ends the tasks, of which none has ended by itself, and names what they did.
+/// Ends the tasks, and names what they did.
 fn named(
-    mut children: Vec<Child>,
+    count: usize,
+    tasks: Tasks,
     sampler: Known<Sampler>,
     recorded: Known<Recorded>,
-    cancel: &AtomicBool,
-) -> Result<(Known<Hot>, Known<Contention>), BoxError> {
-    check_alive(&mut children, cancel)?;
-    let (processes, tasks) = (children.iter().map(Child::pid).collect(), children.len());
-    drop(children);
+) -> (Known<Hot>, Known<Contention>) {
+    let processes = tasks.processes().iter().copied().collect();
+    drop(tasks);
     let profile = sampler.map(|it| Hot::new(it.profile(&processes, &SYMBOLS)));
     let contention = recorded.map(|it| {
         let waits = locks::answer(it.waits, Some(&processes), &SYMBOLS);
-        Contention::new(waits, it.finished, tasks)
+        Contention::new(waits, it.finished, count)
     });
-    Ok((profile, contention))
+    (profile, contention)
 }
 
 /// # Errors
@@ -337,162 +293,6 @@ pub(super) fn sweep(cpus: usize, is_full: bool) -> Vec<usize> {
                 .take_while(|tasks| *tasks < cpus);
             powers.chain([cpus]).collect()
         }
-    }
-}
-
-/// What a child does.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TasksSpec {
-    pub(super) workload: Workload,
-    /// Bytes of a mapping or file.
-    pub(super) bytes: u64,
-    /// Where files are made.
-    pub(super) directory: PathBuf,
-    /// The descriptor of the counters, and how many there are.
-    pub(super) counters: (i32, usize),
-    /// A thread each; one alone is the process itself.
-    pub(super) tasks: Vec<TaskSpec>,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TaskSpec {
-    /// Its counter.
-    pub(super) number: usize,
-    /// Where it may run.
-    pub(super) cpus: CpuSet,
-    /// Where its memory comes from; `None` for wherever it runs.
-    memory_node: Option<NodeId>,
-}
-
-/// Does what `nearfar bench child scale` is for: tasks that are described over standard input, started by "go", and ended by
-/// a signal.
-///
-/// # Errors
-/// When they cannot run as described.
-pub fn serve() -> Result<(), ServeError> {
-    let mut caller = Conversation::open("scale");
-    let spec: TasksSpec = caller.spec()?;
-    let (descriptor, count) = spec.counters;
-    let counters = TaskCounters::inherited(descriptor, count)
-        .map_err(|error| ServeError::refused("mapping the counters of tasks", error))?;
-    caller.answer(&ReadyLine {
-        ready: spec.tasks.len(),
-    })?;
-    caller.wait_for("go")?;
-    let run = |task: &TaskSpec| {
-        let failed = match run(&spec, task, &counters) {
-            Ok(never) => match never {},
-            Err(error) => error,
-        };
-        let workload = spec.workload;
-        ServeError::refused(
-            format!("task {} of {}", task.number, workload.name()),
-            failed,
-        )
-    };
-    match spec.tasks.as_slice() {
-        [task] => Err(run(task)),
-        tasks => thread::scope(|scope| {
-            let (failed, failure) = channel();
-            for task in tasks {
-                let (failed, run) = (failed.clone(), &run);
-                scope.spawn(move || failed.send(run(task)));
-            }
-            drop(failed);
-            match failure.recv() {
-                // The other threads go on until the process ends.
-                Ok(error) => {
-                    eprintln!("nearfar: {error}");
-                    std::process::exit(3)
-                }
-                Err(_) => Err(ServeError::BadSpec("no task was described".to_owned())),
-            }
-        }),
-    }
-}
-
-fn run(spec: &TasksSpec, task: &TaskSpec, counters: &TaskCounters) -> io::Result<Infallible> {
-    affinity::run_on(&task.cpus)?;
-    set_policy(task.memory_node)?;
-    let counter = counters
-        .of(task.number)
-        .ok_or(io::ErrorKind::InvalidInput)?;
-    spec.workload
-        .run(spec.bytes as usize, &spec.directory, counter)
-}
-
-/// Bytes from one counter to the next: two cache lines of the largest known size, for processors that fetch pairs of them.
-const STRIDE: usize = 256;
-
-pub(super) struct TaskCounters {
-    file: File,
-    start: NonNull<u8>,
-    count: usize,
-}
-
-// SAFETY: the mapping belongs to this value, and is only ever accessed as atomic numbers.
-unsafe impl Sync for TaskCounters {}
-
-impl TaskCounters {
-    /// All 0. Children inherit the descriptor.
-    pub(super) fn new(count: usize) -> io::Result<Self> {
-        let file: File = memfd_create("nearfar-scale", MemfdFlags::empty())?.into();
-        ftruncate(&file, (count * STRIDE) as u64)?;
-        Self::map(file, count)
-    }
-
-    /// Those that the parent has as this descriptor.
-    fn inherited(descriptor: i32, count: usize) -> io::Result<Self> {
-        let path = format!("/proc/self/fd/{descriptor}");
-        let file = File::options().read(true).write(true).open(path)?;
-        match file.metadata()?.len() == (count * STRIDE) as u64 {
-            true => Self::map(file, count),
-            false => Err(io::Error::other("the counters have another size")),
-        }
-    }
-
-    fn map(file: File, count: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let bytes = count * STRIDE;
-        // SAFETY: a new mapping where the kernel likes; nothing that exists is replaced.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                protection,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, start, count })
-    }
-
-    fn descriptor(&self) -> i32 {
-        self.file.as_raw_fd()
-    }
-
-    pub(super) fn of(&self, task: usize) -> Option<&AtomicU64> {
-        (task < self.count).then(|| {
-            let place = self.start.as_ptr().wrapping_add(task * STRIDE);
-            // SAFETY: within the mapping, aligned, only ever accessed atomically, and mapped as long as `self` is borrowed.
-            unsafe { AtomicU64::from_ptr(place.cast()) }
-        })
-    }
-
-    pub(super) fn read(&self) -> Vec<u64> {
-        let all = (0..self.count).filter_map(|task| self.of(task));
-        all.map(|it| it.load(Ordering::Relaxed)).collect()
-    }
-}
-
-impl Drop for TaskCounters {
-    fn drop(&mut self) {
-        // SAFETY: exactly what was mapped; what `of` gave out borrows `self`.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.count * STRIDE) };
     }
 }
 

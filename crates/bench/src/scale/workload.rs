@@ -75,40 +75,72 @@ impl Workload {
         }
     }
 
+    /// Makes what a task needs. A file's pages are in memory then, as they are once a task has been through it.
+    pub(super) fn prepare(self, bytes: usize, directory: &Path) -> io::Result<PreparedWorkload> {
+        let file = match self.has_file() {
+            false => None,
+            true => {
+                let file = unnamed_file(directory, bytes)?;
+                if self != Self::FileLock {
+                    let mapped = Mapped::private(&file, bytes)?;
+                    for offset in (0..bytes).step_by(rustix::param::page_size()) {
+                        mapped.read(offset);
+                    }
+                }
+                Some(file)
+            }
+        };
+        let workload = self;
+        Ok(PreparedWorkload {
+            workload,
+            bytes,
+            file,
+        })
+    }
+}
+
+/// A workload that can begin.
+pub(super) struct PreparedWorkload {
+    workload: Workload,
+    bytes: usize,
+    file: Option<File>,
+}
+
+impl PreparedWorkload {
     /// Works until the process ends. Counts operations: pages, or calls that lock or map.
-    pub(super) fn run(
-        self,
-        bytes: usize,
-        directory: &Path,
-        counter: &AtomicU64,
-    ) -> io::Result<Infallible> {
-        let file = || unnamed_file(directory, bytes);
+    pub(super) fn run(self, counter: &AtomicU64) -> io::Result<Infallible> {
+        let bytes = self.bytes;
+        let file = || {
+            self.file
+                .as_ref()
+                .ok_or(io::Error::from(io::ErrorKind::NotFound))
+        };
         let mut count = Count { counter, count: 0 };
-        match self {
-            Self::TlbFlush => tlb_flush(&file()?, bytes, &mut count),
-            Self::PageFault => loop {
+        match self.workload {
+            Workload::TlbFlush => tlb_flush(file()?, bytes, &mut count),
+            Workload::PageFault => loop {
                 write_pages(&Mapped::anonymous(bytes)?, &mut count);
             },
-            Self::PageFaultFile => {
+            Workload::PageFaultFile => {
                 let file = file()?;
                 loop {
-                    write_pages(&Mapped::private(&file, bytes)?, &mut count);
+                    write_pages(&Mapped::private(file, bytes)?, &mut count);
                 }
             }
-            Self::FileLock => {
+            Workload::FileLock => {
                 let file = file()?;
                 loop {
-                    fcntl_lock(&file, FlockOperation::LockExclusive)?;
-                    fcntl_lock(&file, FlockOperation::Unlock)?;
+                    fcntl_lock(file, FlockOperation::LockExclusive)?;
+                    fcntl_lock(file, FlockOperation::Unlock)?;
                     count.add(2);
                 }
             }
-            Self::Mmap => loop {
+            Workload::Mmap => loop {
                 drop(Mapped::anonymous(bytes)?);
                 count.add(1);
             },
-            Self::PageAlloc => page_alloc(&mut count),
-            Self::Lru => lru(&mut count),
+            Workload::PageAlloc => page_alloc(&mut count),
+            Workload::Lru => lru(&mut count),
         }
     }
 }
