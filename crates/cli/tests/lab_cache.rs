@@ -214,6 +214,7 @@ fn a_wrong_kind_or_size_is_wrong_usage() {
             "guests",
             "saved-guests",
             "unpacked",
+            "builds",
             "kernels",
             "foreign",
             "all",

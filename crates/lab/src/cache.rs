@@ -5,6 +5,7 @@
 //! ├─ lock                     held by the one process that adds something
 //! ├─ making-XXXX/             what it is working on; has no owner once the lock is free
 //! ├─ packages/ARCH/           package lists of the machine's distribution for that architecture
+//! ├─ builds/NAME-ARCH-HASH/   a repository's checkout, and what was compiled of it
 //! ├─ kernels/ARCH/RELEASE/    boot/, lib/modules/RELEASE/, record.json
 //! ├─ foreign/ARCH/PACKAGE/    static programs, record.json
 //! ├─ unpacked/NAME-HASH       kernels and modules without their compression
@@ -87,6 +88,10 @@ impl Cache {
         }
         for path in children(&root.join("unpacked"))? {
             entries.extend(unpacked(path, now));
+        }
+        for path in children(&root.join(kernels::build::BUILDS))? {
+            let name = file_name(&path);
+            entries.extend(entry(Kind::Build, name, path, now));
         }
         for arch in children(&root.join("kernels"))? {
             for path in children(&arch)? {
@@ -276,6 +281,8 @@ pub enum Kind {
     SavedGuest,
     /// A file in `unpacked/`: a kernel or module without its compression.
     Unpacked,
+    /// A folder in `builds/`: a repository's checkout, and what was compiled of it.
+    Build,
     /// A folder in `kernels/ARCH/`.
     Kernel,
     /// A folder in `foreign/`: the static programs for one architecture.
@@ -286,15 +293,16 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order of [`Cache::entries`].
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::SavedGuest,
         Self::Unpacked,
+        Self::Build,
         Self::Kernel,
         Self::Foreign,
         Self::Other,
     ];
 
-    /// The kinds that nearfar makes again without the network.
+    /// The kinds that nearfar makes again soon, without the network.
     pub const LOCAL: [Self; 2] = [Self::SavedGuest, Self::Unpacked];
 
     /// As tables and JSON show it.
@@ -302,6 +310,7 @@ impl Kind {
         match self {
             Self::SavedGuest => "saved-guest",
             Self::Unpacked => "unpacked",
+            Self::Build => "build",
             Self::Kernel => "kernel",
             Self::Foreign => "foreign",
             Self::Other => "other",

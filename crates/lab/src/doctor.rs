@@ -114,6 +114,7 @@ pub fn examine(cache: &Cache) -> Doctor {
     items.push(depmod(&installer));
     items.push(host());
     items.push(packages(&installer));
+    items.push(kernel_builder(&installer));
     items.extend(programs(&installer));
     Doctor { items }
 }
@@ -325,6 +326,27 @@ fn packages(installer: &Installer) -> Item {
             let mirrors = archive.main.uris.join(" ");
             Item::ok(what, format!("{} from {mirrors}", archive.name))
         }
+    }
+}
+
+/// What builds kernels of a git repository for this host's architecture.
+fn kernel_builder(installer: &Installer) -> Item {
+    const WHAT: &str = "compiler for kernels of a git repository";
+    let programs = ["git", "gcc", "make", "flex", "bison", "bc"];
+    let mut missing: Vec<&str> = programs.into();
+    missing.retain(|name| advice::find_program(name).is_none());
+    // objtool, which a build makes for itself, needs it.
+    if !std::path::Path::new("/usr/include/libelf.h").exists() {
+        missing.push("libelf-dev");
+    }
+    match missing.is_empty() {
+        true => Item::ok(WHAT, programs.join(", ")),
+        false => Item::degraded(
+            WHAT,
+            format!("not installed: {}", missing.join(", ")),
+            "no --kernel git:REVISION",
+        )
+        .fixed_by(installer.install(&missing.join(" "))),
     }
 }
 

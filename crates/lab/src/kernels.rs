@@ -1,11 +1,13 @@
-//! Kernels for guests: distribution kernels in a cache, or one of the user's own.
+//! Kernels for guests: distribution kernels and kernels built from a repository in a cache, or one of the user's own.
 //!
 //! ```text
 //! "6.12" ─┬─ cached ────────────────────────────► Kernel { release, image, modules }
 //!         └─ get: packages::fetch ─► unpacked ─► modules.dep ─► renamed into the cache, with a record
+//! git:REV ── build: cached, or checked out and compiled ─► the cache
 //! path ───── own: image, package folder, build tree ─► Kernel
 //! ```
 
+pub mod build;
 pub mod image;
 pub mod own;
 
@@ -123,7 +125,8 @@ pub struct Entry {
     pub release: Option<String>,
     /// Whether it is there, whole.
     pub cached: bool,
-    /// The distribution's package and its version, `linux-image-... 6.12.107-1`; `None` while it is not cached.
+    /// The distribution's package and its version, `linux-image-... 6.12.107-1`, or `git` and the revision that it was built from;
+    /// `None` while it is not cached.
     pub package: Option<String>,
     /// What is wrong with it; `get` repairs it.
     pub damage: Option<String>,
@@ -195,7 +198,8 @@ pub fn get(
 }
 
 /// What a user writes for a kernel: a series of the distribution (`6.12`), `host` for the running kernel, a path to an
-/// image, a package's folder or a build tree ([`own`]); nothing for the newest cached series.
+/// image, a package's folder or a build tree ([`own`]); nothing for the newest cached series. Kernels of the user's own making are
+/// found by their release.
 pub fn find_in(cache: &Cache, spec: Option<&str>, arch: Arch) -> Result<Kernel, LabError> {
     let there = |record: &Record, folder: &Path| record.damage(folder).is_none();
     let refused = |problem: String| LabError::Kernel {
@@ -255,7 +259,8 @@ fn newest(
     good: impl Fn(&Record, &Path) -> bool,
 ) -> Option<Kernel> {
     let is_wanted = |record: &Record| {
-        record.arch == arch && series.is_none_or(|series| record.series == series)
+        let is_of_series = series.is_none_or(|series| record.series == series);
+        record.arch == arch && is_of_series && !record.is_built
     };
     let mut kernels = cached(cache).into_iter();
     let found = kernels.find(|(folder, it)| is_wanted(it) && good(it, folder));
@@ -274,12 +279,15 @@ struct Record {
     /// The package that it was unpacked from.
     package: String,
     version: String,
-    /// The SHA-256 of the package, from the distribution's signed list.
+    /// The SHA-256 of the package, from the distribution's signed list; of what a built one was built from.
     package_sha256: String,
     /// The image, relative to the record's folder.
     image: String,
     image_bytes: u64,
     image_sha256: String,
+    /// Whether it was built here ([`build`]): such a kernel has no modules.
+    #[serde(default)]
+    is_built: bool,
 }
 
 /// Where the kernels for an architecture are.
@@ -338,7 +346,7 @@ impl Record {
             arch: self.arch,
             release: self.release.clone(),
             image: folder.join(&self.image),
-            modules: Some(self.modules(folder)),
+            modules: (!self.is_built).then(|| self.modules(folder)),
         }
     }
 
@@ -355,7 +363,9 @@ impl Record {
                 let (found, bytes) = (metadata.len(), self.image_bytes);
                 Some(format!("{}: {found} bytes instead of {bytes}", self.image))
             }
-            Ok(_) if !modules.is_file() => Some(format!("{} is missing", modules.display())),
+            Ok(_) if !self.is_built && !modules.is_file() => {
+                Some(format!("{} is missing", modules.display()))
+            }
             Ok(_) => None,
         }
     }
@@ -468,6 +478,7 @@ fn prepared(folder: &Path, package: &Stanza, series: Series, arch: Arch) -> Resu
         image: within.to_string_lossy().into_owned(),
         image_bytes: bytes,
         image_sha256: sha256_of_file(image).map_err(failed())?,
+        is_built: false,
     };
     record.write(folder).map_err(failed())?;
     Ok(record)

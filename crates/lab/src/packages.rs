@@ -50,6 +50,11 @@ pub enum Progress<'a> {
     Unpacking(&'a str),
     /// Something is made from what was unpacked.
     Preparing(&'a str),
+    /// A kernel is compiled.
+    Compiling {
+        /// Source files so far; how many there are is not known.
+        files: u64,
+    },
 }
 
 /// The packages for one architecture. Errors are sentences that say what to do; the caller says for what.

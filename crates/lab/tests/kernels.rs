@@ -8,7 +8,7 @@ use std::thread;
 
 use nearfar_lab::arch::Arch;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::kernels::{self, Series, image, own};
+use nearfar_lab::kernels::{self, Series, build, image, own};
 use proptest::prelude::*;
 
 /// The start of a bzImage with a version string.
@@ -371,4 +371,148 @@ proptest! {
         prop_assert_eq!(series.to_string().parse::<Series>().unwrap(), series);
         prop_assert_eq!(Series::of_release(&format!("{series}.3-amd64")), Some(series));
     }
+}
+
+/// A repository whose makefile makes a kernel image without compiling one: its text is what the image says.
+struct Toy(tempfile::TempDir);
+
+impl Toy {
+    const MAKEFILE: &str = "\
+allnoconfig:
+\t@mkdir -p $(O)/include/config
+\t@cp $(KCONFIG_ALLCONFIG) $(O)/.config
+bzImage: broken.c
+\t@echo '  CC      init/main.o'
+\t@if grep -q wrong $<; then echo 'broken.c:1:1: error: a wrong line'; exit 1; fi
+\t@mkdir -p $(O)/arch/x86/boot
+\t@(head -c 514 /dev/zero; printf HdrS; head -c 8 /dev/zero; printf '\\000\\003'; head -c 752 /dev/zero; \\
+\t  printf '6.12.0%s (x@x) \\000' $(LOCALVERSION); head -c 4096 /dev/zero) > $(O)/arch/x86/boot/bzImage
+\t@printf '6.12.0%s' $(LOCALVERSION) > $(O)/include/config/kernel.release
+";
+
+    fn new() -> Self {
+        let toy = Self(tempfile::tempdir().unwrap());
+        write(&toy.path().join("Makefile"), Self::MAKEFILE);
+        toy.git(&["init", "--quiet"]);
+        toy.commit("a good line\n", "good");
+        toy.commit("a wrong line\n", "bad");
+        toy.commit("a good line again\n", "fixed");
+        toy
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn git(&self, arguments: &[&str]) -> String {
+        let output = std::process::Command::new("git")
+            .arg("-C")
+            .arg(self.path())
+            .args([
+                "-c",
+                "user.name=a",
+                "-c",
+                "user.email=a@b",
+                "-c",
+                "commit.gpgsign=false",
+            ])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn commit(&self, line: &str, tag: &str) {
+        write(&self.path().join("broken.c"), line);
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message", tag]);
+        self.git(&["tag", tag]);
+    }
+
+    /// The release of a built kernel, and how often something was compiled for it.
+    fn build(&self, cache: &Cache, spec: &str) -> Result<(String, usize), String> {
+        let source = build::GitSource::of(spec, self.path())?;
+        let mut compiled = 0;
+        let mut progress = |it: nearfar_lab::packages::Progress<'_>| {
+            compiled += usize::from(matches!(
+                it,
+                nearfar_lab::packages::Progress::Compiling { .. }
+            ));
+        };
+        let kernel = build::get(cache, &source, None, Arch::X86_64, &mut progress);
+        let kernel = kernel.map_err(|error| error.to_string())?;
+        assert!(
+            kernel.modules.is_none() && kernel.image.is_file(),
+            "{kernel:?}"
+        );
+        Ok((kernel.release, compiled))
+    }
+}
+
+#[test]
+fn a_revision_of_a_repository_is_built_once_and_the_repository_stays_as_it_is() {
+    if Arch::host() != Some(Arch::X86_64) {
+        return println!("skipped: architecture: the toy's compiler is the host's");
+    }
+    let (toy, folder) = (Toy::new(), tempfile::tempdir().unwrap());
+    let cache = Cache::at(folder.path());
+    let before = (
+        toy.git(&["status", "--porcelain"]),
+        toy.git(&["for-each-ref"]),
+    );
+    let (release, compiled) = toy.build(&cache, "git:good").unwrap();
+    assert!(
+        release.starts_with("6.12.0-g") && compiled == 1,
+        "{release}"
+    );
+    assert_eq!(
+        toy.build(&cache, "git:HEAD~2").unwrap(),
+        (release.clone(), 0)
+    );
+    // By its release it is what --kernel takes; by its series it is not: that is the distribution's.
+    let found = kernels::find_in(&cache, Some(&release), Arch::X86_64).unwrap();
+    assert_eq!(found.release, release);
+    assert!(kernels::find_in(&cache, Some("6.12"), Arch::X86_64).is_err());
+
+    let error = toy.build(&cache, "git:bad").unwrap_err();
+    assert!(
+        error.contains("broken.c:1:1: error: a wrong line"),
+        "{error}"
+    );
+    assert!(error.contains("make.log"), "{error}");
+
+    // A mailbox or a diff on top is another kernel.
+    let files = tempfile::tempdir().unwrap();
+    let (mail, diff) = (files.path().join("a.mbox"), files.path().join("b.diff"));
+    write(&mail, toy.git(&["format-patch", "--stdout", "bad..fixed"]));
+    write(&diff, toy.git(&["diff", "bad", "good"]));
+    let patched = |base: &str, patch: &Path| format!("git:{base}+{}", patch.display());
+    let (mailed, _) = toy.build(&cache, &patched("bad", &mail)).unwrap();
+    let (differs, _) = toy.build(&cache, &patched("bad", &diff)).unwrap();
+    assert!(mailed != release && differs != release && mailed != differs);
+    for (patch, name) in [(&mail, "a.mbox"), (&diff, "b.diff")] {
+        let error = toy.build(&cache, &patched("good", patch)).unwrap_err();
+        assert!(error.contains(&format!("{name} does not apply")), "{error}");
+    }
+    // What did not apply leaves nothing behind.
+    let (fixed, compiled) = toy.build(&cache, "git:fixed").unwrap();
+    assert!(compiled == 1 && fixed != mailed, "{fixed}");
+
+    for spec in ["git:none", "git:good+none.mbox", "git:"] {
+        let error = toy.build(&cache, spec).unwrap_err();
+        assert!(error.contains("no revision"), "{spec}: {error}");
+    }
+    let after = (
+        toy.git(&["status", "--porcelain"]),
+        toy.git(&["for-each-ref"]),
+    );
+    assert_eq!(before, after);
+    let kinds: Vec<_> = cache
+        .entries()
+        .unwrap()
+        .iter()
+        .map(|it| it.kind.name())
+        .collect();
+    assert_eq!(kinds, ["build", "kernel", "kernel", "kernel", "kernel"]);
 }

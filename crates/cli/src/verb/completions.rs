@@ -81,7 +81,7 @@ const OFFERS: &[Offer] = &[
     ("", "to", nodes),
     ("", "subsystem", subsystems),
     ("", "pid", processes),
-    ("", "series", series),
+    (" nearfar lab kernels get", "kernel", series),
     (" nearfar runs", "run", stored_runs),
     (" nearfar runs", "runs", stored_runs),
     (" nearfar compare", "sides", stored_runs),

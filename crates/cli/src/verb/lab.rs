@@ -3,13 +3,14 @@
 pub mod guest;
 
 use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use guest::failure;
 use nearfar_lab::cache::{Cache, CacheEntry, CacheLock, Kind, Trimmed};
 use nearfar_lab::doctor::{self, State};
-use nearfar_lab::kernels::{self, KNOWN, Series};
+use nearfar_lab::kernels::{self, KNOWN, Kernel, Series, build};
 use nearfar_lab::packages::Progress;
 use nearfar_lab::{Arch, LabError, foreign};
 use nearfar_machine::size;
@@ -138,20 +139,28 @@ pub enum Kernels {
     Path(KernelPath),
 }
 
-/// Fetch a distribution's kernel into the cache, checked against the package manager's hashes
+/// Fetch a distribution's kernel into the cache, checked against the package manager's hashes, or build one from a git
+/// repository
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar lab kernels get 6.12\n  nearfar lab kernels get 6.1 --arch powerpc64le\n  nearfar lab kernels get --all"
+    after_long_help = "Examples:\n  nearfar lab kernels get 6.12\n  nearfar lab kernels get 6.1 --arch powerpc64le\n  \
+                       nearfar lab kernels get git:v6.12+series.mbox --tree ~/linux\n  nearfar lab kernels get --all"
 )]
 pub struct GetKernel {
-    /// The series, such as 6.12
-    #[arg(value_name = "SERIES", required_unless_present = "all")]
-    series: Option<Series>,
+    /// A series, such as 6.12; git:REVISION, or git:REVISION+FILE with a mailbox or diff on top
+    #[arg(value_name = "KERNEL", required_unless_present = "all")]
+    kernel: Option<String>,
+    /// The repository of git:REVISION [default: the one of this folder]
+    #[arg(long, value_name = "DIR")]
+    tree: Option<PathBuf>,
+    /// A file with further options for a kernel that is built, such as CONFIG_KASAN=y
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// For guests of this architecture [default: this host's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
     /// Fetch every kernel that this project's own tests use, and what guests of other architectures need
-    #[arg(long, conflicts_with_all = ["series", "arch"])]
+    #[arg(long, conflicts_with_all = ["kernel", "arch", "tree", "config"])]
     all: bool,
 }
 
@@ -195,10 +204,26 @@ fn list_kernels(cache: &Cache, format: &FormatArgs, colour: Colour) -> Outcome {
 
 impl GetKernel {
     fn run(self, cache: &Cache) -> Outcome {
-        let Some(series) = self.series else {
+        let Some(kernel) = &self.kernel else {
             return get_all_kernels(cache);
         };
         let arch = host_or(self.arch)?;
+        if kernel.starts_with(build::PREFIX) {
+            let tree = self.tree.as_deref().unwrap_or(Path::new("."));
+            if let Some(path) = &self.config {
+                std::fs::File::open(path)
+                    .map_err(|error| input!("--config {}: {error}", path.display()))?;
+            }
+            let kernel = build_kernel(cache, kernel, tree, self.config.as_deref(), arch)?;
+            return output::print(&format!("{}\n", kernel.image.display()));
+        }
+        let of_build = [("--tree", &self.tree), ("--config", &self.config)];
+        if let Some((option, _)) = of_build.iter().find(|(_, it)| it.is_some()) {
+            return Err(input!(
+                "{option} is for kernels that are built, such as git:v6.12, not for {kernel}"
+            ));
+        }
+        let series: Series = kernel.parse().map_err(|problem| input!("{problem}"))?;
         let kernel = kernels::get(
             cache,
             series,
@@ -208,6 +233,19 @@ impl GetKernel {
         .map_err(failure)?;
         output::print(&format!("{}\n", kernel.image.display()))
     }
+}
+
+/// Builds a kernel of a repository, unless it is cached.
+pub fn build_kernel(
+    cache: &Cache,
+    spec: &str,
+    tree: &Path,
+    fragment: Option<&Path>,
+    arch: Arch,
+) -> Result<Kernel, Failure> {
+    let source = build::GitSource::of(spec, tree).map_err(|problem| input!("{spec}: {problem}"))?;
+    let progress = &mut told(&format!("{spec} for {arch}"));
+    build::get(cache, &source, fragment, arch, progress).map_err(failure)
 }
 
 /// Fetches what the tests use; goes on where one thing is not to be had, and fails at the end.
@@ -280,12 +318,14 @@ fn told(what: &str) -> impl FnMut(Progress<'_>) + use<> {
             }
             Progress::Unpacking(package) => format!("unpacking {package}"),
             Progress::Preparing(part) => format!("making {part}"),
+            Progress::Compiling { .. } => "compiling".to_owned(),
         };
         let percent = match progress {
             Progress::Lists { percent } => format!(" {percent:.0} %"),
             Progress::Download { done, total, .. } if total > 0 => {
                 format!(" {} %", done * 100 / total)
             }
+            Progress::Compiling { files } => format!(" {files} files"),
             _ => String::new(),
         };
         if terminal {
@@ -350,8 +390,13 @@ const CLEARABLE: &[(&str, &str, &[Kind])] = &[
         &[Kind::Unpacked],
     ),
     (
+        "builds",
+        "Checkouts of repositories and what was compiled of them",
+        &[Kind::Build],
+    ),
+    (
         "kernels",
-        "Kernels that `nearfar lab kernels get` fetched",
+        "Kernels that `nearfar lab kernels get` fetched or built",
         &[Kind::Kernel],
     ),
     ("foreign", "Static programs for guests", &[Kind::Foreign]),

@@ -746,9 +746,24 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent"],
     ),
     target(
-        ["lab kernels get", "series"],
+        ["lab kernels get", "kernel"],
         "lab kernels get next",
         &["next", "6.12"],
+    ),
+    target(
+        ["lab kernels get", "kernel"],
+        "lab kernels get git:no-such-revision",
+        &["git:no-such-revision", "repository"],
+    ),
+    target(
+        ["lab kernels get", "tree"],
+        "lab kernels get git:HEAD --tree /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
+        ["lab kernels get", "config"],
+        "lab kernels get git:HEAD --config /nonexistent",
+        &["/nonexistent"],
     ),
     target(
         ["lab kernels get", "arch"],

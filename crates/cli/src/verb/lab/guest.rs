@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -15,6 +15,7 @@ use nearfar_experiment::TargetOutput;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::{DelayRegion, DelaySpec, TimeSpec};
 use nearfar_lab::guest::{Exec, Guest, Input, PreparedGuest, Root, Signals, Streams, command_line};
+use nearfar_lab::kernels::build::PREFIX;
 use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError, Start};
 use nearfar_machine::{Acceleration, Emulation, NodeLimits};
@@ -38,8 +39,9 @@ pub struct GuestArgs {
     /// x86_64, arm64 or powerpc64le [default: the machine's own, or this host's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// A series from `nearfar lab kernels list` (6.12), an image, a build tree, or "host" [default: of the series
-    /// that the machine names, or else the newest cached one]
+    /// A series from `nearfar lab kernels list` (6.12), an image, a build tree, "host", or git:REVISION of the
+    /// repository of this folder, which is built [default: of the series that the machine names, or else the newest
+    /// cached one]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
     /// Parameters for the guest kernel's command line (may be repeated)
@@ -145,10 +147,20 @@ impl GuestArgs {
         };
         let machine = nearfar_sources::read(&sources).map_err(Failure::input)?;
         let name = self.machine.first().and_then(|it| it.rsplit('/').next());
+        let kernel = match &self.kernel {
+            Some(spec) if spec.starts_with(PREFIX) => {
+                let arch = self.arch.or(Arch::of(&machine)).or(Arch::host());
+                let arch = arch.unwrap_or(Arch::X86_64);
+                let cache = Cache::of_user().map_err(failure)?;
+                let built = super::build_kernel(&cache, spec, Path::new("."), None, arch)?;
+                Some(built.release)
+            }
+            spec => spec.clone(),
+        };
         Ok(GuestRequest {
             limits: self.scale.unwrap_or_default(),
             arch: self.arch,
-            kernel: self.kernel.clone(),
+            kernel,
             append: self.append.clone(),
             delay: self.delay.clone().unwrap_or(DelaySpec::Off),
             time: self.time.unwrap_or(time),
