@@ -215,7 +215,7 @@ fn what_is_clear_gets_no_more_samples_and_hyperfine_s_readers_get_the_times() {
         );
         assert_eq!(result["parameters"]["huge_pages"], level);
     }
-    sandbox.write("hyperfine.json", &exported.text());
+    sandbox.write("hyperfine.json", exported.text());
     let import = format!("runs import hyperfine.json --store {store}");
     sandbox.nearfar(import.split(' ')).run().succeeded();
     let mock = format!("bench mock --samples 1 --store {store}");

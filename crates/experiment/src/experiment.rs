@@ -126,8 +126,8 @@ pub trait Experiment {
         Order::Shuffled { seed }
     }
 
-    /// Which cells need no more samples, by those that the run has; asked after the rounds of [`sequential::is_look`]. `None` where each
-    /// cell gets as many as were asked for.
+    /// Which cells need no more samples, by those that the run has; asked after the rounds of
+    /// [`is_look`](nearfar_statistics::compare::sequential::is_look). `None` where each cell gets as many as were asked for.
     fn settled(&self) -> Option<Settled> {
         None
     }
