@@ -453,7 +453,7 @@ bzImage: broken.c
 #[test]
 fn a_revision_of_a_repository_is_built_once_and_the_repository_stays_as_it_is() {
     if Arch::host() != Some(Arch::X86_64) {
-        return println!("skipped: architecture: the toy's compiler is the host's");
+        return println!("skipped: arch: the toy's compiler is the host's");
     }
     let (toy, folder) = (Toy::new(), tempfile::tempdir().unwrap());
     let cache = Cache::at(folder.path());
