@@ -308,7 +308,7 @@ fn settled(detail: &Detail, samples: &[StoredSample]) -> Vec<Cell> {
     let (_, steps, measured) = compared(detail, samples);
     let clear = steps.iter().filter(|it| measured.is_clear(it, steps.len()));
     let clear: Vec<Cell> = clear.map(|it| it.b.clone()).collect();
-    match clear.len() == steps.len() {
+    match clear.len() == steps.len() && !steps.is_empty() {
         true => detail.plan.clone(),
         false => clear,
     }

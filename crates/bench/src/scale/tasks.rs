@@ -4,7 +4,7 @@
 //! many of them want goes from one to the next only when the host runs that one.
 //!
 //! ```text
-//!  nearfar ─── bench child scale ─┬─ task 0    a process each, or threads of one; a process group
+//!  nearfar ─── bench child scale ─┬─ task 0    a process each, or threads of one
 //!               waits for them    ├─ task 1
 //!                                 └─ ...       ──► a counter each, in memory that nearfar has as well
 //! ```
@@ -12,7 +12,7 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -27,8 +27,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process_group, pidfd_open,
-    pidfd_send_signal, set_parent_process_death_signal, setpgid, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal, wait,
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,16 +39,30 @@ use crate::node_buffers::set_policy;
 /// Tasks that wait for "go"; they are killed when this is dropped.
 pub(super) struct Tasks {
     child: Child,
-    /// The first leads their process group.
     processes: Vec<i32>,
+    /// Of their processes, also when others have the numbers.
+    handles: Vec<OwnedFd>,
 }
 
 impl Tasks {
     /// Starts them and waits until all are there.
     pub(super) fn start(spec: &TasksSpec, cancel: &AtomicBool) -> Result<Self, ChildError> {
-        let mut child = Child::start(&PathBuf::from("/proc/self/exe"), "scale", spec)?;
-        let ReadyLine { ready: processes } = child.listen(cancel)?;
-        Ok(Self { child, processes })
+        let program = PathBuf::from("/proc/self/exe");
+        let mut child = Child::start(&program, "scale", spec)?;
+        let ReadyLine::<Vec<i32>> { ready: processes } = child.listen(cancel)?;
+        let open = |pid: &i32| {
+            let pid = Pid::from_raw(*pid).ok_or(Errno::SRCH)?;
+            pidfd_open(pid, PidfdFlags::empty())
+        };
+        let handles: Result<_, Errno> = processes.iter().map(open).collect();
+        Ok(Self {
+            handles: handles.map_err(|error| ChildError::Start {
+                program,
+                source: error.into(),
+            })?,
+            child,
+            processes,
+        })
     }
 
     pub(super) fn begin(&mut self) -> Result<(), ChildError> {
@@ -65,33 +79,23 @@ impl Tasks {
     /// # Errors
     /// Why one ended, if one did.
     pub(super) fn stop(&mut self, cancel: &AtomicBool) -> Result<(), ChildError> {
-        let leader = self.processes.first().and_then(|it| Pid::from_raw(*it));
-        // Where all have ended the child says why.
-        let _ = leader.map(|it| kill_process_group(it, Signal::STOP));
-        self.child.listen::<DoneLine<usize>>(cancel).map(drop)
-    }
-
-    /// Ends one, and waits for its end.
-    fn kill(pid: i32) -> io::Result<()> {
-        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
-        let process = pidfd_open(pid, PidfdFlags::empty())?;
-        pidfd_send_signal(&process, Signal::KILL)?;
-        loop {
-            match poll(&mut [PollFd::new(&process, PollFlags::IN)], None) {
-                Err(Errno::INTR) => {}
-                ended => return Ok(ended.map(drop)?),
-            }
+        for process in &self.handles {
+            // Of one that has ended the child says why.
+            let _ = pidfd_send_signal(process, Signal::STOP);
         }
+        self.child.listen::<DoneLine<usize>>(cancel).map(drop)
     }
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        for pid in &self.processes {
+        for process in &self.handles {
             // One that cannot be killed has ended.
-            let _ = Self::kill(*pid);
+            let _ = pidfd_send_signal(process, Signal::KILL);
+            let mut ended = [PollFd::new(process, PollFlags::IN)];
+            while poll(&mut ended, None) == Err(Errno::INTR) {}
         }
-        // The child ends once it has seen each of them end.
+        // The child has seen each of them end, and ends.
         self.child.hang_up();
         self.child.wait();
     }
@@ -152,12 +156,7 @@ pub fn serve() -> Result<(), ServeError> {
                 let _ = (&gate).read(&mut [0]);
             });
         };
-        let forked = fork(run).and_then(|pid| {
-            let leader = *processes.first().unwrap_or(&pid);
-            setpgid(Some(pid), Some(leader))?;
-            Ok(pid)
-        });
-        processes.push(forked.map_err(|error| ServeError::refused("starting a task", error))?);
+        processes.push(fork(run).map_err(|error| ServeError::refused("starting a task", error))?);
         drop(says);
         if (&prepared).read_exact(&mut vec![0; tasks.len()]).is_err() {
             // It has said why.
@@ -212,9 +211,10 @@ fn fork(run: impl FnOnce()) -> io::Result<Pid> {
             run();
             process::exit(FAILED)
         }
-        pid => Pid::from_raw(pid)
-            .filter(|_| pid > 0)
-            .ok_or_else(io::Error::last_os_error),
+        pid => match pid > 0 {
+            true => Pid::from_raw(pid).ok_or_else(io::Error::last_os_error),
+            false => Err(io::Error::last_os_error()),
+        },
     }
 }
 
