@@ -199,7 +199,7 @@ mod tests {
     }
 
     /// Verbs without `--format`: they write a file, run a command or print text for another program.
-    const NO_FORMAT: [&str; 9] = [
+    const NO_FORMAT: [&str; 10] = [
         "snapshot",
         "exporter",
         "fleet targets",
@@ -207,6 +207,7 @@ mod tests {
         "lab shell",
         "lab kernels get",
         "lab kernels path",
+        "lab kernels source",
         "completions",
         "man",
     ];

@@ -660,11 +660,21 @@ impl CacheLock<'_> {
     }
 
     /// Removes all entries of these kinds, whatever the limit. Concurrency and errors are those of [`CacheLock::trim`], but
-    /// a guest that is just being started fails to boot when its unpacked kernel or its kernel is removed.
+    /// a guest that is just being started fails to boot when its unpacked kernel or its kernel is removed. A build that runs stays.
     pub fn clear(&self, kinds: &[Kind]) -> Result<Removed, LabError> {
         let mut done = Removed::default();
         let entries = self.cache.entries()?.into_iter();
         for entry in entries.filter(|entry| kinds.contains(&entry.kind)) {
+            let lock = match entry.kind {
+                Kind::Build => kernels::build::lock_of(&entry.path).ok(),
+                _ => None,
+            };
+            if lock.is_some_and(|(_, is_free)| !is_free) {
+                let folder = entry.path.display();
+                done.warnings
+                    .push(format!("{folder} stays: a kernel is being built in it"));
+                continue;
+            }
             match self.remove(&entry.path) {
                 Ok(is_removed) => done.removed.extend(is_removed.then_some(entry)),
                 Err(error) => done.warnings.push(error.to_string()),

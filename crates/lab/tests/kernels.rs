@@ -485,7 +485,10 @@ fn a_revision_of_a_repository_is_built_once_and_the_repository_stays_as_it_is() 
     // A mailbox or a diff on top is another kernel.
     let files = tempfile::tempdir().unwrap();
     let (mail, diff) = (files.path().join("a.mbox"), files.path().join("b.diff"));
-    write(&mail, toy.git(&["format-patch", "--stdout", "bad..fixed"]));
+    // An answer of the thread has no patch.
+    let answer = "From b Mon Sep 17 00:00:00 2001\nFrom: b <b@b>\nSubject: Re: a\n\n> +a good line\nFine.\n---\nbase-commit: 1\n\n";
+    let patch = toy.git(&["format-patch", "--stdout", "bad..fixed"]);
+    write(&mail, format!("{answer}{patch}"));
     write(&diff, toy.git(&["diff", "bad", "good"]));
     let patched = |base: &str, patch: &Path| format!("git:{base}+{}", patch.display());
     let (mailed, _) = toy.build(&cache, &patched("bad", &mail)).unwrap();

@@ -127,7 +127,8 @@ impl Doctor {
 /// List, fetch and find kernels for guests; none of them is installed
 #[derive(Subcommand)]
 #[command(
-    after_long_help = "Examples:\n  nearfar lab kernels list\n  nearfar lab kernels get 6.12\n  nearfar lab kernels path 6.12"
+    after_long_help = "Examples:\n  nearfar lab kernels list\n  nearfar lab kernels get 6.12\n  nearfar lab kernels source 6.12 linux\n  \
+                       nearfar lab kernels path 6.12"
 )]
 pub enum Kernels {
     /// List the cached kernels, and those that can be fetched
@@ -136,6 +137,7 @@ pub enum Kernels {
     )]
     List(FormatArgs),
     Get(GetKernel),
+    Source(KernelSource),
     Path(KernelPath),
 }
 
@@ -164,6 +166,31 @@ pub struct GetKernel {
     all: bool,
 }
 
+/// Make a git repository of the distribution's kernel source, to build kernels of
+///
+/// It takes 2 GB.
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab kernels source 6.12 linux\n  nearfar lab kernels get git:HEAD --tree linux"
+)]
+pub struct KernelSource {
+    /// The series, such as 6.12
+    #[arg(value_name = "SERIES")]
+    series: Series,
+    /// A folder that does not exist yet
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+impl KernelSource {
+    fn run(self, cache: &Cache) -> Outcome {
+        let Self { series, folder } = self;
+        let progress = &mut told(&format!("source of Linux {series}"));
+        let tag = build::fetch_source(cache, series, &folder, progress).map_err(failure)?;
+        output::print(&format!("{tag}\n"))
+    }
+}
+
 /// Print where a kernel's image and modules are
 #[derive(Args)]
 #[command(
@@ -185,6 +212,7 @@ impl Kernels {
         match self {
             Self::List(format) => list_kernels(&cache, &format, colour),
             Self::Get(get) => get.run(&cache),
+            Self::Source(source) => source.run(&cache),
             Self::Path(path) => path.run(&cache),
         }
     }

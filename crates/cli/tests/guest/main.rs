@@ -1,6 +1,7 @@
 //! The integration tests of this crate that boot guests, in one program: each file here is a module. The program itself runs in guests
 //! as well, with the name of a part ([`guests::part`]).
 
+mod built_kernel;
 mod case1;
 mod case4;
 mod cases;

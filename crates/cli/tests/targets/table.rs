@@ -771,6 +771,16 @@ pub const TARGETS: &[Target] = &[
         &["vax", "arm64"],
     ),
     target(
+        ["lab kernels source", "series"],
+        "lab kernels source next linux",
+        &["next", "6.12"],
+    ),
+    target(
+        ["lab kernels source", "folder"],
+        "lab kernels source 6.12 /nonexistent/linux",
+        &["/nonexistent/linux"],
+    ),
+    target(
         ["lab kernels path", "kernel"],
         "lab kernels path 9.9",
         &["9.9", "nearfar lab kernels get"],

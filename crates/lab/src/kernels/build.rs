@@ -11,6 +11,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -19,14 +20,17 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use sha2::{Digest as _, Sha256};
 
-use super::{Kernel, RECORD, Record, Series, cached, folder_of, own};
+use super::{Kernel, RECORD, Record, Series, cached, folder_of, own, suite_with};
 use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::error::LabError;
-use crate::packages::{Progress, failed, refused, sha256_of_file};
+use crate::packages::{Progress, Repository, failed, refused, sha256_of_file};
 
 /// What a kernel of a repository is written with.
 pub const PREFIX: &str = "git:";
+
+/// Changed when equal parts no longer make an equal kernel.
+const RECIPE: &str = "1";
 
 /// What every built kernel has, and what it has on an architecture.
 const COMMON: &str = include_str!("guest.config");
@@ -150,17 +154,24 @@ pub fn get(
         return Ok(kernel);
     }
     let folder = build.folder(cache);
-    fs::create_dir_all(&folder).map_err(LabError::at("cannot make", &folder))?;
-    // For as long as it is built; a process that ends lets it go.
-    let lock = File::create(folder.join("lock")).map_err(LabError::at("cannot write", &folder))?;
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        progress(Progress::Waiting);
-        flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|error| problem(format!("{}: {error}", folder.display())))?;
-        // Another process may have built it meanwhile.
-        if let Some(kernel) = build.cached(cache) {
-            return Ok(kernel);
+    let _lock = loop {
+        fs::create_dir_all(&folder).map_err(LabError::at("cannot make", &folder))?;
+        // For as long as it is built; a process that ends lets it go.
+        let (lock, is_free) = lock_of(&folder).map_err(LabError::at("cannot write", &folder))?;
+        if !is_free {
+            progress(Progress::Waiting);
+            flock(&lock, FlockOperation::LockExclusive)
+                .map_err(|error| problem(format!("{}: {error}", folder.display())))?;
         }
+        // Not that of a folder that was removed meanwhile.
+        let same = |there: fs::Metadata| lock.metadata().is_ok_and(|it| it.ino() == there.ino());
+        if fs::metadata(folder.join(LOCK)).is_ok_and(same) {
+            break lock;
+        }
+    };
+    // Another process may have built it meanwhile.
+    if let Some(kernel) = build.cached(cache) {
+        return Ok(kernel);
     }
     build.check_out(&folder, progress).map_err(problem)?;
     let image = build.make(&folder, progress).map_err(problem)?;
@@ -173,14 +184,109 @@ pub fn get(
     Ok(record.kernel(&place))
 }
 
+/// Makes a repository of the distribution's source of a series, with one commit, and returns the commit's tag, `v6.12.117`.
+///
+/// Needs `apt-get`, `dpkg-deb`, `tar` with xz, and `git`, but not root. Errors: a folder that is there already; a series of which the
+/// distribution has no source.
+pub fn fetch_source(
+    cache: &Cache,
+    series: Series,
+    folder: &Path,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<String, LabError> {
+    let arch = Arch::host().unwrap_or(Arch::X86_64);
+    let problem = |problem: String| LabError::Kernel {
+        spec: series.to_string(),
+        arch,
+        problem,
+    };
+    fs::create_dir(folder).map_err(|error| problem(format!("{}: {error}", folder.display())))?;
+    let unpacked = unpacked_source(cache, series, arch, folder, progress);
+    let made = unpacked.and_then(|version| {
+        progress(Progress::Preparing("repository"));
+        committed(folder, &version).map_err(problem)
+    });
+    if made.is_err() {
+        // What was made of it is of no use.
+        let _ = fs::remove_dir_all(folder);
+    }
+    made
+}
+
+/// The version of the package that was unpacked.
+fn unpacked_source(
+    cache: &Cache,
+    series: Series,
+    arch: Arch,
+    folder: &Path,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<String, LabError> {
+    let problem = |problem: String| LabError::Kernel {
+        spec: series.to_string(),
+        arch,
+        problem,
+    };
+    let lock = cache.lock(&mut || progress(Progress::Waiting))?;
+    let workshop = lock.workshop()?;
+    let repository = Repository::open(&lock, arch).map_err(problem)?;
+    let name = format!("linux-source-{series}");
+    let package = repository.newest(&name, |it| it == name, suite_with(series), progress);
+    let package = package.map_err(problem)?.ok_or_else(|| {
+        let distribution = repository.name();
+        problem(format!("the distribution ({distribution}) has no {name}"))
+    })?;
+    let unpacked = workshop.path().join("package");
+    repository
+        .unpack(&package, &unpacked, progress)
+        .map_err(problem)?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--strip-components=1", "--file"])
+        .arg(unpacked.join(format!("usr/src/{name}.tar.xz")))
+        .arg("--directory")
+        .arg(folder);
+    output(&mut tar).map_err(problem)?;
+    Ok(package.version.clone())
+}
+
+/// The tag of the commit.
+fn committed(folder: &Path, version: &str) -> Result<String, String> {
+    // 6.12.117-1~deb12u1: the kernel's own number is before the distribution's.
+    let number = version.split(['-', '~', '+']).next().unwrap_or_default();
+    let tag = format!("v{number}");
+    let message = format!("Linux {version} as the distribution has it");
+    git(folder, ["init", "--quiet", "--template="])?;
+    // The distribution ignores files that it has.
+    git(folder, ["add", "--all", "--force"])?;
+    git(
+        folder,
+        ["commit", "--quiet", "--no-verify", "--message", &message],
+    )?;
+    git(folder, ["tag", &tag])?;
+    Ok(tag)
+}
+
+const LOCK: &str = "lock";
+
+/// The lock of a folder in `builds/`, and whether it was free and is held now.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn lock_of(folder: &Path) -> io::Result<(File, bool)> {
+    let lock = File::create(folder.join(LOCK))?;
+    let is_free = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    Ok((lock, is_free))
+}
+
 /// What is to be built.
 struct Build<'a> {
     source: &'a GitSource,
     recipe: Recipe,
     arch: Arch,
     config: String,
-    /// Of the user's own options, those that are to be in effect.
+    /// The user's own options, which are to be in effect.
     wanted: Vec<String>,
+    /// As they were read for the key.
+    patches: Vec<(PathBuf, Vec<u8>)>,
     /// Empty where the host's tools build for the architecture.
     tools: &'static str,
     /// Of all that decides what the kernel is.
@@ -199,26 +305,42 @@ impl<'a> Build<'a> {
             true => "",
             false => recipe.tools,
         };
-        let compiler = output(Command::new(format!("{tools}gcc")).arg("--version"))?;
-        let compiler = compiler.lines().next().unwrap_or_default();
+        let version = |program: &str| -> Result<String, String> {
+            let said = output(Command::new(format!("{tools}{program}")).arg("--version"))?;
+            Ok(said.lines().next().unwrap_or_default().to_owned())
+        };
+        let (compiler, linker) = (version("gcc")?, version("ld")?);
         let mut key = Sha256::new();
-        for part in [&source.commit, &config, recipe.arch, compiler] {
+        for part in [
+            RECIPE,
+            &source.commit,
+            &config,
+            recipe.arch,
+            &compiler,
+            &linker,
+        ] {
             key.update(part);
             key.update([0]);
         }
-        for patch in &source.patches {
-            let content = fs::read(patch).map_err(refused(patch.display()))?;
+        let read = |path: &PathBuf| {
+            Ok((
+                path.clone(),
+                fs::read(path).map_err(refused(path.display()))?,
+            ))
+        };
+        let patches: Vec<(PathBuf, Vec<u8>)> = source
+            .patches
+            .iter()
+            .map(read)
+            .collect::<Result<_, String>>()?;
+        for (_, content) in &patches {
             key.update(Sha256::digest(content));
         }
         Ok(Self {
             source,
             arch,
-            wanted: own
-                .lines()
-                .map(str::trim)
-                .filter(|it| it.starts_with("CONFIG_"))
-                .map(str::to_owned)
-                .collect(),
+            wanted: wanted(&own)?,
+            patches,
             config,
             tools,
             recipe,
@@ -255,10 +377,22 @@ impl<'a> Build<'a> {
     ) -> Result<(), String> {
         progress(Progress::Preparing("checkout"));
         let (repository, checkout) = (&self.source.repository, folder.join(CHECKOUT));
-        if !checkout.join(".git/HEAD").exists() {
-            fs::create_dir_all(&checkout).map_err(refused(checkout.display()))?;
-            git(&checkout, ["init", "--quiet"])?;
+        let own = checkout.join(".git");
+        // No other repository, whatever state this one is in.
+        let run = |arguments: &[&OsStr]| {
+            let mut command = git_command(&checkout);
+            command.env("GIT_DIR", &own).env("GIT_WORK_TREE", &checkout);
+            output(command.args(arguments))
+        };
+        let words = |arguments: &[&str]| run(&arguments.iter().map(OsStr::new).collect::<Vec<_>>());
+        fs::create_dir_all(&checkout).map_err(refused(checkout.display()))?;
+        if words(&["rev-parse", "--git-dir"]).is_err() {
+            let _ = fs::remove_dir_all(&own);
+            words(&["init", "--quiet", "--template="])?;
         }
+        // Of a git that was killed: the lock of the folder is held, so none is at work.
+        let _ = fs::remove_file(own.join("index.lock"));
+        let _ = fs::remove_file(own.join("HEAD.lock"));
         let of = |name: &str| -> Result<PathBuf, String> {
             let path = git(
                 repository,
@@ -266,39 +400,42 @@ impl<'a> Build<'a> {
             )?;
             Ok(path.into())
         };
+        let write = |path: &Path, content: &[u8]| {
+            let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+            folder
+                .and_then(|()| fs::write(path, content))
+                .map_err(refused(path.display()))
+        };
         let objects = format!("{}\n", of("objects")?.display());
-        let alternates = checkout.join(".git/objects/info/alternates");
-        fs::write(&alternates, objects).map_err(refused(alternates.display()))?;
+        write(&own.join("objects/info/alternates"), objects.as_bytes())?;
         // Of a shallow clone: which commits have no parents here.
-        if let Ok(shallow) = fs::read(of("shallow")?) {
-            let copy = checkout.join(".git/shallow");
-            fs::write(&copy, shallow).map_err(refused(copy.display()))?;
+        match fs::read(of("shallow")?) {
+            Ok(shallow) => write(&own.join("shallow"), &shallow)?,
+            Err(_) => _ = fs::remove_file(own.join("shallow")),
         }
         // What an earlier patch that did not apply left.
-        let _ = git(&checkout, ["am", "--abort"]);
-        let commit = &self.source.commit;
-        git(
-            &checkout,
-            ["checkout", "--quiet", "--force", "--detach", commit],
-        )?;
-        git(&checkout, ["clean", "-ffdxq"])?;
-        for patch in &self.source.patches {
-            let content = fs::read(patch).map_err(refused(patch.display()))?;
-            let file = patch.as_os_str();
-            // A mailbox has mails, whose text may be encoded; a diff has none.
+        let _ = words(&["am", "--abort"]);
+        words(&[
+            "checkout",
+            "--quiet",
+            "--force",
+            "--detach",
+            &self.source.commit,
+        ])?;
+        words(&["clean", "-ffdxq"])?;
+        for (path, content) in &self.patches {
+            let copy = folder.join("patch");
+            write(&copy, content)?;
+            // A mailbox has mails, whose text may be encoded, and some of which have no patch; a diff has none.
             let applied = match content.starts_with(b"From ") {
-                true => git(
-                    &checkout,
-                    [
-                        OsStr::new("am"),
-                        "--quiet".as_ref(),
-                        "--3way".as_ref(),
-                        file,
-                    ],
-                ),
-                false => git(&checkout, [OsStr::new("apply"), "--index".as_ref(), file]),
+                false => run(&["apply".as_ref(), "--index".as_ref(), copy.as_os_str()]).map(drop),
+                true => mails_with_patches(&copy, &folder.join("mails"), &run).and_then(|mails| {
+                    let mails = mails.iter().map(|it| it.as_os_str());
+                    let words = ["am", "--quiet", "--3way"].map(OsStr::new);
+                    run(&words.into_iter().chain(mails).collect::<Vec<_>>()).map(drop)
+                }),
             };
-            applied.map_err(|error| format!("{} does not apply: {error}", patch.display()))?;
+            applied.map_err(|error| format!("{} does not apply: {error}", path.display()))?;
         }
         Ok(())
     }
@@ -337,6 +474,19 @@ impl<'a> Build<'a> {
     fn make_command(&self, folder: &Path, made: &Path) -> Command {
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut command = Command::new("make");
+        // What would make another kernel of the same key, and options of a make that started nearfar.
+        let taken = [
+            "KBUILD",
+            "KCONFIG",
+            "KCFLAGS",
+            "KAFLAGS",
+            "KCPPFLAGS",
+            "LLVM",
+            "HOST",
+        ];
+        without(&mut command, |name| {
+            taken.iter().any(|it| name.starts_with(it)) || name.contains("MAKE") || name == "MFLAGS"
+        });
         command
             .arg("-C")
             .arg(folder.join(CHECKOUT))
@@ -349,9 +499,8 @@ impl<'a> Build<'a> {
             .env("KBUILD_BUILD_USER", "nearfar")
             .env("KBUILD_BUILD_HOST", "nearfar")
             .env("KBUILD_BUILD_TIMESTAMP", "1970-01-01")
+            .env("KBUILD_BUILD_VERSION", "1")
             .env("LC_ALL", "C");
-        // Options of a make that started nearfar are not this one's.
-        command.env_remove("MAKEFLAGS").env_remove("MFLAGS");
         command
     }
 
@@ -387,6 +536,74 @@ impl<'a> Build<'a> {
             .write(place)
             .map_err(refused(place.join(RECORD).display()))?;
         Ok(record)
+    }
+}
+
+/// The mails of a mailbox that have a patch, a file each: not cover letters and answers.
+///
+/// # Errors
+/// When none has one.
+fn mails_with_patches(
+    mailbox: &Path,
+    folder: &Path,
+    git: impl Fn(&[&OsStr]) -> Result<String, String>,
+) -> Result<Vec<PathBuf>, String> {
+    let failed = |error: io::Error| error.to_string();
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder).map_err(failed)?;
+    let mut to = std::ffi::OsString::from("-o");
+    to.push(folder);
+    git(&[
+        "mailsplit".as_ref(),
+        to.as_os_str(),
+        "--".as_ref(),
+        mailbox.as_os_str(),
+    ])?;
+    let mut mails: Vec<PathBuf> = fs::read_dir(folder)
+        .and_then(|found| found.map(|it| it.map(|it| it.path())).collect())
+        .map_err(failed)?;
+    mails.sort();
+    let (text, patch) = (folder.join("text"), folder.join("patch"));
+    let has_patch = |mail: &PathBuf| -> Result<bool, String> {
+        let mut command = git_command(folder);
+        let mail = File::open(mail).map_err(failed)?;
+        command.arg("mailinfo").arg(&text).arg(&patch).stdin(mail);
+        let taken = command.output().map_err(failed)?;
+        let content = fs::read(&patch).unwrap_or_default();
+        let mut lines = content.split(|byte| *byte == b'\n');
+        Ok(taken.status.success() && lines.any(|line| line.starts_with(b"+++ ")))
+    };
+    let mut with_patches = Vec::new();
+    for mail in mails {
+        if has_patch(&mail)? {
+            with_patches.push(mail);
+        }
+    }
+    match with_patches.is_empty() {
+        true => Err("no mail in it has a patch".to_owned()),
+        false => Ok(with_patches),
+    }
+}
+
+/// The options of a fragment, as lines of a `.config`; `CONFIG_X=n` for one that is not to be set.
+///
+/// # Errors
+/// An option that would be a module, which guests do not get.
+fn wanted(fragment: &str) -> Result<Vec<String>, String> {
+    let lines = fragment.lines().map(str::trim);
+    let lines = lines.filter_map(|line| {
+        let unset = line
+            .strip_prefix("# ")
+            .and_then(|it| it.strip_suffix(" is not set"));
+        match unset {
+            Some(name) => Some(format!("{name}=n")),
+            None => Some(line.to_owned()),
+        }
+    });
+    let lines: Vec<String> = lines.filter(|it| it.starts_with("CONFIG_")).collect();
+    match lines.iter().find(|it| it.ends_with("=m")) {
+        Some(module) => Err(format!("{module}: built kernels have no modules; write =y")),
+        None => Ok(lines),
     }
 }
 
@@ -462,25 +679,38 @@ fn git<'a, S: AsRef<OsStr> + 'a>(
     folder: &Path,
     arguments: impl IntoIterator<Item = S>,
 ) -> Result<String, String> {
+    let mut command = git_command(folder);
+    Ok(output(command.args(arguments))?.trim_end().to_owned())
+}
+
+/// git as it is without what the user has set: hooks, signatures, other repositories.
+fn git_command(folder: &Path) -> Command {
     let mut command = Command::new("git");
-    command
-        .arg("-C")
-        .arg(folder)
+    command.arg("-C").arg(folder);
+    for setting in [
         // Who applies patches; nothing of it is kept.
-        .args([
-            "-c",
-            "user.name=nearfar",
-            "-c",
-            "user.email=nearfar@localhost",
-        ])
-        .args(arguments)
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("LC_ALL", "C");
-    // Of a hook that started nearfar: they name another repository.
-    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
-        command.env_remove(name);
+        "user.name=nearfar",
+        "user.email=nearfar@localhost",
+        "commit.gpgsign=false",
+        "tag.gpgsign=false",
+        "core.hooksPath=/dev/null",
+        "core.autocrlf=false",
+        "gc.auto=0",
+    ] {
+        command.args(["-c", setting]);
     }
-    Ok(output(&mut command)?.trim_end().to_owned())
+    without(&mut command, |name| name.starts_with("GIT_"));
+    command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C");
+    command
+}
+
+/// Takes variables out of a command's environment.
+fn without(command: &mut Command, is_taken: impl Fn(&str) -> bool) {
+    for (name, _) in std::env::vars_os() {
+        if is_taken(&name.to_string_lossy()) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// What a program prints.
@@ -489,6 +719,7 @@ fn git<'a, S: AsRef<OsStr> + 'a>(
 /// That it is not there; what it says on standard error.
 fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
+    end_with_parent(command, Signal::TERM);
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(refused(format!("{program}, which builds kernels")))?;
     match output.status.success() {
