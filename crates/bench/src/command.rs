@@ -343,11 +343,8 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
     Findings {
         metric: metric.to_owned(),
         is_first_unbound: first.is_some_and(is_unbound),
-        samples_needed: match is_until_clear {
-            // Half of the false alarms is the first look's.
-            true => fewest_samples(Design::Paired, 2 * steps.len()),
-            false => fewest_samples(Design::Paired, steps.len()),
-        },
+        // Half of the false alarms is the first look's.
+        samples_needed: fewest_samples(Design::Paired, steps.len() << u32::from(is_until_clear)),
         is_until_clear,
         steps,
         commands: commands.flatten(),
@@ -386,14 +383,10 @@ mod tests {
         let plan: Vec<Cell> = PLACEMENTS.iter().map(|it| cell(*it)).collect();
         let detail = Detail {
             parameters: json!({UNTIL_CLEAR: is_until_clear}),
-            factors: Vec::new(),
             plan: plan.clone(),
             metrics: nearfar_experiment::metrics(columns()),
             seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
+            ..Detail::default()
         };
         let (mut samples, mut clear) = (Vec::new(), Vec::new());
         for round in 1..=rounds {

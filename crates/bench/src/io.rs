@@ -367,10 +367,7 @@ mod tests {
             plan,
             metrics: nearfar_experiment::metrics(columns()),
             seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
+            ..Detail::default()
         };
         let found = findings(&detail, &samples);
         // Two metrics x (near to far twice, before to after twice).

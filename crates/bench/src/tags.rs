@@ -899,10 +899,7 @@ mod tests {
                 Metric::real(CPU_PER_OPERATION, "ns", Better::Lower),
             ],
             seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
+            ..Detail::default()
         }
     }
 

@@ -178,7 +178,7 @@ pub struct Run {
 }
 
 /// The rest of what is known of a run.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Detail {
     /// Everything that decides what a sample is.
     pub parameters: Value,

@@ -176,10 +176,7 @@ mod tests {
             plan,
             metrics: vec![Metric::real("elapsed_s", "s", Better::Lower).primary()],
             seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
+            ..Detail::default()
         };
         let sample = |round: usize, (text, seconds, moves): &(&str, [f64; 2], u64)| Sample {
             number: 0,

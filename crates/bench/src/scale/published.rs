@@ -246,10 +246,7 @@ mod tests {
             plan,
             metrics: vec![Metric::real(OPERATIONS, "1/s", Better::Higher).primary()],
             seed: 1,
-            warnings: Vec::new(),
-            kernel_version: String::new(),
-            kernel_command_line: String::new(),
-            targets: Vec::new(),
+            ..Detail::default()
         };
         let sample = |(number, round, (cell, value)): (u64, u32, &(Cell, f64))| Sample {
             number,
