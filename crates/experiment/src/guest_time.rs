@@ -133,11 +133,6 @@ pub fn unmeasured<T>(machine: &Machine, work: impl FnOnce() -> T) -> Result<T, A
     Ok(done)
 }
 
-/// Whether a machine is a guest of simulated time.
-pub fn is_simulated(machine: &Machine) -> bool {
-    simulated(machine).is_some()
-}
-
 /// The guest that this runs in, where it is one of simulated time.
 fn simulated(machine: &Machine) -> Option<(&EmulatedGuest, SimulatedTime)> {
     let guest = machine.origin.emulation.as_ref()?.guest()?;

@@ -31,7 +31,7 @@ pub use experiment::{
     BoxError, Column, Ended, Experiment, ExperimentError, Outcome, RunPlan, Sampled, Settled,
     metrics, values,
 };
-pub use guest_time::{is_simulated, unmeasured};
+pub use guest_time::unmeasured;
 pub use lab::{AskError, LabHost};
 pub use nearfar_change::Change;
 pub use nearfar_change::lease::Process;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, is_simulated, unmeasured};
+use nearfar_experiment::{BoxError, unmeasured};
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet};
 use nearfar_proc::meminfo;
 use nearfar_trace::locks::{self, Recorded, Recorder, Symbols};
@@ -110,7 +110,7 @@ fn count_for(
     {
         sampler = Known::no(error.to_string());
     }
-    let cpu_time = || (!is_simulated(plan.machine)).then(|| cpu_time(tasks));
+    let cpu_time = || (!plan.machine.origin.is_simulated()).then(|| cpu_time(tasks));
     let (cpu_before, before) = (cpu_time(), (Instant::now(), counters.read()));
     match &mut sampler {
         Known::Yes(sampler) => pause(plan.time, LOOK, cancel, || {

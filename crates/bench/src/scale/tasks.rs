@@ -211,10 +211,8 @@ fn fork(run: impl FnOnce()) -> io::Result<Pid> {
             run();
             process::exit(FAILED)
         }
-        pid => match pid > 0 {
-            true => Pid::from_raw(pid).ok_or_else(io::Error::last_os_error),
-            false => Err(io::Error::last_os_error()),
-        },
+        ..0 => Err(io::Error::last_os_error()),
+        pid => Pid::from_raw(pid).ok_or_else(io::Error::last_os_error),
     }
 }
 
