@@ -1,5 +1,6 @@
 //! What can go wrong between a machine's description and a command's exit code.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,6 +126,15 @@ pub enum BootProblem {
 }
 
 impl LabError {
+    /// [`Self::Kernel`] of each problem with this one.
+    pub(crate) fn kernel(spec: impl Display, arch: Arch) -> impl Fn(String) -> Self {
+        move |problem| Self::Kernel {
+            spec: spec.to_string(),
+            arch,
+            problem,
+        }
+    }
+
     /// A word for programs. It does not change.
     pub fn code(&self) -> &'static str {
         match self {

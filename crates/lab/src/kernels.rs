@@ -202,11 +202,7 @@ pub fn get(
 /// found by their release.
 pub fn find_in(cache: &Cache, spec: Option<&str>, arch: Arch) -> Result<Kernel, LabError> {
     let there = |record: &Record, folder: &Path| record.damage(folder).is_none();
-    let refused = |problem: String| LabError::Kernel {
-        spec: spec.unwrap_or("any").to_owned(),
-        arch,
-        problem,
-    };
+    let refused = LabError::kernel(spec.unwrap_or("any"), arch);
     let Some(spec) = spec else {
         let hint = how_to_get(Series::V6_12, arch);
         let newest = newest(cache, None, arch, there);
@@ -388,11 +384,7 @@ fn fetch(
     arch: Arch,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Kernel, LabError> {
-    let refused = |problem: String| LabError::Kernel {
-        spec: series.to_string(),
-        arch,
-        problem,
-    };
+    let refused = LabError::kernel(series, arch);
     let repository = Repository::open(lock, arch).map_err(&refused)?;
     let wanted = |name: &str| release_of(name, series, arch).is_some();
     let prefix = format!("linux-image-{series}.");

@@ -164,7 +164,11 @@ impl GuestRequest {
         Ok(guests)
     }
 
-    fn architecture(&self) -> Result<Arch, LabError> {
+    /// The one that was asked for, or the machine's, or this host's.
+    ///
+    /// # Errors
+    /// When the machine names one that no guest can have.
+    pub fn architecture(&self) -> Result<Arch, LabError> {
         let named = self.machine.origin.architecture.get();
         match (self.arch, named) {
             (Some(arch), _) => Ok(arch),

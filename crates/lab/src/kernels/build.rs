@@ -18,13 +18,12 @@ use std::process::{Command, Stdio};
 use nearfar_proc::child::end_with_parent;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
-use sha2::{Digest as _, Sha256};
 
 use super::{Kernel, RECORD, Record, Series, cached, folder_of, own, suite_with};
 use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::error::LabError;
-use crate::packages::{Progress, Repository, failed, refused, sha256_of_file};
+use crate::packages::{Progress, Repository, failed, refused, sha256_of_bytes, sha256_of_file};
 
 /// What a kernel of a repository is written with.
 pub const PREFIX: &str = "git:";
@@ -42,8 +41,6 @@ struct Recipe {
     /// Before the names of the tools, where the host has another architecture.
     tools: &'static str,
     target: &'static str,
-    /// The image, in the build folder.
-    image: &'static str,
     config: &'static str,
 }
 
@@ -54,21 +51,18 @@ impl Recipe {
                 arch: "x86_64",
                 tools: "x86_64-linux-gnu-",
                 target: "bzImage",
-                image: "arch/x86/boot/bzImage",
                 config: include_str!("guest.x86_64.config"),
             },
             Arch::Aarch64 => Self {
                 arch: "arm64",
                 tools: "aarch64-linux-gnu-",
                 target: "Image",
-                image: "arch/arm64/boot/Image",
                 config: include_str!("guest.aarch64.config"),
             },
             Arch::Powerpc64le => Self {
                 arch: "powerpc",
                 tools: "powerpc64le-linux-gnu-",
                 target: "vmlinux",
-                image: "vmlinux",
                 config: include_str!("guest.ppc64le.config"),
             },
         }
@@ -144,11 +138,7 @@ pub fn get(
     arch: Arch,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Kernel, LabError> {
-    let problem = |problem: String| LabError::Kernel {
-        spec: source.spec.clone(),
-        arch,
-        problem,
-    };
+    let problem = &LabError::kernel(&source.spec, arch);
     let build = Build::new(source, fragment, arch).map_err(problem)?;
     if let Some(kernel) = build.cached(cache) {
         return Ok(kernel);
@@ -195,11 +185,7 @@ pub fn fetch_source(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<String, LabError> {
     let arch = Arch::host().unwrap_or(Arch::X86_64);
-    let problem = |problem: String| LabError::Kernel {
-        spec: series.to_string(),
-        arch,
-        problem,
-    };
+    let problem = &LabError::kernel(series, arch);
     fs::create_dir(folder).map_err(|error| problem(format!("{}: {error}", folder.display())))?;
     let unpacked = unpacked_source(cache, series, arch, folder, progress);
     let made = unpacked.and_then(|version| {
@@ -221,11 +207,7 @@ fn unpacked_source(
     folder: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<String, LabError> {
-    let problem = |problem: String| LabError::Kernel {
-        spec: series.to_string(),
-        arch,
-        problem,
-    };
+    let problem = &LabError::kernel(series, arch);
     let lock = cache.lock(&mut || progress(Progress::Waiting))?;
     let workshop = lock.workshop()?;
     let repository = Repository::open(&lock, arch).map_err(problem)?;
@@ -310,18 +292,15 @@ impl<'a> Build<'a> {
             Ok(said.lines().next().unwrap_or_default().to_owned())
         };
         let (compiler, linker) = (version("gcc")?, version("ld")?);
-        let mut key = Sha256::new();
-        for part in [
+        let parts = [
             RECIPE,
             &source.commit,
             &config,
             recipe.arch,
             &compiler,
             &linker,
-        ] {
-            key.update(part);
-            key.update([0]);
-        }
+        ];
+        let mut parts: Vec<String> = parts.map(str::to_owned).into();
         let read = |path: &PathBuf| {
             Ok((
                 path.clone(),
@@ -333,9 +312,7 @@ impl<'a> Build<'a> {
             .iter()
             .map(read)
             .collect::<Result<_, String>>()?;
-        for (_, content) in &patches {
-            key.update(Sha256::digest(content));
-        }
+        parts.extend(patches.iter().map(|(_, content)| sha256_of_bytes(content)));
         Ok(Self {
             source,
             arch,
@@ -344,7 +321,7 @@ impl<'a> Build<'a> {
             config,
             tools,
             recipe,
-            key: hex(key),
+            key: sha256_of_bytes(parts.join("\0").as_bytes()),
         })
     }
 
@@ -361,9 +338,7 @@ impl<'a> Build<'a> {
     /// Where the repository's kernels are built: `builds/REPOSITORY-HASH/`.
     fn folder(&self, cache: &Cache) -> PathBuf {
         let repository = &self.source.repository;
-        let hash = hex(Sha256::new_with_prefix(
-            repository.as_os_str().as_encoded_bytes(),
-        ));
+        let hash = sha256_of_bytes(repository.as_os_str().as_encoded_bytes());
         let name = repository.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("{name}-{}-{}", self.arch.uname(), &hash[..12]);
         cache.root().join(BUILDS).join(name)
@@ -429,7 +404,7 @@ impl<'a> Build<'a> {
             // A mailbox has mails, whose text may be encoded, and some of which have no patch; a diff has none.
             let applied = match content.starts_with(b"From ") {
                 false => run(&["apply".as_ref(), "--index".as_ref(), copy.as_os_str()]).map(drop),
-                true => mails_with_patches(&copy, &folder.join("mails"), &run).and_then(|mails| {
+                true => mails_with_patches(&copy, &folder.join("mails"), run).and_then(|mails| {
                     let mails = mails.iter().map(|it| it.as_os_str());
                     let words = ["am", "--quiet", "--3way"].map(OsStr::new);
                     run(&words.into_iter().chain(mails).collect::<Vec<_>>()).map(drop)
@@ -506,14 +481,8 @@ impl<'a> Build<'a> {
 
     /// Puts the image in the cache's form and describes it.
     fn record(&self, made: &Path, place: &Path) -> Result<Record, String> {
-        let kernel = own::at_path(&made.join(self.recipe.image), self.arch);
-        let kernel = kernel.map_err(|error| error.to_string())?;
-        let release = made.join("include/config/kernel.release");
-        let release = fs::read_to_string(&release).map_err(refused(release.display()))?;
-        let release = release.trim().to_owned();
-        if kernel.release != release {
-            return Err(format!("make made {}, not {release}", kernel.release));
-        }
+        let kernel = own::at_path(made, self.arch).map_err(|error| error.to_string())?;
+        let release = kernel.release;
         let series =
             Series::of_release(&release).ok_or_else(|| format!("its release is {release}"))?;
         let image = format!("boot/vmlinuz-{release}");
@@ -591,14 +560,11 @@ fn mails_with_patches(
 /// An option that would be a module, which guests do not get.
 fn wanted(fragment: &str) -> Result<Vec<String>, String> {
     let lines = fragment.lines().map(str::trim);
-    let lines = lines.filter_map(|line| {
+    let lines = lines.map(|line| {
         let unset = line
             .strip_prefix("# ")
             .and_then(|it| it.strip_suffix(" is not set"));
-        match unset {
-            Some(name) => Some(format!("{name}=n")),
-            None => Some(line.to_owned()),
-        }
+        unset.map_or_else(|| line.to_owned(), |name| format!("{name}=n"))
     });
     let lines: Vec<String> = lines.filter(|it| it.starts_with("CONFIG_")).collect();
     match lines.iter().find(|it| it.ends_with("=m")) {
@@ -726,11 +692,4 @@ fn output(command: &mut Command) -> Result<String, String> {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(failed(program, &output.stderr)),
     }
-}
-
-fn hex(hash: Sha256) -> String {
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }

@@ -38,12 +38,10 @@ pub fn of_host(arch: Arch) -> Result<Kernel, LabError> {
     let images =
         ["vmlinuz", "vmlinux"].map(|name| PathBuf::from(format!("/boot/{name}-{release}")));
     let image = images.iter().find(|image| image.exists());
-    let image = image.ok_or_else(|| LabError::Kernel {
-        spec: "host".to_owned(),
-        arch,
-        problem: format!(
+    let image = image.ok_or_else(|| {
+        LabError::kernel("host", arch)(format!(
             "there is no image of the running kernel {release} in /boot; `nearfar lab kernels get` fetches one"
-        ),
+        ))
     })?;
     from_image(image, arch, None)
 }
@@ -52,11 +50,7 @@ const KINDS: &str = "a kernel is a series such as 6.12, `host`, or a path to an 
                      and lib/modules/";
 
 fn problem(path: &Path, arch: Arch, problem: &str) -> LabError {
-    LabError::Kernel {
-        spec: path.display().to_string(),
-        arch,
-        problem: problem.to_owned(),
-    }
+    LabError::kernel(path.display(), arch)(problem.to_owned())
 }
 
 /// `release`: what a build tree says, for images that do not say it themselves.

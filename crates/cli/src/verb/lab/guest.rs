@@ -147,20 +147,10 @@ impl GuestArgs {
         };
         let machine = nearfar_sources::read(&sources).map_err(Failure::input)?;
         let name = self.machine.first().and_then(|it| it.rsplit('/').next());
-        let kernel = match &self.kernel {
-            Some(spec) if spec.starts_with(PREFIX) => {
-                let arch = self.arch.or(Arch::of(&machine)).or(Arch::host());
-                let arch = arch.unwrap_or(Arch::X86_64);
-                let cache = Cache::of_user().map_err(failure)?;
-                let built = super::build_kernel(&cache, spec, Path::new("."), None, arch)?;
-                Some(built.release)
-            }
-            spec => spec.clone(),
-        };
-        Ok(GuestRequest {
+        let mut request = GuestRequest {
             limits: self.scale.unwrap_or_default(),
             arch: self.arch,
-            kernel,
+            kernel: self.kernel.clone(),
             append: self.append.clone(),
             delay: self.delay.clone().unwrap_or(DelaySpec::Off),
             time: self.time.unwrap_or(time),
@@ -176,7 +166,16 @@ impl GuestArgs {
             boot_timeout: Duration::from_secs_f64(self.boot_timeout),
             command_timeout: self.command_timeout.map(Duration::from_secs_f64),
             ..GuestRequest::new(machine, name.unwrap_or_default())
-        })
+        };
+        if let Some(spec) = &request.kernel
+            && spec.starts_with(PREFIX)
+        {
+            let arch = request.architecture().map_err(failure)?;
+            let cache = Cache::of_user().map_err(failure)?;
+            let built = super::build_kernel(&cache, spec, Path::new("."), None, arch)?;
+            request.kernel = Some(built.release);
+        }
+        Ok(request)
     }
 }
 
