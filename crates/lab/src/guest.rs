@@ -33,6 +33,7 @@ mod plug;
 mod qmp;
 mod saved;
 mod streams;
+mod tsc;
 
 pub use crate::shell::Exec;
 pub use boot::BootFailure;

@@ -11,7 +11,7 @@ use nearfar_machine::Acceleration;
 use crate::arch::Arch;
 use crate::design::{Design, LateDevice};
 use crate::guest::modules::Modules;
-use crate::guest::{PreparedGuest, Root, Start};
+use crate::guest::{PreparedGuest, Root, Start, tsc};
 use crate::shell::quoted;
 
 /// Something that QEMU inherits.
@@ -132,6 +132,7 @@ fn kernel_words(prepared: &PreparedGuest) -> Vec<String> {
             // Each CPU that comes up measures its delay loop against the timer's ticks. Under emulation on few host CPUs ticks are lost,
             // and with 64 vCPUs the boot got no further. Any generous figure does: the kernel delays by the TSC.
             words.push("lpj=5000000".to_owned());
+            words.extend(tsc::mhz().map(|mhz| format!("tsc_early_khz={mhz}000")));
         }
     }
     if starts_cpus_late(prepared) {
