@@ -17,6 +17,7 @@ use clap::Args as _;
 use nearfar_experiment::{Column, RunPlan};
 use nearfar_runs::{Better, Cell, Detail, Factor, Metric, Sample as StoredSample};
 use nearfar_statistics::Interval;
+use nearfar_statistics::compare::sequential::fewest_rounds;
 use nearfar_statistics::compare::{DEFAULT_MARGIN, Design, Verdict, fewest_samples};
 use serde::{Deserialize, Serialize};
 
@@ -125,8 +126,8 @@ struct Parameters {
     /// The server is ready when it listens on this TCP port, or its output matches
     #[arg(long, value_name = "PORT-OR-REGEX", requires = "load")]
     ready: Option<String>,
-    /// Take no more samples of a placement once its answer is clear: looked at after 10, 20, 40, ... rounds, to --samples. All looks
-    /// together have the chance of a false alarm that a run of a fixed number has
+    /// Take no more samples of a placement once its answer is clear: looked at after 10, 20, 40, ... rounds, to --samples (then 80).
+    /// All looks together have the chance of a false alarm that a run of a fixed number has
     #[arg(long)]
     until_clear: bool,
     /// Take runs whose exit code is not 0
@@ -343,8 +344,10 @@ pub fn findings(detail: &Detail, samples: &[StoredSample]) -> Findings {
     Findings {
         metric: metric.to_owned(),
         is_first_unbound: first.is_some_and(is_unbound),
-        // Half of the false alarms is the first look's.
-        samples_needed: fewest_samples(Design::Paired, steps.len() << u32::from(is_until_clear)),
+        samples_needed: match is_until_clear {
+            true => fewest_rounds(Design::Paired, steps.len()) as usize,
+            false => fewest_samples(Design::Paired, steps.len()),
+        },
         is_until_clear,
         steps,
         commands: commands.flatten(),

@@ -1,7 +1,7 @@
 //! `bench command` through the whole command, with programs that take no time.
 
 use nearfar_machine::CpuSet;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Answer, Sandbox};
 
@@ -171,7 +171,7 @@ fn what_is_clear_gets_no_more_samples_and_hyperfine_s_readers_get_the_times() {
     let sandbox = Sandbox::new();
     let store = sandbox.file("runs.db");
     let options = format!(
-        "{RUN} --samples 40 --until-clear --factor huge_pages=keep,never --factor memory=default --better lower \
+        "{RUN} --until-clear --factor huge_pages=keep,never --factor memory=default --better lower \
          --regex figure=([0-9]) --store {store}"
     )
     .replace("--samples 2 ", "");
@@ -191,8 +191,12 @@ fn what_is_clear_gets_no_more_samples_and_hyperfine_s_readers_get_the_times() {
     let shown = sandbox.nearfar(format!("runs show last --format json --store {store}").split(' '));
     let shown = shown.run().succeeded().json();
     assert_eq!(
-        (&shown["state"], &shown["samples"]),
-        (&"complete".into(), &20.into())
+        [
+            &shown["state"],
+            &shown["samples"],
+            &shown["samples_per_cell"]
+        ],
+        [&json!("complete"), &json!(20), &json!(80)]
     );
 
     let export = format!("runs export last --format hyperfine --store {store}");

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearfar_machine::Emulation;
 use nearfar_runs::{Cell, Metric, ROUNDS_PER_BLOCK};
 use nearfar_statistics::block_medians;
-use nearfar_statistics::compare::{Better, Compared, Design, Question, Verdict};
+use nearfar_statistics::compare::{
+    Better, Compared, Design, Question, Verdict, compare_shares, sequential,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::difference::{CompareError, Difference, Kind, metric_differences, setup_differences};
@@ -198,11 +200,11 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
                 let of = (side.name.clone(), metric.name.clone(), (*cell).clone());
                 match join.is_of_one_run_a_side(&question) && !options.judges_single_runs {
                     true => {
-                        within.push(question);
+                        within.push((question, 1.0));
                         asked_within.push(of);
                     }
                     false => {
-                        questions.push(question);
+                        questions.push((question, join.share(cell, metric)));
                         asked.push(of);
                     }
                 }
@@ -219,8 +221,9 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
         failed_cells.extend(failed);
         one_sided.extend(join.one_sided(&metrics));
     }
-    let answer = |questions: &[Question]| {
-        nearfar_statistics::compare::compare(questions, options.margin).into_iter()
+    let answer = |questions: &[(Question, f64)]| {
+        let questions = questions.iter().map(|(question, share)| (question, *share));
+        compare_shares(questions, options.margin).into_iter()
     };
     let within = answer(&within).map(|compared| compared.map(Compared::within_runs));
     let judged = asked.into_iter().zip(answer(&questions));
@@ -462,12 +465,39 @@ impl<'a> Join<'a> {
             .collect()
     }
 
+    /// Levels of one run were measured round by round, so that what drifts is common to both.
+    fn is_paired(&self) -> bool {
+        self.baseline.is_paired() && self.side.is_paired()
+    }
+
+    /// The share of the false alarms of a question. Runs that end once their answer is clear have looks ([`sequential`]); how many rounds
+    /// one run had and how many another had are one of as many cases as both products have factors.
+    fn share(&self, cell: &Cell, metric: &Metric) -> f64 {
+        let sides = [(0, self.baseline), (1, self.side)].map(|(place, side)| {
+            let mut rounds: BTreeMap<usize, u32> = BTreeMap::new();
+            for (sample, _) in self.values(place, cell, &metric.name) {
+                let last = rounds.entry(sample.run).or_default();
+                *last = (*last).max(sample.round.unwrap_or(0));
+            }
+            let is_looked_at = |run: usize| side.members()[run].is_until_clear;
+            rounds.retain(|run, _| is_looked_at(*run));
+            rounds
+        });
+        let [a, mut b] = sides;
+        if self.is_paired() {
+            // Only the rounds that both have count.
+            b.iter_mut()
+                .for_each(|(run, last)| *last = (*last).min(a.get(run).copied().unwrap_or(*last)));
+            return b.into_values().map(sequential::share).product();
+        }
+        let all = a.into_values().chain(b.into_values());
+        all.map(sequential::share).product()
+    }
+
     fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
         let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
-        // Levels of one run were measured round by round, so that what drifts is common to both.
-        let is_paired = self.baseline.is_paired() && self.side.is_paired();
         let better = Some(metric.better);
-        let question = match is_paired {
+        let question = match self.is_paired() {
             true => Question::paired(&by_round(&a), &by_round(&b), better),
             false => Question {
                 a: by_run(&a),

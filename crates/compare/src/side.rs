@@ -52,6 +52,8 @@ pub struct Side {
     /// The machines that took its samples, where its run was made on another.
     targets: Vec<RunTarget>,
     pub(crate) is_complete: Option<bool>,
+    /// Whether it was decided from its samples how many are taken.
+    pub(crate) is_until_clear: bool,
     /// How it was made, by kind; what a file does not hold is missing.
     pub(crate) setup: BTreeMap<Kind, Value>,
     pub(crate) definitions: Definitions,
@@ -105,6 +107,7 @@ impl Side {
             emulation: run.emulation.clone(),
             targets: detail.targets.clone(),
             is_complete: Some(run.state == nearfar_runs::RunState::Complete),
+            is_until_clear: detail.is_until_clear(),
             setup: setup(whole),
             definitions: Definitions {
                 metrics: detail.metrics.iter().flat_map(expanded).collect(),

@@ -57,11 +57,15 @@ fn target(guest: &Guest) -> Value {
 
 /// A run of 16 samples of each guest's cell, made on a host of this name, which is also its kernel's.
 fn run(number: i64, host: &str, guests: &[Guest]) -> Side {
+    of_parameters(json!({}), number, host, guests)
+}
+
+fn of_parameters(parameters: Value, number: i64, host: &str, guests: &[Guest]) -> Side {
     let cells: Vec<&Value> = guests.iter().map(|guest| &guest.levels).collect();
     let sample = |round: usize, cell: &Value| {
         json!({
             "number": round, "round": round, "cell": cell, "started_at_s": 0.0, "took_s": 0.0,
-            "values": {"elapsed_s": 1.0 + round as f64 / 100.0}, "failed": null, "warnings": [],
+            "values": {"elapsed_s": 1.0 + (7 * round % 16) as f64 / 100.0}, "failed": null, "warnings": [],
             "detail": null,
         })
     };
@@ -73,7 +77,7 @@ fn run(number: i64, host: &str, guests: &[Guest]) -> Side {
         "cells": cells.len(), "samples_per_cell": 16, "host": host, "kernel": "6.12",
         "emulation": null, "nearfar": "0.1.0", "fingerprint": host,
         "owner": {"pid": 1, "started_ticks": 1, "boot": "", "pid_namespace": ""},
-        "parameters": {}, "factors": [], "plan": cells, "seed": 7, "warnings": [],
+        "parameters": parameters, "factors": [], "plan": cells, "seed": 7, "warnings": [],
         "metrics": [{
             "name": "elapsed_s", "unit": "s", "better": "lower", "primary": true, "kind": "real",
         }],
@@ -155,4 +159,26 @@ fn several_guests_are_matched_by_their_levels() {
     let expected = "kernel append=some.command_line: \"quiet numa=fake=2\" in the baseline, \
                     \"quiet numa=fake=4\" in run 3";
     assert_eq!(texts(&refused(&[one, other])), [expected]);
+}
+
+#[test]
+fn runs_that_end_once_they_are_clear_have_the_share_of_their_looks() {
+    let run = |number, is_until_clear| {
+        let parameters = json!({"until_clear": is_until_clear});
+        of_parameters(parameters, number, "host", &guest("6.12", ""))
+    };
+    let options = Options {
+        margin: 0.01,
+        metrics: Vec::new(),
+        across: [Kind::Parameters].into(),
+        judges_single_runs: true,
+    };
+    let width = |a, b| {
+        let answer = compare(&[run(1, a), run(2, b)], &options).unwrap();
+        let interval = answer.rows[0].compared.shift.confidence.unwrap();
+        interval.high - interval.low
+    };
+    let (none, one, both) = (width(false, false), width(false, true), width(true, true));
+    assert_eq!(one, width(true, false));
+    assert!(none < one && one < both, "{none} {one} {both}");
 }

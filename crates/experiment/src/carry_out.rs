@@ -12,7 +12,7 @@ use nearfar_runs::{
     Cell, Detail, Ending, Filter, Host, Metric, NewRun, NewSample, Run, RunId, RunState, RunTarget,
     Sample, SampleResult, Store, check_values, now_s, summarise,
 };
-use nearfar_statistics::compare::sequential::is_look;
+use nearfar_statistics::compare::sequential::{is_look, last_look};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -257,7 +257,18 @@ fn begin<E: Experiment>(
         // Taken over before it is read: until then another process may add to it.
         store.resume(run.run, options.samples)?;
         let stored = store.samples(run.run)?;
-        let (taken, samples) = (taken(&cells, &stored), read(&run, &stored)?);
+        let mut taken = taken(&cells, &stored);
+        if experiment.settled().is_some() {
+            // What was looked at stays as it was seen: another attempt would be chosen by what the others were.
+            let last = stored.iter().map(|sample| sample.round).max();
+            let last = last_look(last.unwrap_or(0));
+            let seen = (1..=last).flat_map(|round| {
+                let items = 0..cells.len();
+                items.map(move |item| Slot { round, item })
+            });
+            taken.extend(seen);
+        }
+        let samples = read(&run, &stored)?;
         return Ok(BegunRun {
             run: run.run,
             seed: detail.seed,

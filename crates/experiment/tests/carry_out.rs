@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
     BoxError, Cell, Change, Column, Ended, Experiment, ExperimentError, Factor, Metric, Options,
-    Outcome, Resources, Resume, RunPlan, Settings, carry_out_with,
+    Outcome, Resources, Resume, RunPlan, Settings, Settled, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
@@ -82,6 +82,7 @@ struct Fake {
     parameters: Value,
     attempts: usize,
     happens: Happens,
+    settled: Option<Settled>,
 }
 
 impl Fake {
@@ -94,6 +95,7 @@ impl Fake {
             parameters: json!({"load": 60}),
             attempts: 0,
             happens: Box::new(happens),
+            settled: None,
         }
     }
 
@@ -115,6 +117,10 @@ impl Experiment for Fake {
             Factor::new("memory", 0..self.memory),
         ];
         RunPlan::of_factors(self.parameters.clone(), factors)
+    }
+
+    fn settled(&self) -> Option<Settled> {
+        self.settled
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
@@ -441,6 +447,44 @@ fn a_run_that_is_asked_for_by_number_is_continued_or_refused_and_never_begun_ane
         assert!(error.contains("is complete"), "{error}");
     }
     assert_eq!(place.runs(), 2);
+}
+
+#[test]
+fn what_was_looked_at_is_not_tried_again_by_a_run_that_is_continued() {
+    // Two cells: one settles at the first look, whose last sample before it failed.
+    let settled: Settled = |detail, _| vec![detail.plan[0].clone()];
+    let fake = |happens: fn(usize, &Cell, &AtomicBool) -> Result<f64, BoxError>| Fake {
+        settled: Some(settled),
+        ..Fake::new(1, happens)
+    };
+    let mut place = Place::new();
+    let mut interrupted = fake(|attempt, _, cancel| {
+        cancel.store(attempt == 23, Ordering::Relaxed);
+        match attempt {
+            18 | 20 => Err("lost".into()),
+            _ => Ok(1.0),
+        }
+    });
+    let run = place
+        .carry_out(&mut interrupted, seeded(40, 1))
+        .unwrap()
+        .run;
+    let mut continued = fake(|_, _, _| Ok(1.0));
+    let outcome = place.carry_out(&mut continued, seeded(40, 1)).unwrap();
+    assert_eq!(outcome.run, run);
+    let detail = place.store.detail(run).unwrap();
+    let mut rounds = vec![Vec::new(); detail.plan.len()];
+    for sample in place.store.samples(run).unwrap() {
+        let cell = detail.plan.iter().position(|cell| *cell == sample.cell);
+        if sample.failed.is_none() {
+            rounds[cell.unwrap()].push(sample.round);
+        }
+    }
+    rounds.iter_mut().for_each(|rounds| rounds.sort());
+    let looked_at = [0, 1].map(|cell| rounds[cell].partition_point(|round| *round <= 10));
+    assert!(matches!(looked_at, [9, 10] | [10, 9]), "{rounds:?}");
+    let since = [0, 1].map(|cell| rounds[cell][looked_at[cell]..].to_vec());
+    assert_eq!(since, [Vec::new(), (11..=40).collect()]);
 }
 
 #[test]

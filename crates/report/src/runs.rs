@@ -73,11 +73,11 @@ fn line(run: &Run) -> [Text; 9] {
     ]
 }
 
-/// `36 of 2304`, or the number alone when there are as many as were wanted.
+/// `36 of 2304`, or the number alone when there are as many as were wanted: all of them, or fewer of a run that needed no more.
 fn samples_of(run: &Run) -> String {
     let good = run.samples - run.failed.min(run.samples);
     let wanted = run.cells.saturating_mul(u64::from(run.samples_per_cell));
-    if good == wanted {
+    if good == wanted || run.state == RunState::Complete && run.failed == 0 {
         good.to_string()
     } else {
         format!("{good} of {wanted}")

@@ -480,10 +480,23 @@ impl<'a> Asked<'a> {
         let design = self.question.design;
         match &self.between {
             Some(between) => (None, between.needed(margin, false_alarms)),
-            None => (
-                samples_that_tell((a, b), design, margin, false_alarms, self.inflation),
-                None,
-            ),
+            None => {
+                let of = |share: f64| {
+                    let false_alarms = false_alarms * share / self.share;
+                    samples_that_tell((a, b), design, margin, false_alarms, self.inflation)
+                };
+                let mut share = self.share;
+                let mut needed = of(share);
+                // So many are known at a later look, which has a smaller share.
+                while share < 1.0
+                    && let Some(rounds) = needed.and_then(|it| u32::try_from(it).ok())
+                    && sequential::share(rounds) < share
+                {
+                    share = sequential::share(rounds);
+                    needed = of(share);
+                }
+                (needed, None)
+            }
         }
     }
 

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgMatches, Command};
 use nearfar_experiment::{Cell, Factor, Level};
 use nearfar_machine::{Emulation, alternatives, seconds};
-use nearfar_runs::{Detail, Run, RunTarget};
+use nearfar_runs::{Detail, Run, RunTarget, UNTIL_CLEAR};
+use nearfar_statistics::compare::sequential::MOST_ROUNDS;
 use serde_json::Value;
 
 use super::arguments::{ArgumentError, Arguments, Own, behind_dashes, named_options, word_of};
@@ -233,6 +234,14 @@ impl Declaration {
             Some(default) if is_simulated => option.default_value(default),
             _ => option,
         })
+    }
+
+    /// The samples of each cell where `--samples` does not say it: the most of a run that ends once its answer is clear.
+    pub fn samples_without_option(&self, matches: &ArgMatches) -> u32 {
+        match matches.try_get_one::<bool>(UNTIL_CLEAR) {
+            Ok(Some(true)) => MOST_ROUNDS,
+            _ => self.samples,
+        }
     }
 
     /// The arguments as they were typed: `factors` as `NAME=LEVEL,LEVEL`, several of one factor together, `cells` as `NAME=LEVEL,NAME=LEVEL`, `words`

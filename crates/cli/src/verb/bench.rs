@@ -282,7 +282,8 @@ impl Registered {
             common.record.store.open_existing()?;
         }
         let mut store = ExperimentStore::open(&common.record)?;
-        let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
+        let samples = declaration.samples_without_option(&self.matches);
+        let mut options = Options::new(common.samples.unwrap_or(samples));
         (options.seed, options.label) = (common.seed, common.label.clone());
         options.resume = Resume::Nothing;
         options.is_kept = !common.record.no_store;
