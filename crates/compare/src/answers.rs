@@ -14,11 +14,13 @@ mod values;
 use std::collections::{BTreeMap, HashSet};
 
 use nearfar_machine::Emulation;
-use nearfar_statistics::compare::{self, DEFAULT_MARGIN, Design, Question, compare};
+use nearfar_statistics::compare::fewest_samples;
+use nearfar_statistics::compare::{DEFAULT_MARGIN, Design, Question, compare_shares, sequential};
 use serde::{Deserialize, Serialize};
 use similar::{ChangeTag, TextDiff};
 
 pub use metrics::metrics_of;
+pub use nearfar_statistics::compare::sequential::MOST_ROUNDS;
 use values::numbers;
 pub use values::{AnswerValue, NumberChange, SelectionError, ValueSelection};
 
@@ -79,15 +81,22 @@ pub struct AnswerComparison {
     pub equal_values: usize,
     /// The lines of the answers, where they are not JSON.
     pub lines: Option<LineDiff>,
+    /// Whether no more runs were made once the answer was clear, see [`Self::is_clear`].
+    pub is_until_clear: bool,
+    /// Whether `values` are those that were asked for.
+    #[serde(skip)]
+    is_selection: bool,
 }
 
 impl AnswerComparison {
-    /// Compares. `selection` names the values to be shown, equal ones too; an empty one shows what differs.
+    /// Compares. `selection` names the values to be shown, equal ones too; an empty one shows what differs. `is_until_clear`: by the share
+    /// of the false alarms of its last look ([`sequential`]).
     pub fn of(
         command: Vec<String>,
         a: CommandSide,
         b: CommandSide,
         selection: &ValueSelection,
+        is_until_clear: bool,
     ) -> Self {
         let time = |run: &CommandRun| serde_json::json!(run.elapsed_s);
         let times = |side: &CommandSide| side.runs.iter().map(time).collect();
@@ -96,7 +105,7 @@ impl AnswerComparison {
             Some((values, equal)) => (values, equal, None),
             None => (Vec::new(), 0, Some(compare_lines(&a, &b))),
         };
-        judge(values.iter_mut().chain([&mut elapsed]));
+        judge(values.iter_mut().chain([&mut elapsed]), is_until_clear);
         let all = values.iter().chain([&elapsed]);
         let compared_numbers = all.filter(|value| value.is_compared()).count();
         Self {
@@ -106,10 +115,33 @@ impl AnswerComparison {
             elapsed,
             values,
             compared_numbers,
-            runs_needed: compare::fewest_samples(DESIGN, compared_numbers),
+            runs_needed: match is_until_clear {
+                true => sequential::fewest_rounds(DESIGN, compared_numbers) as usize,
+                false => fewest_samples(DESIGN, compared_numbers),
+            },
             equal_values,
             lines,
+            is_until_clear,
+            is_selection: !selection.is_empty(),
         }
+    }
+
+    /// What decides whether further runs are needed: the numbers that were selected, or else the run time.
+    pub fn deciding(&self) -> impl Iterator<Item = &NumberChange> {
+        let selected = match self.is_selection {
+            true => self.values.as_slice(),
+            false => std::slice::from_ref(&self.elapsed),
+        };
+        selected.iter().filter_map(|value| value.change.as_ref())
+    }
+
+    /// Whether further runs are not needed for what decides it.
+    pub fn is_clear(&self) -> bool {
+        let rounds = self.a.runs.len().min(self.b.runs.len());
+        let share = share_after(rounds);
+        let numbers = self.compared_numbers;
+        self.deciding()
+            .all(|it| sequential::is_clear(&it.compared, share, numbers))
     }
 }
 
@@ -180,8 +212,13 @@ fn unstable(side: &CommandSide) -> usize {
 /// takes the same rounds.
 const DESIGN: Design = Design::Paired;
 
+/// The share of the false alarms of what so many rounds say.
+fn share_after(rounds: usize) -> f64 {
+    sequential::share(u32::try_from(rounds).unwrap_or(u32::MAX))
+}
+
 /// Says of each number whether its difference is more than chance.
-fn judge<'a>(values: impl Iterator<Item = &'a mut AnswerValue>) {
+fn judge<'a>(values: impl Iterator<Item = &'a mut AnswerValue>, is_until_clear: bool) {
     let asked = values.filter_map(|value| {
         let sides = [numbers(&value.a)?, numbers(&value.b)?];
         // Of a comparison that was interrupted one side may have a run more.
@@ -192,10 +229,15 @@ fn judge<'a>(values: impl Iterator<Item = &'a mut AnswerValue>) {
             design: DESIGN,
             better: None,
         };
-        Some(((value, sides), question))
+        let share = match is_until_clear {
+            true => share_after(rounds),
+            false => 1.0,
+        };
+        Some(((value, sides), (question, share)))
     });
-    let (asked, questions): (Vec<_>, Vec<Question>) = asked.unzip();
-    let answers = compare(&questions, DEFAULT_MARGIN);
+    let (asked, questions): (Vec<_>, Vec<(Question, f64)>) = asked.unzip();
+    let questions = questions.iter().map(|(question, share)| (question, *share));
+    let answers = compare_shares(questions, DEFAULT_MARGIN);
     for ((value, [a, b]), answer) in asked.into_iter().zip(answers) {
         value.change = answer.and_then(|it| NumberChange::of(&a, &b, it));
     }
@@ -213,7 +255,7 @@ mod tests {
         let of = |side: &[f64]| side.iter().map(|number| json!(number)).collect();
         let value = |(a, b): &(&[f64], &[f64])| AnswerValue::new("n".to_owned(), of(a), of(b));
         let mut values: Vec<AnswerValue> = numbers.iter().map(value).collect();
-        judge(values.iter_mut());
+        judge(values.iter_mut(), false);
         let changes = values.into_iter().filter_map(|value| value.change);
         changes.map(|change| change.compared.verdict).collect()
     }
@@ -242,8 +284,7 @@ mod tests {
         );
         // 2 / 2^n: 1/32, 1/64 ... 1/1024 for 6 to 11 runs.
         assert_eq!(
-            [1, 2, 3, 4, 6, 7, 12, 13, 25, 26, 51]
-                .map(|numbers| compare::fewest_samples(DESIGN, numbers)),
+            [1, 2, 3, 4, 6, 7, 12, 13, 25, 26, 51].map(|numbers| fewest_samples(DESIGN, numbers)),
             [6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11]
         );
     }
@@ -253,10 +294,44 @@ mod tests {
         let a = [1000.0, 1003.0, 1001.0, 1005.0, 1002.0, 1004.0];
         let of = |factor: f64| a.iter().map(|number| json!(number * factor)).collect();
         let mut value = AnswerValue::new("n".to_owned(), of(1.0), of(1.001));
-        judge([&mut value].into_iter());
+        judge([&mut value].into_iter(), false);
         let compared = value.change.unwrap().compared;
         assert!(compared.is_significant);
         assert_eq!(compared.verdict, Verdict::Equivalent);
+    }
+
+    #[test]
+    fn further_runs_are_needed_until_what_was_selected_is_clear() {
+        let side = |runs: usize, of: fn(usize) -> f64| CommandSide {
+            settings: BTreeMap::new(),
+            emulation: None,
+            runs: (0..runs)
+                .map(|run| CommandRun {
+                    // As it comes, whatever the other side does.
+                    elapsed_s: 1.0 + (run * 7 % 10) as f64,
+                    exit_code: 0,
+                    stdout: json!({"ns": of(run)}).to_string(),
+                    stderr: String::new(),
+                })
+                .collect(),
+        };
+        let selections = [vec!["ns".to_owned()], Vec::new()].map(ValueSelection::new);
+        let clear = |runs, b| {
+            let a = side(runs, |run| 100.0 + (run * 3 % 10) as f64);
+            let sides = (a, side(runs, b));
+            selections.each_ref().map(|selection| {
+                let (a, b) = sides.clone();
+                let found = AnswerComparison::of(Vec::new(), a, b, selection, true);
+                (found.is_clear(), found.runs_needed)
+            })
+        };
+        // The run times are equal.
+        assert_eq!(
+            clear(10, |run| 150.0 + (run * 7 % 10) as f64),
+            [(true, 8), (true, 8)]
+        );
+        assert!(!clear(5, |run| 150.0 + (run * 7 % 10) as f64)[0].0);
+        assert!(!clear(10, |run| 100.5 + (run * 7 % 10) as f64)[0].0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use nearfar_statistics::compare::Verdict;
 use serde_json::Value;
 
 use crate::amount::{count, or};
+use crate::command::UNTIL_CLEAR;
 use crate::compare::verdict;
 use crate::compared::words;
 use crate::document::{Document, Table, Text, cells, cut};
@@ -181,6 +182,16 @@ fn lines_of(diff: &LineDiff, comparison: &AnswerComparison, out: &mut Document) 
 
 /// How many runs it takes, where there are too few.
 fn runs_needed(comparison: &AnswerComparison, out: &mut Document) {
+    if comparison.is_until_clear {
+        out.labelled(Role::Dim.text("looks: "), Role::Dim.text(UNTIL_CLEAR));
+        let deciding = comparison.deciding();
+        let needed = deciding.filter_map(|it| it.compared.samples_needed).max();
+        if let Some(runs) = needed {
+            let text = format!("not clear: some {runs} runs of each side would tell (--runs)");
+            out.labelled(Role::Warning.text("runs: "), text);
+            return;
+        }
+    }
     let values = comparison.values.iter().chain([&comparison.elapsed]);
     let mut changes = values.filter_map(|value| value.change.as_ref());
     if changes.any(|change| change.compared.verdict == Verdict::TooFewSamples) {

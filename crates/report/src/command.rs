@@ -14,7 +14,7 @@ const NEAR: &str = "near: how much of the memory is on the node of the CPU, by t
                        was used on each node, at the last look";
 const METHOD: &str = "Each placement against the first, paired by round: Wilcoxon's signed ranks. The chance of any false alarm is \
                       5 % (Holm). *: significant, =: equivalent";
-const UNTIL_CLEAR: &str = "Looked at after 10, 20, 40, ... rounds; what was clear got no more samples. The looks share the false \
+pub(crate) const UNTIL_CLEAR: &str = "Looked at after 10, 20, 40, ... rounds; what was clear got no more samples. The looks share the false \
                            alarms: 1/2, 1/4, 1/8, ...; an interval leaves out its share of 5 %";
 
 /// What a run of the experiment shows beyond what runs of all experiments do.

@@ -38,6 +38,7 @@ fn compared(command: &str, a: CommandSide, b: CommandSide, selection: &[&str]) -
         a,
         b,
         &selection,
+        false,
     )
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use nearfar_machine::alternatives;
 use nearfar_statistics::Summary;
 use nearfar_statistics::compare::Compared;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{CommandRun, CommandSide};
@@ -80,7 +80,8 @@ pub(super) fn numbers(side: &[Value]) -> Option<Vec<f64>> {
 }
 
 /// Which values are shown: paths in which `*` stands for any part, `nodes[*].online`.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ValueSelection {
     patterns: Vec<String>,
 }
@@ -91,7 +92,7 @@ impl ValueSelection {
         Self { patterns }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
@@ -257,6 +258,16 @@ pub(super) fn numbers_of(stdout: &str) -> Vec<(String, f64)> {
     let numbers = order.into_iter();
     let numbers = numbers.filter_map(|(path, value)| Some((path, value.as_f64()?)));
     numbers.collect()
+}
+
+impl CommandRun {
+    /// A number of its answer in JSON by its path, without one the run time; `None` where it is not there.
+    pub fn number(&self, path: Option<&str>) -> Option<f64> {
+        match path {
+            None => Some(self.elapsed_s),
+            Some(path) => parse(&self.stdout)?.get(path).as_f64(),
+        }
+    }
 }
 
 /// Reads one answer. A bare number or word is text, not an answer in JSON.
