@@ -5,6 +5,7 @@ pub mod ab;
 pub mod apply;
 pub mod audit;
 pub mod bench;
+pub mod bisect;
 pub mod case;
 pub mod checkup;
 pub mod compare;
@@ -87,6 +88,7 @@ pub enum Verb {
     #[command(subcommand)]
     Lab(lab::Lab),
     Ab(ab::Ab),
+    Bisect(bisect::Bisect),
     Case(case::Case),
     #[command(subcommand)]
     Fleet(fleet::Fleet),
@@ -107,7 +109,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         &["plan", "apply", "rollback", "prefer"],
     ),
     ("Measure", &["bench", "trace", "runs", "compare"]),
-    ("Emulate another machine", &["lab", "ab", "case"]),
+    ("Emulate another machine", &["lab", "ab", "bisect", "case"]),
     ("Many hosts", &["fleet", "exporter"]),
 ];
 
@@ -163,6 +165,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Compare(verb) => verb.run(colour),
         Verb::Lab(verb) => verb.run(colour),
         Verb::Ab(verb) => verb.run(colour),
+        Verb::Bisect(verb) => verb.run(colour),
         Verb::Case(verb) => verb.run(colour),
         Verb::Fleet(verb) => verb.run(colour),
         Verb::Completions(verb) => verb.run(),
@@ -283,7 +286,11 @@ mod tests {
                 .filter(|it| !is_shared(&verb, it.get_id().as_str()))
                 .count();
             // It has those of guests, runs and the store.
-            let most = if verb == "ab" { 23 } else { MAX_OPTIONS };
+            let most = if ["ab", "bisect"].contains(&verb.as_str()) {
+                24
+            } else {
+                MAX_OPTIONS
+            };
             assert!(own <= most, "{verb} has {own} options");
         }
     }

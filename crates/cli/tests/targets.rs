@@ -14,7 +14,16 @@ fn a_target_that_does_not_exist_is_wrong_usage_in_every_verb() {
     let own = Sandbox::new();
     let store = own.path("runs.db");
     drop(Store::open(&store).unwrap());
+    let repository = own.file("repository");
+    let commit = "-c user.name=a -c user.email=a@b commit --quiet --allow-empty --no-gpg-sign -m a";
+    for words in ["init --quiet", commit] {
+        std::fs::create_dir_all(&repository).unwrap();
+        let mut git = std::process::Command::new("git");
+        let git = git.args(["-C", &repository]).args(words.split(' '));
+        assert!(git.status().unwrap().success(), "{words}");
+    }
     let filled = |word: &str| {
+        let word = word.replace("{repository}", &repository);
         let word = word.replace("{tree}", &tree.path("").display().to_string());
         word.replace("{store}", &store.display().to_string())
     };

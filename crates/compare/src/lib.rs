@@ -12,6 +12,7 @@
 //! Pure but for the parsers of files. Draws nothing; decides nothing about statistics.
 
 pub mod answers;
+pub mod bisection;
 mod comparison;
 mod difference;
 mod side;

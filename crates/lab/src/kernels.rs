@@ -7,6 +7,7 @@
 //! path ───── own: image, package folder, build tree ─► Kernel
 //! ```
 
+pub mod bisection;
 pub mod build;
 pub mod image;
 pub mod own;

@@ -85,13 +85,7 @@ impl GuestRequest {
     /// cannot be built from QEMU's parts.
     pub fn prepare(&self, cache: &Cache) -> Result<PreparedGuest, LabError> {
         let arch = self.architecture()?;
-        if let Some(results) = &self.results {
-            let read = std::fs::read_dir(results);
-            read.map_err(|error| LabError::Content {
-                path: results.clone(),
-                problem: error.to_string(),
-            })?;
-        }
+        self.check_results()?;
         let qemu = Qemu::find(arch)?;
         let kernel = self.find_kernel(cache, arch)?;
         let machine = scale::scaled(&self.machine, self.limits)?;
@@ -133,6 +127,19 @@ impl GuestRequest {
             busybox,
             drmgr: foreign::cached_drmgr(cache).filter(|_| arch == Arch::Powerpc64le),
         })
+    }
+
+    /// Whether the folder that the guest may write to is there.
+    ///
+    /// # Errors
+    /// [`LabError::Content`] with why it cannot be read.
+    pub fn check_results(&self) -> Result<(), LabError> {
+        let read = self.results.as_ref().map(std::fs::read_dir).transpose();
+        read.map_err(|error| LabError::Content {
+            path: self.results.clone().unwrap_or_default(),
+            problem: error.to_string(),
+        })?;
+        Ok(())
     }
 
     /// Makes the choices of guests that are compared. Where their time is left open, it is simulated in all of them or in none.

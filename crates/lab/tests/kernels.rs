@@ -8,6 +8,7 @@ use std::thread;
 
 use nearfar_lab::arch::Arch;
 use nearfar_lab::cache::Cache;
+use nearfar_lab::kernels::bisection::{Bisection, Commit, Mark, Next};
 use nearfar_lab::kernels::{self, Series, build, image, own};
 use proptest::prelude::*;
 
@@ -518,4 +519,69 @@ fn a_revision_of_a_repository_is_built_once_and_the_repository_stays_as_it_is() 
         .map(|it| it.kind.name())
         .collect();
     assert_eq!(kinds, ["build", "kernel", "kernel", "kernel", "kernel"]);
+}
+
+#[test]
+fn a_bisection_finds_the_first_commit_that_is_marked_bad_and_leaves_the_repository_alone() {
+    if Arch::host() != Some(Arch::X86_64) {
+        return println!("skipped: arch: the toy's compiler is the host's");
+    }
+    let (toy, folder) = (Toy::new(), tempfile::tempdir().unwrap());
+    for number in 1..=9 {
+        toy.commit(&format!("line {number}\n"), &format!("c{number}"));
+    }
+    let cache = Cache::at(folder.path());
+    let before = toy.git(&["for-each-ref"]);
+    let source = |spec: &str| build::GitSource::of(spec, toy.path()).unwrap();
+    let begun = |good: &str, bad: &str, continues| {
+        let (good, bad) = (source(good), source(bad));
+        Bisection::begin(&cache, (&good, &bad), "key", continues)
+    };
+    let number = |commit: &Commit| -> u32 { commit.subject[1..].parse().unwrap() };
+    // From a number on commits are bad; some cannot be tested.
+    let found = |first_bad: u32, skipped: &[u32]| {
+        let mut tested = 0;
+        let mut bisection = begun("git:c1", "git:c9", false).unwrap();
+        loop {
+            match bisection.next().unwrap() {
+                Next::Test { commit, left } => {
+                    tested += 1;
+                    assert!(tested < 9 && left > 0);
+                    let mark = match number(&commit) {
+                        number if skipped.contains(&number) => Mark::Skip,
+                        number if number < first_bad => Mark::Good,
+                        _ => Mark::Bad,
+                    };
+                    bisection.mark(&commit, mark).unwrap();
+                }
+                Next::First(commit) => return vec![number(&commit)],
+                Next::AnyOf(commits) => return commits.iter().map(number).collect(),
+            }
+            drop(bisection);
+            bisection = begun("git:c1", "git:c9", true).unwrap();
+        }
+    };
+    for first_bad in 2..=9 {
+        assert_eq!(found(first_bad, &[]), [first_bad]);
+    }
+    assert_eq!(found(5, &[7, 8]), [5]);
+    let mut any_of = found(5, &[4, 5]);
+    any_of.sort();
+    assert_eq!(any_of, [4, 5, 6]);
+
+    let problem = |good: &str, bad: &str, continues| begun(good, bad, continues).unwrap_err();
+    assert!(problem("git:c9", "git:c1", false).contains("git:c1 does not come after git:c9"));
+    assert!(problem("git:c2", "git:c9", true).contains("none of this command"));
+    let held = begun("git:c1", "git:c9", false).unwrap();
+    assert!(problem("git:c1", "git:c9", false).contains("another process"));
+    drop(held);
+    let patch = folder.path().join("a.patch");
+    write(&patch, "");
+    let patched = format!("git:c9+{}", patch.display());
+    assert!(problem("git:c1", &patched, false).contains("a bisection is of commits"));
+
+    assert_eq!(toy.git(&["for-each-ref"]), before);
+    assert!(!toy.path().join(".git/BISECT_LOG").exists());
+    let commit = source("git:c3").described().unwrap();
+    assert_eq!((commit.subject.as_str(), commit.short().len()), ("c3", 12));
 }

@@ -13,6 +13,7 @@
 pub mod ab;
 mod amount;
 pub mod audit;
+pub mod bisect;
 pub mod case;
 pub mod checkup;
 mod command;

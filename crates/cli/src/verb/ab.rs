@@ -8,22 +8,25 @@ use std::time::Instant;
 
 use clap::Args;
 use nearfar_compare::answers::{
-    AnswerComparison, CommandRun, CommandSide, ValueSelection, metrics_of,
+    AnswerComparison, CommandRun, CommandSide, MOST_ROUNDS, ValueSelection, metrics_of,
 };
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{
-    BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, RunPlan, carry_out,
-    fingerprint,
+    BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, RunPlan, Settled,
+    carry_out, fingerprint,
 };
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
 use nearfar_lab::guest::{Exec, PreparedGuest, Signals};
 use nearfar_lab::request::GuestRequest;
-use nearfar_runs::{Better, Host, Metric, MetricValue, RunTarget};
+use nearfar_runs::{
+    Better, Detail, Host, Metric, MetricValue, RunId, RunTarget, Sample, UNTIL_CLEAR,
+};
 use nearfar_sources::Want;
-use serde_json::json;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use crate::args::{Colour, FormatArgs, read_live};
 use crate::failure::{Failure, Outcome, input};
@@ -47,9 +50,13 @@ pub struct Ab {
     /// What side B has
     #[arg(long, value_name = "KEY=VALUE", required = true)]
     b: Vec<String>,
-    /// Runs of each side, in the order A B B A A B ...
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    runs: u32,
+    /// Runs of each side, in the order A B B A A B ... [default: 3, with --until-clear 80]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// End once the values of --value are clear, or without any the run time: looked at after 10, 20, 40, ... runs of each side. All
+    /// looks together have the chance of a false alarm that a fixed number of runs has
+    #[arg(long)]
+    until_clear: bool,
     /// Show this value of JSON answers, also when it is equal; * stands for any name (may be repeated)
     #[arg(long, value_name = "PATH")]
     value: Vec<String>,
@@ -98,11 +105,28 @@ impl Ab {
             output::say!("note: {note}");
         }
         let selection = ValueSelection::new(self.value.clone());
-        [a.runs, b.runs] =
-            self.carry_out([(&a, prepared_a), (&b, prepared_b)], &selection, &cancel)?;
+        let fixed = if self.until_clear { MOST_ROUNDS } else { 3 };
+        let turns = Turns {
+            command: &self.command,
+            selection: &selection,
+            until: self.until_clear.then(|| Until {
+                settled,
+                parameter: (VALUE, json!(selection)),
+            }),
+            runs: self.runs.unwrap_or(fixed),
+            resumes: self.resume,
+            label: self.label.clone(),
+            record: &self.record,
+        };
+        let taken = turns.take([(&a, prepared_a), (&b, prepared_b)], &cancel);
+        let taken = taken.map_err(|(_, failure)| failure)?;
+        if !self.record.no_store {
+            output::say!("stored as run {}", taken.run);
+        }
+        [a.runs, b.runs] = taken.runs;
         let runs = a.runs.iter().chain(&b.runs);
         selection.check(runs).map_err(Failure::input)?;
-        let comparison = AnswerComparison::of(self.command, a, b, &selection);
+        let comparison = AnswerComparison::of(self.command, a, b, &selection, self.until_clear);
         let document = || nearfar_report::ab::document(&comparison);
         self.format
             .print(colour, "ab/1", None, &comparison, document)
@@ -139,53 +163,86 @@ impl Ab {
             guest,
         ))
     }
+}
 
-    /// The runs of both sides, stored; those of an interrupted comparison included where it is resumed.
-    fn carry_out(
+/// Runs of a command on two sides that are asked for.
+pub(super) struct Turns<'a> {
+    pub command: &'a [String],
+    /// Checked as soon as both sides have answered: no guest boots for runs that would show nothing.
+    pub selection: &'a ValueSelection,
+    /// When they end, if that is decided from them.
+    pub until: Option<Until>,
+    /// Of each side, at the most.
+    pub runs: u32,
+    /// Whether those of an interrupted comparison count.
+    pub resumes: bool,
+    pub label: Option<String>,
+    pub record: &'a RecordArgs,
+}
+
+/// How it is decided that no more runs are needed.
+#[derive(Clone)]
+pub(super) struct Until {
+    pub settled: Settled,
+    /// What [`Self::settled`] finds among the run's parameters.
+    pub parameter: (&'static str, Value),
+}
+
+/// The runs of both sides, and what they are stored as.
+pub(super) struct RunsOfSides {
+    pub run: RunId,
+    pub runs: [Vec<CommandRun>; 2],
+}
+
+impl Turns<'_> {
+    /// Runs both sides in turns, and stores that.
+    ///
+    /// # Errors
+    /// With the place of the side whose guest or command it was.
+    pub(super) fn take(
         &self,
         sides: [(&CommandSide, PreparedGuest); 2],
-        selection: &ValueSelection,
         cancel: &AtomicBool,
-    ) -> Result<[Vec<CommandRun>; 2], Failure> {
-        let machine = read_live(Want::topology())?;
-        let mut store = ExperimentStore::open(&self.record)?;
+    ) -> Result<RunsOfSides, (Option<usize>, Failure)> {
+        let of_none = |failure| (None, failure);
+        let machine = read_live(Want::topology()).map_err(of_none)?;
+        let mut store = ExperimentStore::open(self.record).map_err(of_none)?;
         let mut options = Options::new(self.runs);
-        options.resume = match self.resume {
+        options.resume = match self.resumes {
             true => Resume::Newest,
             false => Resume::Nothing,
         };
         options.is_kept = !self.record.no_store;
         options.label = self.label.clone();
         options.failures_in_a_row = 1;
-        options.progress = Box::new(Turns {
+        options.progress = Box::new(TurnProgress {
             names: [sides[0].0.name(), sides[1].0.name()],
             total: 0,
         });
         let mut experiment = Sides {
-            command: &self.command,
+            turns: self,
             sides,
-            selection,
             first: [None, None],
             failure: None,
         };
         let outcome = carry_out(&mut experiment, options, &mut store.store, &machine, cancel);
         let outcome = match (outcome, experiment.failure) {
             // What happened to the guest says more, and decides the exit code.
-            (Err(_), Some(failure)) => return Err(failure),
-            (outcome, _) => outcome.map_err(Failure::refused)?,
+            (Err(_), Some((side, failure))) => return Err((Some(side), failure)),
+            (outcome, _) => outcome.map_err(|error| of_none(Failure::refused(error)))?,
         };
         if outcome.ended == Ended::Interrupted {
-            return Err(failure(LabError::Interrupted));
-        }
-        if !self.record.no_store {
-            output::say!("stored as run {}", outcome.run);
+            return Err(of_none(failure(LabError::Interrupted)));
         }
         let runs = |side| {
             let cell = cell(side);
             let of_side = outcome.of(&cell);
             of_side.map(|sampled| sampled.sample.clone()).collect()
         };
-        Ok([runs("a"), runs("b")])
+        Ok(RunsOfSides {
+            run: outcome.run,
+            runs: [runs("a"), runs("b")],
+        })
     }
 }
 
@@ -194,17 +251,17 @@ const EXPERIMENT: &str = "ab";
 const SIDE: &str = "side";
 const ELAPSED: &str = "elapsed_s";
 const EXIT_CODE: &str = "exit_code";
+/// The parameter with the values that decide when it ends.
+const VALUE: &str = "value";
 
 /// The two sides.
 struct Sides<'a> {
-    command: &'a [String],
+    turns: &'a Turns<'a>,
     sides: [(&'a CommandSide, PreparedGuest); 2],
-    /// Checked as soon as both sides have answered: no guest boots for runs that would show nothing.
-    selection: &'a ValueSelection,
     /// The first run of each side.
     first: [Option<CommandRun>; 2],
-    /// Why the last sample failed, where its guest did.
-    failure: Option<Failure>,
+    /// Why the last sample failed, where its guest did, and of which side.
+    failure: Option<(usize, Failure)>,
 }
 
 /// The cell of a side: "a" or "b".
@@ -218,7 +275,7 @@ impl Sides<'_> {
         let mut guest = booted(prepared, cancel).map_err(failure)?;
         let signals = Signals::of_process().map_err(failure)?;
         let (start, before) = (Instant::now(), guest.simulated_time());
-        let exec = Exec::new(self.command);
+        let exec = Exec::new(self.turns.command);
         let output = captured(&mut guest, &exec, &signals).map_err(failure)?;
         let simulated = guest.simulated_time().zip(before);
         let elapsed = simulated.map_or_else(|| start.elapsed(), |(after, before)| after - before);
@@ -245,7 +302,7 @@ impl Experiment for Sides<'_> {
     }
 
     fn title(&self) -> String {
-        let command = self.command.join(" ");
+        let command = self.turns.command.join(" ");
         let words: Vec<&str> = command.split_whitespace().collect();
         let [(a, _), (b, _)] = &self.sides;
         format!("{} (a: {}; b: {})", words.join(" "), a.name(), b.name())
@@ -254,7 +311,11 @@ impl Experiment for Sides<'_> {
     fn plan(&self) -> RunPlan {
         let side = |(side, _): &(&CommandSide, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
         let [a, b] = &self.sides;
-        let parameters = json!({"command": self.command, "a": side(a), "b": side(b)});
+        let mut parameters = json!({"command": self.turns.command, "a": side(a), "b": side(b)});
+        if let Some(Until { parameter, .. }) = &self.turns.until {
+            parameters[UNTIL_CLEAR] = true.into();
+            parameters[parameter.0] = parameter.1.clone();
+        }
         RunPlan::of_factors(parameters, vec![Factor::new(SIDE, ["a", "b"])])
     }
 
@@ -269,6 +330,10 @@ impl Experiment for Sides<'_> {
     /// A B B A: a drift of the host affects both sides alike.
     fn order(&self, _: u64) -> Order {
         Order::Mirrored
+    }
+
+    fn settled(&self) -> Option<Settled> {
+        self.turns.until.as_ref().map(|until| until.settled)
     }
 
     fn columns() -> Vec<Column<CommandRun>> {
@@ -296,7 +361,8 @@ impl Experiment for Sides<'_> {
             self.first[usize::from(side_b)].get_or_insert_with(|| run.clone());
             match &self.first {
                 [Some(a), Some(b)] if is_second => {
-                    self.selection.check([a, b]).map_err(Failure::input)?;
+                    let selection = self.turns.selection;
+                    selection.check([a, b]).map_err(Failure::input)?;
                 }
                 _ => {}
             }
@@ -307,9 +373,36 @@ impl Experiment for Sides<'_> {
                 Failure::Input(error) | Failure::Refused(error) => format!("{error:#}"),
                 _ => "the guest ended".to_owned(),
             };
-            self.failure = Some(failure);
+            self.failure = Some((usize::from(side_b), failure));
             reason.into()
         })
+    }
+}
+
+/// The stored runs of both sides.
+pub(super) fn runs_of_sides(samples: &[Sample]) -> [Vec<CommandRun>; 2] {
+    ["a", "b"].map(|side| {
+        let cell = cell(side);
+        let of_side = samples.iter().filter(|it| it.cell == cell);
+        of_side
+            .filter_map(|it| CommandRun::deserialize(&it.detail).ok())
+            .collect()
+    })
+}
+
+/// Both sides, once what decides it is clear.
+fn settled(detail: &Detail, samples: &[Sample]) -> Vec<Cell> {
+    let side = |runs| CommandSide {
+        settings: BTreeMap::new(),
+        emulation: None,
+        runs,
+    };
+    let selection = ValueSelection::deserialize(&detail.parameters[VALUE]).unwrap_or_default();
+    let [a, b] = runs_of_sides(samples).map(side);
+    let comparison = AnswerComparison::of(Vec::new(), a, b, &selection, true);
+    match comparison.is_clear() {
+        true => detail.plan.clone(),
+        false => Vec::new(),
     }
 }
 
@@ -334,13 +427,13 @@ fn target(levels: Cell, guest: &PreparedGuest) -> RunTarget {
 }
 
 /// A line for each run that begins.
-struct Turns {
+struct TurnProgress {
     /// What makes side A and side B.
     names: [String; 2],
     total: u64,
 }
 
-impl Progress for Turns {
+impl Progress for TurnProgress {
     fn begin(&mut self, begun: &Begun) {
         self.total = begun.total;
     }
@@ -367,6 +460,8 @@ mod tests {
     use nearfar_lab::request::GuestRequest;
     use nearfar_machine::{Acceleration, Machine};
     use nearfar_sources::{Request, Want};
+
+    use crate::args::StoreArgs;
 
     use super::*;
 
@@ -432,10 +527,22 @@ mod tests {
             runs: Vec::new(),
         };
         let (a, b) = (side("6.1"), side("6.12"));
-        let sides = Sides {
+        let record = RecordArgs {
+            store: StoreArgs { store: None },
+            no_store: true,
+        };
+        let turns = Turns {
             command: &["nearfar".to_owned(), "topo".to_owned()],
-            sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
             selection: &ValueSelection::default(),
+            until: None,
+            runs: 3,
+            resumes: false,
+            label: None,
+            record: &record,
+        };
+        let sides = Sides {
+            turns: &turns,
+            sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
             first: [None, None],
             failure: None,
         };

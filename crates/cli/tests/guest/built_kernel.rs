@@ -19,7 +19,7 @@ const NEEDED: [&str; 9] = [
 ];
 
 #[test]
-fn a_kernel_of_the_distributions_source_is_built_and_has_what_experiments_need() {
+fn a_kernel_of_the_distributions_source_has_what_experiments_need_and_a_commit_after_it_is_found() {
     if guests::skipped() {
         return;
     }
@@ -61,4 +61,60 @@ fn a_kernel_of_the_distributions_source_is_built_and_has_what_experiments_need()
     for path in NEEDED {
         assert!(shown.lines().any(|line| line == path), "no {path}: {shown}");
     }
+    // Four more commits, the third of which changes what the command reads.
+    let commit = |number: u32, file: &str, from: &str, to: &str| {
+        let path = format!("linux/{file}");
+        let text = std::fs::read_to_string(sandbox.file(&path)).unwrap();
+        assert!(text.contains(from), "{file} has no {from}");
+        sandbox.write(&path, text.replacen(from, to, 1));
+        let message = format!("commit {number}");
+        let words = [
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-qam",
+            &message,
+        ];
+        let git = std::process::Command::new("git")
+            .arg("-C")
+            .arg(sandbox.file("linux"))
+            .args(words)
+            .status();
+        assert!(git.unwrap().success(), "{message}");
+    };
+    let remark = |text: &str| format!("/* {text} */\n");
+    for number in [1, 2] {
+        commit(
+            number,
+            "mm/mmzone.c",
+            "#include",
+            &(remark("a remark") + "#include"),
+        );
+    }
+    let ratio = "dirty_background_ratio = ";
+    commit(
+        3,
+        "mm/page-writeback.c",
+        &format!("{ratio}10"),
+        &format!("{ratio}11"),
+    );
+    commit(
+        4,
+        "mm/mmzone.c",
+        "#include",
+        &(remark("another") + "#include"),
+    );
+    let script = r#"printf '{"ratio": %s}' $(cat /proc/sys/vm/dirty_background_ratio)"#;
+    let bisect = format!(
+        "bisect --tree linux --good {} --bad HEAD --value ratio --format json --no-store --scale cpus=1,memory=256M --",
+        tag.trim()
+    );
+    let words = bisect.split(' ').chain(["sh", "-c", script]);
+    let found = sandbox.nearfar(words).run().succeeded().json();
+    assert_eq!(
+        found["conclusion"]["first"]["subject"], "commit 3",
+        "{found}"
+    );
 }

@@ -846,6 +846,46 @@ pub const TARGETS: &[Target] = &[
         &["9.9"],
     ),
     target(
+        ["bisect", "good"],
+        "bisect --tree {repository} --good no-such-revision --bad HEAD -- true",
+        &["--good no-such-revision"],
+    ),
+    target(
+        ["bisect", "bad"],
+        "bisect --tree {repository} --good HEAD --bad no-such-revision -- true",
+        &["--bad no-such-revision"],
+    ),
+    target(
+        ["bisect", "tree"],
+        "bisect --good HEAD --bad HEAD --tree /nonexistent -- true",
+        &["/nonexistent"],
+    ),
+    target(
+        ["bisect", "config"],
+        "bisect --good HEAD --bad HEAD --config /nonexistent -- true",
+        &["/nonexistent"],
+    ),
+    target(
+        ["bisect", "machine"],
+        "bisect --machine nope --good HEAD --bad HEAD -- true",
+        &["nope", "two-node"],
+    ),
+    target(
+        ["bisect", "arch"],
+        "bisect --arch vax --good HEAD --bad HEAD -- true",
+        &["vax", "arm64"],
+    ),
+    target(
+        ["bisect", "kernel"],
+        "bisect --kernel 9.9 --good HEAD --bad HEAD -- true",
+        &["--kernel"],
+    ),
+    target(
+        ["bisect", "results"],
+        "bisect --results /nonexistent --good HEAD --bad HEAD -- true",
+        &["/nonexistent"],
+    ),
+    target(
         ["ab", "results"],
         "ab --results /nonexistent --a append=x --b append=y -- true",
         &["/nonexistent"],
@@ -976,6 +1016,8 @@ pub const NO_TARGETS: &[&str] = &[
     // The same word names a target elsewhere. Here: how often each side runs, directories and files that are made, a policy.
     "ab runs",
     "ab store",
+    "bisect runs",
+    "bisect store",
     "apply state",
     "bench latency store",
     "exporter listen",

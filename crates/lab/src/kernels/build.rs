@@ -73,11 +73,11 @@ impl Recipe {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GitSource {
     /// As it was asked for.
-    spec: String,
-    repository: PathBuf,
-    commit: String,
+    pub(super) spec: String,
+    pub(super) repository: PathBuf,
+    pub(super) commit: String,
     /// Mailboxes or diffs, in the order in which they are applied.
-    patches: Vec<PathBuf>,
+    pub(super) patches: Vec<PathBuf>,
 }
 
 impl GitSource {
@@ -368,26 +368,7 @@ impl<'a> Build<'a> {
         // Of a git that was killed: the lock of the folder is held, so none is at work.
         let _ = fs::remove_file(own.join("index.lock"));
         let _ = fs::remove_file(own.join("HEAD.lock"));
-        let of = |name: &str| -> Result<PathBuf, String> {
-            let path = git(
-                repository,
-                ["rev-parse", "--path-format=absolute", "--git-path", name],
-            )?;
-            Ok(path.into())
-        };
-        let write = |path: &Path, content: &[u8]| {
-            let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
-            folder
-                .and_then(|()| fs::write(path, content))
-                .map_err(refused(path.display()))
-        };
-        let objects = format!("{}\n", of("objects")?.display());
-        write(&own.join("objects/info/alternates"), objects.as_bytes())?;
-        // Of a shallow clone: which commits have no parents here.
-        match fs::read(of("shallow")?) {
-            Ok(shallow) => write(&own.join("shallow"), &shallow)?,
-            Err(_) => _ = fs::remove_file(own.join("shallow")),
-        }
+        borrow_objects(repository, &own)?;
         // What an earlier patch that did not apply left.
         let _ = words(&["am", "--abort"]);
         words(&[
@@ -506,6 +487,35 @@ impl<'a> Build<'a> {
             .map_err(refused(place.join(RECORD).display()))?;
         Ok(record)
     }
+}
+
+/// Makes a repository have what another has, by the folder that git keeps it in.
+pub(super) fn borrow_objects(from: &Path, own: &Path) -> Result<(), String> {
+    let of = |name: &str| -> Result<PathBuf, String> {
+        let path = git(
+            from,
+            ["rev-parse", "--path-format=absolute", "--git-path", name],
+        )?;
+        Ok(path.into())
+    };
+    let objects = format!("{}\n", of("objects")?.display());
+    write(&own.join("objects/info/alternates"), objects.as_bytes())?;
+    // Of a shallow clone: which commits have no parents here.
+    match fs::read(of("shallow")?) {
+        Ok(shallow) => write(&own.join("shallow"), &shallow),
+        Err(_) => {
+            let _ = fs::remove_file(own.join("shallow"));
+            Ok(())
+        }
+    }
+}
+
+/// Writes a file, in a folder that may not be there yet.
+fn write(path: &Path, content: &[u8]) -> Result<(), String> {
+    let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+    folder
+        .and_then(|()| fs::write(path, content))
+        .map_err(refused(path.display()))
 }
 
 /// The mails of a mailbox that have a patch, a file each: not cover letters and answers.
@@ -650,7 +660,7 @@ fn git<'a, S: AsRef<OsStr> + 'a>(
 }
 
 /// git as it is without what the user has set: hooks, signatures, other repositories.
-fn git_command(folder: &Path) -> Command {
+pub(super) fn git_command(folder: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(folder);
     for setting in [
@@ -683,7 +693,7 @@ fn without(command: &mut Command, is_taken: impl Fn(&str) -> bool) {
 ///
 /// # Errors
 /// That it is not there; what it says on standard error.
-fn output(command: &mut Command) -> Result<String, String> {
+pub(super) fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     end_with_parent(command, Signal::TERM);
     let output = command.stdin(Stdio::null()).output();

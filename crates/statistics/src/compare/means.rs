@@ -23,8 +23,9 @@ use crate::{CONFIDENCE, Interval};
 
 /// Resamples; their 95 % interval moves by some 2 % of its width with the seed.
 const RESAMPLES: usize = 2000;
-/// As many of them are beyond each end of an interval at the least.
+/// As many of them are beyond each end of an interval at the least, unless that takes more than [`MOST_RESAMPLES`].
 const BEYOND: f64 = 25.0;
+const MOST_RESAMPLES: usize = 16 * RESAMPLES;
 /// Fewer samples have no interval worth the name.
 const MIN_SAMPLES: usize = 8;
 /// Equal samples have equal intervals.
@@ -66,7 +67,8 @@ fn of_samples(
     let of = |a: f64, b: f64| scale.change(a, b);
     let value = of(mean(a), mean(b));
     let mut random = Rng::with_seed(SEED);
-    let resamples = RESAMPLES.max((2.0 * BEYOND / (1.0 - confidence)).ceil() as usize);
+    let resamples = (2.0 * BEYOND / (1.0 - confidence)).ceil() as usize;
+    let resamples = resamples.clamp(RESAMPLES, MOST_RESAMPLES);
     let drawn = (0..resamples).map(|_| resample((a, b), design, &mut random));
     let resampled = sorted(drawn.map(|(a, b)| of(a, b)));
     let jackknife = match design {

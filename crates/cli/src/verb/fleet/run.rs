@@ -31,7 +31,7 @@ use crate::verb::{Command, Verb};
 use crate::{output, signals};
 
 /// Verbs that measure: their hosts are reserved for them.
-const MEASURING: [&str; 5] = ["bench", "checkup", "ab", "case", "trace"];
+const MEASURING: [&str; 6] = ["bench", "bisect", "checkup", "ab", "case", "trace"];
 /// Verbs that only read.
 const READING: [&str; 7] = [
     "snapshot", "topo", "audit", "plan", "path", "spread", "tasks",

@@ -139,6 +139,11 @@ impl GuestArgs {
         Ok(self)
     }
 
+    /// Whether a kernel is asked for.
+    pub fn has_kernel(&self) -> bool {
+        self.kernel.is_some()
+    }
+
     /// The request for the lab; `time` is that of a guest for which none is asked.
     pub fn request(&self, time: TimeSpec) -> Result<GuestRequest, Failure> {
         let sources = Request {
