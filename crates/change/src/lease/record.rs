@@ -184,16 +184,21 @@ impl LeaseContents {
         }
     }
 
-    /// Notes that the nodes of devices are as before, once all are: until then each is looked at again.
+    /// Notes that the nodes of devices are as before, once all are: until then each is looked at again. From the last one on, in the order
+    /// in which they were undone: those without a note then still end with the paths' order of before the first one.
     fn settle_nodes(&self, system: &dyn System, journal: &mut LineFile) {
         let is_node = |it: &&Written| matches!(it.intent.setting, Setting::DeviceNode(_));
         let nodes = || self.writes.iter().filter(is_node);
         if nodes().any(Written::is_open) {
             return;
         }
-        for written in nodes().filter(|it| it.progress == Progress::Undone) {
+        let is_undone = |it: &&Written| it.progress == Progress::Undone;
+        for written in nodes().rev().filter(is_undone) {
             let (write, gone) = (written.intent.write, false);
-            let _ = journal.append_cached(system, Record::Undone { write, gone });
+            let record = Record::Undone { write, gone };
+            if journal.append_cached(system, record).is_err() {
+                return;
+            }
         }
     }
 
