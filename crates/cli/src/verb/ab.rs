@@ -90,11 +90,7 @@ impl Ab {
             guest_b.request(TimeSpec::Auto)?,
         ];
         let cache = Cache::of_user().map_err(failure)?;
-        let prepared = GuestRequest::prepare_alike(&requests, &cache);
-        let prepared = prepared.map_err(|(_, error)| failure(error))?;
-        let Ok([prepared_a, prepared_b]) = <[PreparedGuest; 2]>::try_from(prepared) else {
-            unreachable!("a guest for each request");
-        };
+        let [prepared_a, prepared_b] = prepared(&requests, &cache)?;
         (a.emulation, b.emulation) = (Some(prepared_a.emulation()), Some(prepared_b.emulation()));
         let notes_a = &prepared_a.design.notes;
         let notes_b = prepared_b.design.notes.iter();
@@ -163,6 +159,19 @@ impl Ab {
             guest,
         ))
     }
+}
+
+/// The guests of both sides.
+pub(super) fn prepared(
+    requests: &[GuestRequest; 2],
+    cache: &Cache,
+) -> Result<[PreparedGuest; 2], Failure> {
+    let prepared = GuestRequest::prepare_alike(requests, cache);
+    let prepared = prepared.map_err(|(_, error)| failure(error))?;
+    let Ok(both) = <[PreparedGuest; 2]>::try_from(prepared) else {
+        unreachable!("a guest for each request");
+    };
+    Ok(both)
 }
 
 /// Runs of a command on two sides that are asked for.

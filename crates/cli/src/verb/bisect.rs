@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
@@ -27,7 +27,7 @@ use nearfar_runs::{Detail, Sample};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::ab::{Turns, Until, runs_of_sides};
+use super::ab::{Turns, Until, prepared, runs_of_sides};
 use crate::args::{Colour, FormatArgs};
 use crate::failure::{Failure, Outcome, input};
 use crate::recorded::RecordArgs;
@@ -77,14 +77,6 @@ pub struct Bisect {
     command: Vec<String>,
 }
 
-/// What is kept of a bisection besides git's log.
-#[derive(Default, Serialize, Deserialize)]
-struct Notes {
-    /// The bad commit's first.
-    steps: Vec<BisectStep>,
-    middle: Option<Middle>,
-}
-
 /// Why a step has no judgement.
 enum NoJudgement {
     /// For a commit that is tested, to be skipped.
@@ -126,30 +118,30 @@ impl Bisect {
             .map_err(|problem| input!("{problem}"))?;
         let described = |source: &GitSource| source.described().map_err(|it| input!("{it}"));
         let (good, bad) = (described(&good)?, described(&bad)?);
-        let mut notes = self.notes(&bisection)?;
-        let work = Work {
+        let mut steps = self.earlier_steps(&bisection)?;
+        let mut work = Work {
             options: &self,
             cache: &cache,
             cancel: &cancel,
             arch,
-            good: &good,
+            good: (&good, guest.clone()),
+            guest,
         };
-        if notes.steps.is_empty() {
-            let step = work.step(&bad, 0, None)?;
-            notes.middle = step.judgement.as_ref().map(Judgement::middle);
-            notes.steps.push(step);
-            keep(&bisection, &notes)?;
+        work.good.1 = work.request(&good)?;
+        if steps.is_empty() {
+            steps.push(work.step(&bad, &steps)?);
+            keep(&bisection, &steps)?;
         }
-        let conclusion = match (notes.steps[0].mark, notes.middle) {
-            (Mark::Bad, Some(middle)) => work.search(&bisection, &mut notes, middle)?,
-            _ => Conclusion::NoChange,
+        let conclusion = match steps[0].mark {
+            Mark::Bad => work.search(&bisection, &mut steps)?,
+            Mark::Good | Mark::Skip => Conclusion::NoChange,
         };
         let answer = BisectAnswer {
             command: self.command.clone(),
             value: self.value.clone(),
             good,
             conclusion,
-            steps: notes.steps,
+            steps,
         };
         let document = || nearfar_report::bisect::document(&answer);
         self.format
@@ -157,23 +149,20 @@ impl Bisect {
     }
 
     /// Of a bisection that goes on; none of a new one.
-    fn notes(&self, bisection: &Bisection) -> Result<Notes, Failure> {
-        if !self.resume {
-            return Ok(Notes::default());
-        }
+    fn earlier_steps(&self, bisection: &Bisection) -> Result<Vec<BisectStep>, Failure> {
         let path = bisection.notes();
         match fs::read(&path) {
-            Ok(text) => {
+            Ok(text) if self.resume => {
                 serde_json::from_slice(&text).map_err(|error| input!("{}: {error}", path.display()))
             }
-            // It was interrupted in its first step.
-            Err(_) => Ok(Notes::default()),
+            // Or it was interrupted in its first step.
+            _ => Ok(Vec::new()),
         }
     }
 }
 
-fn keep(bisection: &Bisection, notes: &Notes) -> Outcome {
-    let text = serde_json::to_vec(notes).map_err(Failure::refused)?;
+fn keep(bisection: &Bisection, steps: &[BisectStep]) -> Outcome {
+    let text = serde_json::to_vec(steps).map_err(Failure::refused)?;
     output::write_file(&bisection.notes(), &text)
 }
 
@@ -183,7 +172,10 @@ struct Work<'a> {
     cache: &'a Cache,
     cancel: &'a AtomicBool,
     arch: Arch,
-    good: &'a Commit,
+    /// Without a kernel.
+    guest: GuestRequest,
+    /// With the guest of its kernel.
+    good: (&'a Commit, GuestRequest),
 }
 
 impl Work<'_> {
@@ -191,8 +183,7 @@ impl Work<'_> {
     fn search(
         &self,
         bisection: &Bisection,
-        notes: &mut Notes,
-        middle: Middle,
+        steps: &mut Vec<BisectStep>,
     ) -> Result<Conclusion, Failure> {
         let of_git = |problem: String| input!("git bisect: {problem}");
         loop {
@@ -201,52 +192,44 @@ impl Work<'_> {
                 Next::AnyOf(commits) => return Ok(Conclusion::AnyOf(commits)),
                 Next::Test { commit, left } => {
                     output::say!("{left} commits left; {} {}", commit.short(), commit.subject);
-                    let number = u32::try_from(notes.steps.len()).unwrap_or(u32::MAX);
-                    let step = self.step(&commit, number, Some(middle))?;
+                    let step = self.step(&commit, steps)?;
                     bisection.mark(&commit, step.mark).map_err(of_git)?;
-                    notes.steps.push(step);
-                    keep(bisection, notes)?;
+                    steps.push(step);
+                    keep(bisection, steps)?;
                 }
             }
         }
     }
 
-    /// Tests a commit: the bad one without a middle, then others.
-    fn step(
-        &self,
-        commit: &Commit,
-        number: u32,
-        middle: Option<Middle>,
-    ) -> Result<BisectStep, Failure> {
-        let step = |mark, run, judgement, reason| BisectStep {
+    /// Tests a commit after these steps: the bad one first.
+    fn step(&self, commit: &Commit, before: &[BisectStep]) -> Result<BisectStep, Failure> {
+        let number = u32::try_from(before.len()).unwrap_or(u32::MAX);
+        let first = before.first().and_then(|it| it.judgement.as_ref());
+        let middle = first.map(Judgement::middle);
+        let (run, judgement, reason) = match self.judge(commit, number, middle) {
+            Ok((run, judgement)) => (run, Some(judgement), None),
+            Err(NoJudgement::Skip(reason)) if number > 0 => (None, None, Some(reason)),
+            Err(NoJudgement::Skip(reason)) => return Err(input!("the bad commit: {reason}")),
+            Err(NoJudgement::Failed(failure)) => return Err(failure),
+        };
+        let mark = match judgement.as_ref().and_then(|it| it.is_changed) {
+            Some(true) => Mark::Bad,
+            Some(false) => Mark::Good,
+            None => Mark::Skip,
+        };
+        let runs = self.options.runs;
+        let unclear = || format!("not clear after {runs} runs of each kernel");
+        let reason = (mark == Mark::Skip).then(|| reason.unwrap_or_else(unclear));
+        if let Some(reason) = &reason {
+            output::say!("not known of {}: {reason}", commit.short());
+        }
+        Ok(BisectStep {
             commit: commit.clone(),
             mark,
             run,
             judgement,
             reason,
-        };
-        match (self.judge(commit, number, middle), middle) {
-            (Ok((run, judgement)), _) => {
-                let (mark, reason) = match (judgement.is_changed, middle) {
-                    (Some(true), _) => (Mark::Bad, None),
-                    (Some(false), _) => (Mark::Good, None),
-                    (None, _) => {
-                        let runs = self.options.runs;
-                        (
-                            Mark::Skip,
-                            Some(format!("not clear after {runs} runs of each kernel")),
-                        )
-                    }
-                };
-                Ok(step(mark, run, Some(judgement), reason))
-            }
-            (Err(NoJudgement::Failed(failure)), _) => Err(failure),
-            (Err(NoJudgement::Skip(reason)), Some(_)) => {
-                output::say!("not tested: {reason}");
-                Ok(step(Mark::Skip, None, None, Some(reason)))
-            }
-            (Err(NoJudgement::Skip(reason)), None) => Err(input!("the bad commit: {reason}")),
-        }
+        })
     }
 
     /// Runs the good commit and another in turns.
@@ -256,24 +239,20 @@ impl Work<'_> {
         number: u32,
         middle: Option<Middle>,
     ) -> Result<(Option<i64>, Judgement), NoJudgement> {
-        let good = self.request(self.good)?;
         let other = match self.request(commit) {
             Err(Failure::Input(error)) if !self.cancel.load(Ordering::Relaxed) => {
                 return Err(NoJudgement::Skip(format!("{error:#}")));
             }
             other => other?,
         };
-        let prepared = GuestRequest::prepare_alike(&[good, other], self.cache);
-        let prepared = prepared.map_err(|(_, error)| failure(error))?;
-        let Ok([good, other]) = <[PreparedGuest; 2]>::try_from(prepared) else {
-            unreachable!("a guest for each request");
-        };
+        let (commit_of_good, good) = &self.good;
+        let [good, other] = prepared(&[good.clone(), other], self.cache)?;
         let side = |commit: &Commit, guest: &PreparedGuest| CommandSide {
             settings: BTreeMap::from([("kernel".to_owned(), commit.short().to_owned())]),
             emulation: Some(guest.emulation()),
             runs: Vec::new(),
         };
-        let (a, b) = (side(self.good, &good), side(commit, &other));
+        let (a, b) = (side(commit_of_good, &good), side(commit, &other));
         let value = self.options.value.as_deref();
         // A number that no answer has is a mistake; one that a commit's answers lack is no reason to end.
         let asked = value.filter(|_| middle.is_none()).map(str::to_owned);
@@ -309,18 +288,15 @@ impl Work<'_> {
         Ok((run, judgement))
     }
 
+    /// The guest with the kernel of a commit, which is built.
     fn request(&self, commit: &Commit) -> Result<GuestRequest, Failure> {
-        let guest = self.options.guest.clone();
         let spec = format!("{PREFIX}{}", commit.hash);
-        let (tree, config) = (
-            Path::new(&self.options.tree),
-            self.options.config.as_deref(),
-        );
+        let (tree, config) = (&self.options.tree, self.options.config.as_deref());
         let kernel = build_kernel(self.cache, &spec, tree, config, self.arch)?;
-        let guest = guest.with("kernel", &kernel.release);
-        guest
-            .map_err(|problem| input!("{problem}"))?
-            .request(TimeSpec::Auto)
+        Ok(GuestRequest {
+            kernel: Some(kernel.release),
+            ..self.guest.clone()
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::build::{BUILDS, GitSource, borrow_objects, git_command, lock_of, output};
+use super::build::{BUILDS, GitSource, borrow_objects, git, git_command, lock_of, output};
 use crate::cache::Cache;
 use crate::packages::{refused, sha256_of_bytes};
 
@@ -37,8 +37,8 @@ impl GitSource {
     /// # Errors
     /// What git says.
     pub fn described(&self) -> Result<Commit, String> {
-        let mut command = git_command(&self.repository);
-        let shown = output(command.args(["log", "-1", "--format=%H %s", &self.commit, "--"]))?;
+        let words = ["log", "-1", "--format=%H %s", &self.commit, "--"];
+        let shown = git(&self.repository, words)?;
         Ok(described(&shown))
     }
 }

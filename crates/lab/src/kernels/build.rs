@@ -651,7 +651,7 @@ fn is_error(line: &str) -> bool {
     marks.iter().any(|mark| line.contains(mark))
 }
 
-fn git<'a, S: AsRef<OsStr> + 'a>(
+pub(super) fn git<'a, S: AsRef<OsStr> + 'a>(
     folder: &Path,
     arguments: impl IntoIterator<Item = S>,
 ) -> Result<String, String> {
