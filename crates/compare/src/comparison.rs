@@ -194,7 +194,7 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
         let join = Join::new(baseline, side);
         for metric in &metrics {
             for cell in &join.cells {
-                let Some(question) = join.question(cell, metric) else {
+                let Some((question, share)) = join.question(cell, metric) else {
                     continue;
                 };
                 let of = (side.name.clone(), metric.name.clone(), (*cell).clone());
@@ -204,7 +204,7 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
                         asked_within.push(of);
                     }
                     false => {
-                        questions.push((question, join.share(cell, metric)));
+                        questions.push((question, share));
                         asked.push(of);
                     }
                 }
@@ -470,31 +470,33 @@ impl<'a> Join<'a> {
         self.baseline.is_paired() && self.side.is_paired()
     }
 
-    /// The share of the false alarms of a question. Runs that end once their answer is clear have looks ([`sequential`]); how many rounds
-    /// one run had and how many another had are one of as many cases as both products have factors.
-    fn share(&self, cell: &Cell, metric: &Metric) -> f64 {
-        let sides = [(0, self.baseline), (1, self.side)].map(|(place, side)| {
+    /// The share of the false alarms of a question about these samples. Runs that end once their answer is clear have looks
+    /// ([`sequential`]); how many rounds one run had and how many another had are one of as many cases as both products have factors.
+    fn share(&self, [a, b]: [&[(&Sample, f64)]; 2]) -> f64 {
+        // The last round of each run that was looked at.
+        let rounds = |side: &Side, samples: &[(&Sample, f64)]| {
             let mut rounds: BTreeMap<usize, u32> = BTreeMap::new();
-            for (sample, _) in self.values(place, cell, &metric.name) {
+            let runs = side.members();
+            for (sample, _) in samples.iter().filter(|(it, _)| runs[it.run].is_until_clear) {
                 let last = rounds.entry(sample.run).or_default();
                 *last = (*last).max(sample.round.unwrap_or(0));
             }
-            let is_looked_at = |run: usize| side.members()[run].is_until_clear;
-            rounds.retain(|run, _| is_looked_at(*run));
             rounds
-        });
-        let [a, mut b] = sides;
-        if self.is_paired() {
+        };
+        let (a, b) = (rounds(self.baseline, a), rounds(self.side, b));
+        let of = |rounds: BTreeMap<usize, u32>| rounds.into_values().map(sequential::share);
+        match self.is_paired() {
             // Only the rounds that both have count.
-            b.iter_mut()
-                .for_each(|(run, last)| *last = (*last).min(a.get(run).copied().unwrap_or(*last)));
-            return b.into_values().map(sequential::share).product();
+            true => b
+                .iter()
+                .map(|(run, last)| sequential::share(*a.get(run).unwrap_or(last).min(last)))
+                .product(),
+            false => of(a).chain(of(b)).product(),
         }
-        let all = a.into_values().chain(b.into_values());
-        all.map(sequential::share).product()
     }
 
-    fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
+    /// With its share of the false alarms.
+    fn question(&self, cell: &Cell, metric: &Metric) -> Option<(Question, f64)> {
         let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
         let better = Some(metric.better);
         let question = match self.is_paired() {
@@ -507,7 +509,8 @@ impl<'a> Join<'a> {
             },
         };
         let has_samples = |side: &[Vec<f64>]| side.iter().any(|run| !run.is_empty());
-        (has_samples(&question.a) && has_samples(&question.b)).then_some(question)
+        let share = self.share([&a, &b]);
+        (has_samples(&question.a) && has_samples(&question.b)).then_some((question, share))
     }
 
     /// Whether both sides are one run each, which differ by more than what is compared; levels of one run do not.
