@@ -260,8 +260,7 @@ fn begin<E: Experiment>(
         let mut taken = taken(&cells, &stored);
         if experiment.settled().is_some() {
             // What was looked at stays as it was seen: another attempt would be chosen by what the others were.
-            let last = stored.iter().map(|sample| sample.round).max();
-            let last = last_look(last.unwrap_or(0));
+            let last = last_look(last_whole_round(&stored));
             let seen = (1..=last).flat_map(|round| {
                 let items = 0..cells.len();
                 items.map(move |item| Slot { round, item })
@@ -651,6 +650,20 @@ fn check_samples(run: &Run, asked: u32) -> Result<(), ExperimentError> {
             asked,
         }),
         _ => Ok(()),
+    }
+}
+
+/// The last round whose samples were all attempted, of a run whose cells stop after looks only; 0 for none.
+fn last_whole_round(samples: &[Sample]) -> u32 {
+    let last = samples.iter().map(|it| it.round).max().unwrap_or(0);
+    let attempted = |round: u32| -> Vec<&Cell> {
+        let of_round = samples.iter().filter(|it| it.round == round);
+        of_round.map(|it| &it.cell).collect()
+    };
+    let (before, now) = (attempted(last.saturating_sub(1)), attempted(last));
+    match before.iter().all(|cell| now.contains(cell)) {
+        true => last,
+        false => last - 1,
     }
 }
 

@@ -488,6 +488,29 @@ fn what_was_looked_at_is_not_tried_again_by_a_run_that_is_continued() {
 }
 
 #[test]
+fn a_round_that_was_interrupted_before_its_look_gets_its_samples() {
+    let settled: Settled = |detail, _| detail.plan.clone();
+    let mut place = Place::new();
+    for interrupted_at in [17, 18] {
+        let mut interrupted = Fake {
+            settled: Some(settled),
+            ..Fake::new(1, move |attempt, _, cancel| {
+                cancel.store(attempt == interrupted_at, Ordering::Relaxed);
+                Ok(1.0)
+            })
+        };
+        let options = || seeded(40, interrupted_at as u64);
+        let run = place.carry_out(&mut interrupted, options()).unwrap().run;
+        let mut continued = Fake {
+            settled: Some(settled),
+            ..Fake::easy(1)
+        };
+        let outcome = place.carry_out(&mut continued, options()).unwrap();
+        assert_eq!((outcome.run, outcome.samples.len()), (run, 20));
+    }
+}
+
+#[test]
 fn a_run_is_not_continued_with_fewer_samples_than_it_was_planned_with() {
     let mut place = Place::new();
     let mut interrupted = Fake::new(2, |attempt, _, cancel| {
