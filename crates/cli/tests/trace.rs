@@ -34,6 +34,7 @@ fn is_permitted() -> bool {
                     cpus: &first,
                     tracepoints: &tracepoints[..1],
                     names: false,
+                    mappings: false,
                     callers_of: None,
                 })
                 .map(drop)

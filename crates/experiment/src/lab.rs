@@ -27,7 +27,7 @@ const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
-const LONGEST_ANSWER: usize = 4096;
+const LONGEST_ANSWER: usize = 1 << 20;
 
 /// A question without the answer that was wanted.
 #[derive(Debug, thiserror::Error)]
@@ -120,7 +120,7 @@ impl Answer {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
-            let mut piece = [0; 256];
+            let mut piece = [0; 4096];
             let count = self.pipe.read(&mut piece)?;
             bytes.extend_from_slice(&piece[..count]);
         }

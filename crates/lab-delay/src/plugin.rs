@@ -206,7 +206,8 @@ impl Plugin {
         let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
         let vcpu = |model, (number, &place)| {
             let counters = region.counters(number);
-            UnsafeCell::new(Vcpu::new(model, place, counters, region.doorbells()))
+            let (doorbells, transfers) = (region.doorbells(), region.transfers());
+            UnsafeCell::new(Vcpu::new(model, place, counters, doorbells, transfers))
         };
         let vcpus = |model: &'static Model| {
             let places = model.places().iter().enumerate();

@@ -4,7 +4,7 @@
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
 //!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
-//!     8  layout, 6         48  vCPUs                            0 accesses        40 transfers, other node
+//!     8  layout, 7         48  vCPUs                            0 accesses        40 transfers, other node
 //!    16  bytes in all      56  nodes                            8 cache hits      48 nanoseconds of delay
 //!    24  config's offset   64  stride of a vCPU's counters     16 near            56 doorbell writes, near
 //!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             64 doorbell writes, far
@@ -14,9 +14,11 @@
 //!                          96  controllers there is room for   88 by node, ascending: misses to its memory, then
 //!                         104  nanoseconds of simulated time      picoseconds waited for that, then lines that
 //!                              that have passed                   another cache of the node had
+//!                         112  offset of the transfers ([`transfers`])
+//!                         120  slots there are for them
 //!   offset of the doorbells: how many controllers there are, then for each: first guest physical address, bytes, stride, node
 //! ```
-//! Everything but the state, the time and the counters is written before QEMU starts; the gate and the doorbells may change at any time.
+//! Everything but the state, the time, the counters and the transfers is written before QEMU starts; the gate and the doorbells may change at any time.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -26,10 +28,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use thiserror::Error;
 
+use crate::region::transfers::{SLOT_WORDS, Transfers};
+
+pub mod transfers;
+
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
 /// The layout that is understood here.
-pub const LAYOUT: u64 = 6;
+pub const LAYOUT: u64 = 7;
 
 const BYTES: usize = 16;
 const CONFIG: usize = 24;
@@ -43,7 +49,9 @@ const STATE: usize = 80;
 const DOORBELLS: usize = 88;
 const CONTROLLERS: usize = 96;
 const SIMULATED: usize = 104;
-const HEADER: usize = 112;
+const TRANSFERS: usize = 112;
+const SLOTS: usize = 120;
+const HEADER: usize = 128;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 11;
 /// Words of a vCPU for each node: misses, picoseconds waited, lines of another cache.
@@ -150,9 +158,15 @@ impl Region {
             .word(CONTROLLERS)
             .checked_mul(DOORBELL_WORDS * 8)
             .and_then(|sum| sum.checked_add(8)?.checked_add(self.word(DOORBELLS)));
+        let slots = self.word(SLOTS).checked_add(1);
+        let transfers = slots
+            .and_then(|slots| slots.checked_mul(SLOT_WORDS * 8))
+            .and_then(|sum| sum.checked_add(self.word(TRANSFERS)));
         let whole = self.word(BYTES) == bytes
             && doorbells.is_some_and(|end| end <= bytes)
             && self.word(DOORBELLS).is_multiple_of(8)
+            && transfers.is_some_and(|end| end <= bytes)
+            && self.word(TRANSFERS).is_multiple_of(8)
             && counters.is_some_and(|end| end <= bytes)
             && config.is_some_and(|end| end <= bytes)
             && self
@@ -222,6 +236,14 @@ impl Region {
         );
         // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
         Doorbells::over(unsafe { std::slice::from_raw_parts(self.base.add(offset).cast(), words) })
+    }
+
+    /// The table of transfers, which all vCPUs share.
+    pub fn transfers(&self) -> Transfers {
+        let words = (1 + self.word(SLOTS)) * SLOT_WORDS;
+        let offset = self.word(TRANSFERS);
+        // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
+        Transfers::over(unsafe { std::slice::from_raw_parts(self.base.add(offset).cast(), words) })
     }
 
     /// The counters of a vCPU.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::lines::{Cost, Word};
 use crate::model::{Model, Place, Price};
+use crate::region::transfers::{Transfer, Transfers};
 use crate::region::{Count, Counters, Doorbells};
 
 /// Lines of the filter: 32 KiB, the size of a first-level data cache.
@@ -54,7 +55,7 @@ const EMPTY: Recent<'static> = Recent {
 pub struct Access {
     /// Virtual address.
     pub address: u64,
-    /// What tells one instruction from another.
+    /// The instruction's virtual address.
     pub instruction: usize,
     /// Whether it is a store.
     pub write: bool,
@@ -78,6 +79,7 @@ pub struct Vcpu<'a> {
     place: Place,
     counters: Counters,
     doorbells: Doorbells,
+    transfers: Transfers,
     own: Word,
     filter: Box<[Recent<'a>; FILTER_LINES]>,
     paid: Option<(usize, u32)>,
@@ -136,13 +138,20 @@ struct Ended {
 
 impl<'a> Vcpu<'a> {
     /// A vCPU that has used no line yet.
-    pub fn new(model: &'a Model, place: Place, counters: Counters, doorbells: Doorbells) -> Self {
+    pub fn new(
+        model: &'a Model,
+        place: Place,
+        counters: Counters,
+        doorbells: Doorbells,
+        transfers: Transfers,
+    ) -> Self {
         let own = Word::written(place.vcpu, place.cache);
         Self {
             model,
             place,
             counters,
             doorbells,
+            transfers,
             own,
             filter: Box::new([EMPTY; FILTER_LINES]),
             paid: None,
@@ -257,7 +266,17 @@ impl<'a> Vcpu<'a> {
             });
             self.count(price);
         }
-        !matches!(touched.cost, Cost::Hit | Cost::Memory)
+        let has_passed = !matches!(touched.cost, Cost::Hit | Cost::Memory);
+        if has_passed {
+            self.transfers.note(Transfer {
+                instruction: access.instruction as u64,
+                line: line << LINE_SHIFT,
+                home: self.model.nodes()[spot.node],
+                is_from_other_node: price.from.is_some_and(|from| from != self.place.node),
+                ps: price.ps,
+            });
+        }
+        has_passed
     }
 
     fn count(&mut self, price: Price) {

@@ -10,6 +10,7 @@ use nearfar_lab::design::Design;
 use nearfar_lab::scale::scaled;
 use nearfar_lab_delay::config::{Config, TimeConfig};
 use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::region::transfers::Transfer;
 use nearfar_lab_delay::region::{Count, Region, RegionError, State};
 use nearfar_machine::{NodeId, NodeLimits, SimulatedTime};
 use nearfar_sources::{Request, Want, gallery, read};
@@ -83,6 +84,45 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
     assert_eq!(counts.simulated_ns, None);
     assert_eq!((vcpu.doorbells_near, vcpu.doorbells_far), (8, 9));
     assert_eq!(counts.vcpus[0].accesses, 0);
+}
+
+#[test]
+fn transfers_are_read_by_instruction_and_line_also_when_there_are_too_many_lines() {
+    let host = setup(&[0, 2], &[0, 2], "").start().unwrap();
+    let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
+    let (one, other) = (plugin.transfers(), plugin.transfers());
+    let transfer = |instruction, line, is_from_other_node, ps| Transfer {
+        instruction,
+        line,
+        home: 2,
+        is_from_other_node,
+        ps,
+    };
+    one.note(transfer(0x10, 0x40, false, 1500));
+    other.note(transfer(0x10, 0x40, true, 2500));
+    one.note(transfer(0x10, 0x80, true, 1000));
+    let found = host.transfers();
+    assert_eq!((found.rows.len(), found.lost), (2, 0));
+    let row = found.rows[&(0x10, 0x40)];
+    assert_eq!((row.same_node, row.other_node), (1, 1));
+    assert_eq!((row.ns, row.home), (4, 2));
+    // More lines than there are slots: what has none counts for its instruction, and nothing is missing.
+    let many = 300_000;
+    for number in 0..many {
+        one.note(transfer(0x20 + number % 9, (number + 2) * 64, true, 1000));
+    }
+    let new = host.transfers().since(&found);
+    let lines = new.rows.values().map(|row| row.other_node);
+    assert_eq!((lines.sum::<u64>(), new.lost), (many, 0));
+    assert_eq!(new.rows.keys().filter(|(_, line)| *line == 0).count(), 9);
+    // Nor do more instructions than that go unnoticed.
+    for instruction in 0..many {
+        one.note(transfer(1 << 20 | instruction, 64, false, 1000));
+    }
+    let last = host.transfers().since(&new);
+    let counted = last.rows.values().map(|row| row.same_node).sum::<u64>();
+    assert!(last.lost > 0);
+    assert_eq!(counted + last.lost, many + 1);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::region::transfers::Transfers;
 use nearfar_lab_delay::region::{Counters, Doorbells};
 use nearfar_lab_delay::vcpu::{Access, Charged, Clock as _, Target, Vcpu};
 
@@ -24,9 +25,16 @@ impl Player {
     fn new(model: &'static Model, number: usize, wanted: u64, polls: bool) -> Self {
         let words = (0..17).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
         let doorbells = Doorbells::over(Box::leak(Box::new([AtomicU64::new(0)])));
+        let transfers = Transfers::over(Box::leak(Box::new([const { AtomicU64::new(0) }; 8])));
         let counters = Counters::over(Box::leak(words));
         Self {
-            vcpu: Vcpu::new(model, model.places()[number], counters, doorbells),
+            vcpu: Vcpu::new(
+                model,
+                model.places()[number],
+                counters,
+                doorbells,
+                transfers,
+            ),
             local_ps: 0,
             wanted,
             polls,

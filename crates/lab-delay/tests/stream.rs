@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::region::transfers::Transfers;
 use nearfar_lab_delay::region::{Counters, Doorbells};
 use nearfar_lab_delay::vcpu::{Access, Charged, Clock as _, Target, Vcpu};
 
@@ -22,7 +23,8 @@ fn ns_a_line(block_ps: u64, bytes_a_load: u64) -> f64 {
     let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
     let counters = Counters::over(words.leak());
     let doorbells = Doorbells::over(Box::leak(Box::new([AtomicU64::new(0)])));
-    let mut vcpu = Vcpu::new(&model, model.places()[0], counters, doorbells);
+    let transfers = Transfers::over(Box::leak(Box::new([const { AtomicU64::new(0) }; 8])));
+    let mut vcpu = Vcpu::new(&model, model.places()[0], counters, doorbells, transfers);
     let mut local_ps = 0;
     for turn in 0..LINES / 8 {
         local_ps += block_ps;

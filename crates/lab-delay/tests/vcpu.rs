@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::region::transfers::Transfers;
 use nearfar_lab_delay::region::{Count, Counters, Doorbells};
 use nearfar_lab_delay::vcpu::{Access, Clock, FILTER_LINES, Target, Vcpu};
 
@@ -91,12 +92,13 @@ fn machine_of(config: &str) -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters
     // One controller of node 1, with doorbells from the second register on, and room for another.
     let doorbells = [1, IO + 8, 0xff8, 8, 1, 0, 0, 0, 0].map(AtomicU64::new);
     let doorbells = Doorbells::over(Box::leak(Box::new(doorbells)));
+    let transfers = Transfers::over(Box::leak(Box::new([const { AtomicU64::new(0) }; 8])));
     let counters: Vec<Counters> = (0..3).map(|_| words()).collect();
     let vcpus = model
         .places()
         .iter()
         .zip(&counters)
-        .map(|(&place, &counts)| Vcpu::new(model, place, counts, doorbells))
+        .map(|(&place, &counts)| Vcpu::new(model, place, counts, doorbells, transfers))
         .collect();
     (model, vcpus, counters)
 }

@@ -12,10 +12,12 @@
 
 mod region;
 mod spec;
+mod transfers;
 
 pub(crate) use region::Doorbells;
 pub use region::{ByNode, Counts, DelayRegion, VcpuCounts};
 pub use spec::{Asked, DelayError, DelaySpec, DelaySpecError, TimeSpec};
+pub use transfers::{TransferAnswer, TransferRow, TransferTable};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;

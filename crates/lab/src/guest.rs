@@ -59,7 +59,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::arch::Arch;
-use crate::delay::{Counts, DelayRegion, DelaySetup};
+use crate::delay::{Counts, DelayRegion, DelaySetup, TransferTable};
 use crate::design::{Design, SparePort};
 use crate::error::LabError;
 use crate::foreign::Foreign;
@@ -192,6 +192,8 @@ pub struct Guest {
     /// NVMe controllers that are on a node, by QEMU's id.
     controller_nodes: BTreeMap<String, NodeId>,
     delays: Option<Arc<DelayRegion>>,
+    /// The transfers at the moments that programs in it marked.
+    marks: Vec<TransferTable>,
     results: Option<&'static str>,
     token: String,
     commands: u64,

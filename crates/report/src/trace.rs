@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use nearfar_machine::{Known, NodeId};
+use nearfar_trace::lines::{HotLines, TransferSum};
 use nearfar_trace::locks::{LockWaits, Site};
 use nearfar_trace::migrations::{ClassCounts, Migrations, NodeTime, NumaBalancing, TaskMoves};
 use nearfar_trace::nvme::{Namespace, NodeTraffic, NvmeAnswer, Submitter, Through, Unplaced};
@@ -95,6 +96,100 @@ fn percent(share: f64) -> String {
 
 /// How many call sites a table has; JSON has all.
 const MAX_SITES: usize = 12;
+
+/// Transfers by function and by line, the longest waits first.
+pub fn lines(traced: &Traced<HotLines>) -> Document {
+    let answer = &traced.answer;
+    let mut out = head(traced);
+    let all = &answer.all;
+    let of = |part: f64, whole: f64| percent(part / whole.max(f64::MIN_POSITIVE));
+    let lines = count(all.count() as usize, "line");
+    let remote = of(all.other_node as f64, all.count() as f64);
+    let wait = ms(all.wait_s);
+    out.heading(
+        "line transfers",
+        format!("{lines} from other CPUs, {remote} of them from another node; {wait} of waiting"),
+    );
+    let sums = |sum: &TransferSum| {
+        [
+            sum.same_node.to_string(),
+            sum.other_node.to_string(),
+            ms(sum.wait_s),
+            of(sum.wait_s, all.wait_s),
+        ]
+    };
+    let mut table = Table::of([
+        "function",
+        "of",
+        ">same node",
+        ">other node",
+        ">waited",
+        ">share",
+    ]);
+    for it in answer.functions.iter().take(MAX_SITES) {
+        let file = it.file.as_deref().unwrap_or("kernel");
+        let file = file.rsplit('/').next().unwrap_or(file);
+        let [same_node, other_node, wait, share] = sums(&it.sum);
+        table.row(cells![
+            it.name.clone(),
+            file,
+            same_node,
+            other_node,
+            wait,
+            share
+        ]);
+    }
+    out.table(table);
+    out.more(answer.functions.len(), MAX_SITES, ", see JSON");
+    let mut table = Table::of([
+        "line",
+        ">memory",
+        ">same node",
+        ">other node",
+        ">waited",
+        ">share",
+        "got by",
+    ]);
+    for line in answer.lines.iter().take(MAX_NAMED) {
+        let mut names = match line.variables.is_empty() {
+            true => line.address.clone(),
+            false => line.variables.join(", "),
+        };
+        if let Some(lock) = line.locks.first() {
+            names += &format!(": {} of {}", lock.kind.name(), lock.call_site);
+        }
+        let [same_node, other_node, wait, share] = sums(&line.sum);
+        let most = MAX_FUNCTIONS.min(line.functions.len());
+        let mut functions = line.functions[..most].join(", ");
+        if line.functions.len() > most {
+            functions += &format!(" and {} more", line.functions.len() - most);
+        }
+        table.row(cells![
+            names,
+            place(Some(line.node)),
+            same_node,
+            other_node,
+            wait,
+            share,
+            functions
+        ]);
+    }
+    out.table(table);
+    out.more(answer.lines.len(), MAX_NAMED, ", see JSON");
+    if let Some(reason) = &answer.no_names_reason {
+        out.paragraph(Warning.text(format!("the kernel's functions have no names: {reason}")));
+    }
+    if answer.lost > 0 {
+        let lost = count(answer.lost as usize, "transfer");
+        out.remark(format!(
+            "{lost} more, of instructions that there was no room for"
+        ));
+    }
+    out
+}
+
+/// How many functions of a line a table names; JSON has all.
+const MAX_FUNCTIONS: usize = 3;
 
 /// Waits by call site, the longest in all first.
 pub fn locks(traced: &Traced<LockWaits>) -> Document {

@@ -36,6 +36,7 @@ fn main() -> Result<(), TraceError> {
             cpus: &online,
             tracepoints: &following,
             names: false,
+            mappings: false,
             callers_of: None,
         })?;
         if traced == 1 {

@@ -7,6 +7,7 @@
 //!          CPU 1  event ─┘ ring ──►         └─► order ──► migrations::Moves ─┼──► answers, with a Machine
 //!          ...                     └─► locks::Waits                         ┘
 //! Sampler: CPU 0  clock ─► ring ──► profile::Profile    where CPU time is spent
+//! host of a guest ──► transfers by address ──► lines::HotLines       with Symbols, and what a Session saw mapped
 //! NodeMigrations: CPU 0  event, counted by the kernel        moves between nodes
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! Topology comes from a [`Machine`](nearfar_machine::Machine) that the caller has read.
 
 pub mod format;
+pub mod lines;
 pub mod locks;
 pub mod migrations;
 pub mod numa_balancing;
@@ -38,7 +40,7 @@ use format::FormatError;
 pub use format::Tracefs;
 pub use migrations::NodeMigrations;
 pub use open::now_ns;
-pub use session::{Ended, Finished, Losses, Ordered, Plan, Session, Traced};
+pub use session::{Ended, Finished, Losses, Mapping, Ordered, Plan, Session, Traced};
 
 /// Why there is no trace, and what to do about it.
 #[derive(Debug, thiserror::Error)]

@@ -228,6 +228,54 @@ impl Decoder {
     }
 }
 
+/// Which locks were waited for, and from where, by the lock's address.
+#[derive(Debug)]
+pub struct WaitedLocks {
+    decoder: Decoder,
+    /// How many waits of each call chain.
+    by_lock: HashMap<(u64, LockKind, Box<[u64]>), u64>,
+}
+
+impl WaitedLocks {
+    pub fn new(decoder: Decoder) -> Self {
+        Self {
+            decoder,
+            by_lock: HashMap::new(),
+        }
+    }
+
+    /// Takes an event in.
+    pub fn take(&mut self, cpu: CpuId, sample: &Sample<'_>) {
+        if let Some(Event::Began {
+            lock,
+            kind,
+            callers,
+            ..
+        }) = self.decoder.decode(cpu, sample)
+        {
+            *self.by_lock.entry((lock, kind, callers)).or_default() += 1;
+        }
+    }
+
+    /// For each lock by its address, where it is taken and its kind: the call site with most waits first, each once.
+    pub fn call_sites(&self, symbols: &Symbols) -> BTreeMap<u64, Vec<(String, LockKind)>> {
+        let mut counts = BTreeMap::<u64, BTreeMap<(String, LockKind), u64>>::new();
+        for ((lock, kind, callers), count) in &self.by_lock {
+            if let Some(site) = symbols.call_site(callers) {
+                let of_lock = counts.entry(*lock).or_default();
+                *of_lock.entry((site.to_owned(), *kind)).or_default() += count;
+            }
+        }
+        let sorted = |sites: BTreeMap<_, u64>| {
+            let mut sites = Vec::from_iter(sites);
+            sites.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            Vec::from_iter(sites.into_iter().map(|(site, _)| site))
+        };
+        let all = counts.into_iter();
+        all.map(|(lock, sites)| (lock, sorted(sites))).collect()
+    }
+}
+
 /// What waits there were.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LockWaits {
@@ -534,6 +582,7 @@ impl Recorder {
             cpus,
             tracepoints: &formats.tracepoints(),
             names: false,
+            mappings: false,
             callers_of: Some(formats.callers_of()),
         };
         let session = Session::open(&plan)?;
@@ -642,11 +691,13 @@ const SPINNING: [&str; 12] = [
     "rwsem_spin_on_owner",
 ];
 
-/// Functions of the kernel, by address.
+/// Functions and variables of the kernel, by address.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Symbols {
     /// Ascending.
     functions: Vec<(u64, String)>,
+    /// The same of variables.
+    variables: Vec<(u64, String)>,
     /// Where the functions are that implement locks, or spin for one.
     locks: Vec<Range<u64>>,
 }
@@ -670,9 +721,14 @@ impl Symbols {
 
     /// Lines of `ADDRESS TYPE NAME [MODULE]`; others, and those without address, are skipped.
     pub fn parse(text: &str) -> Self {
-        let mut functions: Vec<(u64, String)> = text.lines().filter_map(function).collect();
-        // Stable: of several names of one address the first stays first, as the kernel lists them.
-        functions.sort_by_key(|(address, _)| *address);
+        let of_kinds = |kinds: &str| {
+            let symbols = text.lines().filter_map(|line| symbol(line, kinds));
+            let mut symbols = Vec::from_iter(symbols);
+            // Stable: of several names of one address the first stays first, as the kernel lists them.
+            symbols.sort_by_key(|(address, _)| *address);
+            symbols
+        };
+        let mut functions = of_kinds("tTwW");
         let address = |name: &str| functions.iter().find(|it| it.1 == name).map(|it| it.0);
         let section = |name: &str| {
             Some(address(&format!("__{name}_text_start"))?..address(&format!("__{name}_text_end"))?)
@@ -682,7 +738,25 @@ impl Symbols {
         functions
             .retain(|(_, name)| !name.ends_with("_text_start") && !name.ends_with("_text_end"));
         locks.extend(spinning(&functions));
-        Self { functions, locks }
+        let variables = of_kinds("bBdDrR");
+        Self {
+            functions,
+            variables,
+            locks,
+        }
+    }
+
+    /// Variables with a first byte in these addresses, and the one that the first address is in.
+    pub fn variables(&self, addresses: Range<u64>) -> Vec<String> {
+        // Sizes are not listed: what is so far behind the last variable is memory of another kind.
+        const LARGEST: u64 = 1 << 20;
+        let after = |limit| self.variables.partition_point(|(start, _)| *start < limit);
+        let (first, end) = (after(addresses.start + 1), after(addresses.end));
+        let around = first.checked_sub(1).filter(|&it| {
+            addresses.start - self.variables[it].0 < LARGEST && first < self.variables.len()
+        });
+        let found = around.into_iter().chain(first..end);
+        found.map(|it| self.variables[it].1.clone()).collect()
     }
 
     /// The function that an address is in; `None` below the first one.
@@ -726,17 +800,18 @@ fn spinning(functions: &[(u64, String)]) -> impl Iterator<Item = Range<u64>> {
         })
 }
 
-fn function(line: &str) -> Option<(u64, String)> {
+/// The symbol of a line if it is of one of these kinds (nm(1)).
+fn symbol(line: &str, kinds: &str) -> Option<(u64, String)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next()?;
     let name = words.next()?;
-    let is_function = matches!(kind, "t" | "T" | "w" | "W") && address != 0;
+    let is_wanted = kinds.contains(kind) && address != 0;
     let name = match words.next() {
         Some(module) => format!("{name} {module}"),
         None => name.to_owned(),
     };
-    is_function.then_some((address, name))
+    is_wanted.then_some((address, name))
 }
 
 #[cfg(test)]

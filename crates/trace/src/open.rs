@@ -30,25 +30,32 @@ const CLOCK: ClockId = ClockId::Monotonic;
 /// An open event. Closing it ends it.
 pub(crate) struct PerfEvent(OwnedFd);
 
+/// What is recorded in addition to the events, as [`Plan`](crate::Plan) has it. Names and mappings are one event's of a CPU to record.
+#[derive(Clone, Copy)]
+pub(crate) struct With {
+    pub names: bool,
+    pub mappings: bool,
+    pub callers_of: Option<u16>,
+}
+
 impl PerfEvent {
-    /// Opens a tracepoint on a CPU, not counting yet; `with_names` also records the names that tasks get there, which one
-    /// event of a CPU should do; `callers_of` as [`Plan`](crate::Plan) has it. `Ok(None)`: that CPU is offline.
+    /// Opens a tracepoint on a CPU, not counting yet. `Ok(None)`: that CPU is offline.
     pub(crate) fn open(
         format: &Format,
         cpu: CpuId,
-        with_names: bool,
-        callers_of: Option<u16>,
+        with: With,
     ) -> Result<Option<Self>, TraceError> {
         let mut attributes = attributes(PERF_TYPE_TRACEPOINT, u64::from(format.id()));
         attributes.__bindgen_anon_1.sample_period = 1;
-        if let Some(of) = callers_of {
+        if let Some(of) = with.callers_of {
             // All events of a ring have one layout; those whose callers no reader wants have the shortest chain.
             with_callers(
                 &mut attributes,
                 if format.id() == of { MAX_CALLERS } else { 1 },
             );
         }
-        attributes.set_comm(with_names.into());
+        attributes.set_comm(with.names.into());
+        attributes.set_mmap(with.mappings.into());
         // Since Linux 6.0; one before refuses a format it does not know, and is asked for the count alone.
         attributes.read_format = u64::from(PERF_FORMAT_LOST);
         let opened = open_on(&mut attributes, cpu).or_else(|error| match error.kind() {

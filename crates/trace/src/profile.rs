@@ -147,7 +147,7 @@ impl FoundSamples {
             }
             Record::Lost(count) => self.lost += count,
             Record::Damaged => self.lost += 1,
-            Record::Named { .. } | Record::Throttled | Record::Other => {}
+            Record::Named { .. } | Record::Mapped(_) | Record::Throttled | Record::Other => {}
         }
     }
 

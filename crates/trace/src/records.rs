@@ -30,10 +30,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use perf_event_open_sys::bindings::{
-    PERF_RECORD_COMM, PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE,
+    PERF_RECORD_COMM, PERF_RECORD_LOST, PERF_RECORD_MMAP, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE,
     perf_event_mmap_page,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::session::Mapping;
 
 /// Bytes of a record's header.
 const HEADER: usize = 8;
@@ -81,7 +83,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record<'a> {
     Sample(Sample<'a>),
     /// A task got a name, as a rule because it became another program.
@@ -92,6 +94,8 @@ pub enum Record<'a> {
         time_ns: u64,
         name: &'a [u8],
     },
+    /// A task mapped code.
+    Mapped(Mapping),
     /// The ring was full: so many records were not written.
     Lost(u64),
     /// The kernel paused the event because it was too frequent.
@@ -159,6 +163,7 @@ fn record_of(record: &[u8], layout: Layout) -> Record<'_> {
     let read = match u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) {
         PERF_RECORD_SAMPLE => sample(&mut body, layout).map(Record::Sample),
         PERF_RECORD_COMM => named(&mut body),
+        PERF_RECORD_MMAP => mapped(&mut body).map(Record::Mapped),
         // The event's number stands first.
         PERF_RECORD_LOST => body.u64().and_then(|_| body.u64()).map(Record::Lost),
         PERF_RECORD_THROTTLE => Some(Record::Throttled),
@@ -198,6 +203,19 @@ fn named<'a>(body: &mut Body<'a>) -> Option<Record<'a>> {
         tid,
         time_ns: u64::from_ne_bytes(*time),
         name,
+    })
+}
+
+/// Process, task, address, bytes, offset in the file, and the file.
+fn mapped(body: &mut Body<'_>) -> Option<Mapping> {
+    let _ = (body.u32()?, body.u32()?);
+    let (start, bytes, file_offset) = (body.u64()?, body.u64()?, body.u64()?);
+    let file = body.0.split(|&byte| byte == 0).next()?;
+    Some(Mapping {
+        start,
+        end: start.checked_add(bytes)?,
+        file_offset,
+        file: String::from_utf8_lossy(file).into_owned(),
     })
 }
 

@@ -25,7 +25,7 @@
 //! Count and ring are looked at one after the other, and events go on. What came in between must not stand in for one that is
 //! missing, so a look counts only if nothing came ([`between_events`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TraceError;
 use crate::format::Format;
-use crate::open::PerfEvent;
+use crate::open::{PerfEvent, With};
 use crate::records::{Layout, Record, Ring, Sample};
 
 /// Bytes of one CPU's ring when there is room: at 120 bytes an event it holds 35,000, some 100 ms of a fast disk's
@@ -62,6 +62,8 @@ pub struct Plan<'a> {
     pub tracepoints: &'a [(&'a Format, Option<String>)],
     /// Whether to remember the names that processes get meanwhile ([`Session::name_of`]): a few bytes each until the end.
     pub names: bool,
+    /// Whether to remember what is mapped meanwhile of programs and libraries ([`Session::mappings`]).
+    pub mappings: bool,
     /// The event ([`Format::id`]) with the kernel's call chain ([`Sample::callers`]); the samples of the others have a
     /// function of it or none.
     pub callers_of: Option<u16>,
@@ -85,7 +87,36 @@ struct Shared {
     scratch: Vec<u8>,
     /// The last name that each process got, and when.
     names: HashMap<i32, (u64, String)>,
+    mappings: BTreeSet<Mapping>,
 }
+
+/// Code of a file at addresses of some process.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Mapping {
+    /// Its first virtual address.
+    pub start: u64,
+    /// Behind its last one.
+    pub end: u64,
+    /// Where it begins in the file.
+    pub file_offset: u64,
+    /// The file's path.
+    pub file: String,
+}
+
+impl Mapping {
+    /// Whether an address is in it.
+    pub fn has(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// Where an address of it is in the file.
+    pub fn offset(&self, address: u64) -> u64 {
+        (address - self.start).wrapping_add(self.file_offset)
+    }
+}
+
+/// As many are remembered: each run of a program adds some.
+const MOST_MAPPINGS: usize = 1 << 16;
 
 struct OnCpu {
     cpu: CpuId,
@@ -204,6 +235,11 @@ impl Session {
         named.map(|(_, name)| name.clone()).or_else(now)
     }
 
+    /// What was mapped of programs and libraries during the trace, as far as it was drained.
+    pub fn mappings(&self) -> &BTreeSet<Mapping> {
+        &self.shared.mappings
+    }
+
     /// Visits what is left until now, and says whether all was read and how long it took. The trace is over.
     ///
     /// # Errors
@@ -291,7 +327,7 @@ impl OnCpu {
         let Self {
             cpu, ring, losses, ..
         } = self;
-        let names = &mut shared.names;
+        let (names, mappings) = (&mut shared.names, &mut shared.mappings);
         ring.drain(&mut shared.scratch, &mut |record| match record {
             Record::Sample(sample) => {
                 losses.read += 1;
@@ -309,10 +345,13 @@ impl OnCpu {
                     *known = (time_ns, String::from_utf8_lossy(name).into_owned());
                 }
             }
+            Record::Mapped(mapping) if mappings.len() < MOST_MAPPINGS => {
+                mappings.insert(mapping);
+            }
             Record::Lost(count) => losses.lost += count,
             Record::Throttled => losses.throttled += 1,
             Record::Damaged => losses.damaged += 1,
-            Record::Named { .. } | Record::Other => {}
+            Record::Named { .. } | Record::Mapped(_) | Record::Other => {}
         });
     }
 
@@ -353,8 +392,11 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
         let Some(event) = PerfEvent::open(
             format,
             cpu,
-            plan.names && events.is_empty(),
-            plan.callers_of,
+            With {
+                names: plan.names && events.is_empty(),
+                mappings: plan.mappings && events.is_empty(),
+                callers_of: plan.callers_of,
+            },
         )?
         else {
             return Ok(None);

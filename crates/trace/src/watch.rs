@@ -201,6 +201,7 @@ impl Reader {
             cpus: &machine.cpu_states.online,
             tracepoints: &formats.following(),
             names: false,
+            mappings: false,
             callers_of: None,
         };
         let sharing = Sharing::new(machine);

@@ -72,6 +72,7 @@ fn traced(
         cpus: &online(),
         tracepoints,
         names: false,
+        mappings: false,
         callers_of: None,
     }))?;
     let mut moves = Moves::new(Sharing::new(machine), only.is_none(), formats.balancing());
@@ -194,6 +195,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
         cpus: &online(),
         tracepoints: &following[..1],
         names: false,
+        mappings: false,
         callers_of: None,
     };
     let Some(mut session) = permitted(Session::open(&plan)) else {
@@ -252,6 +254,7 @@ fn every_event_that_an_ordinary_thread_causes_is_written() {
         cpus: &online(),
         tracepoints: &tracepoints,
         names: false,
+        mappings: false,
         callers_of: None,
     };
     let Some(mut session) = permitted(Session::open(&plan)) else {
@@ -304,6 +307,7 @@ fn a_cpu_that_the_kernel_cannot_have_is_named() {
         cpus: &CpuSet::single(CpuId(65_000)),
         tracepoints: &following[..1],
         names: false,
+        mappings: false,
         callers_of: None,
     });
     match error.map(|_| ()).unwrap_err() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nearfar_machine::{CpuId, Known};
-use nearfar_trace::locks::{Decoder, Formats, LockKind, LockWaits, Symbols, Waits};
+use nearfar_trace::locks::{Decoder, Formats, LockKind, LockWaits, Symbols, WaitedLocks, Waits};
 use nearfar_trace::records::{Layout, Record, Sample, walk};
 
 const HEAD: &str = "format:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
@@ -67,18 +67,51 @@ fn answer(cpus: &[Vec<Vec<u8>>]) -> LockWaits {
 fn waits_of(cpus: &[Vec<Vec<u8>>]) -> Waits {
     let mut waits = Waits::new(decoder());
     for (cpu, records) in (0..).zip(cpus) {
-        let bytes = records.concat();
-        walk(
-            [&bytes, &[]],
-            Layout { callers: true },
-            &mut Vec::new(),
-            &mut |record| match record {
-                Record::Sample(sample) => waits.take(CpuId(cpu), &sample),
-                other => panic!("{other:?}"),
-            },
-        );
+        each(records, |sample| waits.take(CpuId(cpu), sample));
     }
     waits
+}
+
+fn each(records: &[Vec<u8>], mut take: impl FnMut(&Sample<'_>)) {
+    walk(
+        [&records.concat(), &[]],
+        Layout { callers: true },
+        &mut Vec::new(),
+        &mut |record| match record {
+            Record::Sample(sample) => take(&sample),
+            other => panic!("{other:?}"),
+        },
+    );
+}
+
+#[test]
+fn a_lock_has_the_call_sites_that_wait_for_it_most_often_first() {
+    let lru = [TRACER, SLOWPATH, LRU, RELEASE];
+    let release = [SLOWPATH, RELEASE];
+    let records = [
+        begin(1, 100, 7, SPIN, &release),
+        end(1, 150, 7),
+        begin(1, 200, 7, SPIN, &lru),
+        begin(2, 210, 7, SPIN, &lru),
+        begin(3, 220, 0x80, MUTEX_FLAG, &[MUTEX, RELEASE]),
+    ];
+    let mut locks = WaitedLocks::new(decoder());
+    each(&records, |sample| locks.take(CpuId(0), sample));
+    let base = 0xffff_8880_0000_0000;
+    let site = |name: &str, kind| (name.to_owned(), kind);
+    assert_eq!(
+        Vec::from_iter(locks.call_sites(&Symbols::parse(SYMBOLS))),
+        [
+            (
+                base + 7,
+                vec![
+                    site("folio_lruvec_lock", LockKind::Spinlock),
+                    site("release_pages", LockKind::Spinlock)
+                ]
+            ),
+            (base + 0x80, vec![site("release_pages", LockKind::Mutex)])
+        ]
+    );
 }
 
 fn sites(waits: &LockWaits) -> Vec<(&str, LockKind, u64, u64)> {

@@ -1,5 +1,6 @@
 //! The bytes of a ring, as the kernel writes them and as it should not.
 
+use nearfar_trace::Mapping;
 use nearfar_trace::records::{Layout, Record, Sample, walk};
 use proptest::prelude::*;
 
@@ -97,6 +98,26 @@ fn a_name_is_read_with_its_time() {
             );
         },
     );
+}
+
+#[test]
+fn a_mapping_is_read_with_its_file() {
+    let mapped = |bytes: u64| {
+        let numbers = [0x5000_u64, bytes, 0x1000].map(u64::to_ne_bytes).concat();
+        let body = [&[0; 8][..], &numbers, b"/usr/bin/a b\0\0\0\0", &[0; 16]];
+        visited([&record(1, &body.concat()), &[]])
+    };
+    let mapping = Mapping {
+        start: 0x5000,
+        end: 0x7000,
+        file_offset: 0x1000,
+        file: "/usr/bin/a b".to_owned(),
+    };
+    assert!(mapping.has(0x6010) && !mapping.has(0x7000));
+    assert_eq!(mapping.offset(0x6010), 0x2010);
+    assert_eq!(mapped(0x2000), [format!("Mapped({mapping:?})")]);
+    assert_eq!(mapped(u64::MAX), ["Damaged"]);
+    assert_eq!(visited([&record(1, &[0; 16]), &[]]), ["Damaged"]);
 }
 
 #[test]

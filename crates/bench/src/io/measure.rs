@@ -231,6 +231,7 @@ impl Paths {
             cpus: &machine.cpu_states.online,
             tracepoints: &[(&format, None)],
             names: false,
+            mappings: false,
             callers_of: None,
         };
         let mut session = Session::open(&plan)?;

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand};
+use nearfar_experiment::LabHost;
 use nearfar_machine::Origin;
 use nearfar_sources::Want;
-use nearfar_trace::locks::{self, Symbols, Waits};
+use nearfar_trace::lines;
+use nearfar_trace::locks::{self, Symbols, WaitedLocks, Waits};
 use nearfar_trace::migrations::{self, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
 use nearfar_trace::nvme::{self, Commands};
@@ -28,7 +30,7 @@ use crate::args::{Colour, Format, FormatArgs, read_live, seconds};
 use crate::failure::{Failure, Outcome, input};
 use crate::{output, signals};
 
-/// Trace NVMe commands, migrations and lock contention
+/// Trace NVMe commands, migrations, lock contention and transfers of lines
 #[derive(Subcommand)]
 #[command(
     after_long_help = "Examples:\n  nearfar trace nvme --seconds 10\n  nearfar trace nvme --subsystem nvme-subsys0 -- fio job.fio\n  \
@@ -41,6 +43,7 @@ pub enum Trace {
     Nvme(Nvme),
     Migrations(Migrations),
     Locks(Locks),
+    Lines(Lines),
 }
 
 /// How the answer is given.
@@ -58,7 +61,8 @@ impl Trace {
     pub fn run(self, colour: Colour) -> Outcome {
         let (Self::Nvme(Nvme { answer, .. })
         | Self::Migrations(Migrations { answer, .. })
-        | Self::Locks(Locks { answer, .. })) = &self;
+        | Self::Locks(Locks { answer, .. })
+        | Self::Lines(Lines { answer, .. })) = &self;
         answer
             .output
             .as_deref()
@@ -68,6 +72,7 @@ impl Trace {
             Self::Nvme(verb) => verb.run(colour),
             Self::Migrations(verb) => verb.run(colour),
             Self::Locks(verb) => verb.run(colour),
+            Self::Lines(verb) => verb.run(colour),
         }
     }
 }
@@ -167,6 +172,7 @@ impl Nvme {
             cpus: &machine.cpu_states.online,
             tracepoints: &[(&format, None)],
             names: true,
+            mappings: false,
             callers_of: None,
         };
         let mut session = Session::open(&plan).map_err(refused)?;
@@ -253,6 +259,7 @@ impl Migrations {
             cpus: &machine.cpu_states.online,
             tracepoints: &tracepoints,
             names: false,
+            mappings: false,
             callers_of: None,
         };
         let mut session = Session::open(&plan).map_err(refused)?;
@@ -373,6 +380,7 @@ impl Locks {
             cpus: &machine.cpu_states.online,
             tracepoints: &formats.tracepoints(),
             names: false,
+            mappings: false,
             callers_of: Some(formats.callers_of()),
         };
         let mut session = Session::open(&plan).map_err(refused)?;
@@ -395,6 +403,93 @@ impl Locks {
             &traced,
             colour,
             nearfar_report::trace::locks,
+        )
+    }
+}
+
+/// Which functions get cache lines that other CPUs have, and which lines, in a guest of the lab
+///
+/// The emulation counts each line that goes from CPU to CPU: no sampling, no hardware counter. For a guest with delays
+/// (nearfar lab run --delay auto), and all that runs in it for some time, while a command runs, or until Ctrl-C. The exit
+/// code is that of COMMAND.
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab run --machine two-node --delay auto -- nearfar trace lines -- ./job"
+)]
+pub struct Lines {
+    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
+    seconds: Option<f64>,
+    /// Also trace the waits for kernel locks, to name the locks in lines; that slows contended locks down
+    #[arg(long)]
+    locks: bool,
+    #[command(flatten)]
+    answer: AnswerArgs,
+    /// Trace while this runs
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Lines {
+    /// Traces, answers, prints.
+    fn run(self, colour: Colour) -> Outcome {
+        let machine = read_live(Want::topology())?;
+        if machine.origin.emulation.is_none() {
+            return Err(Failure::refused(anyhow::anyhow!(
+                "hardware does not count which lines go from CPU to CPU; a guest of the lab does: \
+                 nearfar lab run --delay auto -- nearfar trace lines -- COMMAND"
+            )));
+        }
+        let host = LabHost::default();
+        let ask = |question: &str| host.ask(question).map_err(Failure::refused);
+        let tracefs = Tracefs::find().map_err(refused)?;
+        // Programs that start say where they are mapped.
+        let starts = tracefs.tracepoint("sched", "sched_process_exec");
+        let starts = starts.map_err(refused)?;
+        let mut tracepoints = vec![(&starts, None)];
+        let formats = self.locks.then(|| locks::Formats::read(&tracefs));
+        let formats = formats.transpose().map_err(refused)?;
+        let decoder = formats.as_ref().map(locks::Decoder::new);
+        let mut waited = decoder
+            .transpose()
+            .map_err(Failure::refused)?
+            .map(WaitedLocks::new);
+        tracepoints.extend(formats.iter().flat_map(locks::Formats::tracepoints));
+        let plan = Plan {
+            cpus: &machine.cpu_states.online,
+            tracepoints: &tracepoints,
+            names: false,
+            mappings: true,
+            callers_of: formats.as_ref().map(locks::Formats::callers_of),
+        };
+        let mut session = Session::open(&plan).map_err(refused)?;
+        session.enable().map_err(refused)?;
+        let mut mappings = lines::mapped_now();
+        let mark = ask("lines")?;
+        let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
+        let mut take = |cpu, sample: &Sample<'_>| {
+            if let Some(waited) = &mut waited {
+                waited.take(cpu, sample);
+            }
+        };
+        let command = meanwhile.pass(&mut session, &mut |session| {
+            session.drain(&mut take);
+            true
+        })?;
+        let transfers = ask(&format!("lines {mark}"))?;
+        let finished = session.finish(&mut take).map_err(refused)?;
+        mappings.extend(session.mappings().iter().cloned());
+        let transfers = serde_json::from_str(&transfers)
+            .context("the host's answer about lines")
+            .map_err(Failure::refused)?;
+        let answer = lines::answer(&transfers, &Symbols::read(), &mappings, waited.as_ref());
+        let traced = Traced::new(finished, &machine, command, answer);
+        self.answer.give(
+            "trace-lines/1",
+            &machine.origin,
+            &traced,
+            colour,
+            nearfar_report::trace::lines,
         )
     }
 }

@@ -129,6 +129,59 @@ fn check_counts(counts: &Value) {
     }
 }
 
+#[test]
+fn lines_that_pass_between_cpus_are_counted_by_function_and_line() {
+    if let Some(why) = lacks() {
+        println!("skipped: guests: {why}");
+        return;
+    }
+    let job = format!(
+        "{NEARFAR} bench tags --no-store --samples 2 --format json --factor policy=bitmap --factor distance=near --factor depth=512"
+    );
+    let script = format!(
+        "{NEARFAR} trace lines --locks --format json --output /tmp/lines.json -- {job} > /dev/null; cat /tmp/lines.json"
+    );
+    let machine =
+        "two-node --time simulated --scale cpus=2,memory=512M --append clearcpuid=hypervisor";
+    let (text, counts) = in_guest(machine, "auto", &script);
+    let lines: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(lines["schema"], "trace-lines/1");
+    let count = |value: &Value, key: &str| value[key].as_u64().unwrap();
+    let all = |key: &str| {
+        let vcpus = counts["vcpus"].as_array().unwrap();
+        vcpus.iter().map(|vcpu| count(vcpu, key)).sum::<u64>()
+    };
+    for (key, in_counts) in [
+        ("same_node", "transfers_same_node"),
+        ("other_node", "transfers_other_node"),
+    ] {
+        let of = |list: &str| {
+            let rows = lines[list].as_array().unwrap();
+            rows.iter().map(|row| count(row, key)).sum::<u64>()
+        };
+        let (sum, counted) = (count(&lines, key), all(in_counts));
+        println!(
+            "{key}: {sum} of {counted}, {} by function, {} by line",
+            of("functions"),
+            of("lines")
+        );
+        assert!(0 < of("lines") && of("lines") <= sum && of("functions") <= sum && sum <= counted);
+        // What took least has no row.
+        assert!(of("functions") * 2 > sum, "{key}");
+    }
+    assert_eq!(count(&lines, "lost"), 0);
+    let functions = lines["functions"].as_array().unwrap();
+    let named = |file: Value, part: &str| {
+        let mut names = functions.iter().filter(|it| it["file"] == file);
+        names.any(|it| it["name"].as_str().unwrap().contains(part))
+    };
+    assert!(named(json!(NEARFAR), "nearfar_tags::"), "{functions:?}");
+    assert!(named(Value::Null, "try_to_wake_up"), "{functions:?}");
+    let mut lines = lines["lines"].as_array().unwrap().iter();
+    let has_lock = |line: &Value| line["locks"][0]["call_site"].is_string();
+    assert!(lines.any(has_lock), "no line has a lock");
+}
+
 /// What a guest of the machine `kunpeng` answered.
 struct Measured {
     survey: Value,

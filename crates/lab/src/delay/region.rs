@@ -1,6 +1,6 @@
 //! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
-//! Its layout (version 6) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
+//! Its layout (version 7) is in docs/delay-plugin.md; all words are 64 bits in the host's byte order.
 //!
 //! What the plugin counts is read from there, and doorbells of NVMe controllers are written there: registers whose writes are
 //! delayed by the nodes of the vCPU and of the controller.
@@ -27,16 +27,18 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::delay::DelaySetup;
+use crate::delay::transfers::{TransferRow, TransferTable};
 use crate::error::LabError;
 
 const MAGIC: [u8; 8] = *b"NFDELAY1";
-const LAYOUT: u64 = 6;
+const LAYOUT: u64 = 7;
 const HEADER: usize = 128;
 const GATE: usize = 72;
 const STATE: usize = 80;
 const OPEN: u64 = 2;
 const DOORBELLS: usize = 88;
 const SIMULATED: usize = 104;
+const TRANSFERS: usize = 112;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 11;
 /// Words of a vCPU for each node: misses, picoseconds of waiting, transfers.
@@ -44,6 +46,9 @@ const BY_NODE: usize = 3;
 const PS_PER_NS: u64 = 1000;
 /// How long the gate may take to open or close.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Slots of the table of transfers: the pairs of a function and a line that a load has, some thousands, with room.
+const SLOTS: usize = 1 << 17;
+const SLOT_BYTES: usize = 64;
 /// Words of a controller's doorbells: start, bytes, stride, node.
 const DOORBELL_WORDS: usize = 4;
 
@@ -56,6 +61,7 @@ pub struct DelayRegion {
     counters: usize,
     stride: usize,
     doorbells: usize,
+    transfers: usize,
     setup: DelaySetup,
 }
 
@@ -91,7 +97,9 @@ impl DelayRegion {
         let stride = ((FIXED + BY_NODE * setup.nodes.len()) * 8).next_multiple_of(128);
         let counters = (HEADER + setup.config.len()).next_multiple_of(128);
         let doorbells = counters + stride * setup.cpu_nodes.len();
-        let bytes = doorbells + (1 + setup.controllers * DOORBELL_WORDS) * 8;
+        let end = doorbells + (1 + setup.controllers * DOORBELL_WORDS) * 8;
+        let transfers = end.next_multiple_of(128);
+        let bytes = transfers + (1 + SLOTS) * SLOT_BYTES;
         let file = memfd_create("nearfar-delay", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, bytes as u64)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -104,6 +112,7 @@ impl DelayRegion {
             counters,
             stride,
             doorbells,
+            transfers,
             setup: setup.clone(),
         };
         region.fill();
@@ -130,6 +139,8 @@ impl DelayRegion {
         self.word(DOORBELLS).store(self.doorbells as u64, Relaxed);
         let controllers = self.setup.controllers as u64;
         self.word(DOORBELLS + 8).store(controllers, Relaxed);
+        self.word(TRANSFERS).store(self.transfers as u64, Relaxed);
+        self.word(TRANSFERS + 8).store(SLOTS as u64, Relaxed);
         // SAFETY: the text ends before the counters begin, and no other process has the mapping yet.
         unsafe {
             let place = self.base.cast::<u8>().add(HEADER);
@@ -157,11 +168,16 @@ impl DelayRegion {
             false => self.close(),
         }
         let started = Instant::now();
-        let is_done = || (self.word(STATE).load(Relaxed) == OPEN) == open;
+        let is_done = || self.is_counting() == open;
         while !is_done() && started.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
         is_done()
+    }
+
+    /// Whether accesses are looked at now.
+    pub(crate) fn is_counting(&self) -> bool {
+        self.word(STATE).load(Relaxed) == OPEN
     }
 
     /// Whether the guest has simulated time.
@@ -210,10 +226,37 @@ impl DelayRegion {
     pub fn counts(&self) -> Counts {
         let vcpus = self.setup.cpu_nodes.iter().copied().enumerate();
         Counts {
-            counting: self.word(STATE).load(Relaxed) == OPEN,
+            counting: self.is_counting(),
             simulated_ns: self.simulated_ns(),
             vcpus: vcpus
                 .map(|(number, node)| self.of_vcpu(number, node))
+                .collect(),
+        }
+    }
+
+    /// Which instructions got which lines from other vCPUs so far.
+    pub fn transfers(&self) -> TransferTable {
+        let at = |slot: usize, word: usize| {
+            let offset = self.transfers + slot * SLOT_BYTES + word * 8;
+            self.word(offset).load(Relaxed)
+        };
+        let slots = (1..=SLOTS).filter(|&slot| at(slot, 0) != 0);
+        TransferTable {
+            lost: at(0, 0),
+            rows: slots
+                .map(|slot| {
+                    let [instruction, line, home] = [1, 2, 3].map(|word| at(slot, word));
+                    let [same_node, other_node, ps] = [4, 5, 6].map(|word| at(slot, word));
+                    let row = TransferRow {
+                        instruction,
+                        line,
+                        home,
+                        same_node,
+                        other_node,
+                        ns: ps / PS_PER_NS,
+                    };
+                    ((instruction, line), row)
+                })
                 .collect(),
         }
     }

@@ -131,6 +131,7 @@ pub fn launch(
         spare_host_bridges: prepared.design.spare_host_bridges(),
         controller_nodes: prepared.design.controller_nodes(),
         delays,
+        marks: Vec::new(),
         results: arguments::results_folder(prepared),
         token: String::new(),
         commands: 0,

@@ -7,6 +7,8 @@
 //! | `plugged` | `ok`; delays, which ended for the plug, begin again |
 //! | `time simulated`, `time host` | `ok` once simulated time has begun, or has ended |
 //! | `counts` | `ok` and the line transfers of all vCPUs so far, as JSON ([`Transfers`]) |
+//! | `lines` | `ok` and the number of this moment |
+//! | `lines NUMBER` | `ok` and the line transfers since then by instruction and line, as JSON |
 //!
 //! Any other answer says why there is none of these.
 
@@ -17,7 +19,7 @@ use std::os::unix::net::UnixStream;
 
 use serde::Serialize;
 
-use crate::delay::Counts;
+use crate::delay::{Counts, DelayRegion};
 use crate::guest::Guest;
 
 /// What the agent says.
@@ -183,9 +185,7 @@ struct Transfers {
 }
 
 impl Transfers {
-    /// # Errors
-    /// When the plugin does not count at the moment.
-    fn of(counts: &Counts) -> Result<Self, String> {
+    fn of(counts: &Counts) -> Self {
         let mut sum = Self {
             same_node: 0,
             other_node: 0,
@@ -194,14 +194,26 @@ impl Transfers {
             sum.same_node += vcpu.transfers_same_node;
             sum.other_node += vcpu.transfers_other_node;
         }
-        match counts.counting {
-            true => Ok(sum),
-            false => Err("delays are suspended, so nothing is counted".to_owned()),
-        }
+        sum
     }
 }
 
+/// `ok` and a value without anything that JSON cannot have.
+fn json(value: &impl Serialize) -> String {
+    format!("ok {}", serde_json::to_string(value).unwrap_or_default())
+}
+
 impl Guest {
+    /// What counts, while it does.
+    fn counting(&self) -> Result<&DelayRegion, String> {
+        let delays = self.delays.as_deref();
+        let delays = delays.ok_or("the guest has no delays, so nothing is counted")?;
+        match delays.is_counting() {
+            true => Ok(delays),
+            false => Err("delays are suspended, so nothing is counted".to_owned()),
+        }
+    }
+
     /// Answers a question. The guest gets the text of an error, too.
     pub(super) fn answer(&mut self, words: &str) -> Result<String, String> {
         let ok = || "ok".to_owned();
@@ -221,13 +233,15 @@ impl Guest {
                     ),
                 }
             }
-            "counts" => {
-                let counts = self.delay_counts();
-                let counts = counts.ok_or("the guest has no delays, so nothing is counted")?;
-                let transfers = Transfers::of(&counts)?;
-                // Two numbers always are JSON.
-                let json = serde_json::to_string(&transfers).unwrap_or_default();
-                Ok(format!("ok {json}"))
+            "counts" => Ok(json(&Transfers::of(&self.counting()?.counts()))),
+            "lines" => {
+                self.marks.push(self.counting()?.transfers());
+                Ok(format!("ok {}", self.marks.len() - 1))
+            }
+            _ if let Some(number) = words.strip_prefix("lines ") => {
+                let mark = number.parse().ok().and_then(|it: usize| self.marks.get(it));
+                let mark = mark.ok_or_else(|| format!("{words}: there is no such moment"))?;
+                Ok(json(&self.counting()?.transfers().since(mark).answer()))
             }
             _ => {
                 let plug = words.strip_prefix("plug ");
@@ -276,14 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn transfers_are_those_of_all_vcpus_while_they_are_counted() {
+    fn transfers_are_those_of_all_vcpus() {
         let vcpu = |same_node, other_node| VcpuCounts {
             transfers_same_node: same_node,
             transfers_other_node: other_node,
             ..VcpuCounts::default()
         };
-        let mut counts = Counts {
-            counting: true,
+        let counts = Counts {
             vcpus: vec![vcpu(1, 20), vcpu(3, 40)],
             ..Counts::default()
         };
@@ -291,11 +304,9 @@ mod tests {
             same_node: 4,
             other_node: 60,
         };
-        assert_eq!(Transfers::of(&counts).unwrap(), sum);
+        assert_eq!(Transfers::of(&counts), sum);
         // The keys that `bench tags` reads in the guest.
         let json = serde_json::to_string(&sum).unwrap();
         assert_eq!(json, r#"{"same_node":4,"other_node":60}"#);
-        counts.counting = false;
-        assert!(Transfers::of(&counts).is_err());
     }
 }

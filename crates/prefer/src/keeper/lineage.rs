@@ -316,6 +316,7 @@ impl Observer {
             cpus,
             tracepoints: &tracepoints,
             names: false,
+            mappings: false,
             callers_of: None,
         };
         let mut session = Session::open_within(&plan, RINGS_BYTES)?;

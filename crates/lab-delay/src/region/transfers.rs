@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which instruction got which line from another vCPU, how often, and how long that took: a hash table in the region.
+//!
+//! ```text
+//!  8 words: transfers that found no slot, 7 unused
+//!  then slots of 8 words:
+//!    0 key; 0: an empty slot     2 line's address; 0: others     4 transfers within a node     6 picoseconds of both
+//!    1 instruction's address     3 node of the memory            5 from another node           7 unused
+//! ```
+//! The last eighth of the slots is for instructions alone: there goes what finds no slot of its line. A slot is taken for good, and
+//! all of it is atomic and relaxed: a reader may see the key of a slot before its addresses.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Words of a slot, and before the first one.
+pub const SLOT_WORDS: usize = 8;
+/// How many slots in a row are looked at: of a line, of an instruction.
+const LINE_STEPS: usize = 16;
+const INSTRUCTION_STEPS: usize = 256;
+/// The part of the slots that is for instructions alone.
+const INSTRUCTIONS: usize = 8;
+
+const INSTRUCTION: usize = 1;
+const LINE: usize = 2;
+const HOME: usize = 3;
+const SAME_NODE: usize = 4;
+const OTHER_NODE: usize = 5;
+const PS: usize = 6;
+
+/// A line that came from another vCPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// The instruction's virtual address.
+    pub instruction: u64,
+    /// The line's first virtual address.
+    pub line: u64,
+    /// The number of the memory's node.
+    pub home: u32,
+    /// Whether it came from another node.
+    pub is_from_other_node: bool,
+    /// What it took, in picoseconds.
+    pub ps: u64,
+}
+
+/// The table.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfers {
+    lost: &'static AtomicU64,
+    lines: &'static [[AtomicU64; SLOT_WORDS]],
+    instructions: &'static [[AtomicU64; SLOT_WORDS]],
+}
+
+impl Transfers {
+    /// A table in given words; what is no whole slot is not used.
+    ///
+    /// # Panics
+    /// Without any word.
+    pub fn over(words: &'static [AtomicU64]) -> Self {
+        let (slots, _) = words.as_chunks();
+        let (first, slots) = slots.split_first().expect("words before the slots");
+        let (lines, instructions) = slots.split_at(slots.len() - slots.len() / INSTRUCTIONS);
+        Self {
+            lost: &first[0],
+            lines,
+            instructions,
+        }
+    }
+
+    /// Counts a transfer.
+    pub fn note(&self, it: Transfer) {
+        let of_line = || slot(self.lines, it.instruction, it.line, it.home, LINE_STEPS);
+        let of_instruction = || {
+            let steps = INSTRUCTION_STEPS;
+            slot(self.instructions, it.instruction, 0, it.home, steps)
+        };
+        let Some(slot) = of_line().or_else(of_instruction) else {
+            self.lost.fetch_add(1, Relaxed);
+            return;
+        };
+        let count = match it.is_from_other_node {
+            true => OTHER_NODE,
+            false => SAME_NODE,
+        };
+        slot[count].fetch_add(1, Relaxed);
+        slot[PS].fetch_add(it.ps, Relaxed);
+    }
+}
+
+/// The slot of an instruction and a line, which may be taken for them now; `None` where others have all that are looked at.
+fn slot(
+    slots: &'static [[AtomicU64; SLOT_WORDS]],
+    instruction: u64,
+    line: u64,
+    home: u32,
+    steps: usize,
+) -> Option<&'static [AtomicU64; SLOT_WORDS]> {
+    let key = key(instruction, line);
+    let first = key as usize % slots.len().max(1);
+    let in_order = slots[first..].iter().chain(&slots[..first]).take(steps);
+    for slot in in_order {
+        match slot[0].compare_exchange(0, key, Relaxed, Relaxed) {
+            Ok(_) => {
+                slot[INSTRUCTION].store(instruction, Relaxed);
+                slot[LINE].store(line, Relaxed);
+                slot[HOME].store(home.into(), Relaxed);
+                return Some(slot);
+            }
+            Err(taken) if taken == key => return Some(slot),
+            Err(_) => {}
+        }
+    }
+    None
+}
+
+/// A number of both, never 0; two pairs have the same one by chance, once in 2^63. (The finisher of splitmix64.)
+fn key(instruction: u64, line: u64) -> u64 {
+    let mut key = instruction ^ line.rotate_left(29);
+    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+        key = (key ^ (key >> 30)).wrapping_mul(factor);
+    }
+    (key ^ (key >> 31)) | 1
+}
