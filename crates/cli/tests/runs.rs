@@ -447,3 +447,55 @@ fn members(value: &Value) -> Vec<String> {
         _ => Vec::new(),
     }
 }
+
+/// What `nearfar ab` stored of two kernel command lines, ten runs of each side.
+const COMPARISON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mails/ab.json");
+
+#[test]
+fn a_comparison_of_guests_has_a_cover_letter_without_a_figure_that_its_table_lacks() {
+    let place = Place::new();
+    place.answer(&["import", COMPARISON]);
+    let letter = place.answer(&["show", "last", "--format", "mail"]);
+    for line in letter.lines() {
+        assert!(line.chars().count() <= 72, "{line}");
+    }
+    let whole = words(&letter);
+    let (said, rest) = whole.split_once(" Machine and method ").unwrap();
+    let table = rest.split_once(" worse ones first ").unwrap().1;
+    assert_eq!(
+        said,
+        "sh job.sh B against A A: append=numa_balancing=disable B: append=numa_balancing=enable worse: ops_per_s -30 % \
+         (-30 to -29) equivalent: latency_ns -0.2 % (-0.6 to +0.2)"
+    );
+    let said = said.split_once(" worse: ").unwrap().1;
+    let is_number = |word: &&str| word.contains(|it: char| it.is_ascii_digit());
+    for number in said.split([' ', ',', '(', ')']).filter(is_number) {
+        assert!(table.contains(number), "{number}: {table}");
+    }
+    // The values that were not asked for are not in it, and worse ones come first.
+    assert!(
+        !table.contains("elapsed_s") && !table.contains(" mode "),
+        "{table}"
+    );
+    assert!(
+        table.find("ops_per_s") < table.find("latency_ns"),
+        "{table}"
+    );
+    let command = rest.split_once(" To repeat it ").unwrap().1;
+    let (command, _) = command.split_once(" B against A").unwrap();
+    assert_eq!(
+        command.replace(" \\", ""),
+        "nearfar ab --a=append=numa_balancing=disable --b=append=numa_balancing=enable --machine=two-node \
+         --scale=cpus=1,memory=256M --arch=x86_64 --kernel=6.12 --time=instruction=0.5,window=200,seed=0 --accel=tcg \
+         --runs=10 '--value=*_per_s' '--value=*_ns' -- sh job.sh"
+    );
+    assert!(
+        !letter.contains("boot to boot") && !letter.contains("is whole"),
+        "{letter}"
+    );
+}
+
+/// The words of a text, each with a space between.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

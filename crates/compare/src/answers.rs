@@ -19,7 +19,7 @@ use nearfar_statistics::compare::{DEFAULT_MARGIN, Design, Question, compare_shar
 use serde::{Deserialize, Serialize};
 use similar::{ChangeTag, TextDiff};
 
-pub use metrics::metrics_of;
+pub use metrics::{metrics_of, metrics_taken};
 pub use nearfar_statistics::compare::sequential::MOST_ROUNDS;
 use values::numbers;
 pub use values::{AnswerValue, NumberChange, SelectionError, ValueSelection};

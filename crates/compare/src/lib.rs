@@ -21,4 +21,5 @@ pub use comparison::{
     Attempts, Comparison, FailedCell, OneSided, Options, Row, RunWarning, SideSummary, compare,
 };
 pub use difference::{CompareError, Difference, Kind, leaves};
+pub use nearfar_statistics::compare::DEFAULT_MARGIN;
 pub use side::{Columns, Definitions, Side};

@@ -1,18 +1,24 @@
 //! The same command under A and under B, side by side.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_compare::answers::{AnswerComparison, AnswerLine, AnswerValue, CommandSide, LineDiff};
+use nearfar_compare::{Comparison, Row};
+use nearfar_lab::repeat;
 use nearfar_statistics::compare::Verdict;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::amount::{count, or};
 use crate::command::UNTIL_CLEAR;
 use crate::compare::verdict;
-use crate::compared::words;
+use crate::compared::{change_of_medians, significant, words};
 use crate::document::{Document, Table, Text, cells, cut};
+use crate::runs::Shown;
 use crate::style::Role;
 
+/// The experiment's name in the store.
+pub const EXPERIMENT: &str = "ab";
 /// Longest title, in columns.
 const MAX_TITLE_COLUMNS: usize = 96;
 
@@ -34,6 +40,198 @@ pub fn document(comparison: &AnswerComparison) -> Document {
         out.indented(0, name, Role::Notice.text(label));
     }
     out
+}
+
+/// The parameters of a stored comparison.
+#[derive(Deserialize)]
+struct Parameters {
+    command: Vec<String>,
+    a: SideParameters,
+    b: SideParameters,
+    #[serde(default)]
+    value: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct SideParameters {
+    settings: BTreeMap<String, String>,
+}
+
+impl SideParameters {
+    /// `KEY=VALUE` of each setting.
+    fn words(&self) -> Vec<String> {
+        let word = |(key, value): (&String, &String)| format!("{key}={value}");
+        self.settings.iter().map(word).collect()
+    }
+}
+
+/// The numbers of a cover letter that each sentence names at most; the table has all.
+const MAX_NAMED: usize = 5;
+
+/// The cover letter of a stored comparison: what was asked and the answer in sentences, and the table that these are taken from, worse
+/// numbers first.
+pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
+    let mut before = Document::new();
+    if let Ok(it) = Parameters::deserialize(parameters) {
+        before = Document::titled(title(&it.command), "B against A");
+        for (name, side) in [("A", &it.a), ("B", &it.b)] {
+            before.labelled(
+                Role::Subject.text(format!("{name}: ")),
+                side.words().join(", "),
+            );
+        }
+    }
+    let mut rows = Vec::from_iter(&comparison.rows);
+    let (order, size) = (
+        |row: &&Row| order(row.compared.verdict),
+        |row: &&Row| {
+            row.compared
+                .change
+                .map_or(f64::INFINITY, |it| it.value.abs())
+        },
+    );
+    rows.sort_by(|a, b| order(a).cmp(&order(b)).then(size(b).total_cmp(&size(a))));
+    let is_equal = |row: &&&Row| row.compared.verdict == Verdict::Equal;
+    let equal = Vec::from_iter(rows.iter().filter(is_equal).map(|row| row.metric.as_str()));
+    rows.retain(|row| row.compared.verdict != Verdict::Equal);
+    let with = |verdicts: &[Verdict]| {
+        let of = rows
+            .iter()
+            .filter(|row| verdicts.contains(&row.compared.verdict));
+        Vec::from_iter(of.copied())
+    };
+    for (label, verdicts) in [
+        ("worse", &[Verdict::Worse][..]),
+        ("better", &[Verdict::Better]),
+        ("different", &[Verdict::Different]),
+        ("equivalent", &[Verdict::Equivalent]),
+        (
+            "not clear",
+            &[
+                Verdict::NotSignificant,
+                Verdict::TooFewSamples,
+                Verdict::OneRunASide,
+            ],
+        ),
+    ] {
+        let found = with(verdicts);
+        if !found.is_empty() {
+            before.labelled(Role::Subject.text(format!("{label}: ")), named(&found));
+        }
+    }
+    if rows.is_empty() {
+        before.paragraph("No number differs.");
+    }
+    before.heading("Machine and method", "");
+    let mut out = Document::titled("B against A", "medians; worse ones first");
+    let has_needs = rows.iter().any(|row| row.compared.samples_needed.is_some());
+    let mut table = Table::of([
+        "metric",
+        ">A",
+        ">B",
+        ">change (95 %)",
+        "verdict",
+        if has_needs { ">needs" } else { "" },
+    ]);
+    for row in rows {
+        let compared = &row.compared;
+        table.row(cells![
+            with_unit(row, comparison),
+            significant(compared.a.median),
+            significant(compared.b.median),
+            change_of_medians(compared),
+            verdict(compared),
+            or(compared.samples_needed, ""),
+        ]);
+    }
+    out.table(table);
+    if !equal.is_empty() {
+        let names = equal[..equal.len().min(MAX_NAMED)].join(", ");
+        let more = match equal.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        out.paragraph(format!("Equal in all runs: {names}{more}."));
+    }
+    out.paragraph(
+        "Each run starts its guest, in the order A B B A: a drift of the host affects both sides.",
+    );
+    out.paragraph(crate::compare::method(comparison));
+    [before, out]
+}
+
+fn order(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Worse => 0,
+        Verdict::Better => 1,
+        Verdict::Different => 2,
+        Verdict::NotSignificant | Verdict::TooFewSamples | Verdict::OneRunASide => 3,
+        Verdict::Equivalent | Verdict::Equal => 4,
+    }
+}
+
+/// `ops_per_s -30 % (-30 to -29), latency_ns +3 % (+1 to +5) and 2 more`; of what is not clear, how many runs would tell.
+fn named(rows: &[&Row]) -> String {
+    let of = |row: &&Row| {
+        let needs = row.compared.samples_needed;
+        let needs = needs.map(|runs| format!(" (needs {runs} runs of each side)"));
+        let change = change_of_medians(&row.compared);
+        format!("{} {change}{}", row.metric, or(needs, ""))
+    };
+    let names: Vec<String> = rows.iter().take(MAX_NAMED).map(of).collect();
+    let more = match rows.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", names.join(", "))
+}
+
+fn with_unit(row: &Row, comparison: &Comparison) -> String {
+    let metric = comparison.metrics.iter().find(|it| it.name == row.metric);
+    match metric.map_or("", |it| it.unit.as_str()) {
+        "" => row.metric.clone(),
+        unit => format!("{}, {unit}", row.metric),
+    }
+}
+
+/// The command that makes a stored comparison again; `None` for another experiment.
+pub(crate) fn command(shown: &Shown<'_>) -> Option<Vec<String>> {
+    let (run, detail) = (shown.run, shown.detail);
+    if run.experiment != EXPERIMENT {
+        return None;
+    }
+    let it = Parameters::deserialize(&detail.parameters).ok()?;
+    let mut words = Vec::from(["nearfar", "ab"].map(str::to_owned));
+    for (option, side) in [("--a", &it.a), ("--b", &it.b)] {
+        words.extend(
+            side.words()
+                .into_iter()
+                .map(|word| format!("{option}={word}")),
+        );
+    }
+    // What both guests have, and no side sets.
+    let guests = detail
+        .targets
+        .iter()
+        .filter_map(|it| it.emulation.as_ref()?.guest());
+    let mut guests = guests.map(repeat::options);
+    let (first, second) = (guests.next()?, guests.next()?);
+    let is_common = |option: &&(&str, String)| {
+        let is_set = |side: &SideParameters| side.settings.contains_key(option.0);
+        second.contains(option) && !is_set(&it.a) && !is_set(&it.b)
+    };
+    let common = first.iter().filter(is_common);
+    words.extend(common.map(|(key, value)| format!("--{key}={value}")));
+    let is_time_set = it.a.settings.contains_key("time") || it.b.settings.contains_key("time");
+    if !is_time_set && !first.iter().any(|(key, _)| *key == "time") {
+        words.push("--time=host".to_owned());
+    }
+    words.push(format!("--runs={}", run.samples_per_cell));
+    words.extend(detail.is_until_clear().then(|| "--until-clear".to_owned()));
+    words.extend(it.value.iter().map(|path| format!("--value={path}")));
+    words.push("--".to_owned());
+    words.extend(it.command);
+    Some(words)
 }
 
 /// The command on one line: a script's line breaks become spaces, and what is too long for a title is cut.

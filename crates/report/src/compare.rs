@@ -287,7 +287,7 @@ fn needs(samples: usize) -> String {
 }
 
 /// How the figures were made.
-fn method(comparison: &Comparison) -> String {
+pub(crate) fn method(comparison: &Comparison) -> String {
     let has = |of: fn(&Compared) -> bool| comparison.rows.iter().any(|row| of(&row.compared));
     let (test, samples) = match has(|it| it.design == Design::Paired) {
         true => (

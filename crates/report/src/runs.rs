@@ -15,6 +15,7 @@ use nearfar_runs::{
 };
 use serde_json::Value;
 
+use crate::ab;
 use crate::amount::{count, lead, moment, or};
 use crate::document::{Document, Table, Text, cells};
 use crate::style::{Role, Style};
@@ -382,6 +383,9 @@ fn mail_facts<'a>(shown: &Shown<'a>) -> impl Iterator<Item = (&'static str, Text
 
 /// The command that makes a run as this one, in guests as its own; `None` for an experiment that the registry does not have.
 fn command(shown: &Shown<'_>) -> Option<String> {
+    if let Some(words) = ab::command(shown) {
+        return Some(shell::words(words.into_iter().map(Into::into)));
+    }
     let mut declarations = EXPERIMENTS.iter().map(|entry| &entry.declaration);
     let declaration = declarations.find(|it| it.name == shown.run.experiment)?;
     let mut words = Vec::new();
@@ -431,9 +435,11 @@ fn not_claimed(shown: &Shown<'_>, has_derived_command: bool, out: &mut Document)
             "How fast a real machine is: the delays of this one are modelled. Orders and ratios are of this model.",
         );
     }
-    out.paragraph(
-        "What differs from boot to boot: all samples are of one run, and so are the intervals.",
-    );
+    if run.experiment != ab::EXPERIMENT {
+        out.paragraph(
+            "What differs from boot to boot: all samples are of one run, and so are the intervals.",
+        );
+    }
     if run.state != RunState::Complete {
         out.paragraph(format!("That the run is complete: it is {}.", run.state));
     }
@@ -445,7 +451,9 @@ fn not_claimed(shown: &Shown<'_>, has_derived_command: bool, out: &mut Document)
     }
     let is_unknown = |it: &Option<Emulation>| it.as_ref().is_some_and(|it| it.guest().is_none());
     let mut emulated = detail.targets.iter().map(|it| &it.emulation);
-    if has_derived_command && (is_unknown(&run.emulation) || emulated.any(is_unknown)) {
+    // That of a run in several guests is a summary of theirs.
+    let is_unknown_here = detail.targets.is_empty() && is_unknown(&run.emulation);
+    if has_derived_command && (is_unknown_here || emulated.any(is_unknown)) {
         out.paragraph("That the command above is whole: how the guest was started was not stored.");
     }
 }

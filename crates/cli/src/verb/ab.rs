@@ -9,7 +9,9 @@ use std::time::Instant;
 use clap::Args;
 use nearfar_compare::answers::{
     AnswerComparison, CommandRun, CommandSide, MOST_ROUNDS, ValueSelection, metrics_of,
+    metrics_taken,
 };
+use nearfar_compare::{Comparison, DEFAULT_MARGIN, Kind, Side, compare};
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{
@@ -21,6 +23,8 @@ use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
 use nearfar_lab::guest::{Exec, PreparedGuest, Signals};
 use nearfar_lab::request::GuestRequest;
+use nearfar_report::ab::EXPERIMENT;
+use nearfar_runs::export::Whole;
 use nearfar_runs::{
     Better, Detail, Host, Metric, MetricValue, RunId, RunTarget, Sample, UNTIL_CLEAR,
 };
@@ -42,7 +46,8 @@ use crate::{output, signals};
                        nearfar ab --a kernel=6.1 --b kernel=6.12 --machine powerpc-case1 -- nearfar topo\n  \
                        nearfar ab --a append=numa_balancing=disable --b append=numa_balancing=enable --runs 5 -- ./job\n  \
                        nearfar ab --a delay=off --b delay=auto --value 'latency.pairs[*].median_ns' \\\n      \
-                       -- nearfar bench latency --what latency --format json"
+                       -- nearfar bench latency --what latency --format json\n  \
+                       nearfar runs show last --format mail    the cover letter of the last comparison"
 )]
 pub struct Ab {
     #[arg(long, value_name = "KEY=VALUE", required = true, help = format!("What side A has: {} (may be repeated)", keys()))]
@@ -255,12 +260,10 @@ impl Turns<'_> {
     }
 }
 
-/// The experiment's name in the store.
-const EXPERIMENT: &str = "ab";
 const SIDE: &str = "side";
 const ELAPSED: &str = "elapsed_s";
 const EXIT_CODE: &str = "exit_code";
-/// The parameter with the values that decide when it ends.
+/// The parameter with the values that are compared, and that decide when it ends.
 const VALUE: &str = "value";
 
 /// The two sides.
@@ -321,6 +324,9 @@ impl Experiment for Sides<'_> {
         let side = |(side, _): &(&CommandSide, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
         let [a, b] = &self.sides;
         let mut parameters = json!({"command": self.turns.command, "a": side(a), "b": side(b)});
+        if !self.turns.selection.is_empty() {
+            parameters[VALUE] = json!(self.turns.selection);
+        }
         if let Some(Until { parameter, .. }) = &self.turns.until {
             parameters[UNTIL_CLEAR] = true.into();
             parameters[parameter.0] = parameter.1.clone();
@@ -386,6 +392,27 @@ impl Experiment for Sides<'_> {
             reason.into()
         })
     }
+}
+
+/// The stored comparison of both sides, of the values that were asked for.
+///
+/// # Errors
+/// When the run has samples of one side only, or cannot be read.
+pub(super) fn compared(whole: &Whole) -> Result<Comparison, Failure> {
+    let side = Side::of_run(format!("run {}", whole.run.run), whole);
+    let sides = side.by(SIDE, None).map_err(Failure::input)?;
+    let selection = ValueSelection::deserialize(&whole.detail.parameters[VALUE]);
+    let runs = runs_of_sides(&whole.taken);
+    let answer = runs.iter().flatten().next();
+    let selected = selection.ok().zip(answer);
+    let selected = selected.map(|(selection, run)| metrics_taken(&run.stdout, &selection));
+    let options = nearfar_compare::Options {
+        margin: DEFAULT_MARGIN,
+        metrics: selected.unwrap_or_default(),
+        across: Kind::all().into(),
+        judges_single_runs: false,
+    };
+    compare(&sides, &options).map_err(Failure::input)
 }
 
 /// The stored runs of both sides.

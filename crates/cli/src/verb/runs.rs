@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome, input};
 use crate::output;
+use crate::verb::ab;
 
 /// List, show, export and remove stored runs
 #[derive(Subcommand)]
@@ -461,6 +462,12 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
         }
         return output::print(&output::json("runs-show/2", None, &json)?);
     }
+    let (mut before, mut mail) = (Document::new(), mail);
+    if shape.form == Form::Mail && stored.run.experiment == nearfar_report::ab::EXPERIMENT {
+        let compared = ab::compared(&store.whole(id).map_err(of_store)?)?;
+        let [question, answer] = nearfar_report::ab::letter(&stored.detail.parameters, &compared);
+        (before, mail) = (question, Some(answer));
+    }
     let document = || match &text {
         Some(text) => {
             let mut document = runs::header(&shown);
@@ -470,7 +477,7 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
         None => runs::show(&shown),
     };
     output::print(&match shape.form {
-        Form::Mail => runs::mail(Document::new(), &shown, mail, None),
+        Form::Mail => runs::mail(before, &shown, mail, None),
         Form::Markdown => document().to_markdown(),
         Form::Table | Form::Json => document().to_text(&output::style(shape.colour)),
     })

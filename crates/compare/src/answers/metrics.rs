@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nearfar_runs::{Better, Metric, MetricValue, metric_name};
 
-use super::values::numbers_of;
+use super::values::{ValueSelection, numbers_of};
 
 /// Most numbers of an answer that become metrics: a table of more helps as little as their comparison.
 const MAX_METRICS: usize = 200;
@@ -23,11 +23,20 @@ pub fn metrics_of(stdout: &str, others: &[&str]) -> Vec<(Metric, MetricValue)> {
     new.take(MAX_METRICS).map(metric).collect()
 }
 
+/// The metrics of an answer that a selection takes; all where it takes none.
+pub fn metrics_taken(stdout: &str, selection: &ValueSelection) -> Vec<String> {
+    let numbers = numbers_of(stdout).into_iter();
+    let taken = numbers.filter(|(path, _)| selection.takes(path));
+    let names = taken.map(|(path, _)| metric_name(&path));
+    Vec::from_iter(BTreeSet::from_iter(names))
+}
+
 /// The unit that a key's suffix names, as those of nearfar's own answers do.
 fn unit(path: &str) -> &'static str {
     let key = path.rsplit('.').next().unwrap_or(path);
     let units = [
         ("_bytes_per_s", "B/s"),
+        ("_per_s", "1/s"),
         ("_bytes", "B"),
         ("_percent", "%"),
         ("_ns", "ns"),
@@ -55,8 +64,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_selection_takes_metrics_by_the_paths_of_their_values() {
+        let stdout = r#"{"pairs": [{"id": 0, "ns": 90.5}, {"id": 1, "ns": 80}], "ok": true}"#;
+        let taken = |patterns: &[&str]| {
+            let patterns = patterns.iter().map(ToString::to_string).collect();
+            metrics_taken(stdout, &ValueSelection::new(patterns))
+        };
+        assert_eq!(taken(&["pairs[*].ns", "ok"]), ["pairs_0_ns", "pairs_1_ns"]);
+        assert!(taken(&[]).is_empty() && taken(&["other"]).is_empty());
+    }
+
+    #[test]
     fn numbers_of_an_answer_become_metrics_with_unit_and_direction() {
-        let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ok": true, "exit": {"code": 1}}"#;
+        let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ops_per_s": 7, "ok": true, "exit": {"code": 1}}"#;
         let metrics = metrics_of(stdout, &["exit_code"]);
         let found: Vec<_> = metrics
             .iter()
@@ -68,6 +88,7 @@ mod tests {
                 ("pairs_0_cpu_node", "", Better::Lower),
                 ("pairs_0_median_ns", "ns", Better::Lower),
                 ("read_bytes_per_s", "B/s", Better::Higher),
+                ("ops_per_s", "1/s", Better::Higher),
             ]
         );
         assert_eq!(metrics[1].1.number(), 90.5);

@@ -92,11 +92,12 @@ impl ValueSelection {
         Self { patterns }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether it takes none, so that all are shown.
+    pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    fn takes(&self, path: &str) -> bool {
+    pub(super) fn takes(&self, path: &str) -> bool {
         self.patterns.iter().any(|pattern| matches(pattern, path))
     }
 
