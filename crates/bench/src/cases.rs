@@ -52,6 +52,8 @@ pub struct Case {
     pub minutes: u32,
     /// The effect and its direction, in the lab.
     pub quick: Quick,
+    /// What is asked about two kernels, in place of the case's own question.
+    pub kernels: KernelQuestion,
     /// What is compared with what; `None` where the experiment's own findings say it.
     pub effect: Option<Effect>,
     /// A table of published figures as the experiment reads it, with its name.
@@ -70,6 +72,14 @@ pub struct Quick {
     pub options: &'static [&'static str],
     pub samples: u32,
     pub minutes: u32,
+}
+
+/// How two kernels are compared by a case's load.
+pub struct KernelQuestion {
+    /// Words of the experiment's command line, in place of those that set the same: they leave to the kernel what the case changes.
+    pub options: &'static [&'static str],
+    /// The metric that is compared, in each cell.
+    pub metric: &'static str,
 }
 
 /// The factor that the case is about.
@@ -182,6 +192,10 @@ const MOCK: Case = Case {
         samples: 6,
         minutes: 1,
     },
+    kernels: KernelQuestion {
+        options: &[],
+        metric: "latency_us",
+    },
     effect: Some(Effect {
         factor: "speed",
         baseline: "fast",
@@ -233,6 +247,10 @@ const OFFLINE_NODE: Case = Case {
         options: &[],
         samples: 8,
         minutes: 1,
+    },
+    kernels: KernelQuestion {
+        options: &["--factor=plan=before"],
+        metric: "iops",
     },
     effect: Some(Effect {
         factor: "plan",
@@ -296,6 +314,10 @@ const PREFERRED_NODE: Case = Case {
         samples: 6,
         minutes: 3,
     },
+    kernels: KernelQuestion {
+        options: &[],
+        metric: "elapsed_s",
+    },
     effect: None,
     published: Some((
         "numa_preferred_nid, December 2023",
@@ -343,6 +365,10 @@ const TAG_ALLOCATOR: Case = Case {
         ],
         samples: 8,
         minutes: 3,
+    },
+    kernels: KernelQuestion {
+        options: &[],
+        metric: "operations_per_s",
     },
     effect: None,
     published: Some((
@@ -409,6 +435,10 @@ const SPREAD_INTERRUPTS: Case = Case {
         samples: 8,
         minutes: 3,
     },
+    kernels: KernelQuestion {
+        options: &["--factor=interrupts=keep"],
+        metric: REQUESTS,
+    },
     effect: Some(Effect {
         factor: "interrupts",
         baseline: "kernel_pre_6_3",
@@ -465,6 +495,10 @@ const FAKE_NODES: Case = Case {
         options: &["--factor=tasks=12"],
         samples: 8,
         minutes: 3,
+    },
+    kernels: KernelQuestion {
+        options: &[],
+        metric: "operations_per_s",
     },
     effect: Some(Effect {
         factor: "append",

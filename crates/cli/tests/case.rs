@@ -153,6 +153,37 @@ fn the_command_of_a_case_is_printed_as_a_shell_takes_it() {
             assert!(words[at + 1].contains("\"$@\""), "{}", words[at + 1]);
         }
     }
+    // Two kernels are compared in turns, by one metric, in one guest; what the case changes is left to the kernel.
+    let kernels = ["--kernel-a=6.1", "--kernel-b=git:v6.12", "--show-command"];
+    for (number, parts) in [
+        ("1", ["--runs=12", "[iops]", "--factor=plan=before"]),
+        (
+            "4",
+            ["--runs=8", "[requests_per_s]", "--factor=interrupts=keep"],
+        ),
+        (
+            "5",
+            ["--append=numa=fake=1 ", "[operations_per_s]", "bench scale"],
+        ),
+    ] {
+        let shown = own.nearfar(["case", number]).args(kernels).prints();
+        let shown = shown.replace(" \\\n ", "");
+        let of_all = [
+            "nearfar ab --a=kernel=6.1 --b=kernel=git:v6.12 ",
+            "--samples=1 --no-store",
+        ];
+        for part in parts.iter().chain(&of_all) {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        for part in [
+            "plan=before,after",
+            "nearest_first",
+            "--kernel=",
+            "numa=fake=2",
+        ] {
+            assert!(!shown.contains(part), "{part}: {shown}");
+        }
+    }
     let shown = own
         .nearfar(["case", "3", "--samples", "4", "--show-command"])
         .prints();

@@ -85,6 +85,14 @@ pub struct Ab {
 impl Ab {
     /// Runs both sides in turns and compares.
     pub fn run(self, colour: Colour) -> Outcome {
+        let (_, comparison) = self.measure()?;
+        let document = || nearfar_report::ab::document(&comparison);
+        self.format
+            .print(colour, "ab/1", None, &comparison, document)
+    }
+
+    /// Runs both sides in turns: what that is stored as, and the comparison.
+    pub(super) fn measure(&self) -> Result<(RunId, AnswerComparison), Failure> {
         let cancel = signals::cancel_flag();
         // Both sides are understood before either is prepared: a slip in the second is then not hidden by a kernel that the
         // first lacks.
@@ -127,10 +135,9 @@ impl Ab {
         [a.runs, b.runs] = taken.runs;
         let runs = a.runs.iter().chain(&b.runs);
         selection.check(runs).map_err(Failure::input)?;
-        let comparison = AnswerComparison::of(self.command, a, b, &selection, self.until_clear);
-        let document = || nearfar_report::ab::document(&comparison);
-        self.format
-            .print(colour, "ab/1", None, &comparison, document)
+        let command = self.command.clone();
+        let comparison = AnswerComparison::of(command, a, b, &selection, self.until_clear);
+        Ok((taken.run, comparison))
     }
 
     /// One side: what it has, and the guest that is asked for with it.

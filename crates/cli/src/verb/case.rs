@@ -1,5 +1,6 @@
 //! `nearfar case`: a published investigation, repeated.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -8,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
-use clap::Args;
-use nearfar_bench::cases::{self, cases};
+use clap::{Args, FromArgMatches as _};
+use nearfar_bench::cases::{self, KernelQuestion, cases};
 use nearfar_compare::{Comparison, Options, Side, compare};
 use nearfar_proc::child::{end_with_parent, wait_or_end};
 use nearfar_report::case as pages;
@@ -19,7 +20,8 @@ use nearfar_runs::{Filter, RunId, Store};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::runs::{Form, Stored, export_json, own};
+use super::ab::Ab;
+use super::runs::{Form, Shape, Stored, export_json, own};
 use crate::args::{Colour, StoreArgs, of_store, option_words};
 use crate::failure::{Failure, Outcome, input, refused};
 use crate::{output, shell, signals};
@@ -49,7 +51,8 @@ const RESULTS: &str = "/results";
 #[command(
     after_long_help = "Options after -- are given to the case's experiment (nearfar bench NAME --help).\n\nExamples:\n  nearfar case\n  \
                        nearfar case 5 --quick\n  nearfar case 3 --samples 5 --html case-3.html\n  nearfar case 2 --show-command\n  \
-                       nearfar case 2 --here -- --seconds 2"
+                       nearfar case 2 --here -- --seconds 2\n  \
+                       nearfar case 4 --kernel-a git:v6.2 --kernel-b git:v6.3 --format mail"
 )]
 pub struct Case {
     /// Its number
@@ -67,6 +70,13 @@ pub struct Case {
     /// Samples of each cell [default: as many as the list of cases says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: Option<u32>,
+    /// Compare two kernels by the case's load instead, in guests that start in turns: a series, git:REVISION or whatever lab
+    /// run --kernel takes. What the case changes is left to the kernel
+    #[arg(long, value_name = "KERNEL", requires = "kernel_b", conflicts_with_all = ["here", "html"])]
+    kernel_a: Option<String>,
+    /// The kernel that is compared with that of --kernel-a
+    #[arg(long, value_name = "KERNEL", requires = "kernel_a")]
+    kernel_b: Option<String>,
     /// Print the command that measures instead of running it
     #[arg(long)]
     show_command: bool,
@@ -107,6 +117,9 @@ impl Case {
         };
         self.check(case)?;
         let program = std::env::current_exe().map_err(Failure::refused)?;
+        if let Some(kernels) = self.kernel_a.as_deref().zip(self.kernel_b.as_deref()) {
+            return self.compare_kernels(case, kernels, &program, colour);
+        }
         let results = tempfile::tempdir().map_err(Failure::refused)?;
         if self.show_command {
             let words = self.command(case, Path::new("nearfar"), Path::new("results"));
@@ -218,6 +231,83 @@ impl Case {
         };
         words.extend(option_words(store.map(|store| ("--store", store))));
         words.push("--format=json".into());
+        words.extend(self.options.iter().cloned());
+        words
+    }
+
+    /// Runs the case's load under two kernels in turns (`nearfar ab`) and shows the comparison.
+    fn compare_kernels(
+        &self,
+        case: &cases::Case,
+        kernels: (&str, &str),
+        program: &Path,
+        colour: Colour,
+    ) -> Outcome {
+        if self.show_command {
+            let words = self.kernels_command(case, kernels, Path::new("nearfar"));
+            return output::print(&shell::lines(words));
+        }
+        let words = self.kernels_command(case, kernels, program);
+        // The words of clap's own making: what it refuses is a value of --kernel-a or --kernel-b.
+        let parsed = Ab::augment_args(clap::Command::new("ab")).try_get_matches_from(&words[1..]);
+        let ab = parsed.and_then(|matches| Ab::from_arg_matches(&matches));
+        let (run, comparison) = ab.map_err(Failure::input)?.measure()?;
+        let document = || nearfar_report::ab::document(&comparison);
+        output::print(&match self.format {
+            Form::Mail => {
+                let store = self.store.open()?;
+                return super::runs::show(&store, run, &Shape::of_form(self.format, colour));
+            }
+            Form::Json => output::json("ab/1", None, &comparison)?,
+            Form::Markdown => document().to_markdown(),
+            Form::Table => document().to_text(&output::style(colour)),
+        })
+    }
+
+    /// The command that compares two kernels.
+    fn kernels_command(
+        &self,
+        case: &cases::Case,
+        (a, b): (&str, &str),
+        program: &Path,
+    ) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![program.into(), "ab".into()];
+        words.extend([format!("--a=kernel={a}"), format!("--b=kernel={b}")].map(OsString::from));
+        let mut guests = case.guests(self.quick);
+        // Of those that the case itself compares, the first.
+        let mut keys = BTreeSet::from(["kernel"]);
+        guests.retain(|(key, _)| keys.insert(key));
+        words.extend(
+            guests
+                .into_iter()
+                .map(|(key, value)| format!("--{key}={value}").into()),
+        );
+        let of_case = match self.quick {
+            true => case.quick.samples,
+            false => case.samples,
+        };
+        let KernelQuestion { options, metric } = &case.kernels;
+        let runs = self.samples.unwrap_or(of_case);
+        let value = format!("summary[*].metrics[{metric}].median");
+        words.push(format!("--runs={runs}").into());
+        words.push(format!("--value={value}").into());
+        words.push(format!("--label=case-{}", case.number).into());
+        let store = self.store.store.clone().map(PathBuf::into_os_string);
+        words.extend(option_words(store.map(|store| ("--store", store))));
+        words.push("--".into());
+        if let Some(script) = case.preparation {
+            words.extend(["sh", "-c", script, "prepare"].map(OsString::from));
+        }
+        words.extend([program.into(), "bench".into(), case.experiment.into()]);
+        let quick = if self.quick { case.quick.options } else { &[] };
+        let own = replaced(options.iter().map(OsString::from), &self.options);
+        let given: Vec<&OsString> = own.iter().chain(&self.options).collect();
+        let quick = replaced(quick.iter().map(OsString::from), given.iter().copied());
+        let given: Vec<&OsString> = quick.iter().chain(given).collect();
+        words.extend(replaced(case.options.iter().map(OsString::from), given));
+        words.extend(quick);
+        words.extend(own);
+        words.extend(["--samples=1", "--no-store", "--format=json"].map(OsString::from));
         words.extend(self.options.iter().cloned());
         words
     }

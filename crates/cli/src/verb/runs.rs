@@ -324,12 +324,20 @@ impl Shape<'_> {
     /// As experiments show a run that they made.
     pub fn of(format: Format, colour: Colour, is_kept: bool) -> Self {
         Self {
+            is_kept,
+            ..Self::of_form(format.into(), colour)
+        }
+    }
+
+    /// A kept run.
+    pub fn of_form(form: Form, colour: Colour) -> Self {
+        Self {
             html: None,
             svg: None,
             published: None,
-            form: format.into(),
+            form,
             colour,
-            is_kept,
+            is_kept: true,
         }
     }
 }

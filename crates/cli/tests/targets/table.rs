@@ -715,6 +715,16 @@ pub const TARGETS: &[Target] = &[
         &["vax", "arm64"],
     ),
     target(
+        ["case", "kernel-a"],
+        "case 3 --kernel-a 9.9 --kernel-b 6.12 --store {store}",
+        &["9.9", "nearfar lab kernels get"],
+    ),
+    target(
+        ["case", "kernel-b"],
+        "case 3 --kernel-a 6.12 --kernel-b git:no-such-revision --store {store}",
+        &["git:no-such-revision"],
+    ),
+    target(
         ["lab run", "kernel"],
         "lab run --kernel 9.9 -- true",
         &["9.9", "nearfar lab kernels get"],

@@ -315,18 +315,55 @@ fn names(items: &[Value]) -> Option<Vec<String>> {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    let mut keys = ["id", "name", "address", "number", "queue", "path"].into_iter();
-    keys.find_map(|key| {
-        let names = items.iter().map(|item| name(item, key));
-        let names: Vec<String> = names.collect::<Option<_>>()?;
+    let own = |names: Option<Vec<String>>| {
+        let names = names?;
         let distinct: HashSet<&String> = names.iter().collect();
         (distinct.len() == names.len()).then_some(names)
-    })
+    };
+    let keys = ["id", "name", "address", "number", "queue", "path", "metric"];
+    let mut keys = keys.into_iter();
+    let named = keys.find_map(|key| own(items.iter().map(|item| name(item, key)).collect()));
+    named.or_else(|| own(cells(items)))
+}
+
+/// The names of an experiment's cells: the levels of the factors that are not the same in all of them, `cpus=0,memory=1`.
+fn cells(items: &[Value]) -> Option<Vec<String>> {
+    let cells = items.iter().map(|item| item.get("cell")?.as_object());
+    let cells: Vec<_> = cells.collect::<Option<_>>()?;
+    let first = cells.first()?;
+    let is_same = |factor: &str| {
+        cells
+            .iter()
+            .all(|cell| cell.get(factor) == first.get(factor))
+    };
+    let level = |(factor, level): (&String, &Value)| match level {
+        Value::String(level) => format!("{factor}={level}"),
+        level => format!("{factor}={level}"),
+    };
+    let name = |cell: &&serde_json::Map<String, Value>| {
+        let varied = cell.iter().filter(|(factor, _)| !is_same(factor));
+        varied.map(level).collect::<Vec<_>>().join(",")
+    };
+    let names = Vec::from_iter(cells.iter().map(name));
+    names.iter().all(|name| !name.is_empty()).then_some(names)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    #[test]
+    fn cells_of_an_experiment_are_named_by_what_differs() {
+        let cell = |node: u32, kind: &str| json!({"cell": {"node": node, "kind": kind, "same": 1}, "metrics": [{"metric": "iops", "median": node}]});
+        let answer = json!({"summary": [cell(0, "a"), cell(1, "a"), cell(1, "b")]}).to_string();
+        let paths = Vec::from_iter(parse(&answer).unwrap().by_path.into_keys());
+        let median = "summary[kind=b,node=1].metrics[iops].median".to_owned();
+        assert!(paths.contains(&median), "{paths:?}");
+        let one = json!({"summary": [cell(0, "a")]}).to_string();
+        let paths = Vec::from_iter(parse(&one).unwrap().by_path.into_keys());
+        let median = "summary[0].metrics[iops].median".to_owned();
+        assert!(paths.contains(&median), "{paths:?}");
+    }
 
     use super::*;
 
