@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::lines::{Cost, Word};
 use crate::model::{Model, Place, Price};
-use crate::region::transfers::{Transfer, Transfers};
+use crate::region::transfers::{LineTransfer, Transfers};
 use crate::region::{Count, Counters, Doorbells};
 
 /// Lines of the filter: 32 KiB, the size of a first-level data cache.
@@ -268,7 +268,7 @@ impl<'a> Vcpu<'a> {
         }
         let has_passed = !matches!(touched.cost, Cost::Hit | Cost::Memory);
         if has_passed {
-            self.transfers.note(Transfer {
+            self.transfers.note(LineTransfer {
                 instruction: access.instruction as u64,
                 line: line << LINE_SHIFT,
                 home: self.model.nodes()[spot.node],

@@ -10,7 +10,7 @@ use nearfar_lab::design::Design;
 use nearfar_lab::scale::scaled;
 use nearfar_lab_delay::config::{Config, TimeConfig};
 use nearfar_lab_delay::model::Model;
-use nearfar_lab_delay::region::transfers::Transfer;
+use nearfar_lab_delay::region::transfers::LineTransfer;
 use nearfar_lab_delay::region::{Count, Region, RegionError, State};
 use nearfar_machine::{NodeId, NodeLimits, SimulatedTime};
 use nearfar_sources::{Request, Want, gallery, read};
@@ -91,7 +91,7 @@ fn transfers_are_read_by_instruction_and_line_also_when_there_are_too_many_lines
     let host = setup(&[0, 2], &[0, 2], "").start().unwrap();
     let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
     let (one, other) = (plugin.transfers(), plugin.transfers());
-    let transfer = |instruction, line, is_from_other_node, ps| Transfer {
+    let transfer = |instruction, line, is_from_other_node, ps| LineTransfer {
         instruction,
         line,
         home: 2,

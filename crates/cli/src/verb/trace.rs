@@ -43,7 +43,7 @@ pub enum Trace {
     Nvme(Nvme),
     Migrations(Migrations),
     Locks(Locks),
-    Lines(Lines),
+    Lines(LineTrace),
 }
 
 /// How the answer is given.
@@ -62,7 +62,7 @@ impl Trace {
         let (Self::Nvme(Nvme { answer, .. })
         | Self::Migrations(Migrations { answer, .. })
         | Self::Locks(Locks { answer, .. })
-        | Self::Lines(Lines { answer, .. })) = &self;
+        | Self::Lines(LineTrace { answer, .. })) = &self;
         answer
             .output
             .as_deref()
@@ -416,7 +416,7 @@ impl Locks {
 #[command(
     after_long_help = "Examples:\n  nearfar lab run --machine two-node --delay auto -- nearfar trace lines -- ./job"
 )]
-pub struct Lines {
+pub struct LineTrace {
     /// Stop after this long [default: until COMMAND ends or Ctrl-C]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
     seconds: Option<f64>,
@@ -430,7 +430,7 @@ pub struct Lines {
     command: Vec<OsString>,
 }
 
-impl Lines {
+impl LineTrace {
     /// Traces, answers, prints.
     fn run(self, colour: Colour) -> Outcome {
         let machine = read_live(Want::topology())?;

@@ -715,12 +715,12 @@ pub const TARGETS: &[Target] = &[
         &["vax", "arm64"],
     ),
     target(
-        ["case", "kernel-a"],
+        ["case", "kernel_a"],
         "case 3 --kernel-a 9.9 --kernel-b 6.12 --store {store}",
         &["9.9", "nearfar lab kernels get"],
     ),
     target(
-        ["case", "kernel-b"],
+        ["case", "kernel_b"],
         "case 3 --kernel-a 6.12 --kernel-b git:no-such-revision --store {store}",
         &["git:no-such-revision"],
     ),

@@ -30,7 +30,7 @@ const PS: usize = 6;
 
 /// A line that came from another vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transfer {
+pub struct LineTransfer {
     /// The instruction's virtual address.
     pub instruction: u64,
     /// The line's first virtual address.
@@ -68,7 +68,7 @@ impl Transfers {
     }
 
     /// Counts a transfer.
-    pub fn note(&self, it: Transfer) {
+    pub fn note(&self, it: LineTransfer) {
         let of_line = || slot(self.lines, it.instruction, it.line, it.home, LINE_STEPS);
         let of_instruction = || {
             let steps = INSTRUCTION_STEPS;

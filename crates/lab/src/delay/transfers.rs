@@ -1,4 +1,4 @@
-//! Lines that went from one vCPU to another, by the instruction that got them: what a program in the guest is told of it.
+//! Lines that went from one vCPU to another, by the instruction that got them: what a program in the guest gets to know of it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
