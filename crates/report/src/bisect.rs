@@ -87,11 +87,14 @@ fn row(step: &BisectStep) -> [Text; 5] {
     };
     let judgement = step.judgement.as_ref();
     let found = judgement.map(|it| change(&it.compared));
+    // That of a guest has what it said, line by line.
+    let reason = step.reason.as_deref();
+    let reason = reason.map(|it| Vec::from_iter(it.lines()).join("; "));
     cells![
         Role::Subject.text(step.commit.short()),
         role.text(word),
         or(step.run, ""),
         or(found, ""),
-        or(step.reason.as_deref(), &step.commit.subject),
+        or(reason.as_ref(), &step.commit.subject),
     ]
 }

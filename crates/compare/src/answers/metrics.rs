@@ -85,12 +85,12 @@ mod tests {
         assert_eq!(
             found,
             [
+                ("ops_per_s", "1/s", Better::Higher),
                 ("pairs_0_cpu_node", "", Better::Lower),
                 ("pairs_0_median_ns", "ns", Better::Lower),
                 ("read_bytes_per_s", "B/s", Better::Higher),
-                ("ops_per_s", "1/s", Better::Higher),
             ]
         );
-        assert_eq!(metrics[1].1.number(), 90.5);
+        assert_eq!(metrics[2].1.number(), 90.5);
     }
 }
