@@ -44,10 +44,13 @@ fn a_kernel_of_the_distributions_source_has_what_experiments_need_and_a_commit_a
     );
     let get = format!("lab kernels get git:{} --tree linux", tag.trim());
     let image = sandbox.nearfar(get.split(' ')).run().succeeded().text();
-    let look = format!("uname -r; ls -d {}", NEEDED.join(" "));
+    let cards = "readlink /sys/class/net/eth0/device /sys/class/net/eth1/device";
+    let look = format!("uname -r; ls -d {}; {cards}", NEEDED.join(" "));
     let run = [
         "lab",
         "run",
+        "--machine=cards-back-to-back",
+        "--scale=cpus=1,memory=512M",
         "--kernel",
         image.trim(),
         "--",
@@ -61,6 +64,10 @@ fn a_kernel_of_the_distributions_source_has_what_experiments_need_and_a_commit_a
     for path in NEEDED {
         assert!(shown.lines().any(|line| line == path), "no {path}: {shown}");
     }
+    // The first card by address is the first by name, as with drivers that are modules.
+    let cards = shown.lines().filter(|line| line.ends_with("1:00.0"));
+    let buses = Vec::from_iter(cards.map(|line| line.rsplit('/').next().unwrap()));
+    assert_eq!(buses, ["0000:21:00.0", "0000:41:00.0"], "{shown}");
     // Four more commits, the third of which changes what the command reads.
     let commit = |number: u32, file: &str, from: &str, to: &str| {
         let path = format!("linux/{file}");

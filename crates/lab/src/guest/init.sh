@@ -54,9 +54,20 @@ start_cpus() { # CPU...: folders of CPUs
 # shellcheck disable=SC2086 # words of a list
 load $BOOT_MODULES
 
+# Drivers that are built into the kernel have had their devices in the order in which these answered, and get them again by address.
+release_cards_and_disks() {
+	for device in /sys/bus/pci/devices/*; do
+		read -r class < "$device/class"
+		case $class in
+		0x02* | 0x0108*) [ ! -e "$device/driver" ] || echo "${device##*/}" > "$device/driver/unbind" ;;
+		esac
+	done
+}
+
 early_devices() { # those that are there when the kernel boots
+	[ -n "$DEVICE_MODULES" ] || release_cards_and_disks
 	# shellcheck disable=SC2086
-	[ -z "$DEVICE_MODULES" ] || load_for_devices $DEVICE_MODULES 2> /dev/null
+	load_for_devices $DEVICE_MODULES 2> /dev/null
 	for interface in /sys/class/net/*; do
 		ip link set "${interface##*/}" up 2> /dev/null
 	done
