@@ -354,6 +354,7 @@ fn every_key_of_a_trace_of_migrations_is_documented() {
 fn a_time_that_is_none_is_refused_by_every_verb_that_traces_or_keeps() {
     for verb in [
         "trace locks",
+        "trace lines",
         "trace nvme",
         "trace migrations --pid 1",
         "prefer --node 0 --pid 1",
@@ -371,4 +372,14 @@ fn a_time_that_is_none_is_refused_by_every_verb_that_traces_or_keeps() {
             );
         }
     }
+}
+
+#[test]
+fn lines_are_not_traced_on_hardware_and_nothing_is_started() {
+    let output = nearfar(&["trace", "lines", "--", "sh", "-c", "echo started"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(output.stdout.is_empty());
+    assert!(errors.contains("hardware does not count"), "{errors}");
+    assert!(errors.contains("nearfar lab run --delay auto"), "{errors}");
 }
