@@ -42,12 +42,11 @@ use crate::{output, signals};
 #[derive(Args)]
 #[command(
     after_long_help = "Each run starts a fresh guest. What the command prints is compared value by value where it is \
-                       JSON, line by line otherwise.\n\nExamples:\n  \
+                       JSON, line by line otherwise. nearfar runs show last --format mail: the last comparison as a cover letter.\n\nExamples:\n  \
                        nearfar ab --a kernel=6.1 --b kernel=6.12 --machine powerpc-case1 -- nearfar topo\n  \
                        nearfar ab --a append=numa_balancing=disable --b append=numa_balancing=enable --runs 5 -- ./job\n  \
                        nearfar ab --a delay=off --b delay=auto --value 'latency.pairs[*].median_ns' \\\n      \
-                       -- nearfar bench latency --what latency --format json\n  \
-                       nearfar runs show last --format mail    the cover letter of the last comparison"
+                       -- nearfar bench latency --what latency --format json"
 )]
 pub struct Ab {
     #[arg(long, value_name = "KEY=VALUE", required = true, help = format!("What side A has: {} (may be repeated)", keys()))]
