@@ -247,6 +247,16 @@ impl<'a> Vcpu<'a> {
         if let Some(from) = price.from {
             self.counters.transfer_from(from);
         }
+        let has_passed = !matches!(touched.cost, Cost::Hit | Cost::Memory);
+        if has_passed {
+            self.transfers.note(LineTransfer {
+                instruction: access.instruction as u64,
+                line: line << LINE_SHIFT,
+                home: self.model.nodes()[spot.node],
+                is_from_other_node: price.from.is_some_and(|from| from != self.place.node),
+                ps: price.ps,
+            });
+        }
         let mut ready = self.ready(start, clock);
         match now_ps {
             Some(_) if access.write => self.model.stores().note(spot.line, ready),
@@ -265,16 +275,6 @@ impl<'a> Vcpu<'a> {
                 access,
             });
             self.count(price);
-        }
-        let has_passed = !matches!(touched.cost, Cost::Hit | Cost::Memory);
-        if has_passed {
-            self.transfers.note(LineTransfer {
-                instruction: access.instruction as u64,
-                line: line << LINE_SHIFT,
-                home: self.model.nodes()[spot.node],
-                is_from_other_node: price.from.is_some_and(|from| from != self.place.node),
-                ps: price.ps,
-            });
         }
         has_passed
     }

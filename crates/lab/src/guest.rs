@@ -192,8 +192,8 @@ pub struct Guest {
     /// NVMe controllers that are on a node, by QEMU's id.
     controller_nodes: BTreeMap<String, NodeId>,
     delays: Option<Arc<DelayRegion>>,
-    /// The transfers at the moments that programs in it marked.
-    marks: Vec<TransferTable>,
+    /// The transfers at the moments that programs in it marked and have not asked about yet, by number.
+    marks: BTreeMap<u64, TransferTable>,
     results: Option<&'static str>,
     token: String,
     commands: u64,

@@ -127,7 +127,7 @@ pub fn lines(traced: &Traced<HotLines>) -> Document {
         ">share",
     ]);
     for it in answer.functions.iter().take(MAX_SITES) {
-        let file = it.file.as_deref().unwrap_or("kernel");
+        let file = it.file.as_deref().unwrap_or("unknown");
         let file = file.rsplit('/').next().unwrap_or(file);
         let [same_node, other_node, wait, share] = sums(&it.sum);
         table.row(cells![
@@ -178,6 +178,13 @@ pub fn lines(traced: &Traced<HotLines>) -> Document {
     out.more(answer.lines.len(), MAX_NAMED, ", see JSON");
     if let Some(reason) = &answer.no_names_reason {
         out.paragraph(Warning.text(format!("the kernel's functions have no names: {reason}")));
+    }
+    if answer.without_line.count() > 0 {
+        let lines = count(answer.without_line.count() as usize, "transfer");
+        let share = of(answer.without_line.wait_s, all.wait_s);
+        let text =
+            format!("{lines} ({share} of the waiting) are of lines that there was no room for");
+        out.paragraph(Warning.text(text));
     }
     if answer.lost > 0 {
         let lost = count(answer.lost as usize, "transfer");

@@ -9,11 +9,13 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nearfar_machine::{Known, NodeId};
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, ReadCache, SymbolKind};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::locks::{LockKind, Symbols, WaitedLocks};
@@ -22,6 +24,10 @@ use crate::session::Mapping;
 /// Addresses from here on are the kernel's, on x86-64, arm64 and Power (Documentation/arch/x86/x86_64/mm.rst,
 /// Documentation/arch/arm64/memory.rst; Power's kernel is at 0xc000000000000000).
 const KERNEL: u64 = 1 << 63;
+/// What stands for the kernel's file.
+const KERNEL_FILE: &str = "[kernel]";
+/// Larger files are not read for their symbols.
+const LARGEST_FILE: u64 = 4 << 30;
 const LINE_BYTES: u64 = 64;
 const S_PER_NS: f64 = 1e-9;
 
@@ -30,8 +36,10 @@ const S_PER_NS: f64 = 1e-9;
 pub struct Transfers {
     /// By instruction, those that took longest first; the host leaves off those that took least.
     instructions: Vec<Row>,
-    /// By instruction and line.
+    /// By instruction and line: all rows of the lines that took longest.
     lines: Vec<Row>,
+    /// Of lines that the host had no room for.
+    without_line: Row,
     all: Row,
     lost: u64,
 }
@@ -65,6 +73,8 @@ pub struct TransferSum {
 pub struct HotLines {
     #[serde(flatten)]
     pub all: TransferSum,
+    /// Those of them whose line is unknown: the host has no room for more lines.
+    pub without_line: TransferSum,
     /// Transfers that the host had no room to count by address; they are not in the other figures.
     pub lost: u64,
     /// The longest waits first. What the host left off is not there.
@@ -81,7 +91,7 @@ pub struct HotLines {
 pub struct FunctionTransfers {
     /// Its name; `FILE+0xOFFSET` where the program's file has none, or its address.
     pub name: String,
-    /// The program's or library's file; `None` for the kernel, and where it is unknown.
+    /// The program's or library's file, [`KERNEL_FILE`] for the kernel; `None` where it is unknown.
     pub file: Option<String>,
     #[serde(flatten)]
     pub sum: TransferSum,
@@ -201,6 +211,7 @@ pub fn answer(
     longest_first(&mut lines, |it| it.sum);
     HotLines {
         all: transfers.all.sum(),
+        without_line: transfers.without_line.sum(),
         lost: transfers.lost,
         functions,
         lines,
@@ -225,9 +236,11 @@ impl Names<'_> {
     fn look_up(&mut self, addresses: impl Iterator<Item = u64>) {
         let mut wanted = BTreeMap::<&str, BTreeMap<u64, u64>>::new();
         for address in addresses.filter(|it| *it < KERNEL) {
-            if let Some(mapping) = self.mappings.iter().find(|it| it.has(address)) {
-                let of_file = wanted.entry(&mapping.file).or_default();
-                of_file.insert(mapping.offset(address), address);
+            let mapped = self.mappings.iter().filter(|it| it.has(address));
+            let places = mapped.map(|it| (it.file.as_str(), it.offset(address)));
+            // Programs at fixed addresses may be where others are: then it is not known which one it was.
+            if let [(file, offset)] = *Vec::from_iter(BTreeSet::from_iter(places)) {
+                wanted.entry(file).or_default().insert(offset, address);
             }
         }
         for (file, offsets) in wanted {
@@ -245,7 +258,8 @@ impl Names<'_> {
     fn of(&self, address: u64) -> (String, Option<String>) {
         let kernel = || {
             let symbols = self.symbols.filter(|_| address >= KERNEL);
-            Some((symbols?.name(address)?.to_owned(), None))
+            let name = symbols?.name(address)?.to_owned();
+            Some((name, Some(KERNEL_FILE.to_owned())))
         };
         let known = self.of_files.get(&address).cloned().or_else(kernel);
         known.unwrap_or_else(|| (format!("{address:#x}"), None))
@@ -262,7 +276,17 @@ impl Names<'_> {
 /// have gone, or be none.
 fn functions_at(file: &Path, offsets: &BTreeMap<u64, u64>) -> BTreeMap<u64, String> {
     let mut names = BTreeMap::new();
-    let Ok(opened) = File::open(file) else {
+    // It may have become a pipe, which is not waited for.
+    let without_waiting = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(without_waiting)
+        .open(file);
+    let is_read = |it: &File| {
+        let metadata = it.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.len() <= LARGEST_FILE)
+    };
+    let Some(opened) = opened.ok().filter(is_read) else {
         return names;
     };
     let bytes = ReadCache::new(opened);
@@ -342,12 +366,14 @@ mod tests {
         let line = KERNEL + 0x1000;
         let rows = [row(kernel, line, 300), row(address, 64, 200)].join(",");
         let all = row(0, 0, 500);
-        let transfers =
-            format!(r#"{{"instructions":[{rows}],"lines":[{rows}],"all":{all},"lost":3}}"#);
+        let transfers = format!(
+            r#"{{"instructions":[{rows}],"lines":[{rows}],"all":{all},"without_line":{all},"lost":3}}"#
+        );
         let transfers: Transfers = serde_json::from_str(&transfers).unwrap();
         let found = answer(&transfers, &symbols, &mapped_now(), None);
         let names = Vec::from_iter(found.functions.iter().map(|it| it.name.as_str()));
         assert_eq!(names[0], "lru_add");
+        assert_eq!(found.functions[0].file.as_deref(), Some(KERNEL_FILE));
         assert!(names[1].ends_with("named_here"), "{names:?}");
         assert_eq!(found.lines[0].variables, ["lru_lock", "other"]);
         assert_eq!(found.lines[0].functions, ["lru_add"]);
@@ -355,6 +381,37 @@ mod tests {
         assert!(found.lines[1].variables.is_empty());
         assert_eq!((found.all.count(), found.lost), (3, 3));
         assert!((found.functions[0].sum.wait_s - 3e-7).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_function_where_two_programs_are_has_no_name() {
+        let at = |file: &str| Mapping {
+            start: 0x40_0000,
+            end: 0x50_0000,
+            file_offset: 0,
+            file: file.to_owned(),
+        };
+        let row = "[4194320,64,0,1,0,10]";
+        let text = format!(
+            r#"{{"instructions":[{row}],"lines":[],"all":{row},"without_line":{row},"lost":0}}"#
+        );
+        let transfers: Transfers = serde_json::from_str(&text).unwrap();
+        let symbols = Known::no("hidden");
+        let named = |mappings: &[Mapping]| {
+            let mappings = mappings.iter().cloned().collect();
+            let found = answer(&transfers, &symbols, &mappings, None);
+            (
+                found.functions[0].name.clone(),
+                found.functions[0].file.clone(),
+            )
+        };
+        let one = named(&[at("/nonexistent/a")]);
+        assert_eq!(
+            one,
+            ("a+0x10".to_owned(), Some("/nonexistent/a".to_owned()))
+        );
+        let both = named(&[at("/nonexistent/a"), at("/nonexistent/b")]);
+        assert_eq!(both, ("0x400010".to_owned(), None));
     }
 
     #[test]

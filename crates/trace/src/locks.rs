@@ -228,6 +228,9 @@ impl Decoder {
     }
 }
 
+/// As many locks and call chains are told apart.
+const MOST_WAITED: usize = 1 << 16;
+
 /// Which locks were waited for, and from where, by the lock's address.
 #[derive(Debug)]
 pub struct WaitedLocks {
@@ -253,7 +256,10 @@ impl WaitedLocks {
             ..
         }) = self.decoder.decode(cpu, sample)
         {
-            *self.by_lock.entry((lock, kind, callers)).or_default() += 1;
+            let waited = (lock, kind, callers);
+            if self.by_lock.len() < MOST_WAITED || self.by_lock.contains_key(&waited) {
+                *self.by_lock.entry(waited).or_default() += 1;
+            }
         }
     }
 
@@ -746,17 +752,27 @@ impl Symbols {
         }
     }
 
-    /// Variables with a first byte in these addresses, and the one that the first address is in.
+    /// Variables with a first byte in these addresses, and before them the one that the first address is in, as `name+0xOFFSET`.
     pub fn variables(&self, addresses: Range<u64>) -> Vec<String> {
-        // Sizes are not listed: what is so far behind the last variable is memory of another kind.
+        // Sizes are not listed: what is so far behind a variable, or behind the last one, is memory of another kind.
         const LARGEST: u64 = 1 << 20;
+        const ENDS: [&str; 4] = ["_end", "__bss_stop", "_edata", "__init_end"];
         let after = |limit| self.variables.partition_point(|(start, _)| *start < limit);
-        let (first, end) = (after(addresses.start + 1), after(addresses.end));
-        let around = first.checked_sub(1).filter(|&it| {
-            addresses.start - self.variables[it].0 < LARGEST && first < self.variables.len()
+        let (first, end) = (after(addresses.start), after(addresses.end));
+        let around = first.checked_sub(1).and_then(|it| self.variables.get(it));
+        let around = around.filter(|(start, name)| {
+            let is_at_start = self
+                .variables
+                .get(first)
+                .is_some_and(|it| it.0 == addresses.start);
+            let is_near = addresses.start - start < LARGEST && first < self.variables.len();
+            is_near && !is_at_start && !ENDS.contains(&name.as_str())
         });
-        let found = around.into_iter().chain(first..end);
-        found.map(|it| self.variables[it].1.clone()).collect()
+        let around = around.map(|(start, name)| format!("{name}+{:#x}", addresses.start - start));
+        let within = self.variables[first..end]
+            .iter()
+            .map(|(_, name)| name.clone());
+        around.into_iter().chain(within).collect()
     }
 
     /// The function that an address is in; `None` below the first one.

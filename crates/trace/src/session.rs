@@ -345,7 +345,12 @@ impl OnCpu {
                     *known = (time_ns, String::from_utf8_lossy(name).into_owned());
                 }
             }
-            Record::Mapped(mapping) if mappings.len() < MOST_MAPPINGS => {
+            // Memory without a file has a name of the kernel's making: //anon, [vdso].
+            Record::Mapped(mapping)
+                if mappings.len() < MOST_MAPPINGS
+                    && mapping.file.starts_with('/')
+                    && !mapping.file.starts_with("//") =>
+            {
                 mappings.insert(mapping);
             }
             Record::Lost(count) => losses.lost += count,

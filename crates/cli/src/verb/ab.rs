@@ -2,7 +2,7 @@
 //!
 //! An experiment: the factor is the side, a sample is one run of the command in a fresh guest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -408,13 +408,27 @@ pub(super) fn compared(whole: &Whole) -> Result<Comparison, Failure> {
     let side = Side::of_run(format!("run {}", whole.run.run), whole);
     let sides = side.by(SIDE, None).map_err(Failure::input)?;
     let selection = ValueSelection::deserialize(&whole.detail.parameters[VALUE]);
+    let selection = selection.unwrap_or_default();
     let runs = runs_of_sides(&whole.taken);
-    let answer = runs.iter().flatten().next();
-    let selected = selection.ok().zip(answer);
-    let selected = selected.map(|(selection, run)| metrics_taken(&run.stdout, &selection));
+    let taken = runs
+        .iter()
+        .flatten()
+        .flat_map(|run| metrics_taken(&run.stdout, &selection));
+    let mut metrics = BTreeSet::from_iter(taken);
+    // Of an answer with many numbers some are not stored.
+    metrics.retain(|name| whole.detail.metrics.iter().any(|it| it.name == *name));
+    if metrics.is_empty() && !selection.is_empty() {
+        return Err(input!(
+            "run {}: none of its --value is stored as a metric",
+            whole.run.run
+        ));
+    }
+    if !metrics.is_empty() {
+        metrics.insert(EXIT_CODE.to_owned());
+    }
     let options = nearfar_compare::Options {
         margin: DEFAULT_MARGIN,
-        metrics: selected.unwrap_or_default(),
+        metrics: metrics.into_iter().collect(),
         across: Kind::all().into(),
         judges_single_runs: false,
     };

@@ -472,9 +472,18 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
     }
     let (mut before, mut mail) = (Document::new(), mail);
     if shape.form == Form::Mail && stored.run.experiment == nearfar_report::ab::EXPERIMENT {
-        let compared = ab::compared(&store.whole(id).map_err(of_store)?)?;
-        let [question, answer] = nearfar_report::ab::letter(&stored.detail.parameters, &compared);
-        (before, mail) = (question, Some(answer));
+        match ab::compared(&store.whole(id).map_err(of_store)?) {
+            Ok(compared) => {
+                let parameters = &stored.detail.parameters;
+                let [question, answer] = nearfar_report::ab::letter(parameters, &compared);
+                (before, mail) = (question, Some(answer));
+            }
+            // One that was interrupted may have runs of one side only.
+            Err(Failure::Input(error) | Failure::Refused(error)) => {
+                output::say!("nearfar: nothing is compared: {error:#}");
+            }
+            Err(failure) => return Err(failure),
+        }
     }
     let document = || match &text {
         Some(text) => {

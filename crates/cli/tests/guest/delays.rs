@@ -176,7 +176,7 @@ fn lines_that_pass_between_cpus_are_counted_by_function_and_line() {
         names.any(|it| it["name"].as_str().unwrap().contains(part))
     };
     assert!(named(json!(NEARFAR), "nearfar_tags::"), "{functions:?}");
-    assert!(named(Value::Null, "try_to_wake_up"), "{functions:?}");
+    assert!(named(json!("[kernel]"), "try_to_wake_up"), "{functions:?}");
     let mut lines = lines["lines"].as_array().unwrap().iter();
     let has_lock = |line: &Value| line["locks"][0]["call_site"].is_string();
     assert!(lines.any(has_lock), "no line has a lock");

@@ -7,8 +7,9 @@
 //!    0 key; 0: an empty slot     2 line's address; 0: others     4 transfers within a node     6 picoseconds of both
 //!    1 instruction's address     3 node of the memory            5 from another node           7 unused
 //! ```
-//! The last eighth of the slots is for instructions alone: there goes what finds no slot of its line. A slot is taken for good, and
-//! all of it is atomic and relaxed: a reader may see the key of a slot before its addresses.
+//! The last eighth of the slots is for instructions alone: there goes what finds no slot of its line. A slot stays taken until the host
+//! empties the table. All of it is atomic and relaxed: a reader may see the key of a slot before its addresses, and a transfer that is
+//! counted while the table is emptied may be missing.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,15 +70,14 @@ impl Transfers {
 
     /// Counts a transfer.
     pub fn note(&self, it: LineTransfer) {
-        let of_line = || slot(self.lines, it.instruction, it.line, it.home, LINE_STEPS);
-        let of_instruction = || {
-            let steps = INSTRUCTION_STEPS;
-            slot(self.instructions, it.instruction, 0, it.home, steps)
-        };
+        let of_line = || slot(self.lines, it.instruction, it.line, LINE_STEPS);
+        let of_instruction = || slot(self.instructions, it.instruction, 0, INSTRUCTION_STEPS);
         let Some(slot) = of_line().or_else(of_instruction) else {
             self.lost.fetch_add(1, Relaxed);
             return;
         };
+        // The page may have moved to another node, or another process have one at this address.
+        slot[HOME].store(it.home.into(), Relaxed);
         let count = match it.is_from_other_node {
             true => OTHER_NODE,
             false => SAME_NODE,
@@ -92,18 +92,20 @@ fn slot(
     slots: &'static [[AtomicU64; SLOT_WORDS]],
     instruction: u64,
     line: u64,
-    home: u32,
     steps: usize,
 ) -> Option<&'static [AtomicU64; SLOT_WORDS]> {
     let key = key(instruction, line);
-    let first = key as usize % slots.len().max(1);
+    // The lowest bit is the same in all keys.
+    let first = (key >> 1) as usize % slots.len().max(1);
     let in_order = slots[first..].iter().chain(&slots[..first]).take(steps);
     for slot in in_order {
+        if slot[0].load(Relaxed) == key {
+            return Some(slot);
+        }
         match slot[0].compare_exchange(0, key, Relaxed, Relaxed) {
             Ok(_) => {
                 slot[INSTRUCTION].store(instruction, Relaxed);
                 slot[LINE].store(line, Relaxed);
-                slot[HOME].store(home.into(), Relaxed);
                 return Some(slot);
             }
             Err(taken) if taken == key => return Some(slot),
@@ -113,7 +115,7 @@ fn slot(
     None
 }
 
-/// A number of both, never 0; two pairs have the same one by chance, once in 2^63. (The finisher of splitmix64.)
+/// A number of both, never 0, which two pairs have only by chance (the finisher of splitmix64).
 fn key(instruction: u64, line: u64) -> u64 {
     let mut key = instruction ^ line.rotate_left(29);
     for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {

@@ -234,6 +234,18 @@ impl DelayRegion {
         }
     }
 
+    /// Empties the table of transfers.
+    pub fn forget_transfers(&self) {
+        let at =
+            |slot: usize, word: usize| self.word(self.transfers + slot * SLOT_BYTES + word * 8);
+        at(0, 0).store(0, Relaxed);
+        for slot in (1..=SLOTS).filter(|&slot| at(slot, 0).load(Relaxed) != 0) {
+            // The key last: without it another instruction may take the slot.
+            (1..SLOT_BYTES / 8).for_each(|word| at(slot, word).store(0, Relaxed));
+            at(slot, 0).store(0, Relaxed);
+        }
+    }
+
     /// Which instructions got which lines from other vCPUs so far.
     pub fn transfers(&self) -> TransferTable {
         let at = |slot: usize, word: usize| {

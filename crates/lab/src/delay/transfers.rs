@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Rows of the answer; the rest is in its sums. Instructions are summed up by function, lines are shown one by one.
+/// Rows of the answer; the rest is in its sums. Instructions are summed up by function, lines are shown one by one, each with all of
+/// its rows.
 const MOST_INSTRUCTIONS: usize = 1000;
-const MOST_LINES: usize = 250;
+const MOST_ROWS_OF_LINES: usize = 1000;
 
 /// The plugin's table at one moment, or what came since another one.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -41,8 +42,10 @@ pub struct TransferRow {
 pub struct TransferAnswer {
     /// Rows of instructions, those that took longest first.
     instructions: Vec<TransferRow>,
-    /// The same by instruction and line.
+    /// By instruction and line, of the lines that took longest.
     lines: Vec<TransferRow>,
+    /// Those of [`Self::all`] whose line is not known, as the table had no room for more.
+    without_line: TransferRow,
     /// All rows together; its addresses and node are 0.
     all: TransferRow,
     lost: u64,
@@ -90,7 +93,8 @@ impl TransferTable {
     }
 
     pub fn answer(&self) -> TransferAnswer {
-        let mut all = TransferRow::default();
+        let (mut all, mut without_line) = (TransferRow::default(), TransferRow::default());
+        let mut lines = BTreeMap::<u64, Vec<TransferRow>>::new();
         let mut instructions = BTreeMap::<u64, TransferRow>::new();
         for row in self.rows.values() {
             all.add(row);
@@ -98,22 +102,32 @@ impl TransferTable {
             sum.instruction = row.instruction;
             sum.home = row.home;
             sum.add(row);
+            match row.line {
+                0 => without_line.add(row),
+                line => lines.entry(line).or_default().push(*row),
+            }
         }
-        let lines = self.rows.values().filter(|row| row.line != 0);
+        let mut instructions = Vec::from_iter(instructions.into_values());
+        instructions.sort_by_key(|row| (Reverse(row.ns), row.instruction));
+        instructions.truncate(MOST_INSTRUCTIONS);
+        let mut lines = Vec::from_iter(lines);
+        lines.sort_by_key(|(line, rows)| {
+            (Reverse(rows.iter().map(|row| row.ns).sum::<u64>()), *line)
+        });
+        let mut room = MOST_ROWS_OF_LINES;
+        let fit = lines.into_iter().map_while(|(_, mut rows)| {
+            room = room.checked_sub(rows.len())?;
+            rows.sort_by_key(|row| (Reverse(row.ns), row.instruction));
+            Some(rows)
+        });
         TransferAnswer {
-            instructions: longest(instructions.into_values(), MOST_INSTRUCTIONS),
-            lines: longest(lines.copied(), MOST_LINES),
+            instructions,
+            lines: fit.flatten().collect(),
+            without_line,
             all,
             lost: self.lost,
         }
     }
-}
-
-fn longest(rows: impl Iterator<Item = TransferRow>, most: usize) -> Vec<TransferRow> {
-    let mut rows = Vec::from_iter(rows);
-    rows.sort_by_key(|row| (Reverse(row.ns), row.instruction, row.line));
-    rows.truncate(most);
-    rows
 }
 
 #[cfg(test)]
@@ -158,5 +172,12 @@ mod tests {
         assert_eq!(by(&answer.lines), [(10, 64, 50), (10, 128, 40)]);
         assert_eq!((answer.all.same_node, answer.all.other_node), (3, 2));
         assert_eq!((answer.all.ns, answer.lost), (290, 0));
+        assert_eq!(answer.without_line.ns, 200);
+        // A line comes before another one by the sum of its rows, and with all of them.
+        let spread = table(&[[1, 64, 1, 0, 30], [2, 64, 1, 0, 40], [3, 128, 1, 0, 60]]);
+        assert_eq!(
+            by(&spread.answer().lines),
+            [(2, 64, 40), (1, 64, 30), (3, 128, 60)]
+        );
     }
 }

@@ -57,15 +57,17 @@ load $BOOT_MODULES
 # Drivers that are built into the kernel have had their devices in the order in which these answered, and get them again by address.
 release_cards_and_disks() {
 	for device in /sys/bus/pci/devices/*; do
+		# Only a driver that is a module has this file.
+		[ -e "$device/driver" ] && [ ! -e "$device/driver/module/initstate" ] || continue
 		read -r class < "$device/class"
 		case $class in
-		0x02* | 0x0108*) [ ! -e "$device/driver" ] || echo "${device##*/}" > "$device/driver/unbind" ;;
+		0x02* | 0x0108*) echo "${device##*/}" > "$device/driver/unbind" ;;
 		esac
 	done
 }
 
 early_devices() { # those that are there when the kernel boots
-	[ -n "$DEVICE_MODULES" ] || release_cards_and_disks
+	release_cards_and_disks
 	# shellcheck disable=SC2086
 	load_for_devices $DEVICE_MODULES 2> /dev/null
 	for interface in /sys/class/net/*; do

@@ -7,7 +7,7 @@
 //!
 //! The signal of prctl(2) is sent when the *thread* that forked ends, so one thread that never ends forks for all.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -131,7 +131,7 @@ pub fn launch(
         spare_host_bridges: prepared.design.spare_host_bridges(),
         controller_nodes: prepared.design.controller_nodes(),
         delays,
-        marks: Vec::new(),
+        marks: BTreeMap::new(),
         results: arguments::results_folder(prepared),
         token: String::new(),
         commands: 0,

@@ -8,7 +8,7 @@
 //! | `time simulated`, `time host` | `ok` once simulated time has begun, or has ended |
 //! | `counts` | `ok` and the line transfers of all vCPUs so far, as JSON ([`Transfers`]) |
 //! | `lines` | `ok` and the number of this moment |
-//! | `lines NUMBER` | `ok` and the line transfers since then by instruction and line, as JSON |
+//! | `lines NUMBER` | `ok` and the line transfers since then by instruction and line, as JSON; once |
 //!
 //! Any other answer says why there is none of these.
 
@@ -198,6 +198,9 @@ impl Transfers {
     }
 }
 
+/// As many programs of a guest trace lines at once.
+const MOST_MARKS: usize = 16;
+
 /// `ok` and a value without anything that JSON cannot have.
 fn json(value: &impl Serialize) -> String {
     format!("ok {}", serde_json::to_string(value).unwrap_or_default())
@@ -212,6 +215,23 @@ impl Guest {
             true => Ok(delays),
             false => Err("delays are suspended, so nothing is counted".to_owned()),
         }
+    }
+
+    /// Keeps the transfers so far for a later question, under a number.
+    fn mark(&mut self) -> Result<u64, String> {
+        let delays = self.counting()?;
+        // Else the addresses of all programs that ever ran would fill the table.
+        if self.marks.is_empty() {
+            delays.forget_transfers();
+        }
+        let table = delays.transfers();
+        let number = self.marks.keys().next_back().map_or(0, |last| last + 1);
+        self.marks.insert(number, table);
+        if self.marks.len() > MOST_MARKS {
+            // Who asked for it has ended without a question.
+            self.marks.pop_first();
+        }
+        Ok(number)
     }
 
     /// Answers a question. The guest gets the text of an error, too.
@@ -234,14 +254,11 @@ impl Guest {
                 }
             }
             "counts" => Ok(json(&Transfers::of(&self.counting()?.counts()))),
-            "lines" => {
-                self.marks.push(self.counting()?.transfers());
-                Ok(format!("ok {}", self.marks.len() - 1))
-            }
+            "lines" => Ok(format!("ok {}", self.mark()?)),
             _ if let Some(number) = words.strip_prefix("lines ") => {
-                let mark = number.parse().ok().and_then(|it: usize| self.marks.get(it));
+                let mark = number.parse().ok().and_then(|it| self.marks.remove(&it));
                 let mark = mark.ok_or_else(|| format!("{words}: there is no such moment"))?;
-                Ok(json(&self.counting()?.transfers().since(mark).answer()))
+                Ok(json(&self.counting()?.transfers().since(&mark).answer()))
             }
             _ => {
                 let plug = words.strip_prefix("plug ");
