@@ -99,6 +99,9 @@ fn transfers_are_read_by_instruction_and_line_also_when_there_are_too_many_lines
         ps,
     };
     one.note(transfer(0x10, 0x40, false, 1500));
+    assert_eq!(host.transfers().rows.len(), 0, "nothing is asked for yet");
+    host.begin_transfers();
+    one.note(transfer(0x10, 0x40, false, 1500));
     other.note(transfer(0x10, 0x40, true, 2500));
     one.note(transfer(0x10, 0x80, true, 1000));
     let found = host.transfers();
@@ -123,6 +126,9 @@ fn transfers_are_read_by_instruction_and_line_also_when_there_are_too_many_lines
     let counted = last.rows.values().map(|row| row.same_node).sum::<u64>();
     assert!(last.lost > 0);
     assert_eq!(counted + last.lost, many + 1);
+    host.begin_transfers();
+    let (rows, lost) = (host.transfers().rows, host.transfers().lost);
+    assert_eq!((rows.len(), lost), (0, 0));
 }
 
 #[test]

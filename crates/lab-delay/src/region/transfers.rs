@@ -2,7 +2,7 @@
 //! Which instruction got which line from another vCPU, how often, and how long that took: a hash table in the region.
 //!
 //! ```text
-//!  8 words: transfers that found no slot, 7 unused
+//!  8 words: transfers that found no slot; 1: a program in the guest waits for transfers to be counted (nearfar writes it); 6 unused
 //!  then slots of 8 words:
 //!    0 key; 0: an empty slot     2 line's address; 0: others     4 transfers within a node     6 picoseconds of both
 //!    1 instruction's address     3 node of the memory            5 from another node           7 unused
@@ -47,6 +47,7 @@ pub struct LineTransfer {
 /// The table.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfers {
+    is_wanted: &'static AtomicU64,
     lost: &'static AtomicU64,
     lines: &'static [[AtomicU64; SLOT_WORDS]],
     instructions: &'static [[AtomicU64; SLOT_WORDS]],
@@ -63,13 +64,17 @@ impl Transfers {
         let (lines, instructions) = slots.split_at(slots.len() - slots.len() / INSTRUCTIONS);
         Self {
             lost: &first[0],
+            is_wanted: &first[1],
             lines,
             instructions,
         }
     }
 
-    /// Counts a transfer.
+    /// Counts a transfer, if a program wants that.
     pub fn note(&self, it: LineTransfer) {
+        if self.is_wanted.load(Relaxed) == 0 {
+            return;
+        }
         let of_line = || slot(self.lines, it.instruction, it.line, LINE_STEPS);
         let of_instruction = || slot(self.instructions, it.instruction, 0, INSTRUCTION_STEPS);
         let Some(slot) = of_line().or_else(of_instruction) else {

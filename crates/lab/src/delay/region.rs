@@ -234,8 +234,8 @@ impl DelayRegion {
         }
     }
 
-    /// Empties the table of transfers.
-    pub fn forget_transfers(&self) {
+    /// Begins to count transfers, from nothing on.
+    pub fn begin_transfers(&self) {
         let at =
             |slot: usize, word: usize| self.word(self.transfers + slot * SLOT_BYTES + word * 8);
         at(0, 0).store(0, Relaxed);
@@ -244,6 +244,12 @@ impl DelayRegion {
             (1..SLOT_BYTES / 8).for_each(|word| at(slot, word).store(0, Relaxed));
             at(slot, 0).store(0, Relaxed);
         }
+        at(0, 1).store(1, Relaxed);
+    }
+
+    /// Counts no more transfers.
+    pub(crate) fn end_transfers(&self) {
+        self.word(self.transfers + 8).store(0, Relaxed);
     }
 
     /// Which instructions got which lines from other vCPUs so far.

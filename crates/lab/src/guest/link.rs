@@ -220,9 +220,8 @@ impl Guest {
     /// Keeps the transfers so far for a later question, under a number.
     fn mark(&mut self) -> Result<u64, String> {
         let delays = self.counting()?;
-        // Else the addresses of all programs that ever ran would fill the table.
         if self.marks.is_empty() {
-            delays.forget_transfers();
+            delays.begin_transfers();
         }
         let table = delays.transfers();
         let number = self.marks.keys().next_back().map_or(0, |last| last + 1);
@@ -258,7 +257,12 @@ impl Guest {
             _ if let Some(number) = words.strip_prefix("lines ") => {
                 let mark = number.parse().ok().and_then(|it| self.marks.remove(&it));
                 let mark = mark.ok_or_else(|| format!("{words}: there is no such moment"))?;
-                Ok(json(&self.counting()?.transfers().since(&mark).answer()))
+                let delays = self.counting()?;
+                let transfers = delays.transfers();
+                if self.marks.is_empty() {
+                    delays.end_transfers();
+                }
+                Ok(json(&transfers.since(&mark).answer()))
             }
             _ => {
                 let plug = words.strip_prefix("plug ");
