@@ -61,15 +61,16 @@ release_cards_and_disks() {
 		[ -e "$device/driver" ] && [ ! -e "$device/driver/module/initstate" ] || continue
 		read -r class < "$device/class"
 		case $class in
-		0x02* | 0x0108*) echo "${device##*/}" > "$device/driver/unbind" ;;
+		0x02* | 0x0108*) echo "${device##*/}" > "$device/driver/unbind" && released=yes ;;
 		esac
 	done
 }
 
 early_devices() { # those that are there when the kernel boots
+	released=
 	release_cards_and_disks
 	# shellcheck disable=SC2086
-	load_for_devices $DEVICE_MODULES 2> /dev/null
+	[ -z "$DEVICE_MODULES$released" ] || load_for_devices $DEVICE_MODULES 2> /dev/null
 	for interface in /sys/class/net/*; do
 		ip link set "${interface##*/}" up 2> /dev/null
 	done
