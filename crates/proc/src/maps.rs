@@ -11,8 +11,12 @@ pub struct MapsEntry<'a> {
     pub addresses: Range<u64>,
     /// Whether it may be read, written or executed; otherwise it reserves addresses.
     pub is_accessible: bool,
+    /// Whether it may be executed.
+    pub is_executable: bool,
     /// Whether writes are seen by all that map it (`s`).
     pub is_shared: bool,
+    /// Where it begins in its file, in bytes.
+    pub offset: u64,
     /// The file system's device in hexadecimal, `fd:01`; `00:00` for anonymous memory.
     pub device: &'a [u8],
     /// The file, or the kernel's name for it: `[heap]`, `/dev/shm/x`, `/SYSV00000000 (deleted)`; empty for anonymous memory.
@@ -25,12 +29,15 @@ impl<'a> MapsEntry<'a> {
         let addresses = range(line)?;
         let mut words = line.splitn(6, |&byte| byte == b' ');
         let permissions = words.nth(1).unwrap_or_default();
-        let device = words.nth(1).unwrap_or_default();
+        let offset = words.next().and_then(text::hexadecimal).unwrap_or(0);
+        let device = words.next().unwrap_or_default();
         let name = words.nth(1).unwrap_or_default().trim_ascii_start();
         Some(Self {
             addresses,
             is_accessible: permissions.iter().any(|byte| b"rwx".contains(byte)),
+            is_executable: permissions.contains(&b'x'),
             is_shared: permissions.contains(&b's'),
+            offset,
             device,
             name,
         })

@@ -28,6 +28,7 @@ mod open;
 pub mod profile;
 pub mod records;
 mod session;
+pub mod symbols;
 pub mod tasks;
 pub mod watch;
 

@@ -10,16 +10,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, OpenOptions};
+use std::io::BufReader;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nearfar_machine::{Known, NodeId};
+use nearfar_proc::maps::{self, MapsEntry};
+use nearfar_proc::tasks;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, ReadCache, SymbolKind};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::locks::{LockKind, Symbols, WaitedLocks};
+use crate::locks::{LockKind, WaitedLocks};
 use crate::session::Mapping;
+use crate::symbols::Symbols;
 
 /// Addresses from here on are the kernel's, on x86-64, arm64 and Power (Documentation/arch/x86/x86_64/mm.rst,
 /// Documentation/arch/arm64/memory.rst; Power's kernel is at 0xc000000000000000).
@@ -91,7 +95,7 @@ pub struct HotLines {
 pub struct FunctionTransfers {
     /// Its name; `FILE+0xOFFSET` where the program's file has none, or its address.
     pub name: String,
-    /// The program's or library's file, [`KERNEL_FILE`] for the kernel; `None` where it is unknown.
+    /// The program's or library's file, `[kernel]` for the kernel; `None` where it is unknown.
     pub file: Option<String>,
     #[serde(flatten)]
     pub sum: TransferSum,
@@ -319,29 +323,21 @@ fn functions_at(file: &Path, offsets: &BTreeMap<u64, u64>) -> BTreeMap<u64, Stri
 
 /// What running processes have mapped of programs and libraries now. A process that ends meanwhile, or is another user's, is left out.
 pub fn mapped_now() -> BTreeSet<Mapping> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let maps = processes.filter_map(|it| std::fs::read(it.path().join("maps")).ok());
     let mut all = BTreeSet::new();
-    for maps in maps {
-        let maps = String::from_utf8_lossy(&maps);
-        all.extend(maps.lines().filter_map(mapping));
+    for pid in tasks::processes().unwrap_or_default() {
+        let maps = tasks::open(pid, "maps");
+        let _ = maps.and_then(|maps| maps::each(BufReader::new(maps), |it| all.extend(code(&it))));
     }
     all
 }
 
-/// A line of `/proc/PID/maps` (proc_pid_maps(5)) of code in a file.
-fn mapping(line: &str) -> Option<Mapping> {
-    let (range, rest) = line.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let (rights, rest) = rest.split_once(' ')?;
-    let (offset, _) = rest.split_once(' ')?;
-    let file = &line[line.find('/')?..];
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    rights.contains('x').then_some(Mapping {
-        start: number(start)?,
-        end: number(end)?,
-        file_offset: number(offset)?,
-        file: file.to_owned(),
+/// A mapping of code in a file.
+fn code(it: &MapsEntry<'_>) -> Option<Mapping> {
+    (it.is_executable && it.name.starts_with(b"/")).then(|| Mapping {
+        start: it.addresses.start,
+        end: it.addresses.end,
+        file_offset: it.offset,
+        file: String::from_utf8_lossy(it.name).into_owned(),
     })
 }
 
@@ -416,9 +412,10 @@ mod tests {
 
     #[test]
     fn only_code_of_files_is_a_mapping() {
-        let code = "7f00-8f00 r-xp 00001000 fe:01 1234   /usr/lib/a b.so";
+        let mapping = |line: &str| code(&MapsEntry::parse(line.as_bytes()).unwrap());
+        let line = "7f00-8f00 r-xp 00001000 fe:01 1234   /usr/lib/a b.so";
         assert_eq!(
-            mapping(code),
+            mapping(line),
             Some(Mapping {
                 start: 0x7f00,
                 end: 0x8f00,
@@ -430,7 +427,6 @@ mod tests {
             "7f00-8f00 rw-p 00001000 fe:01 1234   /usr/lib/a.so",
             "7f00-8f00 r-xp 00000000 00:00 0   [vdso]",
             "7f00-8f00 r-xp",
-            "",
         ] {
             assert_eq!(mapping(other), None, "{other}");
         }

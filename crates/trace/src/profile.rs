@@ -16,9 +16,9 @@ use nearfar_machine::{CpuId, CpuSet, Known};
 use serde::{Deserialize, Serialize};
 
 use crate::TraceError;
-use crate::locks::Symbols;
 use crate::open::PerfEvent;
 use crate::records::{Layout, Record, Ring};
+use crate::symbols::Symbols;
 
 /// Bytes of one CPU's ring: at 160 bytes a sample, 16 seconds of 99 samples.
 const RING: usize = 256 << 10;

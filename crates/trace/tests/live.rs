@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_sources::synthetic;
-use nearfar_trace::locks::Symbols;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
 use nearfar_trace::profile::{Profile, Sampler};
+use nearfar_trace::symbols::Symbols;
 use nearfar_trace::{
     Finished, Losses, NodeMigrations, Ordered, Plan, Session, TraceError, Tracefs, now_ns, tasks,
 };

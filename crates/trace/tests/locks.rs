@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use nearfar_machine::{CpuId, Known};
-use nearfar_trace::locks::{Decoder, Formats, LockKind, LockWaits, Symbols, WaitedLocks, Waits};
+use nearfar_trace::locks::{Decoder, Formats, LockKind, LockWaits, WaitedLocks, Waits};
 use nearfar_trace::records::{Layout, Record, Sample, walk};
+use nearfar_trace::symbols::Symbols;
 
 const HEAD: &str = "format:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
     \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\tfield:void * lock_addr;\toffset:8;\tsize:8;\tsigned:0;\n";

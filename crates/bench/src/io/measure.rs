@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan};
 use nearfar_machine::{CpuId, IoPolicy, Known, Machine, NodeId, PciAddress};
 use nearfar_runs::Cell;
-use nearfar_trace::locks::{self, Recorder, Symbols};
+use nearfar_trace::locks::{self, Recorder};
 use nearfar_trace::nvme::{self, Commands, Decoder};
+use nearfar_trace::symbols::Symbols;
 use nearfar_trace::{Plan, Session, TraceError, Tracefs, records};
 
 use super::fio::{Job, Running};

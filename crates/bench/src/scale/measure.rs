@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use nearfar_experiment::{BoxError, unmeasured};
 use nearfar_machine::{CpuSet, Known, Machine, NodeId, NodeSet};
 use nearfar_proc::meminfo;
-use nearfar_trace::locks::{self, Recorded, Recorder, Symbols};
+use nearfar_trace::locks::{self, Recorded, Recorder};
 use nearfar_trace::profile::Sampler;
+use nearfar_trace::symbols::Symbols;
 
 use super::Sample;
 use super::findings::{Contention, Hot};
