@@ -9,7 +9,7 @@ use nearfar_statistics::compare::Verdict;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::amount::{count, or};
+use crate::amount::{count, first_of, or};
 use crate::command::UNTIL_CLEAR;
 use crate::compare::verdict;
 use crate::compared::{change_of_medians, significant, words};
@@ -81,25 +81,19 @@ pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
             );
         }
     }
-    let mut rows = Vec::from_iter(&comparison.rows);
-    let (order, size) = (
-        |row: &&Row| order(row.compared.verdict),
-        |row: &&Row| {
-            row.compared
-                .change
-                .map_or(f64::INFINITY, |it| it.value.abs())
-        },
-    );
-    rows.sort_by(|a, b| order(a).cmp(&order(b)).then(size(b).total_cmp(&size(a))));
-    let is_equal = |row: &&&Row| row.compared.verdict == Verdict::Equal;
-    let equal = Vec::from_iter(rows.iter().filter(is_equal).map(|row| row.metric.as_str()));
-    rows.retain(|row| row.compared.verdict != Verdict::Equal);
-    let with = |verdicts: &[Verdict]| {
-        let of = rows
-            .iter()
-            .filter(|row| verdicts.contains(&row.compared.verdict));
-        Vec::from_iter(of.copied())
+    let rows = comparison.rows.iter();
+    let (equal, mut rows): (Vec<_>, Vec<_>) =
+        rows.partition(|row| row.compared.verdict == Verdict::Equal);
+    let equal = Vec::from_iter(equal.iter().map(|row| &row.metric));
+    let size = |row: &Row| {
+        row.compared
+            .change
+            .map_or(f64::INFINITY, |it| it.value.abs())
     };
+    rows.sort_by(|a, b| {
+        let verdicts = order(a.compared.verdict).cmp(&order(b.compared.verdict));
+        verdicts.then(size(b).total_cmp(&size(a)))
+    });
     for (label, verdicts) in [
         ("worse", &[Verdict::Worse][..]),
         ("better", &[Verdict::Better]),
@@ -114,7 +108,8 @@ pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
             ],
         ),
     ] {
-        let found = with(verdicts);
+        let found = rows.iter().copied();
+        let found = Vec::from_iter(found.filter(|row| verdicts.contains(&row.compared.verdict)));
         if !found.is_empty() {
             before.labelled(Role::Subject.text(format!("{label}: ")), named(&found));
         }
@@ -146,12 +141,8 @@ pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
     }
     out.table(table);
     if !equal.is_empty() {
-        let names = equal[..equal.len().min(MAX_NAMED)].join(", ");
-        let more = match equal.len().saturating_sub(MAX_NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        out.paragraph(format!("Equal in all runs: {names}{more}."));
+        let names = first_of(&equal, MAX_NAMED);
+        out.paragraph(format!("Equal in all runs: {names}."));
     }
     out.paragraph(
         "Each run starts its guest, in the order A B B A: a drift of the host affects both sides.",
@@ -178,12 +169,7 @@ fn named(rows: &[&Row]) -> String {
         let change = change_of_medians(&row.compared);
         format!("{} {change}{}", row.metric, or(needs, ""))
     };
-    let names: Vec<String> = rows.iter().take(MAX_NAMED).map(of).collect();
-    let more = match rows.len().saturating_sub(MAX_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", names.join(", "))
+    first_of(&Vec::from_iter(rows.iter().map(of)), MAX_NAMED)
 }
 
 fn with_unit(row: &Row, comparison: &Comparison) -> String {

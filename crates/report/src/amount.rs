@@ -32,6 +32,16 @@ pub(crate) fn or<T: Display>(value: Option<T>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
+/// The first names of a list, and how many there are besides: `a, b and 3 more`.
+pub(crate) fn first_of<T: AsRef<str>>(names: &[T], most: usize) -> String {
+    let shown = names.iter().take(most).map(AsRef::as_ref);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(most) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// Numbers as the kernel lists them: `45-68`, `1,3,5-7`.
 pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     let mut sorted: Vec<u32> = numbers.into_iter().collect();

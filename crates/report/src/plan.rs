@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use nearfar_change::{Change, DistanceChange, LeftAlone, Plan, Planned, Setting};
 
-use crate::amount::{count, or};
+use crate::amount::{count, first_of, or};
 use crate::document::{Document, Table, cells};
 use crate::style::Role::{Dim, Local, Subject};
 
@@ -74,15 +74,8 @@ pub(crate) fn left_alone(all: &[LeftAlone], out: &mut Document) {
     }
     out.heading("Left alone", all.len());
     for ((rule, reason), subjects) in reasons {
-        let named = subjects[..subjects.len().min(MAX_SUBJECTS)].join(", ");
-        let more = match subjects.len().saturating_sub(MAX_SUBJECTS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        out.labelled(
-            Dim.text(format!("{rule}: ")),
-            format!("{named}{more}: {reason}"),
-        );
+        let named = first_of(&subjects, MAX_SUBJECTS);
+        out.labelled(Dim.text(format!("{rule}: ")), format!("{named}: {reason}"));
     }
 }
 

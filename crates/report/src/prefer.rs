@@ -6,7 +6,7 @@ use nearfar_prefer::cgroup::GroupReport;
 use nearfar_prefer::keeper::MovedMemory;
 use nearfar_prefer::service::{Checked, CheckedTask};
 
-use crate::amount::{count, or};
+use crate::amount::{count, first_of, or};
 use crate::document::{Document, Table, cells};
 use crate::style::Role::{Plain, Subject, Warning};
 
@@ -185,9 +185,5 @@ fn tasks_of(tasks: &[CheckedTask]) -> String {
         [] => format!("{} {}", task.name, task.pid),
         later => format!("{} {} (before {})", task.name, task.pid, later.join(", ")),
     };
-    let listed: Vec<String> = tasks.iter().take(MAX_LISTED).map(task).collect();
-    match tasks.len().saturating_sub(MAX_LISTED) {
-        0 => listed.join(", "),
-        more => format!("{} and {more} more", listed.join(", ")),
-    }
+    first_of(&Vec::from_iter(tasks.iter().map(task)), MAX_LISTED)
 }

@@ -10,7 +10,7 @@ use nearfar_trace::migrations::{ClassCounts, Migrations, NodeTime, NumaBalancing
 use nearfar_trace::nvme::{Namespace, NodeTraffic, NvmeAnswer, Submitter, Through, Unplaced};
 use nearfar_trace::{Ended, Traced};
 
-use crate::amount::{count, or};
+use crate::amount::{count, first_of, or};
 use crate::document::{Align, Document, Table, Text, cells};
 use crate::path::iopolicy;
 use crate::style::Role::{self, Dim, Far, Heading, Local, Middling, Near, Plain, Subject, Warning};
@@ -159,11 +159,6 @@ pub fn lines(traced: &Traced<HotLines>) -> Document {
             names += &format!(": {} of {}", lock.kind.name(), lock.call_site);
         }
         let [same_node, other_node, wait, share] = sums(&line.sum);
-        let most = MAX_FUNCTIONS.min(line.functions.len());
-        let mut functions = line.functions[..most].join(", ");
-        if line.functions.len() > most {
-            functions += &format!(" and {} more", line.functions.len() - most);
-        }
         table.row(cells![
             names,
             place(Some(line.node)),
@@ -171,7 +166,7 @@ pub fn lines(traced: &Traced<HotLines>) -> Document {
             other_node,
             wait,
             share,
-            functions
+            first_of(&line.functions, MAX_FUNCTIONS)
         ]);
     }
     out.table(table);
