@@ -198,31 +198,15 @@ impl Case {
             let options = case.guests(self.quick).into_iter();
             words.extend(options.map(|(key, value)| format!("--{key}={value}").into()));
             words.extend(["--results".into(), results.into(), "--".into()]);
-            if let Some(script) = case.preparation {
-                words.extend(["sh", "-c", script, "prepare"].map(OsString::from));
-            }
-            words.push(program.into());
+            words.extend(prepared(case, program));
         }
         words.extend(["bench", case.experiment].map(OsString::from));
         if !self.here && !is_in_one_guest {
             let guests = case.guests(self.quick).into_iter();
             words.extend(guests.map(|(key, value)| format!("--guest={key}={value}").into()));
         }
-        let options = if self.here {
-            case.options_here
-        } else {
-            case.options
-        };
-        let quick = if self.quick { case.quick.options } else { &[] };
-        let quick = replaced(quick.iter().map(OsString::from), &self.options);
-        let given: Vec<&OsString> = quick.iter().chain(&self.options).collect();
-        words.extend(replaced(options.iter().map(OsString::from), given));
-        words.extend(quick);
-        let of_case = match self.quick {
-            true => case.quick.samples,
-            false => case.samples,
-        };
-        let samples = self.samples.or((!self.here).then_some(of_case));
+        words.extend(self.layered(case, &[]));
+        let samples = self.samples.or((!self.here).then(|| self.samples_of(case)));
         words.extend(samples.map(|samples| format!("--samples={samples}").into()));
         words.push(format!("--label=case-{}", case.number).into());
         let store = match is_in_one_guest {
@@ -232,6 +216,33 @@ impl Case {
         words.extend(option_words(store.map(|store| ("--store", store))));
         words.push("--format=json".into());
         words.extend(self.options.iter().cloned());
+        words
+    }
+
+    /// Samples of each cell in the lab, unless others are asked for.
+    fn samples_of(&self, case: &cases::Case) -> u32 {
+        match self.quick {
+            true => case.quick.samples,
+            false => case.samples,
+        }
+    }
+
+    /// The case's options of its experiment: `question` goes before those of a quick form, these before the others, and what was given
+    /// before all.
+    fn layered(&self, case: &cases::Case, question: &[&str]) -> Vec<OsString> {
+        let whole = if self.here {
+            case.options_here
+        } else {
+            case.options
+        };
+        let quick = if self.quick { case.quick.options } else { &[] };
+        let mut words = Vec::new();
+        for layer in [question, quick, whole] {
+            let given = words.iter().chain(&self.options);
+            let mut layer = replaced(layer.iter().map(OsString::from), given);
+            layer.append(&mut words);
+            words = layer;
+        }
         words
     }
 
@@ -277,17 +288,10 @@ impl Case {
         // Of those that the case itself compares, the first.
         let mut keys = BTreeSet::from(["kernel"]);
         guests.retain(|(key, _)| keys.insert(key));
-        words.extend(
-            guests
-                .into_iter()
-                .map(|(key, value)| format!("--{key}={value}").into()),
-        );
-        let of_case = match self.quick {
-            true => case.quick.samples,
-            false => case.samples,
-        };
+        let guests = guests.into_iter();
+        words.extend(guests.map(|(key, value)| format!("--{key}={value}").into()));
         let KernelQuestion { options, metric } = &case.kernels;
-        let runs = self.samples.unwrap_or(of_case);
+        let runs = self.samples.unwrap_or_else(|| self.samples_of(case));
         let value = format!("summary[*].metrics[{metric}].median");
         words.push(format!("--runs={runs}").into());
         words.push(format!("--value={value}").into());
@@ -295,18 +299,9 @@ impl Case {
         let store = self.store.store.clone().map(PathBuf::into_os_string);
         words.extend(option_words(store.map(|store| ("--store", store))));
         words.push("--".into());
-        if let Some(script) = case.preparation {
-            words.extend(["sh", "-c", script, "prepare"].map(OsString::from));
-        }
-        words.extend([program.into(), "bench".into(), case.experiment.into()]);
-        let quick = if self.quick { case.quick.options } else { &[] };
-        let own = replaced(options.iter().map(OsString::from), &self.options);
-        let given: Vec<&OsString> = own.iter().chain(&self.options).collect();
-        let quick = replaced(quick.iter().map(OsString::from), given.iter().copied());
-        let given: Vec<&OsString> = quick.iter().chain(given).collect();
-        words.extend(replaced(case.options.iter().map(OsString::from), given));
-        words.extend(quick);
-        words.extend(own);
+        words.extend(prepared(case, program));
+        words.extend(["bench", case.experiment].map(OsString::from));
+        words.extend(self.layered(case, options));
         words.extend(["--samples=1", "--no-store", "--format=json"].map(OsString::from));
         words.extend(self.options.iter().cloned());
         words
@@ -412,6 +407,13 @@ fn names<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Vec<String> {
         }
     }
     names
+}
+
+/// The words before `bench` in a guest.
+fn prepared(case: &cases::Case, program: &Path) -> Vec<OsString> {
+    let script = case.preparation.map(|it| ["sh", "-c", it, "prepare"]);
+    let words = script.into_iter().flatten().map(OsString::from);
+    words.chain([program.into()]).collect()
 }
 
 /// Those of a case's options that others do not set.

@@ -16,11 +16,12 @@ use nearfar_experiment::LabHost;
 use nearfar_machine::Origin;
 use nearfar_sources::Want;
 use nearfar_trace::lines;
-use nearfar_trace::locks::{self, Symbols, WaitedLocks, Waits};
+use nearfar_trace::locks::{self, WaitedLocks, Waits};
 use nearfar_trace::migrations::{self, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
 use nearfar_trace::nvme::{self, Commands};
 use nearfar_trace::records::Sample;
+use nearfar_trace::symbols::Symbols;
 use nearfar_trace::tasks::{self, Thread};
 use nearfar_trace::{Ended, Ordered, Plan, Session, TraceError, Traced, Tracefs, now_ns};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -56,13 +57,41 @@ struct AnswerArgs {
     output: Option<PathBuf>,
 }
 
+/// How long the whole machine is traced, and how the answer is given.
+#[derive(Args)]
+struct MachineArgs {
+    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
+    seconds: Option<f64>,
+    #[command(flatten)]
+    answer: AnswerArgs,
+    /// Trace while this runs
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl MachineArgs {
+    /// Starts the command, if there is one.
+    fn start(&self) -> Result<Meanwhile, Failure> {
+        Meanwhile::start(self.seconds, &self.command)
+    }
+}
+
 impl Trace {
     /// Traces, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let (Self::Nvme(Nvme { answer, .. })
-        | Self::Migrations(Migrations { answer, .. })
-        | Self::Locks(Locks { answer, .. })
-        | Self::Lines(LineTrace { answer, .. })) = &self;
+        let (Self::Migrations(Migrations { answer, .. })
+        | Self::Nvme(Nvme {
+            machine: MachineArgs { answer, .. },
+            ..
+        })
+        | Self::Locks(Locks {
+            machine: MachineArgs { answer, .. },
+        })
+        | Self::Lines(LineTrace {
+            machine: MachineArgs { answer, .. },
+            ..
+        })) = &self;
         answer
             .output
             .as_deref()
@@ -141,17 +170,11 @@ fn refused(error: TraceError) -> Failure {
                              -- taskset -c 2 dd if=/dev/nvme0n1 of=/dev/null iflag=direct bs=4k count=10000"
 )]
 pub struct Nvme {
-    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
-    seconds: Option<f64>,
     /// Only this subsystem, as the kernel names it
     #[arg(long, value_name = "NAME")]
     subsystem: Option<String>,
     #[command(flatten)]
-    answer: AnswerArgs,
-    /// Trace while this runs
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    machine: MachineArgs,
 }
 
 impl Nvme {
@@ -177,7 +200,7 @@ impl Nvme {
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
-        let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
+        let meanwhile = self.machine.start()?;
         let mut commands = Commands::new(decoder);
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |cpu, sample| commands.take(cpu, sample));
@@ -191,7 +214,7 @@ impl Nvme {
         let answer =
             nvme::answer(&commands, &machine, self.subsystem.as_deref()).map_err(Failure::input)?;
         let traced = Traced::new(finished, &machine, command, answer);
-        self.answer.give(
+        self.machine.answer.give(
             "trace-nvme/1",
             &machine.origin,
             &traced,
@@ -358,14 +381,8 @@ impl Migrations {
     after_long_help = "Examples:\n  nearfar trace locks --seconds 10\n  nearfar trace locks -- fio job.fio"
 )]
 pub struct Locks {
-    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
-    seconds: Option<f64>,
     #[command(flatten)]
-    answer: AnswerArgs,
-    /// Trace while this runs
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    machine: MachineArgs,
 }
 
 impl Locks {
@@ -385,7 +402,7 @@ impl Locks {
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
-        let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
+        let meanwhile = self.machine.start()?;
         let mut waits = Waits::new(decoder);
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |cpu, sample| waits.take(cpu, sample));
@@ -397,7 +414,7 @@ impl Locks {
             .map_err(refused)?;
         let answer = locks::answer(waits, None, &Symbols::read());
         let traced = Traced::new(finished, &machine, command, answer);
-        self.answer.give(
+        self.machine.answer.give(
             "trace-locks/1",
             &machine.origin,
             &traced,
@@ -417,17 +434,11 @@ impl Locks {
     after_long_help = "Examples:\n  nearfar lab run --machine two-node --delay auto -- nearfar trace lines -- ./job"
 )]
 pub struct LineTrace {
-    /// Stop after this long [default: until COMMAND ends or Ctrl-C]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
-    seconds: Option<f64>,
     /// Also trace the waits for kernel locks, to name the locks in lines; that slows contended locks down
     #[arg(long)]
     locks: bool,
     #[command(flatten)]
-    answer: AnswerArgs,
-    /// Trace while this runs
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    machine: MachineArgs,
 }
 
 impl LineTrace {
@@ -466,7 +477,7 @@ impl LineTrace {
         session.enable().map_err(refused)?;
         let mut mappings = lines::mapped_now();
         let mark = ask("lines")?;
-        let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
+        let meanwhile = self.machine.start()?;
         let mut take = |cpu, sample: &Sample<'_>| {
             if let Some(waited) = &mut waited {
                 waited.take(cpu, sample);
@@ -484,7 +495,7 @@ impl LineTrace {
             .map_err(Failure::refused)?;
         let answer = lines::answer(&transfers, &Symbols::read(), &mappings, waited.as_ref());
         let traced = Traced::new(finished, &machine, command, answer);
-        self.answer.give(
+        self.machine.answer.give(
             "trace-lines/1",
             &machine.origin,
             &traced,
