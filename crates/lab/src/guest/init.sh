@@ -58,7 +58,7 @@ load $BOOT_MODULES
 release_cards_and_disks() {
 	for device in /sys/bus/pci/devices/*; do
 		# Only a driver that is a module has this file.
-		[ -e "$device/driver" ] && [ ! -e "$device/driver/module/initstate" ] || continue
+		if [ ! -e "$device/driver" ] || [ -e "$device/driver/module/initstate" ]; then continue; fi
 		read -r class < "$device/class"
 		case $class in
 		0x02* | 0x0108*) echo "${device##*/}" > "$device/driver/unbind" && released=yes ;;
