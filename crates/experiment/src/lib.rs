@@ -8,7 +8,7 @@
 //!                 ├─ settings of the cell, where they are not so already (a lease: undone whatever happens)
 //!                 ├─ in a guest of simulated time: that begins here, and ends after the sample
 //!                 ├─ Experiment::setup_cell: servers, files, devices, in a lease as well
-//!                 ├─ Experiment::run ─► sample, or why there is none
+//!                 ├─ Experiment::run ─► sample, or why there is none; a trace that this runs under counts meanwhile only
 //!                 ├─ Store::add_sample: on disk before the next one begins
 //!                 └─ progress, with an estimate from what samples took so far
 //! ```
@@ -25,6 +25,7 @@ mod recording;
 pub mod sampler;
 mod settings;
 mod target;
+pub mod traced;
 
 pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
 pub use experiment::{
