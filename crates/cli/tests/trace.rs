@@ -351,8 +351,34 @@ fn every_key_of_a_trace_of_migrations_is_documented() {
 }
 
 #[test]
+fn what_the_kernel_did_is_listed_by_kind_and_what_hardware_does_not_count_is_unknown() {
+    let load = "i=0; while [ $i -lt 200 ]; do i=$((i + 1)); true & done; wait";
+    let Some((_, answer)) = traced(&["kernel", "--", "sh", "-c", load]) else {
+        return;
+    };
+    keys::documented([&answer]);
+    let did = answer["activities"].as_array().unwrap();
+    let amount = |kind: &str, name: &str, key: &str| {
+        let mut found = did.iter().filter(|it| it["kind"] == kind);
+        let found = found.find(|it| it["name"].as_str().unwrap().starts_with(name));
+        found.and_then(|it| it[key].as_f64()).unwrap_or(0.0)
+    };
+    // A child that is forked gets pages.
+    assert!(amount("counters", "pgfault", "count") >= 200.0, "{did:?}");
+    assert!(amount("cpu_time", "", "time_s") > 0.0, "{did:?}");
+    let kinds = did.iter().map(|it| it["kind"].to_string());
+    let kinds = Vec::from_iter(kinds);
+    for (kind, reason) in answer["unknown_reasons"].as_object().unwrap() {
+        assert!(!reason.as_str().unwrap().is_empty());
+        assert!(!kinds.contains(&format!("\"{kind}\"")), "{kind}");
+    }
+    assert!(answer["unknown_reasons"]["line_transfers"].is_string());
+}
+
+#[test]
 fn a_time_that_is_none_is_refused_by_every_verb_that_traces_or_keeps() {
     for verb in [
+        "trace kernel",
         "trace locks",
         "trace lines",
         "trace nvme",

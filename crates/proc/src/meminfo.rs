@@ -6,6 +6,8 @@
 //! nodeN/numastat                 numa_hit 9               pages by where they were wanted, Documentation/admin-guide/numastat.rst
 //! ```
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::text;
@@ -37,6 +39,19 @@ fn value<'a>(content: &'a [u8], name: &str) -> Option<&'a [u8]> {
 /// A count, such as `pgmigrate_success`; `None` where this kernel does not have it.
 pub fn vmstat(content: &[u8], name: &str) -> Option<u64> {
     text::number(text::after(content, name, b" ")?)
+}
+
+/// Counts since boot in `/proc/vmstat`. Left out is what begins with `nr_`, most of which is how many there are now, but for TLB flushes
+/// (mm/vmstat.c).
+pub fn events(content: &[u8]) -> BTreeMap<String, u64> {
+    let count = |line| {
+        let mut words = text::words(line);
+        let (name, count) = (words.next()?, text::number(words.next()?)?);
+        let is_now = name.starts_with(b"nr_") || name == b"workingset_nodes";
+        let is_event = !is_now || name.starts_with(b"nr_tlb_");
+        is_event.then(|| (String::from_utf8_lossy(name).into_owned(), count))
+    };
+    text::lines(content).filter_map(count).collect()
 }
 
 /// Pages since boot.
@@ -129,6 +144,10 @@ mod tests {
         assert_eq!(vmstat(content, "numa_hint_faults_local"), Some(7));
         assert_eq!(vmstat(content, "numa_other"), None);
         assert_eq!(vmstat(content, "numa"), None);
+        let content = b"nr_free_pages 5\nnr_tlb_remote_flush 7\npgfault 9\npgfree\n";
+        let found = events(content).into_iter();
+        let found = Vec::from_iter(found.map(|(name, count)| format!("{name} {count}")));
+        assert_eq!(found, ["nr_tlb_remote_flush 7", "pgfault 9"]);
     }
 
     const FILE: &str =

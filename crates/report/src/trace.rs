@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use nearfar_machine::{Known, NodeId};
+use nearfar_trace::kernel::{ActivityKind, KernelActivity};
 use nearfar_trace::lines::{HotLines, TransferSum};
 use nearfar_trace::locks::{LockWaits, Site};
 use nearfar_trace::migrations::{ClassCounts, Migrations, NodeTime, NumaBalancing, TaskMoves};
@@ -28,7 +29,11 @@ fn head<T>(traced: &Traced<T>) -> Document {
         true => "none lost",
         false => "not all read",
     };
-    let remark = format!("{:.1} s{command}; {events}, {read}", traced.seconds);
+    let seconds = match traced.seconds {
+        short if short < 1.0 => format!("{short:.3} s"),
+        long => format!("{long:.1} s"),
+    };
+    let remark = format!("{seconds}{command}; {events}, {read}");
     let mut out = Document::titled("traced", remark);
     if let Some(emulation) = &traced.emulation {
         out.paragraph(Warning.text(emulation));
@@ -192,6 +197,40 @@ pub fn lines(traced: &Traced<HotLines>) -> Document {
 
 /// How many functions of a line a table names; JSON has all.
 const MAX_FUNCTIONS: usize = 3;
+
+/// What the kernel did, by kind.
+pub fn kernel(traced: &Traced<KernelActivity>) -> Document {
+    let answer = &traced.answer;
+    let mut out = head(traced);
+    if answer.intervals > 0 {
+        let intervals = count(answer.intervals as usize, "interval");
+        out.remark(format!("{intervals} in which the command took samples"));
+    }
+    for kind in ActivityKind::ALL {
+        if let Some(reason) = answer.unknown_reasons.get(&kind) {
+            item(
+                &mut out,
+                kind.name(),
+                Dim.text(format!("unknown: {reason}")),
+            );
+        }
+        let all = Vec::from_iter(answer.of_kind(kind));
+        if all.is_empty() {
+            continue;
+        }
+        let mut table = Table::of([kind.name(), ">count", ">time"]);
+        for it in all.iter().take(MAX_NAMED) {
+            table.row(cells![
+                it.name.clone(),
+                or(it.count, ""),
+                or(it.time_s.map(ms), "")
+            ]);
+        }
+        out.table(table);
+        out.more(all.len(), MAX_NAMED, ", see JSON");
+    }
+    out
+}
 
 /// Waits by call site, the longest in all first.
 pub fn locks(traced: &Traced<LockWaits>) -> Document {

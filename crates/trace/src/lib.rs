@@ -8,6 +8,7 @@
 //!          ...                     └─► locks::Waits                         ┘
 //! Sampler: CPU 0  clock ─► ring ──► profile::Profile    where CPU time is spent
 //! host of a guest ──► transfers by address ──► lines::HotLines       with Symbols, and what a Session saw mapped
+//! Session, files of /proc, transfers ──► kernel::KernelActivity   all of it in one list, to be compared
 //! NodeMigrations: CPU 0  event, counted by the kernel        moves between nodes
 //! ```
 //!
@@ -19,6 +20,7 @@
 //! Topology comes from a [`Machine`](nearfar_machine::Machine) that the caller has read.
 
 pub mod format;
+pub mod kernel;
 pub mod lines;
 pub mod locks;
 pub mod migrations;

@@ -29,7 +29,7 @@ use crate::symbols::Symbols;
 /// Documentation/arch/arm64/memory.rst; Power's kernel is at 0xc000000000000000).
 const KERNEL: u64 = 1 << 63;
 /// What stands for the kernel's file.
-const KERNEL_FILE: &str = "[kernel]";
+pub(crate) const KERNEL_FILE: &str = "[kernel]";
 /// Larger files are not read for their symbols.
 const LARGEST_FILE: u64 = 4 << 30;
 const LINE_BYTES: u64 = 64;

@@ -421,6 +421,15 @@ impl Waits {
             .end_round(&mut |time, event| found.take(time, event));
     }
 
+    /// An interval has ended, all events of which have been taken: a wait that lasts on does not end in a later one.
+    pub(crate) fn cut(&mut self) {
+        let found = &mut self.found;
+        self.order
+            .until(u64::MAX, &mut |time, event| found.take(time, event));
+        let open = std::mem::take(&mut found.open);
+        found.incomplete += open.values().map(|it| it.len() as u64).sum::<u64>();
+    }
+
     /// Nothing more will come. Waits of all tasks, or of those of some processes; events that are incomplete or unreadable are
     /// counted for all. `cpuinfo`: the machine's /proc/cpuinfo, which says whether it may take contended spinlocks untraced.
     pub fn finish(

@@ -164,6 +164,12 @@ impl Commands {
         }
     }
 
+    /// How many commands went to a controller from a CPU; each may come several times.
+    pub(crate) fn ways(&self) -> impl Iterator<Item = (u32, CpuId, u64)> {
+        let ways = self.ways.iter();
+        ways.map(|(way, kinds)| (way.controller, way.cpu, kinds.total()))
+    }
+
     /// The number of a disk among those seen: few enough to look through.
     fn disk(&mut self, name: &[u8]) -> u32 {
         let known = self.disks.iter().position(|disk| disk.as_bytes() == name);

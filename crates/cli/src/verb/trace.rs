@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -13,8 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand};
 use nearfar_experiment::LabHost;
-use nearfar_machine::Origin;
+use nearfar_experiment::traced::{self, Mark, TRACE_SOCKET};
+use nearfar_machine::{Emulation, Known, Machine, Origin};
 use nearfar_sources::Want;
+use nearfar_trace::kernel::{self, KernelActivity};
 use nearfar_trace::lines;
 use nearfar_trace::locks::{self, WaitedLocks, Waits};
 use nearfar_trace::migrations::{self, Moves, Sharing};
@@ -23,28 +26,30 @@ use nearfar_trace::nvme::{self, Commands};
 use nearfar_trace::records::Sample;
 use nearfar_trace::symbols::Symbols;
 use nearfar_trace::tasks::{self, Thread};
-use nearfar_trace::{Ended, Ordered, Plan, Session, TraceError, Traced, Tracefs, now_ns};
+use nearfar_trace::{Ended, Mapping, Ordered, Plan, Session, TraceError, Traced, Tracefs, now_ns};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::args::{Colour, Format, FormatArgs, read_live, seconds};
-use crate::failure::{Failure, Outcome, input};
+use crate::failure::{Failure, Outcome, input, refused};
 use crate::{output, signals};
 
-/// Trace NVMe commands, migrations, lock contention and transfers of lines
+/// Trace NVMe commands, migrations, locks, transfers of lines, or all
 #[derive(Subcommand)]
 #[command(
     after_long_help = "Examples:\n  nearfar trace nvme --seconds 10\n  nearfar trace nvme --subsystem nvme-subsys0 -- fio job.fio\n  \
                        nearfar trace migrations --pid 4711 --seconds 30\n  \
                        nearfar trace migrations --group system.slice/redis.service --seconds 30\n  \
                        nearfar trace migrations --output moves.json --format json -- ./probe\n  \
-                       nearfar trace locks -- fio job.fio"
+                       nearfar trace locks -- fio job.fio\n  nearfar trace kernel -- ./job"
 )]
 pub enum Trace {
     Nvme(Nvme),
     Migrations(Migrations),
     Locks(Locks),
     Lines(LineTrace),
+    Kernel(KernelTrace),
 }
 
 /// How the answer is given.
@@ -73,7 +78,7 @@ struct MachineArgs {
 impl MachineArgs {
     /// Starts the command, if there is one.
     fn start(&self) -> Result<Meanwhile, Failure> {
-        Meanwhile::start(self.seconds, &self.command)
+        Meanwhile::start(self.seconds, &self.command, None)
     }
 }
 
@@ -91,6 +96,9 @@ impl Trace {
         | Self::Lines(LineTrace {
             machine: MachineArgs { answer, .. },
             ..
+        })
+        | Self::Kernel(KernelTrace {
+            machine: MachineArgs { answer, .. },
         })) = &self;
         answer
             .output
@@ -102,6 +110,7 @@ impl Trace {
             Self::Migrations(verb) => verb.run(colour),
             Self::Locks(verb) => verb.run(colour),
             Self::Lines(verb) => verb.run(colour),
+            Self::Kernel(verb) => verb.run(colour),
         }
     }
 }
@@ -295,7 +304,7 @@ impl Migrations {
             moves.adopt(tid, &name, cpu, begin);
         }
         moves.were_seen_before(now_ns());
-        let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
+        let meanwhile = Meanwhile::start(self.seconds, &self.command, None)?;
         if let Some(pid) = meanwhile.pid() {
             moves.adopt(pid, &self.command[0].to_string_lossy(), None, begin);
         }
@@ -445,14 +454,12 @@ impl LineTrace {
     /// Traces, answers, prints.
     fn run(self, colour: Colour) -> Outcome {
         let machine = read_live(Want::topology())?;
-        if machine.origin.emulation.is_none() {
-            return Err(Failure::refused(anyhow::anyhow!(
-                "hardware does not count which lines go from CPU to CPU; a guest of the lab does: \
+        if let Some(reason) = not_counted(&machine) {
+            return Err(refused!(
+                "{reason}; a guest with delays does: \
                  nearfar lab run --delay auto -- nearfar trace lines -- COMMAND"
-            )));
+            ));
         }
-        let host = LabHost::default();
-        let ask = |question: &str| host.ask(question).map_err(Failure::refused);
         let tracefs = Tracefs::find().map_err(refused)?;
         // Programs that start say where they are mapped.
         let starts = tracefs.tracepoint("sched", "sched_process_exec");
@@ -475,8 +482,7 @@ impl LineTrace {
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
-        let mut mappings = lines::mapped_now();
-        let mark = ask("lines")?;
+        let counted = CountedLines::begin().map_err(Failure::refused)?;
         let meanwhile = self.machine.start()?;
         let mut take = |cpu, sample: &Sample<'_>| {
             if let Some(waited) = &mut waited {
@@ -487,12 +493,9 @@ impl LineTrace {
             session.drain(&mut take);
             true
         })?;
-        let transfers = ask(&format!("lines {mark}"))?;
+        let transfers = counted.transfers().map_err(Failure::refused)?;
         let finished = session.finish(&mut take).map_err(refused)?;
-        mappings.extend(session.mappings().iter().cloned());
-        let transfers = serde_json::from_str(&transfers)
-            .context("the host's answer about lines")
-            .map_err(Failure::refused)?;
+        let mappings = counted.mappings(&session);
         let answer = lines::answer(&transfers, &Symbols::read(), &mappings, waited.as_ref());
         let traced = Traced::new(finished, &machine, command, answer);
         self.machine.answer.give(
@@ -505,6 +508,186 @@ impl LineTrace {
     }
 }
 
+/// Why there are no transfers of lines; `None` where the host of this guest counts them.
+fn not_counted(machine: &Machine) -> Option<&'static str> {
+    let has_no_delays = |it: &Emulation| it.guest().is_some_and(|guest| guest.delays.is_none());
+    match &machine.origin.emulation {
+        None => Some("hardware does not count which lines go from CPU to CPU"),
+        Some(it) if has_no_delays(it) => Some("a guest without delays does not count lines"),
+        Some(_) => None,
+    }
+}
+
+/// Lines that go from CPU to CPU in this guest from now on, counted by its host.
+struct CountedLines {
+    host: LabHost,
+    mark: String,
+    mapped: BTreeSet<Mapping>,
+}
+
+impl CountedLines {
+    /// Those from now on.
+    fn begin() -> anyhow::Result<Self> {
+        let host = LabHost::default();
+        Ok(Self {
+            mapped: lines::mapped_now(),
+            mark: host.ask("lines")?,
+            host,
+        })
+    }
+
+    /// Those until now.
+    fn transfers(&self) -> anyhow::Result<lines::Transfers> {
+        let transfers = self.host.ask(&format!("lines {}", self.mark))?;
+        serde_json::from_str(&transfers).context("the host's answer about lines")
+    }
+
+    /// What was mapped where since the begin.
+    fn mappings(self, session: &Session) -> BTreeSet<Mapping> {
+        let later = session.mappings().iter().cloned();
+        self.mapped.into_iter().chain(later).collect()
+    }
+}
+
+/// What the kernel does: lock waits, line transfers, migrations, NVMe commands, interrupts, CPU time, counters
+///
+/// All in one list, of the whole machine for some time, while a command runs, or until Ctrl-C. nearfar ab --trace compares
+/// two kernels by it. What this machine does not have is unknown with its reason: transfers of lines are counted in guests
+/// of the lab only, lock waits from Linux 5.19 on. The exit code is that of COMMAND.
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar trace kernel --seconds 10\n  nearfar trace kernel -- fio job.fio\n  \
+                       nearfar lab run --machine two-node --delay auto -- nearfar trace kernel -- ./job"
+)]
+pub struct KernelTrace {
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl KernelTrace {
+    /// Traces, answers, prints.
+    fn run(self, colour: Colour) -> Outcome {
+        let machine = read_live(Want {
+            devices: true,
+            interrupts: true,
+            ..Want::topology()
+        })?;
+        let formats = Tracefs::find().and_then(|tracefs| kernel::Formats::read(&tracefs));
+        let formats = formats.map_err(refused)?;
+        let mut events = kernel::Events::new(&formats, &machine).map_err(Failure::refused)?;
+        let plan = Plan {
+            cpus: &machine.cpu_states.online,
+            tracepoints: &formats.tracepoints(),
+            names: false,
+            mappings: true,
+            callers_of: formats.callers_of(),
+        };
+        let mut session = Session::open(&plan).map_err(refused)?;
+        session.enable().map_err(refused)?;
+        let lines = match not_counted(&machine) {
+            None => Known::from_result(CountedLines::begin()),
+            Some(reason) => Known::no(reason),
+        };
+        let samples = Samples::listen().context("a socket for samples");
+        let samples = samples.map_err(Failure::refused)?;
+        let MachineArgs {
+            seconds, command, ..
+        } = &self.machine;
+        events.begin().map_err(refused)?;
+        let meanwhile = Meanwhile::start(*seconds, command, Some(&samples))?;
+        let mut taken = Ok(0);
+        let command = meanwhile.pass(&mut session, &mut |session| {
+            session.drain(&mut |cpu, sample| events.take(cpu, sample));
+            events.end_round();
+            while let Some((mark, experiment)) = samples.next() {
+                let new = || kernel::Events::new(&formats, &machine).map_err(Failure::refused);
+                taken = std::mem::replace(&mut taken, Ok(0)).and_then(|taken| {
+                    // All that was before the first sample does not count.
+                    if taken == 0 {
+                        events = new()?;
+                    }
+                    counted(mark, session, &mut events).map_err(refused)?;
+                    Ok(taken + u32::from(mark == Mark::Begin))
+                });
+                traced::answer(experiment);
+            }
+            true
+        })?;
+        let taken = taken?;
+        // Of a command without samples, or one that was killed during one.
+        counted(Mark::End, &mut session, &mut events).map_err(refused)?;
+        let lines = lines.and_then(|counted| {
+            Known::from_result(counted.transfers()).map(|transfers| (counted, transfers))
+        });
+        let finished = session.finish(&mut |_, _| {}).map_err(refused)?;
+        let symbols = Symbols::read();
+        let lines = lines.map(|(counted, transfers)| {
+            lines::answer(&transfers, &symbols, &counted.mappings(&session), None)
+        });
+        let seconds = events.passed().as_secs_f64();
+        let answer = KernelActivity {
+            intervals: taken,
+            ..events.finish(lines, &symbols)
+        };
+        let mut traced = Traced::new(finished, &machine, command, answer);
+        // Without what came before and after the command, or its samples.
+        traced.seconds = seconds;
+        self.machine.answer.give(
+            "trace-kernel/1",
+            &machine.origin,
+            &traced,
+            colour,
+            nearfar_report::trace::kernel,
+        )
+    }
+}
+
+/// Begins or ends what is counted, once all events until then are taken.
+fn counted(
+    mark: Mark,
+    session: &mut Session,
+    events: &mut kernel::Events,
+) -> Result<(), TraceError> {
+    match mark {
+        Mark::Begin => events.begin(),
+        Mark::End => {
+            session.settle(&mut |cpu, sample| events.take(cpu, sample))?;
+            events.end()
+        }
+    }
+}
+
+/// Where experiments tell of their samples.
+struct Samples {
+    folder: TempDir,
+    listener: UnixListener,
+}
+
+impl Samples {
+    fn listen() -> std::io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let listener = UnixListener::bind(folder.path().join(SOCKET))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { folder, listener })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(SOCKET)
+    }
+
+    /// The next that was told, by whom; it waits for [`traced::answer`].
+    fn next(&self) -> Option<(Mark, UnixStream)> {
+        while let Ok((mut experiment, _)) = self.listener.accept() {
+            if let Ok(Some(mark)) = Mark::read(&mut experiment) {
+                return Some((mark, experiment));
+            }
+        }
+        None
+    }
+}
+
+const SOCKET: &str = "samples";
+
 /// The longest time between two looks at the rings, the clock and Ctrl-C. A ring that fills, or a command that ends, is
 /// noticed at once.
 const LOOK: Duration = Duration::from_millis(100);
@@ -515,6 +698,8 @@ const GRACE: Duration = Duration::from_secs(2);
 struct Meanwhile {
     seconds: Option<Duration>,
     running: Option<Running>,
+    /// Becomes readable when an experiment tells of a sample.
+    told: Option<OwnedFd>,
     cancel: Arc<AtomicBool>,
 }
 
@@ -528,12 +713,20 @@ struct Running {
 
 impl Meanwhile {
     /// Starts the command, if there is one. From now on Ctrl-C ends the trace and not this process.
-    fn start(seconds: Option<f64>, command: &[OsString]) -> Result<Self, Failure> {
+    /// Of a command with `samples`, experiments in it tell them.
+    fn start(
+        seconds: Option<f64>,
+        command: &[OsString],
+        samples: Option<&Samples>,
+    ) -> Result<Self, Failure> {
         let seconds = seconds.map(Duration::try_from_secs_f64).transpose();
         let seconds = seconds.context("--seconds").map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
         let running = command.split_first().map(|(program, arguments)| {
-            let started = Command::new(program).args(arguments).spawn();
+            let mut started = Command::new(program);
+            started.args(arguments);
+            started.envs(samples.map(|samples| (TRACE_SOCKET, samples.path())));
+            let started = started.spawn();
             let child = started.map_err(|error| Failure::not_started(program, error))?;
             let end = pidfd_open(pid(&child), PidfdFlags::empty()).ok();
             Ok(Running {
@@ -543,9 +736,11 @@ impl Meanwhile {
                 asked_to_end: None,
             })
         });
+        let told = samples.map(|it| it.listener.try_clone().map(OwnedFd::from));
         Ok(Self {
             seconds,
             running: running.transpose()?,
+            told: told.transpose().map_err(Failure::refused)?,
             cancel,
         })
     }
@@ -573,8 +768,9 @@ impl Meanwhile {
                 .running
                 .as_ref()
                 .and_then(|running| running.end.as_ref());
-            let ends: Vec<_> = end.iter().map(|end| end.as_fd()).collect();
-            session.wait(left, &ends).map_err(refused)?;
+            let wakes = end.iter().copied().chain(&self.told);
+            let wakes: Vec<_> = wakes.map(OwnedFd::as_fd).collect();
+            session.wait(left, &wakes).map_err(refused)?;
             let enough = !round(session);
             let cancelled = self.cancel.load(Ordering::Relaxed);
             match &mut self.running {

@@ -65,18 +65,23 @@ pub struct ClassCounts {
 
 impl ClassCounts {
     pub fn total(&self) -> u64 {
+        let classes = self.by_class().into_iter();
         // Counts that were stored come from files, which may hold anything.
-        let classes = [
-            self.same_core,
-            self.same_cache,
-            self.same_node,
-            self.cross_node,
-            self.unknown,
-        ];
-        classes.into_iter().fold(0, u64::saturating_add)
+        classes.fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    fn of(&mut self, class: Class) -> &mut u64 {
+    /// How many of each class, by the class' name.
+    pub fn by_class(&self) -> [(&'static str, u64); 5] {
+        [
+            ("same core", self.same_core),
+            ("same last-level cache", self.same_cache),
+            ("same node", self.same_node),
+            ("cross node", self.cross_node),
+            ("unknown", self.unknown),
+        ]
+    }
+
+    pub(crate) fn of(&mut self, class: Class) -> &mut u64 {
         match class {
             Class::SameCore => &mut self.same_core,
             Class::SameCache => &mut self.same_cache,
