@@ -287,7 +287,7 @@ mod tests {
                 .count();
             // It has those of guests, runs and the store.
             let most = if ["ab", "bisect"].contains(&verb.as_str()) {
-                24
+                25
             } else {
                 MAX_OPTIONS
             };

@@ -68,6 +68,7 @@ fn the_example_of_the_help_of_ab_selects_values_of_the_command_it_runs() {
             exit_code: 0,
             stdout: answer.text(),
             stderr: String::new(),
+            kernel: None,
         };
         let selection = ValueSelection::new(vec![pattern.to_owned()]);
         assert_eq!(selection.check([&run]), Ok(()), "{example}");

@@ -49,6 +49,11 @@ fn a_side_of_ab_names_what_it_may_set() {
         ],
         &["cpus=0"],
     );
+    let foreign = "ab --trace --a arch=powerpc64le --b arch=powerpc64le -- true";
+    refused(
+        &Vec::from_iter(foreign.split(' ')),
+        &["--trace", "ppc64le", "cannot be traced"],
+    );
     refused(
         &["ab", "--b", "kernel=6.12", "--", "true"],
         &["--a <KEY=VALUE>"],

@@ -8,17 +8,22 @@
 //!
 //! A number that is the same in every run of both sides cannot differ by chance and does not count among those that are compared.
 
+mod kernel;
 mod metrics;
 mod values;
 
 use std::collections::{BTreeMap, HashSet};
 
 use nearfar_machine::Emulation;
-use nearfar_statistics::compare::fewest_samples;
-use nearfar_statistics::compare::{DEFAULT_MARGIN, Design, Question, compare_shares, sequential};
+use nearfar_statistics::compare::{
+    DEFAULT_MARGIN, Design, Question, compare_shares, fewest_samples, sequential,
+};
+use nearfar_trace::kernel::KernelActivity;
 use serde::{Deserialize, Serialize};
 use similar::{ChangeTag, TextDiff};
 
+use kernel::Effect;
+pub use kernel::{KernelChange, KernelComparison};
 pub use metrics::{metrics_of, metrics_taken};
 pub use nearfar_statistics::compare::sequential::MOST_ROUNDS;
 use values::numbers;
@@ -35,6 +40,9 @@ pub struct CommandRun {
     pub stdout: String,
     /// What it printed as errors.
     pub stderr: String,
+    /// What the kernel did meanwhile, if that was traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelActivity>,
 }
 
 /// All runs of one side.
@@ -81,6 +89,9 @@ pub struct AnswerComparison {
     pub equal_values: usize,
     /// The lines of the answers, where they are not JSON.
     pub lines: Option<LineDiff>,
+    /// What changed of what the kernels did, if that was traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelComparison>,
     /// Whether no more runs were made once the answer was clear, see [`Self::is_clear`].
     pub is_until_clear: bool,
     /// Whether `values` are those that were asked for.
@@ -108,31 +119,40 @@ impl AnswerComparison {
         judge(values.iter_mut().chain([&mut elapsed]), is_until_clear);
         let all = values.iter().chain([&elapsed]);
         let compared_numbers = all.filter(|value| value.is_compared()).count();
-        Self {
+        let mut all = Self {
+            kernel: None,
             command,
             a,
             b,
             elapsed,
             values,
             compared_numbers,
-            runs_needed: match is_until_clear {
-                true => sequential::fewest_rounds(DESIGN, compared_numbers) as usize,
-                false => fewest_samples(DESIGN, compared_numbers),
-            },
+            runs_needed: runs_needed(compared_numbers, is_until_clear),
             equal_values,
             lines,
             is_until_clear,
             is_selection: !selection.is_empty(),
-        }
+        };
+        let effect = Effect::of(
+            all.decided().filter_map(AnswerValue::is_worse),
+            &all.elapsed,
+        );
+        let runs = [&all.a.runs, &all.b.runs].map(Vec::as_slice);
+        all.kernel = KernelComparison::of(runs, is_until_clear, effect);
+        all
     }
 
     /// What decides whether further runs are needed: the numbers that were selected, or else the run time.
     pub fn deciding(&self) -> impl Iterator<Item = &NumberChange> {
+        self.decided().filter_map(|value| value.change.as_ref())
+    }
+
+    fn decided(&self) -> impl Iterator<Item = &AnswerValue> {
         let selected = match self.is_selection {
             true => self.values.as_slice(),
             false => std::slice::from_ref(&self.elapsed),
         };
-        selected.iter().filter_map(|value| value.change.as_ref())
+        selected.iter()
     }
 
     /// Whether further runs are not needed for what decides it.
@@ -215,6 +235,14 @@ const DESIGN: Design = Design::Paired;
 /// The share of the false alarms of what so many rounds say.
 fn share_after(rounds: usize) -> f64 {
     sequential::share(u32::try_from(rounds).unwrap_or(u32::MAX))
+}
+
+/// The least number of runs of each side that can give a significant difference of one of so many numbers.
+fn runs_needed(numbers: usize, is_until_clear: bool) -> usize {
+    match is_until_clear {
+        true => sequential::fewest_rounds(DESIGN, numbers) as usize,
+        false => fewest_samples(DESIGN, numbers),
+    }
 }
 
 /// Says of each number whether its difference is more than chance.
@@ -312,6 +340,7 @@ mod tests {
                     exit_code: 0,
                     stdout: json!({"ns": of(run)}).to_string(),
                     stderr: String::new(),
+                    kernel: None,
                 })
                 .collect(),
         };

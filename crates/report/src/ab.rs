@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_compare::answers::{AnswerComparison, AnswerLine, AnswerValue, CommandSide, LineDiff};
+use nearfar_compare::answers::{
+    AnswerComparison, AnswerLine, AnswerValue, CommandSide, KernelChange, KernelComparison,
+    LineDiff, NumberChange,
+};
 use nearfar_compare::{Comparison, Row};
 use nearfar_lab::repeat;
 use nearfar_statistics::compare::Verdict;
@@ -32,6 +35,9 @@ pub fn document(comparison: &AnswerComparison) -> Document {
         None => values(comparison, &mut out),
     }
     runs_needed(comparison, &mut out);
+    if let Some(kernel) = &comparison.kernel {
+        kernels(kernel, &mut out);
+    }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         failures(name, side, &mut out);
     }
@@ -50,6 +56,8 @@ struct Parameters {
     b: SideParameters,
     #[serde(default)]
     value: Vec<String>,
+    #[serde(default)]
+    trace: bool,
 }
 
 #[derive(Deserialize)]
@@ -68,9 +76,13 @@ impl SideParameters {
 /// The numbers of a cover letter that each sentence names at most; the table has all.
 const MAX_NAMED: usize = 5;
 
-/// The cover letter of a stored comparison: what was asked and the answer in sentences, and the table that these are taken from, worse
-/// numbers first.
-pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
+/// The cover letter of a stored comparison: what was asked and the answer in sentences, and the tables that these are taken from, worse
+/// numbers first, then what the kernels did.
+pub fn letter(
+    parameters: &Value,
+    comparison: &Comparison,
+    kernel: Option<&KernelComparison>,
+) -> [Document; 2] {
     let mut before = Document::new();
     if let Ok(it) = Parameters::deserialize(parameters) {
         before = Document::titled(title(&it.command), "B against A");
@@ -117,6 +129,9 @@ pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
     if rows.is_empty() {
         before.paragraph("No number differs.");
     }
+    if let Some(kernel) = kernel {
+        likely_cause(kernel, &mut before);
+    }
     before.heading("Machine and method", "");
     let mut out = Document::titled("B against A", "medians; worse ones first");
     let has_needs = rows.iter().any(|row| row.compared.samples_needed.is_some());
@@ -148,7 +163,86 @@ pub fn letter(parameters: &Value, comparison: &Comparison) -> [Document; 2] {
         "Each run starts its guest, in the order A B B A: a drift of the host affects both sides.",
     );
     out.paragraph(crate::compare::method(comparison));
+    if let Some(kernel) = kernel {
+        changes(kernel, &mut out);
+    }
     [before, out]
+}
+
+/// The numbers of what the kernels did that are shown; JSON has all.
+const MAX_CHANGES: usize = 12;
+
+/// What changed of what the kernels did, and the likely cause.
+fn kernels(kernel: &KernelComparison, out: &mut Document) {
+    changes(kernel, out);
+    likely_cause(kernel, out);
+}
+
+fn changes(kernel: &KernelComparison, out: &mut Document) {
+    let clear = kernel.changes.iter().filter(|it| it.is_clear()).count();
+    let numbers = count(kernel.compared_numbers, "number");
+    out.heading("kernel", format!("{clear} of {numbers} changed clearly"));
+    for (kind, reason) in &kernel.unknown_reasons {
+        let text = format!("unknown: {reason}");
+        out.labelled(Role::Dim.text(format!("{}: ", kind.name())), text);
+    }
+    let mut table = Table::of(["", "what", ">A", ">B", ">B/A", ""]);
+    for it in kernel.changes.iter().take(MAX_CHANGES) {
+        let Some(change) = &it.value.change else {
+            continue;
+        };
+        let [unit, a, b] = amounts(it, change);
+        let ratio = change.ratio.map(|ratio| format!("{ratio:.3}"));
+        table.row(cells![
+            format!("{}{unit}", it.kind.name()),
+            it.value.path.clone(),
+            a,
+            b,
+            or(ratio, ""),
+            match it.is_clear() {
+                true => Text::default(),
+                false => verdict(&change.compared),
+            },
+        ]);
+    }
+    out.table(table);
+    out.more(kernel.changes.len(), MAX_CHANGES, ", see JSON");
+    let rounds = kernel.changes.iter().map(|it| it.value.a.len()).max();
+    if rounds.is_some_and(|rounds| rounds < kernel.runs_needed) {
+        let runs = kernel.runs_needed;
+        let text = format!("{numbers} compared: a significant change takes --runs {runs} or more");
+        out.labelled(Role::Dim.text("runs: "), Role::Dim.text(text));
+    }
+}
+
+/// The unit and the medians of both sides.
+fn amounts(it: &KernelChange, change: &NumberChange) -> [String; 3] {
+    let (unit, scale) = match it.is_time {
+        true => (", ms", 1e3),
+        false => ("", 1.0),
+    };
+    let [a, b] = [change.a_median, change.b_median].map(|it| significant(scale * it));
+    [unit.to_owned(), a, b]
+}
+
+fn likely_cause(kernel: &KernelComparison, out: &mut Document) {
+    let Some((it, change)) = kernel
+        .likely_cause
+        .as_ref()
+        .and_then(|it| Some((it, it.value.change.as_ref()?)))
+    else {
+        return;
+    };
+    let (kind, name) = (it.kind.name(), &it.value.path);
+    let [unit, a, b] = amounts(it, change);
+    let unit = unit.trim_start_matches(',');
+    let why = match (it.is_time, change.b_median > change.a_median) {
+        (true, true) => "the wait that grew most",
+        (true, false) => "the wait that shrank most",
+        (false, _) => "of what is counted, what changed by the largest factor",
+    };
+    let text = format!("{kind}, {name}: {a} to {b}{unit} a run, {why}");
+    out.labelled(Role::Subject.text("likely cause: "), text);
 }
 
 fn order(verdict: Verdict) -> u8 {
@@ -214,6 +308,7 @@ pub(crate) fn command(shown: &Shown<'_>) -> Option<Vec<String>> {
     }
     words.push(format!("--runs={}", run.samples_per_cell));
     words.extend(detail.is_until_clear().then(|| "--until-clear".to_owned()));
+    words.extend(it.trace.then(|| "--trace".to_owned()));
     words.extend(it.value.iter().map(|path| format!("--value={path}")));
     words.push("--".to_owned());
     words.extend(it.command);
@@ -333,7 +428,7 @@ fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 || value.fract() == 0.0 => format!("{value:.0}"),
         size if size >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
+        _ => significant(value),
     }
 }
 

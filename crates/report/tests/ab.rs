@@ -1,11 +1,14 @@
 //! A and B side by side.
 
 use fastrand::Rng;
-use nearfar_compare::answers::{AnswerComparison, CommandRun, CommandSide, ValueSelection};
+use nearfar_compare::answers::{
+    AnswerComparison, AnswerValue, CommandRun, CommandSide, ValueSelection,
+};
 use nearfar_machine::Emulation;
 use nearfar_report::Style;
 use nearfar_report::ab::document;
 use nearfar_statistics::compare::Verdict;
+use nearfar_trace::kernel::{Activity, ActivityKind, KernelActivity};
 use proptest::prelude::ProptestConfig;
 
 fn side(kernel: &str, answers: &[(&str, f64)]) -> CommandSide {
@@ -21,6 +24,7 @@ fn side(kernel: &str, answers: &[(&str, f64)]) -> CommandSide {
                 exit_code: 0,
                 stdout: stdout.to_owned(),
                 stderr: String::new(),
+                kernel: None,
             })
             .collect(),
     }
@@ -98,6 +102,37 @@ fn json_is_compared_by_path_and_equal_values_are_counted() {
 }
 
 #[test]
+fn what_the_kernels_did_is_a_table_and_the_likely_cause_a_sentence() {
+    let runs = |elapsed_s: f64, lru_s: f64, moves: u64| {
+        let mut side = side("6.1", &[("", elapsed_s); 12]);
+        for (round, run) in side.runs.iter_mut().enumerate() {
+            let noise = 1.0 + 0.01 * (round * 7 % 10) as f64;
+            run.elapsed_s *= noise;
+            run.kernel = Some(KernelActivity {
+                intervals: 0,
+                activities: vec![
+                    wait("spinlock of folio_lruvec_lock_irq", lru_s * noise),
+                    Activity {
+                        kind: ActivityKind::Migrations,
+                        name: "cross node".to_owned(),
+                        count: Some(moves + round as u64 * 5 % 7),
+                        time_s: None,
+                    },
+                ],
+                unknown_reasons: [(
+                    ActivityKind::LineTransfers,
+                    "hardware does not count them".to_owned(),
+                )]
+                .into(),
+            });
+        }
+        side
+    };
+    let found = compared("./job", runs(1.0, 0.25, 40), runs(1.5, 0.75, 41), &[]);
+    insta::assert_snapshot!(document(&found).to_text(&Style::default()));
+}
+
+#[test]
 fn a_failed_run_is_named_with_its_last_error() {
     let mut b = side("6.12", &[("", 0.1)]);
     b.runs[0].exit_code = 127;
@@ -132,8 +167,29 @@ fn of_itself(random: &mut Rng, numbers: usize, runs: usize) -> AnswerComparison 
                 .collect::<Vec<_>>(),
         )
     };
-    let (a, b) = (of_side(), of_side());
+    let mut sides = [of_side(), of_side()];
+    for run in sides.iter_mut().flat_map(|side| &mut side.runs) {
+        run.kernel = Some(KernelActivity::default());
+        let did = &mut run.kernel.as_mut().unwrap().activities;
+        for number in 0..numbers {
+            // Some come in a few runs only; of some, whether they are compared is chance.
+            let amount = random.f64() * if number % 3 == 0 { 0.06 } else { 1.0 };
+            if number % 4 != 3 || amount > 0.8 {
+                did.push(wait(&format!("lock {number}"), amount));
+            }
+        }
+    }
+    let [a, b] = sides;
     compared("bench", a, b, &[])
+}
+
+fn wait(name: &str, time_s: f64) -> Activity {
+    Activity {
+        kind: ActivityKind::SpinningLocks,
+        name: name.to_owned(),
+        count: Some(1),
+        time_s: Some(time_s),
+    }
 }
 
 #[test]
@@ -149,29 +205,34 @@ fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
     ] {
         // In proportion to the number of cases of property tests.
         let trials = (trials * ProptestConfig::default().cases).div_ceil(256);
-        let alarms = (0..trials).filter(|_| {
+        let (mut of_answers, mut of_kernels) = (0, 0);
+        for _ in 0..trials {
             let found = of_itself(&mut random, numbers, runs);
-            let changes = found
-                .values
-                .iter()
-                .chain([&found.elapsed])
-                .filter_map(|value| value.change.as_ref());
-            changes
-                .into_iter()
-                .any(|change| change.compared.is_significant)
-        });
-        let (alarms, trials) = (alarms.count(), f64::from(trials));
-        println!("{numbers} numbers and the time, {runs} runs: {alarms} of {trials}");
+            let values = found.values.iter().chain([&found.elapsed]);
+            let is_alarm = |value: &AnswerValue| {
+                let change = value.change.as_ref();
+                change.is_some_and(|change| change.compared.is_significant)
+            };
+            of_answers += u32::from(values.into_iter().any(is_alarm));
+            let mut changes = found.kernel.iter().flat_map(|kernel| &kernel.changes);
+            of_kernels += u32::from(changes.any(|it| is_alarm(&it.value)));
+        }
+        let trials = f64::from(trials);
+        println!(
+            "{numbers} numbers and the time, {runs} runs: {of_answers} of {trials}; of as many that the kernels did: {of_kernels}"
+        );
         // 5 % with three deviations of the count itself; too few runs never say anything.
         let most = if runs < 6 {
             0.0
         } else {
             0.05 * trials + 3.0 * (0.05 * 0.95 * trials).sqrt()
         };
-        assert!(
-            alarms as f64 <= most,
-            "{alarms} of {trials} with {numbers} numbers and {runs} runs"
-        );
+        for alarms in [of_answers, of_kernels] {
+            assert!(
+                f64::from(alarms) <= most,
+                "{alarms} of {trials} with {numbers} numbers and {runs} runs"
+            );
+        }
     }
 }
 

@@ -193,6 +193,13 @@ pub enum Verdict {
     OneRunASide,
 }
 
+impl Verdict {
+    /// Whether it says that both sides differ, by more than the margin.
+    pub fn is_difference(self) -> bool {
+        matches!(self, Self::Better | Self::Worse | Self::Different)
+    }
+}
+
 /// The answer to one question.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Compared {

@@ -3,37 +3,41 @@
 //! An experiment: the factor is the side, a sample is one run of the command in a fresh guest.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
 use nearfar_compare::answers::{
-    AnswerComparison, CommandRun, CommandSide, MOST_ROUNDS, ValueSelection, metrics_of,
-    metrics_taken,
+    AnswerComparison, CommandRun, CommandSide, KernelComparison, MOST_ROUNDS, ValueSelection,
+    metrics_of, metrics_taken,
 };
 use nearfar_compare::{Comparison, DEFAULT_MARGIN, Kind, Side, compare};
+use nearfar_experiment::TargetOutput;
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{
     BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, RunPlan, Settled,
     carry_out, fingerprint,
 };
-use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
 use nearfar_lab::guest::{Exec, PreparedGuest, Signals};
 use nearfar_lab::request::GuestRequest;
+use nearfar_lab::{Arch, LabError};
 use nearfar_report::ab::EXPERIMENT;
 use nearfar_runs::export::Whole;
 use nearfar_runs::{
     Better, Detail, Host, Metric, MetricValue, RunId, RunTarget, Sample, UNTIL_CLEAR,
 };
 use nearfar_sources::Want;
-use serde::Deserialize as _;
+use nearfar_trace::Losses;
+use nearfar_trace::kernel::{ActivityKind, KernelActivity};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::args::{Colour, FormatArgs, read_live};
-use crate::failure::{Failure, Outcome, input};
+use crate::failure::{Failure, Outcome, input, refused};
 use crate::recorded::{ExperimentStore, RecordArgs};
 use crate::verb::lab::guest::{GuestArgs, booted, captured, failure, keys};
 use crate::{output, signals};
@@ -64,6 +68,10 @@ pub struct Ab {
     /// Show this value of JSON answers, also when it is equal; * stands for any name (may be repeated)
     #[arg(long, value_name = "PATH")]
     value: Vec<String>,
+    /// Trace what the kernels do meanwhile (nearfar trace kernel), compare that, and name the likely cause of a difference.
+    /// Tracing takes time on both sides
+    #[arg(long)]
+    trace: bool,
     #[command(flatten)]
     guest: GuestArgs,
     /// Go on with the newest interrupted comparison of the same command and sides
@@ -101,6 +109,16 @@ impl Ab {
             guest_a.request(TimeSpec::Auto)?,
             guest_b.request(TimeSpec::Auto)?,
         ];
+        if self.trace {
+            for request in &requests {
+                let arch = request.architecture().map_err(failure)?;
+                if Some(arch) != Arch::host() {
+                    return Err(input!(
+                        "--trace: what happens in a guest of {arch} cannot be traced on this host"
+                    ));
+                }
+            }
+        }
         let cache = Cache::of_user().map_err(failure)?;
         let [prepared_a, prepared_b] = prepared(&requests, &cache)?;
         (a.emulation, b.emulation) = (Some(prepared_a.emulation()), Some(prepared_b.emulation()));
@@ -122,6 +140,7 @@ impl Ab {
                 parameter: (VALUE, json!(selection)),
             }),
             runs: self.runs.unwrap_or(fixed),
+            is_traced: self.trace,
             resumes: self.resume,
             label: self.label.clone(),
             record: &self.record,
@@ -194,6 +213,8 @@ pub(super) struct Turns<'a> {
     pub until: Option<Until>,
     /// Of each side, at the most.
     pub runs: u32,
+    /// Whether what the kernels do is traced.
+    pub is_traced: bool,
     /// Whether those of an interrupted comparison count.
     pub resumes: bool,
     pub label: Option<String>,
@@ -271,6 +292,12 @@ const ELAPSED: &str = "elapsed_s";
 const EXIT_CODE: &str = "exit_code";
 /// The parameter with the values that are compared, and that decide when it ends.
 const VALUE: &str = "value";
+/// The parameter that says that the kernels were traced.
+const TRACE: &str = "trace";
+/// Where a guest keeps what its kernel did, until it is asked for.
+const TRACE_FILE: &str = "/run/nearfar-trace-kernel.json";
+/// With a larger share of the events missing, what they tell is unknown.
+const MOST_LOST: f64 = 0.01;
 
 /// The two sides.
 struct Sides<'a> {
@@ -293,22 +320,89 @@ impl Sides<'_> {
         let mut guest = booted(prepared, cancel).map_err(failure)?;
         let signals = Signals::of_process().map_err(failure)?;
         let (start, before) = (Instant::now(), guest.simulated_time());
-        let exec = Exec::new(self.turns.command);
-        let output = captured(&mut guest, &exec, &signals).map_err(failure)?;
+        let words = self.words()?;
+        let output = captured(&mut guest, &Exec::new(&words), &signals).map_err(failure)?;
         let simulated = guest.simulated_time().zip(before);
         let elapsed = simulated.map_or_else(|| start.elapsed(), |(after, before)| after - before);
+        let mut traced = None;
+        if self.turns.is_traced && !cancel.load(Ordering::Relaxed) {
+            let file = captured(&mut guest, &Exec::new(&["cat", TRACE_FILE]), &signals);
+            traced = TracedRun::read(&file.map_err(failure)?, &output)?;
+        }
         guest.power_off();
         // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
         if cancel.load(Ordering::Relaxed) {
             return Err(failure(LabError::Interrupted));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        // Without what nearfar did before and after.
+        let seconds = traced.as_ref().map(|it| it.seconds);
         Ok(CommandRun {
-            elapsed_s: elapsed.as_secs_f64(),
+            elapsed_s: seconds.unwrap_or(elapsed.as_secs_f64()),
             exit_code: output.exit_code,
             stdout: text(&output.stdout),
             stderr: text(&output.stderr),
+            kernel: traced.map(|it| it.kernel),
         })
+    }
+
+    /// The command as it is run in a guest.
+    fn words(&self) -> Result<Vec<OsString>, Failure> {
+        let command = self.turns.command.iter().map(OsString::from);
+        if !self.turns.is_traced {
+            return Ok(command.collect());
+        }
+        let program = std::env::current_exe().map_err(Failure::refused)?;
+        let trace = [
+            "trace",
+            "kernel",
+            "--format=json",
+            "--output",
+            TRACE_FILE,
+            "--",
+        ];
+        let words = trace.into_iter().map(OsString::from);
+        Ok([program.into()]
+            .into_iter()
+            .chain(words)
+            .chain(command)
+            .collect())
+    }
+}
+
+/// A run with what its kernel did: what is read of `trace-kernel/1`.
+#[derive(Deserialize)]
+struct TracedRun {
+    seconds: f64,
+    losses: Losses,
+    #[serde(flatten)]
+    kernel: KernelActivity,
+}
+
+impl TracedRun {
+    /// `None` of a command that could not be started, as shells have it.
+    ///
+    /// # Errors
+    /// When there is none, with what the command said last.
+    fn read(file: &TargetOutput, command: &TargetOutput) -> Result<Option<Self>, Failure> {
+        let read = match serde_json::from_slice::<Self>(&file.stdout) {
+            Err(_) if matches!(command.exit_code, 126 | 127) => return Ok(None),
+            read => read,
+        };
+        let mut traced = read.map_err(|_| {
+            let errors = String::from_utf8_lossy(&command.stderr);
+            let last = errors.lines().last().unwrap_or("it says nothing");
+            refused!("the guest's kernel was not traced: {last}")
+        })?;
+        let Losses { lost, occurred, .. } = traced.losses;
+        if lost as f64 > MOST_LOST * occurred as f64 {
+            let reason = format!("{lost} of {occurred} events of a run are missing");
+            for kind in ActivityKind::OF_EVENTS {
+                let unknown = &mut traced.kernel.unknown_reasons;
+                unknown.entry(kind).or_insert_with(|| reason.clone());
+            }
+        }
+        Ok(Some(traced))
     }
 }
 
@@ -332,6 +426,9 @@ impl Experiment for Sides<'_> {
         let mut parameters = json!({"command": self.turns.command, "a": side(a), "b": side(b)});
         if !self.turns.selection.is_empty() {
             parameters[VALUE] = json!(self.turns.selection);
+        }
+        if self.turns.is_traced {
+            parameters[TRACE] = true.into();
         }
         if let Some(Until { parameter, .. }) = &self.turns.until {
             parameters[UNTIL_CLEAR] = true.into();
@@ -400,11 +497,11 @@ impl Experiment for Sides<'_> {
     }
 }
 
-/// The stored comparison of both sides, of the values that were asked for.
+/// The stored comparison of both sides, of the values that were asked for, and of what the kernels did.
 ///
 /// # Errors
 /// When the run has samples of one side only, or cannot be read.
-pub(super) fn compared(whole: &Whole) -> Result<Comparison, Failure> {
+pub(super) fn compared(whole: &Whole) -> Result<(Comparison, Option<KernelComparison>), Failure> {
     let side = Side::of_run(format!("run {}", whole.run.run), whole);
     let sides = side.by(SIDE, None).map_err(Failure::input)?;
     let selection = ValueSelection::deserialize(&whole.detail.parameters[VALUE]);
@@ -432,7 +529,15 @@ pub(super) fn compared(whole: &Whole) -> Result<Comparison, Failure> {
         across: Kind::all().into(),
         judges_single_runs: false,
     };
-    compare(&sides, &options).map_err(Failure::input)
+    let comparison = compare(&sides, &options).map_err(Failure::input)?;
+    let [a, b] = runs.map(|runs| CommandSide {
+        settings: BTreeMap::new(),
+        emulation: None,
+        runs,
+    });
+    let is_until_clear = whole.detail.is_until_clear();
+    let of_answers = AnswerComparison::of(Vec::new(), a, b, &selection, is_until_clear);
+    Ok((comparison, of_answers.kernel))
 }
 
 /// The stored runs of both sides.
@@ -560,6 +665,7 @@ mod tests {
             exit_code: 3,
             stdout: r#"{"elapsed_s": 9.0, "median_ns": 90.5}"#.to_owned(),
             stderr: String::new(),
+            kernel: None,
         };
         let values = nearfar_experiment::values(&Sides::columns(), &run);
         let values: Vec<_> = values
@@ -592,6 +698,7 @@ mod tests {
             selection: &ValueSelection::default(),
             until: None,
             runs: 3,
+            is_traced: false,
             resumes: false,
             label: None,
             record: &record,

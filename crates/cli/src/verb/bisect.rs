@@ -270,6 +270,7 @@ impl Work<'_> {
                 parameter: (STEP, json!(parameter)),
             }),
             runs: self.options.runs,
+            is_traced: false,
             resumes: self.options.resume,
             label: Some(format!("bisect {}", commit.short())),
             record: &self.options.record,

@@ -77,6 +77,9 @@ pub struct Case {
     /// The kernel that is compared with that of --kernel-a
     #[arg(long, value_name = "KERNEL", requires = "kernel_a")]
     kernel_b: Option<String>,
+    /// Also compare what the two kernels do meanwhile, as nearfar ab --trace
+    #[arg(long, requires = "kernel_a")]
+    trace: bool,
     /// Print the command that measures instead of running it
     #[arg(long)]
     show_command: bool,
@@ -295,6 +298,7 @@ impl Case {
         let value = format!("summary[*].metrics[{metric}].median");
         words.push(format!("--runs={runs}").into());
         words.push(format!("--value={value}").into());
+        words.extend(self.trace.then(|| "--trace".into()));
         words.push(format!("--label=case-{}", case.number).into());
         let store = self.store.store.clone().map(PathBuf::into_os_string);
         words.extend(option_words(store.map(|store| ("--store", store))));

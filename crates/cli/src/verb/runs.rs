@@ -473,9 +473,10 @@ pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
     let (mut before, mut mail) = (Document::new(), mail);
     if shape.form == Form::Mail && stored.run.experiment == nearfar_report::ab::EXPERIMENT {
         match ab::compared(&store.whole(id).map_err(of_store)?) {
-            Ok(compared) => {
+            Ok((compared, kernel)) => {
                 let parameters = &stored.detail.parameters;
-                let [question, answer] = nearfar_report::ab::letter(parameters, &compared);
+                let [question, answer] =
+                    nearfar_report::ab::letter(parameters, &compared, kernel.as_ref());
                 (before, mail) = (question, Some(answer));
             }
             // One that was interrupted may have runs of one side only.

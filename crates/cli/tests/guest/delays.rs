@@ -182,6 +182,48 @@ fn lines_that_pass_between_cpus_are_counted_by_function_and_line() {
     assert!(lines.any(has_lock), "no line has a lock");
 }
 
+#[test]
+fn what_two_kernels_did_is_compared_beside_what_they_answered() {
+    if let Some(why) = lacks() {
+        println!("skipped: guests: {why}");
+        return;
+    }
+    let options = "ab --a append=numa=fake=1U --b append=numa=fake=2U --trace --runs 1 --no-store --format json \
+                   --machine two-node --scale cpus=2,memory=512M --time simulated --delay auto \
+                   --append clearcpuid=hypervisor --value state --";
+    let load = "bench scale --no-store --format json --samples 1 --seconds 0.02 --warm-up 0.005 --trace-seconds 0 \
+                --factor workload=lru --factor tasks=4";
+    let mut command = Command::new(NEARFAR);
+    command.args(options.split_whitespace()).arg(NEARFAR);
+    command.args(load.split_whitespace());
+    let output = guests::output(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["values"][0]["a"], json!(["complete"]));
+    for side in ["a", "b"] {
+        let kernel = &answer[side]["runs"][0]["kernel"];
+        assert!(kernel["intervals"].as_u64().unwrap() > 0, "{kernel}");
+        let done = kernel["activities"].as_array().unwrap();
+        let has = |kind: &str, name: &str, amount: &str| {
+            let mut of_kind = done.iter().filter(|it| it["kind"] == kind);
+            let is_named = |it: &Value| it["name"].as_str().unwrap().contains(name);
+            of_kind.any(|it| is_named(it) && it[amount].as_f64().unwrap() > 0.0)
+        };
+        // The load changes a node's counts of pages on all CPUs.
+        assert!(has("line_transfers", "page_state", "time_s"), "{done:?}");
+        let unknown = kernel["unknown_reasons"].as_object().unwrap();
+        let unknown = Vec::from_iter(unknown.keys());
+        assert_eq!(unknown, ["nvme_commands"], "{kernel}");
+        assert!(has("interrupts", "LOC, node 0", "count"), "{done:?}");
+        assert!(has("cpu_time", ", node 0", "time_s"), "{done:?}");
+        assert!(has("counters", "pgfault", "count"), "{done:?}");
+    }
+    let kernel = &answer["kernel"];
+    assert!(kernel["compared_numbers"].as_u64().unwrap() > 0, "{kernel}");
+    assert_eq!(kernel["likely_cause"], Value::Null, "of one run a side");
+}
+
 /// What a guest of the machine `kunpeng` answered.
 struct Measured {
     survey: Value,

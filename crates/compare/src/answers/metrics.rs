@@ -51,7 +51,7 @@ fn unit(path: &str) -> &'static str {
 }
 
 /// Rates are better when they are higher; everything else is taken for a time or a cost.
-fn direction(path: &str) -> Better {
+pub(super) fn direction(path: &str) -> Better {
     let rates = ["per_s", "iops", "bandwidth", "throughput", "bw_"];
     match rates.iter().any(|rate| path.contains(rate)) {
         true => Better::Higher,

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 
 use nearfar_machine::alternatives;
+use nearfar_runs::Better;
 use nearfar_statistics::Summary;
 use nearfar_statistics::compare::Compared;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::metrics::direction;
 use super::{CommandRun, CommandSide};
 
 /// One value of the answers, over all runs.
@@ -46,6 +48,14 @@ impl AnswerValue {
             b,
             change: None,
         }
+    }
+
+    /// Whether a clear difference is one to the worse, by the path; `None` where none is clear.
+    pub(super) fn is_worse(&self) -> Option<bool> {
+        let change = self.change.as_ref()?;
+        let is_clear = change.compared.verdict.is_difference();
+        let is_more = change.b_median > change.a_median;
+        is_clear.then(|| is_more == (direction(&self.path) == Better::Lower))
     }
 
     /// Whether it is a number in every run, and not the same in all of them.
@@ -392,6 +402,7 @@ mod tests {
             exit_code,
             stdout: stdout.to_owned(),
             stderr: stderr.to_owned(),
+            kernel: None,
         }
     }
 
