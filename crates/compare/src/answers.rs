@@ -133,10 +133,7 @@ impl AnswerComparison {
             is_until_clear,
             is_selection: !selection.is_empty(),
         };
-        let effect = Effect::of(
-            all.decided().filter_map(AnswerValue::is_worse),
-            &all.elapsed,
-        );
+        let effect = Effect::of(all.decided(), &all.elapsed);
         let runs = [&all.a.runs, &all.b.runs].map(Vec::as_slice);
         all.kernel = KernelComparison::of(runs, is_until_clear, effect);
         all

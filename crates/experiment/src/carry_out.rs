@@ -25,7 +25,7 @@ use crate::progress::{Begun, Progress, Silent, Step};
 use crate::recording::fingerprint;
 use crate::sampler::{self, Attempt, End, Monotonic, Plan, Slot, Source, Turn};
 use crate::settings::{Cells, Leased, Resources, Settings};
-use crate::traced::Mark;
+use crate::traced::Phase;
 
 /// Which run is gone on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -380,11 +380,10 @@ impl<E: Experiment> Work<'_, E> {
     fn prepared(&mut self, cell: &Cell) -> (Result<E::Sample, BoxError>, Vec<String>) {
         let mark = self.resources.mark();
         let sample = || {
-            Mark::Begin.tell();
-            let ready = self.experiment.setup_cell(cell, self.resources);
-            let answer = ready.and_then(|()| self.experiment.run(cell, self.cancel));
-            Mark::End.tell();
-            answer
+            Phase::Sample.during(|| {
+                self.experiment.setup_cell(cell, self.resources)?;
+                self.experiment.run(cell, self.cancel)
+            })
         };
         let answer = self
             .time

@@ -14,7 +14,7 @@ use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::lab::{AskError, LabHost};
-use crate::traced::Mark;
+use crate::traced::Phase;
 
 /// What the kernel reads the time from. It chooses another one when it no longer trusts one (kernel/time/clocksource.c).
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -128,12 +128,12 @@ pub fn unmeasured<T>(machine: &Machine, work: impl FnOnce() -> T) -> Result<T, A
         Some(host) => host.ask(time).map(drop),
         None => Ok(()),
     };
-    Mark::End.tell();
-    set("time host")?;
-    let done = work();
-    set("time simulated")?;
-    Mark::Begin.tell();
-    Ok(done)
+    Phase::Pause.during(|| {
+        set("time host")?;
+        let done = work();
+        set("time simulated")?;
+        Ok(done)
+    })
 }
 
 /// The guest that this runs in, where it is one of simulated time.

@@ -1,12 +1,16 @@
 //! Tells a trace that an experiment runs under (`nearfar trace kernel`) when its samples are taken.
 //!
 //! ```text
-//! trace:       listens at $NEARFAR_TRACE_SOCKET                          answers when what comes counts, or no longer
-//! experiment:  connects, writes "b" before a sample, "e" after it ────►  waits for that
+//! trace:       listens at $NEARFAR_TRACE_SOCKET          answers once it counts       answers once it no longer does
+//! experiment:  connects, writes "s" before a sample ───► takes it, ends writing ────► goes on
+//!              connects, writes "p" before a pause in one, such as to start programs
 //! ```
+//!
+//! An experiment that is killed ends its connections, too.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -15,53 +19,65 @@ pub const TRACE_SOCKET: &str = "NEARFAR_TRACE_SOCKET";
 
 /// How long a trace may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an experiment may take from connecting to writing.
+const SOON: Duration = Duration::from_millis(100);
 
-/// What an experiment tells the trace.
+/// What an experiment tells of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mark {
-    /// What comes now is a sample.
-    Begin,
-    /// The sample has ended.
-    End,
+pub enum Phase {
+    /// A sample, with what is set up for it.
+    Sample,
+    /// What a sample does not measure.
+    Pause,
 }
 
-impl Mark {
-    /// Tells it to the trace, if there is one, and waits until it knows. One that is gone is no error of the experiment.
-    pub(crate) fn tell(self) {
-        if let Some(path) = std::env::var_os(TRACE_SOCKET) {
-            let _ = self.send(&path);
+impl Phase {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Sample => b's',
+            Self::Pause => b'p',
         }
     }
 
-    fn send(self, path: &OsStr) -> io::Result<()> {
-        let mut trace = UnixStream::connect(path)?;
-        trace.set_read_timeout(Some(PATIENCE))?;
-        trace.write_all(match self {
-            Self::Begin => b"b",
-            Self::End => b"e",
-        })?;
-        trace.read_exact(&mut [0])
+    /// Does the work in this phase, of which the trace knows, if there is one. One that is gone is no error of the experiment.
+    pub(crate) fn during<T>(self, work: impl FnOnce() -> T) -> T {
+        let trace = std::env::var_os(TRACE_SOCKET).and_then(|path| self.begin(&path).ok());
+        let done = work();
+        if let Some(trace) = trace {
+            let _ = end(trace);
+        }
+        done
     }
 
-    /// What an experiment tells; it waits until [`answer`] is called. `None` of anything else.
+    fn begin(self, path: &OsStr) -> io::Result<UnixStream> {
+        let mut trace = UnixStream::connect(path)?;
+        trace.set_read_timeout(Some(PATIENCE))?;
+        trace.write_all(&[self.byte()])?;
+        trace.read_exact(&mut [0])?;
+        Ok(trace)
+    }
+
+    /// What an experiment has connected for; it waits until [`answer`] is called. `None` of anything else.
     ///
     /// # Errors
     /// When nothing comes in time.
     pub fn read(experiment: &mut UnixStream) -> io::Result<Option<Self>> {
-        experiment.set_read_timeout(Some(Duration::from_millis(100)))?;
+        experiment.set_read_timeout(Some(SOON))?;
         let mut byte = [0];
         experiment.read_exact(&mut byte)?;
-        Ok(match byte {
-            [b'b'] => Some(Self::Begin),
-            [b'e'] => Some(Self::End),
-            _ => None,
-        })
+        let phases = [Self::Sample, Self::Pause];
+        Ok(phases.into_iter().find(|it| it.byte() == byte[0]))
     }
 }
 
+fn end(mut trace: UnixStream) -> io::Result<()> {
+    trace.shutdown(Shutdown::Write)?;
+    trace.read_exact(&mut [0])
+}
+
 /// Lets the experiment go on.
-pub fn answer(mut experiment: UnixStream) {
-    // One that did not wait is not there.
+pub fn answer(experiment: &mut UnixStream) {
+    // One that has been killed does not wait.
     let _ = experiment.write_all(b".");
 }
 
@@ -73,16 +89,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_experiment_waits_for_the_trace_that_it_tells() {
+    fn an_experiment_waits_for_the_trace_before_and_after() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let listener = UnixListener::bind(&path).unwrap();
-        let told = [Mark::Begin, Mark::End];
-        let experiment = thread::spawn(move || told.map(|it| it.send(path.as_os_str()).unwrap()));
-        for mark in told {
+        let phases = [Phase::Sample, Phase::Pause];
+        let experiment = thread::spawn(move || {
+            for phase in phases {
+                end(phase.begin(path.as_os_str()).unwrap()).unwrap();
+            }
+        });
+        for phase in phases {
             let (mut stream, _) = listener.accept().unwrap();
-            assert_eq!(Mark::read(&mut stream).unwrap(), Some(mark));
-            answer(stream);
+            assert_eq!(Phase::read(&mut stream).unwrap(), Some(phase));
+            answer(&mut stream);
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it ends");
+            answer(&mut stream);
         }
         experiment.join().unwrap();
     }
@@ -91,11 +113,9 @@ mod tests {
     fn a_trace_that_is_gone_is_no_error_of_the_experiment() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
-        assert!(Mark::Begin.send(path.as_os_str()).is_err());
+        assert!(Phase::Sample.begin(path.as_os_str()).is_err());
         drop(UnixListener::bind(&path).unwrap());
-        assert!(
-            Mark::Begin.send(path.as_os_str()).is_err(),
-            "and does not wait"
-        );
+        let begun = Phase::Sample.begin(path.as_os_str());
+        assert!(begun.is_err(), "and does not wait");
     }
 }

@@ -35,8 +35,14 @@ pub fn document(comparison: &AnswerComparison) -> Document {
         None => values(comparison, &mut out),
     }
     runs_needed(comparison, &mut out);
-    if let Some(kernel) = &comparison.kernel {
-        kernels(kernel, &mut out);
+    let mut runs = comparison.a.runs.iter().chain(&comparison.b.runs);
+    match &comparison.kernel {
+        Some(kernel) => kernels(kernel, &mut out),
+        None if runs.any(|run| run.kernel.is_some()) => {
+            let text = "not compared: some runs could not be traced";
+            out.labelled(Role::Warning.text("kernel: "), text);
+        }
+        None => {}
     }
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         failures(name, side, &mut out);
@@ -210,7 +216,8 @@ fn changes(kernel: &KernelComparison, out: &mut Document) {
     let rounds = kernel.changes.iter().map(|it| it.value.a.len()).max();
     if rounds.is_some_and(|rounds| rounds < kernel.runs_needed) {
         let runs = kernel.runs_needed;
-        let text = format!("{numbers} compared: a significant change takes --runs {runs} or more");
+        let text =
+            format!("{numbers} compared: a significant change takes {runs} runs of each side");
         out.labelled(Role::Dim.text("runs: "), Role::Dim.text(text));
     }
 }

@@ -202,9 +202,9 @@ const MAX_FUNCTIONS: usize = 3;
 pub fn kernel(traced: &Traced<KernelActivity>) -> Document {
     let answer = &traced.answer;
     let mut out = head(traced);
-    if answer.intervals > 0 {
-        let intervals = count(answer.intervals as usize, "interval");
-        out.remark(format!("{intervals} in which the command took samples"));
+    if answer.samples > 0 {
+        let samples = count(answer.samples as usize, "sample");
+        out.remark(format!("of {samples} that the command took"));
     }
     for kind in ActivityKind::ALL {
         if let Some(reason) = answer.unknown_reasons.get(&kind) {

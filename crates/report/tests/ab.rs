@@ -109,7 +109,7 @@ fn what_the_kernels_did_is_a_table_and_the_likely_cause_a_sentence() {
             let noise = 1.0 + 0.01 * (round * 7 % 10) as f64;
             run.elapsed_s *= noise;
             run.kernel = Some(KernelActivity {
-                intervals: 0,
+                samples: 0,
                 activities: vec![
                     wait("spinlock of folio_lruvec_lock_irq", lru_s * noise),
                     Activity {

@@ -67,9 +67,10 @@ pub struct Activity {
 /// What a kernel did.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelActivity {
-    /// In how many intervals experiments took samples: what came outside of them is left out. 0: of all the time.
+    /// How many samples of experiments, with what was set up for them, it is of: what came outside of them is left out. 0: of all the
+    /// time.
     #[serde(default)]
-    pub intervals: u32,
+    pub samples: u32,
     /// By kind; within one, what took longest or came most often first.
     pub activities: Vec<Activity>,
     /// Kinds that could not be gathered, and why.
@@ -151,7 +152,7 @@ impl KernelActivity {
             kinds.then(b.amount().total_cmp(&a.amount()))
         });
         Self {
-            intervals: 0,
+            samples: 0,
             activities,
             unknown_reasons,
         }
@@ -299,13 +300,14 @@ impl Events {
         Ok(())
     }
 
-    /// Ends the interval, if one is open; all its events have been taken. A wait that lasts on is not known.
+    /// Ends the interval, if one is open: it ended at `end_ns` by [`now_ns`], and all its events have been taken. A wait that lasted on is
+    /// not known.
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn end(&mut self) -> Result<(), TraceError> {
+    pub fn end(&mut self, end_ns: u64) -> Result<(), TraceError> {
         if let Some((begin, before)) = self.open.take() {
-            self.last = begin..now_ns();
+            self.last = begin..end_ns;
             self.passed += Duration::from_nanos(self.last.end.saturating_sub(begin));
             let counted = Counted::read()?.since(&before, &self.sharing, &self.devices);
             self.counted.extend(counted);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand};
 use nearfar_experiment::LabHost;
-use nearfar_experiment::traced::{self, Mark, TRACE_SOCKET};
+use nearfar_experiment::traced::{self, Phase, TRACE_SOCKET};
 use nearfar_machine::{Emulation, Known, Machine, Origin};
 use nearfar_sources::Want;
 use nearfar_trace::kernel::{self, KernelActivity};
@@ -27,6 +27,7 @@ use nearfar_trace::records::Sample;
 use nearfar_trace::symbols::Symbols;
 use nearfar_trace::tasks::{self, Thread};
 use nearfar_trace::{Ended, Mapping, Ordered, Plan, Session, TraceError, Traced, Tracefs, now_ns};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
 use tempfile::TempDir;
@@ -588,34 +589,40 @@ impl KernelTrace {
             None => Known::from_result(CountedLines::begin()),
             Some(reason) => Known::no(reason),
         };
-        let samples = Samples::listen().context("a socket for samples");
-        let samples = samples.map_err(Failure::refused)?;
         let MachineArgs {
             seconds, command, ..
         } = &self.machine;
+        let mut samples = match command.is_empty() {
+            true => None,
+            false => Some(Samples::listen()?),
+        };
         events.begin().map_err(refused)?;
-        let meanwhile = Meanwhile::start(*seconds, command, Some(&samples))?;
-        let mut taken = Ok(0);
+        let meanwhile = Meanwhile::start(*seconds, command, samples.as_ref())?;
+        let mut failure = None;
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |cpu, sample| events.take(cpu, sample));
             events.end_round();
-            while let Some((mark, experiment)) = samples.next() {
-                let new = || kernel::Events::new(&formats, &machine).map_err(Failure::refused);
-                taken = std::mem::replace(&mut taken, Ok(0)).and_then(|taken| {
-                    // All that was before the first sample does not count.
-                    if taken == 0 {
-                        events = new()?;
+            if let Some(samples) = &mut samples {
+                let followed = samples.follow(|change| {
+                    if change == Counting::FirstBegins {
+                        // All that was before does not count.
+                        events =
+                            kernel::Events::new(&formats, &machine).map_err(Failure::refused)?;
                     }
-                    counted(mark, session, &mut events).map_err(refused)?;
-                    Ok(taken + u32::from(mark == Mark::Begin))
+                    match change {
+                        Counting::FirstBegins | Counting::Begins => events.begin().map_err(refused),
+                        Counting::Ends => ended_now(session, &mut events),
+                    }
                 });
-                traced::answer(experiment);
+                failure = failure.take().or(followed.err());
             }
             true
         })?;
-        let taken = taken?;
-        // Of a command without samples, or one that was killed during one.
-        counted(Mark::End, &mut session, &mut events).map_err(refused)?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        // Of a command without samples.
+        ended_now(&mut session, &mut events)?;
         let lines = lines.and_then(|counted| {
             Known::from_result(counted.transfers()).map(|transfers| (counted, transfers))
         });
@@ -626,7 +633,7 @@ impl KernelTrace {
         });
         let seconds = events.passed().as_secs_f64();
         let answer = KernelActivity {
-            intervals: taken,
+            samples: samples.map_or(0, |samples| samples.taken),
             ..events.finish(lines, &symbols)
         };
         let mut traced = Traced::new(finished, &machine, command, answer);
@@ -642,48 +649,123 @@ impl KernelTrace {
     }
 }
 
-/// Begins or ends what is counted, once all events until then are taken.
-fn counted(
-    mark: Mark,
-    session: &mut Session,
-    events: &mut kernel::Events,
-) -> Result<(), TraceError> {
-    match mark {
-        Mark::Begin => events.begin(),
-        Mark::End => {
-            session.settle(&mut |cpu, sample| events.take(cpu, sample))?;
-            events.end()
-        }
-    }
+/// Ends an interval, once all its events are taken.
+fn ended_now(session: &mut Session, events: &mut kernel::Events) -> Outcome {
+    let end_ns = now_ns();
+    let settled = session.settle(&mut |cpu, sample| events.take(cpu, sample));
+    settled.map_err(refused)?;
+    events.end(end_ns).map_err(refused)
 }
 
-/// Where experiments tell of their samples.
+/// What changes when an experiment begins or ends a phase.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counting {
+    /// The first sample has begun.
+    FirstBegins,
+    Begins,
+    Ends,
+}
+
+/// Where experiments tell of their samples, and the phases that they are in: it counts while one is in a sample, and none in a pause.
 struct Samples {
     folder: TempDir,
     listener: UnixListener,
+    open: Vec<(Phase, UnixStream)>,
+    /// Readable when something has come from any of them.
+    told: OwnedFd,
+    /// Samples that have begun.
+    taken: u32,
 }
 
 impl Samples {
-    fn listen() -> std::io::Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let listener = UnixListener::bind(folder.path().join(SOCKET))?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { folder, listener })
+    fn listen() -> Result<Self, Failure> {
+        let listen = || {
+            let folder = tempfile::tempdir()?;
+            let listener = UnixListener::bind(folder.path().join(SOCKET))?;
+            listener.set_nonblocking(true)?;
+            let told = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            watch(&told, &listener)?;
+            Ok::<_, std::io::Error>(Self {
+                folder,
+                listener,
+                open: Vec::new(),
+                told,
+                taken: 0,
+            })
+        };
+        listen().map_err(|error| {
+            let folder = std::env::temp_dir();
+            refused!(
+                "cannot listen in {} for samples of the command: {error}; TMPDIR chooses another folder",
+                folder.display()
+            )
+        })
     }
 
     fn path(&self) -> PathBuf {
         self.folder.path().join(SOCKET)
     }
 
-    /// The next that was told, by whom; it waits for [`traced::answer`].
-    fn next(&self) -> Option<(Mark, UnixStream)> {
+    fn is_counted(&self) -> bool {
+        let has = |phase| self.open.iter().any(|(of, _)| *of == phase);
+        has(Phase::Sample) && !has(Phase::Pause)
+    }
+
+    /// Takes what experiments tell, and lets each go on once `change` is made.
+    fn follow(&mut self, mut change: impl FnMut(Counting) -> Outcome) -> Outcome {
+        let mut outcome = Ok(());
+        let mut changed = |before: bool, samples: &Self, is_first: bool| {
+            let change = match (before, samples.is_counted()) {
+                (false, true) if is_first => change(Counting::FirstBegins),
+                (false, true) => change(Counting::Begins),
+                (true, false) => change(Counting::Ends),
+                _ => Ok(()),
+            };
+            if outcome.is_ok() {
+                outcome = change;
+            }
+        };
+        // Before new ones: of two samples in turn both are told.
+        while let Some(at) = self.open.iter().position(|(_, it)| has_ended(it)) {
+            let before = self.is_counted();
+            let (_, mut experiment) = self.open.swap_remove(at);
+            changed(before, self, false);
+            traced::answer(&mut experiment);
+        }
         while let Ok((mut experiment, _)) = self.listener.accept() {
-            if let Ok(Some(mark)) = Mark::read(&mut experiment) {
-                return Some((mark, experiment));
+            let Ok(Some(phase)) = Phase::read(&mut experiment) else {
+                continue;
+            };
+            if watch(&self.told, &experiment).is_err() {
+                continue;
+            }
+            let before = self.is_counted();
+            let is_sample = phase == Phase::Sample;
+            let is_first = is_sample && self.taken == 0;
+            self.taken += u32::from(is_sample);
+            self.open.push((phase, experiment));
+            changed(before, self, is_first);
+            if let Some((_, experiment)) = self.open.last_mut() {
+                traced::answer(experiment);
             }
         }
-        None
+        outcome
     }
+}
+
+/// Whether the experiment has ended writing, or is gone.
+fn has_ended(experiment: &UnixStream) -> bool {
+    let mut wait = [PollFd::new(experiment, PollFlags::IN)];
+    poll(&mut wait, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+fn watch(told: &OwnedFd, of: impl AsFd) -> rustix::io::Result<()> {
+    epoll::add(
+        told,
+        of,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )
 }
 
 const SOCKET: &str = "samples";
@@ -736,7 +818,7 @@ impl Meanwhile {
                 asked_to_end: None,
             })
         });
-        let told = samples.map(|it| it.listener.try_clone().map(OwnedFd::from));
+        let told = samples.map(|it| it.told.try_clone());
         Ok(Self {
             seconds,
             running: running.transpose()?,

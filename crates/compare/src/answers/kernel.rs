@@ -6,9 +6,9 @@
 //! runs of B: KernelActivity ─┘                                                                     └─► the likely cause
 //! ```
 //!
-//! A cause is where time went that the command waited, for locks or for lines: more where it became worse. Only where no such wait changed
-//! it is what is counted, and only what changed by a larger factor than the run time: of what comes at a rate, a longer run has more. The
-//! CPU time says that the kernel worked, not at what.
+//! A cause is where time went that the command waited, for locks or for lines: more where it became worse, and by more than the run time
+//! did, as a longer run has more of what comes at a rate. Only where no wait changed so it is what is counted, and only what changed by a
+//! larger factor than the answers: of what is work, more work has more. The CPU time says that the kernel worked, not at what.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,15 +75,21 @@ impl KernelChange {
         change.map_or(0.0, |it| it.b_median - it.a_median)
     }
 
-    /// The larger side divided by the smaller one.
+    /// How much more it is than side A has in as much time.
+    fn increase_beyond(&self, time_ratio: f64) -> f64 {
+        let change = self.value.change.as_ref();
+        change.map_or(0.0, |it| it.b_median - time_ratio * it.a_median)
+    }
+
+    /// Of a count, the larger side divided by the smaller one; one more of each, so that few against none are no large factor.
     fn factor(&self) -> f64 {
         let change = self.value.change.as_ref();
-        change.map_or(1.0, |it| factor(it.a_median, it.b_median))
+        change.map_or(1.0, |it| larger_ratio(it.a_median + 1.0, it.b_median + 1.0))
     }
 }
 
-/// The larger of two medians divided by the smaller one.
-fn factor(a: f64, b: f64) -> f64 {
+/// The larger divided by the smaller one.
+fn larger_ratio(a: f64, b: f64) -> f64 {
     match a == b {
         true => 1.0,
         false => a.max(b) / a.min(b),
@@ -94,19 +100,29 @@ fn factor(a: f64, b: f64) -> f64 {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Effect {
     /// Whether B is the worse side; `None` where one number is better and another one worse.
-    pub is_worse: Option<bool>,
-    /// B's run time divided by A's, or the inverse: the one that is not below 1.
-    pub time_factor: f64,
+    is_worse: Option<bool>,
+    /// B's run time divided by A's.
+    time_ratio: f64,
+    /// The largest factor between the sides of what differs, and of the run time.
+    factor: f64,
 }
 
 impl Effect {
-    /// Of clear differences, by whether B is worse in each; `None` of none.
-    pub(super) fn of(worse: impl IntoIterator<Item = bool>, elapsed: &AnswerValue) -> Option<Self> {
-        let worse = BTreeSet::from_iter(worse);
-        let change = elapsed.change.as_ref();
+    /// Of the values that decide; `None` where none differs clearly.
+    pub(super) fn of<'a>(
+        decided: impl Iterator<Item = &'a AnswerValue>,
+        elapsed: &AnswerValue,
+    ) -> Option<Self> {
+        let decided = decided.filter_map(|it| Some((it.is_worse()?, it.change.as_ref()?)));
+        let (worse, changes): (BTreeSet<bool>, Vec<_>) = decided.unzip();
+        let time = elapsed.change.as_ref();
+        let time = time.filter(|it| it.a_median > 0.0 && it.b_median > 0.0);
+        let factors = changes.into_iter().chain(time);
+        let factors = factors.map(|it| larger_ratio(it.a_median, it.b_median));
         Some(Self {
             is_worse: Some(worse.first()? == &true).filter(|_| worse.len() == 1),
-            time_factor: change.map_or(1.0, |it| factor(it.a_median, it.b_median)),
+            time_ratio: time.map_or(1.0, |it| it.b_median / it.a_median),
+            factor: factors.filter(|it| it.is_finite()).fold(1.0, f64::max),
         })
     }
 }
@@ -194,8 +210,8 @@ impl KernelComparison {
     }
 }
 
-/// The clear change of the wait that grew most where B is worse, or else shrank most; or, where there is none, the clear change by the
-/// largest factor of what the scheduler, disks and interrupts did.
+/// The clear change of the wait that grew most where B is worse, or else shrank most, each by more than the run time did; where there is
+/// none, the clear change by the largest factor of what the scheduler, disks and interrupts did.
 fn cause(changes: &[KernelChange], effect: Effect) -> Option<&KernelChange> {
     let clear = || changes.iter().filter(|it| it.is_clear());
     let sign = effect
@@ -203,12 +219,17 @@ fn cause(changes: &[KernelChange], effect: Effect) -> Option<&KernelChange> {
         .map(|is_worse| if is_worse { 1.0 } else { -1.0 });
     let waited = sign.and_then(|sign| {
         let waits = clear().filter(|it| it.is_time && it.kind != ActivityKind::CpuTime);
-        let same_way = waits.filter(|it| sign * it.increase() > 0.0);
-        same_way.max_by(|a, b| (sign * a.increase()).total_cmp(&(sign * b.increase())))
+        let same_way = waits.filter(|it| {
+            sign * it.increase() > 0.0 && sign * it.increase_beyond(effect.time_ratio) > 0.0
+        });
+        same_way.max_by(|a, b| {
+            let [a, b] = [a, b].map(|it| sign * it.increase_beyond(effect.time_ratio));
+            a.total_cmp(&b)
+        })
     });
     waited.or_else(|| {
         let counted = clear().filter(|it| !it.is_time && it.kind != ActivityKind::Counters);
-        let beyond = counted.filter(|it| it.factor() > LEAST_FACTOR * effect.time_factor);
+        let beyond = counted.filter(|it| it.factor() > LEAST_FACTOR * effect.factor);
         beyond.max_by(|a, b| {
             let factors = a.factor().total_cmp(&b.factor());
             factors.then(a.increase().abs().total_cmp(&b.increase().abs()))
@@ -216,7 +237,7 @@ fn cause(changes: &[KernelChange], effect: Effect) -> Option<&KernelChange> {
     })
 }
 
-/// How much larger the factor of a count must be than that of the run time to be its cause.
+/// How much larger the factor of a count must be than that of what it may be the cause of.
 const LEAST_FACTOR: f64 = 1.5;
 
 #[cfg(test)]
@@ -254,7 +275,7 @@ mod tests {
                 stdout: String::new(),
                 stderr: String::new(),
                 kernel: Some(KernelActivity {
-                    intervals: 0,
+                    samples: 0,
                     activities: did(noise),
                     unknown_reasons: BTreeMap::new(),
                 }),
@@ -343,6 +364,21 @@ mod tests {
         assert_eq!(cause(&found), Some("nvme0, node 1"));
         let found = compared(side(1.0, did(100)), side(2.0, did(100)));
         assert_eq!(cause(&found), None);
+    }
+
+    #[test]
+    fn a_wait_that_comes_at_a_rate_hides_no_count() {
+        let did = |lines: f64, commands: u64| {
+            move |noise: f64| {
+                vec![
+                    lock("at a rate", lines * noise),
+                    counted(ActivityKind::NvmeCommands, "nvme0, node 1", commands),
+                    counted(ActivityKind::Migrations, "cross node", commands / 5000),
+                ]
+            }
+        };
+        let found = compared(side(1.0, did(0.2, 100)), side(2.0, did(0.399, 10_000)));
+        assert_eq!(cause(&found), Some("nvme0, node 1"));
     }
 
     #[test]

@@ -53,7 +53,10 @@ fn unit(path: &str) -> &'static str {
 /// Rates are better when they are higher; everything else is taken for a time or a cost.
 pub(super) fn direction(path: &str) -> Better {
     let rates = ["per_s", "iops", "bandwidth", "throughput", "bw_"];
-    match rates.iter().any(|rate| path.contains(rate)) {
+    let words = ["bw", "ops", "tps", "qps"];
+    let is_word = |part: &str| words.contains(&part);
+    let has_word = path.split(['.', '_', '[', ']']).any(is_word);
+    match has_word || rates.iter().any(|rate| path.contains(rate)) {
         true => Better::Higher,
         false => Better::Lower,
     }
