@@ -57,6 +57,15 @@ pub struct CommandSide {
 }
 
 impl CommandSide {
+    /// Runs of which nothing else matters.
+    pub fn of(runs: Vec<CommandRun>) -> Self {
+        Self {
+            settings: BTreeMap::new(),
+            emulation: None,
+            runs,
+        }
+    }
+
     /// `kernel=6.1 append="numa=fake=4"`: what makes this side.
     pub fn name(&self) -> String {
         let part = |(key, value): (&String, &String)| match value.contains(' ') {

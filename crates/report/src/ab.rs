@@ -37,7 +37,10 @@ pub fn document(comparison: &AnswerComparison) -> Document {
     runs_needed(comparison, &mut out);
     let mut runs = comparison.a.runs.iter().chain(&comparison.b.runs);
     match &comparison.kernel {
-        Some(kernel) => kernels(kernel, &mut out),
+        Some(kernel) => {
+            changes(kernel, &mut out);
+            likely_cause(kernel, &mut out);
+        }
         None if runs.any(|run| run.kernel.is_some()) => {
             let text = "not compared: some runs could not be traced";
             out.labelled(Role::Warning.text("kernel: "), text);
@@ -178,12 +181,7 @@ pub fn letter(
 /// The numbers of what the kernels did that are shown; JSON has all.
 const MAX_CHANGES: usize = 12;
 
-/// What changed of what the kernels did, and the likely cause.
-fn kernels(kernel: &KernelComparison, out: &mut Document) {
-    changes(kernel, out);
-    likely_cause(kernel, out);
-}
-
+/// What changed of what the kernels did.
 fn changes(kernel: &KernelComparison, out: &mut Document) {
     let clear = kernel.changes.iter().filter(|it| it.is_clear()).count();
     let numbers = count(kernel.compared_numbers, "number");
@@ -197,10 +195,11 @@ fn changes(kernel: &KernelComparison, out: &mut Document) {
         let Some(change) = &it.value.change else {
             continue;
         };
-        let [unit, a, b] = amounts(it, change);
+        let ([a, b], unit) = amounts(it, change);
         let ratio = change.ratio.map(|ratio| format!("{ratio:.3}"));
+        let comma = if unit.is_empty() { "" } else { "," };
         table.row(cells![
-            format!("{}{unit}", it.kind.name()),
+            format!("{}{comma}{unit}", it.kind.name()),
             it.value.path.clone(),
             a,
             b,
@@ -222,14 +221,14 @@ fn changes(kernel: &KernelComparison, out: &mut Document) {
     }
 }
 
-/// The unit and the medians of both sides.
-fn amounts(it: &KernelChange, change: &NumberChange) -> [String; 3] {
+/// The medians of both sides, and their unit after a space.
+fn amounts(it: &KernelChange, change: &NumberChange) -> ([String; 2], &'static str) {
     let (unit, scale) = match it.is_time {
-        true => (", ms", 1e3),
+        true => (" ms", 1e3),
         false => ("", 1.0),
     };
-    let [a, b] = [change.a_median, change.b_median].map(|it| significant(scale * it));
-    [unit.to_owned(), a, b]
+    let medians = [change.a_median, change.b_median];
+    (medians.map(|it| significant(scale * it)), unit)
 }
 
 fn likely_cause(kernel: &KernelComparison, out: &mut Document) {
@@ -241,8 +240,7 @@ fn likely_cause(kernel: &KernelComparison, out: &mut Document) {
         return;
     };
     let (kind, name) = (it.kind.name(), &it.value.path);
-    let [unit, a, b] = amounts(it, change);
-    let unit = unit.trim_start_matches(',');
+    let ([a, b], unit) = amounts(it, change);
     let why = match (it.is_time, change.b_median > change.a_median) {
         (true, true) => "the wait that grew most",
         (true, false) => "the wait that shrank most",

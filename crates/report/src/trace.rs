@@ -364,21 +364,17 @@ fn classes(counts: &ClassCounts, caches_known: bool) -> Table {
         true => (Near, ""),
         false => (Dim, "unknown here; counted as same node"),
     };
-    let rows = [
-        (Local, "same core", counts.same_core, ""),
-        (cache, "same last-level cache", counts.same_cache, remark),
-        (Middling, "same node", counts.same_node, ""),
-        (Far, "cross node", counts.cross_node, ""),
-        (
-            Warning,
-            "unknown",
-            counts.unknown,
-            "a CPU's node is unknown",
-        ),
-        (Heading, "all", counts.total(), ""),
+    let looks = [
+        (Local, ""),
+        (cache, remark),
+        (Middling, ""),
+        (Far, ""),
+        (Warning, "a CPU's node is unknown"),
     ];
+    let all = ((Heading, ""), ("all", counts.total()));
+    let rows = looks.into_iter().zip(counts.by_class()).chain([all]);
     let mut table = Table::of(["", ">", ""]);
-    for (role, class, number, remark) in rows {
+    for ((role, remark), (class, number)) in rows {
         if role != Warning || number > 0 {
             table.row(cells![class, role.text(number), Dim.text(remark)]);
         }

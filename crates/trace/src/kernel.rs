@@ -132,18 +132,13 @@ impl KernelActivity {
         let mut sums = BTreeMap::<(ActivityKind, String), Activity>::new();
         for it in activities {
             let key = (it.kind, it.name.clone());
-            let empty = || Activity {
-                count: it.count.map(|_| 0),
-                time_s: it.time_s.map(|_| 0.0),
-                ..it.clone()
+            let add = |sum: &mut Activity| {
+                sum.count = sum.count.zip(it.count).map(|(a, b)| a.saturating_add(b));
+                sum.time_s = sum.time_s.zip(it.time_s).map(|(a, b)| a + b);
             };
-            let sum = sums.entry(key).or_insert_with(empty);
-            if let (Some(sum), Some(more)) = (&mut sum.count, it.count) {
-                *sum = sum.saturating_add(more);
-            }
-            if let (Some(sum), Some(more)) = (&mut sum.time_s, it.time_s) {
-                *sum += more;
-            }
+            sums.entry(key)
+                .and_modify(add)
+                .or_insert_with(|| it.clone());
         }
         let mut activities = Vec::from_iter(sums.into_values());
         activities.retain(|it| it.amount() > 0.0);

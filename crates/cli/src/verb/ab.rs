@@ -296,6 +296,14 @@ const VALUE: &str = "value";
 const TRACE: &str = "trace";
 /// Where a guest keeps what its kernel did, until it is asked for.
 const TRACE_FILE: &str = "/run/nearfar-trace-kernel.json";
+const TRACE_WORDS: [&str; 6] = [
+    "trace",
+    "kernel",
+    "--format=json",
+    "--output",
+    TRACE_FILE,
+    "--",
+];
 /// With a larger share of the events missing, what they tell is unknown.
 const MOST_LOST: f64 = 0.01;
 
@@ -353,20 +361,10 @@ impl Sides<'_> {
             return Ok(command.collect());
         }
         let program = std::env::current_exe().map_err(Failure::refused)?;
-        let trace = [
-            "trace",
-            "kernel",
-            "--format=json",
-            "--output",
-            TRACE_FILE,
-            "--",
-        ];
-        let words = trace.into_iter().map(OsString::from);
-        Ok([program.into()]
-            .into_iter()
-            .chain(words)
-            .chain(command)
-            .collect())
+        let mut words = vec![program.into()];
+        words.extend(TRACE_WORDS.map(OsString::from));
+        words.extend(command);
+        Ok(words)
     }
 }
 
@@ -530,11 +528,7 @@ pub(super) fn compared(whole: &Whole) -> Result<(Comparison, Option<KernelCompar
         judges_single_runs: false,
     };
     let comparison = compare(&sides, &options).map_err(Failure::input)?;
-    let [a, b] = runs.map(|runs| CommandSide {
-        settings: BTreeMap::new(),
-        emulation: None,
-        runs,
-    });
+    let [a, b] = runs.map(CommandSide::of);
     let is_until_clear = whole.detail.is_until_clear();
     let of_answers = AnswerComparison::of(Vec::new(), a, b, &selection, is_until_clear);
     Ok((comparison, of_answers.kernel))
@@ -553,13 +547,8 @@ pub(super) fn runs_of_sides(samples: &[Sample]) -> [Vec<CommandRun>; 2] {
 
 /// Both sides, once what decides it is clear.
 fn settled(detail: &Detail, samples: &[Sample]) -> Vec<Cell> {
-    let side = |runs| CommandSide {
-        settings: BTreeMap::new(),
-        emulation: None,
-        runs,
-    };
     let selection = ValueSelection::deserialize(&detail.parameters[VALUE]).unwrap_or_default();
-    let [a, b] = runs_of_sides(samples).map(side);
+    let [a, b] = runs_of_sides(samples).map(CommandSide::of);
     let comparison = AnswerComparison::of(Vec::new(), a, b, &selection, true);
     match comparison.is_clear() {
         true => detail.plan.clone(),

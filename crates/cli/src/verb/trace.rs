@@ -78,8 +78,8 @@ struct MachineArgs {
 
 impl MachineArgs {
     /// Starts the command, if there is one.
-    fn start(&self) -> Result<Meanwhile, Failure> {
-        Meanwhile::start(self.seconds, &self.command, None)
+    fn start(&self, samples: Option<&Samples>) -> Result<Meanwhile, Failure> {
+        Meanwhile::start(self.seconds, &self.command, samples)
     }
 }
 
@@ -210,7 +210,7 @@ impl Nvme {
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
-        let meanwhile = self.machine.start()?;
+        let meanwhile = self.machine.start(None)?;
         let mut commands = Commands::new(decoder);
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |cpu, sample| commands.take(cpu, sample));
@@ -412,7 +412,7 @@ impl Locks {
         };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
-        let meanwhile = self.machine.start()?;
+        let meanwhile = self.machine.start(None)?;
         let mut waits = Waits::new(decoder);
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |cpu, sample| waits.take(cpu, sample));
@@ -484,7 +484,7 @@ impl LineTrace {
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
         let counted = CountedLines::begin().map_err(Failure::refused)?;
-        let meanwhile = self.machine.start()?;
+        let meanwhile = self.machine.start(None)?;
         let mut take = |cpu, sample: &Sample<'_>| {
             if let Some(waited) = &mut waited {
                 waited.take(cpu, sample);
@@ -589,15 +589,12 @@ impl KernelTrace {
             None => Known::from_result(CountedLines::begin()),
             Some(reason) => Known::no(reason),
         };
-        let MachineArgs {
-            seconds, command, ..
-        } = &self.machine;
-        let mut samples = match command.is_empty() {
+        let mut samples = match self.machine.command.is_empty() {
             true => None,
             false => Some(Samples::listen()?),
         };
         events.begin().map_err(refused)?;
-        let meanwhile = Meanwhile::start(*seconds, command, samples.as_ref())?;
+        let meanwhile = self.machine.start(samples.as_ref())?;
         let mut failure = None;
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |cpu, sample| events.take(cpu, sample));

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_trace::kernel::{Activity, ActivityKind, KernelActivity};
+use nearfar_trace::kernel::{Activity, ActivityKind};
 use serde::Serialize;
 use serde_json::json;
 
@@ -69,22 +69,22 @@ impl KernelChange {
         change.is_some_and(|it| it.compared.verdict.is_difference())
     }
 
-    /// How much more it is on side B.
-    fn increase(&self) -> f64 {
+    /// Those of A and B.
+    fn medians(&self) -> [f64; 2] {
         let change = self.value.change.as_ref();
-        change.map_or(0.0, |it| it.b_median - it.a_median)
+        change.map_or([0.0; 2], |it| [it.a_median, it.b_median])
     }
 
-    /// How much more it is than side A has in as much time.
-    fn increase_beyond(&self, time_ratio: f64) -> f64 {
-        let change = self.value.change.as_ref();
-        change.map_or(0.0, |it| it.b_median - time_ratio * it.a_median)
+    /// How much more it is on side B than A has in as much time.
+    fn increase(&self, time_ratio: f64) -> f64 {
+        let [a, b] = self.medians();
+        b - time_ratio * a
     }
 
     /// Of a count, the larger side divided by the smaller one; one more of each, so that few against none are no large factor.
     fn factor(&self) -> f64 {
-        let change = self.value.change.as_ref();
-        change.map_or(1.0, |it| larger_ratio(it.a_median + 1.0, it.b_median + 1.0))
+        let [a, b] = self.medians();
+        larger_ratio(a + 1.0, b + 1.0)
     }
 }
 
@@ -168,24 +168,23 @@ impl KernelComparison {
         large_in.retain(|_, count| *count * 3 >= runs.len());
         let named = large_in.into_keys();
         // Looked up once a run: there are hundreds of each.
-        let by_name = |runs: &[&KernelActivity]| -> Vec<BTreeMap<_, _>> {
-            let of = |run: &&KernelActivity| {
-                let all = run.activities.clone().into_iter();
-                all.map(|it| ((it.kind, it.name.clone()), it.amount()))
-                    .collect()
-            };
-            runs.iter().map(of).collect()
-        };
-        let [of_a, of_b] = [by_name(&runs[..a.len()]), by_name(&runs[a.len()..])];
+        let by_name = runs.iter().map(|run| {
+            let amounts = run.activities.iter();
+            let amounts = amounts.map(|it| ((it.kind, it.name.as_str()), it.amount()));
+            amounts.collect::<BTreeMap<_, _>>()
+        });
+        let by_name = Vec::from_iter(by_name);
+        let (of_a, of_b) = by_name.split_at(a.len());
         let of_name = |(kind, name, is_time): (ActivityKind, &str, bool)| {
-            let key = (kind, name.to_owned());
             let of = |side: &[BTreeMap<_, f64>]| {
-                let numbers = side.iter().map(|run| run.get(&key).copied().unwrap_or(0.0));
+                let numbers = side
+                    .iter()
+                    .map(|run| run.get(&(kind, name)).copied().unwrap_or(0.0));
                 numbers.map(|number| json!(number)).collect()
             };
             KernelChange {
                 kind,
-                value: AnswerValue::new(name.to_owned(), of(&of_a), of(&of_b)),
+                value: AnswerValue::new(name.to_owned(), of(of_a), of(of_b)),
                 is_time,
             }
         };
@@ -197,7 +196,7 @@ impl KernelComparison {
             let by_kind = a
                 .kind
                 .cmp(&b.kind)
-                .then(b.increase().abs().total_cmp(&a.increase().abs()));
+                .then(b.increase(1.0).abs().total_cmp(&a.increase(1.0).abs()));
             b.is_clear().cmp(&a.is_clear()).then(by_kind)
         });
         Some(Self {
@@ -220,10 +219,10 @@ fn cause(changes: &[KernelChange], effect: Effect) -> Option<&KernelChange> {
     let waited = sign.and_then(|sign| {
         let waits = clear().filter(|it| it.is_time && it.kind != ActivityKind::CpuTime);
         let same_way = waits.filter(|it| {
-            sign * it.increase() > 0.0 && sign * it.increase_beyond(effect.time_ratio) > 0.0
+            sign * it.increase(1.0) > 0.0 && sign * it.increase(effect.time_ratio) > 0.0
         });
         same_way.max_by(|a, b| {
-            let [a, b] = [a, b].map(|it| sign * it.increase_beyond(effect.time_ratio));
+            let [a, b] = [a, b].map(|it| sign * it.increase(effect.time_ratio));
             a.total_cmp(&b)
         })
     });
@@ -232,7 +231,7 @@ fn cause(changes: &[KernelChange], effect: Effect) -> Option<&KernelChange> {
         let beyond = counted.filter(|it| it.factor() > LEAST_FACTOR * effect.factor);
         beyond.max_by(|a, b| {
             let factors = a.factor().total_cmp(&b.factor());
-            factors.then(a.increase().abs().total_cmp(&b.increase().abs()))
+            factors.then(a.increase(1.0).abs().total_cmp(&b.increase(1.0).abs()))
         })
     })
 }
@@ -242,6 +241,8 @@ const LEAST_FACTOR: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {
+    use nearfar_trace::kernel::KernelActivity;
+
     use super::*;
     use crate::answers::{AnswerComparison, CommandSide, ValueSelection};
 
