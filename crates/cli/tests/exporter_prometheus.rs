@@ -83,12 +83,12 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Prometheus with the alerts, which scrapes an exporter each second.
-fn start(program: &Path, sandbox: &Sandbox, exporter: SocketAddr, port: u16) -> Owned {
+/// Prometheus with the alerts, which scrapes an exporter each second; `how` is of its scrape configuration.
+fn start(program: &Path, sandbox: &Sandbox, exporter: SocketAddr, port: u16, how: &str) -> Owned {
     let rules = page("exporter/alerts.yml").canonicalize().unwrap();
     let config = format!(
         "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\nrule_files: [\"{}\"]\nscrape_configs:\n  \
-         - job_name: nearfar\n    static_configs:\n      - targets: [\"{exporter}\"]\n",
+         - job_name: nearfar\n{how}    static_configs:\n      - targets: [\"{exporter}\"]\n",
         rules.display()
     );
     let config = sandbox.write("prometheus.yml", config);
@@ -128,6 +128,66 @@ fn until<T>(sandbox: &Sandbox, look: impl Fn() -> Option<T>) -> T {
     }
 }
 
+fn wait_until_it_is_scraped(sandbox: &Sandbox, port: u16) {
+    let targets = until(sandbox, || {
+        let targets = api(port, "targets")?;
+        (targets["activeTargets"][0]["health"] == "up").then_some(targets)
+    });
+    assert_eq!(targets["activeTargets"][0]["lastError"], "", "{targets}");
+}
+
+/// With the certificates and the password of crates/exporter/tests/web.rs.
+#[test]
+fn prometheus_scrapes_it_over_tls_with_a_password_and_a_certificate() {
+    let Some(program) = program_or_skip("prometheus") else {
+        return;
+    };
+    let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../exporter/tests/web");
+    let file = |name: &str| certificates.join(name).display().to_string();
+    let (sandbox, port) = (Sandbox::new(), free_port());
+    let config = format!(
+        "tls_server_config:\n  cert_file: {}\n  key_file: {}\n  client_ca_file: {}\n  \
+         client_auth_type: RequireAndVerifyClientCert\nbasic_auth_users:\n  \
+         prometheus: $2y$04$abcdefghijklmnopqrstuuY5vsNbwHdX77hfuPssCAcQiQw4DLNQS\n",
+        file("server.pem"),
+        file("server.key"),
+        file("ca.pem"),
+    );
+    let config = sandbox.write("web.yml", config);
+    let config = config.to_str().unwrap();
+    let mut exporter = Exporting::start(&["--min-memory", "0", "--web.config.file", config]);
+    let how = format!(
+        "    scheme: https\n    basic_auth: {{username: prometheus, password: far away}}\n    \
+         tls_config: {{ca_file: \"{}\", cert_file: \"{}\", key_file: \"{}\"}}\n",
+        file("ca.pem"),
+        file("client.pem"),
+        file("client.key"),
+    );
+    let _prometheus = start(&program, &sandbox, exporter.address, port, &how);
+    wait_until_it_is_scraped(&sandbox, port);
+    // A file that is wrong changes nothing, and one that is right again is said.
+    let right = std::fs::read(config).unwrap();
+    std::fs::write(config, "rate_limit: {}\n").unwrap();
+    exporter.running.wait_for_error("rate_limit");
+    std::fs::write(config, &right).unwrap();
+    exporter
+        .running
+        .wait_for_error("the files of --web-config are right again");
+    // Who has left is shut out.
+    let others = String::from_utf8(right)
+        .unwrap()
+        .replace("  prometheus:", "  other:");
+    std::fs::write(config, others).unwrap();
+    let error = until(&sandbox, || {
+        let targets = api(port, "targets")?;
+        let error = targets["activeTargets"][0]["lastError"]
+            .as_str()?
+            .to_owned();
+        (!error.is_empty()).then_some(error)
+    });
+    assert!(error.contains("401"), "{error}");
+}
+
 #[test]
 fn prometheus_scrapes_it_and_evaluates_the_alerts() {
     let Some(program) = program_or_skip("prometheus") else {
@@ -135,12 +195,8 @@ fn prometheus_scrapes_it_and_evaluates_the_alerts() {
     };
     let exporter = Exporting::start(&["--min-memory", "0"]);
     let (sandbox, port) = (Sandbox::new(), free_port());
-    let _prometheus = start(&program, &sandbox, exporter.address, port);
-    let targets = until(&sandbox, || {
-        let targets = api(port, "targets")?;
-        (targets["activeTargets"][0]["health"] == "up").then_some(targets)
-    });
-    assert_eq!(targets["activeTargets"][0]["lastError"], "", "{targets}");
+    let _prometheus = start(&program, &sandbox, exporter.address, port, "");
+    wait_until_it_is_scraped(&sandbox, port);
     let query = "query?query=sum(increase(nearfar_scan_cpu_seconds_total[1m]))";
     until(&sandbox, || {
         let sum = api(port, query)?;

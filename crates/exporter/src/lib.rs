@@ -16,6 +16,7 @@ mod metrics;
 mod server;
 mod services;
 mod text;
+mod web;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -27,9 +28,10 @@ use nearfar_placement::tasks::{Filter, UnknownMemory};
 
 use metrics::{Metrics, ScanFacts};
 
-pub use server::{Page, Running, Server};
+pub use server::{Page, Running, Server, Shared};
 pub use services::{DROP_AFTER_S, OTHER, Services};
 pub use text::{Text, write_textfile};
+pub use web::{WebConfig, WebConfigError};
 
 /// The audit is repeated after this long.
 const AUDIT_AGE: Duration = Duration::from_secs(300);

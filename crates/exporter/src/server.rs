@@ -1,16 +1,20 @@
-//! A small HTTP server: one thread, a bounded number of connections, nothing that a slow client can hold for long.
+//! A small HTTP server: one thread, a bounded number of connections, nothing that a slow client can hold for long. With TLS and
+//! passwords where the web configuration asks for them.
 
+use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::text::MEDIA_TYPE;
+use crate::web::WebConfig;
 
 /// Clients at the same time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
@@ -19,20 +23,29 @@ const MIN_CONNECTION_TIME: Duration = Duration::from_secs(1);
 /// After a connection could not be accepted (too many open files), none is for this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What the server reads for each request, and others replace.
+#[derive(Debug)]
+pub struct Shared<T: ?Sized>(Arc<Mutex<Arc<T>>>);
+
 /// The text that is served, replaced by each scan.
-#[derive(Clone, Debug)]
-pub struct Page(Arc<Mutex<Arc<str>>>);
+pub type Page = Shared<str>;
 
-impl Page {
-    pub fn new(text: String) -> Self {
-        Self(Arc::new(Mutex::new(text.into())))
+impl<T: ?Sized> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: ?Sized> Shared<T> {
+    pub fn new(value: impl Into<Arc<T>>) -> Self {
+        Self(Arc::new(Mutex::new(value.into())))
     }
 
-    pub fn replace(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+    pub fn replace(&self, value: impl Into<Arc<T>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value.into();
     }
 
-    fn get(&self) -> Arc<str> {
+    pub fn get(&self) -> Arc<T> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -83,11 +96,11 @@ impl Server {
     ///
     /// # Errors
     /// When there can be no thread or pipe.
-    pub fn start(self, page: Page) -> io::Result<Running> {
+    pub fn start(self, page: Page, config: Shared<WebConfig>) -> io::Result<Running> {
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
         let thread = std::thread::Builder::new()
             .name("http".to_owned())
-            .spawn(move || serve(&self.listener, &stopped, &page))?;
+            .spawn(move || serve(&self.listener, &stopped, &page, &config))?;
         Ok(Running {
             thread: Some(thread),
             stop: Some(stop),
@@ -102,7 +115,8 @@ impl Drop for Running {
     }
 }
 
-fn serve(listener: &TcpListener, stopped: &OwnedFd, page: &Page) {
+fn serve(listener: &TcpListener, stopped: &OwnedFd, page: &Page, config: &Shared<WebConfig>) {
+    let mut admitted = Admitted::default();
     let mut connections: Vec<Connection> = Vec::new();
     let mut accept_after = Instant::now();
     loop {
@@ -120,11 +134,16 @@ fn serve(listener: &TcpListener, stopped: &OwnedFd, page: &Page) {
             return;
         };
         let page = page.get();
+        let config = config.get();
         let mut ready = ready.into_iter();
         let has_caller = ready.next().unwrap_or(false);
-        connections
-            .retain_mut(|connection| !ready.next().unwrap_or(false) || connection.advance(&page));
-        if has_caller && is_open && !accept(listener, &mut connections) {
+        admitted.begin_turn(&config);
+        let mut answer = |request: &[u8]| answer(request, &page, &config, &mut admitted);
+        connections.retain_mut(|connection| {
+            let is_ready = ready.next().unwrap_or(false) || connection.is_deferred;
+            !is_ready || connection.advance(&mut answer)
+        });
+        if has_caller && is_open && !accept(listener, &mut connections, config.tls.as_ref()) {
             accept_after = Instant::now() + ACCEPT_PAUSE;
         }
     }
@@ -165,7 +184,10 @@ fn wait(
     let until = deadlines
         .chain(open_since.is_none().then_some(accept_at))
         .min();
-    let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+    let timeout = match connections.iter().any(|it| it.is_deferred) {
+        true => Some(Timespec::default()),
+        false => until.map(|until| timespec(until.saturating_duration_since(Instant::now()))),
+    };
     // An interrupted wait is one without anything ready.
     let _ = poll(&mut files, timeout.as_ref());
     if !files[0].revents().is_empty() {
@@ -189,7 +211,11 @@ fn timespec(duration: Duration) -> Timespec {
 }
 
 /// Accepts a connection in place of the oldest where there are too many. Returns whether the next may be accepted at once.
-fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
+fn accept(
+    listener: &TcpListener,
+    connections: &mut Vec<Connection>,
+    tls: Option<&Arc<ServerConfig>>,
+) -> bool {
     let stream = match listener.accept() {
         Ok((stream, _)) => stream,
         // It has gone away meanwhile.
@@ -200,7 +226,9 @@ fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
     if connections.len() >= MAX_CONNECTIONS {
         connections.remove(0);
     }
-    if stream.set_nonblocking(true).is_ok() {
+    if stream.set_nonblocking(true).is_ok()
+        && let Some(stream) = Stream::new(stream, tls)
+    {
         connections.push(Connection::new(stream, Instant::now()));
     }
     true
@@ -216,11 +244,93 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 const MAX_CLOSE_TIME: Duration = Duration::from_secs(1);
 const MAX_UNREAD_BYTES: usize = 1 << 20;
 
+/// What is read from and written to. None of it blocks.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
+}
+
+impl Stream {
+    /// `None` where there can be no session of TLS.
+    fn new(stream: TcpStream, tls: Option<&Arc<ServerConfig>>) -> Option<Self> {
+        let Some(tls) = tls else {
+            return Some(Self::Plain(stream));
+        };
+        let session = ServerConnection::new(Arc::clone(tls)).ok()?;
+        Some(Self::Tls(Box::new(StreamOwned::new(session, stream))))
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(tls) => &tls.sock,
+        }
+    }
+
+    /// What a read waits for: a session may have to send a part of its handshake first.
+    fn events(&self) -> PollFlags {
+        match self {
+            Self::Plain(_) => PollFlags::IN,
+            Self::Tls(tls) => {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::IN, tls.conn.wants_read());
+                events.set(PollFlags::OUT, tls.conn.wants_write());
+                events
+            }
+        }
+    }
+
+    /// Whether there is something of the session to send.
+    fn has_to_write(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.conn.wants_write(),
+        }
+    }
+
+    /// Says that nothing follows.
+    fn end(&mut self) -> io::Result<()> {
+        if let Self::Tls(tls) = self {
+            tls.conn.send_close_notify();
+            // What the socket does not take of it now is left out: the client has the length of the answer.
+            let _ = tls.flush();
+        }
+        self.socket().shutdown(Shutdown::Write)
+    }
+}
+
+impl io::Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(tls) => tls.read(buffer),
+        }
+    }
+}
+
+impl io::Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(tls) => tls.flush(),
+        }
+    }
+}
+
 /// A client.
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     accepted: Instant,
     deadline: Instant,
+    /// Its request is complete, and its password has to be hashed in another turn.
+    is_deferred: bool,
     state: State,
 }
 
@@ -232,7 +342,7 @@ enum State {
 }
 
 struct Answer {
-    head: Vec<u8>,
+    head: String,
     /// Empty for HEAD.
     body: Body,
     /// Bytes of both.
@@ -247,38 +357,46 @@ enum Body {
 
 impl Connection {
     /// A stream that does not block.
-    fn new(stream: TcpStream, now: Instant) -> Self {
+    fn new(stream: Stream, now: Instant) -> Self {
         Self {
             stream,
             accepted: now,
             deadline: now + MAX_TIME,
+            is_deferred: false,
             state: State::Reading(Vec::new()),
         }
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.stream.socket().as_fd()
     }
 
     /// What it waits for.
     fn events(&self) -> PollFlags {
         match self.state {
-            State::Reading(_) | State::Closing(_) => PollFlags::IN,
             State::Writing(_) => PollFlags::OUT,
+            State::Reading(_) | State::Closing(_) => self.stream.events(),
         }
     }
 
-    /// Reads or writes what is possible now. Returns whether it goes on.
-    fn advance(&mut self, page: &Arc<str>) -> bool {
-        if let State::Reading(request) = &mut self.state {
-            match read(&mut self.stream, request) {
-                Progress::Waits => return true,
-                Progress::Ended => return false,
-                Progress::Moved => {}
+    /// Reads or writes what is possible now, with the answer to a request once it is complete. Returns whether it goes on.
+    fn advance(&mut self, answer: &mut dyn FnMut(&[u8]) -> Reply) -> bool {
+        // Until it waits: a session of TLS may have read more from the socket than it gave.
+        while let State::Reading(request) = &mut self.state {
+            match self.is_deferred {
+                true => {}
+                false => match read(&mut self.stream, request) {
+                    Progress::Waits => return true,
+                    Progress::Ended => return false,
+                    Progress::Moved => {}
+                },
             }
-            match answer(request, page) {
-                Some(answer) => self.state = State::Writing(answer),
-                None => return true,
+            let reply = answer(request);
+            self.is_deferred = matches!(reply, Reply::Deferred);
+            match reply {
+                Reply::Incomplete => {}
+                Reply::Deferred => return true,
+                Reply::Answer(answer) => self.state = State::Writing(answer),
             }
         }
         if let State::Writing(answer) = &mut self.state {
@@ -287,7 +405,7 @@ impl Connection {
                 Progress::Ended => return false,
                 Progress::Moved => {}
             }
-            if self.stream.shutdown(Shutdown::Write).is_err() {
+            if self.stream.end().is_err() {
                 return false;
             }
             self.deadline = self.deadline.min(Instant::now() + MAX_CLOSE_TIME);
@@ -322,7 +440,7 @@ fn has_to_wait(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-fn read(stream: &mut TcpStream, request: &mut Vec<u8>) -> Progress {
+fn read(stream: &mut Stream, request: &mut Vec<u8>) -> Progress {
     let mut buffer = [0; 2048];
     match stream.read(&mut buffer) {
         Ok(0) => Progress::Ended,
@@ -336,40 +454,55 @@ fn read(stream: &mut TcpStream, request: &mut Vec<u8>) -> Progress {
 }
 
 impl Answer {
-    fn new(status: &str, media_type: &str, body: Body, is_head: bool) -> Self {
-        let length = body.bytes().len();
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\n\
-             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n{}\r\n",
-            match status.starts_with("405") {
-                true => "Allow: GET, HEAD\r\n",
-                false => "",
-            }
-        );
+    fn new(status: &'static str, media_type: &'static str, body: Body) -> Self {
+        let more = match &status[..3] {
+            "405" => "Allow: GET, HEAD\r\n",
+            "401" => "WWW-Authenticate: Basic\r\n",
+            _ => "",
+        };
         Self {
-            head: head.into_bytes(),
-            body: if is_head { Body::Static("") } else { body },
+            head: format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+                 Connection: close\r\n{more}",
+                body.bytes().len()
+            ),
+            body,
             sent: 0,
         }
     }
 
     fn error(status: &'static str) -> Self {
-        Self::new(status, "text/plain", Body::Static(status), false)
+        Self::new(status, "text/plain", Body::Static(status))
     }
 
-    fn write(&mut self, stream: &mut TcpStream) -> Progress {
+    /// With further lines in its head.
+    fn finish(mut self, headers: &str) -> Self {
+        if !headers.contains("X-Content-Type-Options") {
+            self.head += "X-Content-Type-Options: nosniff\r\n";
+        }
+        self.head += headers;
+        self.head += "\r\n";
+        self
+    }
+
+    fn write(&mut self, stream: &mut Stream) -> Progress {
         loop {
             let body = self.body.bytes();
             let rest = match self.sent.checked_sub(self.head.len()) {
-                None => &self.head[self.sent..],
+                None => &self.head.as_bytes()[self.sent..],
                 Some(sent) => &body[sent..],
             };
-            if rest.is_empty() {
-                return Progress::Moved;
-            }
-            match stream.write(rest) {
-                Ok(0) => return Progress::Ended,
-                Ok(count) => self.sent += count,
+            // A session of TLS keeps what the socket did not take.
+            let written = match rest.is_empty() {
+                true => stream.flush().map(|()| None),
+                false => stream.write(rest).map(Some),
+            };
+            match written {
+                Ok(None) => return Progress::Moved,
+                // A session of TLS that waits for the socket takes no more.
+                Ok(Some(0)) if stream.has_to_write() => return Progress::Waits,
+                Ok(Some(0)) => return Progress::Ended,
+                Ok(Some(count)) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if has_to_wait(&error) => return Progress::Waits,
                 Err(_) => return Progress::Ended,
@@ -390,40 +523,105 @@ impl Body {
 const HOME: &str = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>nearfar exporter</title></head>\n\
                     <body><h1>nearfar exporter</h1><p>NUMA locality by service: <a href=\"/metrics\">metrics</a></p></body></html>\n";
 
-/// The answer to a request, once it is complete or wrong.
-fn answer(request: &[u8], page: &Arc<str>) -> Option<Answer> {
+/// What follows a request as far as it was read.
+enum Reply {
+    Incomplete,
+    /// Another turn has the time to hash its password.
+    Deferred,
+    Answer(Answer),
+}
+
+/// Passwords that were right once, and at most one hash in a turn: a hash takes longer than all scrapes, and others must not have to
+/// wait for those of clients that have none.
+#[derive(Default)]
+struct Admitted {
+    /// Of this configuration.
+    config: Weak<WebConfig>,
+    /// As they stood in requests.
+    headers: HashSet<Vec<u8>>,
+    has_hashed: bool,
+}
+
+/// Passwords kept at the same time.
+const MAX_ADMITTED: usize = 64;
+
+impl Admitted {
+    fn begin_turn(&mut self, config: &Arc<WebConfig>) {
+        self.has_hashed = false;
+        if !std::ptr::eq(self.config.as_ptr(), Arc::as_ptr(config)) {
+            self.config = Arc::downgrade(config);
+            self.headers.clear();
+        }
+    }
+
+    /// Whether this header is that of a user; `None` where that takes another turn.
+    fn admits(&mut self, config: &WebConfig, authorization: Option<&[u8]>) -> Option<bool> {
+        let Some(header) = authorization.filter(|_| config.has_users()) else {
+            return Some(config.admits(authorization));
+        };
+        if self.headers.contains(header) {
+            return Some(true);
+        }
+        if std::mem::replace(&mut self.has_hashed, true) {
+            return None;
+        }
+        let is_admitted = config.admits(authorization);
+        if is_admitted && self.headers.len() < MAX_ADMITTED {
+            self.headers.insert(header.to_vec());
+        }
+        Some(is_admitted)
+    }
+}
+
+fn answer(request: &[u8], page: &Arc<str>, config: &WebConfig, admitted: &mut Admitted) -> Reply {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
-    match parsed.parse(request) {
-        Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if request.len() < MAX_REQUEST_BYTES => return None,
-        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Some(Answer::error("431 Request Header Fields Too Large"));
+    let answer = match parsed.parse(request) {
+        Ok(httparse::Status::Complete(_)) => match page_for(&parsed, page, config, admitted) {
+            Some(answer) => answer,
+            None => return Reply::Deferred,
+        },
+        Ok(httparse::Status::Partial) if request.len() < MAX_REQUEST_BYTES => {
+            return Reply::Incomplete;
         }
-        Err(_) => return Some(Answer::error("400 Bad Request")),
-    }
-    let is_head = parsed.method == Some("HEAD");
-    if !is_head && parsed.method != Some("GET") {
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            Answer::error("431 Request Header Fields Too Large")
+        }
+        Err(_) => Answer::error("400 Bad Request"),
+    };
+    Reply::Answer(answer.finish(&config.headers))
+}
+
+/// The answer to a request; `None` where its password is not hashed yet.
+fn page_for(
+    request: &httparse::Request<'_, '_>,
+    page: &Arc<str>,
+    config: &WebConfig,
+    admitted: &mut Admitted,
+) -> Option<Answer> {
+    let is_head = request.method == Some("HEAD");
+    if !is_head && request.method != Some("GET") {
         return Some(Answer::error("405 Method Not Allowed"));
     }
-    let path = parsed.path.unwrap_or_default().split('?').next();
-    Some(match path {
-        Some("/metrics") => {
-            Answer::new("200 OK", MEDIA_TYPE, Body::Page(Arc::clone(page)), is_head)
+    let is_authorization =
+        |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("Authorization");
+    let authorization = request.headers.iter().find(is_authorization);
+    if !admitted.admits(config, authorization.map(|header| header.value))? {
+        return Some(Answer::error("401 Unauthorized"));
+    }
+    let path = request.path.unwrap_or_default().split('?').next();
+    let mut answer = match path {
+        Some("/metrics") => Answer::new("200 OK", MEDIA_TYPE, Body::Page(Arc::clone(page))),
+        Some("/") => Answer::new("200 OK", "text/html; charset=utf-8", Body::Static(HOME)),
+        _ => {
+            let text = Body::Static("404 Not Found: there is /metrics\n");
+            Answer::new("404 Not Found", "text/plain", text)
         }
-        Some("/") => Answer::new(
-            "200 OK",
-            "text/html; charset=utf-8",
-            Body::Static(HOME),
-            is_head,
-        ),
-        _ => Answer::new(
-            "404 Not Found",
-            "text/plain",
-            Body::Static("404 Not Found: there is /metrics\n"),
-            is_head,
-        ),
-    })
+    };
+    if is_head {
+        answer.body = Body::Static("");
+    }
+    Some(answer)
 }
 
 #[cfg(test)]
@@ -443,7 +641,7 @@ mod tests {
                 let client = TcpStream::connect(address).unwrap();
                 let stream = listener.accept().unwrap().0;
                 let accepted = first + Duration::from_millis(number as u64);
-                (Connection::new(stream, accepted), client)
+                (Connection::new(Stream::Plain(stream), accepted), client)
             })
             .unzip()
     }
@@ -470,14 +668,43 @@ mod tests {
         let second = all[1].accepted;
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert!(accept(&listener, &mut all));
+        assert!(accept(&listener, &mut all, None));
         assert_eq!((all.len(), all[0].accepted), (MAX_CONNECTIONS, second));
     }
 
     fn status(request: &[u8]) -> Option<String> {
-        let answer = answer(request, &Arc::from("page\n"))?;
-        let head = String::from_utf8(answer.head).unwrap();
-        Some(head.split_whitespace().nth(1).unwrap().to_owned())
+        let config = WebConfig::default();
+        let page = Arc::from("page\n");
+        match answer(request, &page, &config, &mut Admitted::default()) {
+            Reply::Answer(answer) => {
+                Some(answer.head.split_whitespace().nth(1).unwrap().to_owned())
+            }
+            Reply::Incomplete | Reply::Deferred => None,
+        }
+    }
+
+    #[test]
+    fn a_password_is_hashed_once_and_one_in_a_turn() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("web.yml");
+        // Of `far away`, by libcrypt.
+        let hash = "$2y$04$abcdefghijklmnopqrstuuY5vsNbwHdX77hfuPssCAcQiQw4DLNQS";
+        std::fs::write(&file, format!("basic_auth_users: {{a: {hash}}}\n")).unwrap();
+        let config = Arc::new(WebConfig::read(&file).unwrap());
+        let (right, wrong) = (b"Basic YTpmYXIgYXdheQ==", b"Basic YTpub3QgdGhpcyE=");
+        let mut admitted = Admitted::default();
+        admitted.begin_turn(&config);
+        assert_eq!(admitted.admits(&config, None), Some(false));
+        assert_eq!(admitted.admits(&config, Some(right)), Some(true));
+        // The first is remembered; a second hash takes another turn.
+        assert_eq!(admitted.admits(&config, Some(right)), Some(true));
+        assert_eq!(admitted.admits(&config, Some(wrong)), None);
+        admitted.begin_turn(&config);
+        assert_eq!(admitted.admits(&config, Some(wrong)), Some(false));
+        assert_eq!(admitted.admits(&config, Some(right)), Some(true));
+        let config = Arc::new(WebConfig::read(&file).unwrap());
+        admitted.begin_turn(&config);
+        assert!(admitted.headers.is_empty());
     }
 
     #[test]
@@ -511,7 +738,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let stream = listener.accept().unwrap().0;
         stream.set_nonblocking(true).unwrap();
-        (Connection::new(stream, accepted), client)
+        (Connection::new(Stream::Plain(stream), accepted), client)
     }
 
     #[test]
@@ -520,14 +747,16 @@ mod tests {
         let accepted = Instant::now() + 6 * MAX_TIME;
         let (mut slow, mut client) = connection(accepted);
         assert_eq!(slow.deadline, accepted + MAX_TIME);
-        let page = Arc::from("page\n");
+        let (page, config) = (Arc::from("page\n"), WebConfig::default());
+        let mut admitted = Admitted::default();
+        let mut answer = |request: &[u8]| answer(request, &page, &config, &mut admitted);
         for part in ["GET /metrics ", "HTTP/1.1\r\n", "X: y"] {
             client.write_all(part.as_bytes()).unwrap();
-            assert!(slow.advance(&page));
+            assert!(slow.advance(&mut answer));
             assert_eq!(slow.deadline, accepted + MAX_TIME);
         }
         client.write_all(b"\r\n\r\n").unwrap();
-        let is_open = slow.advance(&page) && slow.advance(&page);
+        let is_open = slow.advance(&mut answer) && slow.advance(&mut answer);
         assert!(!is_open || slow.deadline <= Instant::now() + MAX_CLOSE_TIME);
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use nearfar_exporter::{Options, Page, Running, Scan, ScanError, Scanner, Server, write_textfile};
+use nearfar_exporter::{
+    Options, Page, Running, Scan, ScanError, Scanner, Server, Shared, WebConfig, WebConfigError,
+    write_textfile,
+};
 use nearfar_report::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{chdir, chroot};
@@ -44,6 +47,14 @@ pub struct Exporter {
         conflicts_with = "once"
     )]
     listen: Option<SocketAddr>,
+    /// TLS and passwords for who reads, as Prometheus' exporters take them; read again when it changes
+    #[arg(
+        long = "web-config",
+        visible_alias = "web.config.file",
+        value_name = "FILE",
+        conflicts_with = "once"
+    )]
+    web_config: Option<PathBuf>,
     /// In a container: the machine's root directory is mounted here. Takes CAP_SYS_CHROOT; other paths are below it, too
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -139,11 +150,14 @@ impl Exporter {
     fn export(&self, mut scanner: Scanner, ended: &OwnedFd) -> Outcome {
         // Before the first scan, which takes its time: an address that is in use is an error at once.
         let server = self.server()?;
+        let config = Shared::new(self.web_config()?);
         let scan = scanner.scan().map_err(failure)?;
         self.write(&scan.text).map_err(Failure::Refused)?;
         let page = Page::new(scan.text.clone());
-        let _running = server.map(|server| start(server, &page)).transpose()?;
-        let (mut has_said, mut last_error) = (false, None);
+        let _running = server
+            .map(|server| start(server, &page, &config))
+            .transpose()?;
+        let (mut has_said, mut last_error, mut last_refused) = (false, None, None);
         let mut scan = Ok(scan);
         loop {
             if let Ok(scan) = &scan
@@ -155,6 +169,13 @@ impl Exporter {
             if waits_until_ended(ended, scanner.rest(Duration::from_secs_f64(self.seconds))) {
                 return Ok(());
             }
+            // Certificates expire, users leave. A file that is wrong leaves what was there.
+            let read = match config.get().is_current() {
+                true => Ok(()),
+                false => self.read_again(&config),
+            };
+            let over = "the files of --web-config are right";
+            last_refused = say_change(last_refused, read.map_err(Into::into), over);
             scan = scanner.scan();
             let written = match &scan {
                 Ok(scan) => {
@@ -163,8 +184,27 @@ impl Exporter {
                 }
                 Err(error) => Err(anyhow::anyhow!("{error}")),
             };
-            last_error = say_change(last_error, written);
+            last_error = say_change(last_error, written, "scans succeed");
         }
+    }
+
+    /// What is asked of who reads.
+    fn web_config(&self) -> Result<WebConfig, Failure> {
+        let Some(file) = &self.web_config else {
+            return Ok(WebConfig::default());
+        };
+        WebConfig::read(file).map_err(|error| match error {
+            // A certificate may come later.
+            WebConfigError::File { ref path, .. } if path != file => Failure::refused(error),
+            _ => Failure::input(error),
+        })
+    }
+
+    fn read_again(&self, config: &Shared<WebConfig>) -> Result<(), WebConfigError> {
+        if let Some(file) = &self.web_config {
+            config.replace(config.get().read_again(file)?);
+        }
+        Ok(())
     }
 
     /// Listens, where it has to.
@@ -175,7 +215,10 @@ impl Exporter {
                 .then_some(([127, 0, 0, 1], PORT).into())
         };
         let Some(address) = self.listen.or_else(default) else {
-            return Ok(None);
+            return match self.web_config {
+                None => Ok(None),
+                Some(_) => Err(input!("--web-config with --textfile takes --listen, too")),
+            };
         };
         let server = Server::bind(address)
             .with_context(|| format!("cannot listen on {address}"))
@@ -191,24 +234,29 @@ impl Exporter {
     }
 }
 
-fn start(server: Server, page: &Page) -> Result<Running, Failure> {
+fn start(server: Server, page: &Page, config: &Shared<WebConfig>) -> Result<Running, Failure> {
     let address = server.address();
+    let scheme = config.get().scheme();
     let running = server
-        .start(page.clone())
+        .start(page.clone(), config.clone())
         .context("cannot start the HTTP server")
         .map_err(Failure::Refused)?;
     if let Ok(address) = address {
-        output::say!("nearfar: listening on http://{address}/metrics");
+        output::say!("nearfar: listening on {scheme}://{address}/metrics");
     }
     Ok(running)
 }
 
 /// Says an error once, and once that it is over: the same every second would fill the journal.
-fn say_change(before: Option<String>, now: anyhow::Result<()>) -> Option<String> {
+fn say_change(
+    before: Option<String>,
+    now: anyhow::Result<()>,
+    over: &'static str,
+) -> Option<String> {
     let now = now.err().map(|error| format!("{error:#}"));
     match &now {
         Some(error) if before.as_ref() != Some(error) => output::say!("nearfar: {error}"),
-        None if before.is_some() => output::say!("nearfar: scans succeed again"),
+        None if before.is_some() => output::say!("nearfar: {over} again"),
         _ => {}
     }
     now

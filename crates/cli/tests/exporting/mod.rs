@@ -27,8 +27,8 @@ impl Exporting {
         };
         let words = words.iter().chain(interval).chain(options);
         let mut running = harness::nearfar(words).start();
-        let line = running.wait_for_error("listening on http://");
-        let (_, address) = line.split_once("http://").unwrap();
+        let line = running.wait_for_error("listening on http");
+        let (_, address) = line.split_once("://").unwrap();
         let address = address.strip_suffix("/metrics").unwrap().parse().unwrap();
         Self { running, address }
     }

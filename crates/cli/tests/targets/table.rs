@@ -154,6 +154,11 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent"],
     ),
     target(
+        ["exporter", "web_config"],
+        "exporter --web-config /nonexistent",
+        &["/nonexistent"],
+    ),
+    target(
         ["audit", "pid"],
         "audit --pid 99999999",
         &["process 99999999"],
