@@ -73,8 +73,8 @@ pub const DECLARATION: Declaration = Declaration {
     about: "Measure I/O with fio from near and far CPUs: node of CPUs and memory x depth x I/O policy x plan\n\n\
             Runs fio on a device, a file or a null block device, from the CPUs nearest to it and those most distant, with \
             its memory near or far. near and far follow nearfar's model, also for a device that the kernel has no node \
-            for. A device is only read unless a pattern that writes is asked for; one that is mounted, has partitions, a \
-            signature or holders, or is in use is not written to unless --destroy names it again.",
+            for. A device is only read unless a pattern that writes is asked for; one that is mounted, has holders or is in \
+            use is never written to, one with partitions or a signature only if --destroy names it again.",
     examples: &[
         "--device nvme0n1",
         "--device nvme0n1 --factor iopolicy=numa,round-robin --factor plan=before,after --override-device-node",

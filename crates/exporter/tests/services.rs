@@ -40,6 +40,7 @@ fn task(service: Option<&str>, bytes: u64, cpu_s: f64) -> TaskPlacement {
         allowed_cpu_nodes: Known::Yes(NodeSet::parse_list("1-2").unwrap()),
         resident: Known::no("not looked for"),
         sample: None,
+        used: None,
         held_by: Vec::new(),
         remedy: None,
         device: None,

@@ -20,6 +20,7 @@
 
 mod activity;
 mod processes;
+pub mod used;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

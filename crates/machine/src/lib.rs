@@ -59,6 +59,6 @@ pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
 pub use system::{NumaBalancing, Settings, Writer, WriterKind};
 pub use task::{
     ContainerName, CpuTime, Cpuset, MemorySample, NodeBytes, PageCache, PolicyBytes, ResidentBytes,
-    ServiceGroup, Task, Thread,
+    ServiceGroup, Task, Thread, UsedMemory,
 };
 pub use timing::{Latency, LineTransfer, Timing};

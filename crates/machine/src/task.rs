@@ -31,6 +31,9 @@ pub struct Task {
     /// Its memory was sampled, not counted: a count stops its mmap(2) for as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<MemorySample>,
+    /// What of its memory was used, where it was watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<Known<UsedMemory>>,
     /// What its memory is, in bytes.
     #[serde(default = "Known::left_out")]
     pub resident: Known<ResidentBytes>,
@@ -74,6 +77,7 @@ impl Task {
             pinned_bytes: Known::no(REASON),
             cpu_ms: Known::no(REASON),
             sample: None,
+            used: None,
             resident: Known::no(REASON),
             start: Known::no(REASON),
             age_ms: Known::no(REASON),
@@ -86,13 +90,29 @@ impl Task {
     }
 }
 
-/// How sure the sampled memory of a task is.
+/// How sure a sample of memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemorySample {
-    /// Pages that were found in memory, of those that were asked for.
+    /// Pages that were found, of those that were asked for.
     pub pages: u32,
     /// Half the width of the 95 % interval of each node's bytes.
     pub error_bytes: u64,
+}
+
+/// What of a task's memory was used while it was watched.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UsedMemory {
+    /// For how long.
+    pub watched_ms: u64,
+    /// Memory of which an access was seen, in bytes.
+    pub bytes: u64,
+    /// Half the width of its 95 % interval.
+    pub error_bytes: u64,
+    /// These bytes, as accesses divide them among the nodes: a page counts by how many of the looks found it accessed since the look
+    /// before.
+    pub nodes: Vec<NodeBytes>,
+    /// Pages of which an access was seen, and the error of each node's part of the bytes above.
+    pub sample: MemorySample,
 }
 
 /// The resident memory of a task (`RssAnon`, `RssFile`, `RssShmem`, `HugetlbPages` and `VmPin` of

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearfar_machine::{
     CpuId, CpuTime, Known, Machine, MemorySample, NodeBytes, NodeId, NodeSet, ResidentBytes, Task,
-    TaskFiles, Thread, UsedFiles,
+    TaskFiles, Thread, UsedFiles, UsedMemory,
 };
 use nearfar_proc::service::Service;
 use serde::Serialize;
@@ -76,6 +76,9 @@ pub struct TaskPlacement {
     /// In bytes, by kind.
     pub resident: Known<ResidentBytes>,
     pub sample: Option<MemorySample>,
+    /// What of its memory was used, where it was watched: the remote share, the cost and the remedy are of this then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<Known<UsedMemory>>,
     /// What keeps CPU time and memory where they are.
     pub held_by: Vec<Holder>,
     pub remedy: Option<Remedy>,
@@ -289,6 +292,36 @@ fn counted<'a>(all: impl Iterator<Item = &'a str>) -> Vec<UnknownMemory> {
 /// More than any memory takes.
 const MAX_FIRMWARE_NS: u64 = 1_000_000;
 
+/// What the accesses of a task go to: the memory that it used where it was watched, else all that it has.
+#[derive(Clone, Copy)]
+pub(crate) struct Accessed<'a> {
+    pub(crate) memory: &'a [NodeBytes],
+    sample: Option<MemorySample>,
+}
+
+impl<'a> Accessed<'a> {
+    pub(crate) fn of(task: &'a Task) -> Known<Self> {
+        match &task.used {
+            Some(Known::Yes(used)) if used.nodes.is_empty() => {
+                Known::no("no access to its memory was seen while it was watched")
+            }
+            Some(Known::Yes(used)) => Known::Yes(Self {
+                memory: &used.nodes,
+                sample: Some(used.sample),
+            }),
+            Some(Known::No { .. }) | None => task.memory.as_ref().map(|memory| Self {
+                memory,
+                sample: task.sample,
+            }),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let all = self.memory.iter();
+        all.fold(0, |sum, on| sum.saturating_add(on.bytes))
+    }
+}
+
 /// What judging each task needs of the machine, looked up once.
 pub(crate) struct Nodes<'a> {
     machine: &'a Machine,
@@ -394,12 +427,12 @@ impl<'a> Nodes<'a> {
             .collect())
     }
 
+    /// Of a task, or a thread of it, that used so much CPU time.
     fn placement(
         &self,
         cpu_ms: &Known<u64>,
         cpu_times: &Known<Vec<CpuTime>>,
-        memory: &Known<Vec<NodeBytes>>,
-        sample: Option<MemorySample>,
+        task: &Task,
     ) -> Placement {
         let cpu_s = cpu_ms.as_ref().map(|&ms| ms as f64 / 1000.0);
         let shares = cpu_s.as_ref().and_then(|&cpu_s| {
@@ -408,8 +441,8 @@ impl<'a> Nodes<'a> {
             shares.map(|shares| (cpu_s, shares))
         });
         let remote = shares.as_ref().and_then(|(cpu_s, shares)| {
-            let memory = memory.as_ref();
-            memory.and_then(|memory| self.remote(*cpu_s, shares, memory, sample))
+            let accessed = Accessed::of(task);
+            accessed.and_then(|accessed| self.remote(*cpu_s, shares, accessed))
         });
         let cpu_nodes = shares.map(|(cpu_s, shares)| {
             let seconds = |(node, share)| NodeSeconds {
@@ -421,7 +454,7 @@ impl<'a> Nodes<'a> {
         Placement {
             cpu_s,
             cpu_nodes,
-            memory: memory.clone(),
+            memory: task.memory.clone(),
             remote,
         }
     }
@@ -431,8 +464,7 @@ impl<'a> Nodes<'a> {
         &self,
         cpu_s: f64,
         shares: &[(NodeId, f64)],
-        memory: &[NodeBytes],
-        sample: Option<MemorySample>,
+        Accessed { memory, sample }: Accessed<'_>,
     ) -> Known<Remote> {
         let bytes: f64 = memory.iter().map(|it| it.bytes as f64).sum();
         if bytes == 0.0 {
@@ -491,7 +523,7 @@ impl Placement {
 }
 
 pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> TaskPlacement {
-    let at = nodes.placement(&task.cpu_ms, &task.cpu_times, &task.memory, task.sample);
+    let at = nodes.placement(&task.cpu_ms, &task.cpu_times, task);
     let held_by = remedy::holders_of(nodes, task);
     let group = task.group.get();
     let service = group.and_then(|group| service_of(nodes.machine, group));
@@ -506,6 +538,7 @@ pub(crate) fn judge(nodes: &Nodes<'_>, task: &Task, seconds: Option<f64>) -> Tas
         allowed_cpu_nodes: allowed_cpu_nodes(nodes.machine, task),
         resident: task.resident.clone(),
         sample: task.sample,
+        used: task.used.clone(),
         remedy: remedy::choose(nodes, task, &at, seconds),
         device: None,
         threads: threads(nodes, task),
@@ -535,7 +568,7 @@ fn threads(nodes: &Nodes<'_>, task: &Task) -> Vec<ThreadPlacement> {
         };
         let times = thread.last_cpu.clone().map(time);
         let cpu_ms = Known::Yes(thread.cpu_ms);
-        let at = nodes.placement(&cpu_ms, &times, &task.memory, task.sample);
+        let at = nodes.placement(&cpu_ms, &times, task);
         let node = at.cpu_nodes.get().and_then(|nodes| nodes.first());
         ThreadPlacement {
             tid: thread.tid,

@@ -64,6 +64,63 @@ pub fn each_range(maps: impl BufRead, mut take: impl FnMut(Range<u64>)) -> io::R
     each(maps, |mapping| take(mapping.addresses))
 }
 
+/// Addresses of a process that may have pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    page_bytes: u64,
+    /// Each with the number of pages before it.
+    ranges: Vec<(u64, Range<u64>)>,
+    pages: u64,
+}
+
+impl Addresses {
+    /// Of mappings that can be accessed: runtimes reserve the addresses of a heap without access to them, hundreds of times what
+    /// they use. What the kernel maps into each process (`[vdso]`) has no node.
+    ///
+    /// # Errors
+    /// When the text cannot be read.
+    pub fn read(maps: impl BufRead, page_bytes: u64) -> io::Result<Self> {
+        let mut addresses = Self {
+            page_bytes,
+            ranges: Vec::new(),
+            pages: 0,
+        };
+        each(maps, |mapping| {
+            let is_kernels = mapping.name.starts_with(b"[v");
+            let Range { start, end } = mapping.addresses;
+            let pages = end.saturating_sub(start) / page_bytes;
+            if mapping.is_accessible && !is_kernels && pages > 0 {
+                let before = addresses.pages;
+                addresses.pages = before.saturating_add(pages);
+                addresses.ranges.push((before, start..end));
+            }
+        })?;
+        Ok(addresses)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.pages.saturating_mul(self.page_bytes)
+    }
+
+    /// The address of a page of each of `parts` equal parts, or of all pages where they are fewer. `pick` draws a number from a
+    /// range.
+    pub fn draw(&self, parts: u64, mut pick: impl FnMut(Range<u64>) -> u64) -> Vec<u64> {
+        let parts = parts.min(self.pages);
+        let bound = |part: u64| {
+            // Below the number of pages, which is one of 64 bits.
+            (u128::from(part) * u128::from(self.pages) / u128::from(parts.max(1))) as u64
+        };
+        let address = |part| self.address(pick(bound(part)..bound(part + 1)));
+        (0..parts).map(address).collect()
+    }
+
+    fn address(&self, page: u64) -> u64 {
+        let after = self.ranges.partition_point(|(before, _)| *before <= page);
+        let (before, range) = &self.ranges[after - 1];
+        range.start + (page - before) * self.page_bytes
+    }
+}
+
 /// Bytes of transparent huge pages in the mappings of `smaps` that overlap an address range; `None` when none does. Mappings
 /// are counted whole: neighbours that the kernel merged into one have the same owner here.
 pub fn huge_bytes(smaps: &[u8], addresses: Range<u64>) -> Option<u64> {
@@ -197,6 +254,25 @@ mod tests {
         );
         assert_eq!(parse("7f00-7f01"), (false, false, ""));
         assert_eq!(MapsEntry::parse(b"heap"), None);
+    }
+
+    #[test]
+    fn pages_of_each_part_are_asked_for_and_reserved_addresses_are_not() {
+        let maps = b"10000-410000 rw-p 0 00:00 0\n500000-900000 ---p 0 00:00 0\n\
+            7f0000000000-7f0000400000 rw-s 0 00:01 7 /dev/shm/a\n7ffe00000000-7ffe00001000 r-xp 0 00:00 0 [vdso]\n";
+        let addresses = Addresses::read(&maps[..], 4096).unwrap();
+        assert_eq!(addresses.pages, 2048);
+        let drawn = addresses.draw(64, |range| range.end - 1);
+        for (part, address) in (0..).zip(drawn) {
+            let begin = match part {
+                0..32 => 0x1_0000 + part * 32 * 4096,
+                _ => 0x7f00_0000_0000 + (part - 32) * 32 * 4096,
+            };
+            assert!((begin..begin + 32 * 4096).contains(&address), "{part}");
+        }
+        let all = addresses.draw(u64::MAX, |range| range.start);
+        assert_eq!(all.len(), 2048);
+        assert!(all.is_sorted_by(|a, b| a < b));
     }
 
     proptest::proptest! {

@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use nearfar_machine::{NodeBytes, NodeId, PageCache};
+use nearfar_machine::{MAX_NUMBER, NodeBytes, NodeId, PageCache};
 
 /// Move pages that only this process maps (include/uapi/linux/mempolicy.h).
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
@@ -44,7 +44,8 @@ pub fn where_are(pid: i32, addresses: &[u64]) -> io::Result<Vec<libc::c_int>> {
 
 /// The node of a status; `None` for an error.
 pub fn node_of(status: libc::c_int) -> Option<NodeId> {
-    u32::try_from(status).ok().map(NodeId)
+    let node = u32::try_from(status).ok()?;
+    (node <= MAX_NUMBER).then_some(NodeId(node))
 }
 
 /// The calls of move_pages(2) for one process. A trait, so that tests can be the kernel.

@@ -26,7 +26,7 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
     for task in shown {
         let (pid, name) = (Dim.text(task.pid), Subject.text(&task.name));
         let device = device_cells(tasks, task);
-        table.row(row(pid, name, &task.at, &task.held_by, device));
+        table.row(row(pid, name, &task.at, &task.held_by, device, used(task)));
         for thread in task.threads.iter().take(rows) {
             table.row(thread_row(thread));
         }
@@ -60,7 +60,14 @@ pub fn groups(tasks: &Tasks, groups: &[GroupPlacement], rows: usize) -> Document
     let mut table = columns("tasks", "group").indent(0);
     for group in shown {
         let (number, name) = (Dim.text(group.tasks), group_name(group));
-        table.row(row(number, name, &group.at, &[], Default::default()));
+        table.row(row(
+            number,
+            name,
+            &group.at,
+            &[],
+            Default::default(),
+            Default::default(),
+        ));
     }
     finish(&mut out, table, tasks, shown.len(), groups.len());
     out
@@ -103,6 +110,21 @@ fn device_cells(tasks: &Tasks, task: &TaskPlacement) -> [Text; 2] {
     [distance, Plain.text(files.join(", "))]
 }
 
+/// How much of its memory was used, and on which nodes.
+fn used(task: &TaskPlacement) -> [Text; 2] {
+    match &task.used {
+        None => Default::default(),
+        Some(Known::No { .. }) => [Dim.text("?"), Dim.text("?")],
+        Some(Known::Yes(used)) => {
+            let on = used.nodes.iter().map(|it| (it.node, it.bytes as f64));
+            [
+                Plain.text(bytes(used.bytes)),
+                nodes(Known::Yes(on.collect())),
+            ]
+        }
+    }
+}
+
 /// `nvme0n1`, `12 files on nvme0n1p2`.
 fn used_files(used: &UsedFiles) -> String {
     let UsedFiles { name, kind, count } = used;
@@ -117,8 +139,8 @@ fn used_files(used: &UsedFiles) -> String {
 fn columns(number: &str, name: &str) -> Table {
     let number = format!(">{number}");
     Table::of([
-        &number, name, ">CPU s", "runs on", "device", "has open", ">memory", "is on", ">remote",
-        ">cost s", "kept by",
+        &number, name, ">CPU s", "runs on", "device", "has open", ">memory", "is on", ">used",
+        "of it on", ">remote", ">cost s", "kept by",
     ])
 }
 
@@ -145,10 +167,35 @@ fn finish(out: &mut Document, table: Table, tasks: &Tasks, shown: usize, all: us
         let sources = tasks.latency_sources.join("; ");
         out.remark(format!("costs follow from latencies: {sources}"));
     }
-    out.remark(
-        "remote: the share of accesses to other nodes if all pages are used alike; cost: CPU time lost at most, if it only waits for \
-         memory. Both follow from where pages are, not from which are used.",
-    );
+    let watched = tasks
+        .tasks
+        .iter()
+        .filter_map(|task| Some((task, task.used.as_ref()?)));
+    for (task, used) in watched.clone() {
+        if let Some(reason) = used.unknown_reason() {
+            out.remark(format!(
+                "used memory unknown of task {}: {reason}",
+                task.pid
+            ));
+        }
+    }
+    if let Some(used) = watched.clone().find_map(|(_, used)| used.get()) {
+        let seconds = used.watched_ms as f64 / 1000.0;
+        out.remark(format!(
+            "used: memory with accesses in {seconds:.1} s, from a sample of pages; remote of these tasks weighs each page by how many \
+             looks found it accessed"
+        ));
+    }
+    out.remark(match watched.count() {
+        0 => {
+            "remote: the share of accesses to other nodes if all pages are used alike; cost: CPU time lost at most, if it only waits \
+             for memory. Both follow from where pages are, not from which are used."
+        }
+        _ => {
+            "remote: the share of accesses to other nodes; of other tasks as if all their pages were used alike. cost: CPU time lost \
+             at most, if it only waits for memory."
+        }
+    });
 }
 
 fn row(
@@ -156,9 +203,10 @@ fn row(
     name: Text,
     at: &Placement,
     held_by: &[Holder],
-    device: [Text; 2],
-) -> [Text; 11] {
-    let ([distance, files], [memory, is_on]) = (device, memory(at));
+    [distance, files]: [Text; 2],
+    [used, of_it_on]: [Text; 2],
+) -> [Text; 13] {
+    let [memory, is_on] = memory(at);
     cells![
         number,
         name,
@@ -168,6 +216,8 @@ fn row(
         files,
         memory,
         is_on,
+        used,
+        of_it_on,
         remote(&at.remote),
         seconds(cost_s(&at.remote)),
         held(held_by),
@@ -214,13 +264,15 @@ pub(crate) fn cost_s(remote: &Known<Remote>) -> Option<f64> {
     remote.get().and_then(|remote| remote.cost_s)
 }
 
-fn thread_row(thread: &ThreadPlacement) -> [Text; 11] {
+fn thread_row(thread: &ThreadPlacement) -> [Text; 13] {
     let node = or(thread.node.map(|node| format!("N{node}")), "?");
     cells![
         Dim.text(thread.tid),
         Dim.text(format!("  {}", thread.name)),
         format!("{:.1}", thread.cpu_s),
         Heading.text(node),
+        "",
+        "",
         "",
         "",
         "",

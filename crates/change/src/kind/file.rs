@@ -3,8 +3,8 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Change, Owner, Planned};
 use crate::kind::{ChangeError, Kind};
 
-/// A file of no kind, which a lease alone may set: the CPUs of a control group wherever the groups are mounted and, for tests, a file
-/// in the directory of the leases.
+/// A file of no kind, which a lease alone may set: the CPUs of a control group wherever the groups are mounted, whether DAMON runs and,
+/// for tests, a file in the directory of the leases.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {

@@ -26,7 +26,7 @@ use crate::outcome::UndoResult;
 use crate::rebind;
 use crate::rollback::{Writer, shows, write_back};
 use crate::state::{StateDir, try_lock};
-use crate::system::{System, text};
+use crate::system::{DAMON, System, text};
 
 const LEASE_FORMAT: u32 = 2;
 const LONGEST: u64 = 64 << 20;
@@ -343,7 +343,7 @@ fn held(path: &str, leases: &Path) -> Result<Setting, String> {
     }
     let parent = Path::new(path).parent();
     let is_test_file = || fs::canonicalize(leases).is_ok_and(|leases| parent == Some(&leases));
-    match is_of_group(path) || is_test_file() {
+    match is_of_group(path) || is_of_damon(path) || is_test_file() {
         true => Ok(Setting::File(kind::File {
             path: path.to_owned(),
         })),
@@ -359,6 +359,17 @@ fn is_of_group(path: &str) -> bool {
     let path = Path::new(path);
     let leads_up = path.components().any(|it| it == Component::ParentDir);
     path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS) && !leads_up
+}
+
+/// Whether DAMON runs, and in how many threads.
+fn is_of_damon(path: &str) -> bool {
+    let name = path.strip_prefix(DAMON);
+    name.is_some_and(|name| {
+        name == "nr_kdamonds"
+            || name
+                .strip_suffix("/state")
+                .is_some_and(|thread| thread.parse::<u32>().is_ok())
+    })
 }
 
 /// Whether the file of a group is where groups are mounted: that file system holds no links and no files of others.

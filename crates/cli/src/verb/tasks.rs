@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use clap::Args;
+use nearfar_live::used::{self, Watched};
 use nearfar_machine::{Known, Machine, alternatives};
-use nearfar_placement::tasks::{self, DeviceUsers, GroupPlacement};
+use nearfar_placement::tasks::{self, DeviceUsers, GroupPlacement, TaskPlacement};
 use nearfar_report::document::Document;
 use nearfar_sources::{TaskScope, Want, device_numbers};
 use serde::Serialize;
@@ -17,6 +19,8 @@ use crate::output;
 use crate::recorded::add_measured;
 
 const SCHEMA: &str = "tasks/1";
+/// For how long memory is watched without `--seconds`.
+const WATCH_S: f64 = 2.0;
 
 /// Show which tasks run far from their memory, the cost, and the remedy
 ///
@@ -25,7 +29,7 @@ const SCHEMA: &str = "tasks/1";
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar tasks\n  nearfar tasks --seconds 5 --groups\n  \
-                             nearfar tasks --name postgres --threads\n  nearfar tasks --device nvme0\n  nearfar tasks --file /var/lib/db/table.ibd\n  nearfar tasks --source server.nearfar"
+                             nearfar tasks --name postgres --threads\n  nearfar tasks --pid 4711 --used\n  nearfar tasks --device nvme0\n  nearfar tasks --file /var/lib/db/table.ibd\n  nearfar tasks --source server.nearfar"
 )]
 pub struct Tasks {
     #[command(flatten)]
@@ -41,6 +45,9 @@ pub struct Tasks {
     /// Count CPU time for this long instead of since each task started
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
+    /// Watch for --seconds (2 without it) which memory the costliest tasks use, and weigh it by that; needs root and DAMON (Linux 6.2)
+    #[arg(long, conflicts_with_all = ["source", "root", "groups"])]
+    used: bool,
     /// Show the threads of each task as well
     #[arg(long, conflicts_with = "groups")]
     threads: bool,
@@ -100,15 +107,18 @@ impl Tasks {
             filter.device = Some(device_users(&machine, device)?);
             filter.min_bytes = 0;
         }
-        let tasks = match tasks::tasks(&machine, &filter, seconds) {
-            Known::Yes(tasks) => tasks,
-            Known::No { unknown_reason } => {
-                return Err(input!(
-                    "the tasks of {} are unknown: {unknown_reason}",
-                    machine.origin.place
-                ));
-            }
+        let judge = |machine: &Machine| match tasks::tasks(machine, &filter, seconds) {
+            Known::Yes(tasks) => Ok(tasks),
+            Known::No { unknown_reason } => Err(input!(
+                "the tasks of {} are unknown: {unknown_reason}",
+                machine.origin.place
+            )),
         };
+        let mut tasks = judge(&machine)?;
+        if self.used {
+            self.watch(&mut machine, &tasks)?;
+            tasks = judge(&machine)?;
+        }
         let rows = match self.limit {
             0 => usize::MAX,
             rows => rows,
@@ -179,6 +189,42 @@ impl Tasks {
         }
         self.keep_threads(&mut later);
         Ok((later, Some(elapsed_s)))
+    }
+
+    /// Adds what the costliest of these tasks use of their memory.
+    fn watch(&self, machine: &mut Machine, judged: &tasks::Tasks) -> Result<(), Failure> {
+        let is_far = |task: &&TaskPlacement| task.at.remote.get().is_some_and(|it| it.share > 0.0);
+        let far = judged.tasks.iter().filter(is_far);
+        let far: Vec<&TaskPlacement> = far.take(used::MAX_TASKS).collect();
+        let Known::Yes(tasks) = &mut machine.tasks else {
+            return Ok(());
+        };
+        let start = |pid| {
+            tasks
+                .iter()
+                .find(|task| task.pid == pid)?
+                .start
+                .get()
+                .copied()
+        };
+        let watched = far.iter().map(|task| Watched {
+            pid: task.pid,
+            start: start(task.pid),
+            bytes: task.at.memory_bytes(),
+        });
+        let watched: Vec<Watched> = watched.collect();
+        if watched.is_empty() {
+            output::say!("nearfar: no task has far memory: none was watched");
+            return Ok(());
+        }
+        let seconds = self.seconds.unwrap_or(WATCH_S);
+        let mut used = used::watch(&watched, Duration::from_secs_f64(seconds))
+            .context("cannot watch which memory is used")
+            .map_err(Failure::refused)?;
+        for task in tasks {
+            task.used = used.remove(&task.pid);
+        }
+        Ok(())
     }
 
     fn keep_threads(&self, machine: &mut Machine) {

@@ -52,5 +52,6 @@ mod time;
 mod udev;
 mod unit;
 mod unread_error;
+mod used_memory;
 #[path = "../waiting/mod.rs"]
 mod waiting;

@@ -8,7 +8,7 @@ use nearfar_machine::{Cpuset, Known, Node, NodeBytes, NodeId, NodeSet, NumaBalan
 use nearfar_proc::numa_maps::binds_elsewhere;
 use serde::Serialize;
 
-use crate::tasks::{NodeSeconds, Nodes, Placement, Remote};
+use crate::tasks::{Accessed, NodeSeconds, Nodes, Placement, Remote};
 
 /// Less than this share of far memory is not worth a change.
 const MIN_REMOTE_SHARE: f64 = 0.2;
@@ -90,6 +90,7 @@ struct Far<'a> {
     task: &'a Task,
     at: &'a Placement,
     memory: &'a [NodeBytes],
+    accessed: Accessed<'a>,
     remote: Remote,
 }
 
@@ -106,9 +107,11 @@ pub(crate) fn choose(
         task,
         at,
         memory: at.memory.get()?,
+        accessed: *Accessed::of(task).get()?,
         remote,
     };
-    let is_far = remote.share - remote.error >= MIN_REMOTE_SHARE && at.memory_bytes() >= MIN_BYTES;
+    let is_large = far.accessed.bytes() >= MIN_BYTES;
+    let is_far = remote.share - remote.error >= MIN_REMOTE_SHARE && is_large;
     is_far.then(|| {
         let remedy = far
             .not_worth(seconds)
@@ -186,10 +189,14 @@ impl Far<'_> {
             },
         };
         let task_stays = match halves(1.0 - memory_there) {
-            false => format!(
-                "{} of its memory is on node {has_memory_on}",
-                percent(memory_there)
-            ),
+            false => {
+                let what = match self.task.used {
+                    Some(Known::Yes(_)) => "used memory",
+                    _ => "memory",
+                };
+                let share = percent(memory_there);
+                format!("{share} of its {what} is on node {has_memory_on}")
+            }
             true => match self.task_stays(has_memory_on) {
                 Some(reason) => reason,
                 None => return to(Action::MoveTask, has_memory_on, memory_stays),
@@ -239,11 +246,11 @@ impl Far<'_> {
         let saved_s = |at: &NodeSeconds| {
             let (runs_on, memory) = match action {
                 Action::MoveMemory => (at.node, &memory_there[..]),
-                Action::MoveTask => (node, self.memory),
+                Action::MoveTask => (node, self.accessed.memory),
                 Action::MoveBoth => (node, &memory_there[..]),
                 Action::Nothing => return None,
             };
-            let now = 1.0 + self.nodes.slower(at.node, self.memory)?;
+            let now = 1.0 + self.nodes.slower(at.node, self.accessed.memory)?;
             let after = 1.0 + self.nodes.slower(runs_on, memory)?;
             Some(at.seconds * (1.0 - after / now))
         };
@@ -273,10 +280,11 @@ impl Far<'_> {
         main.or_else(confined)
     }
 
-    /// The node with most of the memory, and its share.
+    /// The node with most of the memory that it accesses, and its share.
     fn largest(&self) -> Option<(NodeId, f64)> {
-        let most = self.memory.iter().max_by_key(|on| on.bytes)?;
-        Some((most.node, most.bytes as f64 / self.at.memory_bytes() as f64))
+        let most = self.accessed.memory.iter().max_by_key(|on| on.bytes)?;
+        let share = most.bytes as f64 / self.accessed.bytes() as f64;
+        Some((most.node, share))
     }
 
     fn far_bytes(&self, home: NodeId) -> u64 {

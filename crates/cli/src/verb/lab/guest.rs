@@ -52,7 +52,7 @@ pub struct GuestArgs {
     delay: Option<DelaySpec>,
     /// The time that the guest's clocks follow while a command runs: host, simulated, simulated with
     /// instruction=NS,window=NS,seed=NUMBER,idle=jump,disk=NS, or auto: simulated in software emulation of this
-    /// host's architecture (docs/time.md) [default: auto where a verb measures, host in lab run and lab shell]
+    /// host's architecture (docs/time.md) [default: auto in ab, bisect, case, and for guests of bench tags and bench scale, host elsewhere]
     #[arg(long, value_name = "TIME")]
     time: Option<TimeSpec>,
     /// How the guest's CPUs run; delays and simulated time need software emulation

@@ -12,16 +12,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader};
-use std::ops::Range;
 use std::sync::OnceLock;
 
-use nearfar_machine::{
-    Known, MAX_NUMBER, MemorySample, NodeBytes, NodeId, PolicyBytes, ResidentBytes,
-};
+use nearfar_machine::{Known, MemorySample, NodeBytes, NodeId, PolicyBytes, ResidentBytes};
+use nearfar_proc::maps::Addresses;
+use nearfar_proc::move_pages;
 use nearfar_proc::numa_maps::{self, Mapping};
+use nearfar_proc::resident::{Page, PageSample};
 use nearfar_proc::system::{self, KernelVersion};
-use nearfar_proc::{maps, move_pages};
-use nearfar_statistics::strata::{self, Shares};
+use nearfar_statistics::strata::{self, Draw, Shares};
 
 use crate::tree::{Directory, Reason, Tree};
 
@@ -200,16 +199,6 @@ fn summed(content: impl BufRead) -> io::Result<Maps> {
 
 /// Pages in memory that a sample is to find: an error of 2 points for memory that is interleaved.
 const WANTED_PAGES: u64 = 2401;
-/// Draws that show how many of the addresses are in memory.
-const FIRST_DRAWS: u64 = 601;
-/// Draws of a sample: runtimes map up to ten times what they use (Go, Node, Java).
-const MAX_DRAWS: u64 = 16 * WANTED_PAGES;
-/// With fewer pages found, an error above 10 points, counting is better.
-const MIN_PAGES: u64 = 100;
-/// A sample that finds less than this part of the resident memory does not see all of it: what lost its access stays in memory, and
-/// Linux 6.1 hides pages that NUMA balancing watches from move_pages(2). The error of what it finds is 3 %.
-const MIN_FOUND: f64 = 0.85;
-
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Sampled {
     nodes: Vec<NodeBytes>,
@@ -226,39 +215,22 @@ fn sample(
     maps: impl BufRead,
     resident: u64,
     page_bytes: u64,
-    mut locate: impl FnMut(&[u64]) -> io::Result<Vec<i32>>,
+    locate: impl FnMut(&[u64]) -> io::Result<Vec<i32>>,
 ) -> io::Result<Option<Sampled>> {
     let addresses = Addresses::read(maps, page_bytes)?;
     let mut rng = fastrand::Rng::new();
-    let mut drawn = |draws| -> io::Result<Vec<Option<NodeId>>> {
-        let pages = addresses.draw(draws, &mut rng);
-        Ok(locate(&pages)?.into_iter().map(node).collect())
-    };
-    let first = drawn(FIRST_DRAWS)?;
-    let found = first.iter().flatten().count() as u64;
-    let draws = match found {
-        0 => MAX_DRAWS,
-        _ => (WANTED_PAGES * FIRST_DRAWS / found).min(MAX_DRAWS),
-    };
-    let draws = drawn(draws)?;
-    let found = draws.iter().flatten().count() as f64 / draws.len().max(1) as f64;
-    let seen = found * addresses.pages as f64 * page_bytes as f64;
-    let is_whole = |it: &Sampled| {
-        u64::from(it.sample.pages) >= MIN_PAGES && seen >= MIN_FOUND * resident as f64
-    };
-    Ok(estimate(&draws, resident).filter(is_whole))
+    let sample = PageSample::draw(&addresses, WANTED_PAGES, locate, |range| rng.u64(range))?;
+    Ok(match sample.is_whole(resident) {
+        true => estimate(&sample.parts, resident),
+        false => None,
+    })
 }
 
-fn node(status: i32) -> Option<NodeId> {
-    let node = u32::try_from(status).ok()?;
-    (node <= MAX_NUMBER).then_some(NodeId(node))
-}
-
-fn estimate(draws: &[Option<NodeId>], resident: u64) -> Option<Sampled> {
-    let nodes: BTreeSet<NodeId> = draws.iter().flatten().copied().collect();
+fn estimate(draws: &[Option<Page>], resident: u64) -> Option<Sampled> {
+    let nodes: BTreeSet<NodeId> = draws.iter().flatten().map(|page| page.node).collect();
     let nodes: Vec<NodeId> = nodes.into_iter().collect();
-    let index = |draw: &Option<NodeId>| nodes.binary_search(draw.as_ref()?).ok();
-    let draws: Vec<Option<usize>> = draws.iter().map(index).collect();
+    let index = |draw: &Option<Page>| nodes.binary_search(&draw.as_ref()?.node).ok();
+    let draws: Vec<Option<Draw>> = draws.iter().map(|draw| index(draw).map(Draw::of)).collect();
     let shares: Shares = strata::shares(&draws, nodes.len())?;
     let bytes = |share: f64| (share * resident as f64) as u64;
     let on_node = |(&node, &share): (&NodeId, &f64)| NodeBytes {
@@ -272,54 +244,6 @@ fn estimate(draws: &[Option<NodeId>], resident: u64) -> Option<Sampled> {
             error_bytes: bytes(shares.error()),
         },
     })
-}
-
-/// Addresses that may have pages, in pages.
-struct Addresses {
-    page_bytes: u64,
-    /// Each with the number of pages before it.
-    ranges: Vec<(u64, Range<u64>)>,
-    pages: u64,
-}
-
-impl Addresses {
-    /// Of mappings that can be accessed: runtimes reserve the addresses of a heap without access to them, hundreds of times what
-    /// they use. What the kernel maps into each process (`[vdso]`) has no node.
-    fn read(maps: impl BufRead, page_bytes: u64) -> io::Result<Self> {
-        let mut addresses = Self {
-            page_bytes,
-            ranges: Vec::new(),
-            pages: 0,
-        };
-        maps::each(maps, |mapping| {
-            let is_kernels = mapping.name.starts_with(b"[v");
-            let Range { start, end } = mapping.addresses;
-            let pages = end.saturating_sub(start) / page_bytes;
-            if mapping.is_accessible && !is_kernels && pages > 0 {
-                let before = addresses.pages;
-                addresses.pages = before.saturating_add(pages);
-                addresses.ranges.push((before, start..end));
-            }
-        })?;
-        Ok(addresses)
-    }
-
-    /// The address of a page of each of `parts` equal parts, or of all pages where they are fewer.
-    fn draw(&self, parts: u64, rng: &mut fastrand::Rng) -> Vec<u64> {
-        let parts = parts.min(self.pages);
-        let bound = |part: u64| {
-            // Below the number of pages, which is one of 64 bits.
-            (u128::from(part) * u128::from(self.pages) / u128::from(parts.max(1))) as u64
-        };
-        let address = |part| self.address(rng.u64(bound(part)..bound(part + 1)));
-        (0..parts).map(address).collect()
-    }
-
-    fn address(&self, page: u64) -> u64 {
-        let after = self.ranges.partition_point(|(before, _)| *before <= page);
-        let (before, range) = &self.ranges[after - 1];
-        range.start + (page - before) * self.page_bytes
-    }
 }
 
 #[cfg(test)]
@@ -389,23 +313,6 @@ mod tests {
 
     fn libc_enoent() -> i32 {
         rustix::io::Errno::NOENT.raw_os_error()
-    }
-
-    #[test]
-    fn pages_of_each_part_are_asked_for_and_reserved_addresses_are_not() {
-        let addresses = Addresses::read(MAPS, 4096).unwrap();
-        assert_eq!(addresses.pages, 2048);
-        let drawn = addresses.draw(64, &mut fastrand::Rng::new());
-        for (part, address) in (0..).zip(drawn) {
-            let begin = match part {
-                0..32 => 0x1_0000 + part * 32 * 4096,
-                _ => 0x7f00_0000_0000 + (part - 32) * 32 * 4096,
-            };
-            assert!((begin..begin + 32 * 4096).contains(&address), "{part}");
-        }
-        let all = addresses.draw(u64::MAX, &mut fastrand::Rng::new());
-        assert_eq!(all.len(), 2048);
-        assert!(all.is_sorted_by(|a, b| a < b));
     }
 
     #[test]
