@@ -47,7 +47,7 @@ fn head<T>(traced: &Traced<T>) -> Document {
             let (damaged, paused) = (losses.damaged, losses.throttled);
             text += &format!("; {damaged} damaged, paused {paused} times by the kernel");
         }
-        out.paragraph(Warning.text(text + ": the counts below are too low"));
+        out.paragraph(Warning.text(text + ": counts of events below are too low"));
     }
     if !traced.cpus_not_traced.is_empty() {
         let cpus = &traced.cpus_not_traced;

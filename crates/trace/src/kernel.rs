@@ -208,12 +208,27 @@ pub struct Events {
     /// The device of each interrupt, by its label in /proc/interrupts.
     devices: BTreeMap<String, String>,
     /// When the interval that has not ended began, and what was counted then.
-    open: Option<(u64, Counted)>,
+    open: Option<Interval>,
     /// The interval before: its events may still come.
     last: Range<u64>,
     /// What the kernel counted in the intervals that have ended.
     counted: Vec<Activity>,
     passed: Duration,
+}
+
+/// A time in which what the kernel does counts.
+#[derive(Debug)]
+struct Interval {
+    /// As [`now_ns`].
+    begin: u64,
+    before: Counted,
+    end: Option<(u64, Counted)>,
+}
+
+impl Interval {
+    fn has(&self, time_ns: u64) -> bool {
+        time_ns >= self.begin && self.end.as_ref().is_none_or(|(end, _)| time_ns < *end)
+    }
 }
 
 impl Events {
@@ -250,7 +265,7 @@ impl Events {
 
     /// An event on this CPU. It counts if it came in an interval.
     pub fn take(&mut self, cpu: CpuId, sample: &Sample<'_>) {
-        let is_in_open = |(begin, _): &(u64, Counted)| sample.time_ns >= *begin;
+        let is_in_open = |open: &Interval| open.has(sample.time_ns);
         if !self.open.as_ref().is_some_and(is_in_open) && !self.last.contains(&sample.time_ns) {
             return;
         }
@@ -289,28 +304,45 @@ impl Events {
     /// When what the kernel counts cannot be read.
     pub fn begin(&mut self) -> Result<(), TraceError> {
         if self.open.is_none() {
-            let counted = Counted::read()?;
-            self.open = Some((now_ns(), counted));
+            let before = Counted::read()?;
+            self.open = Some(Interval {
+                begin: now_ns(),
+                before,
+                end: None,
+            });
         }
         Ok(())
     }
 
-    /// Ends the interval, if one is open: it ended at `end_ns` by [`now_ns`], and all its events have been taken. A wait that lasted on is
-    /// not known.
+    /// Ends the interval now, if one is open. Its events may still come, until [`Self::settled`].
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn end(&mut self, end_ns: u64) -> Result<(), TraceError> {
-        if let Some((begin, before)) = self.open.take() {
-            self.last = begin..end_ns;
-            self.passed += Duration::from_nanos(self.last.end.saturating_sub(begin));
-            let counted = Counted::read()?.since(&before, &self.sharing, &self.devices);
+    pub fn end(&mut self) -> Result<(), TraceError> {
+        if let Some(Interval { end, .. }) = &mut self.open {
+            let now = now_ns();
+            *end = Some((now, Counted::read()?));
+        }
+        Ok(())
+    }
+
+    /// All events of the interval that ended have been taken. A wait that lasted on is not known.
+    pub fn settled(&mut self) {
+        let ended = self.open.take_if(|open| open.end.is_some());
+        if let Some(Interval {
+            begin,
+            before,
+            end: Some((end, after)),
+        }) = ended
+        {
+            self.last = begin..end;
+            self.passed += Duration::from_nanos(end.saturating_sub(begin));
+            let counted = after.since(&before, &self.sharing, &self.devices);
             self.counted.extend(counted);
             if let Known::Yes(waits) = &mut self.locks {
                 waits.cut();
             }
         }
-        Ok(())
     }
 
     /// How long the intervals were.

@@ -1,9 +1,10 @@
 //! `nearfar trace`: who did what where, as the kernel saw it.
 
+mod samples;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand};
 use nearfar_experiment::LabHost;
-use nearfar_experiment::traced::{self, Phase, TRACE_SOCKET};
+use nearfar_experiment::traced::TRACE_SOCKET;
 use nearfar_machine::{Emulation, Known, Machine, Origin};
 use nearfar_sources::Want;
 use nearfar_trace::kernel::{self, KernelActivity};
@@ -27,14 +28,13 @@ use nearfar_trace::records::Sample;
 use nearfar_trace::symbols::Symbols;
 use nearfar_trace::tasks::{self, Thread};
 use nearfar_trace::{Ended, Mapping, Ordered, Plan, Session, TraceError, Traced, Tracefs, now_ns};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
-use tempfile::TempDir;
 
 use crate::args::{Colour, Format, FormatArgs, read_live, seconds};
 use crate::failure::{Failure, Outcome, input, refused};
 use crate::{output, signals};
+use samples::{Counting, Samples};
 
 /// Trace NVMe commands, migrations, locks, transfers of lines, or all
 #[derive(Subcommand)]
@@ -646,126 +646,14 @@ impl KernelTrace {
     }
 }
 
-/// Ends an interval, once all its events are taken.
+/// Ends an interval, and takes the rest of its events: the kernel may write some late, which is waited for.
 fn ended_now(session: &mut Session, events: &mut kernel::Events) -> Outcome {
-    let end_ns = now_ns();
+    events.end().map_err(refused)?;
     let settled = session.settle(&mut |cpu, sample| events.take(cpu, sample));
     settled.map_err(refused)?;
-    events.end(end_ns).map_err(refused)
+    events.settled();
+    Ok(())
 }
-
-/// What changes when an experiment begins or ends a phase.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Counting {
-    /// The first sample has begun.
-    FirstBegins,
-    Begins,
-    Ends,
-}
-
-/// Where experiments tell of their samples, and the phases that they are in: it counts while one is in a sample, and none in a pause.
-struct Samples {
-    folder: TempDir,
-    listener: UnixListener,
-    open: Vec<(Phase, UnixStream)>,
-    /// Readable when something has come from any of them.
-    told: OwnedFd,
-    /// Samples that have begun.
-    taken: u32,
-}
-
-impl Samples {
-    fn listen() -> Result<Self, Failure> {
-        let listen = || {
-            let folder = tempfile::tempdir()?;
-            let listener = UnixListener::bind(folder.path().join(SOCKET))?;
-            listener.set_nonblocking(true)?;
-            let told = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            watch(&told, &listener)?;
-            Ok::<_, std::io::Error>(Self {
-                folder,
-                listener,
-                open: Vec::new(),
-                told,
-                taken: 0,
-            })
-        };
-        listen().map_err(|error| {
-            let folder = std::env::temp_dir();
-            refused!(
-                "cannot listen in {} for samples of the command: {error}; TMPDIR chooses another folder",
-                folder.display()
-            )
-        })
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join(SOCKET)
-    }
-
-    fn is_counted(&self) -> bool {
-        let has = |phase| self.open.iter().any(|(of, _)| *of == phase);
-        has(Phase::Sample) && !has(Phase::Pause)
-    }
-
-    /// Takes what experiments tell, and lets each go on once `change` is made.
-    fn follow(&mut self, mut change: impl FnMut(Counting) -> Outcome) -> Outcome {
-        let mut outcome = Ok(());
-        let mut changed = |before: bool, samples: &Self, is_first: bool| {
-            let change = match (before, samples.is_counted()) {
-                (false, true) if is_first => change(Counting::FirstBegins),
-                (false, true) => change(Counting::Begins),
-                (true, false) => change(Counting::Ends),
-                _ => Ok(()),
-            };
-            if outcome.is_ok() {
-                outcome = change;
-            }
-        };
-        // Before new ones: of two samples in turn both are told.
-        while let Some(at) = self.open.iter().position(|(_, it)| has_ended(it)) {
-            let before = self.is_counted();
-            let (_, mut experiment) = self.open.swap_remove(at);
-            changed(before, self, false);
-            traced::answer(&mut experiment);
-        }
-        while let Ok((mut experiment, _)) = self.listener.accept() {
-            let Ok(Some(phase)) = Phase::read(&mut experiment) else {
-                continue;
-            };
-            if watch(&self.told, &experiment).is_err() {
-                continue;
-            }
-            let before = self.is_counted();
-            let is_sample = phase == Phase::Sample;
-            let is_first = is_sample && self.taken == 0;
-            self.taken += u32::from(is_sample);
-            self.open.push((phase, experiment));
-            changed(before, self, is_first);
-            if let Some((_, experiment)) = self.open.last_mut() {
-                traced::answer(experiment);
-            }
-        }
-        outcome
-    }
-}
-
-/// Whether the experiment has ended writing, or is gone.
-fn has_ended(experiment: &UnixStream) -> bool {
-    let mut wait = [PollFd::new(experiment, PollFlags::IN)];
-    poll(&mut wait, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
-
-fn watch(told: &OwnedFd, of: impl AsFd) -> rustix::io::Result<()> {
-    epoll::add(
-        told,
-        of,
-        epoll::EventData::new_u64(0),
-        epoll::EventFlags::IN,
-    )
-}
-
-const SOCKET: &str = "samples";
 
 /// The longest time between two looks at the rings, the clock and Ctrl-C. A ring that fills, or a command that ends, is
 /// noticed at once.
