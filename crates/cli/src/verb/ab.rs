@@ -101,10 +101,10 @@ impl Ab {
     /// Runs both sides in turns: what that is stored as, and the comparison.
     pub(super) fn measure(&self) -> Result<(RunId, AnswerComparison), Failure> {
         let cancel = signals::cancel_flag();
-        // Both sides are understood before either is prepared: a slip in the second is then not hidden by a kernel that the
-        // first lacks.
+        // Both sides are understood, and what they ask for is there, before either is prepared: a kernel takes minutes to build.
         let ((mut a, guest_a), (mut b, guest_b)) =
             (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
+        GuestArgs::check(&[&guest_a, &guest_b])?;
         let requests = [
             guest_a.request(TimeSpec::Auto)?,
             guest_b.request(TimeSpec::Auto)?,

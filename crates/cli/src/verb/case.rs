@@ -126,7 +126,13 @@ impl Case {
         let results = tempfile::tempdir().map_err(Failure::refused)?;
         if self.show_command {
             let words = self.command(case, Path::new("nearfar"), Path::new("results"));
-            return output::print(&shell::lines(words));
+            // lab run takes a folder that is there.
+            let folder = if self.is_stored_in_guest(case) {
+                "mkdir -p results\n"
+            } else {
+                ""
+            };
+            return output::print(&format!("{folder}{}", shell::lines(words)));
         }
         if let Some(file) = &self.html {
             output::can_write(file)?;

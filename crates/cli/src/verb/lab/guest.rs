@@ -15,15 +15,15 @@ use nearfar_experiment::TargetOutput;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::{DelayRegion, DelaySpec, TimeSpec};
 use nearfar_lab::guest::{Exec, Guest, Input, PreparedGuest, Root, Signals, Streams, command_line};
-use nearfar_lab::kernels::build::PREFIX;
+use nearfar_lab::kernels::build::{GitSource, PREFIX};
 use nearfar_lab::request::GuestRequest;
-use nearfar_lab::{Arch, LabError, Start};
+use nearfar_lab::{Arch, LabError, Start, kernels};
 use nearfar_machine::{Acceleration, Emulation, NodeLimits};
 use nearfar_sources::{Request, Want};
 use serde::Serialize;
 
 use crate::args::{one_of, seconds};
-use crate::failure::{Failure, Outcome, refused};
+use crate::failure::{Failure, Outcome, input, refused};
 use crate::{output, shell, signals};
 
 /// The guest to boot.
@@ -146,13 +146,27 @@ impl GuestArgs {
 
     /// The request for the lab; `time` is that of a guest for which none is asked.
     pub fn request(&self, time: TimeSpec) -> Result<GuestRequest, Failure> {
+        let mut request = self.unbuilt(time)?;
+        if let Some(spec) = &request.kernel
+            && spec.starts_with(PREFIX)
+        {
+            let arch = request.architecture().map_err(failure)?;
+            let cache = Cache::of_user().map_err(failure)?;
+            let built = super::build_kernel(&cache, spec, Path::new("."), None, arch)?;
+            request.kernel = Some(built.release);
+        }
+        Ok(request)
+    }
+
+    /// With its kernel as it was asked for.
+    fn unbuilt(&self, time: TimeSpec) -> Result<GuestRequest, Failure> {
         let sources = Request {
             sources: self.machine.clone(),
             ..Request::live(Want::all())
         };
         let machine = nearfar_sources::read(&sources).map_err(Failure::input)?;
         let name = self.machine.first().and_then(|it| it.rsplit('/').next());
-        let mut request = GuestRequest {
+        Ok(GuestRequest {
             limits: self.scale.unwrap_or_default(),
             arch: self.arch,
             kernel: self.kernel.clone(),
@@ -171,16 +185,33 @@ impl GuestArgs {
             boot_timeout: Duration::from_secs_f64(self.boot_timeout),
             command_timeout: self.command_timeout.map(Duration::from_secs_f64),
             ..GuestRequest::new(machine, name.unwrap_or_default())
-        };
-        if let Some(spec) = &request.kernel
-            && spec.starts_with(PREFIX)
+        })
+    }
+
+    /// Whether guests' machines and kernels are there; before one of these is built, which takes minutes.
+    ///
+    /// # Errors
+    /// As [`Self::request`], but for a build that fails.
+    pub fn check(guests: &[&Self]) -> Outcome {
+        let cache = Cache::of_user().map_err(failure)?;
+        let unbuilt = guests.iter().map(|guest| guest.unbuilt(TimeSpec::Host));
+        let requests: Vec<GuestRequest> = unbuilt.collect::<Result<_, _>>()?;
+        let specs = |request: &GuestRequest| request.kernel.clone();
+        // A revision that is not there is said before a kernel that is only not cached.
+        for spec in requests
+            .iter()
+            .filter_map(specs)
+            .filter(|it| it.starts_with(PREFIX))
         {
-            let arch = request.architecture().map_err(failure)?;
-            let cache = Cache::of_user().map_err(failure)?;
-            let built = super::build_kernel(&cache, spec, Path::new("."), None, arch)?;
-            request.kernel = Some(built.release);
+            GitSource::of(&spec, Path::new(".")).map_err(|problem| input!("{spec}: {problem}"))?;
         }
-        Ok(request)
+        for request in &requests {
+            let arch = request.architecture().map_err(failure)?;
+            if let Some(spec) = specs(request).filter(|it| !it.starts_with(PREFIX)) {
+                kernels::find_in(&cache, Some(&spec), arch).map_err(failure)?;
+            }
+        }
+        Ok(())
     }
 }
 
