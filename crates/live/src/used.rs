@@ -79,6 +79,16 @@ pub struct Watched {
     pub bytes: u64,
 }
 
+/// Whether processes can be watched here.
+///
+/// # Errors
+/// As [`watch`].
+pub fn check() -> Result<(), WatchError> {
+    let damon = Damon::find()?;
+    let mut lease = Lease::take("look what DAMON can do")?;
+    damon.thread(&mut lease).map(drop)
+}
+
 /// Watches processes for so long, and up to a second more for each second, and says what each used.
 ///
 /// # Errors
@@ -249,6 +259,24 @@ impl Damon {
         }
     }
 
+    /// A thread that can watch addresses of processes, and does not run.
+    fn thread(&self, lease: &mut Lease) -> Result<Files, WatchError> {
+        lease.set_file(&self.directory.join("nr_kdamonds"), b"1")?;
+        let thread = Files(self.directory.join("0"));
+        thread.set("contexts/nr_contexts", 1)?;
+        let context = thread.below("contexts/0");
+        let operations = context.get("avail_operations")?;
+        if !operations.lines().any(|it| it == "fvaddr") {
+            return Err(WatchError::NoAddresses);
+        }
+        context.set("operations", "fvaddr")?;
+        context.set("schemes/nr_schemes", 1)?;
+        match context.0.join("schemes/0/tried_regions").exists() {
+            true => Ok(thread),
+            false => Err(WatchError::NoRegions),
+        }
+    }
+
     /// One thread of the kernel watches all processes, each being a target.
     fn looks(&self, sampled: &[Sampled], duration: Duration) -> Result<Seen, WatchError> {
         let asked: Vec<(i32, u64)> = sampled
@@ -256,8 +284,7 @@ impl Damon {
             .flat_map(|task| pages(&task.parts).map(|page| (task.process.pid(), page.address)))
             .collect();
         let mut lease = Lease::take("watch which memory is used")?;
-        lease.set_file(&self.directory.join("nr_kdamonds"), b"1")?;
-        let thread = Files(self.directory.join("0"));
+        let thread = self.thread(&mut lease)?;
         let scheme = configure(&thread, sampled, asked.len())?;
         let started = lease.set_file(&thread.0.join("state"), b"on");
         started.map_err(|error| exclusive_use().map_or(error.into(), WatchError::InUse))?;
@@ -290,13 +317,7 @@ impl Damon {
 
 /// Sets all but whether it runs. Returns the scheme that counts pages.
 fn configure(thread: &Files, sampled: &[Sampled], asked: usize) -> Result<Files, WatchError> {
-    thread.set("contexts/nr_contexts", 1)?;
     let context = thread.below("contexts/0");
-    let operations = context.get("avail_operations")?;
-    if !operations.lines().any(|it| it == "fvaddr") {
-        return Err(WatchError::NoAddresses);
-    }
-    context.set("operations", "fvaddr")?;
     let limits = context.below("monitoring_attrs/nr_regions");
     limits.set("max", asked)?;
     limits.set("min", asked)?;
@@ -304,11 +325,7 @@ fn configure(thread: &Files, sampled: &[Sampled], asked: usize) -> Result<Files,
     intervals.set("sample_us", LOOK.as_micros())?;
     intervals.set("aggr_us", (LOOK * LOOKS).as_micros())?;
     // Counts what has any size, any number of accesses and any age: all pages.
-    context.set("schemes/nr_schemes", 1)?;
     let scheme = context.below("schemes/0");
-    if !scheme.0.join("tried_regions").exists() {
-        return Err(WatchError::NoRegions);
-    }
     scheme.set("action", "stat")?;
     for (what, max) in [
         ("sz", u64::MAX >> 1),

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use clap::Args;
-use nearfar_live::used::{self, Watched};
+use nearfar_live::used::{self, WatchError, Watched};
 use nearfar_machine::{Known, Machine, alternatives};
 use nearfar_placement::tasks::{self, DeviceUsers, GroupPlacement, TaskPlacement};
 use nearfar_report::document::Document;
@@ -46,7 +45,7 @@ pub struct Tasks {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["source", "root"])]
     seconds: Option<f64>,
     /// Watch for --seconds (2 without it) which memory the costliest tasks use, and weigh it by that; needs root and DAMON (Linux 6.2)
-    #[arg(long, conflicts_with_all = ["source", "root", "groups"])]
+    #[arg(long, conflicts_with_all = ["source", "root", "groups", "file"])]
     used: bool,
     /// Show the threads of each task as well
     #[arg(long, conflicts_with = "groups")]
@@ -116,6 +115,7 @@ impl Tasks {
         };
         let mut tasks = judge(&machine)?;
         if self.used {
+            used::check().map_err(cannot_watch)?;
             self.watch(&mut machine, &tasks)?;
             tasks = judge(&machine)?;
         }
@@ -214,13 +214,12 @@ impl Tasks {
         });
         let watched: Vec<Watched> = watched.collect();
         if watched.is_empty() {
-            output::say!("nearfar: no task has far memory: none was watched");
+            output::say!("nearfar: none was watched: no task is known to have far memory");
             return Ok(());
         }
         let seconds = self.seconds.unwrap_or(WATCH_S);
-        let mut used = used::watch(&watched, Duration::from_secs_f64(seconds))
-            .context("cannot watch which memory is used")
-            .map_err(Failure::refused)?;
+        let mut used =
+            used::watch(&watched, Duration::from_secs_f64(seconds)).map_err(cannot_watch)?;
         for task in tasks {
             task.used = used.remove(&task.pid);
         }
@@ -241,6 +240,10 @@ impl Tasks {
     fn is_of_all_here(&self) -> bool {
         self.filter.pid.is_empty() && self.is_here()
     }
+}
+
+fn cannot_watch(error: WatchError) -> Failure {
+    Failure::Refused(anyhow::Error::new(error).context("cannot watch which memory is used"))
 }
 
 /// Another machine's processes have no open files here.
