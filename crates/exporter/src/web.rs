@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
 use nearfar_proc::error_text;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -67,10 +67,10 @@ impl Files {
     ) -> Result<Vec<CertificateDer<'static>>, WebConfigError> {
         let text = self.read(path)?;
         let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-        let all = all.map_err(|error| not_pem(path, "certificate", &error))?;
-        match all.is_empty() {
-            true => Err(not_pem(path, "certificate", &"there is none")),
-            false => Ok(all),
+        match all {
+            Ok(all) if !all.is_empty() => Ok(all),
+            Ok(_) => Err(not_pem(path, "certificate", &pem::Error::NoItemsFound)),
+            Err(error) => Err(not_pem(path, "certificate", &error)),
         }
     }
 
@@ -85,10 +85,15 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((of.dev(), of.ino(), of.size(), of.ctime(), of.ctime_nsec()))
 }
 
-fn not_pem(path: &Path, what: &str, error: &dyn std::fmt::Display) -> WebConfigError {
+fn not_pem(path: &Path, what: &str, error: &pem::Error) -> WebConfigError {
+    let reason = match error {
+        pem::Error::NoItemsFound => "there is none".to_owned(),
+        pem::Error::MissingSectionEnd { .. } => "it is cut off".to_owned(),
+        error => error.to_string(),
+    };
     WebConfigError::Content {
         path: path.to_owned(),
-        reason: format!("no {what} in PEM: {error}"),
+        reason: format!("no {what} in PEM: {reason}"),
     }
 }
 
@@ -210,16 +215,19 @@ impl WebConfig {
     /// As [`WebConfig::read`]; and when it asks for less than it did: for no TLS, no certificate of clients or no password any more.
     pub fn read_again(&self, path: &Path) -> Result<Self, WebConfigError> {
         let new = Self::read(path)?;
-        let is_less = (self.tls.is_some() && new.tls.is_none())
-            || (self.needs_certificate && !new.needs_certificate)
-            || (self.has_users() && !new.has_users());
-        match is_less {
-            false => Ok(new),
-            true => Err(WebConfigError::Content {
+        let less = [
+            ("TLS", self.tls.is_some() && new.tls.is_none()),
+            (
+                "a certificate of clients",
+                self.needs_certificate && !new.needs_certificate,
+            ),
+            ("a password", self.has_users() && !new.has_users()),
+        ];
+        match less.iter().find(|(_, is_less)| *is_less) {
+            None => Ok(new),
+            Some((what, _)) => Err(WebConfigError::Content {
                 path: path.to_owned(),
-                reason:
-                    "it no longer asks for TLS, a certificate or a password: that takes a restart"
-                        .to_owned(),
+                reason: format!("it no longer asks for {what}: that takes a restart"),
             }),
         }
     }
@@ -248,6 +256,11 @@ impl WebConfig {
         !self.users.is_empty()
     }
 
+    /// Whether passwords can be read on their way.
+    pub fn has_open_passwords(&self) -> bool {
+        self.has_users() && self.tls.is_none()
+    }
+
     /// `https` or `http`.
     pub fn scheme(&self) -> &'static str {
         match self.tls {
@@ -268,9 +281,11 @@ fn basic(header: &[u8]) -> Option<(String, Vec<u8>)> {
 }
 
 fn check_user(user: &str, hash: &str) -> Result<(), String> {
-    let parts: HashParts = hash
-        .parse()
-        .map_err(|error| format!("basic_auth_users: {user}: no hash of bcrypt: {error}"))?;
+    let parts: HashParts = hash.parse().map_err(|_| {
+        format!(
+            "basic_auth_users: {user}: no hash of bcrypt, as `htpasswd -nBC 10 {user}` makes one"
+        )
+    })?;
     match parts.get_cost() <= MAX_COST {
         true => Ok(()),
         false => Err(format!(
@@ -329,6 +344,9 @@ impl Tls {
         .filter(|(version, _)| to.is_none_or(|it| it >= *version))
         .map(|it| it.1)
         .collect();
+        if versions.is_empty() {
+            return Err(wrong("min_version is above max_version".to_owned()));
+        }
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&versions)
             .map_err(|error| wrong(error.to_string()))?;
@@ -359,7 +377,16 @@ impl Tls {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let server = builder.with_single_cert(certificates, key);
-        server.map_err(|error| wrong(format!("{}: {error}", self.cert_file.display())))
+        builder
+            .with_single_cert(certificates, key)
+            .map_err(|error| {
+                let (certificate, key) = (self.cert_file.display(), self.key_file.display());
+                wrong(match error {
+                    rustls::Error::InconsistentKeys(_) => {
+                        format!("{key} is not the key of {certificate}")
+                    }
+                    error => format!("{certificate}: {error}"),
+                })
+            })
     }
 }

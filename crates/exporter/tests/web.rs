@@ -256,7 +256,7 @@ fn what_cannot_be_done_is_refused_with_its_name() {
         (&format!("{TLS}  min_version: TLS10\n"), "TLS10"),
         (
             &format!("{TLS}  min_version: TLS13\n  max_version: TLS12\n"),
-            "tls_server_config: ",
+            "min_version is above max_version",
         ),
         (
             &format!("{TLS}  client_auth_type: RequireAnyClientCert\n"),
@@ -284,7 +284,7 @@ fn what_cannot_be_done_is_refused_with_its_name() {
         ),
         (
             &TLS.replace("server.pem", "ca.pem"),
-            "tls_server_config: ca.pem: ",
+            "tls_server_config: server.key is not the key of ca.pem",
         ),
         (
             "basic_auth_users:\n  a: secret\n",

@@ -175,7 +175,9 @@ impl Exporter {
                 false => self.read_again(&config),
             };
             let over = "the files of --web-config are right";
-            last_refused = say_change(last_refused, read.map_err(Into::into), over);
+            let read = read
+                .map_err(|error| anyhow::anyhow!("{error}; what was read before stays in force"));
+            last_refused = say_change(last_refused, read, over);
             scan = scanner.scan();
             let written = match &scan {
                 Ok(scan) => {
@@ -236,13 +238,18 @@ impl Exporter {
 
 fn start(server: Server, page: &Page, config: &Shared<WebConfig>) -> Result<Running, Failure> {
     let address = server.address();
-    let scheme = config.get().scheme();
+    let (scheme, has_open_passwords) = (config.get().scheme(), config.get().has_open_passwords());
     let running = server
         .start(page.clone(), config.clone())
         .context("cannot start the HTTP server")
         .map_err(Failure::Refused)?;
     if let Ok(address) = address {
         output::say!("nearfar: listening on {scheme}://{address}/metrics");
+        if has_open_passwords && !address.ip().is_loopback() {
+            output::say!(
+                "nearfar: passwords can be read on their way: --web-config has no tls_server_config"
+            );
+        }
     }
     Ok(running)
 }
