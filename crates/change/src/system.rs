@@ -8,9 +8,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use nearfar_proc::rooted;
+use nearfar_proc::{damon, rooted};
 use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, ftruncate, open, readlinkat};
 use rustix::io::Errno;
 
@@ -178,7 +177,11 @@ impl System for Rooted {
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let file = self.open_file(path, OFlags::WRONLY)?;
         // Not pwrite: the kernel's sequence files, /proc/irq among them, refuse it (seq_open in fs/seq_file.c).
-        let written = written_once_free(path, || (&file).write(content))?;
+        let write = || (&file).write(content);
+        let written = match path.starts_with(damon::KDAMONDS) {
+            true => damon::once_free(write),
+            false => write(),
+        }?;
         if written != content.len() {
             return Err(io::Error::new(
                 io::ErrorKind::WriteZero,
@@ -302,23 +305,4 @@ impl Target {
         first_line(system, "/proc/sys/kernel/hostname")
             .or_else(|| first_line(system, "/etc/hostname"))
     }
-}
-/// Where DAMON is set (Documentation/admin-guide/mm/damon/usage.rst).
-pub(crate) const DAMON: &str = "/sys/kernel/mm/damon/admin/kdamonds/";
-
-/// DAMON's files refuse a write while any other access to one of them goes on (mutex_trylock in mm/damon/sysfs.c).
-fn written_once_free(path: &str, write: impl Fn() -> io::Result<usize>) -> io::Result<usize> {
-    const TRIES: u32 = 20;
-    const PAUSE: Duration = Duration::from_millis(50);
-    for _ in 1..TRIES {
-        match write() {
-            Err(error)
-                if path.starts_with(DAMON) && error.kind() == io::ErrorKind::ResourceBusy =>
-            {
-                std::thread::sleep(PAUSE);
-            }
-            written => return written,
-        }
-    }
-    write()
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_change::lease::{Lease, LeaseError};
 use nearfar_machine::{Known, MemorySample, NodeBytes, NodeId, UsedMemory};
+use nearfar_proc::damon::{self, KDAMONDS};
 use nearfar_proc::error_text;
 use nearfar_proc::maps::Addresses;
 use nearfar_proc::move_pages::{node_of, where_are};
@@ -29,7 +30,6 @@ use nearfar_proc::resident::{Page, PageSample};
 use nearfar_proc::tasks::{self, OpenProcess};
 use nearfar_statistics::strata::{self, Draw};
 
-const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Modules that keep DAMON to themselves while they are on.
 const EXCLUSIVE: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
 /// Pages of all processes together: one thread of the kernel looks at each of them.
@@ -43,8 +43,6 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 20;
 /// Answers without any page: the looks took the kernel longer than it waits.
 const MAX_EMPTY: u32 = 3;
-/// A write that other access to DAMON's files is in the way of is tried again.
-const TRIES: u32 = 20;
 
 /// Why nothing can be watched.
 #[derive(Debug, thiserror::Error)]
@@ -158,14 +156,12 @@ impl Sampled {
             return Err("a sample of its addresses finds too little of its memory".to_owned());
         }
         // The number of draws was a guess.
-        let mut parts = drawn.parts;
-        let surplus = pages(&parts).count().saturating_sub(wanted as usize);
-        for _ in 0..surplus {
-            let found = (0..parts.len()).filter(|&part| parts[part].is_some());
-            if let Some(part) = rng.choice(found.collect::<Vec<_>>()) {
-                parts.remove(part);
-            }
-        }
+        let surplus = pages(&drawn.parts).count().saturating_sub(wanted as usize);
+        let found = (0..drawn.parts.len()).filter(|&part| drawn.parts[part].is_some());
+        let surplus: BTreeSet<usize> = rng.choose_multiple(found, surplus).into_iter().collect();
+        let parts = drawn.parts.into_iter().enumerate();
+        let parts = parts.filter(|(part, _)| !surplus.contains(part));
+        let parts = parts.map(|(_, page)| page).collect();
         Ok(Self {
             process,
             bytes: task.bytes,
@@ -375,17 +371,7 @@ impl Files {
 
     fn set(&self, name: &str, value: impl ToString) -> Result<(), WatchError> {
         let (path, value) = (self.0.join(name), value.to_string());
-        let mut written = fs::write(&path, &value);
-        for _ in 1..TRIES {
-            match &written {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    std::thread::sleep(LOOK);
-                    written = fs::write(&path, &value);
-                }
-                _ => break,
-            }
-        }
-        written.map_err(failed("write", &path))
+        damon::once_free(|| fs::write(&path, &value)).map_err(failed("write", &path))
     }
 
     fn get(&self, name: &str) -> Result<String, WatchError> {

@@ -26,6 +26,8 @@
 //! A parser takes bytes: names of tasks, paths and groups need not be UTF-8, and `sources` reads the same files from a
 //! recorded tree. A reader opens the file of the running system and calls the parser.
 //!
+//! [`damon`] writes files of the kernel's access monitor while others look at them.
+//!
 //! [`child`] is for those that start processes: it lets one end with its parent. [`affinity::RealTime`] is for those that measure on CPUs
 //! that they keep busy.
 //!
@@ -43,6 +45,7 @@ pub mod choice;
 pub mod cpu_counts;
 pub mod cpu_times;
 pub mod cpuset;
+pub mod damon;
 pub mod maps;
 pub mod meminfo;
 pub mod memory_policy;

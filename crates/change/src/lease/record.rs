@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Component, Path};
 
-use nearfar_proc::{error_text, mountinfo};
+use nearfar_proc::{damon, error_text, mountinfo};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ use crate::outcome::UndoResult;
 use crate::rebind;
 use crate::rollback::{Writer, shows, write_back};
 use crate::state::{StateDir, try_lock};
-use crate::system::{DAMON, System, text};
+use crate::system::{System, text};
 
 const LEASE_FORMAT: u32 = 2;
 const LONGEST: u64 = 64 << 20;
@@ -363,7 +363,8 @@ fn is_of_group(path: &str) -> bool {
 
 /// Whether DAMON runs, and in how many threads.
 fn is_of_damon(path: &str) -> bool {
-    let name = path.strip_prefix(DAMON);
+    let name = path.strip_prefix(damon::KDAMONDS);
+    let name = name.and_then(|name| name.strip_prefix('/'));
     name.is_some_and(|name| {
         name == "nr_kdamonds"
             || name
