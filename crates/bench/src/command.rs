@@ -126,6 +126,10 @@ struct Parameters {
     /// The server is ready when it listens on this TCP port, or its output matches
     #[arg(long, value_name = "PORT-OR-REGEX", requires = "load")]
     ready: Option<String>,
+    /// Also count these events of perf in the command and what it starts, as perf stat does: cycles, cache-misses, node-load-misses,
+    /// context-switches, ...
+    #[arg(long, value_name = "EVENT[,EVENT...]")]
+    count: Option<String>,
     /// Take no more samples of a placement once its answer is clear: looked at after 10, 20, 40, ... rounds, to --samples (then 80).
     /// All looks together have the chance of a false alarm that a run of a fixed number has
     #[arg(long)]
@@ -173,6 +177,9 @@ pub(crate) struct Sample {
     system_s: Option<f64>,
     figure: Option<f64>,
     is_higher_better: bool,
+    /// Of each event that was asked for, in that order.
+    #[serde(default)]
+    counts: Vec<(String, f64)>,
     seen: Seen,
     /// How to run the command so without this experiment; `None` for a run as it is.
     commands: Option<Commands>,

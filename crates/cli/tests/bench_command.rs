@@ -44,6 +44,35 @@ fn a_command_has_a_time_and_a_number_that_it_prints() {
 }
 
 #[test]
+fn events_are_counted_in_the_command_and_what_it_starts() {
+    let sandbox = Sandbox::new();
+    let options = format!("{RUN} --format json --no-store --count page-faults,context-switches");
+    let faults = |script: &str| {
+        let answer = sandbox
+            .nearfar(words(&options, &["sh", "-c", script]))
+            .run();
+        let why = answer.text();
+        if why.contains("is not counted here") {
+            println!("skipped: perf: {}", why.trim());
+            return None;
+        }
+        let answer = answer.succeeded();
+        assert!(median(&answer, "context_switches").is_some());
+        median(&answer, "page_faults")
+    };
+    let Some(alone) = faults("exit 0") else {
+        return;
+    };
+    let started = faults("i=0; while [ $i -lt 20 ]; do i=$((i + 1)); (exit 0); done").unwrap();
+    assert!(alone > 10.0 && started > alone + 200.0, "{alone} {started}");
+
+    let options = format!("{RUN} --no-store --count page-faults,page-faults");
+    let twice = sandbox.nearfar(words(&options, &["true"])).run();
+    let text = twice.exited(2).errors();
+    assert!(text.contains("page-faults: named twice"), "{text}");
+}
+
+#[test]
 fn a_failed_command_is_a_failed_sample_with_what_it_said() {
     let sandbox = Sandbox::new();
     let script = "echo no such table >&2; exit 9";

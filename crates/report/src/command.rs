@@ -2,6 +2,7 @@
 
 use nearfar_bench::command::{CPU_TIME, FIGURE, Findings, NEAR_SHARE, findings};
 use nearfar_bench::step::Step;
+use nearfar_runs::metric_name;
 use nearfar_statistics::Interval;
 use nearfar_statistics::compare::Verdict;
 
@@ -43,7 +44,11 @@ fn tables(shown: &Shown<'_>, findings: &Findings, layout: &Layout) -> Document {
     let compared = [shown.medians(&findings.metric, head), second];
     let others = [(CPU_TIME, "CPU time"), (NEAR_SHARE, "near")];
     let others = others.map(|(metric, head)| shown.medians(metric, head));
-    let columns = layout.names().map(Some).chain(compared).chain(others);
+    let events = shown.detail.parameters["count"].as_str();
+    let events = events.into_iter().flat_map(|it| it.split(','));
+    let counted = events.map(|event| shown.medians(&metric_name(event), event));
+    let columns = layout.names().map(Some).chain(compared);
+    let columns = columns.chain(others).chain(counted);
     out.table(cell_table(shown.cells, columns));
     out
 }

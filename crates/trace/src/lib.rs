@@ -19,6 +19,7 @@
 //! with every answer.
 //! Topology comes from a [`Machine`](nearfar_machine::Machine) that the caller has read.
 
+pub mod counters;
 pub mod format;
 pub mod kernel;
 pub mod lines;
@@ -48,7 +49,7 @@ pub use session::{Ended, Finished, Losses, Mapping, Ordered, Plan, Session, Trac
 /// Why there is no trace, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    #[error("no tracefs: {looked}; mounting one unseen failed ({source}); {}", advice(*.forbidden))]
+    #[error("no tracefs: {looked}; mounting one unseen failed ({source}); {}", advice(*.forbidden, source))]
     NoTracefs {
         /// Whether there is one that this user may not read.
         forbidden: bool,
@@ -83,6 +84,8 @@ pub enum TraceError {
         cpu: CpuId,
         source: io::Error,
     },
+    #[error("{event} is not counted here: {source}{}", counting(.source))]
+    NotCounted { event: String, source: io::Error },
     #[error("the nodes have too many ranges of CPUs for a filter of {event}")]
     LongFilter { event: String },
     #[error("no CPU to trace on is online")]
@@ -145,10 +148,11 @@ impl TraceError {
     }
 }
 
-fn advice(forbidden: bool) -> &'static str {
-    match forbidden {
-        true => "there is one that you may not read: trace as root",
-        false => "as root: mount -t tracefs tracefs /sys/kernel/tracing",
+fn advice(forbidden: bool, source: &io::Error) -> &'static str {
+    match (forbidden, source.kind()) {
+        (true, _) => "there is one that you may not read: trace as root",
+        (false, io::ErrorKind::PermissionDenied) => "trace as root",
+        (false, _) => "as root: mount -t tracefs tracefs /sys/kernel/tracing",
     }
 }
 
@@ -164,6 +168,16 @@ fn hint(system: &str) -> &'static str {
         "nvme" => {
             ": it comes with the driver, which is not loaded (modprobe nvme), or built without tracing"
         }
+        _ => "",
+    }
+}
+
+fn counting(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; that takes root, CAP_PERFMON, or kernel.perf_event_paranoid at 1 or below"
+        }
+        io::ErrorKind::NotFound => "; this CPU, or virtual machine, does not have it",
         _ => "",
     }
 }

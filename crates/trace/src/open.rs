@@ -87,6 +87,11 @@ impl PerfEvent {
         event_of(open_on(&mut attributes, cpu), "cpu-clock", cpu)
     }
 
+    /// Opens an event of a process on whichever CPU it runs.
+    pub(crate) fn of_process(attributes: &mut perf_event_attr, pid: i32) -> io::Result<Self> {
+        opened(attributes, pid, -1).map(Self)
+    }
+
     /// Sends this event's records into another's ring, which must be on the same CPU.
     pub(crate) fn write_to(&self, other: &Self) -> io::Result<()> {
         // SAFETY: takes a descriptor by number; both are open.
@@ -112,6 +117,16 @@ impl PerfEvent {
     pub(crate) fn disable(&self) -> io::Result<()> {
         // SAFETY: the descriptor is an event's; the request takes a number.
         done(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
+    }
+
+    /// The numbers that reading it gives, as many as its `read_format` asks for.
+    pub(crate) fn numbers<const N: usize>(&self) -> io::Result<[u64; N]> {
+        let mut numbers = [[0; 8]; N];
+        let wanted = numbers.as_flattened_mut();
+        match rustix::io::read(&self.0, &mut *wanted)? == wanted.len() {
+            true => Ok(numbers.map(u64::from_ne_bytes)),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// How often it occurred while it was enabled and passed its filter, and for how many of those the ring had no room.
@@ -152,13 +167,17 @@ fn with_callers(attributes: &mut perf_event_attr, max: u16) {
 }
 
 fn open_on(attributes: &mut perf_event_attr, cpu: CpuId) -> io::Result<OwnedFd> {
-    let cpu = cpu.0.cast_signed();
+    opened(attributes, -1, cpu.0.cast_signed())
+}
+
+/// An event of one process on all CPUs, or on one CPU of all processes; -1 is all.
+fn opened(attributes: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     // SAFETY: the attributes are a whole, initialised `perf_event_attr` with its size, and live through the call, which keeps
     // no pointer to them.
     let fd = unsafe {
         sys::perf_event_open(
             &raw mut *attributes,
-            -1,
+            pid,
             cpu,
             -1,
             PERF_FLAG_FD_CLOEXEC.into(),

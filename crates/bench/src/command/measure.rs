@@ -23,7 +23,8 @@ use nearfar_machine::shell_command;
 use nearfar_proc::affinity::Confinement;
 use nearfar_proc::memory_policy::PreparedPolicy;
 use nearfar_proc::{child, error_text, tasks};
-use nearfar_runs::{Cell, Metric, MetricValue};
+use nearfar_runs::{Better, Cell, Metric, MetricValue, metric_name};
+use nearfar_trace::counters::{CountableEvent, CountedFrom, ProcessCount, ProcessCounter};
 use regex_lite::Regex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -93,10 +94,12 @@ pub(super) struct CommandExperiment<'a> {
     placements: BTreeMap<Cell, Placement>,
     figure: Option<PrintedFigure>,
     ready: Option<ReadySign>,
+    events: Vec<CountableEvent>,
     cancel: &'a AtomicBool,
     /// Of the cell.
     program: Option<Program>,
     load: Option<Program>,
+    counters: Vec<ProcessCounter>,
 }
 
 /// Makes the experiment that was asked for.
@@ -138,6 +141,21 @@ pub(super) fn make<'a>(
         Some(text) => Some(ReadySign::Match(regex("ready", text)?)),
         None => None,
     };
+    let mut events: Vec<CountableEvent> = Vec::new();
+    let mut of_user_space = Vec::new();
+    for name in parameters.count.iter().flat_map(|it| it.split(',')) {
+        let wrong = |reason: String| arguments.wrong("count", format!("{name}: {reason}"));
+        let event = name.parse().map_err(wrong)?;
+        if events.contains(&event) {
+            return Err(wrong("named twice".to_owned()).into());
+        }
+        let here = ProcessCounter::open(&event, 0, CountedFrom::Begin);
+        let counter = here.map_err(|error| RunError::Target(error.into()))?;
+        if counter.is_of_user_space() {
+            of_user_space.push(name.to_owned());
+        }
+        events.push(event);
+    }
     let target = |reason: String| RunError::Target(reason.into());
     let program = parameters
         .command
@@ -157,9 +175,15 @@ pub(super) fn make<'a>(
         None => None,
     };
     let usable = Usable::of(context.machine, context.allowed_cpus(), near);
-    let (plan, notes) = super::plan(arguments, &parameters, &usable);
+    let (plan, mut notes) = super::plan(arguments, &parameters, &usable);
     if plan.cells.is_empty() {
         return Err(target(notes.join("; ")));
+    }
+    if !of_user_space.is_empty() {
+        let events = of_user_space.join(", ");
+        notes.push(format!(
+            "{events}: in user space only; the kernel's part takes root, CAP_PERFMON, or kernel.perf_event_paranoid at 1 or below"
+        ));
     }
     let mut placements = BTreeMap::new();
     for cell in &plan.cells {
@@ -175,9 +199,11 @@ pub(super) fn make<'a>(
             placements,
             figure,
             ready,
+            events,
             cancel: context.cancel,
             program: None,
             load: None,
+            counters: Vec::new(),
         },
         warnings: Vec::new(),
         notes,
@@ -395,6 +421,9 @@ impl CommandExperiment<'_> {
         let system_before = system_s();
         let mut observer =
             Observer::new(pid, &placement, &self.usable.allowed, self.usable.machine);
+        if load.is_some() {
+            self.counters.iter().try_for_each(ProcessCounter::begin)?;
+        }
         let begun = Instant::now();
         let (measured, name) = match load {
             Some(load) => {
@@ -422,6 +451,7 @@ impl CommandExperiment<'_> {
         if !ended.is_success && !self.parameters.ignore_failure {
             return Err(format!("{name} {}", ended.what).into());
         }
+        let counts = self.counts()?;
         let output = match self.figure {
             Some(_) => measured.output()?,
             None => String::new(),
@@ -453,15 +483,44 @@ impl CommandExperiment<'_> {
             system_s,
             figure: figure.transpose()?,
             is_higher_better: self.parameters.better.as_deref() == Some("higher"),
+            counts: counts
+                .iter()
+                .map(|(event, it)| (event.clone(), it.count))
+                .collect(),
             seen,
             commands: placement.commands(&self.parameters.command, cell),
             warnings: stolen
                 .into_iter()
                 .map(|it| it.to_string())
                 .chain(left)
+                .chain(extrapolated(&counts))
                 .collect(),
         })
     }
+
+    /// What was counted of each event.
+    fn counts(&self) -> Result<Vec<(String, ProcessCount)>, BoxError> {
+        let counters = self.events.iter().zip(&self.counters);
+        let count = |(event, counter): (&CountableEvent, &ProcessCounter)| {
+            let counted = counter.counted()?.ok_or_else(|| {
+                format!("{event} was never counted: others use the CPU's counters")
+            })?;
+            Ok((event.to_string(), counted))
+        };
+        counters.map(count).collect()
+    }
+}
+
+/// A warning where events had to share the CPU's counters.
+fn extrapolated(counts: &[(String, ProcessCount)]) -> Option<String> {
+    let shares = counts.iter().map(|(_, count)| count.share);
+    let least = shares.fold(1.0, f64::min);
+    (least < 0.99).then(|| {
+        format!(
+            "more events than the CPU has counters: each was counted for {:.0} % of the time at least, and extrapolated",
+            100.0 * least
+        )
+    })
 }
 
 impl Experiment for CommandExperiment<'_> {
@@ -493,7 +552,12 @@ impl Experiment for CommandExperiment<'_> {
 
     fn further(sample: &Sample) -> Vec<(Metric, MetricValue)> {
         let metric = |value: f64| (super::figure_metric(sample.is_higher_better), value.into());
-        sample.figure.map(metric).into_iter().collect()
+        let counted = |(event, count): &(String, f64)| {
+            let metric = Metric::real(metric_name(event), "", Better::Lower);
+            (metric, (*count).into())
+        };
+        let figure = sample.figure.map(metric).into_iter();
+        figure.chain(sample.counts.iter().map(counted)).collect()
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
@@ -538,6 +602,13 @@ impl Experiment for CommandExperiment<'_> {
             );
         }
         let mut program = self.start(cell, resources)?;
+        let pid = i32::try_from(program.process.pid())?;
+        let from = match self.parameters.load {
+            Some(_) => CountedFrom::Begin,
+            None => CountedFrom::Exec,
+        };
+        let counter = |event| ProcessCounter::open(event, pid, from);
+        self.counters = self.events.iter().map(counter).collect::<Result<_, _>>()?;
         if let Some(load) = &self.parameters.load {
             program.begin()?;
             self.wait_until_ready(&mut program)?;

@@ -520,6 +520,11 @@ pub const TARGETS: &[Target] = &[
         &["no node 999 has memory"],
     ),
     target(
+        ["bench command", "count"],
+        "bench command --no-store --count no-such-event -- true",
+        &["no-such-event", "not an event"],
+    ),
+    target(
         ["bench command", "near"],
         "bench command --no-store --near nope0 -- true",
         &["--near nope0"],
