@@ -85,7 +85,7 @@ impl FromStr for Arch {
             "aarch64" | "arm64" => Ok(Self::Aarch64),
             "ppc64le" | "ppc64el" | "powerpc64le" => Ok(Self::Powerpc64le),
             other => Err(format!(
-                "{other}: not an architecture of the lab (x86_64, arm64, powerpc64le)"
+                "{other}: not an architecture of the lab (x86_64, aarch64 or arm64, ppc64le or powerpc64le)"
             )),
         }
     }

@@ -203,7 +203,7 @@ pub fn get(
 /// found by their release.
 pub fn find_in(cache: &Cache, spec: Option<&str>, arch: Arch) -> Result<Kernel, LabError> {
     let there = |record: &Record, folder: &Path| record.damage(folder).is_none();
-    let refused = LabError::kernel(spec.unwrap_or("any"), arch);
+    let refused = LabError::kernel(spec.unwrap_or("of any series"), arch);
     let Some(spec) = spec else {
         let hint = how_to_get(Series::V6_12, arch);
         let newest = newest(cache, None, arch, there);

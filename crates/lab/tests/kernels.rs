@@ -570,7 +570,17 @@ fn a_bisection_finds_the_first_commit_that_is_marked_bad_and_leaves_the_reposito
     assert_eq!(any_of, [4, 5, 6]);
 
     let problem = |good: &str, bad: &str, continues| begun(good, bad, continues).unwrap_err();
-    assert!(problem("git:c9", "git:c1", false).contains("git:c1 does not come after git:c9"));
+    assert!(
+        problem("git:c9", "git:c1", false)
+            .contains("git:c1 does not come after git:c9, but before")
+    );
+    let left = std::fs::read_dir(cache.root().join("builds")).unwrap();
+    let left = left.map(|it| it.unwrap().file_name().into_string().unwrap());
+    assert_eq!(
+        left.filter(|it| it.starts_with("bisection-")).count(),
+        1,
+        "of what was begun"
+    );
     assert!(problem("git:c2", "git:c9", true).contains("none of this command"));
     let held = begun("git:c1", "git:c9", false).unwrap();
     assert!(problem("git:c1", "git:c9", false).contains("another process"));

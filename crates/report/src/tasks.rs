@@ -38,8 +38,9 @@ pub fn document(tasks: &Tasks, rows: usize) -> Document {
 
 /// What of a file is in the page cache, by node.
 pub fn page_cache(file: &str, cache: &PageCache) -> Document {
-    let (cached, all) = (bytes(cache.cached_bytes()), bytes(cache.file_bytes));
-    let cached = format!("{cached} of {all} cached");
+    // The last page may go beyond the file's end.
+    let (cached, all) = (cache.cached_bytes().min(cache.file_bytes), cache.file_bytes);
+    let cached = format!("{} of {} cached", bytes(cached), bytes(all));
     let mut out = Document::titled(format!("Page cache of {file}"), cached);
     let mut table = Table::of([">node", ">cached", ">share"]);
     for on in &cache.nodes {

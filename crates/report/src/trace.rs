@@ -287,7 +287,7 @@ fn processes(answer: &LockWaits, out: &mut Document) {
         let name = match (&process.name, process.pid) {
             (_, 0) => "idle CPUs: interrupts",
             (Some(name), _) => name,
-            (None, _) => "ended",
+            (None, _) => "(ended)",
         };
         table.row(cells![
             process.pid.to_string(),

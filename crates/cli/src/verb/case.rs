@@ -59,20 +59,20 @@ pub struct Case {
     #[arg(value_name = "NUMBER")]
     number: Option<u8>,
     /// Measure on this machine
-    #[arg(long, conflicts_with = "lab")]
+    #[arg(long, requires = "number", conflicts_with = "lab")]
     here: bool,
     /// Measure in guests of the lab (the default)
-    #[arg(long)]
+    #[arg(long, requires = "number")]
     lab: bool,
     /// Measure the effect and its direction only, in at most three minutes on a host with two CPUs
-    #[arg(long, conflicts_with = "here")]
+    #[arg(long, requires = "number", conflicts_with = "here")]
     quick: bool,
     /// Samples of each cell [default: as many as the list of cases says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", requires = "number", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: Option<u32>,
     /// Compare two kernels by the case's load instead, in guests that start in turns: a series, git:REVISION or whatever lab
     /// run --kernel takes. What the case changes is left to the kernel
-    #[arg(long, value_name = "KERNEL", requires = "kernel_b", conflicts_with_all = ["here", "html"])]
+    #[arg(long, value_name = "KERNEL", requires_all = ["number", "kernel_b"], conflicts_with_all = ["here", "html"])]
     kernel_a: Option<String>,
     /// The kernel that is compared with that of --kernel-a
     #[arg(long, value_name = "KERNEL", requires = "kernel_a")]
@@ -81,10 +81,10 @@ pub struct Case {
     #[arg(long, requires = "kernel_a")]
     trace: bool,
     /// Print the command that measures instead of running it
-    #[arg(long)]
+    #[arg(long, requires = "number")]
     show_command: bool,
     /// Write the run also as a page
-    #[arg(long, value_name = "FILE", value_parser = output::named_file())]
+    #[arg(long, value_name = "FILE", requires = "number", value_parser = output::named_file())]
     html: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,

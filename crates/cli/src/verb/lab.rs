@@ -312,8 +312,13 @@ fn get_all_kernels(cache: &Cache) -> Outcome {
 
 impl KernelPath {
     fn run(self, cache: &Cache) -> Outcome {
-        let arch = host_or(self.arch)?;
-        let kernel = kernels::find_in(cache, Some(&self.kernel), arch).map_err(failure)?;
+        let (arch, spec) = (host_or(self.arch)?, &self.kernel);
+        if spec.starts_with(build::PREFIX) {
+            return Err(input!(
+                "{spec}: nearfar lab kernels get {spec} prints where it is, and builds it before unless it is cached"
+            ));
+        }
+        let kernel = kernels::find_in(cache, Some(spec), arch).map_err(failure)?;
         let modules = kernel.modules.map_or_else(
             || "none".to_owned(),
             |modules| modules.display().to_string(),

@@ -114,22 +114,40 @@ impl Bisection {
             folder,
             _lock: lock,
         };
-        match (own.git_folder().join(LOG).exists(), continues) {
+        let begun = match (own.git_folder().join(LOG).exists(), continues) {
             (true, true) => return Ok(own),
-            (false, true) => return Err("there is none of this command to go on with".to_owned()),
-            (_, false) => {}
+            (false, true) => Err("there is none of this command to go on with".to_owned()),
+            (_, false) => own.start(good, bad),
+        };
+        if begun.is_err() {
+            // Without a log it is of no use.
+            let _ = fs::remove_dir_all(&own.folder);
         }
-        let _ = fs::remove_dir_all(own.git_folder());
-        let _ = fs::remove_file(own.notes());
-        own.git(["init", "--quiet", "--bare", "--template="])?;
-        borrow_objects(&good.repository, &own.git_folder())?;
-        own.git(["update-ref", "--no-deref", "HEAD", &bad.commit])?;
-        let range = format!("{}..{}", good.commit, bad.commit);
-        if own.git(["rev-list", "--count", &range])?.trim() == "0" {
-            return Err(format!("{} does not come after {}", bad.spec, good.spec));
+        begun.map(|()| own)
+    }
+
+    fn start(&self, good: &GitSource, bad: &GitSource) -> Result<(), String> {
+        let _ = fs::remove_dir_all(self.git_folder());
+        let _ = fs::remove_file(self.notes());
+        self.git(["init", "--quiet", "--bare", "--template="])?;
+        borrow_objects(&good.repository, &self.git_folder())?;
+        self.git(["update-ref", "--no-deref", "HEAD", &bad.commit])?;
+        let between = |from: &GitSource, to: &GitSource| {
+            let range = format!("{}..{}", from.commit, to.commit);
+            self.git(["rev-list", "--count", &range])
+                .map(|it| it.trim() != "0")
+        };
+        if !between(good, bad)? {
+            let hint = match between(bad, good)? {
+                true => ", but before it: are --good and --bad swapped?",
+                false => "",
+            };
+            return Err(format!(
+                "{} does not come after {}{hint}",
+                bad.spec, good.spec
+            ));
         }
-        own.answered(["start", "--no-checkout", &bad.commit, &good.commit])?;
-        Ok(own)
+        self.answered(["start", "--no-checkout", &bad.commit, &good.commit])
     }
 
     /// A file for what else is known of it.

@@ -312,6 +312,9 @@ impl<'a> Build<'a> {
             .iter()
             .map(read)
             .collect::<Result<_, String>>()?;
+        if let Some((path, _)) = patches.iter().find(|(_, it)| it.trim_ascii().is_empty()) {
+            return Err(format!("{}: an empty patch", path.display()));
+        }
         parts.extend(patches.iter().map(|(_, content)| sha256_of_bytes(content)));
         Ok(Self {
             source,
