@@ -126,7 +126,7 @@ struct Parameters {
     /// The server is ready when it listens on this TCP port, or its output matches
     #[arg(long, value_name = "PORT-OR-REGEX", requires = "load")]
     ready: Option<String>,
-    /// Also count these events of perf in the command and what it starts, as perf stat does: cycles, cache-misses, node-load-misses,
+    /// Also count these generic events of perf in the command and what it starts: cycles, cache-misses, LLC-load-misses, page-faults,
     /// context-switches, ...
     #[arg(long, value_name = "EVENT[,EVENT...]")]
     count: Option<String>,

@@ -46,7 +46,15 @@ fn tables(shown: &Shown<'_>, findings: &Findings, layout: &Layout) -> Document {
     let others = others.map(|(metric, head)| shown.medians(metric, head));
     let events = shown.detail.parameters["count"].as_str();
     let events = events.into_iter().flat_map(|it| it.split(','));
-    let counted = events.map(|event| shown.medians(&metric_name(event), event));
+    // Of a run that was continued with other permissions some samples have the one, and some the other.
+    let of_event = |event: &str| [event.trim().to_owned(), format!("{}:u", event.trim())];
+    let counted: Vec<String> = events.flat_map(of_event).collect();
+    let has = |name: &&String| {
+        let name = metric_name(name);
+        shown.detail.metrics.iter().any(|it| it.name == name)
+    };
+    let counted = counted.iter().filter(has);
+    let counted = counted.map(|name| shown.medians(&metric_name(name), name));
     let columns = layout.names().map(Some).chain(compared);
     let columns = columns.chain(others).chain(counted);
     out.table(cell_table(shown.cells, columns));

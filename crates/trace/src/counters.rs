@@ -22,11 +22,24 @@ use crate::TraceError;
 use crate::open::PerfEvent;
 
 /// An event that can be counted, by its name in perf-list(1): `cycles`, `node-load-misses`, `page-faults`, or a CPU's own, `r1d3`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct CountableEvent {
     name: String,
     kind: u32,
     config: u64,
+}
+
+impl CountableEvent {
+    /// Whether it is another name of the same event.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.kind, self.config) == (other.kind, other.config)
+    }
+
+    /// Whether it never occurs in user space.
+    fn is_of_kernel(&self) -> bool {
+        let of_kernel = [PERF_COUNT_SW_CONTEXT_SWITCHES, PERF_COUNT_SW_CPU_MIGRATIONS];
+        self.kind == PERF_TYPE_SOFTWARE && of_kernel.map(u64::from).contains(&self.config)
+    }
 }
 
 impl fmt::Display for CountableEvent {
@@ -35,14 +48,17 @@ impl fmt::Display for CountableEvent {
     }
 }
 
-const SOFTWARE: [(&str, u32); 5] = [
+const SOFTWARE: [(&str, u32); 8] = [
     ("page-faults", PERF_COUNT_SW_PAGE_FAULTS),
     ("minor-faults", PERF_COUNT_SW_PAGE_FAULTS_MIN),
     ("major-faults", PERF_COUNT_SW_PAGE_FAULTS_MAJ),
     ("context-switches", PERF_COUNT_SW_CONTEXT_SWITCHES),
     ("cpu-migrations", PERF_COUNT_SW_CPU_MIGRATIONS),
+    ("faults", PERF_COUNT_SW_PAGE_FAULTS),
+    ("cs", PERF_COUNT_SW_CONTEXT_SWITCHES),
+    ("migrations", PERF_COUNT_SW_CPU_MIGRATIONS),
 ];
-const HARDWARE: [(&str, u32); 10] = [
+const HARDWARE: [(&str, u32); 12] = [
     ("cycles", PERF_COUNT_HW_CPU_CYCLES),
     ("instructions", PERF_COUNT_HW_INSTRUCTIONS),
     ("cache-references", PERF_COUNT_HW_CACHE_REFERENCES),
@@ -59,6 +75,8 @@ const HARDWARE: [(&str, u32); 10] = [
         PERF_COUNT_HW_STALLED_CYCLES_BACKEND,
     ),
     ("ref-cycles", PERF_COUNT_HW_REF_CPU_CYCLES),
+    ("cpu-cycles", PERF_COUNT_HW_CPU_CYCLES),
+    ("branch-instructions", PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
 ];
 /// Events of these are their name and one of [`OPERATIONS`].
 const CACHES: [(&str, u32); 7] = [
@@ -99,15 +117,19 @@ impl FromStr for CountableEvent {
                 Some(u64::from(number | operation << 8 | result << 16))
             })
         };
-        let of_cpu = || u64::from_str_radix(name.strip_prefix('r')?, 16).ok();
+        let of_cpu = || {
+            let digits = name.strip_prefix('r')?;
+            let is_number = digits.bytes().all(|it| it.is_ascii_hexdigit());
+            is_number.then(|| u64::from_str_radix(digits, 16).ok())?
+        };
         let (kind, config) = of(&SOFTWARE)
             .map(|config| (PERF_TYPE_SOFTWARE, config))
             .or_else(|| of(&HARDWARE).map(|config| (PERF_TYPE_HARDWARE, config)))
             .or_else(|| of_cache().map(|config| (PERF_TYPE_HW_CACHE, config)))
             .or_else(|| of_cpu().map(|config| (PERF_TYPE_RAW, config)))
             .ok_or_else(|| {
-                "not an event: expected a name of perf list, such as cycles, cache-misses, node-load-misses, page-faults, \
-                 or r and a hexadecimal number"
+"not an event: expected one of perf's generic ones, such as cycles, cache-misses, LLC-load-misses, node-load-misses, \
+                 page-faults, or a CPU's own, r and a hexadecimal number"
                     .to_owned()
             })?;
         Ok(Self {
@@ -143,7 +165,7 @@ pub struct ProcessCount {
 }
 
 impl ProcessCounter {
-    /// Of a process; 0 is this one. Without permission to count the kernel's part, a CPU's event is counted in user space alone.
+    /// Of a process; 0 is this one. Without permission to count the kernel's part, what is in user space is counted.
     ///
     /// # Errors
     /// Without permission; an event that the CPU or the kernel does not have.
@@ -163,8 +185,7 @@ impl ProcessCounter {
             it.as_ref()
                 .is_err_and(|it| it.kind() == io::ErrorKind::PermissionDenied)
         };
-        // What happens in the kernel, such as a context switch, would be 0.
-        let is_of_user_space = is_denied(&opened) && event.kind != PERF_TYPE_SOFTWARE;
+        let is_of_user_space = is_denied(&opened) && !event.is_of_kernel();
         if is_of_user_space {
             attributes.set_exclude_kernel(1);
             attributes.set_exclude_hv(1);
@@ -198,12 +219,22 @@ impl ProcessCounter {
     /// # Errors
     /// The system's answer.
     pub fn counted(&self) -> io::Result<Option<ProcessCount>> {
-        let [count, enabled_ns, running_ns] = self.event.numbers()?;
-        let share = running_ns as f64 / enabled_ns as f64;
-        Ok((running_ns > 0).then(|| ProcessCount {
+        Ok(ProcessCount::of(self.event.numbers()?))
+    }
+}
+
+impl ProcessCount {
+    /// Of what reading an event gives: its count, the nanoseconds in which it was to be counted, and those in which it was.
+    fn of([count, enabled_ns, running_ns]: [u64; 3]) -> Option<Self> {
+        // The time of a process that does not run does not go on.
+        let share = match enabled_ns {
+            0 => 1.0,
+            _ => running_ns as f64 / enabled_ns as f64,
+        };
+        (share > 0.0).then(|| Self {
             count: count as f64 / share,
             share,
-        }))
+        })
     }
 }
 
@@ -225,9 +256,23 @@ mod tests {
         assert_eq!(numbers("L1-dcache-stores"), (3, 0x100));
         assert_eq!(numbers("branch-misses"), (0, 5));
         assert_eq!(numbers("r1d3"), (4, 0x1d3));
-        for name in ["", "r", "rx", "node", "node-", "cycles:u", "Cycles"] {
+        let is = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|it| it.parse::<CountableEvent>().unwrap());
+            one.is(&other)
+        };
+        assert!(is("r1d3", "r01D3") && is("faults", "page-faults") && !is("cycles", "branches"));
+        for name in ["", "r", "rx", "r+1", "node", "node-", "cycles:u", "Cycles"] {
             let error = name.parse::<CountableEvent>().unwrap_err();
             assert!(error.starts_with("not an event"), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn what_was_counted_in_turns_is_extrapolated() {
+        let of = |numbers| ProcessCount::of(numbers).map(|it| (it.count, it.share));
+        assert_eq!(of([60, 100, 100]), Some((60.0, 1.0)));
+        assert_eq!(of([60, 100, 25]), Some((240.0, 0.25)));
+        assert_eq!(of([0, 100, 0]), None);
+        assert_eq!(of([0, 0, 0]), Some((0.0, 1.0)));
     }
 }

@@ -49,7 +49,7 @@ pub use session::{Ended, Finished, Losses, Mapping, Ordered, Plan, Session, Trac
 /// Why there is no trace, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    #[error("no tracefs: {looked}; mounting one unseen failed ({source}); {}", advice(*.forbidden, source))]
+    #[error("no tracefs: {looked}; mounting one unseen failed ({source}); {}", advice(*.forbidden))]
     NoTracefs {
         /// Whether there is one that this user may not read.
         forbidden: bool,
@@ -148,11 +148,11 @@ impl TraceError {
     }
 }
 
-fn advice(forbidden: bool, source: &io::Error) -> &'static str {
-    match (forbidden, source.kind()) {
+fn advice(forbidden: bool) -> &'static str {
+    match (forbidden, rustix::process::geteuid().is_root()) {
         (true, _) => "there is one that you may not read: trace as root",
-        (false, io::ErrorKind::PermissionDenied) => "trace as root",
-        (false, _) => "as root: mount -t tracefs tracefs /sys/kernel/tracing",
+        (false, false) => "trace as root",
+        (false, true) => "mount -t tracefs tracefs /sys/kernel/tracing",
     }
 }
 
@@ -173,11 +173,18 @@ fn hint(system: &str) -> &'static str {
 }
 
 fn counting(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "; that takes root, CAP_PERFMON, or kernel.perf_event_paranoid at 1 or below"
+    use rustix::io::Errno;
+    match Errno::from_io_error(error) {
+        Some(Errno::ACCESS) => {
+            "; that takes root, CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or kernel.perf_event_paranoid at 1 or below"
         }
-        io::ErrorKind::NotFound => "; this CPU, or virtual machine, does not have it",
+        Some(Errno::PERM) => {
+            "; a container's seccomp profile or a security module forbids it: measure outside of it, or allow perf_event_open"
+        }
+        Some(Errno::NOENT | Errno::INVAL | Errno::OPNOTSUPP) => {
+            "; this CPU, or virtual machine, does not have it"
+        }
+        Some(Errno::NOSYS) => "; this kernel has no perf events",
         _ => "",
     }
 }

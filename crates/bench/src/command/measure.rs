@@ -141,21 +141,8 @@ pub(super) fn make<'a>(
         Some(text) => Some(ReadySign::Match(regex("ready", text)?)),
         None => None,
     };
-    let mut events: Vec<CountableEvent> = Vec::new();
-    let mut of_user_space = Vec::new();
-    for name in parameters.count.iter().flat_map(|it| it.split(',')) {
-        let wrong = |reason: String| arguments.wrong("count", format!("{name}: {reason}"));
-        let event = name.parse().map_err(wrong)?;
-        if events.contains(&event) {
-            return Err(wrong("named twice".to_owned()).into());
-        }
-        let here = ProcessCounter::open(&event, 0, CountedFrom::Begin);
-        let counter = here.map_err(|error| RunError::Target(error.into()))?;
-        if counter.is_of_user_space() {
-            of_user_space.push(name.to_owned());
-        }
-        events.push(event);
-    }
+    let events = countable(parameters.count.as_deref());
+    let events = events.map_err(|reason| arguments.wrong("count", reason))?;
     let target = |reason: String| RunError::Target(reason.into());
     let program = parameters
         .command
@@ -175,15 +162,9 @@ pub(super) fn make<'a>(
         None => None,
     };
     let usable = Usable::of(context.machine, context.allowed_cpus(), near);
-    let (plan, mut notes) = super::plan(arguments, &parameters, &usable);
+    let (plan, notes) = super::plan(arguments, &parameters, &usable);
     if plan.cells.is_empty() {
         return Err(target(notes.join("; ")));
-    }
-    if !of_user_space.is_empty() {
-        let events = of_user_space.join(", ");
-        notes.push(format!(
-            "{events}: in user space only; the kernel's part takes root, CAP_PERFMON, or kernel.perf_event_paranoid at 1 or below"
-        ));
     }
     let mut placements = BTreeMap::new();
     for cell in &plan.cells {
@@ -209,6 +190,26 @@ pub(super) fn make<'a>(
         notes,
         sample: None,
     })
+}
+
+/// The events of --count, each of which can be counted here.
+///
+/// # Errors
+/// Which is none, or not countable, and why.
+fn countable(list: Option<&str>) -> Result<Vec<CountableEvent>, String> {
+    let mut events: Vec<CountableEvent> = Vec::new();
+    for name in list.into_iter().flat_map(|it| it.split(',')).map(str::trim) {
+        let event: CountableEvent = name.parse().map_err(|it| format!("{name}: {it}"))?;
+        if events.iter().any(|it| it.is(&event)) {
+            return Err(format!("{name}: named twice"));
+        }
+        events.push(event);
+    }
+    for event in &events {
+        let counter = ProcessCounter::open(event, 0, CountedFrom::Begin);
+        counter.map_err(|error| error.to_string())?;
+    }
+    Ok(events)
 }
 
 /// The file of a program, as execvp(3) looks for it.
@@ -451,7 +452,7 @@ impl CommandExperiment<'_> {
         if !ended.is_success && !self.parameters.ignore_failure {
             return Err(format!("{name} {}", ended.what).into());
         }
-        let counts = self.counts()?;
+        let counts = self.counts();
         let output = match self.figure {
             Some(_) => measured.output()?,
             None => String::new(),
@@ -470,7 +471,7 @@ impl CommandExperiment<'_> {
                 "{left} processes of the command went on after it had ended, and were not measured"
             )
         });
-        let seen = observer.finish()?;
+        let (seen, counts) = (observer.finish()?, counts?);
         let stolen = Ticks::now().stolen_since(&ticks, self.usable.allowed.iter());
         let cpu_s = match is_server {
             true => seen.cpu_s.values().sum(),
@@ -485,7 +486,7 @@ impl CommandExperiment<'_> {
             is_higher_better: self.parameters.better.as_deref() == Some("higher"),
             counts: counts
                 .iter()
-                .map(|(event, it)| (event.clone(), it.count))
+                .filter_map(|(event, it)| Some((event.clone(), (*it)?.count)))
                 .collect(),
             seen,
             commands: placement.commands(&self.parameters.command, cell),
@@ -498,26 +499,30 @@ impl CommandExperiment<'_> {
         })
     }
 
-    /// What was counted of each event.
-    fn counts(&self) -> Result<Vec<(String, ProcessCount)>, BoxError> {
+    /// What was counted of each event, with `:u` behind the name where that is of user space alone.
+    fn counts(&self) -> io::Result<Vec<(String, Option<ProcessCount>)>> {
         let counters = self.events.iter().zip(&self.counters);
         let count = |(event, counter): (&CountableEvent, &ProcessCounter)| {
-            let counted = counter.counted()?.ok_or_else(|| {
-                format!("{event} was never counted: others use the CPU's counters")
-            })?;
-            Ok((event.to_string(), counted))
+            let name = match counter.is_of_user_space() {
+                true => format!("{event}:u"),
+                false => event.to_string(),
+            };
+            Ok((name, counter.counted()?))
         };
         counters.map(count).collect()
     }
 }
 
 /// A warning where events had to share the CPU's counters.
-fn extrapolated(counts: &[(String, ProcessCount)]) -> Option<String> {
-    let shares = counts.iter().map(|(_, count)| count.share);
+fn extrapolated(counts: &[(String, Option<ProcessCount>)]) -> Option<String> {
+    let shares = counts
+        .iter()
+        .map(|(_, count)| count.map_or(0.0, |it| it.share));
     let least = shares.fold(1.0, f64::min);
     (least < 0.99).then(|| {
         format!(
-            "more events than the CPU has counters: each was counted for {:.0} % of the time at least, and extrapolated",
+            "events were counted in turns, for {:.0} % of the time at least, and extrapolated; those without a turn are left out: \
+             name fewer, or a longer command",
             100.0 * least
         )
     })

@@ -315,7 +315,7 @@ impl KernelPath {
         let (arch, spec) = (host_or(self.arch)?, &self.kernel);
         if spec.starts_with(build::PREFIX) {
             return Err(input!(
-                "{spec}: nearfar lab kernels get {spec} prints where it is, and builds it before unless it is cached"
+                "{spec}: lab kernels get prints where it is, with the same --arch, --tree and --config, and builds it unless it is cached"
             ));
         }
         let kernel = kernels::find_in(cache, Some(spec), arch).map_err(failure)?;
