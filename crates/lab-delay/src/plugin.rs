@@ -14,7 +14,7 @@
 //! page away. On x86-64 every CPU does both with instructions of its own. On arm64 and Power pages are taken away on all CPUs at once
 //! by one of them; there, a line of the filter may outlive its page until the next process switch.
 
-use std::cell::UnsafeCell;
+use std::cell::{OnceCell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write as _;
 use std::ptr;
@@ -27,12 +27,13 @@ use crate::config::{Config, ConfigError};
 use crate::model::Model;
 use crate::model::lines::LinesError;
 use crate::qemu::{
-    ADD, AT_LEAST, Block, Functions, Id, Info, Instruction, InstructionData, LOADS,
-    MissingFunction, NO_REGISTERS, STORES, TimeFunctions, Words,
+    ADD, AT_LEAST, Array, Block, Functions, Id, Info, Instruction, InstructionData, LOADS,
+    MissingFunction, NO_REGISTERS, READS_REGISTERS, Register, RegisterDescriptor, STORES,
+    TimeFunctions, Words,
 };
 use crate::region::{Region, RegionError, State};
 use crate::time::{self, Time};
-use crate::vcpu::{Access, Charged, Clock as _, HostClock, Vcpu};
+use crate::vcpu::{Access, Charged, Clock as _, HostClock, Registers, Vcpu};
 
 /// The interface the plugin speaks, read by QEMU before it installs it.
 #[unsafe(no_mangle)]
@@ -92,6 +93,56 @@ impl Clocks {
             qemu,
             words,
             region,
+        })
+    }
+}
+
+thread_local! {
+    /// The registers of the vCPU that this thread runs, and an array for what they hold.
+    static REGISTERS: OnceCell<(Vec<*mut Register>, *mut Array<u8>)> = const { OnceCell::new() };
+}
+
+impl Clocks {
+    /// What the general registers of the vCPU hold that this thread runs; `None` where they are not known.
+    ///
+    /// # Safety
+    /// Only inside a callback that was registered with [`READS_REGISTERS`].
+    unsafe fn registers(&self, instructions: InstructionSet) -> Option<Registers> {
+        REGISTERS.with(|found| {
+            let (registers, bytes) = found.get_or_init(|| {
+                // SAFETY: this thread runs a vCPU; the array is never freed, nor are the names.
+                unsafe {
+                    let all = &*(self.qemu.registers)();
+                    let all = std::slice::from_raw_parts(all.data, all.length as usize);
+                    let of = |name: &&str| {
+                        let is_it = |it: &&RegisterDescriptor| {
+                            CStr::from_ptr(it.name).to_bytes() == name.as_bytes()
+                        };
+                        all.iter().find(is_it).map(|it| it.register)
+                    };
+                    (
+                        instructions
+                            .general_registers()
+                            .iter()
+                            .filter_map(of)
+                            .collect(),
+                        (self.qemu.byte_array)(),
+                    )
+                }
+            });
+            let mut all = Registers::default();
+            let registers: &[_; size_of::<Registers>() / 8] = registers.first_chunk()?;
+            for (register, value) in registers.iter().zip(&mut all) {
+                // SAFETY: the caller is inside such a callback; QEMU appends to the array, which is this thread's.
+                let read = unsafe {
+                    (self.qemu.set_length)(*bytes, 0);
+                    (self.qemu.read_register)(*register, *bytes)
+                };
+                // SAFETY: the array has as many bytes as were read.
+                *value = (read == 8)
+                    .then(|| unsafe { (**bytes).data.cast::<u64>().read_unaligned() })?;
+            }
+            Some(all)
         })
     }
 }
@@ -247,11 +298,15 @@ impl Plugin {
                 let instruction: *mut Instruction = (self.qemu.instruction)(block, number);
                 let (bytes, size) = self.qemu.bytes(self.instruction_data, instruction);
                 let bytes = &bytes[..size];
-                pauses += u64::from(self.instructions.is_pause(bytes));
+                let is_pause = self.instructions.is_pause(bytes);
+                pauses += u64::from(is_pause);
                 if self.vcpus.is_empty() {
                     continue;
                 }
                 let address = (self.qemu.instruction_address)(instruction) as usize as *mut c_void;
+                if is_pause && self.time.is_some() {
+                    (self.qemu.on_instruction)(instruction, on_pause, READS_REGISTERS, address);
+                }
                 (self.qemu.on_memory)(instruction, on_load, NO_REGISTERS, LOADS, address);
                 (self.qemu.on_memory)(instruction, on_store, NO_REGISTERS, STORES, address);
                 if self.instructions.switches(bytes) {
@@ -399,6 +454,20 @@ unsafe extern "C" fn on_switch(vcpu: c_uint, _: *mut c_void) {
     }
 }
 
+unsafe extern "C" fn on_pause(number: c_uint, instruction: *mut c_void) {
+    let plugin = plugin();
+    // SAFETY: QEMU calls on the vCPU's thread, one callback at a time.
+    let vcpu = unsafe { plugin.vcpu(number) };
+    if let (Some(vcpu), Some(time), Some(clocks)) = (vcpu, &plugin.time, &plugin.clocks) {
+        // SAFETY: inside a callback that may read registers.
+        let registers = || unsafe { clocks.registers(plugin.instructions) };
+        if let Some(polled) = vcpu.polls(instruction as usize, registers) {
+            time.poll(vcpu.number(), polled);
+            plugin.watch(ID.load(Relaxed));
+        }
+    }
+}
+
 unsafe extern "C" fn on_load(vcpu: c_uint, info: u32, address: u64, instruction: *mut c_void) {
     // SAFETY: the arguments are those of a memory callback.
     unsafe { on_access::<false>(vcpu, info, address, instruction) }
@@ -466,6 +535,17 @@ impl InstructionSet {
     /// Whether an instruction is one that waits for [`PAUSE_PS`].
     pub fn is_pause(self, instruction: &[u8]) -> bool {
         self == Self::X86 && instruction == [0xf3, 0x90]
+    }
+
+    /// The registers that a program computes with, by QEMU's names.
+    pub fn general_registers(self) -> &'static [&'static str] {
+        match self {
+            Self::X86 => &[
+                "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11",
+                "r12", "r13", "r14", "r15",
+            ],
+            Self::Arm | Self::Power | Self::Other => &[],
+        }
     }
 
     /// Whether an instruction changes what addresses stand for.

@@ -69,6 +69,28 @@ pub struct Info {
 #[derive(Debug)]
 pub struct Scoreboard([u8; 0]);
 
+/// `struct qemu_plugin_register`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Register([u8; 0]);
+
+/// `qemu_plugin_reg_descriptor`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterDescriptor {
+    pub register: *mut Register,
+    pub name: *const c_char,
+    pub feature: *const c_char,
+}
+
+/// `GArray` and `GByteArray` of GLib.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Array<T> {
+    pub data: *mut T,
+    pub length: c_uint,
+}
+
 /// `qemu_plugin_u64`: a word of each vCPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +101,8 @@ pub struct Words {
 
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub const NO_REGISTERS: c_int = 0;
+/// `QEMU_PLUGIN_CB_R_REGS`.
+pub const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_MEM_R`.
 pub const LOADS: c_int = 1;
 /// `QEMU_PLUGIN_MEM_W`.
@@ -158,6 +182,14 @@ functions! {
     set = c"qemu_plugin_u64_set": fn(Words, c_uint, u64);
     /// Adds to the word of the vCPU that executes a block, without a call.
     on_block_add = c"qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu": fn(*mut Block, c_int, Words, u64);
+    /// The registers of the vCPU that this thread runs, in an array that is the caller's.
+    registers = c"qemu_plugin_get_registers": fn() -> *mut Array<RegisterDescriptor>;
+    /// Appends a register's bytes, and returns how many there are, or -1.
+    read_register = c"qemu_plugin_read_register": fn(*mut Register, *mut Array<u8>) -> c_int;
+    /// Makes an array, of GLib.
+    byte_array = c"g_byte_array_new": fn() -> *mut Array<u8>;
+    /// Sets how many bytes it has, of GLib.
+    set_length = c"g_byte_array_set_size": fn(*mut Array<u8>, c_uint) -> *mut Array<u8>;
     /// Calls back before a block where a vCPU's word fulfils a condition.
     on_block_if = c"qemu_plugin_register_vcpu_tb_exec_cond_cb": fn(*mut Block, ExecCallback, c_int, c_int, Words, u64, *mut c_void);
 }

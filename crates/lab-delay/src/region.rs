@@ -306,10 +306,10 @@ impl Counters {
         Self { counts, by_node }
     }
 
-    /// Adds to a count.
+    /// Adds to a count, and returns what it was.
     #[inline(always)]
-    pub fn add(&self, count: Count, amount: u64) {
-        add(&self.counts[count as usize], amount);
+    pub fn add(&self, count: Count, amount: u64) -> u64 {
+        add(&self.counts[count as usize], amount)
     }
 
     /// Counts a miss to the memory of a node, by its position, and how long others kept it waiting.
@@ -337,8 +337,10 @@ impl Counters {
 }
 
 #[inline(always)]
-fn add(word: &AtomicU64, amount: u64) {
-    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+fn add(word: &AtomicU64, amount: u64) -> u64 {
+    let before = word.load(Relaxed);
+    word.store(before.wrapping_add(amount), Relaxed);
+    before
 }
 
 /// Words of a controller: first guest physical address, bytes, stride, node.

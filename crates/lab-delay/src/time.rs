@@ -27,13 +27,16 @@ use std::thread::{self, Thread};
 
 use crate::config::TimeConfig;
 use crate::time::preload::Counter;
-use crate::time::turns::{ThreadState, Turn, Turns};
+use crate::time::turns::{Polled, ThreadState, Turn, Turns};
 
 /// A block calls back when its vCPU's counter has reached this.
 pub const LIMIT_PS: u64 = 1 << 62;
 /// How far a vCPU goes that waits for none: the gate is looked at in between.
 const MOST_ROOM_PS: u64 = 1_000_000_000;
 const PS_PER_NS: u64 = 1000;
+/// In guests with more vCPUs they let each other run in the host's time. The kernel boots on one there (`maxcpus=1`): while it changes
+/// the memory map, others that leave guest code more often make QEMU abort (`iotlb_to_section`).
+const MOST_CPUS_AT_BOOT: usize = 32;
 /// How long nothing may go on before that is said, by the host's clock.
 const STALL_NS: u64 = 5_000_000_000;
 
@@ -87,6 +90,8 @@ struct VcpuThread {
     is_idle: AtomicBool,
     /// The condition that its thread waits for while it is idle or blocked; 0 if it has never waited.
     condition: AtomicUsize,
+    /// The one for idle, which QEMU also signals to interrupt it.
+    halt_condition: AtomicUsize,
 }
 
 impl<C: PsCounters> Time<C> {
@@ -201,6 +206,15 @@ impl<C: PsCounters> Time<C> {
 
     /// A vCPU's thread is before a block of guest code and has gone as far as it may. Returns when it has the turn.
     pub fn ask(&self, vcpu: usize) {
+        self.wait_for_turn(vcpu, |turns| turns.ask(vcpu));
+    }
+
+    /// A vCPU will find these lines as they are until another writes to them. Returns when it has the turn.
+    pub fn poll(&self, vcpu: usize, polled: Polled) {
+        self.wait_for_turn(vcpu, |turns| turns.poll(vcpu, polled));
+    }
+
+    fn wait_for_turn(&self, vcpu: usize, ask: impl FnOnce(&mut Turns)) {
         VCPU.set(Some(vcpu));
         if !self.is_on() {
             return;
@@ -209,7 +223,7 @@ impl<C: PsCounters> Time<C> {
         let it = &self.vcpus[vcpu];
         let mut turns = self.turns();
         self.fold(vcpu, &mut turns);
-        turns.ask(vcpu);
+        ask(&mut turns);
         self.go_on(turns);
         while !it.has_turn.swap(false, Acquire) && self.is_on() {
             thread::park();
@@ -256,8 +270,11 @@ impl<C: PsCounters> Time<C> {
     /// This thread is about to wait for a condition of QEMU.
     fn waits_for(&self, condition: usize) {
         let vcpu = VCPU.get();
-        if let Some(vcpu) = vcpu {
-            self.vcpus[vcpu].condition.store(condition, Relaxed);
+        if let Some(vcpu) = vcpu.map(|vcpu| &self.vcpus[vcpu]) {
+            vcpu.condition.store(condition, Relaxed);
+            if vcpu.is_idle.load(Relaxed) {
+                vcpu.halt_condition.store(condition, Relaxed);
+            }
         }
         if !self.is_on() {
             return;
@@ -281,9 +298,16 @@ impl<C: PsCounters> Time<C> {
             return;
         }
         let mut turns = self.turns();
-        let waits = |&at: &usize| {
-            self.vcpus[at].condition.load(Relaxed) == condition
-                && matches!(turns.state(at), ThreadState::Idle | ThreadState::Blocked)
+        let is_halt = |&at: &usize| self.vcpus[at].halt_condition.load(Relaxed) == condition;
+        if let Some(vcpu) = (0..self.vcpus.len()).find(is_halt) {
+            turns.kick(vcpu);
+        }
+        let waits = |at: &usize| match turns.state(*at) {
+            ThreadState::Idle | ThreadState::Blocked => {
+                self.vcpus[*at].condition.load(Relaxed) == condition
+            }
+            ThreadState::Ready => turns.polls(*at) && is_halt(at),
+            ThreadState::Coming | ThreadState::Running => false,
         };
         let waiting: Vec<usize> = (0..self.vcpus.len()).filter(waits).collect();
         // Which of several is woken is the host's choice.
@@ -299,6 +323,18 @@ impl<C: PsCounters> Time<C> {
         };
         for vcpu in waiting {
             turns.wake(vcpu, at_ps);
+        }
+        if VCPU.get().is_none() {
+            // No thread may be on its way that decides.
+            self.go_on(turns);
+        }
+    }
+
+    /// This thread leaves guest code, for instance at `pause`. Of many vCPUs that wait for a lock the host would otherwise run each for
+    /// milliseconds before the one that is next, and 90 of them stood still for minutes.
+    fn leaves_guest_code(&self) {
+        if self.vcpus.len() > MOST_CPUS_AT_BOOT && !self.is_on() && VCPU.get().is_some() {
+            thread::yield_now();
         }
     }
 

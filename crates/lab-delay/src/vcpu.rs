@@ -17,6 +17,7 @@ use crate::model::lines::{Cost, Word};
 use crate::model::{Model, Place, Price};
 use crate::region::transfers::{LineTransfer, Transfers};
 use crate::region::{Count, Counters, Doorbells};
+use crate::time::turns::{Polled, PolledLine};
 
 /// Lines of the filter: 32 KiB, the size of a first-level data cache.
 pub const FILTER_LINES: usize = 512;
@@ -32,6 +33,8 @@ pub const OVERRUN_NS: u64 = 1000;
 pub const AT_ONCE: u64 = 4;
 /// The same in simulated time: two lines of a stream, word by word.
 pub const AT_ONCE_SIMULATED: u64 = 16;
+/// More loads than a turn of a loop has that waits for something.
+const MOST_POLLED: usize = 8;
 const LINE_SHIFT: u32 = 6;
 const PS_PER_NS: u64 = 1000;
 const NOTHING: u64 = u64::MAX;
@@ -41,6 +44,8 @@ struct Recent<'a> {
     line: u64,
     word: &'a AtomicU64,
     left: Word,
+    /// Its number in the model.
+    number: u32,
 }
 
 static NO_WORD: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +53,7 @@ const EMPTY: Recent<'static> = Recent {
     line: NOTHING,
     word: &NO_WORD,
     left: Word(0),
+    number: 0,
 };
 
 /// A load or a store of the guest.
@@ -85,8 +91,26 @@ pub struct Vcpu<'a> {
     paid: Option<(usize, u32)>,
     ended: Option<Ended>,
     streams: Streams,
+    /// The lines of the last accesses, by their number.
+    last: [u64; MOST_POLLED],
+    /// Since the last pause: whether it has stored anything, or used a line that the filter did not know.
+    has_changed: bool,
+    pause: Pause,
     /// Picoseconds that were delayed, and waited for, and are not counted yet.
     uncounted: (u64, u64),
+}
+
+/// The general registers of a vCPU.
+pub type Registers = [u64; 16];
+
+/// The last instruction by which the vCPU said that it waits in a loop.
+#[derive(Clone, Copy, Default, Debug)]
+struct Pause {
+    instruction: usize,
+    /// How many accesses there were before it.
+    accesses: u64,
+    /// What the registers were, if the turn of the loop before it has changed nothing else.
+    registers: Option<Registers>,
 }
 
 /// Lines that may be of sequential streams.
@@ -157,6 +181,9 @@ impl<'a> Vcpu<'a> {
             paid: None,
             ended: None,
             streams: Streams::default(),
+            last: [NOTHING; MOST_POLLED],
+            has_changed: true,
+            pause: Pause::default(),
             uncounted: (0, 0),
         }
     }
@@ -175,9 +202,11 @@ impl<'a> Vcpu<'a> {
     ///
     /// This runs for every load and store of the guest: a few instructions, and arguments in registers.
     #[inline(always)]
-    pub fn passes(&self, address: u64, write: bool) -> bool {
-        self.counters.add(Count::Accesses, 1);
+    pub fn passes(&mut self, address: u64, write: bool) -> bool {
+        let number = self.counters.add(Count::Accesses, 1);
         let line = address >> LINE_SHIFT;
+        self.last[number as usize % MOST_POLLED] = line;
+        self.has_changed |= write;
         let recent = &self.filter[line as usize % FILTER_LINES];
         recent.line == line
             && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
@@ -192,6 +221,7 @@ impl<'a> Vcpu<'a> {
         clock: &impl Clock,
         target: impl FnOnce() -> Target,
     ) -> bool {
+        self.has_changed = true;
         // The delay counts from here, so the time the model itself takes is part of it, not added to it.
         let start = clock.now();
         let physical = match target() {
@@ -212,6 +242,7 @@ impl<'a> Vcpu<'a> {
             line,
             word: touched.word,
             left: touched.left,
+            number: spot.line,
         };
         let before = &mut self.filter[line as usize % FILTER_LINES];
         // It has loaded the line since another vCPU did, and loads it again.
@@ -340,6 +371,49 @@ impl<'a> Vcpu<'a> {
         let paid = self.paid == Some((access.instruction, line));
         self.paid = (cost != Cost::Hit && !access.write).then_some((access.instruction, line));
         access.write && paid
+    }
+}
+
+impl Vcpu<'static> {
+    /// The lines that the vCPU polls, if it is before an instruction that pauses a loop, and the last turn of the loop has changed
+    /// nothing: no memory, no register. The next turns will neither, until another vCPU stores to one of these lines.
+    pub fn polls(
+        &mut self,
+        instruction: usize,
+        registers: impl FnOnce() -> Option<Registers>,
+    ) -> Option<Polled> {
+        let accesses = self.counters.get(Count::Accesses);
+        let before = std::mem::replace(
+            &mut self.pause,
+            Pause {
+                instruction,
+                accesses,
+                registers: None,
+            },
+        );
+        let has_changed = std::mem::replace(&mut self.has_changed, false);
+        let loads = accesses.wrapping_sub(before.accesses);
+        let is_few = (1..=MOST_POLLED as u64).contains(&loads);
+        if has_changed || before.instruction != instruction || !is_few {
+            return None;
+        }
+        let registers = registers()?;
+        self.pause.registers = Some(registers);
+        if before.registers != Some(registers) {
+            return None;
+        }
+        let last = |back: u64| self.last[accesses.wrapping_sub(back) as usize % MOST_POLLED];
+        let lines = (1..=loads).map(|back| &self.filter[last(back) as usize % FILTER_LINES]);
+        let lines = lines.map(|it| PolledLine {
+            word: it.word,
+            before: it.left.0,
+            number: it.number,
+        });
+        let model: &'static Model = self.model;
+        Some(Polled {
+            lines: lines.collect(),
+            stores: model.stores(),
+        })
     }
 }
 

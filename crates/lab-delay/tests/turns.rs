@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The turns of simulated time, driven as QEMU's threads drive them, without threads and clocks.
 
-use nearfar_lab_delay::time::turns::{ThreadState, Turn, Turns};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use nearfar_lab_delay::model::channel::Stores;
+use nearfar_lab_delay::time::turns::{Polled, PolledLine, ThreadState, Turn, Turns};
 use proptest::prelude::*;
 
 const WINDOW: u64 = 200;
@@ -67,6 +71,93 @@ fn the_window_is_narrow_for_a_while_after_a_line_has_passed() {
     assert!(narrow > 100_000_000 / (2 * WINDOW));
     assert_eq!(turns.decide(), Turn::Of(1 - vcpu));
     assert!(turns.room_ps(1 - vcpu) > 2 * WINDOW);
+}
+
+/// The word of a line that is stored to at 3030, and a vCPU's poll of it.
+fn line() -> (&'static AtomicU64, Polled) {
+    let stores: &'static Stores = Box::leak(Box::new(Stores::new(WINDOW)));
+    let word: &'static AtomicU64 = Box::leak(Box::default());
+    stores.note(7, 3030);
+    let line = PolledLine {
+        word,
+        before: 0,
+        number: 7,
+    };
+    let lines = vec![line];
+    (word, Polled { lines, stores })
+}
+
+/// vCPU 0 polls a line, vCPU 1 executes.
+fn polling() -> (Turns, &'static AtomicU64, Polled) {
+    let ((word, polled), mut turns) = (line(), ready(2));
+    assert_eq!(turns.decide(), Turn::Of(0));
+    turns.poll(0, polled.clone());
+    for _ in 0..10 {
+        assert_eq!(execute(&mut turns, u64::MAX), 1);
+    }
+    assert!(turns.polls(0));
+    assert_eq!(turns.now_ps(), 1000 + 10 * WINDOW);
+    (turns, word, polled)
+}
+
+#[test]
+fn who_polls_gets_no_turn_before_another_stores_to_the_line() {
+    let (mut turns, word, _) = polling();
+    assert_eq!((turns.decide(), turns.room_ps(1)), (Turn::Of(1), WINDOW));
+    word.store(1, Relaxed);
+    turns.spend(1, 50);
+    turns.ask(1);
+    assert_eq!(turns.decide(), Turn::Of(0));
+    assert_eq!((turns.local_ps(0), turns.local_ps(1)), (3030, 3050));
+}
+
+#[test]
+fn who_polls_goes_on_for_an_interrupt_a_device_another_thread_or_after_a_while() {
+    let (mut turns, ..) = polling();
+    turns.wake(0, 3040);
+    assert_eq!((turns.local_ps(0), turns.polls(0)), (3040, false));
+
+    let (mut turns, ..) = polling();
+    turns.main_loop_goes_on();
+    assert!(turns.polls(0));
+    turns.main_loop_waits(None, None);
+    assert_eq!((turns.local_ps(0), turns.polls(0)), (3000, false));
+
+    // Between its last look for interrupts and the poll.
+    let (mut turns, _, polled) = polling();
+    turns.wake(0, 3000);
+    turns.kick(0);
+    assert_eq!(turns.decide(), Turn::Of(0));
+    turns.poll(0, polled.clone());
+    assert!(!turns.polls(0));
+    assert_eq!(turns.decide(), Turn::Of(0));
+    turns.poll(0, polled);
+    assert!(turns.polls(0));
+
+    let (mut turns, ..) = polling();
+    assert_eq!(turns.decide(), Turn::Of(1));
+    turns.block(Some(1));
+    assert_eq!((turns.decide(), turns.room_ps(0)), (Turn::Of(0), 0));
+    assert_eq!((turns.local_ps(0), turns.polls(0)), (3000, false));
+
+    let (mut turns, ..) = polling();
+    while turns.polls(0) {
+        assert!(turns.now_ps() < 30_000_000);
+        execute(&mut turns, u64::MAX);
+    }
+}
+
+#[test]
+fn where_all_poll_time_goes_on_and_timers_are_due() {
+    let (mut turns, _, polled) = polling();
+    turns.main_loop_waits(Some(9000), None);
+    let mut turn = turns.decide();
+    while let Turn::Of(vcpu) = turn {
+        turns.spend(vcpu, 47.min(turns.room_ps(vcpu)));
+        turns.poll(vcpu, polled.clone());
+        turn = turns.decide();
+    }
+    assert_eq!((turn, turns.now_ps()), (Turn::MainLoop, 9000));
 }
 
 #[test]

@@ -119,6 +119,46 @@ fn memory_costs_its_delay_once_and_is_passed_without_a_look_afterwards() {
 }
 
 #[test]
+fn a_loop_that_pauses_polls_its_lines_if_a_turn_of_it_changes_nothing() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator::default();
+    let [it, other, _] = &mut vcpus[..] else {
+        panic!("three vCPUs");
+    };
+    let turn = |it: &mut Vcpu<'static>, loads: u64, registers: u64| {
+        (0..loads).for_each(|line| qemu.run(it, 1, 0x1000 + 64 * line, false));
+        let polled = it.polls(7, || Some([registers; 16]));
+        if let Some(polled) = &polled {
+            let mut lines = Vec::from_iter(polled.lines.iter().map(|it| u64::from(it.number)));
+            lines.sort();
+            assert_eq!(lines, Vec::from_iter(0x40..0x40 + loads));
+        }
+        polled.is_some()
+    };
+    // Lines that it had not used, registers that it had not seen, the same again.
+    assert_eq!([0; 4].map(|_| turn(it, 3, 5)), [false, false, true, true]);
+    // It counts its turns, or what it stores.
+    assert_eq!(
+        [6, 7, 8, 8].map(|at| turn(it, 3, at)),
+        [false, false, false, true]
+    );
+    qemu.run(it, 2, 0x1000, true);
+    let store = |it: &mut Vcpu<'static>| {
+        qemu.run(it, 2, 0x1000, true);
+        turn(it, 3, 8)
+    };
+    assert_eq!([0; 3].map(|_| store(it)), [false; 3]);
+    assert_eq!([0; 3].map(|_| turn(it, 3, 8)), [false, true, true]);
+    qemu.run(other, 3, 0x1040, true);
+    assert_eq!([0; 3].map(|_| turn(it, 3, 8)), [false, false, true]);
+    // Another loop, no loads, and more than are looked at.
+    assert!(it.polls(8, || Some([8; 16])).is_none());
+    assert_eq!([0; 4].map(|_| turn(it, 0, 8)), [false; 4]);
+    assert_eq!([0; 4].map(|_| turn(it, 9, 8)), [false; 4]);
+    assert_eq!([0; 4].map(|_| turn(it, 8, 8)), [false, true, true, true]);
+}
+
+#[test]
 fn lines_of_a_stream_are_on_their_way_at_once_whatever_their_order_in_a_turn() {
     let (_, mut vcpus, counters) = machine_of(&format!("{CONFIG}stream 8000\n"));
     let qemu = Emulator::default();

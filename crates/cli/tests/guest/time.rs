@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::guests;
 use nearfar_machine::CpuId;
 use nearfar_proc::affinity;
+use serde_json::Value;
+
+use crate::guests;
 
 /// A guest of eight vCPUs on a host of fewer.
 const OPTIONS: [&str; 4] = ["--scale", "cpus=4,memory=512M", "--time", "simulated"];
@@ -81,6 +83,36 @@ const BEGIN_AND_END: &str = r#"
     }
     for round in 1 2 3 4; do ask simulated; ask host; done
 "#;
+
+#[test]
+fn a_loop_that_waits_for_a_line_is_not_executed_until_another_stores_to_it() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let counts = folder.path().join("counts.json");
+    let options = ["--delay", "auto", "--counts", counts.to_str().unwrap()];
+    let output = guests::part(
+        "two-node",
+        &[&OPTIONS[..], &options].concat(),
+        "time::waiting",
+    );
+    let seen_ns = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("seen ")?.parse::<u64>().ok());
+    // Some are interrupted just then. Without a store a line would be looked at every 20 us.
+    let mut seen_ns: Vec<u64> = seen_ns.collect();
+    seen_ns.sort();
+    assert_eq!(seen_ns.len(), WAITS * WAITING.len());
+    let median_ns = seen_ns[seen_ns.len() / 2];
+    assert!(median_ns < 5000, "{seen_ns:?}");
+    let counts: Value = serde_json::from_slice(&std::fs::read(&counts).unwrap()).unwrap();
+    let accesses = |cpu: usize| counts["vcpus"][cpu]["accesses"].as_u64().unwrap();
+    // They have done other things as well. Executed, each 47 ns would have been a load: 4 million.
+    let least = WAITING.map(accesses).into_iter().min().unwrap();
+    println!("{median_ns} ns; {least} accesses");
+    assert!(least < 2_000_000, "{least}");
+}
 
 /// Also on CPUs that were idle while time was simulated.
 #[test]
@@ -196,6 +228,75 @@ fn inside() {
             slept >= asked && slept < asked + Duration::from_millis(1),
             "{slept:?}"
         );
+    }
+}
+
+/// CPUs that wait while the first works for 40 ms, and how often.
+const WAITING: [usize; 3] = [5, 6, 7];
+const WAITS: usize = 5;
+
+/// In a guest: how long after a store the threads see it that wait for it.
+#[test]
+#[ignore = "runs in a guest"]
+fn waiting() {
+    /// What else is in the line is stored to.
+    #[repr(align(256))]
+    struct OwnLine(AtomicBool);
+    // On the stack it would be in a huge page.
+    static GO: [OwnLine; WAITS] = [const { OwnLine(AtomicBool::new(false)) }; WAITS];
+    // To move it to the threads' node takes 800 us.
+    std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
+    let start = Barrier::new(WAITING.len() + 1);
+    let wait = |cpu: usize| {
+        affinity::pin(CpuId(cpu as u32)).unwrap();
+        let wait = |go: &OwnLine| {
+            start.wait();
+            wait_for(&go.0);
+            Instant::now()
+        };
+        GO.each_ref().map(wait)
+    };
+    thread::scope(|scope| {
+        let wait = &wait;
+        let threads = WAITING.map(|cpu| scope.spawn(move || wait(cpu)));
+        affinity::pin(CpuId(0)).unwrap();
+        let stored = GO.each_ref().map(|go| {
+            start.wait();
+            loops_for(Duration::from_millis(40));
+            let stored = Instant::now();
+            go.0.store(true, Ordering::Release);
+            // Where no vCPU does anything else none waits.
+            loops_for(Duration::from_micros(100));
+            stored
+        });
+        for thread in threads {
+            for (seen, stored) in thread.join().unwrap().iter().zip(stored) {
+                let seen = seen.saturating_duration_since(stored);
+                println!("seen {}", seen.as_nanos());
+            }
+        }
+    });
+}
+
+/// Without an access to any other memory, which a build without optimisation has.
+fn wait_for(flag: &AtomicBool) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it loads the byte that is borrowed, until that is not 0.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "cmp byte ptr [{flag}], 0",
+            "jne 3f",
+            "pause",
+            "jmp 2b",
+            "3:",
+            flag = in(reg) flag.as_ptr(),
+            options(nostack),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    while !flag.load(Ordering::Acquire) {
+        spin_loop();
     }
 }
 

@@ -10,7 +10,8 @@
 //! | `g_free` (GLib) | while a reset is on its way nothing is freed, see [`keep_memory`] |
 //! | `write` | a vCPU's notice to the main loop, which goes on before the vCPU does |
 //!
-//! Without a plugin, and while the gate is closed, they do what the library's do.
+//! Without a plugin, and while the gate is closed, they do what the library's do. One does more then: a vCPU leaves guest code by
+//! `siglongjmp` (`__longjmp_chk`), at `pause` as well, and lets other threads run (time.rs, `leaves_guest_code`).
 //!
 //! The host's time stamp counter is read by an instruction of its own, in QEMU's emulation of x86.
 //! In a thread that runs a vCPU the instruction is made to fault (`PR_SET_TSC`, prctl(2)), and the handler of the signal
@@ -60,6 +61,7 @@ mod original {
         pthread_cond_broadcast: fn(*mut pthread_cond_t) -> c_int;
         g_free: fn(*mut c_void) -> ();
         write: fn(c_int, *const c_void, usize) -> ssize_t;
+        __longjmp_chk: fn(*mut c_void, c_int) -> !;
     }
 }
 
@@ -279,6 +281,17 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) ->
         time.has_notified();
     }
     written
+}
+
+/// # Safety
+/// As for siglongjmp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __longjmp_chk(environment: *mut c_void, value: c_int) -> ! {
+    if let Some(time) = plugin::time() {
+        time.leaves_guest_code();
+    }
+    // SAFETY: with the caller's arguments; nothing here is dropped.
+    unsafe { original::__longjmp_chk()(environment, value) }
 }
 
 /// The frequency is rounded to this, in Hz: the same guest then has the same one at each start, whatever a measurement of some

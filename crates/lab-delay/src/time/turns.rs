@@ -13,10 +13,54 @@
 //! Arithmetic on local times, without clocks and threads: the same calls give the same turns. Times are picoseconds.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::model::channel::Stores;
 
 /// How long the window stays narrow after a line has passed from a vCPU to another. Lines that pass less often are seen too late by a
 /// wide window at most, which is a hundredth of this.
 const PASSING_PS: u64 = 100_000_000;
+
+/// How long a vCPU polls at most before it gets a turn: others than vCPUs may write to what it polls.
+const MOST_POLL_PS: u64 = 20_000_000;
+
+/// Lines that a vCPU polls in a loop which changes nothing.
+#[derive(Clone, Debug)]
+pub struct Polled {
+    pub lines: Vec<PolledLine>,
+    /// Where stores are noted.
+    pub stores: &'static Stores,
+}
+
+/// A line that a vCPU polls.
+#[derive(Clone, Copy, Debug)]
+pub struct PolledLine {
+    /// The line's word, and what it was.
+    pub word: &'static AtomicU64,
+    pub before: u64,
+    /// Its number.
+    pub number: u32,
+}
+
+/// A vCPU polls.
+#[derive(Clone, Debug)]
+struct Poll {
+    polled: Polled,
+    since_ps: u64,
+}
+
+impl Poll {
+    /// When another vCPU has stored to one of the lines, or loaded one, or one has left a cache; `None` where none has changed.
+    fn changed_ps(&self, now_ps: u64) -> Option<u64> {
+        let lines = self.polled.lines.iter();
+        let changed = lines.filter(|it| it.word.load(Relaxed) != it.before);
+        let stored_ps = changed.map(|it| self.polled.stores.seen_late(it.number, now_ps));
+        // What was stored before is what it polls.
+        let since = |ps: u64| if ps > self.since_ps { ps } else { now_ps };
+        stored_ps.min().map(since)
+    }
+}
 
 /// What a vCPU's thread does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,13 +99,17 @@ pub enum Turn {
     AllIdle,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct VcpuTurns {
     state: ThreadState,
     local_ps: u64,
     room_ps: u64,
     /// It has to leave guest code for another thread, which it does at the end of a block.
     must_leave: bool,
+    /// It is ready, and would find what it polls as it was: no turn is given. Its local time stands still until that ends.
+    polls: Option<Poll>,
+    /// QEMU has interrupted it since it polled last.
+    is_kicked: bool,
 }
 
 /// The turns of a guest's vCPUs.
@@ -92,6 +140,8 @@ impl Turns {
             local_ps: now_ps,
             room_ps: 0,
             must_leave: false,
+            polls: None,
+            is_kicked: false,
         };
         Self {
             vcpus: vec![idle; vcpus],
@@ -122,7 +172,7 @@ impl Turns {
         self.busy.iter().map(|&vcpu| (vcpu, self.state(vcpu)))
     }
 
-    /// The machine's time: no vCPU that has something to do is before it. It never goes back.
+    /// The machine's time: no vCPU that has something to do is before it, but for one that polled, by a window at most. It never goes back.
     pub fn now_ps(&self) -> u64 {
         self.now_ps
     }
@@ -158,6 +208,64 @@ impl Turns {
         self.enter(vcpu, ThreadState::Ready);
     }
 
+    /// The same for a vCPU that will find these lines as they were until another writes to them.
+    pub fn poll(&mut self, vcpu: usize, polled: Polled) {
+        self.ask(vcpu);
+        let it = &mut self.vcpus[vcpu];
+        // An interrupt may be pending.
+        if !std::mem::take(&mut it.is_kicked) {
+            it.polls = Some(Poll {
+                polled,
+                since_ps: it.local_ps,
+            });
+        }
+        self.advance();
+    }
+
+    /// QEMU interrupts a vCPU, which looks for that at the beginning of a block.
+    pub fn kick(&mut self, vcpu: usize) {
+        self.vcpus[vcpu].is_kicked = true;
+    }
+
+    /// Whether a vCPU waits until what it polls changes.
+    pub fn polls(&self, vcpu: usize) -> bool {
+        self.vcpus[vcpu].polls.is_some()
+    }
+
+    /// A vCPU may find something new from this moment on, if it polls.
+    fn end_poll(&mut self, vcpu: usize, at_ps: u64) {
+        let it = &mut self.vcpus[vcpu];
+        if it.polls.take().is_some() {
+            it.local_ps = it.local_ps.max(at_ps);
+        }
+    }
+
+    /// Ends polls at moments; `None` where one goes on.
+    fn end_polls(&mut self, ends: impl Fn(&Poll) -> Option<u64>) {
+        for position in 0..self.busy.len() {
+            let at = self.busy[position];
+            if let Some(at_ps) = self.vcpus[at].polls.as_ref().and_then(&ends) {
+                self.end_poll(at, at_ps);
+            }
+        }
+    }
+
+    /// Lets those go on that find something new, and all where no vCPU does anything else: time passes then, but not past a timer.
+    fn look_at_polls(&mut self) {
+        let polls = |at: &usize| self.vcpus[*at].polls.is_some();
+        if !self.busy.is_empty() && self.busy.iter().all(polls) {
+            let to = self.now_ps.saturating_add(self.windows_ps[1]);
+            self.now_ps = self.due_ps().map_or(to, |due| to.min(due)).max(self.now_ps);
+            let now_ps = self.now_ps;
+            return self.end_polls(|_| Some(now_ps));
+        }
+        let now_ps = self.now_ps;
+        self.end_polls(|it| {
+            let is_long = now_ps >= it.since_ps.saturating_add(MOST_POLL_PS);
+            it.changed_ps(now_ps).or(is_long.then_some(now_ps))
+        });
+    }
+
     /// A vCPU has nothing to do any more.
     pub fn idle(&mut self, vcpu: usize) {
         self.enter(vcpu, ThreadState::Idle);
@@ -178,14 +286,15 @@ impl Turns {
         }
     }
 
-    /// An idle or blocked vCPU is woken at this moment of another thread.
+    /// A vCPU that is idle, blocked or polls is woken at this moment of another thread.
     pub fn wake(&mut self, vcpu: usize, at_ps: u64) {
         let at_ps = at_ps.max(self.now_ps);
         let it = &mut self.vcpus[vcpu];
         match it.state {
             ThreadState::Idle => it.local_ps = it.local_ps.max(at_ps),
             ThreadState::Blocked => {}
-            ThreadState::Coming | ThreadState::Ready | ThreadState::Running => return,
+            ThreadState::Ready => return self.end_poll(vcpu, at_ps),
+            ThreadState::Coming | ThreadState::Running => return,
         }
         self.enter(vcpu, ThreadState::Coming);
     }
@@ -198,6 +307,9 @@ impl Turns {
             self.disks_ps.extend(disk_answers_ps);
         }
         self.main_loop = MainLoop::Waits(due_ps.unwrap_or(u64::MAX));
+        // A device may have written to what is polled.
+        let now_ps = self.now_ps;
+        self.end_polls(|_| Some(now_ps));
     }
 
     /// The main loop has something to do.
@@ -250,6 +362,7 @@ impl Turns {
 
     /// Decides who goes on.
     pub fn decide(&mut self) -> Turn {
+        self.look_at_polls();
         let due_ps = self.due_ps().unwrap_or(u64::MAX);
         let (mut leaving, mut ready, mut is_coming) = (None, None, false);
         for &at in &self.busy {
@@ -263,7 +376,7 @@ impl Turns {
                     if it.must_leave {
                         leaving = first(leaving);
                     }
-                    if it.local_ps < due_ps {
+                    if it.polls.is_none() && it.local_ps < due_ps {
                         ready = first(ready);
                     }
                 }
@@ -288,6 +401,7 @@ impl Turns {
     }
 
     fn give(&mut self, vcpu: usize, room_ps: u64) -> Turn {
+        self.end_poll(vcpu, self.now_ps);
         self.enter(vcpu, ThreadState::Running);
         let it = &mut self.vcpus[vcpu];
         it.room_ps = room_ps;
@@ -299,7 +413,15 @@ impl Turns {
     /// How far a vCPU may go: the window beyond the one that is furthest behind, and not past a timer.
     fn free_ps(&self, vcpu: usize) -> u64 {
         let others = self.busy.iter().filter(|&&at| at != vcpu);
-        let behind = others.map(|&at| self.vcpus[at].local_ps).min();
+        let of_other = |&at: &usize| match &self.vcpus[at] {
+            VcpuTurns {
+                polls: Some(_),
+                local_ps,
+                ..
+            } => self.now_ps.max(*local_ps),
+            it => it.local_ps,
+        };
+        let behind = others.map(of_other).min();
         let [narrow_ps, wide_ps] = self.windows_ps;
         let window_ps = match self.now_ps < self.passing_until_ps {
             true => narrow_ps,
@@ -334,7 +456,9 @@ impl Turns {
     }
 
     fn advance(&mut self) {
-        let least = self.busy.iter().map(|&at| self.vcpus[at].local_ps).min();
+        let busy = self.busy.iter().map(|&at| &self.vcpus[at]);
+        let others = busy.filter(|it| it.polls.is_none());
+        let least = others.map(|it| it.local_ps).min();
         self.now_ps = self.now_ps.max(least.unwrap_or(0));
     }
 }
