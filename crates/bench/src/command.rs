@@ -6,6 +6,7 @@
 //! findings   each placement against the first, within rounds; the best, or how large a difference there can be
 //! ```
 
+mod events;
 mod measure;
 mod observe;
 mod placement;

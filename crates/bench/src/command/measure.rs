@@ -24,12 +24,13 @@ use nearfar_proc::affinity::Confinement;
 use nearfar_proc::memory_policy::PreparedPolicy;
 use nearfar_proc::{child, error_text, tasks};
 use nearfar_runs::{Better, Cell, Metric, MetricValue, metric_name};
-use nearfar_trace::counters::{CountableEvent, CountedFrom, ProcessCount, ProcessCounter};
+use nearfar_trace::counters::CountedFrom;
 use regex_lite::Regex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
+use super::events::Events;
 use super::observe::Observer;
 use super::placement::{NUMA_BALANCING, Placement, Usable, balancing};
 use super::{DECLARATION, HUGE_PAGES, Parameters, ProgramFile, Sample};
@@ -94,12 +95,11 @@ pub(super) struct CommandExperiment<'a> {
     placements: BTreeMap<Cell, Placement>,
     figure: Option<PrintedFigure>,
     ready: Option<ReadySign>,
-    events: Vec<CountableEvent>,
+    events: Events,
     cancel: &'a AtomicBool,
     /// Of the cell.
     program: Option<Program>,
     load: Option<Program>,
-    counters: Vec<ProcessCounter>,
 }
 
 /// Makes the experiment that was asked for.
@@ -141,7 +141,7 @@ pub(super) fn make<'a>(
         Some(text) => Some(ReadySign::Match(regex("ready", text)?)),
         None => None,
     };
-    let events = countable(parameters.count.as_deref());
+    let events = Events::of(parameters.count.as_deref());
     let events = events.map_err(|reason| arguments.wrong("count", reason))?;
     let target = |reason: String| RunError::Target(reason.into());
     let program = parameters
@@ -184,32 +184,11 @@ pub(super) fn make<'a>(
             cancel: context.cancel,
             program: None,
             load: None,
-            counters: Vec::new(),
         },
         warnings: Vec::new(),
         notes,
         sample: None,
     })
-}
-
-/// The events of --count, each of which can be counted here.
-///
-/// # Errors
-/// Which is none, or not countable, and why.
-fn countable(list: Option<&str>) -> Result<Vec<CountableEvent>, String> {
-    let mut events: Vec<CountableEvent> = Vec::new();
-    for name in list.into_iter().flat_map(|it| it.split(',')).map(str::trim) {
-        let event: CountableEvent = name.parse().map_err(|it| format!("{name}: {it}"))?;
-        if events.iter().any(|it| it.is(&event)) {
-            return Err(format!("{name}: named twice"));
-        }
-        events.push(event);
-    }
-    for event in &events {
-        let counter = ProcessCounter::open(event, 0, CountedFrom::Begin);
-        counter.map_err(|error| error.to_string())?;
-    }
-    Ok(events)
 }
 
 /// The file of a program, as execvp(3) looks for it.
@@ -423,7 +402,7 @@ impl CommandExperiment<'_> {
         let mut observer =
             Observer::new(pid, &placement, &self.usable.allowed, self.usable.machine);
         if load.is_some() {
-            self.counters.iter().try_for_each(ProcessCounter::begin)?;
+            self.events.begin()?;
         }
         let begun = Instant::now();
         let (measured, name) = match load {
@@ -452,7 +431,7 @@ impl CommandExperiment<'_> {
         if !ended.is_success && !self.parameters.ignore_failure {
             return Err(format!("{name} {}", ended.what).into());
         }
-        let counts = self.counts();
+        let counts = self.events.counts();
         let output = match self.figure {
             Some(_) => measured.output()?,
             None => String::new(),
@@ -484,48 +463,17 @@ impl CommandExperiment<'_> {
             system_s,
             figure: figure.transpose()?,
             is_higher_better: self.parameters.better.as_deref() == Some("higher"),
-            counts: counts
-                .iter()
-                .filter_map(|(event, it)| Some((event.clone(), (*it)?.count)))
-                .collect(),
+            counts: counts.known(),
             seen,
             commands: placement.commands(&self.parameters.command, cell),
             warnings: stolen
                 .into_iter()
                 .map(|it| it.to_string())
                 .chain(left)
-                .chain(extrapolated(&counts))
+                .chain(counts.warning())
                 .collect(),
         })
     }
-
-    /// What was counted of each event, with `:u` behind the name where that is of user space alone.
-    fn counts(&self) -> io::Result<Vec<(String, Option<ProcessCount>)>> {
-        let counters = self.events.iter().zip(&self.counters);
-        let count = |(event, counter): (&CountableEvent, &ProcessCounter)| {
-            let name = match counter.is_of_user_space() {
-                true => format!("{event}:u"),
-                false => event.to_string(),
-            };
-            Ok((name, counter.counted()?))
-        };
-        counters.map(count).collect()
-    }
-}
-
-/// A warning where events had to share the CPU's counters.
-fn extrapolated(counts: &[(String, Option<ProcessCount>)]) -> Option<String> {
-    let shares = counts
-        .iter()
-        .map(|(_, count)| count.map_or(0.0, |it| it.share));
-    let least = shares.fold(1.0, f64::min);
-    (least < 0.99).then(|| {
-        format!(
-            "events were counted in turns, for {:.0} % of the time at least, and extrapolated; those without a turn are left out: \
-             name fewer, or a longer command",
-            100.0 * least
-        )
-    })
 }
 
 impl Experiment for CommandExperiment<'_> {
@@ -612,8 +560,7 @@ impl Experiment for CommandExperiment<'_> {
             Some(_) => CountedFrom::Begin,
             None => CountedFrom::Exec,
         };
-        let counter = |event| ProcessCounter::open(event, pid, from);
-        self.counters = self.events.iter().map(counter).collect::<Result<_, _>>()?;
+        self.events.open(pid, from)?;
         if let Some(load) = &self.parameters.load {
             program.begin()?;
             self.wait_until_ready(&mut program)?;
