@@ -21,7 +21,7 @@ fn machine(name: &str) -> Machine {
         .filter_map(|node| node.total_bytes())
         .sum();
     match bytes > 512 << 30 {
-        true => scaled(&machine, "memory=96G".parse().unwrap()).unwrap(),
+        true => scaled(&machine, "memory=80G".parse().unwrap()).unwrap(),
         false => machine,
     }
 }
@@ -118,6 +118,11 @@ fn what_a_guest_of_the_gallery_should_show_is_its_description() {
             "{}",
             entry.name
         );
+        // As acpi_numbers_nodes_as_they_appear_and_the_device_tree_as_they_are tests it.
+        let is_renumbered = |note: &String| note.contains("other numbers in the guest");
+        if design.notes.iter().any(is_renumbered) {
+            continue;
+        }
         for node in &described.nodes {
             let seen = expected.node(node.id).unwrap();
             assert_eq!(

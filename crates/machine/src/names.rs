@@ -2,7 +2,7 @@
 //! command lines that are shown to be pasted or run by a shell.
 
 /// More names than this are cut off.
-const MAX_LISTED: usize = 24;
+const MAX_LISTED: usize = 28;
 /// Names that resemble each other less are not proposed (Jaro-Winkler, 0 to 1; clap takes 0.7, which pairs `eth0` with `tree`).
 const MIN_RESEMBLANCE: f64 = 0.8;
 
@@ -98,7 +98,7 @@ mod tests {
         );
         assert_eq!(alternatives("10", &["1", "2"]), "there are: 1, 2");
         let many: Vec<String> = (0..30).map(|number| number.to_string()).collect();
-        assert!(alternatives("x", &many).ends_with("22, 23 and 6 more"));
+        assert!(alternatives("x", &many).ends_with("26, 27 and 2 more"));
     }
 
     #[test]

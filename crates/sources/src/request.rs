@@ -479,6 +479,7 @@ const MACHINES: &[(&str, &str)] = machines![
     "epyc-7742-nps1",
     "fake-nodes",
     "five-nodes",
+    "gb200",
     "kunpeng",
     "kunpeng-4826",
     "kunpeng-4826-one-node",
