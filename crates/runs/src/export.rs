@@ -133,7 +133,7 @@ fn parts<T: DeserializeOwned>(json: &[u8]) -> Result<Vec<T>, serde_json::Error> 
 }
 
 impl Store {
-    /// Adds the runs of an export, or results of hyperfine, fio or perf stat, each under a new number, all of them or none. Those that
+    /// Adds the runs of an export, or results of hyperfine, fio, perf stat or mlc, each under a new number, all of them or none. Those that
     /// are here already, by their uid, are left alone. One that is being carried out is an interrupted one here.
     ///
     /// # Errors

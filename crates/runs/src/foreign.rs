@@ -4,6 +4,7 @@
 //! hyperfine --export-json     {"results": [{"command", "times", "parameters"}]}       a cell a command, a sample a time
 //! fio --output-format=json    {"fio version", "jobs": [{"jobname", "read", "write"}]} a cell a job, one sample
 //! perf stat -j                {"counter-value", "unit", "event", "interval"} a line   one cell, a sample an interval
+//! mlc                         its matrices of latency and bandwidth          a cell a pair of nodes, one sample
 //! ```
 //!
 //! None of them says on which machine it was. Their samples were not taken in rounds, so each has a round of its own and they are
@@ -13,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Machine, Origin, SourceKind};
+use nearfar_sources::text::{MlcPair, mlc_pairs};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -77,23 +79,25 @@ pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
     let found = match values.next() {
         Some(Ok(Keys {
             counter: Some(_), ..
-        })) => perf_stat(&json)?,
-        Some(Ok(Keys { fio: Some(_), .. })) => fio(&json)?,
+        })) => Some(perf_stat(&json)?),
+        Some(Ok(Keys { fio: Some(_), .. })) => Some(fio(&json)?),
         Some(Ok(Keys {
             results: Some(_), ..
-        })) => hyperfine(&json)?,
+        })) => Some(hyperfine(&json)?),
         Some(Err(error)) => {
             let start = String::from_utf8_lossy(&json[..json.len().min(MARKED_BYTES)]);
             let is_of = |(_, mark): &&(&str, &str)| start.contains(mark);
-            let is_export = start.contains("\"schema\"");
-            return match MARKS.iter().find(is_of).filter(|_| !is_export) {
-                Some(&(program, _)) => Err(ForeignError::Json { program, error }),
-                None => Ok(None),
-            };
+            if start.contains("\"schema\"") {
+                return Ok(None);
+            }
+            match MARKS.iter().find(is_of) {
+                Some(&(program, _)) => return Err(ForeignError::Json { program, error }),
+                None => mlc(&String::from_utf8_lossy(text))?,
+            }
         }
-        _ => return Ok(None),
+        _ => mlc(&String::from_utf8_lossy(text))?,
     };
-    Ok(Some(found.export(text)))
+    Ok(found.map(|it| it.export(text)))
 }
 
 /// Without a byte order mark and the lines that `perf stat -o` begins a file with.
@@ -363,6 +367,48 @@ fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
     with_samples(PROGRAM, metrics, samples.collect(), warnings)
 }
 
+/// `None` where the text has no pair of nodes.
+fn mlc(text: &str) -> Result<Option<Results>, ForeignError> {
+    // As `bench latency` and `bench bandwidth` name them.
+    let metrics = [
+        Metric::real("latency_ns", "ns", Better::Lower),
+        Metric::real("read_bytes_per_s", "B/s", Better::Higher),
+    ];
+    let values = |pair: &MlcPair| {
+        let numbers = metrics.iter().zip([pair.latency_ns, pair.read_bytes_per_s]);
+        let numbers = numbers.filter_map(|(it, number)| Some((it.name.clone(), number?.into())));
+        numbers.collect::<Values>()
+    };
+    let pairs = mlc_pairs(text);
+    if pairs.is_empty() {
+        return Ok(None);
+    }
+    // A text may have only one of its matrices.
+    let is_measured =
+        |metric: &Metric| pairs.iter().any(|it| values(it).contains_key(&metric.name));
+    let mut measured: Vec<Metric> = metrics
+        .iter()
+        .filter(|it| is_measured(it))
+        .cloned()
+        .collect();
+    if let Some(first) = measured.first_mut() {
+        first.primary = true;
+    }
+    let primary = measured
+        .first()
+        .map(|it| it.name.clone())
+        .unwrap_or_default();
+    let samples = pairs.iter().filter_map(|pair| {
+        let cell = Cell::new().with("cpu_node", pair.cpu_node.0);
+        let values = values(pair);
+        values
+            .contains_key(&primary)
+            .then(|| (cell.with("memory_node", pair.memory_node.0), Ok(values)))
+    });
+    let samples = samples.collect();
+    with_samples("mlc", measured, samples, Vec::new()).map(Some)
+}
+
 fn with_samples(
     program: &'static str,
     metrics: Vec<Metric>,
@@ -478,6 +524,30 @@ mod tests {
              {\"cpu\": \"1\", \"counter-value\": \"2.0\", \"event\": \"cycles\"}",
         );
         assert_eq!((run.cells, run.samples, detail.warnings.len()), (2, 2, 2));
+    }
+
+    #[test]
+    fn matrices_of_mlc_have_a_cell_for_each_pair_of_nodes() {
+        const TEXT: &str = "Intel(R) Memory Latency Checker - v3.9a\n\
+            Measuring idle latencies (in ns)...\n\t\tNuma node\nNuma node\t     0\t     1\n       0\t  81.5\t 139.6\n       1\t 139.4\t     -\n\n\
+            Measuring Memory Bandwidths between nodes within system\nUsing Read-only traffic type\n\t\tNuma node\n\
+            Numa node\t     0\t     1\n       0\t112000.5\t34000.0\n       1\t34001.0\t111000.0\n";
+        let (run, detail, samples) = imported(TEXT);
+        assert_eq!(
+            (run.experiment.as_str(), run.cells, detail.factors.len()),
+            ("mlc", 3, 2)
+        );
+        let numbers = |sample: usize| {
+            ["latency_ns", "read_bytes_per_s"].map(|name| samples[sample].number(name))
+        };
+        assert_eq!(numbers(1), [Some(139.6), Some(34_000e6)]);
+        assert_eq!(
+            samples[1].cell.level("memory_node"),
+            Some(&Level::Number(1))
+        );
+        let bandwidths = &TEXT[TEXT.find("Measuring Memory").unwrap()..];
+        let (run, detail, _) = imported(bandwidths);
+        assert_eq!((run.cells, detail.metrics.len()), (4, 1));
     }
 
     #[test]

@@ -40,6 +40,8 @@ use crate::error::{SourceError, TextError, Warnings, json_problem, line_of, seco
 use crate::{MOST_NODES, hwloc_xml, join, snapshot};
 use lines::{Line, Piece, Prefix, expression};
 
+pub use mlc::{MlcPair, mlc_pairs};
+
 /// One kind of text.
 struct Kind {
     /// What prints it, as messages name it.

@@ -587,7 +587,7 @@ impl Export {
 /// What is read of a file, in bytes: some 800,000 samples of the probe, which take two to three times the room while they are read.
 const LARGEST: u64 = 1 << 30;
 
-/// Add runs that were exported as JSON, on another system or in a guest, or results of hyperfine, fio and perf stat
+/// Add runs that were exported as JSON, on another system or in a guest, or results of hyperfine, fio, perf stat and mlc
 ///
 /// Each gets the next free number. One that is here already is left alone. Of each file all runs are added or none.
 #[derive(Args)]
@@ -596,8 +596,8 @@ const LARGEST: u64 = 1 << 30;
                        nearfar runs import hyperfine.json fio.json"
 )]
 pub struct Import {
-    /// What `runs export --format json`, `hyperfine --export-json`, `fio --output-format=json` or `perf stat -j` wrote; "-" for
-    /// standard input
+    /// What `runs export --format json`, `hyperfine --export-json`, `fio --output-format=json`, `perf stat -j` or Intel's
+    /// Memory Latency Checker wrote; "-" for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]

@@ -25,7 +25,7 @@ use nearfar_machine::{
     Bandwidth, Latency, LineDelay, MAX_NUMBER, NodeDelay, NodeId, Timing, delay_of, megabytes,
 };
 
-use super::lines::Line;
+use super::lines::{self, Line};
 use super::{Kind, Reading, Start};
 
 pub(super) const KIND: Kind = Kind {
@@ -100,7 +100,64 @@ impl MlcSection {
     }
 }
 
-fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+/// What mlc measured of a pair of nodes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MlcPair {
+    pub cpu_node: NodeId,
+    pub memory_node: NodeId,
+    /// Nanoseconds of an idle load.
+    pub latency_ns: Option<f64>,
+    /// Bytes a second that the node's CPUs read.
+    pub read_bytes_per_s: Option<f64>,
+}
+
+/// The pairs of the first output of mlc in a text, in the order of its rows; none where there is no output.
+pub fn mlc_pairs(text: &str) -> Vec<MlcPair> {
+    let pieces = lines::find(text);
+    let piece = pieces.iter().find(|it| it.kind.name == KIND.name);
+    let lines = piece.map_or(&[][..], |it| &it.lines);
+    let mut keys = BTreeSet::new();
+    let (matrices, _) = matrices(lines, |key, _| !keys.insert(key));
+    let entry = |matrix: Option<&MlcMatrix>, row, column| {
+        let mut entries = matrix?.entries.iter();
+        entries.find_map(|&(of, to, value)| {
+            ((of, to) == (row, column) && value > 0.0).then_some(value)
+        })
+    };
+    let (latency, bandwidth) = (
+        latencies(&matrices),
+        first(&matrices, MlcSection::Bandwidth),
+    );
+    let of_both = latency
+        .into_iter()
+        .chain(bandwidth)
+        .flat_map(|it| &it.entries);
+    let mut seen = BTreeSet::new();
+    let pairs = of_both.filter(|&&(row, column, _)| seen.insert((row, column)));
+    pairs
+        .map(|&(row, column, _)| MlcPair {
+            cpu_node: NodeId(row),
+            memory_node: NodeId(column),
+            latency_ns: entry(latency, row, column),
+            read_bytes_per_s: entry(bandwidth, row, column).map(|megabytes| megabytes * 1e6),
+        })
+        .collect()
+}
+
+fn first(matrices: &[MlcMatrix], section: MlcSection) -> Option<&MlcMatrix> {
+    matrices.iter().find(|matrix| matrix.section == section)
+}
+
+fn latencies(matrices: &[MlcMatrix]) -> Option<&MlcMatrix> {
+    first(matrices, MlcSection::Latency).or_else(|| first(matrices, MlcSection::Unnamed))
+}
+
+/// The matrices of one output, and the nanoseconds of a line from another cache of the package. `is_second` is asked in each line with
+/// what an output has once, and says whether another one has begun.
+fn matrices(
+    lines: &[Line],
+    mut is_second: impl FnMut(&'static str, usize) -> bool,
+) -> (Vec<MlcMatrix>, Option<u32>) {
     let (mut section, mut matrices, mut local) =
         (MlcSection::Unnamed, Vec::<MlcMatrix>::new(), None);
     for line in lines {
@@ -108,14 +165,14 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
         let words: Vec<&str> = text.split_whitespace().collect();
         if let Some((heading, named)) = MlcSection::of(text) {
             // Versions differ in what follows. Other sections are not read.
-            if named != MlcSection::Other && reading.is_second(heading, line.number) {
+            if named != MlcSection::Other && is_second(heading, line.number) {
                 break;
             }
             section = named;
         } else if text.starts_with("Local Socket L2->L2 HITM") {
             local = words.last().and_then(|word| delay_of(word.parse().ok()?));
         } else if let Some(columns) = columns(&words) {
-            if section == MlcSection::Unnamed && reading.is_second(LATENCY, line.number) {
+            if section == MlcSection::Unnamed && is_second(LATENCY, line.number) {
                 break;
             }
             matrices.push(MlcMatrix {
@@ -135,6 +192,11 @@ fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
             matrix.entries.extend(entries);
         }
     }
+    (matrices, local)
+}
+
+fn read(lines: &[Line], reading: &mut Reading) -> Result<(), String> {
+    let (matrices, local) = matrices(lines, |key, line| reading.is_second(key, line));
     let nodes = matrices.iter().flat_map(|it| &it.columns);
     let nodes: BTreeSet<u32> = nodes.copied().collect();
     if nodes.is_empty() {
@@ -164,9 +226,9 @@ fn columns(words: &[&str]) -> Option<Vec<u32>> {
 }
 
 fn timing(matrices: &[MlcMatrix], local_ns: Option<u32>) -> Timing {
-    let first = |section| matrices.iter().find(|matrix| matrix.section == section);
-    let latency = first(MlcSection::Latency).or_else(|| first(MlcSection::Unnamed));
-    let latencies = latency.into_iter().flat_map(|matrix| &matrix.entries);
+    let latencies = latencies(matrices)
+        .into_iter()
+        .flat_map(|matrix| &matrix.entries);
     let latencies = latencies.filter_map(|&(row, column, value)| {
         Some(Latency {
             cpu_node: NodeId(row),
@@ -175,7 +237,9 @@ fn timing(matrices: &[MlcMatrix], local_ns: Option<u32>) -> Timing {
         })
     });
     let values = |section, is_local: bool| -> Vec<f64> {
-        let entries = first(section).into_iter().flat_map(|it| &it.entries);
+        let entries = first(matrices, section)
+            .into_iter()
+            .flat_map(|it| &it.entries);
         let entries = entries.filter(|(row, column, _)| (row == column) == is_local);
         entries.map(|&(_, _, value)| value).collect()
     };
