@@ -99,7 +99,7 @@ fn case_5_has_a_lock_that_is_less_hot_with_two_nodes() {
         return;
     }
     let own = Sandbox::new();
-    let words = "case 5 --samples 1 --format json -- --factor tasks=24 --seconds 0.003 --warm-up 0.002 --trace-seconds 0.002";
+    let words = "case 5 --quick --samples 1 --format json -- --trace-seconds 0.001";
     let (_, shown) = repeated(&own, words);
     let of = |nodes, metric| {
         let level = format!("numa=fake={nodes} clearcpuid=hypervisor");
@@ -111,7 +111,7 @@ fn case_5_has_a_lock_that_is_less_hot_with_two_nodes() {
     };
     let [one, two] = [1, 2].map(|nodes| of(nodes, "hot_lock_share"));
     println!("hot lock: {one} {two}");
-    assert!(one > two && one > 0.8, "{one} {two}");
+    assert!(one > 1.2 * two && one > 0.7, "{one} {two}");
     let [one, two] = [1, 2].map(|nodes| of(nodes, "operations_per_s"));
     println!("operations/s: {one} {two}");
     assert!(two > 1.3 * one, "{one} {two}");
