@@ -538,8 +538,8 @@ const FAKE_NODES: Case = Case {
     )),
     limits: &[
         "The published machine, which is not named: latencies are those of two Kunpeng 920 with 48 CPUs each.",
-        "arm64: the guests are x86-64, whose kernel divides nodes in the same way. It flushes other CPUs' TLBs by \
-         interrupts, which arm64 broadcasts.",
+        "arm64: the guests are x86-64, whose kernel divides nodes in the same way. It flushes the TLB of \
+         the CPU that a process runs on; arm64 broadcasts invalidations to all.",
         "Nodes of different distance: the fake ones share memory that is equally far from all CPUs.",
     ],
     limits_here: &[

@@ -273,8 +273,7 @@ impl Clocks {
             // The wall's clock is no system call: time is burned in this process and not in the kernel. A process that took
             // the CPU meanwhile shows in the other clock, and the loop goes round once more.
             while now < until {
-                // A guest in simulated time executes a look at the clock, and waits out a pause.
-                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+                std::hint::spin_loop();
                 let before = std::mem::replace(&mut now, self.wall());
                 self.stalled += Some(now - before)
                     .filter(|&gap| gap > STALL_S)
@@ -289,9 +288,6 @@ impl Clocks {
         while clock_nanosleep_absolute(ClockId::Monotonic, &end) == Err(rustix::io::Errno::INTR) {}
     }
 }
-
-/// Pauses between two looks at the clock: 140 cycles each on x86 since Skylake, together some 1.5 us of a period of 10 ms.
-const PAUSES: u32 = 32;
 
 /// A clock, in seconds. Years after a boot this still tells 100 ns apart.
 fn seconds(clock: ClockId) -> f64 {

@@ -118,9 +118,8 @@ fn what_a_guest_of_the_gallery_should_show_is_its_description() {
             "{}",
             entry.name
         );
-        // As acpi_numbers_nodes_as_they_appear_and_the_device_tree_as_they_are tests it.
-        let is_renumbered = |note: &String| note.contains("other numbers in the guest");
-        if design.notes.iter().any(is_renumbered) {
+        // Its empty nodes have other numbers, which acpi_numbers_nodes_as_they_appear_and_the_device_tree_as_they_are tests.
+        if entry.name == "gb200" {
             continue;
         }
         for node in &described.nodes {

@@ -1,7 +1,7 @@
 //! Words of messages: what to say about a name that nothing has (one that resembles it, and the names there are), and
 //! command lines that are shown to be pasted or run by a shell.
 
-/// More names than this are cut off.
+/// Names in a message, which has lines of some 100 columns: five of them at most.
 const MAX_LISTED: usize = 28;
 /// Names that resemble each other less are not proposed (Jaro-Winkler, 0 to 1; clap takes 0.7, which pairs `eth0` with `tree`).
 const MIN_RESEMBLANCE: f64 = 0.8;

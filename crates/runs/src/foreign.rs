@@ -4,7 +4,8 @@
 //! hyperfine --export-json     {"results": [{"command", "times", "parameters"}]}       a cell a command, a sample a time
 //! fio --output-format=json    {"fio version", "jobs": [{"jobname", "read", "write"}]} a cell a job, one sample
 //! perf stat -j                {"counter-value", "unit", "event", "interval"} a line   one cell, a sample an interval
-//! mlc                         its matrices of latency and bandwidth          a cell a pair of nodes, one sample
+//! mlc                         matrices of latency and bandwidth by node      a run each, as of `bench latency` and
+//!                                                                            `bench bandwidth`: a cell a pair, one sample
 //! ```
 //!
 //! None of them says on which machine it was. Their samples were not taken in rounds, so each has a round of its own and they are
@@ -14,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Machine, Origin, SourceKind};
-use nearfar_sources::text::{MlcPair, mlc_pairs};
+use nearfar_sources::text::mlc_figures;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -43,6 +44,8 @@ pub enum ForeignError {
 /// The results of a program.
 struct Results {
     program: &'static str,
+    /// The name of the run's experiment: runs of one are compared.
+    experiment: &'static str,
     metrics: Vec<Metric>,
     /// In the order of the file: values, or why there are none.
     samples: Vec<(Cell, Result<Values, String>)>,
@@ -79,11 +82,11 @@ pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
     let found = match values.next() {
         Some(Ok(Keys {
             counter: Some(_), ..
-        })) => Some(perf_stat(&json)?),
-        Some(Ok(Keys { fio: Some(_), .. })) => Some(fio(&json)?),
+        })) => vec![perf_stat(&json)?],
+        Some(Ok(Keys { fio: Some(_), .. })) => vec![fio(&json)?],
         Some(Ok(Keys {
             results: Some(_), ..
-        })) => Some(hyperfine(&json)?),
+        })) => vec![hyperfine(&json)?],
         Some(Err(error)) => {
             let start = String::from_utf8_lossy(&json[..json.len().min(MARKED_BYTES)]);
             let is_of = |(_, mark): &&(&str, &str)| start.contains(mark);
@@ -97,7 +100,10 @@ pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
         }
         _ => mlc(&String::from_utf8_lossy(text))?,
     };
-    Ok(found.map(|it| it.export(text)))
+    let runs = (1..).zip(found).map(|(number, it)| it.run(number, text));
+    let runs: Vec<Value> = runs.collect();
+    let export = || json!({"schema": SCHEMA, "runs": runs}).to_string();
+    Ok((!runs.is_empty()).then(|| export().into_bytes()))
 }
 
 /// Without a byte order mark and the lines that `perf stat -o` begins a file with.
@@ -113,8 +119,13 @@ fn without_comments(text: &[u8]) -> Cow<'_, [u8]> {
 
 impl Results {
     /// With a name that the same text always gets.
-    fn export(self, text: &[u8]) -> Vec<u8> {
-        let uid: String = Sha256::digest(text)
+    fn run(self, number: u32, text: &[u8]) -> Value {
+        let mut digest = Sha256::new_with_prefix(text);
+        if self.experiment != self.program {
+            digest.update(self.experiment);
+        }
+        let uid: String = digest
+            .finalize()
             .iter()
             .take(16)
             .map(|byte| format!("{byte:02x}"))
@@ -151,8 +162,8 @@ impl Results {
         let origin = Origin::new(SourceKind::Text, format!("results of {program}"));
         let machine = Machine::empty(origin, unknown.clone());
         let warnings = [vec![unknown], self.warnings].concat();
-        let run = json!({
-            "run": 1, "uid": uid, "experiment": program, "title": format!("results of {program}"), "label": null,
+        json!({
+            "run": number, "uid": uid, "experiment": self.experiment, "title": format!("results of {program}"), "label": null,
             "state": "complete", "failure": null, "started_at_s": 0.0, "finished_at_s": null,
             "samples": self.samples.len(), "with_warnings": 0, "failed": failed, "cells": cells.len(), "samples_per_cell": most,
             "host": "unknown", "kernel": "unknown", "emulation": null, "nearfar": "", "fingerprint": "unknown",
@@ -160,10 +171,7 @@ impl Results {
             "parameters": {}, "factors": Factor::of_cells(&cells), "plan": cells, "metrics": self.metrics, "seed": 0,
             "warnings": warnings, "kernel_version": "", "kernel_command_line": "", "machine": machine,
             "taken": taken.collect::<Vec<Value>>(),
-        });
-        json!({"schema": SCHEMA, "runs": [run]})
-            .to_string()
-            .into_bytes()
+        })
     }
 }
 
@@ -367,46 +375,42 @@ fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
     with_samples(PROGRAM, metrics, samples.collect(), warnings)
 }
 
-/// `None` where the text has no pair of nodes.
-fn mlc(text: &str) -> Result<Option<Results>, ForeignError> {
-    // As `bench latency` and `bench bandwidth` name them.
-    let metrics = [
-        Metric::real("latency_ns", "ns", Better::Lower),
-        Metric::real("read_bytes_per_s", "B/s", Better::Higher),
-    ];
-    let values = |pair: &MlcPair| {
-        let numbers = metrics.iter().zip([pair.latency_ns, pair.read_bytes_per_s]);
-        let numbers = numbers.filter_map(|(it, number)| Some((it.name.clone(), number?.into())));
-        numbers.collect::<Values>()
+/// None where no line of the text is mlc's.
+fn mlc(text: &str) -> Result<Vec<Results>, ForeignError> {
+    const PROGRAM: &str = "mlc";
+    let Some(read) = mlc_figures(text) else {
+        return Ok(Vec::new());
     };
-    let pairs = mlc_pairs(text);
-    if pairs.is_empty() {
-        return Ok(None);
-    }
-    // A text may have only one of its matrices.
-    let is_measured =
-        |metric: &Metric| pairs.iter().any(|it| values(it).contains_key(&metric.name));
-    let mut measured: Vec<Metric> = metrics
-        .iter()
-        .filter(|it| is_measured(it))
-        .cloned()
-        .collect();
-    if let Some(first) = measured.first_mut() {
-        first.primary = true;
-    }
-    let primary = measured
-        .first()
-        .map(|it| it.name.clone())
-        .unwrap_or_default();
-    let samples = pairs.iter().filter_map(|pair| {
-        let cell = Cell::new().with("cpu_node", pair.cpu_node.0);
-        let values = values(pair);
-        values
-            .contains_key(&primary)
-            .then(|| (cell.with("memory_node", pair.memory_node.0), Ok(values)))
+    // As `bench latency` and `bench bandwidth` declare them.
+    let latency = Metric::real("latency_ns", "ns", Better::Lower);
+    let bandwidth = Metric::real("read_bytes_per_s", "B/s", Better::Higher);
+    let matrices = [
+        ("latency", latency, read.latency_ns),
+        ("bandwidth", bandwidth, read.read_bytes_per_s),
+    ];
+    let measured = matrices.into_iter().filter(|it| !it.2.is_empty());
+    let results = measured.map(|(experiment, metric, figures)| Results {
+        program: PROGRAM,
+        experiment,
+        samples: figures
+            .into_iter()
+            .map(|((cpu_node, memory_node), figure)| {
+                let cell = Cell::new().with("cpu_node", cpu_node.0);
+                let values = Values::from([(metric.name.clone(), figure.into())]);
+                (cell.with("memory_node", memory_node.0), Ok(values))
+            })
+            .collect(),
+        metrics: vec![metric.clone().primary()],
+        warnings: read.left_out.clone(),
     });
-    let samples = samples.collect();
-    with_samples("mlc", measured, samples, Vec::new()).map(Some)
+    let results: Vec<Results> = results.collect();
+    match results.is_empty() {
+        true => Err(ForeignError::Missing {
+            program: PROGRAM,
+            what: "a matrix of latencies, or of bandwidths of reads, by node below its heading",
+        }),
+        false => Ok(results),
+    }
 }
 
 fn with_samples(
@@ -422,6 +426,7 @@ fn with_samples(
         }),
         false => Ok(Results {
             program,
+            experiment: program,
             metrics,
             samples,
             warnings,
@@ -527,27 +532,44 @@ mod tests {
     }
 
     #[test]
-    fn matrices_of_mlc_have_a_cell_for_each_pair_of_nodes() {
+    fn matrices_of_mlc_are_runs_as_of_bench_latency_and_bandwidth() {
         const TEXT: &str = "Intel(R) Memory Latency Checker - v3.9a\n\
             Measuring idle latencies (in ns)...\n\t\tNuma node\nNuma node\t     0\t     1\n       0\t  81.5\t 139.6\n       1\t 139.4\t     -\n\n\
             Measuring Memory Bandwidths between nodes within system\nUsing Read-only traffic type\n\t\tNuma node\n\
             Numa node\t     0\t     1\n       0\t112000.5\t34000.0\n       1\t34001.0\t111000.0\n";
-        let (run, detail, samples) = imported(TEXT);
-        assert_eq!(
-            (run.experiment.as_str(), run.cells, detail.factors.len()),
-            ("mlc", 3, 2)
-        );
-        let numbers = |sample: usize| {
-            ["latency_ns", "read_bytes_per_s"].map(|name| samples[sample].number(name))
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+        let mut runs = |text: &str| {
+            let runs = store.import(text.as_bytes()).unwrap().runs;
+            let whole = runs.into_iter().map(|run| {
+                let (of_run, detail) = (store.run(run).unwrap(), store.detail(run).unwrap());
+                (
+                    of_run.experiment,
+                    detail.warnings.len(),
+                    store.samples(run).unwrap(),
+                )
+            });
+            whole.collect::<Vec<_>>()
         };
-        assert_eq!(numbers(1), [Some(139.6), Some(34_000e6)]);
-        assert_eq!(
-            samples[1].cell.level("memory_node"),
-            Some(&Level::Number(1))
-        );
-        let bandwidths = &TEXT[TEXT.find("Measuring Memory").unwrap()..];
-        let (run, detail, _) = imported(bandwidths);
-        assert_eq!((run.cells, detail.metrics.len()), (4, 1));
+        let found = runs(TEXT);
+        let names: Vec<_> = found
+            .iter()
+            .map(|it| (it.0.as_str(), it.1, it.2.len()))
+            .collect();
+        assert_eq!(names, [("latency", 1, 3), ("bandwidth", 1, 4)]);
+        let pair = &found[0].2[1];
+        assert_eq!(pair.number("latency_ns"), Some(139.6));
+        assert_eq!(pair.cell.level("memory_node"), Some(&Level::Number(1)));
+        assert_eq!(found[1].2[3].number("read_bytes_per_s"), Some(111_000e6));
+        // Traffic that is not named is not of reads alone; of two outputs the first counts.
+        let found = runs(&format!(
+            "{}{TEXT}",
+            TEXT.replace("Using Read-only traffic type\n", "")
+        ));
+        assert_eq!((found.len(), found[0].1), (1, 3));
+        let headless = TEXT.split_once("Read-only").unwrap().1;
+        let error = store.import(headless.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("results of mlc without a matrix"), "{error}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::error::{SourceError, TextError, Warnings, json_problem, line_of, seco
 use crate::{MOST_NODES, hwloc_xml, join, snapshot};
 use lines::{Line, Piece, Prefix, expression};
 
-pub use mlc::{MlcPair, mlc_pairs};
+pub use mlc::{MlcFigures, mlc_figures};
 
 /// One kind of text.
 struct Kind {

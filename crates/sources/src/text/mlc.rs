@@ -19,7 +19,7 @@
 //! Remote Socket L2->L2 HITM latency (data address homed in reader socket)
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{
     Bandwidth, Latency, LineDelay, MAX_NUMBER, NodeDelay, NodeId, Timing, delay_of, megabytes,
@@ -27,6 +27,7 @@ use nearfar_machine::{
 
 use super::lines::{self, Line};
 use super::{Kind, Reading, Start};
+use crate::error::second_output;
 
 pub(super) const KIND: Kind = Kind {
     name: "mlc",
@@ -55,6 +56,8 @@ pub(super) const KIND: Kind = Kind {
 /// A matrix by node; rows are the CPUs' (or the writer's).
 struct MlcMatrix {
     section: MlcSection,
+    /// Whether its section says so; of other traffic mlc says nothing.
+    is_read_only: bool,
     columns: Vec<u32>,
     entries: Vec<(u32, u32, f64)>,
 }
@@ -100,56 +103,56 @@ impl MlcSection {
     }
 }
 
-/// What mlc measured of a pair of nodes.
-#[derive(Clone, PartialEq, Debug)]
-pub struct MlcPair {
-    pub cpu_node: NodeId,
-    pub memory_node: NodeId,
-    /// Nanoseconds of an idle load.
-    pub latency_ns: Option<f64>,
-    /// Bytes a second that the node's CPUs read.
-    pub read_bytes_per_s: Option<f64>,
+/// Figures by the nodes of the CPUs and of the memory.
+type ByPair = BTreeMap<(NodeId, NodeId), f64>;
+
+/// What the first output of mlc in a text measured.
+#[derive(Default, Debug)]
+pub struct MlcFigures {
+    /// Nanoseconds of a load, the memory otherwise idle.
+    pub latency_ns: ByPair,
+    /// Bytes a second, of reads alone.
+    pub read_bytes_per_s: ByPair,
+    /// What was not read, in sentences.
+    pub left_out: Vec<String>,
 }
 
-/// The pairs of the first output of mlc in a text, in the order of its rows; none where there is no output.
-pub fn mlc_pairs(text: &str) -> Vec<MlcPair> {
+/// Reads matrices below their own headings; `None` where no line of the text is mlc's.
+pub fn mlc_figures(text: &str) -> Option<MlcFigures> {
     let pieces = lines::find(text);
-    let piece = pieces.iter().find(|it| it.kind.name == KIND.name);
-    let lines = piece.map_or(&[][..], |it| &it.lines);
-    let mut keys = BTreeSet::new();
-    let (matrices, _) = matrices(lines, |key, _| !keys.insert(key));
-    let entry = |matrix: Option<&MlcMatrix>, row, column| {
-        let mut entries = matrix?.entries.iter();
-        entries.find_map(|&(of, to, value)| {
-            ((of, to) == (row, column) && value > 0.0).then_some(value)
-        })
-    };
-    let (latency, bandwidth) = (
-        latencies(&matrices),
-        first(&matrices, MlcSection::Bandwidth),
-    );
-    let of_both = latency
-        .into_iter()
-        .chain(bandwidth)
-        .flat_map(|it| &it.entries);
-    let mut seen = BTreeSet::new();
-    let pairs = of_both.filter(|&&(row, column, _)| seen.insert((row, column)));
-    pairs
-        .map(|&(row, column, _)| MlcPair {
-            cpu_node: NodeId(row),
-            memory_node: NodeId(column),
-            latency_ns: entry(latency, row, column),
-            read_bytes_per_s: entry(bandwidth, row, column).map(|megabytes| megabytes * 1e6),
-        })
+    let piece = pieces.iter().find(|it| it.kind.name == KIND.name)?;
+    let (mut keys, mut left_out) = (BTreeSet::new(), Vec::new());
+    let (matrices, _) = matrices(&piece.lines, |key, line| {
+        let is_second = !keys.insert(key);
+        if is_second {
+            left_out.push(format!("line {line}: {}", second_output(KIND.name)));
+        }
+        is_second
+    });
+    let bandwidth = first(&matrices, MlcSection::Bandwidth);
+    if bandwidth.is_some_and(|it| !it.is_read_only) {
+        left_out.push(
+            "bandwidths left out: the text does not say that they are of reads alone".to_owned(),
+        );
+    }
+    // mlc's megabytes are of a million bytes.
+    Some(MlcFigures {
+        latency_ns: by_pair(first(&matrices, MlcSection::Latency), 1.0),
+        read_bytes_per_s: by_pair(bandwidth.filter(|it| it.is_read_only), 1e6),
+        left_out,
+    })
+}
+
+fn by_pair(matrix: Option<&MlcMatrix>, unit: f64) -> ByPair {
+    let entries = matrix.into_iter().flat_map(|it| &it.entries);
+    let measured = entries.filter(|(_, _, value)| *value > 0.0 && value.is_finite());
+    measured
+        .map(|&(row, column, value)| ((NodeId(row), NodeId(column)), value * unit))
         .collect()
 }
 
 fn first(matrices: &[MlcMatrix], section: MlcSection) -> Option<&MlcMatrix> {
     matrices.iter().find(|matrix| matrix.section == section)
-}
-
-fn latencies(matrices: &[MlcMatrix]) -> Option<&MlcMatrix> {
-    first(matrices, MlcSection::Latency).or_else(|| first(matrices, MlcSection::Unnamed))
 }
 
 /// The matrices of one output, and the nanoseconds of a line from another cache of the package. `is_second` is asked in each line with
@@ -158,8 +161,8 @@ fn matrices(
     lines: &[Line],
     mut is_second: impl FnMut(&'static str, usize) -> bool,
 ) -> (Vec<MlcMatrix>, Option<u32>) {
-    let (mut section, mut matrices, mut local) =
-        (MlcSection::Unnamed, Vec::<MlcMatrix>::new(), None);
+    let (mut section, mut is_read_only) = (MlcSection::Unnamed, false);
+    let (mut matrices, mut local) = (Vec::<MlcMatrix>::new(), None);
     for line in lines {
         let text = line.text.trim();
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -168,7 +171,9 @@ fn matrices(
             if named != MlcSection::Other && is_second(heading, line.number) {
                 break;
             }
-            section = named;
+            (section, is_read_only) = (named, false);
+        } else if text.contains("Read-only traffic") {
+            is_read_only = true;
         } else if text.starts_with("Local Socket L2->L2 HITM") {
             local = words.last().and_then(|word| delay_of(word.parse().ok()?));
         } else if let Some(columns) = columns(&words) {
@@ -177,6 +182,7 @@ fn matrices(
             }
             matrices.push(MlcMatrix {
                 section,
+                is_read_only,
                 columns,
                 entries: Vec::new(),
             });
@@ -226,9 +232,9 @@ fn columns(words: &[&str]) -> Option<Vec<u32>> {
 }
 
 fn timing(matrices: &[MlcMatrix], local_ns: Option<u32>) -> Timing {
-    let latencies = latencies(matrices)
-        .into_iter()
-        .flat_map(|matrix| &matrix.entries);
+    let latency = first(matrices, MlcSection::Latency);
+    let latency = latency.or_else(|| first(matrices, MlcSection::Unnamed));
+    let latencies = latency.into_iter().flat_map(|matrix| &matrix.entries);
     let latencies = latencies.filter_map(|&(row, column, value)| {
         Some(Latency {
             cpu_node: NodeId(row),
