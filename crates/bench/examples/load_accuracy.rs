@@ -35,7 +35,7 @@ fn main() -> Result<ExitCode, Problem> {
     println!("asked   mean    worst second off by   its own worst   waited for the CPU   given up");
     let mut off = false;
     for share in SHARES {
-        let load = Load::start(&std::env::current_exe()?, &cpus, share)?;
+        let load = Load::start(&std::env::current_exe()?, &cpus, share, false)?;
         let pid = load.pids()[0];
         let (first, mut worst) = (Account::of(pid)?, 0.0f64);
         let mut before = first;

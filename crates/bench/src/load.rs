@@ -41,6 +41,9 @@ struct LoadSpec {
     /// Of phase and lengths; processes with different seeds do not march in step.
     #[serde(default)]
     pub seed: u64,
+    /// Pauses between two looks at the clock.
+    #[serde(default = "usual_pauses")]
+    pub pauses: u32,
 }
 
 /// Ten milliseconds: long against a wake-up, short against what a load balancer averages over.
@@ -48,14 +51,28 @@ fn usual_period() -> f64 {
     0.01
 }
 
+/// The fewest, which leave the least to an SMT sibling.
+fn usual_pauses() -> u32 {
+    1
+}
+
+/// In simulated time, where each of a look's instructions takes the host as long as a pause, and no sibling gains by one. Together
+/// some 3 us of a period of 10 ms.
+const SIMULATED_PAUSES: u32 = 64;
+
 impl LoadSpec {
     /// A load with the usual period and a seed of its own.
-    fn new(cpu: CpuId, percent: f64) -> Self {
+    fn new(cpu: CpuId, percent: f64, is_simulated: bool) -> Self {
         Self {
             cpu,
             percent,
             period_s: usual_period(),
             seed: u64::from(cpu.0) + 1,
+            pauses: if is_simulated {
+                SIMULATED_PAUSES
+            } else {
+                usual_pauses()
+            },
         }
     }
 
@@ -123,12 +140,19 @@ pub struct Load {
 impl Load {
     /// Starts one process on each of `cpus` that burns `percent` (0 to 99) of it, and returns when all of them do.
     ///
-    /// `program` is one that answers `bench child load`: `/proc/self/exe` from within nearfar.
+    /// `program` is one that answers `bench child load`: `/proc/self/exe` from within nearfar. `is_simulated`: this is a guest in
+    /// simulated time.
     ///
     /// # Errors
     /// When the program cannot be started, a process cannot be pinned to its CPU, or the share is none.
-    pub fn start(program: &Path, cpus: &CpuSet, percent: f64) -> Result<Self, ChildError> {
-        let start = |cpu| Child::start(program, "load", &LoadSpec::new(cpu, percent));
+    pub fn start(
+        program: &Path,
+        cpus: &CpuSet,
+        percent: f64,
+        is_simulated: bool,
+    ) -> Result<Self, ChildError> {
+        let spec = |cpu| LoadSpec::new(cpu, percent, is_simulated);
+        let start = |cpu| Child::start(program, "load", &spec(cpu));
         let mut children = cpus.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for child in &mut children {
             let ReadyLine::<i32> { ready: _ } = child.listen(&AtomicBool::new(false))?;
@@ -183,7 +207,7 @@ pub fn serve() -> Result<(), ServeError> {
     pin(spec.cpu)?;
     // Sleeps would otherwise last up to 50 us longer, and a share of 99 % leaves 100 us for them.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let mut clocks = Clocks::start();
+    let mut clocks = Clocks::start(spec.pauses);
     caller.answer(&ReadyLine {
         ready: i32::try_from(process::id()).unwrap_or(i32::MAX),
     })?;
@@ -242,14 +266,16 @@ struct Clocks {
     own: f64,
     /// Time that passed between readings while this process burned and did nothing else.
     stalled: f64,
+    pauses: u32,
 }
 
 impl Clocks {
-    fn start() -> Self {
+    fn start(pauses: u32) -> Self {
         Self {
             wall: seconds(ClockId::Monotonic),
             own: seconds(ClockId::ProcessCPUTime),
             stalled: 0.0,
+            pauses,
         }
     }
 
@@ -273,7 +299,7 @@ impl Clocks {
             // The wall's clock is no system call: time is burned in this process and not in the kernel. A process that took
             // the CPU meanwhile shows in the other clock, and the loop goes round once more.
             while now < until {
-                std::hint::spin_loop();
+                (0..self.pauses).for_each(|_| std::hint::spin_loop());
                 let before = std::mem::replace(&mut now, self.wall());
                 self.stalled += Some(now - before)
                     .filter(|&gap| gap > STALL_S)

@@ -365,7 +365,7 @@ fn a_load_runs_on_its_cpu_until_it_is_stopped_and_says_what_it_got() {
     let cpu = some_cpu();
     for percent in [0.0, 30.0] {
         let begun = Instant::now();
-        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent).unwrap();
+        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent, false).unwrap();
         let pids = load.pids();
         assert_eq!((pids.len(), lives(pids[0])), (1, true));
         assert_eq!(affinity::get(pids[0]).unwrap(), CpuSet::single(cpu));
@@ -386,7 +386,7 @@ fn a_load_runs_on_its_cpu_until_it_is_stopped_and_says_what_it_got() {
 fn a_load_burns_about_its_share_and_says_what_it_got() {
     let cpu = some_cpu();
     for percent in [0.0, 5.0, 30.0] {
-        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent).unwrap();
+        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent, false).unwrap();
         let pids = load.pids();
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(1500) {
@@ -416,10 +416,10 @@ fn a_load_burns_about_its_share_and_says_what_it_got() {
 
 #[test]
 fn a_load_that_cannot_be_is_refused_before_it_starts() {
-    let started = Load::start(nearfar(), &CpuSet::single(CpuId(60_000)), 5.0);
+    let started = Load::start(nearfar(), &CpuSet::single(CpuId(60_000)), 5.0, false);
     assert!(
         matches!(started, Err(ChildError::BadSpec { reason }) if reason.contains("no CPU 60000"))
     );
-    let started = Load::start(nearfar(), &CpuSet::single(some_cpu()), f64::NAN);
+    let started = Load::start(nearfar(), &CpuSet::single(some_cpu()), f64::NAN, false);
     assert!(matches!(started, Err(ChildError::BadSpec { .. })));
 }

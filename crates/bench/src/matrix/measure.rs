@@ -60,7 +60,7 @@ impl<'a> Matrix<'a> {
     /// Prepares a run with these parameters. `program` is one that answers `bench child probe|load`: `/proc/self/exe`
     /// from within nearfar. What this user may not trace is not traced, and every sample says why.
     pub fn new(machine: &'a Machine, program: PathBuf, parameters: Parameters) -> Self {
-        let loading = Loading::new(program.clone(), load_cpus(machine), parameters.load_percent);
+        let loading = Loading::new(program.clone(), machine, parameters.load_percent);
         let watch =
             Watch::open(machine).map_or_else(|error| Known::no(error.to_string()), Known::Yes);
         let sets_balancing = balancing(machine) == Balancing::Settable;
@@ -268,11 +268,7 @@ pub fn calibrate(
     seconds: f64,
     cancel: &AtomicBool,
 ) -> Result<Calibrated, ChildError> {
-    let mut loading = Loading::new(
-        program.to_owned(),
-        load_cpus(machine),
-        parameters.load_percent,
-    );
+    let mut loading = Loading::new(program.to_owned(), machine, parameters.load_percent);
     loading.keep_up()?;
     let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec {
         reason: "no cells".to_owned(),
@@ -335,6 +331,7 @@ pub(super) struct Loading {
     program: PathBuf,
     cpus: CpuSet,
     percent: f64,
+    is_simulated: bool,
     load: Option<Load>,
 }
 
@@ -347,11 +344,12 @@ pub(super) struct Mark {
 
 impl Loading {
     /// Nothing burns yet. A share of 0 never does.
-    pub(super) fn new(program: PathBuf, cpus: CpuSet, percent: f64) -> Self {
+    pub(super) fn new(program: PathBuf, machine: &Machine, percent: f64) -> Self {
         Self {
             program,
-            cpus,
+            cpus: load_cpus(machine),
             percent,
+            is_simulated: machine.origin.is_simulated(),
             load: None,
         }
     }
@@ -368,7 +366,12 @@ impl Loading {
         }
         // The old one first: two at once would be twice the load.
         self.load = None;
-        self.load = Some(Load::start(&self.program, &self.cpus, self.percent)?);
+        self.load = Some(Load::start(
+            &self.program,
+            &self.cpus,
+            self.percent,
+            self.is_simulated,
+        )?);
         Ok(())
     }
 

@@ -48,7 +48,13 @@ fn inside_under_a_little_load() {
     );
     std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
     let machine = machine();
-    let load = Load::start(Path::new(guests::NEARFAR), &machine.cpu_states.online, 5.0).unwrap();
+    let load = Load::start(
+        Path::new(guests::NEARFAR),
+        &machine.cpu_states.online,
+        5.0,
+        false,
+    )
+    .unwrap();
     let mut watch = Watch::open(&machine).unwrap();
     let mut first = Runs::default();
     // The first one also translates the code.
