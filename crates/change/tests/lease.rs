@@ -611,7 +611,7 @@ fn processes_of_a_lease_are_waited_for() {
         let mark = lease.resource_mark();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let pid = lease.start(command).unwrap().pid() as i32;
+        let pid = lease.start(command).unwrap().pid();
         if script == "exit 3" {
             soon("it has not ended", || !tasks::is_alive(pid));
         }

@@ -149,10 +149,10 @@ fn a_process_with_all_that_it_started_ends_with_its_lease() {
     assert!(nearfar_proc::tasks::is_alive(grandchild));
     let recovered = lease.release().unwrap();
     assert!(!nearfar_proc::tasks::is_alive(grandchild));
-    assert!(!nearfar_proc::tasks::is_alive(process.pid() as i32));
+    assert!(!nearfar_proc::tasks::is_alive(process.pid()));
     assert_eq!(recovered.undone.len(), 1);
     assert_eq!(recovered.undone[0].result, UndoResult::Removed);
-    let pid = process.pid() as i32;
+    let pid = process.pid();
     assert!(
         nearfar_proc::tasks::stat(pid).is_err(),
         "it is waited for, and leaves no number"

@@ -188,7 +188,7 @@ impl Experiment for Everything {
     }
 }
 
-fn allowed_cpus(pid: u32) -> String {
+fn allowed_cpus(pid: i32) -> String {
     let status = content(format!("/proc/{pid}/status"));
     let line = status
         .lines()

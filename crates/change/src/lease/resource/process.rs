@@ -72,8 +72,8 @@ impl Process {
         }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
     }
 }
 
